@@ -1,0 +1,128 @@
+"""Measures the tiny CLIP on StyledShapes: zero-shot, a linear probe and a learned prompt, each style held out in turn."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int, UInt8
+from numpy.typing import NDArray
+from open_clip import CLIP
+from open_clip.constants import OPENAI_DATASET_MEAN, OPENAI_DATASET_STD
+from open_clip.tokenizer import SimpleTokenizer
+from torch import Tensor
+from torch.nn import functional
+
+from fedvlp.clip.bundled import bundled_config, bundled_state_dict
+
+Features = dict[str, tuple[Float[Tensor, "B d"], Int[Tensor, "B"]]]
+"""Image features and labels by style."""
+
+
+def load() -> CLIP:
+    """Returns the bundled tiny CLIP, frozen."""
+    model = CLIP(**bundled_config())
+    model.load_state_dict(bundled_state_dict())
+    frozen: CLIP = model.eval().requires_grad_(False)
+    return frozen
+
+
+def encode_images(model: CLIP, images: NDArray[np.uint8]) -> Float[Tensor, "B d"]:
+    """Returns normalised image features."""
+    pixels = torch.from_numpy(images).permute(0, 3, 1, 2).float() / 255
+    mean, deviation = (torch.tensor(value).view(3, 1, 1) for value in (OPENAI_DATASET_MEAN, OPENAI_DATASET_STD))
+    with torch.no_grad():
+        return torch.cat([model.encode_image(part, normalize=True) for part in ((pixels - mean) / deviation).split(256)])
+
+
+def zero_shot(model: CLIP, class_names: Sequence[str], template: str) -> Float[Tensor, "C d"]:
+    """Returns the normalised text features of the template filled with each class name."""
+    tokens = SimpleTokenizer()([template.format(name) for name in class_names])
+    with torch.no_grad():
+        features: Tensor = model.encode_text(tokens, normalize=True)
+    return features
+
+
+@dataclass(frozen=True)
+class Prompted:
+    """Text features under a prompt: ``[SOS][prompt][class].[EOS]``.
+
+    Args:
+        model: The frozen CLIP.
+        words: Embedded tokens of the classes, from the start of text on.
+        ends: Positions of the ends of text in them.
+    """
+
+    model: CLIP
+    words: Float[Tensor, "C length D"]
+    ends: Int[Tensor, "C"]
+
+    @classmethod
+    def of(cls, model: CLIP, class_names: Sequence[str]) -> Prompted:
+        """Returns the encoder for the class names."""
+        tokens = SimpleTokenizer()([name + "." for name in class_names])
+        ends = tokens.argmax(dim=1)
+        return cls(model, model.token_embedding(tokens[:, : int(ends.max()) + 1]), ends)
+
+    def __call__(self, prompt: Float[Tensor, "L D"]) -> Float[Tensor, "C d"]:
+        """Returns normalised text features of all classes."""
+        shared = prompt.expand(len(self.words), -1, -1)
+        hidden = torch.cat([self.words[:, :1], shared, self.words[:, 1:]], dim=1)
+        length = hidden.shape[1]
+        hidden = hidden + self.model.positional_embedding[:length]
+        hidden = self.model.transformer(hidden, attn_mask=self.model.attn_mask[:length, :length])
+        hidden = self.model.ln_final(hidden)[torch.arange(len(hidden)), self.ends + len(prompt)]
+        return functional.normalize(hidden @ self.model.text_projection, dim=1)
+
+
+def local_prompt(
+    encoder: Prompted,
+    prompt: Float[Tensor, "L D"],
+    data: tuple[Float[Tensor, "B d"], Int[Tensor, "B"]],
+    rate: float,
+    generator: torch.Generator,
+) -> Float[Tensor, "L D"]:
+    """Returns the prompt after one epoch of cross-entropy on one client, in batches of 16."""
+    prompt = prompt.clone().requires_grad_()
+    optimizer = torch.optim.AdamW([prompt], lr=rate)
+    features, labels = data
+    for rows in torch.randperm(len(labels), generator=generator).split(16):
+        logits = encoder.model.logit_scale.exp() * features[rows] @ encoder(prompt).T
+        loss = functional.cross_entropy(logits, labels[rows])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return prompt.detach()
+
+
+def prompt_fl(encoder: Prompted, sources: Features, rounds: int, rate: float, seed: int) -> Float[Tensor, "L D"]:
+    """Returns PromptFL's prompt of 16 tokens: one client per style, averaged by size after each epoch."""
+    generator = torch.Generator().manual_seed(seed)
+    prompt = 0.02 * torch.randn(16, encoder.words.shape[2], generator=generator)
+    sizes = torch.tensor([len(labels) for _, labels in sources.values()]).float()
+    for _ in range(rounds):
+        local = [local_prompt(encoder, prompt, data, rate, generator) for data in sources.values()]
+        prompt = torch.einsum("k,kld->ld", sizes / sizes.sum(), torch.stack(local))
+    return prompt
+
+
+def linear_probe(sources: Features, classes: int) -> torch.nn.Linear:
+    """Returns a linear classifier of image features, fitted to all sources with a little decay."""
+    features = torch.cat([f for f, _ in sources.values()])
+    labels = torch.cat([y for _, y in sources.values()])
+    torch.manual_seed(0)
+    head = torch.nn.Linear(features.shape[1], classes)
+    optimizer = torch.optim.AdamW(head.parameters(), lr=0.05, weight_decay=0.01)
+    for _ in range(300):
+        optimizer.zero_grad()
+        functional.cross_entropy(20 * head(features), labels).backward()
+        optimizer.step()
+    return head
+
+
+def accuracy(scores: Float[Tensor, "B C"], labels: Int[Tensor, "B"]) -> float:
+    """Returns the percentage of images whose highest score is their label's."""
+    return 100 * (scores.argmax(dim=1) == labels).float().mean().item()

@@ -1,0 +1,187 @@
+"""Trains the bundled tiny CLIP on captioned drawings and writes its weights."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import time
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int, UInt8
+from open_clip import CLIP
+from open_clip.constants import OPENAI_DATASET_MEAN, OPENAI_DATASET_STD
+from open_clip.tokenizer import SimpleTokenizer
+from safetensors.torch import save_file
+from torch import Tensor
+from torch.nn import functional
+
+from fedvlp.clip.bundled import bundled_config, expand
+from fedvlp.data.drawings.captions import describe, is_true, scene_codes
+from fedvlp.data.drawings.pretraining import pretraining_drawing
+from fedvlp.data.drawings.scene import Scene
+
+_LOG = logging.getLogger(__name__)
+_WEIGHTS = Path(__file__).parents[2] / "fedvlp" / "clip" / "tiny" / "weights.safetensors"
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Drawings with captions in tokens, renumbered by the few words that occur.
+
+    Args:
+        images: All drawings.
+        codes: Their attributes.
+        tokens: Several captions of each drawing, cut at the longest.
+        named: What the captions name.
+        index: For each new token number the tokenizer's number.
+    """
+
+    images: UInt8[Tensor, "drawings 3 64 64"]
+    codes: Int[Tensor, "drawings attributes"]
+    tokens: Int[Tensor, "drawings captions length"]
+    named: Int[Tensor, "drawings captions attributes"]
+    index: Int[Tensor, "words"]
+
+
+def draw_all(count: int, seed: int) -> tuple[UInt8[Tensor, "drawings 3 64 64"], list[Scene]]:
+    """Returns that many drawings of the pretraining styles and their scenes, drawn on all cores."""
+    with ProcessPoolExecutor(os.cpu_count()) as pool:
+        drawn = list(pool.map(partial(pretraining_drawing, seed), range(count), chunksize=256))
+    images = np.stack([image for image, _ in drawn]).transpose(0, 3, 1, 2)
+    return torch.from_numpy(np.ascontiguousarray(images)), [scene for _, scene in drawn]
+
+
+def make_corpus(count: int, captions: int, seed: int) -> Corpus:
+    """Returns a corpus of drawings with that many captions each."""
+    images, scenes = draw_all(count, seed)
+    generator = np.random.default_rng([seed, 3])
+    described = [describe(scene, generator) for scene in scenes for _ in range(captions)]
+    tokens = SimpleTokenizer()([caption.text for caption in described])
+    tokens = tokens[:, : int(tokens.argmax(dim=1).max()) + 1]
+    index, renumbered = tokens.unique(return_inverse=True)
+    codes = torch.from_numpy(np.stack([scene_codes(scene) for scene in scenes]))
+    named = torch.tensor([caption.codes for caption in described])
+    return Corpus(images, codes, renumbered.view(count, captions, -1), named.view(count, captions, -1), index)
+
+
+def augment(images: UInt8[Tensor, "B 3 64 64"], generator: torch.Generator) -> Float[Tensor, "B 3 64 64"]:
+    """Returns the images, normalised for CLIP, with random contrast, brightness, noise and a small common shift."""
+    shift = torch.randint(-3, 4, (2,), generator=generator).tolist()
+    pixels = functional.pad(images.float() / 255, (3, 3, 3, 3), mode="replicate")
+    pixels = pixels[:, :, 3 + shift[0] : 67 + shift[0], 3 + shift[1] : 67 + shift[1]]
+    scale, offset = torch.rand(2, len(images), 1, 1, 1, generator=generator)
+    pixels = (pixels - 0.5) * (0.75 + 0.4 * scale) + 0.5 + 0.2 * (offset - 0.5)
+    pixels = pixels + 0.03 * torch.randn(pixels.shape, generator=generator)
+    mean, deviation = (torch.tensor(value).view(3, 1, 1) for value in (OPENAI_DATASET_MEAN, OPENAI_DATASET_STD))
+    return (pixels - mean) / deviation
+
+
+def encode_text(model: CLIP, tokens: Int[Tensor, "texts length"]) -> Float[Tensor, "texts d"]:
+    """Returns normalised text features of cut sequences, the last token number being the end of text."""
+    length = tokens.shape[1]
+    hidden = model.token_embedding(tokens) + model.positional_embedding[:length]
+    hidden = model.ln_final(model.transformer(hidden, attn_mask=model.attn_mask[:length, :length]))
+    ends = hidden[torch.arange(len(tokens)), tokens.argmax(dim=1)]
+    return functional.normalize(ends @ model.text_projection, dim=1)
+
+
+def contrastive_loss(logits: Float[Tensor, "B texts"], positive: Bool[Tensor, "B texts"]) -> Float[Tensor, ""]:
+    """Returns the symmetric contrastive loss in which all true captions of an image share the target equally."""
+    target = positive.float()
+    by_image = -(logits.log_softmax(dim=1) * target).sum(dim=1) / target.sum(dim=1)
+    by_text = -(logits.log_softmax(dim=0) * target).sum(dim=0) / target.sum(dim=0)
+    return (by_image.mean() + by_text.mean()) / 2
+
+
+def step_loss(model: CLIP, corpus: Corpus, rows: Int[Tensor, "B"], generator: torch.Generator) -> Float[Tensor, ""]:
+    """Returns the loss of one batch with two captions for each drawing."""
+    picks = torch.randint(corpus.tokens.shape[1], (2, len(rows)), generator=generator)
+    tokens = torch.cat([corpus.tokens[rows, pick] for pick in picks])
+    named = torch.cat([corpus.named[rows, pick] for pick in picks])
+    positive = torch.from_numpy(is_true(named.numpy(), corpus.codes[rows].numpy())).T
+    pixels = augment(corpus.images[rows], generator)
+    with torch.autocast("cpu", torch.bfloat16):
+        image_features = model.visual(pixels)
+        text_features = encode_text(model, tokens)
+    image_features = functional.normalize(image_features.float(), dim=1)
+    logits = model.logit_scale.exp() * image_features @ text_features.float().T
+    return contrastive_loss(logits, positive)
+
+
+def make_optimizer(model: CLIP, rate: float) -> torch.optim.AdamW:
+    """Returns AdamW that decays matrices of the transformers only."""
+    plain = [p for name, p in model.named_parameters() if p.ndim < 2 or "embedding" in name]
+    matrices = [p for name, p in model.named_parameters() if not (p.ndim < 2 or "embedding" in name)]
+    groups = [{"params": plain, "weight_decay": 0.0}, {"params": matrices, "weight_decay": 0.1}]
+    return torch.optim.AdamW(groups, lr=rate, betas=(0.9, 0.98))
+
+
+def train(model: CLIP, corpus: Corpus, epochs: int, batch_size: int, rate: float, seed: int) -> None:
+    """Trains the model in place with a one-cycle learning rate up to the rate."""
+    generator = torch.Generator().manual_seed(seed)
+    optimizer = make_optimizer(model, rate)
+    steps = len(corpus.images) // batch_size
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, total_steps=epochs * steps, pct_start=0.15)
+    start, losses = time.perf_counter(), []
+    for epoch in range(epochs):
+        order = torch.randperm(len(corpus.images), generator=generator)
+        for rows in order[: steps * batch_size].split(batch_size):
+            optimizer.zero_grad()
+            loss = step_loss(model, corpus, rows, generator)
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            schedule.step()
+            with torch.no_grad():
+                model.logit_scale.clamp_(0.0, float(np.log(100)))
+            losses.append(loss.item())
+        seconds = time.perf_counter() - start
+        _LOG.info("epoch %d: loss %.3f, %.0f s", epoch + 1, float(np.mean(losses[-steps:])), seconds)
+
+
+def build(words: int, seed: int) -> CLIP:
+    """Returns the untrained tiny CLIP with a vocabulary of that many words."""
+    torch.manual_seed(seed)
+    config = bundled_config()
+    config["text_cfg"]["vocab_size"] = words
+    model: CLIP = CLIP(**config)
+    return model
+
+
+def save(model: CLIP, index: Int[Tensor, "words"], path: Path) -> None:
+    """Writes the weights in float16 with the trained rows of the vocabulary, and checks that they load."""
+    stored = {name: value.half().contiguous() for name, value in model.state_dict().items()}
+    stored["token_embedding.rows"] = stored.pop("token_embedding.weight")
+    stored["token_embedding.index"] = index.int()
+    CLIP(**bundled_config()).load_state_dict(expand(stored, bundled_config()["text_cfg"]["vocab_size"]))
+    save_file(stored, path)
+
+
+def main() -> None:
+    """Reads the command line, trains and saves."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    parser.add_argument("--drawings", type=int, default=40_000, help="number of drawings")
+    parser.add_argument("--captions", type=int, default=8, help="captions of each drawing")
+    parser.add_argument("--epochs", type=int, default=10, help="passes over the drawings")
+    parser.add_argument("--batch_size", type=int, default=256, help="drawings in a batch")
+    parser.add_argument("--rate", type=float, default=3e-3, help="highest learning rate")
+    parser.add_argument("--seed", type=int, default=0, help="seed of drawings, captions and training")
+    parser.add_argument("--output", type=Path, default=_WEIGHTS, help="file to write")
+    options = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    start = time.perf_counter()
+    corpus = make_corpus(options.drawings, options.captions, options.seed)
+    _LOG.info("%d drawings, %d words, %.0f s", len(corpus.images), len(corpus.index), time.perf_counter() - start)
+    model = build(len(corpus.index), options.seed)
+    train(model, corpus, options.epochs, options.batch_size, options.rate, options.seed)
+    save(model, corpus.index, options.output)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,70 @@
+"""Federated prompt learning of vision-language models: one frozen CLIP, one federation loop, one file a method.
+
+Glossary:
+    client, server      who trains on its own data, and who combines what the clients send
+    round, phase        a round is a list of phases; in each, clients train and send, and the server combines
+    cohort              the clients sampled for a round
+    shared, personal    tensors that clients download, and tensors that stay on the client
+    deployed            what is evaluated: the shared tensors, or an average of them over rounds
+    source, held-out    domains that clients have, and domains that nobody trains on
+    prompt, expert      learned vectors in front of a class name, and one of several prompts that are mixed
+
+Axes of tensors, in docstrings, shape annotations and einsums:
+    B images of a batch     P tokens of an image    E experts       L prompt length     C classes
+    D text width            W image-token width     d width of the joint features       V image height and width
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from fedvlp.errors import UserError
+from fedvlp.version import __version__
+
+if TYPE_CHECKING:
+    from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder, load_clip
+    from fedvlp.data import DomainFolders, FederatedDataModule, StyledShapes
+    from fedvlp.federation import Federation
+    from fedvlp.methods import TRIP, PromptFL, SingleDomain, ZeroShotCLIP
+    from fedvlp.module import FederatedModule, Phase, RoundContext
+    from fedvlp.state import Client, ClientUpdate, ServerState, State
+
+_HOMES = {
+    "fedvlp.clip": ("CLIP", "CLIPSpec", "PromptedTextEncoder", "load_clip"),
+    "fedvlp.data": ("DomainFolders", "FederatedDataModule", "StyledShapes"),
+    "fedvlp.federation": ("Federation",),
+    "fedvlp.methods": ("TRIP", "PromptFL", "SingleDomain", "ZeroShotCLIP"),
+    "fedvlp.module": ("FederatedModule", "Phase", "RoundContext"),
+    "fedvlp.state": ("Client", "ClientUpdate", "ServerState", "State"),
+}
+
+__all__ = [
+    "CLIP",
+    "TRIP",
+    "CLIPSpec",
+    "Client",
+    "ClientUpdate",
+    "DomainFolders",
+    "FederatedDataModule",
+    "FederatedModule",
+    "Federation",
+    "Phase",
+    "PromptFL",
+    "PromptedTextEncoder",
+    "RoundContext",
+    "ServerState",
+    "SingleDomain",
+    "State",
+    "StyledShapes",
+    "UserError",
+    "ZeroShotCLIP",
+    "__version__",
+    "load_clip",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Imports a public name when it is first asked for, so that ``import fedvlp`` does not wait for torch."""
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(home), name)
+    raise AttributeError(f"module 'fedvlp' has no attribute {name!r}")

@@ -1,0 +1,7 @@
+"""``python -m fedvlp`` is ``fedvlp``."""
+
+import sys
+
+from fedvlp.cli import main
+
+sys.exit(main())

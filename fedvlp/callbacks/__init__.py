@@ -1,0 +1,40 @@
+"""What happens beside the loop: progress, communication, checkpoints, metrics, table and plots; one each."""
+
+from lightning.pytorch.callbacks import Callback
+
+from fedvlp.callbacks.baseline import Baseline
+from fedvlp.callbacks.checkpoints import Checkpoints
+from fedvlp.callbacks.communication import Communication
+from fedvlp.callbacks.hooks import FederationCallback
+from fedvlp.callbacks.metrics import MetricsFile, MetricsLoggers
+from fedvlp.callbacks.plots import Plots
+from fedvlp.callbacks.progress import ProgressBar
+from fedvlp.callbacks.summary import Summary
+
+__all__ = [
+    "Baseline",
+    "Checkpoints",
+    "Communication",
+    "FederationCallback",
+    "MetricsFile",
+    "MetricsLoggers",
+    "Plots",
+    "ProgressBar",
+    "Summary",
+    "default_callbacks",
+]
+
+
+def default_callbacks(progress_bar: bool = True) -> list[Callback]:
+    """Returns the callbacks of every run; those that make numbers stand before those that write them down."""
+    baseline = Baseline()
+    return [
+        baseline,
+        Communication(),
+        ProgressBar(enabled=progress_bar),
+        MetricsFile(),
+        MetricsLoggers(),
+        Checkpoints(),
+        Summary(baseline),
+        Plots(baseline),
+    ]

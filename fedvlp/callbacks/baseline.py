@@ -1,0 +1,25 @@
+"""Zero-shot CLIP, or whatever a method names as its baseline, measured once on the same splits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fedvlp.callbacks.hooks import FederationCallback
+
+
+class Baseline(FederationCallback):
+    """Measures the method's untrained baseline before training.
+
+    Attributes:
+        scores: accuracies in percent, named as those of a round; empty if the method names no baseline.
+    """
+
+    def __init__(self) -> None:
+        self.scores: dict[str, float] = {}
+
+    def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
+        """Measures it."""
+        baseline = pl_module.baseline()
+        if baseline is not None:
+            baseline = trainer.fabric.to_device(baseline)
+            self.scores = trainer.evaluate(baseline, baseline.shared_state(), {})

@@ -1,0 +1,48 @@
+"""Checkpoints to go on from, and the prompts to deploy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fedvlp.callbacks.hooks import FederationCallback
+from fedvlp.checkpoint import save_checkpoint, save_prompts
+from fedvlp.report.selection import best_round
+
+
+class Checkpoints(FederationCallback):
+    """Writes ``checkpoints/round-<n>.safetensors`` after each round, ``prompts.safetensors`` and ``prompts_best.safetensors``.
+
+    The best round is the one with the best mean accuracy on the *source* validation splits.
+
+    Args:
+        keep: how many checkpoints stay; the older ones are there in case the newest is damaged.
+    """
+
+    def __init__(self, keep: int = 2) -> None:
+        self.keep = keep
+
+    def on_round_end(self, federation: Any, row: dict[str, Any]) -> None:
+        """Writes the files, the checkpoint last: what it says is done, is done."""
+        if not federation.is_global_zero:
+            return
+        self._write_prompts(federation, "prompts.safetensors")
+        if best_round(federation.progress.history) is row:
+            self._write_prompts(federation, "prompts_best.safetensors")
+        folder = federation.folder / "checkpoints"
+        path = folder / f"round-{row['round']:05d}.safetensors"
+        save_checkpoint(path, federation.progress, federation.description)
+        for old in sorted(folder.glob("round-*.safetensors"))[: -self.keep]:
+            old.unlink()
+
+    def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
+        """Writes the prompts of a method that trains nothing, too."""
+        if trainer.is_global_zero:
+            self._write_prompts(trainer, "prompts.safetensors")
+
+    @staticmethod
+    def _write_prompts(federation: Any, name: str) -> None:
+        """Writes the deployed state."""
+        progress = federation.progress
+        save_prompts(
+            federation.folder / name, progress.server.deployed, progress.personal, federation.description["model"]
+        )

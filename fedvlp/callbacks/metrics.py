@@ -1,0 +1,70 @@
+"""A row of metrics a round: in the run folder, and in the loggers that were given."""
+
+from __future__ import annotations
+
+import csv
+import os
+from pathlib import Path
+from typing import Any
+
+from fedvlp.callbacks.hooks import FederationCallback
+
+
+class MetricsFile(FederationCallback):
+    """Writes ``metrics.csv``: a row per round, all of it anew each time, so that it is never half a table."""
+
+    def on_round_end(self, federation: Any, row: dict[str, Any]) -> None:
+        """Writes the file."""
+        if federation.is_global_zero:
+            write_table(federation.folder / "metrics.csv", federation.progress.history)
+
+
+class MetricsLoggers(FederationCallback):
+    """Sends each round to the loggers, at step = round. A logger that fails is left out from then on."""
+
+    def __init__(self) -> None:
+        self.failed: set[int] = set()
+
+    def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
+        """Sends the run's description."""
+        description = {**trainer.description, "run_folder": str(trainer.folder)}
+        self._each(trainer, lambda logger: logger.log_hyperparams(description))
+
+    def on_round_end(self, federation: Any, row: dict[str, Any]) -> None:
+        """Sends the row."""
+        numbers = {name: value for name, value in row.items() if isinstance(value, (int, float))}
+        self._each(federation, lambda logger: logger.log_metrics(numbers, step=row["round"]))
+
+    def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
+        """Closes the loggers."""
+        self._each(trainer, lambda logger: logger.finalize("success"))
+
+    def _each(self, federation: Any, action: Any) -> None:
+        """Does something with each logger that has not failed; training is worth more than a log."""
+        if not federation.is_global_zero:
+            return
+        for index, logger in enumerate(federation.loggers):
+            if index in self.failed:
+                continue
+            try:
+                action(logger)
+            except NotImplementedError:  # a logger without hyperparameters is a logger all the same
+                continue
+            except Exception as error:  # whatever a logging service raises must not end the run
+                self.failed.add(index)
+                name = type(logger).__name__
+                federation.fabric.print(f"{name} failed and is left out: {type(error).__name__}: {error}")
+
+
+def write_table(path: Path, rows: Any) -> None:
+    """Writes rows as CSV with all their columns, in one step."""
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(temporary, "w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, columns)
+            writer.writeheader()
+            writer.writerows(rows)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)

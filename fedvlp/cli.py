@@ -1,0 +1,59 @@
+"""The command line, ``fedvlp fit|validate|test|predict``: LightningCLI around the federation."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from fedvlp.errors import UserError
+from fedvlp.version import __version__
+
+USAGE = """\
+usage: fedvlp [-h] [--version] {fit,validate,test,predict} ...
+
+Federated prompt learning of vision-language models.
+
+commands:
+  fit         Train a method on all source clients and report every domain's accuracy.
+  validate    Measure a trained method on the source validation splits.
+  test        Measure a trained method on the held-out domains.
+  predict     Classify images with a trained method and write a CSV.
+
+Every command takes one or more --config (a file, or the name of a config that is
+bundled, such as quickstart), and dotted overrides of any of its keys:
+
+  fedvlp fit --config quickstart
+  fedvlp fit --config methods/trip --config data/folders --data.root photos --data.held_out sketch
+  fedvlp fit --config quickstart --print_config
+  fedvlp predict --ckpt_path runs/NAME/TIME/prompts.safetensors --images photos/new
+
+options:
+  -h, --help  Show this message; `fedvlp fit --help` explains every argument.
+  --version   Show the version.
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line and returns its exit code: 0 only on success, 1 for bad input, 2 for a bad command."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if not given or given[0] in ("-h", "--help"):
+        sys.stdout.write(USAGE)
+        return 0 if given else 2
+    if given[0] == "--version":
+        sys.stdout.write(f"fedvlp {__version__}\n")
+        return 0
+    from fedvlp.commands import run  # imports torch; `--help` and `--version` must not wait for it
+
+    try:
+        run(given)
+    except UserError as error:
+        sys.stderr.write(f"fedvlp: error: {error}\n")
+        return 1
+    except KeyboardInterrupt:
+        sys.stderr.write("fedvlp: stopped; go on with --ckpt_path last\n")
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,20 @@
+"""Everything that touches open_clip: loading a frozen CLIP, the prompted text encoder, zero-shot CLIP."""
+
+from fedvlp.clip.backbone import CLIP, build_model, load_clip
+from fedvlp.clip.names import clean_class_name, clean_class_names
+from fedvlp.clip.prompted_text import PromptedTextEncoder
+from fedvlp.clip.sources import CLIPSpec
+from fedvlp.clip.zero_shot import SINGLE_TEMPLATE, TEMPLATES, zero_shot_text_features
+
+__all__ = [
+    "SINGLE_TEMPLATE",
+    "TEMPLATES",
+    "CLIP",
+    "CLIPSpec",
+    "PromptedTextEncoder",
+    "build_model",
+    "clean_class_name",
+    "clean_class_names",
+    "load_clip",
+    "zero_shot_text_features",
+]

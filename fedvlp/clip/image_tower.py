@@ -1,0 +1,73 @@
+"""The image tower of an open_clip model: its sizes, its joint features, its tokens."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from open_clip.modified_resnet import ModifiedResNet
+from open_clip.transformer import VisionTransformer
+from torch import Tensor, nn
+
+from fedvlp.errors import UserError
+
+
+class ImageTower:
+    """A view on the image tower of an open_clip model; tokens are there for ViT and ResNet towers.
+
+    Args:
+        visual: The model's `visual`.
+
+    Raises:
+        UserError: If it does not read square images.
+    """
+
+    def __init__(self, visual: nn.Module) -> None:
+        self._visual: Any = visual
+        size = self._visual.image_size
+        sides = {int(side) for side in size} if isinstance(size, (tuple, list)) else {int(size)}
+        if len(sides) > 1:
+            raise UserError(f"Images must be square, but this model reads {size}. Choose another --model.clip.name.")
+        self.image_size = sides.pop()
+
+    @property
+    def width(self) -> int:
+        """W, the width of an image token."""
+        if isinstance(self._visual, VisionTransformer):
+            return int(self._visual.conv1.out_channels)
+        if isinstance(self._visual, ModifiedResNet):
+            return int(self._visual.attnpool.k_proj.in_features)
+        return int(self._visual.trunk.num_features)
+
+    @property
+    def num_tokens(self) -> int | None:
+        """P, the number of tokens of an image; None for towers whose tokens are not read."""
+        if isinstance(self._visual, VisionTransformer):
+            return len(self._visual.positional_embedding)
+        if isinstance(self._visual, ModifiedResNet):
+            return len(self._visual.attnpool.positional_embedding)
+        return None
+
+    def encode(
+        self, images: Float[Tensor, "B 3 height width"]
+    ) -> tuple[Float[Tensor, "B d"], Float[Tensor, "B P W"]]:
+        """Return joint features, not normalised, and the tokens of the last block (ViT) or feature map (ResNet).
+
+        Raises:
+            UserError: If the tower is neither a ViT nor a ResNet of open_clip.
+        """
+        if isinstance(self._visual, VisionTransformer):
+            output = self._visual.forward_intermediates(
+                images, indices=1, output_fmt="NLC", output_extra_tokens=True
+            )
+            tokens = torch.cat([output["image_intermediates_prefix"][0], output["image_intermediates"][0]], dim=1)
+            return output["image_features"], tokens
+        if isinstance(self._visual, ModifiedResNet):
+            output = self._visual.forward_intermediates(images, indices=1)
+            pixels = output["image_intermediates"][0].flatten(2).transpose(1, 2)  # [B, height * width, W]
+            return output["image_features"], torch.cat([pixels.mean(dim=1, keepdim=True), pixels], dim=1)
+        raise UserError(
+            f"Image tokens are read from ViT and ResNet towers of open_clip, but this one is {type(self._visual).__name__}. "
+            "Choose another --model.clip.name, for example ViT-B-16."
+        )

@@ -1,0 +1,129 @@
+"""Text features of `[SOS][prompt][class].[EOT]` for all classes, with the prompt's tokens learned and CLIP frozen.
+
+CoOp-style code encodes C sequences of 77 tokens for every prompt. The tower is causal: `[SOS][prompt]` has the same hidden
+states for all classes, and nothing behind EOT matters. So the prompt is encoded once, with the classes' own few tokens
+behind it in one packed sequence. Features and gradients are those of the 77-token sequences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, cast
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from fedvlp.clip.backbone import CLIP
+from fedvlp.clip.names import clean_class_names
+from fedvlp.clip.packing import TokenRows, pack, prompt_ids, stack
+from fedvlp.errors import UserError
+
+ClassPosition = Literal["end", "middle", "front"]
+Layout = Literal["packed", "cut", "plain"]
+
+
+class PromptedTextEncoder(nn.Module):
+    """The text classifier that a prompt makes: one feature for each class, differentiable in the prompt alone.
+
+    Args:
+        clip: The frozen CLIP, shared and not copied.
+        class_names: One name for each class; `_` and `-` are read as spaces.
+        prompt_length: L, the number of learned vectors in a prompt.
+        class_position: Where the class's name stands: behind the prompt, in its middle, or before it (CoOp's three).
+        layout: `packed` puts the classes behind one shared prefix (for `front` and `middle` it means `cut`); `cut` has a
+            sequence for each class, as long as the longest; `plain` has sequences of the full context length. All give the
+            same features.
+        token_budget: Largest number of tokens in a packed sequence; more classes make more sequences.
+
+    Raises:
+        UserError: If a class's name does not fit into the context together with the prompt.
+    """
+
+    def __init__(
+        self,
+        clip: CLIP,
+        class_names: Sequence[str],
+        *,
+        prompt_length: int,
+        class_position: ClassPosition = "end",
+        layout: Layout = "packed",
+        token_budget: int = 384,
+    ) -> None:
+        super().__init__()
+        self.clip = clip
+        self.class_names = clean_class_names(class_names)
+        self.prompt_length = prompt_length
+        sequences = self._sequences(class_position)
+        self._check_lengths(sequences)
+        rows = _lay_out(sequences, prompt_length, class_position, layout, token_budget, clip.context_length)
+        self.rows = nn.ModuleList(rows)
+
+    def forward(self, prompt: Float[Tensor, "*batch L D"]) -> Float[Tensor, "*batch C d"]:
+        """Return the text features w_c of all classes, not normalised, for each prompt of the batch."""
+        prompts = prompt.reshape(-1, *prompt.shape[-2:])  # [N, L, D]
+        features = [cast(TokenRows, rows).encode(self.clip.text, prompts) for rows in self.rows]
+        return torch.cat(features, dim=1).reshape(*prompt.shape[:-2], len(self.class_names), -1)
+
+    def initial_prompt(
+        self, words: str | None = None, generator: torch.Generator | None = None
+    ) -> Float[Tensor, "L D"]:
+        """Return a prompt to start from: values of N(0, 0.02), or the words' token embeddings followed by such values.
+
+        Args:
+            words: Words to begin with, for example "a photo of a".
+            generator: Source of the random values.
+
+        Raises:
+            UserError: If the words have more tokens than the prompt.
+        """
+        prompt = torch.randn(self.prompt_length, self.clip.text_width, generator=generator) * 0.02
+        if words is None:
+            return prompt
+        ids = self.clip.tokenize([words])[0][1:-1]
+        if len(ids) > self.prompt_length:
+            raise UserError(
+                f"A prompt of {self.prompt_length} tokens cannot start from '{words}', which has {len(ids)} tokens. "
+                f"Use fewer words or a prompt_length of at least {len(ids)}."
+            )
+        device = next(self.clip.parameters()).device
+        embeddings = self.clip.text.embed(torch.tensor(ids, dtype=torch.long, device=device))
+        prompt[: len(ids)] = embeddings.detach().to(prompt)
+        return prompt
+
+    def _sequences(self, class_position: ClassPosition) -> list[list[int]]:
+        """Return each class's token ids, prompt included, through its end-of-text token."""
+        texts = self.clip.tokenize([f"{name}." for name in self.class_names])
+        name_lengths = [len(ids) - 2 for ids in self.clip.tokenize(self.class_names)]
+        slots = prompt_ids(self.prompt_length)
+        before = {"end": self.prompt_length, "middle": self.prompt_length // 2, "front": 0}[class_position]
+        return [
+            [ids[0], *slots[:before], *ids[1 : 1 + length], *slots[before:], *ids[1 + length :]]
+            for ids, length in zip(texts, name_lengths, strict=True)
+        ]
+
+    def _check_lengths(self, sequences: list[list[int]]) -> None:
+        """Refuse prompts that leave no room for a class's name."""
+        longest = max(range(len(sequences)), key=lambda index: len(sequences[index]))
+        length, context = len(sequences[longest]), self.clip.context_length
+        if length > context:
+            raise UserError(
+                f"A prompt of {self.prompt_length} tokens and the class '{self.class_names[longest]}' make {length} tokens, "
+                f"but the text tower reads {context}. Use a prompt_length of at most "
+                f"{self.prompt_length - (length - context)} or a shorter name for this class."
+            )
+
+
+def _lay_out(
+    sequences: list[list[int]],
+    prompt_length: int,
+    class_position: ClassPosition,
+    layout: Layout,
+    token_budget: int,
+    context_length: int,
+) -> list[TokenRows]:
+    """Return the rows that the layout asks for."""
+    if layout == "packed" and class_position == "end":
+        shared = 1 + prompt_length
+        return pack(sequences[0][:shared], [ids[shared:] for ids in sequences], token_budget)
+    return stack(sequences, context_length if layout == "plain" else max(map(len, sequences)))

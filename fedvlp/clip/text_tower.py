@@ -1,0 +1,107 @@
+"""The text tower of an open_clip model, fed with embeddings and an attention mask of our own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from fedvlp.errors import UserError
+
+
+class TextTower:
+    """A causal CLIP text tower: token embedding, open_clip's unmodified transformer, and the projection of EOT.
+
+    It is a view on the open_clip model, never a copy, so it follows the model to any device and precision.
+
+    Args:
+        model: An open_clip `CLIP` or `CustomTextCLIP`.
+
+    Raises:
+        UserError: If the tower is not causal or does not read its features at the end-of-text token.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._tower: Any = getattr(model, "text", model)
+        self._pool = getattr(self._tower, "text_pool_type", None) or getattr(self._tower, "pool_type", None)
+        self._end_id = getattr(self._tower, "text_eos_id", None) or getattr(self._tower, "eos_id", None)
+        reason = _unsuited(self._tower, self._pool)
+        if reason:
+            raise UserError(
+                f"Prompts are learned in a causal CLIP text transformer that is read at its end-of-text token, but this "
+                f"model's text tower {reason}. Choose another --model.clip.name, for example ViT-B-16."
+            )
+
+    @property
+    def context_length(self) -> int:
+        """The largest number of tokens in a sequence."""
+        return int(self._tower.context_length)
+
+    @property
+    def width(self) -> int:
+        """D, the width of a token."""
+        return int(self._tower.token_embedding.embedding_dim)
+
+    def trim(self, ids: Int[Tensor, "sequences context"]) -> list[list[int]]:
+        """Return each sequence's token ids through the end-of-text token, without padding."""
+        ends = ids.argmax(dim=-1) if self._pool == "argmax" else (ids == self._end_id).int().argmax(dim=-1)
+        return [row[: int(end) + 1].tolist() for row, end in zip(ids, ends, strict=True)]
+
+    def embed(self, ids: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape D"]:
+        """Return token embeddings, without positions."""
+        embeddings: Tensor = self._tower.token_embedding(ids)
+        return embeddings
+
+    def positions(self, indices: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape D"]:
+        """Return the positional embeddings at these positions of a sequence."""
+        embeddings: Tensor = self._tower.positional_embedding[indices]
+        return embeddings
+
+    def transform(
+        self, tokens: Float[Tensor, "sequences length D"], mask: Float[Tensor, "length length"]
+    ) -> Float[Tensor, "sequences length D"]:
+        """Return the last block's output for embedded tokens under an additive attention mask (0 or -inf)."""
+        transformer = self._tower.transformer
+        output: Tensor = transformer(tokens.to(transformer.get_cast_dtype()), attn_mask=mask)
+        return output
+
+    def project(self, ends: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch d"]:
+        """Return joint features, not normalised, from the last block's output at end-of-text tokens."""
+        normalised: Tensor = self._tower.ln_final(ends)
+        projection = self._tower.text_projection
+        if projection is None:
+            return normalised
+        if isinstance(projection, nn.Linear):
+            projected: Tensor = projection(normalised)
+            return projected
+        return normalised @ projection
+
+
+def causal_mask(groups: Int[Tensor, "length"]) -> Float[Tensor, "length length"]:
+    """Return the additive mask under which a token sees earlier tokens of group -1 (shared) and of its own group.
+
+    Example:
+        >>> causal_mask(torch.tensor([-1, 0, 1]))
+        tensor([[0., -inf, -inf],
+                [0., 0., -inf],
+                [0., -inf, 0.]])
+    """
+    order = torch.arange(len(groups), device=groups.device)
+    earlier = order[None, :] <= order[:, None]
+    visible = earlier & ((groups[None, :] == -1) | (groups[None, :] == groups[:, None]))
+    return torch.zeros(visible.shape, device=groups.device).masked_fill(~visible, float("-inf"))
+
+
+def _unsuited(tower: Any, pool: str | None) -> str | None:
+    """Return why prompts cannot be learned in this tower, or None if they can."""
+    if getattr(tower, "transformer", None) is None or not hasattr(tower, "token_embedding"):
+        return "is not open_clip's own transformer"
+    if getattr(tower, "attn_mask", None) is None:
+        return "is not causal"
+    if getattr(tower, "cls_emb", None) is not None:
+        return "appends a class token"
+    if pool not in ("argmax", "eos"):
+        return f"pools its tokens by '{pool}'"
+    return None

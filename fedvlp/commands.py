@@ -1,0 +1,109 @@
+"""What the command line runs: LightningCLI with the federation as its trainer."""
+
+from __future__ import annotations
+
+import json
+import logging
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
+
+import fedvlp.methods  # noqa: F401  (makes short class names known)
+from fedvlp.checkpoint import read_tensors
+from fedvlp.config_files import with_config_paths
+from fedvlp.data import FederatedDataModule
+from fedvlp.errors import UserError
+from fedvlp.federation import Federation
+from fedvlp.module import FederatedModule
+
+DEFAULT_SEED = 0
+
+
+class FederationCLI(LightningCLI):
+    """LightningCLI for methods, data modules and the federation: keys ``model``, ``data`` and ``trainer``."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(
+            trainer_class=Federation, seed_everything_default=DEFAULT_SEED, auto_configure_optimizers=False, **options
+        )
+
+    @staticmethod
+    def subcommands() -> dict[str, set[str]]:
+        """Returns the commands, and the arguments that come from the config's own keys."""
+        return {name: {"model", "datamodule"} for name in ("fit", "validate", "test", "predict")}
+
+    def add_core_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """Adds the three keys; Lightning's own version takes subclasses of its Trainer only."""
+        parser.add_class_arguments(Federation, "trainer", fail_untyped=False, instantiate=False, sub_configs=True)
+        parser.add_lightning_class_args(FederatedModule, "model", subclass_mode=True)
+        parser.add_lightning_class_args(FederatedDataModule, "data", subclass_mode=True)
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """Links the class names to those of the data, and the federation's seed to ``seed_everything``."""
+        parser.link_arguments("data", "model.init_args.class_names", compute_fn=_class_names, apply_on="instantiate")
+        parser.link_arguments("seed_everything", "trainer.seed", compute_fn=_seed)
+
+    def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
+        """Parses the arguments that :func:`run` was given, which may differ from those of the process."""
+        self.config = parser.parse_args(args)
+
+    def _parse_ckpt_path(self) -> None:
+        """Leaves checkpoints to the federation: they hold no pickled hyperparameters to merge."""
+
+
+def run(arguments: Sequence[str]) -> None:
+    """Parses the arguments and runs the command; bad arguments exit with code 2.
+
+    Raises:
+        UserError: for bad input that only shows once the parts are made.
+    """
+    logging.getLogger("lightning.fabric").setLevel(logging.WARNING)
+    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+    with tempfile.TemporaryDirectory() as scratch:
+        given = with_config_paths(_with_trained_config(list(arguments), Path(scratch)))
+        FederationCLI(
+            save_config_callback=SaveConfigCallback if given[0] == "fit" else None,
+            save_config_kwargs={"overwrite": True},
+            parser_kwargs={"prog": "fedvlp", "description": "Federated prompt learning of vision-language models."},
+            args=given,
+        )
+
+
+def _with_trained_config(arguments: list[str], scratch: Path) -> list[str]:
+    """Lets ``predict`` go without a config: a trained file says itself which method and classes it is for."""
+    options = dict(zip(arguments, arguments[1:], strict=False)) | dict(
+        argument.split("=", 1) for argument in arguments if "=" in argument
+    )
+    path = options.get("--ckpt_path")
+    asks = {"--config", "-c", "--model", "--help", "-h"} & options.keys() or {"--help", "-h"} & set(arguments)
+    if arguments[0] != "predict" or path is None or asks:
+        return arguments
+    where = Path(path)
+    where = where / "prompts.safetensors" if where.is_dir() else where
+    header = read_tensors(where)[1]
+    model = header.get("model") or header.get("description", {}).get("model")
+    if model is None:
+        raise UserError(f"{where} was not written by fedvlp. Pass a run's prompts.safetensors or a checkpoint.")
+    options_of_model = dict(model["init_args"])
+    names = options_of_model.pop("class_names")
+    config = {
+        "model": {"class_path": model["class_path"], "init_args": options_of_model},
+        "data": {"class_path": "fedvlp.data.class_names.ClassNames", "init_args": {"class_names": names}},
+    }
+    file = scratch / "trained.yaml"
+    file.write_text(yaml.safe_dump(json.loads(json.dumps(config))), encoding="utf-8")
+    return [arguments[0], "--config", str(file), *arguments[1:]]
+
+
+def _class_names(data: Any) -> list[str]:
+    """Returns the data's class names for the model."""
+    return list(data.class_names)
+
+
+def _seed(seed: bool | int) -> int:
+    """Returns the federation's seed."""
+    return DEFAULT_SEED if isinstance(seed, bool) else seed

@@ -1,0 +1,72 @@
+"""Mistakes in the arguments of a data set, found before any image is read."""
+
+from __future__ import annotations
+
+import difflib
+import unicodedata
+from collections.abc import Sequence
+
+from fedvlp.errors import UserError
+
+
+def check_arguments(
+    batch_size: int,
+    eval_batch_size: int,
+    validation_fraction: float,
+    split_seed: int,
+    augmentation: str,
+    num_workers: int,
+) -> None:
+    """Raises UserError for the first argument that is out of its range."""
+    if batch_size < 1 or eval_batch_size < 1:
+        raise UserError(f"Expected batch_size and eval_batch_size of at least 1; got {batch_size}, {eval_batch_size}.")
+    if not 0 < validation_fraction < 1:
+        raise UserError(f"Expected a validation_fraction between 0 and 1, such as 0.2; got {validation_fraction}.")
+    if split_seed < 0 or num_workers < 0:
+        raise UserError(f"Expected split_seed and num_workers of at least 0; got {split_seed}, {num_workers}.")
+    if augmentation not in ("none", "crop_flip"):
+        raise UserError(f'Expected augmentation "none" or "crop_flip"; got {augmentation!r}.')
+
+
+def nearest(name: str, names: Sequence[str]) -> str:
+    """Returns a question that offers the most similar name, or lists them all.
+
+    >>> nearest("Sketches", ["photo", "sketch"])
+    "Did you mean 'sketch'?"
+    >>> nearest("x", ["photo", "sketch"])
+    'Choose from photo, sketch.'
+    """
+    lowered = {other.casefold(): other for other in names}
+    close = difflib.get_close_matches(name.casefold(), list(lowered), n=1)
+    return f"Did you mean {lowered[close[0]]!r}?" if close else f"Choose from {', '.join(names)}."
+
+
+def choose_held_out(wanted: Sequence[str], domains: Sequence[str]) -> list[str]:
+    """Returns the held-out domains, sorted and each once.
+
+    Raises:
+        UserError: if one does not exist, or none would be left to train.
+    """
+    composed = {unicodedata.normalize("NFC", name): name for name in domains}
+    names = sorted({composed.get(unicodedata.normalize("NFC", name), name) for name in wanted})
+    for name in names:
+        if name not in domains:
+            found = ", ".join(domains)
+            raise UserError(
+                f"Expected held_out to name one of the domains ({found}); got {name!r}. {nearest(name, domains)}"
+            )
+    if len(names) == len(domains):
+        raise UserError(f"All {len(domains)} domains are held out, so none is left to train. Hold out fewer.")
+    return names
+
+
+def mapped_names(names: Sequence[str], replacements: dict[str, str]) -> list[str]:
+    """Returns the class names with replacements.
+
+    Raises:
+        UserError: if a replacement is for a class that does not exist.
+    """
+    for name in replacements:
+        if name not in names:
+            raise UserError(f"class_names_map renames {name!r}, but there is no such class. {nearest(name, names)}")
+    return [replacements.get(name, name) for name in names]

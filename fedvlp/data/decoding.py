@@ -1,0 +1,103 @@
+"""Image files to 8-bit RGB, whatever they hold, without a warning."""
+
+from __future__ import annotations
+
+import os
+import struct
+import warnings
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageOps, UnidentifiedImageError
+from tqdm import tqdm
+
+EXTENSIONS = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm"})
+
+
+def is_image_name(name: str) -> bool:
+    """Whether a file name ends like an image's and is not hidden.
+
+    >>> is_image_name("Dog 1.JPG"), is_image_name("._dog.jpg"), is_image_name("labels.txt")
+    (True, False, False)
+    """
+    return not is_hidden(name) and os.path.splitext(name)[1].lower() in EXTENSIONS
+
+
+def is_hidden(name: str) -> bool:
+    """Whether an operating system or an archiver put it there: ``.DS_Store``, ``__MACOSX`` and the like."""
+    return name.startswith(".") or name == "__MACOSX"
+
+
+def to_rgb(image: Image.Image) -> Image.Image:
+    """Returns an image upright, in 8-bit RGB; what is transparent shows white.
+
+    Palettes, grey, 1-bit and CMYK are converted; 16-bit values lose their low byte; float values in [0, 1] are scaled
+    to [0, 255], other float values are clipped to it; of an animation the first frame is taken.
+    """
+    image = _upright(image)
+    if image.mode in ("I", "F") or image.mode.startswith("I;16"):
+        return Image.fromarray(_to_bytes(np.asarray(image))).convert("RGB")
+    if not image.has_transparency_data:
+        return image.convert("RGB")
+    image = image.convert("RGBA")
+    return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    """Turns an image as its EXIF orientation says; a damaged EXIF block does not spoil the pixels."""
+    try:
+        return ImageOps.exif_transpose(image)
+    except (SyntaxError, ValueError, KeyError, TypeError, struct.error):
+        return image
+
+
+def _to_bytes(values: NDArray[Any]) -> NDArray[np.uint8]:
+    """Scales integers of up to 16 bits, or floats, to uint8."""
+    if values.dtype.kind == "f":
+        values = np.nan_to_num(values)
+        scale = 255.0 if values.size and values.min() >= 0 and values.max() <= 1 else 1.0
+        return np.asarray((values * scale).round().clip(0, 255), dtype=np.uint8)
+    is_wide = values.dtype == np.uint16 or values.max(initial=0) > 255
+    return np.asarray((values.clip(0) // (256 if is_wide else 1)).clip(0, 255), dtype=np.uint8)
+
+
+def _decode(path: str | os.PathLike[str]) -> Image.Image:
+    """Reads one image file as RGB."""
+    with Image.open(path) as image:
+        image.load()
+        return to_rgb(image)
+
+
+def read_rgb(path: str | os.PathLike[str]) -> Image.Image:
+    """Reads one image file as RGB, without the warnings that PIL gives about odd but readable files."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return _decode(path)
+
+
+def unreadable(paths: Sequence[str | os.PathLike[str]], description: str = "checking images") -> dict[int, str]:
+    """Decodes every image file, in threads, and returns why some can't be: reason by position in ``paths``."""
+    workers = min(8, (os.cpu_count() or 1) + 2)
+    # The filter is the process's own, so it is set around the threads and not inside them.
+    with warnings.catch_warnings(), ThreadPoolExecutor(workers) as pool:
+        warnings.simplefilter("ignore")
+        reasons: Iterable[str | None] = pool.map(_reason, paths)
+        bar = tqdm(reasons, desc=description, total=len(paths), unit="image", leave=False, disable=None)
+        return {position: reason for position, reason in enumerate(bar) if reason is not None}
+
+
+def _reason(path: str | os.PathLike[str]) -> str | None:
+    """Says why an image file can't be read, or nothing."""
+    try:
+        if not Path(path).stat().st_size:
+            return "the file is empty"
+        _decode(path)
+    except Exception as error:  # PIL's decoders raise nearly every type on damaged files
+        if isinstance(error, UnidentifiedImageError):
+            return "it is not an image that Pillow knows"
+        return getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return None

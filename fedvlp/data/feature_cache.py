@@ -1,0 +1,104 @@
+"""What a frozen image tower computes: once for each image, kept on disk under all that it depends on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import re
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from jaxtyping import Float
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+from tqdm import tqdm
+
+from fedvlp.data.files import write_atomically
+from fedvlp.data.images import Images, Indices, Transform
+from fedvlp.data.loaders import ImageDataset, image_loader
+
+Prepare = Callable[[Float[Tensor, "B 3 height width"]], dict[str, Tensor]]
+log = logging.getLogger(__name__)
+
+
+def encode(
+    images: Images,
+    rows: Indices,
+    transform: Transform,
+    prepare: Prepare,
+    device: torch.device,
+    num_workers: int = 0,
+    description: str = "encoding",
+    batch_size: int = 64,
+) -> dict[str, Tensor]:
+    """Returns what ``prepare`` gives for these images, [images, ...] by name, on ``device``.
+
+    Batches are cut in the order of ``rows`` and have their own size, so that the numbers do not depend on how clients
+    or evaluations are batched.
+
+    Raises:
+        ValueError: if ``prepare`` does not give one row an image.
+    """
+    parts: dict[str, list[Tensor]] = {}
+    loader = image_loader(ImageDataset([(images, rows)], transform), batch_size, num_workers)
+    bar = tqdm(total=len(rows), desc=description, unit="image", leave=False, disable=None)
+    # Tensors made under inference mode could not be trained on.
+    with bar, torch.inference_mode(False), torch.no_grad():
+        for pixels, _ in loader:
+            for name, value in prepare(pixels.to(device)).items():
+                if len(value) != len(pixels):
+                    raise ValueError(f"Expected `prepare` to give {len(pixels)} rows of {name!r}; got {len(value)}.")
+                parts.setdefault(name, []).append(value)
+            bar.update(len(pixels))
+        return {name: torch.cat(values).detach().to(device) for name, values in parts.items()}
+
+
+def cache_key(key: str, transform: Transform, images: Images, rows: Indices, device: torch.device) -> str:
+    """Returns the hash of all that features depend on: weights and options (``key``), transform, images and device."""
+    # Functions inside a transform print their address, which differs from process to process.
+    shown = re.sub(r" at 0x[0-9a-fA-F]+", "", repr(transform))
+    text = json.dumps([key, shown, images.fingerprint(rows), device.type])
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def load_features(path: Path, count: int, device: torch.device) -> dict[str, Tensor] | None:
+    """Reads cached features onto ``device``; None if there are none or they are damaged.
+
+    Args:
+        path: a file that ``save_features`` wrote.
+        count: rows that every tensor must have.
+        device: where they are wanted.
+    """
+    if not path.is_file():
+        return None
+    try:
+        with safe_open(path, framework="pt", device="cpu") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
+            checksum = (file.metadata() or {}).get("checksum")
+    except (SafetensorError, OSError, ValueError) as error:
+        log.warning("The cached features %s can't be read (%s); computing them again.", path, error)
+        return None
+    if checksum != _checksum(tensors) or any(len(tensor) != count for tensor in tensors.values()):
+        log.warning("The cached features %s are damaged; computing them again.", path)
+        return None
+    return {name: tensor.to(device) for name, tensor in tensors.items()}
+
+
+def save_features(path: Path, tensors: dict[str, Tensor]) -> None:
+    """Writes features in one step, with the checksum that ``load_features`` asks for."""
+    kept = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    metadata = {"checksum": _checksum(kept)}
+    write_atomically(path, lambda temporary: save_file(kept, temporary, metadata=metadata))
+
+
+def _checksum(tensors: dict[str, Tensor]) -> str:
+    """Returns a checksum of names, shapes and numbers."""
+    value = 0
+    for name, tensor in sorted(tensors.items()):
+        value = zlib.crc32(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode(), value)
+        value = zlib.crc32(tensor.contiguous().view(torch.uint8).numpy().data, value)
+    return f"{value:08x}"

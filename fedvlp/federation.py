@@ -1,0 +1,366 @@
+"""The federation loop: for each round, for each phase, train the cohort and aggregate. No method is named here."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import lightning as L
+import torch.distributed
+from lightning.fabric.loggers import Logger
+from lightning.pytorch.callbacks import Callback
+
+from fedvlp.callbacks import default_callbacks
+from fedvlp.checkpoint import Progress, Row
+from fedvlp.errors import UserError
+from fedvlp.evaluation import evaluate
+from fedvlp.local_training import num_steps, train_client
+from fedvlp.module import FederatedModule, Phase, RoundContext, check_phases
+from fedvlp.prediction import predict_images
+from fedvlp.protocols import FederatedData
+from fedvlp.run_folder import describe_run, load_trained, new_run_folder, resume, run_name
+from fedvlp.seeding import sample_cohort, seed_of, seeded
+from fedvlp.state import Client, ClientUpdate, ServerState, State, is_finite
+
+
+class Federation:
+    """Simulates the server and all clients with one copy of the method, whose small state is swapped in and out.
+
+    Every random draw depends on (seed, round, phase, client) alone, so a resumed run equals an unbroken one, and
+    neither the order of the clients nor the number of workers or devices changes a result.
+
+    Args:
+        rounds: Number of communication rounds.
+        local_epochs: Passes over a client's data in each phase.
+        local_steps: Optimizer steps of a client in each phase, instead of whole epochs.
+        cohort_size: Clients sampled each round; all of them if not given.
+        evaluate_every: Evaluate after every so many rounds, and after the last.
+        patience: Stop after so many evaluations without a better mean source validation accuracy; never if not given.
+        seed: Fixes every random draw. The command line takes it from ``seed_everything``.
+        accelerator: Lightning's name of the hardware: ``auto``, ``cpu``, ``gpu`` ...
+        devices: How many devices, or which. Several devices train different clients at the same time.
+        strategy: Lightning's name of the strategy that starts several processes, such as ``ddp``.
+        precision: Of the frozen towers' arithmetic; prompts, optimizers and averages stay in float32.
+        logger: One or more Lightning loggers, such as ``WandbLogger``; none by default. A logger that fails is left
+            out for the rest of the run and never stops it.
+        callbacks: Lightning or fedvlp callbacks, besides the default ones.
+        default_root_dir: Folder under which ``<name>/<time>`` becomes the run's folder.
+        name: Name of the run; made of method, data and held-out domains if not given.
+        enable_progress_bar: Show a live bar for each round.
+        default_callbacks: Write the run folder with checkpoints, metrics, table and plots.
+    """
+
+    def __init__(
+        self,
+        rounds: int = 15,
+        local_epochs: int = 1,
+        local_steps: int | None = None,
+        cohort_size: int | None = None,
+        evaluate_every: int = 1,
+        patience: int | None = None,
+        seed: int = 0,
+        accelerator: str = "auto",
+        devices: int | str | list[int] = "auto",
+        strategy: str = "auto",
+        precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true",
+        logger: Logger | list[Logger] | None = None,
+        callbacks: Callback | list[Callback] | None = None,
+        default_root_dir: str = "runs",
+        name: str | None = None,
+        enable_progress_bar: bool = True,
+        default_callbacks: bool = True,
+    ) -> None:
+        counts = {"local_epochs": local_epochs, "evaluate_every": evaluate_every, "local_steps": local_steps}
+        for option, value in {**counts, "cohort_size": cohort_size, "patience": patience}.items():
+            if value is not None and value < 1:
+                raise UserError(f"Expected {option} of at least 1, got {value}.")
+        if rounds < 0:
+            raise UserError(f"Expected rounds of at least 0, got {rounds}.")
+        self.rounds, self.local_epochs, self.local_steps = rounds, local_epochs, local_steps
+        self.cohort_size, self.evaluate_every, self.patience = cohort_size, evaluate_every, patience
+        self.seed, self.precision, self.name = seed, precision, name
+        self.default_root_dir, self.enable_progress_bar = Path(default_root_dir), enable_progress_bar
+        own = list(callbacks) if isinstance(callbacks, list) else [callbacks] if callbacks else []
+        self.fabric = L.Fabric(
+            accelerator=accelerator,
+            devices=devices,
+            strategy=strategy,
+            precision=precision,
+            loggers=logger or [],
+            callbacks=own + (_defaults(enable_progress_bar) if default_callbacks else []),
+        )
+        self.progress = Progress(ServerState.start({}))
+        self.folder: Path | None = None
+        self.description: dict[str, Any] = {}
+        self.module: FederatedModule
+        self.data: FederatedData
+
+    # ---- what Lightning's callbacks and data modules ask of a trainer
+
+    @property
+    def lightning_module(self) -> FederatedModule:
+        """The method that is running."""
+        return self.module
+
+    @property
+    def log_dir(self) -> str:
+        """The run's folder."""
+        return str(self.folder or self.default_root_dir)
+
+    @property
+    def is_global_zero(self) -> bool:
+        """Whether this process writes files."""
+        return self.fabric.is_global_zero
+
+    @property
+    def strategy(self) -> Any:
+        """Fabric's strategy."""
+        return self.fabric.strategy
+
+    @property
+    def loggers(self) -> list[Logger]:
+        """The loggers that were given."""
+        return self.fabric.loggers
+
+    # ---- the four commands
+
+    def fit(self, model: FederatedModule, datamodule: FederatedData, ckpt_path: str | None = None) -> ServerState:
+        """Trains a method on all source clients, round by round, and reports every domain's accuracy.
+
+        Args:
+            model: the method; its tensors are what round one starts from.
+            datamodule: clients and splits.
+            ckpt_path: Go on from this checkpoint or run folder; ``last`` takes the newest run of the same name, and
+                starts anew if there is none.
+
+        Returns:
+            The server's last state, already loaded into ``model``.
+        """
+        self._attach(model, datamodule)
+        phases = check_phases(model)
+        self.description = describe_run(self, model, datamodule)
+        name = self.name or run_name(model, datamodule)
+        self.progress = Progress(ServerState.start(model.shared_state()))
+        self.folder = None
+        if ckpt_path is not None and (found := resume(self._where(ckpt_path), self.description, self.fabric.print)):
+            self.progress, self.folder = found
+        if self.is_global_zero and self.folder is None:
+            self.folder = new_run_folder(self.default_root_dir / name)
+        self.folder = self.fabric.broadcast(self.folder)
+        newcomer = model.personal_state()
+        self._call("setup", stage="fit")
+        self._call("on_fit_start")
+        while self.progress.server.round < self.rounds and phases and not self._plateau():
+            self._round(phases, newcomer)
+        self._call("on_fit_end")
+        model.load_state(self.progress.server.deployed)
+        return self.progress.server
+
+    def validate(
+        self, model: FederatedModule, datamodule: FederatedData, ckpt_path: str | None = None
+    ) -> dict[str, float]:
+        """Measures a trained method on the source validation splits.
+
+        Args:
+            model: the method.
+            datamodule: clients and splits.
+            ckpt_path: A run's ``prompts.safetensors``, a checkpoint, a run folder or ``last``; the model as it is if
+                not given.
+
+        Returns:
+            Accuracies in percent.
+        """
+        return self._measured(model, datamodule, ckpt_path, "validation")
+
+    def test(self, model: FederatedModule, datamodule: FederatedData, ckpt_path: str | None = None) -> dict[str, float]:
+        """Measures a trained method on the held-out domains.
+
+        Args:
+            model: the method.
+            datamodule: clients and splits.
+            ckpt_path: A run's ``prompts.safetensors``, a checkpoint, a run folder or ``last``; the model as it is if
+                not given.
+
+        Returns:
+            Accuracies in percent.
+        """
+        return self._measured(model, datamodule, ckpt_path, "held_out")
+
+    def predict(
+        self,
+        model: FederatedModule,
+        images: str | list[str],
+        datamodule: FederatedData | None = None,
+        ckpt_path: str | None = None,
+        output: str = "predictions.csv",
+    ) -> Path:
+        """Classifies images with a trained method and writes a CSV of path, class and probabilities.
+
+        Args:
+            model: the method.
+            images: Image files or folders; folders are searched at any depth.
+            datamodule: not used; the command line takes the class names from it.
+            ckpt_path: A run's ``prompts.safetensors``, a checkpoint or a run folder.
+            output: The CSV file to write.
+
+        Returns:
+            The file written.
+        """
+        self.fabric.launch()
+        self.module = self.fabric.to_device(model)
+        if ckpt_path is not None:
+            deployed, personal = load_trained(self._where(ckpt_path), model)
+            if personal:
+                raise UserError(
+                    f"{type(model).__name__} keeps tensors on each client, so there is no one model to predict with."
+                )
+            model.load_state(deployed)
+        paths = [images] if isinstance(images, str) else images
+        return predict_images(model, self.fabric, paths, Path(output))
+
+    # ---- one round
+
+    def _round(self, phases: Sequence[Phase], newcomer: State) -> None:
+        """Runs all phases of a round, evaluates, and replaces ``self.progress``."""
+        began = time.perf_counter()
+        server, personal = self.progress.server, dict(self.progress.personal)
+        cohort = sample_cohort(self.data.clients, self.cohort_size, seed_of(self.seed, server.round))
+        row: Row = {"round": server.round + 1}
+        self._call("on_round_start", phases=phases, cohort=cohort)
+        for index, phase in enumerate(phases):
+            mine = cohort[self.fabric.global_rank :: self.fabric.world_size]
+            results = [self._local(server, personal, newcomer, phase, index, client) for client in mine]
+            gathered = self._gather(results)
+            personal |= {update.client.id: kept for update, kept in gathered if kept}
+            updates = [update for update, _ in gathered]
+            before, server = server, phase.strategy.aggregate(server, self._accepted(updates, row))
+            for update in updates:
+                row |= {f"client/{update.client.name}/{name}": value for name, value in update.metrics.items()}
+            self._call("on_phase_end", phase=phase, before=before, server=server, updates=updates)
+        server = replace(server, round=server.round + 1)
+        row["train_seconds"] = time.perf_counter() - began
+        if server.round % self.evaluate_every == 0 or server.round >= self.rounds:
+            row |= self.evaluate(self.module, server.deployed, personal)
+        row["seconds"] = time.perf_counter() - began
+        self._call("on_round_metrics", row=row)
+        self.progress = Progress(server, personal, (*self.progress.history, row))
+        self._call("on_round_end", row=row)
+
+    def _local(
+        self,
+        server: ServerState,
+        personal: Mapping[int, State],
+        newcomer: State,
+        phase: Phase,
+        index: int,
+        client: Client,
+    ) -> tuple[ClientUpdate, State]:
+        """Trains one client and returns what it sends and what it keeps."""
+        module = self.module
+        module.load_state(phase.strategy.broadcast(server, client))
+        module.load_state(personal.get(client.id, newcomer))
+        module.begin(RoundContext(server.round, phase, client))
+        seed = seed_of(self.seed, server.round, index, client.id)
+        loader = self.data.train_dataloader(client, seed=seed)
+        steps = num_steps(loader, self.local_epochs, self.local_steps)
+        self._call("on_client_start", phase=phase, client=client, steps=steps)
+        with seeded(seed):
+            metrics = train_client(
+                self.fabric, module, loader, steps, lambda loss: self._call("on_client_step", client=client, loss=loss)
+            )
+        update = ClientUpdate(client, module.upload_state(), client.num_examples, metrics)
+        module.context = None
+        self._call("on_client_end", phase=phase, update=update)
+        return update, module.personal_state()
+
+    def _accepted(self, updates: Sequence[ClientUpdate], row: Row) -> list[ClientUpdate]:
+        """Leaves out updates that are not finite, and says so; with none left the run stops."""
+        finite = [update for update in updates if is_finite(update.state)]
+        refused = [update.client.name for update in updates if not is_finite(update.state)]
+        if refused:
+            row["refused_clients"] = len(refused)
+            self.fabric.print(f"round {row['round']}: refused updates that are not finite, from {refused}")
+        if not finite:
+            raise UserError(
+                f"Round {row['round']}: every client's update holds NaN or infinity, so training diverged. "
+                "Lower the learning rate or use precision 32-true; the last checkpoint is still good."
+            )
+        return finite
+
+    def _gather(self, results: list[tuple[ClientUpdate, State]]) -> list[tuple[ClientUpdate, State]]:
+        """Returns all processes' results, sorted by client id."""
+        if self.fabric.world_size > 1:
+            parts: list[Any] = [None] * self.fabric.world_size
+            torch.distributed.all_gather_object(parts, results)
+            results = [result for part in parts for result in part]
+        return sorted(results, key=lambda result: result[0].client.id)
+
+    def _plateau(self) -> bool:
+        """Whether the mean source validation accuracy has not risen for ``patience`` evaluations."""
+        scores = [row["validation"] for row in self.progress.history if "validation" in row]
+        if self.patience is None or not scores:
+            return False
+        return len(scores) - 1 - scores.index(max(scores)) >= self.patience
+
+    # ---- shared steps
+
+    def evaluate(self, module: FederatedModule, deployed: State, personal: Mapping[int, State]) -> dict[str, float]:
+        """Returns the accuracies, in percent, of a state on all splits; one process measures for all."""
+        scores = evaluate(module, self.data, self.fabric, deployed, personal) if self.is_global_zero else {}
+        return self.fabric.broadcast(scores)
+
+    def _attach(self, model: FederatedModule, datamodule: FederatedData) -> None:
+        """Starts the processes, moves the model, and lets the data be read, split and prepared."""
+        self.fabric.launch()
+        self.module, self.data = self.fabric.to_device(model), datamodule
+        datamodule.trainer = self
+        datamodule.prepare_data()
+        datamodule.setup("fit")
+        model.eval()
+
+        def prepare(images: torch.Tensor) -> State:
+            with torch.no_grad(), self.fabric.autocast():
+                return {name: value.float() for name, value in model.prepare(images).items()}
+
+        datamodule.bind(
+            transform=model.transform,
+            train_transform=model.train_transform,
+            prepare=prepare if model.prepares else None,
+            key=f"{model.prepare_key()}-{self.precision}",
+            device=self.fabric.device,
+        )
+        datamodule.encode()
+
+    def _measured(
+        self, model: FederatedModule, datamodule: FederatedData, ckpt_path: str | None, role: str
+    ) -> dict[str, float]:
+        """Returns and prints the accuracies of one role."""
+        self._attach(model, datamodule)
+        deployed, personal = model.shared_state(), {}
+        if ckpt_path is not None:
+            deployed, personal = load_trained(self._where(ckpt_path), model)
+        scores = self.evaluate(model, deployed, personal)
+        scores = {name: value for name, value in scores.items() if name.split("/")[0] == role}
+        if not scores:
+            raise UserError("No domain is held out, so there is nothing to test. Set --data.held_out, or validate.")
+        for name, value in scores.items():
+            self.fabric.print(f"{name}: {value:.2f} %")
+        return scores
+
+    def _where(self, ckpt_path: str) -> Path:
+        """Returns the file or folder that a ``ckpt_path`` means."""
+        if ckpt_path != "last":
+            return Path(ckpt_path)
+        return self.default_root_dir / (self.name or run_name(self.module, self.data))
+
+    def _call(self, hook: str, **arguments: Any) -> None:
+        """Calls a hook of every callback; each takes the arguments that it names."""
+        self.fabric.call(hook, federation=self, trainer=self, pl_module=self.module, **arguments)
+
+
+def _defaults(enable_progress_bar: bool) -> list[Callback]:
+    """Returns the callbacks that every run has."""
+    return default_callbacks(progress_bar=enable_progress_bar)

@@ -1,0 +1,76 @@
+"""PromptFL: one prompt, learned by all clients and averaged.
+
+Papers: Guo et al., "PromptFL: Let Federated Participants Cooperatively Learn Prompts Instead of Models", IEEE TMC 2023;
+the prompt is CoOp's (Zhou et al., IJCV 2022).
+
+Symbols: v prompt, L x D -> ``prompt``; f(x) image feature -> ``features``; w_c(v) text feature of "[SOS][v][class c]."
+    p(c | x) = softmax_c(cos(w_c(v), f(x)) / tau)    CoOp, Eq. 2; :meth:`PromptFL.forward`
+    v <- sum_k |S_k| v_k / sum_k |S_k|               PromptFL, Eq. 3; :class:`fedvlp.strategies.FedAvg`
+
+Departures:
+    * The released code averages by reference and without weights, so its "mean" is the last client's prompt; here it is
+      the mean weighted by training images, as the paper says.
+    * No learning-rate schedule and no augmentation, so that image features are computed once; the optimizer is CoOp's
+      SGD with learning rate 0.002, made afresh each round.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from lightning.pytorch.cli import OptimizerCallable
+from torch import Tensor, nn
+
+from fedvlp.clip import CLIPSpec, PromptedTextEncoder, load_clip
+from fedvlp.methods.zero_shot import ZeroShotCLIP
+from fedvlp.module import FederatedModule
+from fedvlp.ops import cosine_logits
+from fedvlp.protocols import Batch, Inputs
+
+
+class PromptFL(FederatedModule):
+    """Learns one text prompt, shared by all classes and clients.
+
+    Args:
+        class_names: The classes, in the order of the labels.
+        clip: The frozen CLIP: a name, or name and weights.
+        prompt_length: Number of learned vectors L.
+        optimizer: Makes the optimizer of a client's local training.
+    """
+
+    prepare_options = ()
+
+    def __init__(
+        self,
+        class_names: list[str],
+        clip: CLIPSpec | str = "ViT-B-16",
+        prompt_length: int = 16,
+        optimizer: OptimizerCallable = lambda parameters: torch.optim.SGD(parameters, lr=0.002),
+    ) -> None:
+        super().__init__(optimizer)
+        self.save_hyperparameters(ignore=["clip", "optimizer"])
+        self.adopt(load_clip(clip))
+        self.class_names = class_names
+        self.text = PromptedTextEncoder(self.clip, class_names, prompt_length=prompt_length)
+        self.prompt = nn.Parameter(self.text.initial_prompt())  # [L, D]
+
+    def baseline(self) -> ZeroShotCLIP:
+        """Returns zero-shot CLIP with the same towers."""
+        return ZeroShotCLIP(self.class_names, self.clip)
+
+    def prepare(self, images: Float[Tensor, "B 3 H V"]) -> dict[str, Tensor]:
+        """Returns f(x), the joint image features [B, d]."""
+        return {"features": self.clip.encode_image(images)}
+
+    def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
+        """Returns the logits cos(w_c, f(x)) / tau (CoOp, Eq. 2)."""
+        features = self.constants(inputs)["features"]
+        return cosine_logits(features, self.text(self.prompt), self.clip.logit_scale)
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
+        """Returns the cross-entropy of a batch."""
+        inputs, labels = batch
+        loss = F.cross_entropy(self(inputs), labels)
+        self.log("loss", loss)
+        return loss

@@ -1,0 +1,80 @@
+"""Single-domain tuning: each client learns CoOp's prompt on its own data and sends nothing.
+
+Paper: the prompt is CoOp's (Zhou et al., IJCV 2022); the baseline is that of the federated prompt-learning papers.
+
+Symbols: v_k prompt of client k, L x D -> ``prompt``; f(x) image feature -> ``features``.
+    p(c | x) = softmax_c(cos(w_c(v_k), f(x)) / tau)    CoOp, Eq. 2; :meth:`SingleDomain.forward`
+
+Departures:
+    * The papers do not say how a held-out domain is tested: here with each client's prompt, and the mean of the
+      accuracies is reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from lightning.pytorch.cli import OptimizerCallable
+from torch import Tensor, nn
+
+from fedvlp.clip import CLIPSpec, PromptedTextEncoder, load_clip
+from fedvlp.methods.zero_shot import ZeroShotCLIP
+from fedvlp.module import FederatedModule, Phase
+from fedvlp.ops import cosine_logits
+from fedvlp.protocols import Batch, Inputs
+from fedvlp.strategies import Local
+
+
+class SingleDomain(FederatedModule):
+    """Learns one text prompt for each client, without a server.
+
+    Args:
+        class_names: The classes, in the order of the labels.
+        clip: The frozen CLIP: a name, or name and weights.
+        prompt_length: Number of learned vectors L.
+        optimizer: Makes the optimizer of a client's local training.
+    """
+
+    personal = ("prompt",)
+    prepare_options = ()
+
+    def __init__(
+        self,
+        class_names: list[str],
+        clip: CLIPSpec | str = "ViT-B-16",
+        prompt_length: int = 16,
+        optimizer: OptimizerCallable = lambda parameters: torch.optim.SGD(parameters, lr=0.002),
+    ) -> None:
+        super().__init__(optimizer)
+        self.save_hyperparameters(ignore=["clip", "optimizer"])
+        self.adopt(load_clip(clip))
+        self.class_names = class_names
+        self.text = PromptedTextEncoder(self.clip, class_names, prompt_length=prompt_length)
+        self.prompt = nn.Parameter(self.text.initial_prompt())  # [L, D]
+
+    def configure_phases(self) -> Sequence[Phase]:
+        """Returns one phase that trains and sends nothing."""
+        return (Phase("prompt", train=("prompt",), upload=(), strategy=Local()),)
+
+    def baseline(self) -> ZeroShotCLIP:
+        """Returns zero-shot CLIP with the same towers."""
+        return ZeroShotCLIP(self.class_names, self.clip)
+
+    def prepare(self, images: Float[Tensor, "B 3 H V"]) -> dict[str, Tensor]:
+        """Returns f(x), the joint image features [B, d]."""
+        return {"features": self.clip.encode_image(images)}
+
+    def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
+        """Returns the logits cos(w_c, f(x)) / tau (CoOp, Eq. 2)."""
+        features = self.constants(inputs)["features"]
+        return cosine_logits(features, self.text(self.prompt), self.clip.logit_scale)
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
+        """Returns the cross-entropy of a batch."""
+        inputs, labels = batch
+        loss = F.cross_entropy(self(inputs), labels)
+        self.log("loss", loss)
+        return loss

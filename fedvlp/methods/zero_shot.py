@@ -1,0 +1,53 @@
+"""Zero-shot CLIP: class names in hand-written templates, and nothing learned.
+
+Paper: Radford et al., "Learning Transferable Visual Models From Natural Language Supervision", ICML 2021.
+
+Symbols: x image, f(x) image feature, w_c text feature of class c, tau temperature (1 / logit scale).
+    p(c | x) = softmax_c(cos(w_c, f(x)) / tau)    :meth:`ZeroShotCLIP.forward`
+
+Departures: none.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from jaxtyping import Float
+from torch import Tensor
+
+from fedvlp.clip import CLIPSpec, load_clip, zero_shot_text_features
+from fedvlp.module import FederatedModule
+from fedvlp.ops import cosine_logits
+from fedvlp.protocols import Inputs
+
+
+class ZeroShotCLIP(FederatedModule):
+    """Classifies with hand-written prompts; trains and sends nothing.
+
+    Args:
+        class_names: The classes, in the order of the labels.
+        clip: The frozen CLIP: a name, or name and weights.
+        templates: How many of CLIP's templates are averaged: 1 is "a photo of a {}.", 60 the ensemble, at most 80.
+    """
+
+    prepare_options = ()
+
+    def __init__(self, class_names: list[str], clip: CLIPSpec | str = "ViT-B-16", templates: int = 1) -> None:
+        super().__init__()
+        self.save_hyperparameters(ignore="clip")
+        self.adopt(load_clip(clip))
+        self.class_names, self.templates = class_names, templates
+
+    @cached_property
+    def text_features(self) -> Float[Tensor, "C d"]:
+        """The classifier w."""
+        return zero_shot_text_features(self.clip, self.class_names, self.templates)
+
+    def prepare(self, images: Float[Tensor, "B 3 H V"]) -> dict[str, Tensor]:
+        """Returns f(x), the joint image features [B, d]."""
+        return {"features": self.clip.encode_image(images)}
+
+    def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
+        """Returns the logits cos(w_c, f(x)) / tau."""
+        features = self.constants(inputs)["features"]
+        return cosine_logits(features, self.text_features, self.clip.logit_scale)

@@ -1,0 +1,266 @@
+"""Base class of every method: a LightningModule that says what it trains, what it sends and what it keeps."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, is_dataclass
+from typing import Any
+
+import lightning as L
+import torch
+from jaxtyping import Float
+from lightning.pytorch.cli import OptimizerCallable
+from torch import Tensor
+
+from fedvlp.errors import UserError
+from fedvlp.protocols import Backbone, Batch, Inputs
+from fedvlp.state import Client, State, covers, detached, select
+from fedvlp.strategies import FedAvg, Strategy
+from fedvlp.version import __version__
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One train-and-communicate stage of a round; a round is a list of phases.
+
+    Attributes:
+        name: what the paper calls the stage.
+        train: names (or prefixes) of the parameters that get gradients.
+        upload: names (or prefixes) of the tensors sent to the server afterwards.
+        strategy: what the server sends and what it does with the uploads.
+    """
+
+    name: str
+    train: tuple[str, ...]
+    upload: tuple[str, ...]
+    strategy: Strategy
+
+
+@dataclass(frozen=True)
+class RoundContext:
+    """Where training stands; read-only for methods.
+
+    Attributes:
+        round: number of finished rounds, from 0.
+        phase: the phase that is running.
+        client: whose data are trained on.
+    """
+
+    round: int
+    phase: Phase
+    client: Client
+
+
+class FederatedModule(L.LightningModule):
+    """A method: prompts, routers and losses around one frozen CLIP. Needs only ``forward`` and ``training_step``.
+
+    It is an ordinary LightningModule, so ``lightning.Trainer`` trains it centrally. ``Federation`` trains it on many
+    clients: it swaps their states in and out of this one module.
+
+    Args:
+        optimizer: makes the optimizer of one client's local training from its trainable parameters.
+
+    Attributes:
+        personal: names (or prefixes) of the tensors that stay on the client between rounds.
+        prepare_options: the hyperparameters that :meth:`prepare` depends on; None means all of them.
+        context: where the federation stands; None outside a federation.
+    """
+
+    personal: tuple[str, ...] = ()
+    prepare_options: tuple[str, ...] | None = None
+    strict_loading = False  # the frozen CLIP is not part of any checkpoint
+    clip: Backbone
+
+    def __init__(self, optimizer: OptimizerCallable | None = None) -> None:
+        super().__init__()
+        self.make_optimizer = optimizer
+        self.context: RoundContext | None = None
+        self._logged: dict[str, list[Tensor]] = {}
+
+    def adopt(self, clip: Backbone) -> None:
+        """Takes the frozen CLIP as ``self.clip`` and records in ``hparams`` which one it is."""
+        self.clip = clip
+        self.save_hyperparameters({"clip": asdict(clip.spec)})
+
+    # ---- what a method says of itself
+
+    def configure_phases(self) -> Sequence[Phase]:
+        """Returns the phases of a round; by default one: train all, upload all but the personal, average."""
+        names = tuple(name for name, parameter in self.named_parameters() if parameter.requires_grad)
+        if not names:
+            return ()
+        shared = tuple(name for name in names if not covers(self.personal, name))
+        return (Phase("train", train=names, upload=shared, strategy=FedAvg()),)
+
+    def baseline(self) -> FederatedModule | None:
+        """Returns an untrained method that results stand beside, such as zero-shot CLIP; None for none."""
+        return None
+
+    def prepare(self, images: Float[Tensor, "B 3 H V"]) -> dict[str, Tensor]:
+        """Returns what never changes for an image, each tensor [B, ...]: features, routing weights, teacher logits.
+
+        It is computed once per image and kept. A method without such constants leaves this out and gets images.
+        """
+        return {"images": images}
+
+    def constants(self, inputs: Inputs) -> dict[str, Tensor]:
+        """Returns the constants of a batch: as they came from the cache, or prepared from images now."""
+        if isinstance(inputs, dict):
+            return inputs
+        with torch.no_grad():
+            return self.prepare(inputs)
+
+    def prepare_key(self) -> str:
+        """Returns a digest of all that :meth:`prepare` depends on besides the image; equal keys share a cache."""
+        source = inspect.getsource(type(self).prepare)
+        return digest([source, __version__, self.clip.fingerprint(), self.describe(self.prepare_options)])
+
+    @property
+    def prepares(self) -> bool:
+        """Whether this method has constants worth keeping."""
+        return type(self).prepare is not FederatedModule.prepare
+
+    @property
+    def transform(self) -> Callable[[Any], Tensor]:
+        """The transform from a PIL image to the model's input, [3, height, width]."""
+        return self.clip.preprocess
+
+    @property
+    def train_transform(self) -> Callable[[Any], Tensor]:
+        """The transform with augmentation, used where a data module asks for it."""
+        return self.clip.train_preprocess
+
+    def describe(self, names: Sequence[str] | None = None) -> dict[str, Any]:
+        """Returns the hyperparameters (all, or those named) as plain values that JSON can hold."""
+        hidden = {"optimizer", "_class_path", "_instantiator"}
+        chosen = [name for name in self.hparams if name not in hidden] if names is None else names
+        return {name: _plain(self.hparams[name]) for name in sorted(chosen)}
+
+    # ---- states
+
+    def shared_state(self) -> State:
+        """Returns what the server starts from: every tensor that some phase uploads."""
+        return detached(
+            select(self.state_dict(), [name for phase in self.configure_phases() for name in phase.upload])
+        )
+
+    def upload_state(self) -> State:
+        """Returns what the client sends after the running phase."""
+        if self.context is None:
+            raise RuntimeError("upload_state() is for a running phase. Call begin(context) first.")
+        return detached(select(self.state_dict(), self.context.phase.upload))
+
+    def personal_state(self) -> State:
+        """Returns what stays on the client."""
+        return detached(select(self.state_dict(), self.personal))
+
+    @torch.no_grad()
+    def load_state(self, state: State) -> None:
+        """Copies tensors into the module.
+
+        Raises:
+            UserError: if a name is unknown or a shape differs.
+        """
+        own = self.state_dict()
+        if unknown := sorted(state.keys() - own.keys()):
+            raise UserError(f"{type(self).__name__} has no tensors named {unknown}; it has {sorted(own)}.")
+        for name, value in state.items():
+            if own[name].shape != value.shape:
+                raise UserError(
+                    f"{type(self).__name__} expects {name!r} in shape {tuple(own[name].shape)}, got "
+                    f"{tuple(value.shape)}. Use the prompt length, experts and CLIP that it was trained with."
+                )
+            own[name].copy_(value)
+
+    # ---- training
+
+    def begin(self, context: RoundContext) -> None:
+        """Prepares for one client's local training: only the phase's tensors get gradients."""
+        self.context = context
+        self._logged = {}
+        for name, parameter in self.named_parameters():
+            parameter.requires_grad_(covers(context.phase.train, name))
+
+    def logged_means(self) -> dict[str, float]:
+        """Returns the mean over the client's local steps of all that was logged."""
+        return {name: torch.stack(values).float().mean().item() for name, values in self._logged.items()}
+
+    def configure_optimizers(self) -> torch.optim.Optimizer | None:
+        """Returns a fresh optimizer over the tensors that are trainable now; None if there are none."""
+        trainable = [parameter for parameter in self.parameters() if parameter.requires_grad]
+        if not trainable:
+            return None
+        if self.make_optimizer is None:
+            raise UserError(f"{type(self).__name__} trains parameters but has no optimizer. Pass optimizer=...")
+        return self.make_optimizer(trainable)
+
+    def log(self, name: str, value: Any, *args: Any, **kwargs: Any) -> None:
+        """Logs as in Lightning; in a federation the values are averaged over the client's local steps."""
+        if self.context is not None:
+            self._logged.setdefault(name, []).append(torch.as_tensor(value).detach())
+        elif self._trainer is not None:
+            super().log(name, value, *args, **kwargs)
+
+    # ---- evaluation, the same for every method
+
+    def evaluation_step(self, batch: Batch, stage: str) -> Float[Tensor, ""]:
+        """Returns and logs the accuracy of a batch, in [0, 1]."""
+        inputs, labels = batch
+        accuracy = (self(inputs).argmax(-1) == labels).float().mean()
+        self.log(f"{stage}_accuracy", accuracy, prog_bar=True, batch_size=len(labels))
+        return accuracy
+
+    def validation_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> Float[Tensor, ""]:
+        """Returns and logs ``val_accuracy``."""
+        return self.evaluation_step(batch, "val")
+
+    def test_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> Float[Tensor, ""]:
+        """Returns and logs ``test_accuracy``."""
+        return self.evaluation_step(batch, "test")
+
+    def predict_step(self, batch: Batch | Inputs, batch_idx: int, dataloader_idx: int = 0) -> Float[Tensor, "B C"]:
+        """Returns class probabilities; a batch may come with labels, which are ignored."""
+        inputs = batch[0] if isinstance(batch, (tuple, list)) else batch
+        return self(inputs).softmax(-1)
+
+
+def check_phases(module: FederatedModule) -> Sequence[Phase]:
+    """Returns the module's phases.
+
+    Raises:
+        UserError: if a phase names a tensor that does not exist, or trains one that it neither uploads nor keeps and
+            that would thus leak from one simulated client to the next.
+    """
+    phases = tuple(module.configure_phases())
+    method = type(module).__name__
+    names = [*module.state_dict(), *(name for name, _ in module.named_parameters())]
+    for phase in phases:
+        for prefix in (*phase.train, *phase.upload, *module.personal):
+            if not any(covers((prefix,), name) for name in names):
+                raise UserError(f"Phase {phase.name!r} of {method} names {prefix!r}, but no tensor is called so.")
+        for name, _ in module.named_parameters():
+            if covers(phase.train, name) and not covers((*phase.upload, *module.personal), name):
+                raise UserError(
+                    f"{method} trains {name!r} in phase {phase.name!r} but neither uploads nor keeps it, so it would "
+                    "leak from one client to the next. Add it to the phase's upload or to `personal`."
+                )
+    return phases
+
+
+def digest(value: Any) -> str:
+    """Returns 16 hexadecimal digits that are equal for equal JSON values."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _plain(value: Any) -> Any:
+    """Returns a value that JSON can hold, and that is the same for equal options."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return _plain(asdict(value))
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return value if isinstance(value, (str, int, float, bool)) or value is None else repr(value)

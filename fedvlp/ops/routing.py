@@ -1,0 +1,80 @@
+"""Parameter-free routing: from an image's tokens to the weights of the prompt experts (TRIP, Sec. IV-A and IV-B)."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from scipy.optimize import linear_sum_assignment
+from torch import Tensor
+
+from fedvlp.errors import UserError
+from fedvlp.ops.clustering import capacity_kmeans, cluster_capacities
+
+_LARGEST_ENUMERATED = 6
+
+
+def orthogonal_keys(num_experts: int, width: int, seed: int) -> Float[Tensor, "E W"]:
+    """Return the keys v_m, orthonormal rows drawn from a generator of their own.
+
+    Raises:
+        UserError: If there are more experts than dimensions.
+    """
+    if num_experts > width:
+        raise UserError(f"At most {width} keys of width {width} are orthogonal, but {num_experts} experts ask for one each.")
+    generator = torch.Generator().manual_seed(seed)
+    keys = torch.empty(num_experts, width)
+    return torch.nn.init.orthogonal_(keys, generator=generator)
+
+
+def key_start(tokens: Float[Tensor, "B P W"], keys: Float[Tensor, "M W"]) -> Int[Tensor, "B M"]:
+    """Return, for each key in turn, the index of the nearest token by cosine that no earlier key took."""
+    similarities = F.normalize(keys.double(), dim=-1) @ F.normalize(tokens.double(), dim=-1).transpose(1, 2)
+    similarities = similarities.round(decimals=9)  # [B, M, P]
+    chosen: list[Tensor] = []
+    for cluster in range(len(keys)):
+        chosen.append(similarities[:, cluster].argmax(dim=1))
+        similarities.scatter_(2, chosen[-1][:, None, None].expand(-1, len(keys), 1), -torch.inf)
+    return torch.stack(chosen, dim=1)
+
+
+def match_clusters(centroids: Float[Tensor, "B M W"], keys: Float[Tensor, "M W"]) -> Int[Tensor, "B M"]:
+    """Return the expert of each cluster: the one-to-one assignment of least total 1 - cos(mu_i, v_j) (Eqs. 5 to 7).
+
+    Raises:
+        UserError: If there are not as many keys as clusters.
+    """
+    if centroids.shape[1] != len(keys):
+        raise UserError(f"{centroids.shape[1]} clusters need as many keys, but there are {len(keys)}.")
+    cosines = F.normalize(centroids.double(), dim=-1) @ F.normalize(keys.double(), dim=-1).T
+    costs = 1 - cosines  # [B, M, E]
+    if len(keys) > _LARGEST_ENUMERATED:
+        matched = np.stack([linear_sum_assignment(cost)[1] for cost in costs.cpu().numpy()])
+        return torch.from_numpy(matched).to(costs.device)
+    orders = torch.tensor(list(permutations(range(len(keys)))), device=costs.device)  # [orders, M]
+    totals = costs[:, torch.arange(len(keys), device=costs.device), orders].sum(dim=2).round(decimals=12)
+    return orders[totals.argmin(dim=1)]
+
+
+def routing_weights(
+    tokens: Float[Tensor, "B P W"],
+    keys: Float[Tensor, "M W"],
+    capacity: float | None,
+    start: Int[Tensor, "B M"],
+) -> Float[Tensor, "B M"]:
+    """Return pi, for each expert the share of the image's kept tokens that its cluster holds (Eq. 8); rows sum to 1.
+
+    Args:
+        tokens: Each image's tokens, CLS included.
+        keys: v_m, one for each expert.
+        capacity: alpha > 0, or None for clusters without a limit.
+        start: Distinct indices of the tokens that the centroids start at, as from `random_start` or `key_start`.
+    """
+    clusters = capacity_kmeans(tokens, start, cluster_capacities(tokens.shape[1], len(keys), capacity))
+    experts = match_clusters(clusters.centroids, keys)
+    sizes = clusters.sizes.float()
+    shares = sizes / sizes.sum(dim=1, keepdim=True)
+    return torch.zeros_like(shares).scatter_(1, experts, shares)

@@ -1,0 +1,22 @@
+"""Which round is reported: the last, and the best on source validation. Target data never choose."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+def last_round(history: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """Returns the last evaluated round's row; None if no round was evaluated."""
+    evaluated = [row for row in history if "validation" in row]
+    return evaluated[-1] if evaluated else None
+
+
+def best_round(history: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """Returns the row of the round with the best mean source validation accuracy, the first of equals.
+
+    >>> best_round([{"round": 1, "validation": 60.0, "held_out": 9.0}, {"round": 2, "validation": 50.0}])["round"]
+    1
+    """
+    evaluated = [row for row in history if "validation" in row]
+    return max(evaluated, key=lambda row: row["validation"]) if evaluated else None

@@ -1,0 +1,70 @@
+"""What many tests need: made-up image folders, the tiny CLIP, and runs that leave nothing behind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from fedvlp.clip import load_clip
+from fedvlp.commands import FederationCLI
+from fedvlp.config_files import configs_folder
+
+torch.set_num_threads(1)
+
+DOMAINS = ("ink", "paint", "photo")
+CLASSES = ("circle", "square", "star")
+METHODS = sorted(path.stem for path in (configs_folder() / "methods").glob("*.yaml"))
+
+
+def draw(domain: int, label: int, index: int) -> Image.Image:
+    """Draws a bright bar whose place tells the class, in a colour that tells the domain."""
+    pixels = np.random.default_rng([domain, label, index]).integers(0, 60, (32, 32, 3), dtype=np.uint8)
+    pixels[8 * label + 2 : 8 * label + 8, 4:28, domain] = 250
+    return Image.fromarray(pixels)
+
+
+@pytest.fixture(scope="session")
+def image_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of 3 domains, 3 classes and a few images of each; the domains differ in size."""
+    root = tmp_path_factory.mktemp("images")
+    for domain, domain_name in enumerate(DOMAINS):
+        for label, class_name in enumerate(CLASSES):
+            folder = root / domain_name / class_name
+            folder.mkdir(parents=True)
+            for index in range(4 + 2 * domain):
+                draw(domain, label, index).save(folder / f"{index}.png")
+    return root
+
+
+@pytest.fixture(scope="session")
+def clip():
+    """The bundled tiny CLIP."""
+    return load_clip("fedvlp-tiny")
+
+
+@pytest.fixture
+def build(image_root: Path, tmp_path: Path):
+    """Returns a function from a method's config and more arguments to the module, data and federation of a run."""
+
+    def build_run(method: str, *arguments: str) -> FederationCLI:
+        given = [
+            f"--config={configs_folder() / 'methods' / method}.yaml",
+            f"--config={configs_folder() / 'data' / 'folders'}.yaml",
+            f"--data.root={image_root}",
+            "--data.held_out=photo",
+            "--data.batch_size=4",
+            f"--data.cache_dir={tmp_path / 'cache'}",
+            "--model.clip.name=fedvlp-tiny",
+            "--trainer.rounds=2",
+            "--trainer.accelerator=cpu",
+            "--trainer.enable_progress_bar=false",
+            f"--trainer.default_root_dir={tmp_path / 'runs'}",
+            *arguments,
+        ]
+        return FederationCLI(run=False, args=given, save_config_callback=None)
+
+    return build_run

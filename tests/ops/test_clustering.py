@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from fedvlp.errors import UserError
+from fedvlp.ops.clustering import assign_with_capacity, capacity_kmeans, cluster_capacities
+
+
+def sequential_kmeans(tokens, start, capacities, max_iterations=100, tolerance=1e-4, multiplier_step=1e-4):
+    """One image, token after token, cheapest first."""
+    tokens, limits = np.asarray(tokens, dtype=np.float64), np.asarray(capacities)
+    centroids, multipliers = tokens[start].copy(), np.zeros(len(start))
+    for _ in range(max_iterations):
+        distances = np.linalg.norm(tokens[:, None] - centroids[None], axis=2)
+        costs = distances + multipliers
+        assignment, sizes = np.full(len(tokens), -1), np.zeros(len(start), dtype=int)
+        for token in np.argsort(costs.min(axis=1), kind="stable"):
+            cluster = costs[token].argmin()
+            if sizes[cluster] < limits[cluster]:
+                assignment[token] = cluster
+                sizes[cluster] += 1
+        multipliers = multipliers + multiplier_step * (sizes - limits)
+        moved, farthest = centroids.copy(), iter(np.argsort(-distances.min(axis=1), kind="stable"))
+        for cluster in range(len(start)):
+            if sizes[cluster]:
+                moved[cluster] = tokens[assignment == cluster].mean(axis=0)
+            else:
+                moved[cluster], multipliers[cluster] = tokens[next(farthest)], 0.0
+        if np.linalg.norm(moved - centroids, axis=1).mean() < tolerance:
+            break
+        centroids = moved
+    return centroids, sizes, assignment
+
+
+def replaced_assignment(costs, limits):
+    """The paper's words: tokens arrive by index; a full cluster takes one that is cheaper and discards its worst."""
+    members = [[] for _ in limits]
+    for token, row in enumerate(costs):
+        cluster = int(np.argmin(row))
+        members[cluster].append(token)
+        if len(members[cluster]) > limits[cluster]:
+            members[cluster].remove(max(members[cluster], key=lambda other, at=cluster: costs[other][at]))
+    return members
+
+
+def scene(batch=6, num_tokens=50, width=24, seed=0, scale=3.0):
+    generator = torch.Generator().manual_seed(seed)
+    centres = scale * torch.randn(batch, 5, width, generator=generator)
+    which = torch.randint(5, (batch, num_tokens), generator=generator)
+    noise = torch.randn(batch, num_tokens, width, generator=generator)
+    tokens = centres.gather(1, which[:, :, None].expand(-1, -1, width)) + noise
+    start = torch.stack([torch.randperm(num_tokens, generator=generator)[:4] for _ in range(batch)])
+    return tokens, start
+
+
+@pytest.mark.parametrize("capacity", [0.5, 1.0, 2.0, None])
+@pytest.mark.parametrize("seed", range(4))
+def test_equals_the_sequential_algorithm(capacity, seed):
+    tokens, start = scene(seed=seed, scale=[0.3, 1.0, 3.0, 10.0][seed])
+    capacities = cluster_capacities(50, 4, capacity)
+    clusters = capacity_kmeans(tokens, start, capacities)
+    for image in range(len(tokens)):
+        centroids, sizes, assignment = sequential_kmeans(tokens[image].numpy(), start[image].numpy(), capacities)
+        assert clusters.assignment[image].tolist() == assignment.tolist()
+        assert clusters.sizes[image].tolist() == sizes.tolist()
+        np.testing.assert_allclose(clusters.centroids[image].numpy(), centroids, atol=1e-5)
+
+
+@pytest.mark.parametrize("iterations", [1, 2, 7])
+def test_stops_after_the_largest_number_of_iterations_with_the_moved_centroids(iterations):
+    tokens, start = scene(seed=5)
+    capacities = cluster_capacities(50, 4, 1.0)
+    clusters = capacity_kmeans(tokens, start, capacities, max_iterations=iterations)
+    expected = sequential_kmeans(tokens[0].numpy(), start[0].numpy(), capacities, max_iterations=iterations)
+    np.testing.assert_allclose(clusters.centroids[0].numpy(), expected[0], atol=1e-5)
+    assert clusters.assignment[0].tolist() == expected[2].tolist()
+
+
+def test_an_image_is_clustered_alike_alone_and_in_any_batch():
+    tokens, start = scene(batch=9, seed=3)
+    capacities = cluster_capacities(50, 4, 1.0)
+    together = capacity_kmeans(tokens, start, capacities)
+    backwards = capacity_kmeans(tokens.flip(0), start.flip(0), capacities)
+    assert torch.equal(together.assignment, backwards.assignment.flip(0))
+    for image in range(9):
+        alone = capacity_kmeans(tokens[image : image + 1], start[image : image + 1], capacities)
+        assert torch.equal(alone.assignment[0], together.assignment[image])
+        assert torch.equal(alone.centroids[0], together.centroids[image])
+
+
+def test_equal_tokens_and_empty_clusters():
+    generator = torch.Generator().manual_seed(0)
+    kinds = torch.randn(3, 8, generator=generator)
+    tokens = kinds[torch.randint(3, (4, 30), generator=generator)]
+    start = torch.arange(6).expand(4, 6)
+    capacities = cluster_capacities(30, 6, 1.0)
+    clusters = capacity_kmeans(tokens, start, capacities)
+    for image in range(4):
+        _, sizes, assignment = sequential_kmeans(tokens[image].numpy(), start[image].numpy(), capacities)
+        assert clusters.sizes[image].tolist() == sizes.tolist()
+        assert clusters.assignment[image].tolist() == assignment.tolist()
+
+
+def test_constant_tokens_make_no_trouble():
+    clusters = capacity_kmeans(torch.ones(2, 10, 4), torch.arange(3).expand(2, 3), cluster_capacities(10, 3, 1.0))
+    assert torch.isfinite(clusters.centroids).all()
+    assert (clusters.sizes.sum(dim=1) >= 1).all()
+
+
+def test_capacities_hold_and_dropped_tokens_are_marked():
+    tokens, start = scene(seed=8)
+    capacities = cluster_capacities(50, 4, 0.5)
+    clusters = capacity_kmeans(tokens, start, capacities)
+    assert (clusters.sizes <= torch.tensor(capacities)).all()
+    assert ((clusters.assignment >= 0).sum(dim=1) == clusters.sizes.sum(dim=1)).all()
+
+
+def test_keeping_the_cheapest_claimants_is_token_replacement():
+    costs = torch.rand(3, 4, 40, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    limits = torch.tensor([5, 3, 20, 1])
+    assignment, _ = assign_with_capacity(costs, limits)
+    for image in range(3):
+        members = replaced_assignment(costs[image].T.numpy(), limits.tolist())
+        for cluster in range(4):
+            assert (assignment[image] == cluster).nonzero().flatten().tolist() == sorted(members[cluster])
+
+
+@pytest.mark.parametrize(
+    ("num_tokens", "num_clusters", "capacity", "expected"),
+    [
+        (197, 4, 1.0, [50, 49, 49, 49]),
+        (197, 4, 2.0, [99, 98, 98, 98]),
+        (197, 2, 1.0, [99, 98]),
+        (197, 8, 1.0, [25, 25, 25, 25, 25, 24, 24, 24]),
+        (197, 4, 0.5, [25, 24, 24, 24]),
+        (7, 3, None, [7, 7, 7]),
+    ],
+)
+def test_capacities(num_tokens, num_clusters, capacity, expected):
+    assert cluster_capacities(num_tokens, num_clusters, capacity) == expected
+
+
+@pytest.mark.parametrize("arguments", [(3, 4, 1.0), (10, 4, 0.1), (10, 4, -1.0), (10, 0, 1.0)])
+def test_impossible_capacities_are_refused(arguments):
+    with pytest.raises(UserError):
+        cluster_capacities(*arguments)

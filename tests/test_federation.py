@@ -1,0 +1,276 @@
+"""The loop: cohorts, plateaus, refusals, failures of loggers, damaged checkpoints; with the smallest method there is."""
+
+from __future__ import annotations
+
+import json
+
+import lightning as L
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from fedvlp.checkpoint import load_checkpoint
+from fedvlp.errors import UserError
+from fedvlp.federation import Federation
+from fedvlp.module import FederatedModule, Phase
+from fedvlp.state import Client
+from fedvlp.strategies import FedAvg
+
+
+class Backbone:
+    """Stands for CLIP: pixels are features."""
+
+    class spec:  # noqa: N801
+        pass
+
+    preprocess = train_preprocess = staticmethod(lambda image: image)
+
+    @staticmethod
+    def fingerprint():
+        return "backbone"
+
+
+class Linear(FederatedModule):
+    """A linear classifier, the smallest method."""
+
+    prepare_options = ()
+
+    def __init__(self, learning_rate=0.5):
+        super().__init__(lambda parameters: torch.optim.SGD(parameters, lr=learning_rate))
+        self.save_hyperparameters()
+        self.clip = Backbone()
+        self.weight = nn.Parameter(torch.zeros(3, 4))
+
+    def prepare(self, images):
+        return {"features": images}
+
+    def forward(self, inputs):
+        return self.constants(inputs)["features"] @ self.weight.mT
+
+    def training_step(self, batch, batch_idx):
+        loss = F.cross_entropy(self(batch[0]), batch[1])
+        self.log("loss", loss)
+        return loss
+
+
+class Split:
+    def __init__(self, role, domain, client, loader):
+        self.role, self.domain, self.client, self.loader = role, domain, client, loader
+        self.name = f"{role}/{domain}"
+
+
+class Points:
+    """Clients with a few labelled points each."""
+
+    batch_size = 4
+    split_hash = "points"
+    class_names = ["a", "b", "c"]  # noqa: RUF012
+    held_out_domains = ["other"]  # noqa: RUF012
+    trainer = None
+
+    def __init__(self, clients=3, spoil=False):
+        self.clients = [Client(i, i, 8 + 4 * i, f"client{i}") for i in range(clients)]
+        self.spoil = spoil
+
+    def prepare_data(self):
+        pass
+
+    def setup(self, stage):
+        pass
+
+    def bind(self, **options):
+        pass
+
+    def encode(self):
+        pass
+
+    def points(self, number, count):
+        generator = torch.Generator().manual_seed(number)
+        labels = torch.randint(3, (count,), generator=generator)
+        return F.one_hot(labels, 4).float() + 0.1 * torch.randn(count, 4, generator=generator), labels
+
+    def train_dataloader(self, client=None, seed=None):
+        points, labels = self.points(client.id, client.num_examples)
+        order = torch.randperm(len(points), generator=torch.Generator().manual_seed(seed))
+        if self.spoil and client.id == 0:
+            points = points * float("nan")
+        return [({"features": points[i]}, labels[i]) for i in order.split(self.batch_size)]
+
+    def evaluation_splits(self):
+        def batches(number):
+            points, labels = self.points(number, 20)
+            return [({"features": points}, labels)]
+
+        own = [Split("validation", c.name, c, batches(100 + c.id)) for c in self.clients]
+        return [*own, Split("held_out", "other", None, batches(200))]
+
+
+def federation(tmp_path, **options):
+    return Federation(**{"rounds": 3, "accelerator": "cpu", "default_root_dir": str(tmp_path), **options})
+
+
+def test_learns_and_reports(tmp_path):
+    run = federation(tmp_path)
+    run.fit(Linear(), Points())
+    rows = run.progress.history
+    assert [row["round"] for row in rows] == [1, 2, 3]
+    assert rows[-1]["held_out"] == rows[-1]["held_out/other"] > 90
+    assert rows[-1]["client/client0/loss"] < rows[0]["client/client0/loss"]
+    summary = json.loads((run.folder / "summary.json").read_text())
+    assert summary["accuracy"]["last round (3)"]["held_out"] == rows[-1]["held_out"]
+    assert summary["communication_per_client_and_round"]["upload_parameters"] == 12
+    assert len((run.folder / "metrics.csv").read_text().splitlines()) == 4
+    assert (run.folder / "accuracy.png").stat().st_size > 1000
+
+
+def test_one_round_of_one_client_is_central_training(tmp_path):
+    """With one client, federated averaging is plain SGD on its batches."""
+    data = Points(clients=1)
+    after = federation(tmp_path, rounds=1, local_epochs=2).fit(Linear(), data)
+    from fedvlp.seeding import seed_of
+
+    weight = torch.zeros(3, 4, requires_grad=True)
+    batches = data.train_dataloader(data.clients[0], seed=seed_of(0, 0, 0, 0))
+    for inputs, labels in [*batches, *batches]:
+        (gradient,) = torch.autograd.grad(F.cross_entropy(inputs["features"] @ weight.mT, labels), weight)
+        weight = (weight - 0.5 * gradient).detach().requires_grad_()
+    assert torch.allclose(after.shared["weight"], weight)
+
+
+def test_local_steps_replace_epochs(tmp_path):
+    one = federation(tmp_path, rounds=1, local_steps=2).fit(Linear(), Points(clients=1))
+    two = federation(tmp_path, rounds=1, local_epochs=1).fit(Linear(), Points(clients=1))
+    assert torch.equal(one.shared["weight"], two.shared["weight"])  # 8 points are 2 batches
+
+
+def test_cohort_depends_on_seed_and_round_alone(tmp_path):
+    seen = []
+
+    class Listener(L.pytorch.callbacks.Callback):
+        def on_round_start(self, cohort):
+            seen.append([client.id for client in cohort])
+
+    for seed in (1, 1, 2):
+        torch.manual_seed(len(seen))
+        run = federation(tmp_path, cohort_size=2, rounds=8, seed=seed, callbacks=[Listener()])
+        run.fit(Linear(), Points(clients=5))
+    assert seen[:8] == seen[8:16] != seen[16:]
+    assert all(len(set(cohort)) == 2 and cohort == sorted(cohort) for cohort in seen)
+    assert len({tuple(cohort) for cohort in seen[:8]}) > 1
+
+
+def test_stops_on_a_plateau_of_source_validation(tmp_path):
+    run = federation(tmp_path, rounds=50, patience=2)
+    run.fit(Linear(learning_rate=0.0), Points())
+    assert len(run.progress.history) == 3
+
+
+def test_evaluates_every_n_rounds_and_at_the_end(tmp_path):
+    run = federation(tmp_path, rounds=5, evaluate_every=2)
+    run.fit(Linear(), Points())
+    assert ["validation" in row for row in run.progress.history] == [False, True, False, True, True]
+
+
+def test_update_that_is_not_finite_is_refused_and_counted(tmp_path, capsys):
+    run = federation(tmp_path, rounds=1)
+    after = run.fit(Linear(), Points(spoil=True))
+    assert torch.isfinite(after.shared["weight"]).all()
+    assert run.progress.history[0]["refused_clients"] == 1
+    assert "client0" in capsys.readouterr().out
+
+
+def test_run_stops_when_all_updates_are_refused(tmp_path):
+    with pytest.raises(UserError, match="diverged"):
+        federation(tmp_path, rounds=1).fit(Linear(), Points(clients=1, spoil=True))
+
+
+def test_leaking_tensor_is_refused_before_training(tmp_path):
+    class Leaky(Linear):
+        def configure_phases(self):
+            return [Phase("train", train=("weight",), upload=(), strategy=FedAvg())]
+
+    with pytest.raises(UserError, match="neither uploads nor keeps"):
+        federation(tmp_path).fit(Leaky(), Points())
+    assert not list(tmp_path.iterdir())
+
+
+def test_phase_that_names_no_tensor_is_refused(tmp_path):
+    class Misspelt(Linear):
+        def configure_phases(self):
+            return [Phase("train", train=("wieght",), upload=("weight",), strategy=FedAvg())]
+
+    with pytest.raises(UserError, match="wieght"):
+        federation(tmp_path).fit(Misspelt(), Points())
+
+
+class BrokenLogger(L.fabric.loggers.CSVLogger):
+    calls = 0
+
+    def log_metrics(self, metrics, step=None):
+        BrokenLogger.calls += 1
+        raise ConnectionError("the service is away")
+
+
+def test_logger_that_fails_never_stops_training(tmp_path, capsys):
+    BrokenLogger.calls = 0
+    run = federation(tmp_path, logger=BrokenLogger(tmp_path / "logs"))
+    run.fit(Linear(), Points())
+    assert len(run.progress.history) == 3
+    assert BrokenLogger.calls == 1
+    assert "ConnectionError: the service is away" in capsys.readouterr().out
+
+
+def test_checkpoint_of_another_run_is_refused_with_the_difference(tmp_path):
+    federation(tmp_path, name="run").fit(Linear(), Points())
+    for change, module, expected in [
+        ({"seed": 1}, Linear(), "training.seed: was 0, is 1"),
+        ({"local_epochs": 2}, Linear(), "training.local_epochs: was 1, is 2"),
+        ({}, Linear(learning_rate=0.25), "optimizer.lr: was 0.5, is 0.25"),
+    ]:
+        with pytest.raises(UserError, match=expected):
+            federation(tmp_path, name="run", **change).fit(module, Points(), ckpt_path="last")
+    data = Points()
+    data.split_hash = "other"
+    with pytest.raises(UserError, match="split: was 'points', is 'other'"):
+        federation(tmp_path, name="run").fit(Linear(), data, ckpt_path="last")
+
+
+def test_damaged_checkpoint_falls_back_to_the_one_before(tmp_path, capsys):
+    first = federation(tmp_path, name="run")
+    whole = first.fit(Linear(), Points())
+    newest = first.folder / "checkpoints" / "round-00003.safetensors"
+    newest.write_bytes(newest.read_bytes()[:100])
+    again = federation(tmp_path, name="run")
+    assert torch.equal(again.fit(Linear(), Points(), ckpt_path="last").shared["weight"], whole.shared["weight"])
+    assert "Going back to the checkpoint before it" in capsys.readouterr().out
+    assert [row["round"] for row in again.progress.history] == [1, 2, 3]
+
+
+def test_planted_pickle_is_never_loaded(tmp_path):
+    class Bomb:
+        def __reduce__(self):
+            return (pytest.fail, ("unpickled",))
+
+    path = tmp_path / "checkpoints" / "round-00001.safetensors"
+    path.parent.mkdir()
+    torch.save(Bomb(), path)
+    with pytest.raises(UserError, match="damaged or no safetensors"):
+        load_checkpoint(path)
+
+
+def test_missing_checkpoint(tmp_path):
+    with pytest.raises(UserError, match="No checkpoint at"):
+        federation(tmp_path).fit(Linear(), Points(), ckpt_path=str(tmp_path / "gone.safetensors"))
+
+
+@pytest.mark.parametrize("option", ["local_epochs", "evaluate_every", "local_steps", "cohort_size", "patience"])
+def test_counts_below_one_are_refused(tmp_path, option):
+    with pytest.raises(UserError, match=option):
+        federation(tmp_path, **{option: 0})
+
+
+def test_zero_rounds_leave_the_module_as_it_is(tmp_path):
+    module = Linear()
+    federation(tmp_path, rounds=0).fit(module, Points())
+    assert not module.weight.any()

@@ -1,0 +1,84 @@
+"""Imports point down: what a file of one layer may import of ours."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import fedvlp
+
+PACKAGE = Path(fedvlp.__file__).parent
+BASE = {"errors", "version"}
+ALLOWED = {
+    "errors": set(),
+    "version": set(),
+    "state": set(),
+    "strategies": {"state", "strategies"},
+    "protocols": {"state"},
+    "module": BASE | {"state", "strategies", "protocols"},
+    "clip": {"errors", "clip"},
+    "ops": {"errors", "ops"},
+    "seeding": {"state"},
+    "checkpoint": {"errors", "state"},
+    "evaluation": {"module", "protocols", "state"},
+    "local_training": {"errors", "module", "protocols"},
+    "run_folder": {"checkpoint", "errors", "module", "protocols", "state"},
+    "prediction": {"module", "data"},
+    "data": {"errors", "state", "data"},
+    "methods": {"clip", "methods", "module", "ops", "protocols", "state", "strategies"},
+    "report": {"report"},
+    "callbacks": BASE | {"callbacks", "checkpoint", "local_training", "module", "report", "state"},
+    "federation": BASE
+    | {"callbacks", "checkpoint", "evaluation", "local_training", "module", "prediction", "protocols"}
+    | {"run_folder", "seeding", "state"},
+    "config_files": {"errors"},
+}
+TOP = {"cli", "commands", "__init__", "__main__"}
+
+
+def imports(path):
+    """Names every module of ours that a file imports when it runs, blocks for type checkers left out."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    skipped = {
+        inner
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
+        for inner in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        if node in skipped:
+            continue
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name.split(".")[0] == "fedvlp")
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path} has a relative import"
+            assert not any(alias.name == "*" for alias in node.names), f"{path} has a star import"
+            if node.module and node.module.split(".")[0] == "fedvlp":
+                yield node.module
+
+
+def layer_of(path):
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+FILES = sorted(path for path in PACKAGE.rglob("*.py") if layer_of(path) not in TOP)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(PACKAGE).as_posix())
+def test_imports_point_down(path):
+    layer = layer_of(path)
+    assert layer in ALLOWED, f"{layer} is a new layer: say here what it may import"
+    for name in imports(path):
+        imported = name.split(".")[1] if "." in name else "__init__"
+        assert imported in ALLOWED[layer], f"{path.name} ({layer}) imports {name}"
+
+
+def test_the_loop_names_no_method_and_methods_name_no_loop():
+    loop = [path for path in FILES if layer_of(path) in ("federation", "local_training", "evaluation", "callbacks")]
+    methods = [path.stem for path in FILES if layer_of(path) == "methods" and path.stem != "__init__"]
+    for path in loop:
+        assert not [name for name in imports(path) if ".methods" in name or ".clip" in name]
+        assert not [method for method in methods if method.lower() in path.read_text().lower().split()]
+    for path in FILES:
+        if layer_of(path) == "methods":
+            assert not [name for name in imports(path) if "federation" in name or "callbacks" in name]
