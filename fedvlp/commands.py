@@ -19,6 +19,7 @@ from fedvlp.data import FederatedDataModule
 from fedvlp.errors import UserError
 from fedvlp.federation import Federation
 from fedvlp.module import FederatedModule
+from fedvlp.parser import FederationParser
 
 DEFAULT_SEED = 0
 
@@ -28,7 +29,11 @@ class FederationCLI(LightningCLI):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(
-            trainer_class=Federation, seed_everything_default=DEFAULT_SEED, auto_configure_optimizers=False, **options
+            trainer_class=Federation,
+            parser_class=FederationParser,
+            seed_everything_default=DEFAULT_SEED,
+            auto_configure_optimizers=False,
+            **options,
         )
 
     @staticmethod
@@ -44,7 +49,7 @@ class FederationCLI(LightningCLI):
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Links the class names to those of the data, and the federation's seed to ``seed_everything``."""
-        parser.link_arguments("data", "model.init_args.class_names", compute_fn=_class_names, apply_on="instantiate")
+        parser.link_arguments("data.class_names", "model.init_args.class_names", apply_on="instantiate")
         parser.link_arguments("seed_everything", "trainer.seed", compute_fn=_seed)
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
@@ -65,12 +70,25 @@ def run(arguments: Sequence[str]) -> None:
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     with tempfile.TemporaryDirectory() as scratch:
         given = with_config_paths(_with_trained_config(list(arguments), Path(scratch)))
-        FederationCLI(
+        _run_cli(
             save_config_callback=SaveConfigCallback if given[0] == "fit" else None,
             save_config_kwargs={"overwrite": True},
             parser_kwargs={"prog": "fedvlp", "description": "Federated prompt learning of vision-language models."},
             args=given,
         )
+
+
+def _run_cli(**options: Any) -> None:
+    """Runs the command line; a mistake of the user comes out as it was raised, not as the parser wraps it."""
+    try:
+        FederationCLI(**options)
+    except ValueError as error:
+        cause: BaseException | None = error
+        while cause is not None:
+            if isinstance(cause, UserError):
+                raise cause from None
+            cause = cause.__cause__
+        raise
 
 
 def _with_trained_config(arguments: list[str], scratch: Path) -> list[str]:
@@ -97,11 +115,6 @@ def _with_trained_config(arguments: list[str], scratch: Path) -> list[str]:
     file = scratch / "trained.yaml"
     file.write_text(yaml.safe_dump(json.loads(json.dumps(config))), encoding="utf-8")
     return [arguments[0], "--config", str(file), *arguments[1:]]
-
-
-def _class_names(data: Any) -> list[str]:
-    """Returns the data's class names for the model."""
-    return list(data.class_names)
 
 
 def _seed(seed: bool | int) -> int:

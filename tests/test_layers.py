@@ -33,7 +33,7 @@ ALLOWED = {
     | {"run_folder", "seeding", "state"},
     "config_files": {"errors"},
 }
-TOP = {"cli", "commands", "__init__", "__main__"}
+TOP = {"cli", "commands", "parser", "__init__", "__main__"}
 
 
 def imports(path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,6 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from fedvlp.clip.bundled import bundled_config, bundled_state_dict
+from fedvlp.data.drawings import styled_shapes
 
 Features = dict[str, tuple[Float[Tensor, "B d"], Int[Tensor, "B"]]]
 """Image features and labels by style."""
@@ -126,3 +128,40 @@ def linear_probe(sources: Features, classes: int) -> torch.nn.Linear:
 def accuracy(scores: Float[Tensor, "B C"], labels: Int[Tensor, "B"]) -> float:
     """Returns the percentage of images whose highest score is their label's."""
     return 100 * (scores.argmax(dim=1) == labels).float().mean().item()
+
+
+def measure(model: CLIP, domains: Features, class_names: Sequence[str], options: argparse.Namespace) -> list[str]:
+    """Returns a Markdown table: a row per held-out style, and the means, in percent."""
+    plain = zero_shot(model, class_names, "a photo of a {}.")
+    encoder = Prompted.of(model, class_names)
+    rows = []
+    for held_out, (features, labels) in domains.items():
+        sources = {style: data for style, data in domains.items() if style != held_out}
+        head = linear_probe(sources, len(class_names))
+        prompts = [prompt_fl(encoder, sources, options.rounds, options.rate, seed) for seed in range(options.seeds)]
+        learned = [accuracy(features @ encoder(prompt).T, labels) for prompt in prompts]
+        rows.append([accuracy(features @ plain.T, labels), *learned, accuracy(head(features), labels)])
+    rows.append(np.mean(rows, axis=0).tolist())
+    lines = ["| held-out style | zero-shot | PromptFL | linear probe |", "|---|---|---|---|"]
+    for style, (base, *learned, probe) in zip([*domains, "mean"], rows, strict=True):
+        lines.append(f"| {style} | {base:.1f} | {np.mean(learned):.1f} ± {np.std(learned):.1f} | {probe:.1f} |")
+    return lines
+
+
+def main() -> None:
+    """Reads the command line, measures and shows the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=15, help="rounds of PromptFL, of one epoch each")
+    parser.add_argument("--rate", type=float, default=1e-3, help="learning rate of AdamW")
+    parser.add_argument("--seeds", type=int, default=3, help="number of seeds of PromptFL")
+    options = parser.parse_args()
+    model, shapes = load(), styled_shapes()
+    domains = {
+        style: (encode_images(model, images), torch.from_numpy(labels))
+        for style, (images, labels) in shapes.domains.items()
+    }
+    sys.stdout.write("\n".join([*measure(model, domains, shapes.class_names, options), ""]))
+
+
+if __name__ == "__main__":
+    main()

@@ -7,9 +7,9 @@ from fedvlp.clip.sources import CLIPSpec
 from fedvlp.clip.zero_shot import SINGLE_TEMPLATE, TEMPLATES, zero_shot_text_features
 
 __all__ = [
+    "CLIP",
     "SINGLE_TEMPLATE",
     "TEMPLATES",
-    "CLIP",
     "CLIPSpec",
     "PromptedTextEncoder",
     "build_model",

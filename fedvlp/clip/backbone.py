@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from copy import deepcopy
-from typing import Any
+from typing import Any, cast
 
 import open_clip
 import torch
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from fedvlp.clip.image_tower import ImageTower
 from fedvlp.clip.sources import Blueprint, CLIPSpec, Tokenizer, resolve
-from fedvlp.clip.text_tower import TextTower, causal_mask
+from fedvlp.clip.text_tower import TextTower
 from fedvlp.clip.transforms import evaluation_transform, training_transform
 from fedvlp.errors import UserError
 
@@ -49,20 +49,21 @@ class CLIP(nn.Module):
     ) -> None:
         super().__init__()
         self.spec, self.config = spec or CLIPSpec(name="custom"), config
-        self.model: Any = model.requires_grad_(False).eval()
+        self.model = model.requires_grad_(False).eval()
         self.tokenizer = tokenizer
-        visual = ImageTower(self.model.visual)
+        towers = cast(Any, self.model)
+        visual = ImageTower(towers.visual)
         self.image_size, self.image_width, self.num_image_tokens = visual.image_size, visual.width, visual.num_tokens
         options = {key: value for key, value in (preprocess or {}).items() if key in PreprocessCfg.__annotations__}
         self.preprocess_options = PreprocessCfg(**{**options, "size": self.image_size})
         self.preprocess = evaluation_transform(self.preprocess_options)
         self.train_preprocess = training_transform(self.preprocess_options)
         self.embed_dim = int(config["embed_dim"])
-        self.context_length = int(self.model.context_length)
-        self.logit_scale = float(self.model.logit_scale.exp())
+        self.context_length = int(towers.context_length)
+        self.logit_scale = float(towers.logit_scale.exp())
         self._fingerprint: str | None = None
         self._state_prefix = ""
-        self.register_load_state_dict_post_hook(_forget_missing)
+        self.register_load_state_dict_post_hook(_forget_missing)  # type: ignore[no-untyped-call]
 
     @property
     def text(self) -> TextTower:
@@ -76,7 +77,7 @@ class CLIP(nn.Module):
 
     def encode_image(self, images: Float[Tensor, "B 3 height width"]) -> Float[Tensor, "B d"]:
         """Return joint image features f(x), not normalised."""
-        features: Tensor = self.model.encode_image(images)
+        features: Tensor = cast(Any, self.model).encode_image(images)
         return features
 
     def encode_image_tokens(
@@ -84,14 +85,14 @@ class CLIP(nn.Module):
     ) -> tuple[Float[Tensor, "B d"], Float[Tensor, "B P W"]]:
         """Return joint image features f(x), not normalised, and the image's tokens x_0 .. x_N.
 
-        A ViT's tokens are the output of its last block, CLS first, before `ln_post`. A ResNet's are the pixels of its last
-        feature map behind their mean, which the attention pool reads in this order.
+        A ViT's tokens are the output of its last block, CLS first, before `ln_post`. A ResNet's are the pixels of its
+        last feature map behind their mean, in which order its attention pool reads them, without positions.
         """
-        return ImageTower(self.model.visual).encode(images)
+        return ImageTower(cast(nn.Module, self.model.visual)).encode(images)
 
     def encode_text(self, token_ids: Int[Tensor, "N context"]) -> Float[Tensor, "N d"]:
         """Return joint text features of tokenised texts, not normalised."""
-        features: Tensor = self.model.encode_text(token_ids)
+        features: Tensor = cast(Any, self.model).encode_text(token_ids)
         return features
 
     def tokenize(self, texts: Iterable[str]) -> list[list[int]]:
@@ -161,13 +162,13 @@ def build_model(config: dict[str, Any], seed: int = 0) -> nn.Module:
     custom = options.pop("custom_text", False)
     if "multimodal_cfg" in options or options["text_cfg"].get("hf_model_name"):
         raise UserError(
-            "Prompts are learned in CLIP's own text transformer, but this model has a text tower of another library or a "
-            "caption decoder. Choose another --model.clip.name, for example ViT-B-16."
+            "Prompts are learned in CLIP's own text transformer, but this model has a text tower of another library or "
+            "a caption decoder. Choose another --model.clip.name, for example ViT-B-16."
         )
     if "timm_model_name" in options["vision_cfg"]:
         options["vision_cfg"]["timm_model_pretrained"] = False
     with torch.random.fork_rng(devices=[]):
-        torch.random.default_generator.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)
         model: nn.Module = (open_clip.CustomTextCLIP if custom else open_clip.CLIP)(**options)
     return model
 

@@ -25,7 +25,7 @@ class ImageTower:
 
     def __init__(self, visual: nn.Module) -> None:
         self._visual: Any = visual
-        size = self._visual.image_size
+        size: Any = visual.image_size
         sides = {int(side) for side in size} if isinstance(size, (tuple, list)) else {int(size)}
         if len(sides) > 1:
             raise UserError(f"Images must be square, but this model reads {size}. Choose another --model.clip.name.")
@@ -49,18 +49,14 @@ class ImageTower:
             return len(self._visual.attnpool.positional_embedding)
         return None
 
-    def encode(
-        self, images: Float[Tensor, "B 3 height width"]
-    ) -> tuple[Float[Tensor, "B d"], Float[Tensor, "B P W"]]:
+    def encode(self, images: Float[Tensor, "B 3 height width"]) -> tuple[Float[Tensor, "B d"], Float[Tensor, "B P W"]]:
         """Return joint features, not normalised, and the tokens of the last block (ViT) or feature map (ResNet).
 
         Raises:
             UserError: If the tower is neither a ViT nor a ResNet of open_clip.
         """
         if isinstance(self._visual, VisionTransformer):
-            output = self._visual.forward_intermediates(
-                images, indices=1, output_fmt="NLC", output_extra_tokens=True
-            )
+            output = self._visual.forward_intermediates(images, indices=1, output_fmt="NLC", output_extra_tokens=True)
             tokens = torch.cat([output["image_intermediates_prefix"][0], output["image_intermediates"][0]], dim=1)
             return output["image_features"], tokens
         if isinstance(self._visual, ModifiedResNet):
@@ -68,6 +64,6 @@ class ImageTower:
             pixels = output["image_intermediates"][0].flatten(2).transpose(1, 2)  # [B, height * width, W]
             return output["image_features"], torch.cat([pixels.mean(dim=1, keepdim=True), pixels], dim=1)
         raise UserError(
-            f"Image tokens are read from ViT and ResNet towers of open_clip, but this one is {type(self._visual).__name__}. "
-            "Choose another --model.clip.name, for example ViT-B-16."
+            "Image tokens are read from ViT and ResNet towers of open_clip, but this one is "
+            f"{type(self._visual).__name__}. Choose another --model.clip.name, for example ViT-B-16."
         )

@@ -1,7 +1,7 @@
 """Token sequences side by side: one row each, or many behind one shared prefix in a single packed row.
 
-A sequence is a list of token ids that ends with the end-of-text token. The id `-(l + 1)` stands for the l-th vector of a
-learned prompt. Packing is exact for a causal tower: the prefix's hidden states are the same for all sequences, and no
+A sequence is a list of token ids that ends with the end-of-text token. The id `-(l + 1)` stands for the l-th vector of
+a learned prompt. Packing is exact for a causal tower: the prefix's hidden states are the same for all sequences, and no
 sequence sees another one's tokens.
 """
 
@@ -41,9 +41,7 @@ class TokenRows(nn.Module):
     mask: Tensor
     ends: Tensor
 
-    def __init__(
-        self, ids: list[list[int]], positions: list[int], groups: list[int], ends: list[list[int]]
-    ) -> None:
+    def __init__(self, ids: list[list[int]], positions: list[int], groups: list[int], ends: list[list[int]]) -> None:
         super().__init__()
         self.register_buffer("ids", torch.tensor(ids), persistent=False)  # [R, S]
         self.register_buffer("positions", torch.tensor(positions), persistent=False)  # [S]
@@ -53,7 +51,7 @@ class TokenRows(nn.Module):
     def encode(self, tower: TextTower, prompts: Float[Tensor, "prompts L D"]) -> Float[Tensor, "prompts sequences d"]:
         """Return the joint features of all sequences, not normalised, for each prompt."""
         tokens = self._embed(tower, prompts) + tower.positions(self.positions)  # [N, R, S, D]
-        hidden = tower.transform(tokens.flatten(0, 1), self.mask).unflatten(0, tokens.shape[:2])
+        hidden = tower.transform(tokens.flatten(0, 1), self.mask).view_as(tokens)
         rows = torch.arange(len(self.ends), device=self.ends.device)[:, None]
         return tower.project(hidden[:, rows, self.ends].flatten(1, 2))  # [N, R * K, d]
 

@@ -1,8 +1,8 @@
 """Text features of `[SOS][prompt][class].[EOT]` for all classes, with the prompt's tokens learned and CLIP frozen.
 
-CoOp-style code encodes C sequences of 77 tokens for every prompt. The tower is causal: `[SOS][prompt]` has the same hidden
-states for all classes, and nothing behind EOT matters. So the prompt is encoded once, with the classes' own few tokens
-behind it in one packed sequence. Features and gradients are those of the 77-token sequences.
+CoOp-style code encodes C sequences of 77 tokens for every prompt. The tower is causal: `[SOS][prompt]` has the same
+hidden states for all classes, and nothing behind EOT matters. So the prompt is encoded once, with the classes' own few
+tokens behind it in one packed sequence. Features and gradients are those of the 77-token sequences.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class PromptedTextEncoder(nn.Module):
         class_names: One name for each class; `_` and `-` are read as spaces.
         prompt_length: L, the number of learned vectors in a prompt.
         class_position: Where the class's name stands: behind the prompt, in its middle, or before it (CoOp's three).
-        layout: `packed` puts the classes behind one shared prefix (for `front` and `middle` it means `cut`); `cut` has a
-            sequence for each class, as long as the longest; `plain` has sequences of the full context length. All give the
-            same features.
+        layout: `packed` puts the classes behind one shared prefix (for `front` and `middle` it means `cut`); `cut` has
+            a sequence for each class, as long as the longest; `plain` has sequences of the full context length. All
+            give the same features.
         token_budget: Largest number of tokens in a packed sequence; more classes make more sequences.
 
     Raises:
@@ -108,8 +108,8 @@ class PromptedTextEncoder(nn.Module):
         length, context = len(sequences[longest]), self.clip.context_length
         if length > context:
             raise UserError(
-                f"A prompt of {self.prompt_length} tokens and the class '{self.class_names[longest]}' make {length} tokens, "
-                f"but the text tower reads {context}. Use a prompt_length of at most "
+                f"A prompt of {self.prompt_length} tokens and the class '{self.class_names[longest]}' make {length} "
+                f"tokens, but the text tower reads {context}. Use a prompt_length of at most "
                 f"{self.prompt_length - (length - context)} or a shorter name for this class."
             )
 

@@ -29,10 +29,10 @@ class CLIPSpec:
     """Which CLIP to load, and with which weights.
 
     Args:
-        name: `fedvlp-tiny`, a name that open_clip knows such as `ViT-B-16` or `RN50`, or `hf-hub:organisation/model`. With
-            `-quickgelu` behind it, a local file's weights are run with QuickGELU, as OpenAI's must be.
-        pretrained: `auto` takes the bundled weights of `fedvlp-tiny`, a hub model's own, and OpenAI's of any other name;
-            else one of open_clip's tags, the path of a `.safetensors`, `.pt` or `.bin` file, or `random`.
+        name: `fedvlp-tiny`, a name that open_clip knows such as `ViT-B-16` or `RN50`, or `hf-hub:organisation/model`.
+            With `-quickgelu` behind it, a local file's weights are run with QuickGELU, as OpenAI's must be.
+        pretrained: `auto` takes the bundled weights of `fedvlp-tiny`, a hub model's own, and OpenAI's of any other
+            name; else one of open_clip's tags, the path of a `.safetensors`, `.pt` or `.bin` file, or `random`.
         seed: Seed of random weights.
     """
 
@@ -88,9 +88,9 @@ def _resolve_hub(spec: CLIPSpec) -> Blueprint:
             path = Path(download_pretrained_from_hf(repository))
     except Exception as error:  # the hub's client raises many kinds; all of them mean that there is no file
         raise UserError(
-            f"{spec.name} is not on this machine and could not be downloaded ({error}). Check the name; without network, "
-            f"download https://huggingface.co/{repository} elsewhere and give its weights file with the architecture's name: "
-            "--model.clip.name NAME --model.clip.pretrained /path/to/the/file."
+            f"{spec.name} is not on this machine and could not be downloaded ({error}). Check the name; without "
+            f"network, download https://huggingface.co/{repository} elsewhere and give its weights file with the "
+            "architecture's name: --model.clip.name NAME --model.clip.pretrained /path/to/the/file."
         ) from error
     weights = read_weights(path) if path else None
     return Blueprint(spec.name, description["model_cfg"], tokenizer, weights, description.get("preprocess_cfg", {}))

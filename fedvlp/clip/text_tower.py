@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float, Int
@@ -26,11 +26,11 @@ class TextTower:
     def __init__(self, model: nn.Module) -> None:
         self._tower: Any = getattr(model, "text", model)
         self._pool = getattr(self._tower, "text_pool_type", None) or getattr(self._tower, "pool_type", None)
-        self._end_id = getattr(self._tower, "text_eos_id", None) or getattr(self._tower, "eos_id", None)
+        self._end_id = int(getattr(self._tower, "text_eos_id", None) or getattr(self._tower, "eos_id", None) or 0)
         reason = _unsuited(self._tower, self._pool)
         if reason:
             raise UserError(
-                f"Prompts are learned in a causal CLIP text transformer that is read at its end-of-text token, but this "
+                "Prompts are learned in a causal CLIP text transformer that is read at its end-of-text token, but this "
                 f"model's text tower {reason}. Choose another --model.clip.name, for example ViT-B-16."
             )
 
@@ -76,7 +76,7 @@ class TextTower:
         if isinstance(projection, nn.Linear):
             projected: Tensor = projection(normalised)
             return projected
-        return normalised @ projection
+        return normalised @ cast(Tensor, projection)
 
 
 def causal_mask(groups: Int[Tensor, "length"]) -> Float[Tensor, "length length"]:

@@ -42,7 +42,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         content = content["state_dict"]
     if not isinstance(content, dict) or not all(isinstance(value, Tensor) for value in content.values()):
         raise UserError(
-            f"{path} should hold a state dict, names with tensors, but holds {type(content).__name__} with other values. "
+            f"{path} should hold a state dict, names with tensors, but holds other values ({type(content).__name__}). "
             "Save model.state_dict() alone and give that file."
         )
     return {name.removeprefix("module."): value for name, value in content.items()}
@@ -117,12 +117,13 @@ def _load_openai_archive(path: Path) -> dict[str, Tensor]:
     """Return the tensors of one of OpenAI's TorchScript archives, refusing any other archive of that kind."""
     if _checksum(path) not in _openai_checksums():
         raise UserError(
-            f"{path} is a TorchScript archive that is none of OpenAI's (its SHA-256 is not on their list), so it may hold "
-            "code and is not opened. Save model.state_dict() alone, best as .safetensors, and give that file."
+            f"{path} is a TorchScript archive that is none of OpenAI's (its SHA-256 is not on their list), so it may "
+            "hold code and is not opened. Save model.state_dict() alone, best as .safetensors, and give that file."
         )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # TorchScript is deprecated; the archives stay what they are
-        state: dict[str, Tensor] = torch.jit.load(str(path), map_location="cpu").state_dict()
+        archive: Any = torch.jit
+        state: dict[str, Tensor] = archive.load(str(path), map_location="cpu").state_dict()
     described = ("input_resolution", "context_length", "vocab_size")
     return {name: value for name, value in state.items() if name not in described}
 

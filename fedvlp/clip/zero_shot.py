@@ -25,7 +25,7 @@ def _ensemble() -> tuple[str, ...]:
 
 
 TEMPLATES = _ensemble()
-"""OpenAI's 80 templates, "a photo of a {}." first. The first 60, which end with "itap of the {}.", are TRIP's ensemble."""
+"""OpenAI's 80 templates, "a photo of a {}." first; the first 60, up to "itap of the {}.", are TRIP's ensemble."""
 
 
 def choose_templates(templates: int | Sequence[str]) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from fedvlp.ops.clustering import Clusters, capacity_kmeans, cluster_capacities
 from fedvlp.ops.hashing import image_seeds, random_start
+from fedvlp.ops.lloyd import token_products
 from fedvlp.ops.losses import cosine_logits, distillation_kl
 from fedvlp.ops.routing import key_start, match_clusters, orthogonal_keys, routing_weights
 
@@ -17,4 +18,5 @@ __all__ = [
     "orthogonal_keys",
     "random_start",
     "routing_weights",
+    "token_products",
 ]

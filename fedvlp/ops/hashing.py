@@ -12,7 +12,7 @@ _SECOND = -7723592293110705685
 
 
 def mix(numbers: Int[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
-    """Return each 64-bit number scrambled by SplitMix64's finaliser, a bijection in which every bit touches all bits."""
+    """Return each 64-bit number scrambled by SplitMix64's finaliser, a bijection: every bit touches all bits."""
     mixed = (numbers ^ _shift_right(numbers, 30)) * _FIRST
     mixed = (mixed ^ _shift_right(mixed, 27)) * _SECOND
     return mixed ^ _shift_right(mixed, 31)
@@ -33,9 +33,7 @@ def image_seeds(images: Float[Tensor, "B 3 height width"]) -> Int[Tensor, "B"]:
     return mix((bits * (mix(places * _GOLDEN) | 1)).sum(dim=1))
 
 
-def random_start(
-    seeds: Int[Tensor, "B"], num_tokens: int, num_clusters: int, seed: int = 0
-) -> Int[Tensor, "B M"]:
+def random_start(seeds: Int[Tensor, "B"], num_tokens: int, num_clusters: int, seed: int = 0) -> Int[Tensor, "B M"]:
     """Return M distinct token indices for each image, drawn uniformly from its own seed and the run's.
 
     Args:

@@ -24,7 +24,9 @@ def orthogonal_keys(num_experts: int, width: int, seed: int) -> Float[Tensor, "E
         UserError: If there are more experts than dimensions.
     """
     if num_experts > width:
-        raise UserError(f"At most {width} keys of width {width} are orthogonal, but {num_experts} experts ask for one each.")
+        raise UserError(
+            f"At most {width} keys of width {width} are orthogonal, but {num_experts} experts ask for one each."
+        )
     generator = torch.Generator().manual_seed(seed)
     keys = torch.empty(num_experts, width)
     return torch.nn.init.orthogonal_(keys, generator=generator)
@@ -64,6 +66,7 @@ def routing_weights(
     keys: Float[Tensor, "M W"],
     capacity: float | None,
     start: Int[Tensor, "B M"],
+    products: Float[Tensor, "B P P"] | None = None,
 ) -> Float[Tensor, "B M"]:
     """Return pi, for each expert the share of the image's kept tokens that its cluster holds (Eq. 8); rows sum to 1.
 
@@ -72,8 +75,10 @@ def routing_weights(
         keys: v_m, one for each expert.
         capacity: alpha > 0, or None for clusters without a limit.
         start: Distinct indices of the tokens that the centroids start at, as from `random_start` or `key_start`.
+        products: `token_products(tokens)`, where the same tokens are routed with several capacities.
     """
-    clusters = capacity_kmeans(tokens, start, cluster_capacities(tokens.shape[1], len(keys), capacity))
+    capacities = cluster_capacities(tokens.shape[1], len(keys), capacity)
+    clusters = capacity_kmeans(tokens, start, capacities, products=products)
     experts = match_clusters(clusters.centroids, keys)
     sizes = clusters.sizes.float()
     shares = sizes / sizes.sum(dim=1, keepdim=True)

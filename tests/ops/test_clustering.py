@@ -5,33 +5,8 @@ import pytest
 import torch
 
 from fedvlp.errors import UserError
-from fedvlp.ops.clustering import assign_with_capacity, capacity_kmeans, cluster_capacities
-
-
-def sequential_kmeans(tokens, start, capacities, max_iterations=100, tolerance=1e-4, multiplier_step=1e-4):
-    """One image, token after token, cheapest first."""
-    tokens, limits = np.asarray(tokens, dtype=np.float64), np.asarray(capacities)
-    centroids, multipliers = tokens[start].copy(), np.zeros(len(start))
-    for _ in range(max_iterations):
-        distances = np.linalg.norm(tokens[:, None] - centroids[None], axis=2)
-        costs = distances + multipliers
-        assignment, sizes = np.full(len(tokens), -1), np.zeros(len(start), dtype=int)
-        for token in np.argsort(costs.min(axis=1), kind="stable"):
-            cluster = costs[token].argmin()
-            if sizes[cluster] < limits[cluster]:
-                assignment[token] = cluster
-                sizes[cluster] += 1
-        multipliers = multipliers + multiplier_step * (sizes - limits)
-        moved, farthest = centroids.copy(), iter(np.argsort(-distances.min(axis=1), kind="stable"))
-        for cluster in range(len(start)):
-            if sizes[cluster]:
-                moved[cluster] = tokens[assignment == cluster].mean(axis=0)
-            else:
-                moved[cluster], multipliers[cluster] = tokens[next(farthest)], 0.0
-        if np.linalg.norm(moved - centroids, axis=1).mean() < tolerance:
-            break
-        centroids = moved
-    return centroids, sizes, assignment
+from fedvlp.ops.clustering import capacity_kmeans, cluster_capacities
+from fedvlp.ops.lloyd import assign_with_capacity
 
 
 def replaced_assignment(costs, limits):
@@ -45,19 +20,9 @@ def replaced_assignment(costs, limits):
     return members
 
 
-def scene(batch=6, num_tokens=50, width=24, seed=0, scale=3.0):
-    generator = torch.Generator().manual_seed(seed)
-    centres = scale * torch.randn(batch, 5, width, generator=generator)
-    which = torch.randint(5, (batch, num_tokens), generator=generator)
-    noise = torch.randn(batch, num_tokens, width, generator=generator)
-    tokens = centres.gather(1, which[:, :, None].expand(-1, -1, width)) + noise
-    start = torch.stack([torch.randperm(num_tokens, generator=generator)[:4] for _ in range(batch)])
-    return tokens, start
-
-
 @pytest.mark.parametrize("capacity", [0.5, 1.0, 2.0, None])
 @pytest.mark.parametrize("seed", range(4))
-def test_equals_the_sequential_algorithm(capacity, seed):
+def test_equals_the_sequential_algorithm(scene, sequential_kmeans, capacity, seed):
     tokens, start = scene(seed=seed, scale=[0.3, 1.0, 3.0, 10.0][seed])
     capacities = cluster_capacities(50, 4, capacity)
     clusters = capacity_kmeans(tokens, start, capacities)
@@ -69,7 +34,7 @@ def test_equals_the_sequential_algorithm(capacity, seed):
 
 
 @pytest.mark.parametrize("iterations", [1, 2, 7])
-def test_stops_after_the_largest_number_of_iterations_with_the_moved_centroids(iterations):
+def test_stops_after_the_largest_number_of_iterations_with_the_moved_centroids(scene, sequential_kmeans, iterations):
     tokens, start = scene(seed=5)
     capacities = cluster_capacities(50, 4, 1.0)
     clusters = capacity_kmeans(tokens, start, capacities, max_iterations=iterations)
@@ -78,7 +43,7 @@ def test_stops_after_the_largest_number_of_iterations_with_the_moved_centroids(i
     assert clusters.assignment[0].tolist() == expected[2].tolist()
 
 
-def test_an_image_is_clustered_alike_alone_and_in_any_batch():
+def test_an_image_is_clustered_alike_alone_and_in_any_batch(scene):
     tokens, start = scene(batch=9, seed=3)
     capacities = cluster_capacities(50, 4, 1.0)
     together = capacity_kmeans(tokens, start, capacities)
@@ -90,7 +55,7 @@ def test_an_image_is_clustered_alike_alone_and_in_any_batch():
         assert torch.equal(alone.centroids[0], together.centroids[image])
 
 
-def test_equal_tokens_and_empty_clusters():
+def test_equal_tokens_and_empty_clusters(sequential_kmeans):
     generator = torch.Generator().manual_seed(0)
     kinds = torch.randn(3, 8, generator=generator)
     tokens = kinds[torch.randint(3, (4, 30), generator=generator)]
@@ -109,7 +74,7 @@ def test_constant_tokens_make_no_trouble():
     assert (clusters.sizes.sum(dim=1) >= 1).all()
 
 
-def test_capacities_hold_and_dropped_tokens_are_marked():
+def test_capacities_hold_and_dropped_tokens_are_marked(scene):
     tokens, start = scene(seed=8)
     capacities = cluster_capacities(50, 4, 0.5)
     clusters = capacity_kmeans(tokens, start, capacities)

@@ -96,7 +96,7 @@ def place(scene: Scene, generator: np.random.Generator) -> Canvas:
     """Returns the scene's thing at a random place, turned a little and mirrored by chance."""
     half = generator.uniform(*SIZES[scene.size])
     angle = generator.normal(0.0, 0.16)
-    centre = SIDE / 2 + generator.uniform(-1.0, 1.0, 2) * max(1.5, 28.0 - half)
+    centre = SIDE / 2 + generator.uniform(-1.0, 1.0, 2) * 0.6 * (30.0 - half)
     mirror = np.array([generator.choice([-1.0, 1.0]), 1.0])
     turn = half * np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
     parts = tuple(

@@ -24,8 +24,8 @@ _VALUES: dict[str, tuple[str, ...]] = {
 }
 _SHARES: dict[str, float] = {
     "style": 0.45,
-    "thing": 0.7,
-    "pattern": 0.5,
+    "thing": 0.5,
+    "pattern": 0.4,
     "colour": 0.4,
     "ground": 0.35,
     "size": 0.3,
@@ -80,7 +80,7 @@ def scene_codes(scene: Scene) -> NDArray[np.int64]:
     return np.asarray(codes, dtype=np.int64)
 
 
-def describe(scene: Scene, generator: np.random.Generator, rare: float = 0.08) -> Caption:
+def describe(scene: Scene, generator: np.random.Generator, rare: float = 0.015) -> Caption:
     """Returns a caption that names at least one attribute that the drawing of the scene shows.
 
     Args:

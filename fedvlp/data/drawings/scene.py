@@ -36,7 +36,7 @@ GROUNDS: dict[str, tuple[float, float, float]] = {
 PATTERNS: tuple[str, ...] = ("plain", "striped", "spotted", "checked")
 """What the body of a thing is covered with."""
 
-SIZES: dict[str, tuple[float, float]] = {"small": (15.5, 18.5), "large": (22.0, 26.0)}
+SIZES: dict[str, tuple[float, float]] = {"small": (17.0, 20.0), "large": (23.0, 27.0)}
 """Half the width of a thing, in pixels of a drawing of 64 x 64 pixels."""
 
 

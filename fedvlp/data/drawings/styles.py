@@ -65,11 +65,11 @@ def _painting(canvas: Canvas, scene: Scene, generator: np.random.Generator) -> P
     turn = np.pi * (generator.random() + 1.2 * noise(generator, 3))
     image = Image.fromarray((np.clip(model.mean(axis=(0, 1)), 0, 1) * 255).astype(np.uint8)[None, None].repeat(128, 0).repeat(128, 1))
     brush = ImageDraw.Draw(image)
-    inside = np.argwhere(canvas.solid > 0.4)
+    inside = np.argwhere(canvas.solid > 0.5)
     for spots, length, width in (
         (generator.integers(0, SIDE, (240, 2)), 8.0, 7),
-        (generator.integers(0, SIDE, (120, 2)), 5.0, 4),
-        (inside[generator.integers(0, len(inside), len(inside) // 2)], 2.6, 3),
+        (generator.integers(0, SIDE, (80, 2)), 5.0, 4),
+        (inside[generator.integers(0, len(inside), (2 * len(inside)) // 3)], 2.4, 3),
     ):
         tints = generator.normal(0.0, 0.05, (len(spots), 1)) + generator.normal(0.0, 0.03, (len(spots), 3))
         for (row, column), tint in zip(spots, tints, strict=True):

@@ -1,0 +1,104 @@
+"""The sides of the comparisons: text encoders of three layouts, and routing token by token or by batches."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from benchmarks.sequential import sequential_routing
+from fedvlp.clip import CLIPSpec, PromptedTextEncoder, load_clip
+from fedvlp.clip.prompted_text import Layout
+from fedvlp.ops import cluster_capacities, orthogonal_keys, random_start, routing_weights, token_products
+
+_NAMES = (
+    "Alarm Clock,Backpack,Batteries,Bed,Bike,Bottle,Bucket,Calculator,Calendar,Candles,Chair,Clipboards,Computer,Couch,"
+    "Curtains,Desk Lamp,Drill,Eraser,Exit Sign,Fan,File Cabinet,Flipflops,Flowers,Folder,Fork,Glasses,Hammer,Helmet,"
+    "Kettle,Keyboard,Knives,Lamp Shade,Laptop,Marker,Monitor,Mop,Mouse,Mug,Notebook,Oven,Pan,Paper Clip,Pen,Pencil,"
+    "Postit Notes,Printer,Push Pin,Radio,Refrigerator,Ruler,Scissors,Screwdriver,Shelf,Sink,Sneakers,Soda,Speaker,"
+    "Spoon,TV,Table,Telephone,ToothBrush,Toys,Trash Can,Webcam"
+)
+CLASS_NAMES = _NAMES.split(",")
+
+
+class TextCase:
+    """Features of all classes for some prompts, forward and backward, on ViT-B/16 with random weights.
+
+    Args:
+        layout: The encoder's layout.
+        num_prompts: How many prompts there are, one for each image of TRIP's batch.
+        prompt_length: Tokens in a prompt.
+        one_by_one: Whether prompts are encoded one after another, each with its own backward pass, so that 77-token
+            sequences fit into memory; else in one batch.
+    """
+
+    def __init__(self, layout: Layout, num_prompts: int, prompt_length: int, one_by_one: bool) -> None:
+        clip = load_clip(CLIPSpec("ViT-B-16", "random"))
+        self._encoder = PromptedTextEncoder(clip, CLASS_NAMES, prompt_length=prompt_length, layout=layout)
+        generator = torch.Generator().manual_seed(0)
+        self._prompts = 0.02 * torch.randn(num_prompts, prompt_length, clip.text_width, generator=generator)
+        self._signal = torch.randn(num_prompts, len(CLASS_NAMES), clip.embed_dim, generator=generator)
+        self._one_by_one = one_by_one
+
+    def __call__(self) -> tuple[Tensor, Tensor]:
+        """Return features and the prompts' gradients."""
+        prompts = self._prompts.clone().requires_grad_()
+        features = []
+        for part in range(len(prompts)) if self._one_by_one else [slice(None)]:
+            features.append(self._encoder(prompts[part]))
+            features[-1].backward(self._signal[part])
+        gradient = prompts.grad
+        if gradient is None:
+            raise RuntimeError("The encoder gave no gradient to its prompts.")
+        joined = torch.stack(features) if self._one_by_one else features[0]
+        return joined.detach(), gradient
+
+
+class RoutingCase:
+    """Routing weights of a batch of images, with capacity factors 1 (training) and 2 (evaluation), as TRIP needs both.
+
+    Tokens are made up, in the shape of ViT-B/16's: a class token and 196 others that vary smoothly over the image.
+
+    Args:
+        batched: Whether images are routed together, or one by one, token after token in a Python loop.
+        num_images: B.
+    """
+
+    def __init__(self, batched: bool, num_images: int) -> None:
+        self._tokens = smooth_tokens(num_images)
+        self._start = random_start(torch.arange(num_images), 197, 4)
+        self._keys = orthogonal_keys(4, 768, seed=0)
+        self._batched = batched
+
+    def __call__(self) -> tuple[Tensor, Tensor]:
+        """Return the routing weights for training and for evaluation."""
+        if self._batched:
+            products = token_products(self._tokens)
+            training, evaluation = (
+                routing_weights(self._tokens, self._keys, capacity, self._start, products) for capacity in (1.0, 2.0)
+            )
+            return training, evaluation
+        return self._route_one_by_one(1.0), self._route_one_by_one(2.0)
+
+    def _route_one_by_one(self, capacity: float) -> Tensor:
+        """Return the routing weights of all images for one capacity."""
+        capacities = cluster_capacities(197, 4, capacity)
+        images = zip(self._tokens, self._start, strict=True)
+        return torch.stack([sequential_routing(tokens, start, capacities, self._keys) for tokens, start in images])
+
+
+def smooth_tokens(num_images: int, num_waves: int = 12) -> Tensor:
+    """Return made-up tokens [B, 197, 768]: directions, each weighted by a wave over the 14 x 14 patches, and noise.
+
+    Args:
+        num_images: B.
+        num_waves: How many directions each image has.
+    """
+    generator = torch.Generator().manual_seed(0)
+    rows, columns = torch.meshgrid(torch.linspace(0, 1, 14), torch.linspace(0, 1, 14), indexing="ij")
+    places = torch.stack([rows.flatten(), columns.flatten()])  # [2, 196]
+    angles = 3 * torch.pi * torch.randn(num_images, num_waves, 2, generator=generator) @ places
+    waves = torch.cos(angles + 2 * torch.pi * torch.rand(num_images, num_waves, 1, generator=generator))
+    directions = torch.randn(num_images, num_waves, 768, generator=generator) / num_waves**0.5
+    patches = waves.transpose(1, 2) @ directions  # [B, 196, 768]
+    tokens = torch.cat([patches.mean(dim=1, keepdim=True), patches], dim=1)
+    return tokens + torch.randn(tokens.shape, generator=generator)

@@ -1,0 +1,55 @@
+"""TRIP's routing of one image, token after token: what the batched routing is measured against."""
+
+from __future__ import annotations
+
+import torch
+from scipy.optimize import linear_sum_assignment
+from torch import Tensor
+from torch.nn.functional import normalize
+
+
+def sequential_routing(tokens: Tensor, start: Tensor, capacities: list[int], keys: Tensor) -> Tensor:
+    """Return the routing weights of one image, with a Python loop over its tokens in each iteration.
+
+    Args:
+        tokens: The image's tokens [P, W].
+        start: Indices of the tokens that the centroids start at.
+        capacities: Largest number of tokens of each cluster.
+        keys: The experts' keys [M, W].
+    """
+    tokens = tokens.double()
+    limits, centroids = torch.tensor(capacities), tokens[start]
+    multipliers = torch.zeros(len(capacities), dtype=torch.float64)
+    for _ in range(100):
+        distances = torch.cdist(tokens, centroids, compute_mode="donot_use_mm_for_euclid_dist")
+        assignment, sizes = _fill(distances + multipliers, limits)
+        multipliers = multipliers + 1e-4 * (sizes - limits)
+        moved = centroids.clone()
+        for cluster in range(len(capacities)):
+            if sizes[cluster] > 0:
+                moved[cluster] = tokens[assignment == cluster].mean(dim=0)
+            else:
+                moved[cluster], multipliers[cluster] = tokens[distances.amin(dim=1).argmax()], 0.0
+        if (moved - centroids).norm(dim=1).mean() < 1e-4:
+            break
+        centroids = moved
+    similarities = normalize(centroids, dim=1) @ normalize(keys.double(), dim=1).T
+    _, experts = linear_sum_assignment(-similarities.numpy())
+    weights = torch.zeros(len(capacities))
+    weights[torch.from_numpy(experts)] = (sizes / sizes.sum()).float()
+    return weights
+
+
+def _fill(costs: Tensor, limits: Tensor) -> tuple[Tensor, Tensor]:
+    """Return assignment and sizes: tokens come cheapest first, and take their cheapest cluster while it has room."""
+    lowest, claimed = costs.min(dim=1)
+    order = lowest.argsort(stable=True)
+    assignment = torch.full((len(costs),), -1)
+    room = limits.clone()
+    for place in range(len(order)):
+        token = order[place]
+        cluster = claimed[token]
+        if room[cluster] > 0:
+            assignment[token] = cluster
+            room[cluster] -= 1
+    return assignment, limits - room

@@ -1,0 +1,48 @@
+"""What crosses the network with ViT-B/16: the numbers of the papers' tables."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fedvlp.callbacks import Communication
+from fedvlp.clip import CLIPSpec, load_clip
+from fedvlp.methods import TRIP, PromptFL, SingleDomain, ZeroShotCLIP
+from fedvlp.module import RoundContext, check_phases
+from fedvlp.state import Client, ClientUpdate, ServerState
+
+CLASSES = ["dog", "elephant", "giraffe", "guitar", "horse", "house", "person"]
+
+
+@pytest.fixture(scope="module")
+def vit():
+    return load_clip(CLIPSpec("ViT-B-16", "random"))
+
+
+@pytest.mark.parametrize(
+    ("make", "parameters"),
+    [
+        (lambda clip: TRIP(CLASSES, clip), 65_536),
+        (lambda clip: TRIP(CLASSES, clip, num_experts=2, prompt_length=1), 1_024),
+        (lambda clip: PromptFL(CLASSES, clip), 8_192),
+        (lambda clip: SingleDomain(CLASSES, clip), 0),
+        (lambda clip: ZeroShotCLIP(CLASSES, clip), 0),
+    ],
+    ids=["TRIP", "TRIP-Lite", "PromptFL", "single-domain", "zero-shot"],
+)
+def test_parameters_each_way(vit, make, parameters):
+    module, client, counter = make(vit), Client(0, 0, 10, "photo"), Communication()
+    server = ServerState.start(module.shared_state())
+    counter.on_round_start(None, None, None)
+    for phase in check_phases(module):
+        module.begin(RoundContext(0, phase, client))
+        update = ClientUpdate(client, module.upload_state(), 10)
+        counter.on_phase_end(None, phase, server, server, [update])
+    row: dict[str, int] = {}
+    counter.on_round_metrics(None, row)
+    assert row["upload_parameters"] == row["download_parameters"] == parameters
+    assert row["upload_bytes"] == 4 * parameters == row["total_bytes"] // 2
+
+
+def test_prompts_are_float32(vit):
+    assert {value.dtype for value in TRIP(CLASSES, vit).shared_state().values()} == {torch.float32}

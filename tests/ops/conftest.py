@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+
+def _sequential_kmeans(tokens, start, capacities, max_iterations=100, tolerance=1e-4, multiplier_step=1e-4):
+    """One image, token after token, cheapest first."""
+    tokens, limits = np.asarray(tokens, dtype=np.float64), np.asarray(capacities)
+    centroids, multipliers = tokens[start].copy(), np.zeros(len(start))
+    for _ in range(max_iterations):
+        distances = np.linalg.norm(tokens[:, None] - centroids[None], axis=2)
+        costs = distances + multipliers
+        assignment, sizes = np.full(len(tokens), -1), np.zeros(len(start), dtype=int)
+        for token in np.argsort(costs.min(axis=1), kind="stable"):
+            cluster = costs[token].argmin()
+            if sizes[cluster] < limits[cluster]:
+                assignment[token] = cluster
+                sizes[cluster] += 1
+        multipliers = multipliers + multiplier_step * (sizes - limits)
+        moved, farthest = centroids.copy(), distances.min(axis=1).argmax()
+        for cluster in range(len(start)):
+            if sizes[cluster]:
+                moved[cluster] = tokens[assignment == cluster].mean(axis=0)
+            else:
+                moved[cluster], multipliers[cluster] = tokens[farthest], 0.0
+        if np.linalg.norm(moved - centroids, axis=1).mean() < tolerance:
+            break
+        centroids = moved
+    return centroids, sizes, assignment
+
+
+def _scene(batch=6, num_tokens=50, width=24, seed=0, scale=3.0):
+    generator = torch.Generator().manual_seed(seed)
+    centres = scale * torch.randn(batch, 5, width, generator=generator)
+    which = torch.randint(5, (batch, num_tokens), generator=generator)
+    noise = torch.randn(batch, num_tokens, width, generator=generator)
+    tokens = centres.gather(1, which[:, :, None].expand(-1, -1, width)) + noise
+    start = torch.stack([torch.randperm(num_tokens, generator=generator)[:4] for _ in range(batch)])
+    return tokens, start
+
+
+@pytest.fixture(scope="session")
+def sequential_kmeans():
+    return _sequential_kmeans
+
+
+@pytest.fixture(scope="session")
+def scene():
+    return _scene

@@ -1,0 +1,52 @@
+"""The quickstart notebook runs from top to bottom, and is committed without what one run of it printed."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+NOTEBOOK = Path(__file__).resolve().parents[1] / "notebooks" / "quickstart.ipynb"
+
+
+@pytest.fixture
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The home folder of the README's tests, so that made-up images are drawn once and nothing stays behind."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "home"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+def read():
+    return nbformat.read(NOTEBOOK, as_version=4)
+
+
+def printed(notebook, cell_id):
+    """What a cell wrote to its standard output."""
+    (cell,) = [cell for cell in notebook.cells if cell.id == cell_id]
+    return "".join(output.text for output in cell.outputs if output.output_type == "stream" and output.name == "stdout")
+
+
+@pytest.mark.filterwarnings("default")  # the kernel's client has warnings of its own
+def test_runs(home, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    notebook = read()
+    NotebookClient(notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}).execute()
+    pictures = [
+        output for cell in notebook.cells for output in cell.get("outputs", []) if "image/png" in output.get("data", {})
+    ]
+    assert len(pictures) == 3
+    assert "TRIP" in printed(notebook, "table")
+    assert printed(notebook, "predict").count("drawn:") == 4
+    assert list(tmp_path.glob("runs/TRIP-StyledShapes-sketch/*/prompts.safetensors"))
+
+
+def test_is_committed_without_outputs():
+    code = [cell for cell in read().cells if cell.cell_type == "code"]
+    assert code
+    assert not [cell.id for cell in code if cell.outputs or cell.execution_count]

@@ -1,0 +1,197 @@
+"""The README cannot rot: its commands and its Python run, its files exist, its numbers are those of the configs."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import matplotlib.font_manager  # noqa: F401  (reads its cache before the home folder is moved)
+import pytest
+
+from fedvlp.cli import main
+from fedvlp.module import check_phases
+from fedvlp.report.table import accuracy_columns
+from fedvlp.state import covers, numel
+from tests.conftest import METHODS, draw
+
+ROOT = Path(__file__).resolve().parents[1]
+TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE)
+VIT_B_16_TEXT_WIDTH = 512
+BRIEF = ["--trainer.rounds=1", "--trainer.local_steps=2", "--trainer.enable_progress_bar=false"]
+OFFLINE = ["--model.clip.name=fedvlp-tiny", "--model.clip.pretrained=auto"]
+
+
+def blocks(language: str) -> list[str]:
+    return [code for known, code in BLOCKS if known == language]
+
+
+def commands(start: str) -> list[list[str]]:
+    """All words of the commands that begin with a word, in the README's order."""
+    lines = [line for code in blocks("bash") for line in code.replace("\\\n", " ").splitlines()]
+    parts = [shlex.split(part) for line in lines for part in line.split("&&")]
+    return [words for words in parts if start in words]
+
+
+def python(word: str) -> str:
+    """The one Python block that contains a word."""
+    (code,) = [code for code in blocks("python") if word in code]
+    return code
+
+
+@pytest.fixture(scope="session")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home folder for all tests, so that made-up images are drawn once and nothing stays behind."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "home"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+@pytest.fixture
+def desk(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder such as the README's reader has: the configs, and images of three domains."""
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "configs").symlink_to(ROOT / "configs")
+    for domain, domain_name in enumerate(("drawing", "painting", "photo")):
+        for label, class_name in enumerate(("cat", "dog")):
+            folder = tmp_path / "my_images" / domain_name / class_name
+            folder.mkdir(parents=True)
+            for index in range(5):
+                draw(domain, label, index).save(folder / f"{index}.png")
+    return tmp_path
+
+
+def environment() -> dict[str, str]:
+    """The environment of a process that finds this package."""
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([".", str(ROOT)])}
+
+
+def run(words: list[str]) -> None:
+    """Runs a command of the README in this process, briefly."""
+    arguments = words[words.index("fedvlp") + 1 :]
+    on_own_images = "my_images" in arguments
+    assert main([*arguments, *(OFFLINE if on_own_images else []), *BRIEF]) == 0
+
+
+def newest_run(parent: str) -> Path:
+    return max(Path(parent).glob("*/"))
+
+
+def test_first_command_trains_and_the_table_is_of_these_weights(desk):
+    first = blocks("bash")[0]
+    assert "pip install ." in first
+    run(next(iter(commands("fedvlp"))))
+    summary = json.loads((newest_run("runs/TRIP-StyledShapes-sketch") / "summary.json").read_text(encoding="utf-8"))
+    rows = list(summary["accuracy"].items())
+    (printed,) = [code.splitlines() for code in blocks("text") if code.startswith("accuracy in %")]
+    cells = [re.split(r"\s{2,}", line) for line in printed]
+    assert len(cells[0]) == 1 + len(accuracy_columns(rows))
+    assert [row[0].split(" (")[0] for row in cells[2:]] == ["zero-shot CLIP", "last round", "best on source validation"]
+    measured = [rows[0][1][name] for name in accuracy_columns(rows)]
+    assert [float(cell) for cell in cells[2][1:]] == pytest.approx(measured, abs=1), (
+        "the README's table is of other weights or images: run its first command, then docs/refresh.py"
+    )
+
+
+def test_second_command_installs_and_runs_the_tests():
+    second = blocks("bash")[1]
+    assert 'pip install -e ".[dev]"' in second
+    assert "pytest" in second
+
+
+def test_commands_on_own_images(desk, capsys):
+    own = [words for words in commands("fedvlp") if "my_images" in words]
+    assert len(own) == 5
+    for words in own:
+        run(words)
+    assert "going on from" in capsys.readouterr().out
+    for folder in ("TRIP-DomainFolders-drawing", "PromptFL-DomainFolders-drawing"):
+        assert (newest_run(f"runs/{folder}") / "accuracy.png").is_file()
+
+
+def test_predicts_from_prompts(desk):
+    fit = next(words for words in commands("fedvlp") if "my_images" in words)
+    run(fit)
+    (words,) = commands("predict")
+    trained = newest_run("runs/TRIP-DomainFolders-drawing")
+    words = [re.sub(r"\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d", trained.name, word) for word in words]
+    assert main(words[1:]) == 0
+    with open("predictions.csv", newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 10
+    assert {row["class"] for row in rows} <= {"cat", "dog"}
+
+
+def test_weights_and_biases_offline(desk):
+    (words,) = [words for words in commands("fedvlp") if "loggers/wandb" in words]
+    done = subprocess.run(
+        [sys.executable, "-m", *words, *BRIEF], env=environment(), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "failed and is left out" not in done.stdout
+    assert list(Path("wandb").glob("offline-run-*"))
+
+
+def test_new_method_in_one_file(desk):
+    Path("proximal.py").write_text(python("class ProximalPrompt"), encoding="utf-8")
+    (config,) = blocks("yaml")
+    Path("proximal.yaml").write_text(config, encoding="utf-8")
+    (words,) = [words for words in commands("fedvlp") if "proximal.yaml" in words]
+    variable, program, *arguments = words
+    assert (variable, program) == ("PYTHONPATH=.", "fedvlp")
+    command = [sys.executable, "-c", "import sys; from fedvlp.cli import main; sys.exit(main())", *arguments, *BRIEF]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    summary = json.loads((newest_run("runs/ProximalPrompt-StyledShapes-sketch") / "summary.json").read_text("utf-8"))
+    assert summary["communication_per_client_and_round"]["upload_parameters"] > 0
+    assert "zero-shot CLIP" in summary["accuracy"]
+
+
+@pytest.mark.filterwarnings("default")  # a plain Trainer warns of few workers, and of deprecated calls of its own
+@pytest.mark.parametrize(
+    ("word", "shorter"),
+    [
+        ("Federation(rounds=3)", {"rounds=3": "rounds=1, local_steps=2"}),
+        ("trainer.test", {"max_epochs=3": "max_steps=2, limit_val_batches=1, limit_test_batches=1"}),
+        ("ImageFolder(", {"range(3)": "range(1)"}),
+    ],
+    ids=["federation", "central", "plain"],
+)
+def test_python_blocks(desk, word, shorter):
+    code = python(word)
+    for long, short in shorter.items():
+        assert code.count(long) == 1
+        code = code.replace(long, short)
+    names: dict[str, object] = {"__name__": "__main__"}
+    exec(compile(code, "README.md", "exec"), names)
+    if word == "ImageFolder(":
+        assert tuple(names["probabilities"].shape) == (1, 2)
+
+
+def test_every_python_block_is_tested():
+    assert len(blocks("python")) == 4
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_table_of_methods(build, method):
+    (line,) = [line for line in TEXT.splitlines() if line.startswith("|") and f"`methods/{method}`" in line]
+    module = build(method).model
+    uploads = [name for phase in check_phases(module) for name in phase.upload]
+    sent = numel({name: value for name, value in module.state_dict().items() if covers(uploads, name)})
+    width = module.clip.text_width
+    assert sent % width == 0
+    assert line.split("|")[3].strip() == f"{sent // width * VIT_B_16_TEXT_WIDTH:,}"
+
+
+def test_links_lead_to_files():
+    links = re.findall(r"\]\((?!https?:)([^)#]+)\)", TEXT)
+    assert links
+    assert not [link for link in links if not (ROOT / link).exists()]
