@@ -1,0 +1,1 @@
+"""Studies: each with its command, its hardware and its numbers."""

@@ -127,7 +127,5 @@ def differences(saved: Any, now: Any, name: str = "") -> list[str]:
     """
     if isinstance(saved, dict) and isinstance(now, dict):
         keys = sorted(saved.keys() | now.keys())
-        return [
-            line for k in keys for line in differences(saved.get(k), now.get(k), f"{name}.{k}" if name else str(k))
-        ]
+        return [line for k in keys for line in differences(saved.get(k), now.get(k), f"{name}.{k}" if name else str(k))]
     return [] if saved == now else [f"{name}: was {saved!r}, is {now!r}"]

@@ -6,8 +6,9 @@ import json
 import logging
 import tempfile
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import yaml
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
@@ -29,7 +30,7 @@ class FederationCLI(LightningCLI):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(
-            trainer_class=Federation,
+            trainer_class=cast(Any, Federation),
             parser_class=FederationParser,
             seed_everything_default=DEFAULT_SEED,
             auto_configure_optimizers=False,
@@ -93,7 +94,7 @@ def _run_cli(**options: Any) -> None:
 
 def _with_trained_config(arguments: list[str], scratch: Path) -> list[str]:
     """Lets ``predict`` go without a config: a trained file says itself which method and classes it is for."""
-    options = dict(zip(arguments, arguments[1:], strict=False)) | dict(
+    options = dict(pairwise(arguments)) | dict(
         argument.split("=", 1) for argument in arguments if "=" in argument
     )
     path = options.get("--ckpt_path")

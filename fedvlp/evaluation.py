@@ -45,7 +45,9 @@ def split_accuracy(
 ) -> float:
     """Returns the accuracy of one state on one split, in percent."""
     module.load_state(state)
-    metric = MulticlassAccuracy(num_classes, average="micro", validate_args=False, sync_on_compute=False).to(fabric.device)
+    metric = MulticlassAccuracy(num_classes, average="micro", validate_args=False, sync_on_compute=False).to(
+        fabric.device
+    )
     for inputs, labels in split.loader:
         with fabric.autocast():
             logits = module(fabric.to_device(inputs))

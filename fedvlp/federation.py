@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 import lightning as L
-import torch.distributed
-from lightning.fabric.loggers import Logger
+import torch
+from lightning.fabric.loggers.logger import Logger
 from lightning.pytorch.callbacks import Callback
 
-from fedvlp.callbacks import default_callbacks
-from fedvlp.checkpoint import Progress, Row
+from fedvlp.callbacks import default_callbacks as make_default_callbacks
+from fedvlp.checkpoint import Progress
 from fedvlp.errors import UserError
 from fedvlp.evaluation import evaluate
-from fedvlp.local_training import num_steps, train_client
-from fedvlp.module import FederatedModule, Phase, RoundContext, check_phases
+from fedvlp.module import FederatedModule, check_phases
 from fedvlp.prediction import predict_images
 from fedvlp.protocols import FederatedData
+from fedvlp.rounds import Rounds
 from fedvlp.run_folder import describe_run, load_trained, new_run_folder, resume, run_name
-from fedvlp.seeding import sample_cohort, seed_of, seeded
-from fedvlp.state import Client, ClientUpdate, ServerState, State, is_finite
+from fedvlp.state import ServerState, State
 
 
 class Federation:
@@ -90,7 +88,7 @@ class Federation:
             strategy=strategy,
             precision=precision,
             loggers=logger or [],
-            callbacks=own + (_defaults(enable_progress_bar) if default_callbacks else []),
+            callbacks=own + (make_default_callbacks(enable_progress_bar) if default_callbacks else []),
         )
         self.progress = Progress(ServerState.start({}))
         self.folder: Path | None = None
@@ -150,11 +148,22 @@ class Federation:
         if self.is_global_zero and self.folder is None:
             self.folder = new_run_folder(self.default_root_dir / name)
         self.folder = self.fabric.broadcast(self.folder)
-        newcomer = model.personal_state()
+        rounds = Rounds(
+            self.fabric,
+            model,
+            datamodule,
+            phases,
+            newcomer=model.personal_state(),
+            seed=self.seed,
+            local_epochs=self.local_epochs,
+            local_steps=self.local_steps,
+            cohort_size=self.cohort_size,
+            notify=self._call,
+        )
         self._call("setup", stage="fit")
         self._call("on_fit_start")
         while self.progress.server.round < self.rounds and phases and not self._plateau():
-            self._round(phases, newcomer)
+            self._round(rounds)
         self._call("on_fit_end")
         model.load_state(self.progress.server.deployed)
         return self.progress.server
@@ -210,7 +219,8 @@ class Federation:
             The file written.
         """
         self.fabric.launch()
-        self.module = self.fabric.to_device(model)
+        self.module = model
+        self.fabric.to_device(model)
         if ckpt_path is not None:
             deployed, personal = load_trained(self._where(ckpt_path), model)
             if personal:
@@ -221,26 +231,12 @@ class Federation:
         paths = [images] if isinstance(images, str) else images
         return predict_images(model, self.fabric, paths, Path(output))
 
-    # ---- one round
+    # ---- shared steps
 
-    def _round(self, phases: Sequence[Phase], newcomer: State) -> None:
-        """Runs all phases of a round, evaluates, and replaces ``self.progress``."""
+    def _round(self, rounds: Rounds) -> None:
+        """Runs a round, evaluates, and replaces ``self.progress``."""
         began = time.perf_counter()
-        server, personal = self.progress.server, dict(self.progress.personal)
-        cohort = sample_cohort(self.data.clients, self.cohort_size, seed_of(self.seed, server.round))
-        row: Row = {"round": server.round + 1}
-        self._call("on_round_start", phases=phases, cohort=cohort)
-        for index, phase in enumerate(phases):
-            mine = cohort[self.fabric.global_rank :: self.fabric.world_size]
-            results = [self._local(server, personal, newcomer, phase, index, client) for client in mine]
-            gathered = self._gather(results)
-            personal |= {update.client.id: kept for update, kept in gathered if kept}
-            updates = [update for update, _ in gathered]
-            before, server = server, phase.strategy.aggregate(server, self._accepted(updates, row))
-            for update in updates:
-                row |= {f"client/{update.client.name}/{name}": value for name, value in update.metrics.items()}
-            self._call("on_phase_end", phase=phase, before=before, server=server, updates=updates)
-        server = replace(server, round=server.round + 1)
+        server, personal, row = rounds.run(self.progress)
         row["train_seconds"] = time.perf_counter() - began
         if server.round % self.evaluate_every == 0 or server.round >= self.rounds:
             row |= self.evaluate(self.module, server.deployed, personal)
@@ -249,63 +245,12 @@ class Federation:
         self.progress = Progress(server, personal, (*self.progress.history, row))
         self._call("on_round_end", row=row)
 
-    def _local(
-        self,
-        server: ServerState,
-        personal: Mapping[int, State],
-        newcomer: State,
-        phase: Phase,
-        index: int,
-        client: Client,
-    ) -> tuple[ClientUpdate, State]:
-        """Trains one client and returns what it sends and what it keeps."""
-        module = self.module
-        module.load_state(phase.strategy.broadcast(server, client))
-        module.load_state(personal.get(client.id, newcomer))
-        module.begin(RoundContext(server.round, phase, client))
-        seed = seed_of(self.seed, server.round, index, client.id)
-        loader = self.data.train_dataloader(client, seed=seed)
-        steps = num_steps(loader, self.local_epochs, self.local_steps)
-        self._call("on_client_start", phase=phase, client=client, steps=steps)
-        with seeded(seed):
-            metrics = train_client(
-                self.fabric, module, loader, steps, lambda loss: self._call("on_client_step", client=client, loss=loss)
-            )
-        update = ClientUpdate(client, module.upload_state(), client.num_examples, metrics)
-        module.context = None
-        self._call("on_client_end", phase=phase, update=update)
-        return update, module.personal_state()
-
-    def _accepted(self, updates: Sequence[ClientUpdate], row: Row) -> list[ClientUpdate]:
-        """Leaves out updates that are not finite, and says so; with none left the run stops."""
-        finite = [update for update in updates if is_finite(update.state)]
-        refused = [update.client.name for update in updates if not is_finite(update.state)]
-        if refused:
-            row["refused_clients"] = len(refused)
-            self.fabric.print(f"round {row['round']}: refused updates that are not finite, from {refused}")
-        if not finite:
-            raise UserError(
-                f"Round {row['round']}: every client's update holds NaN or infinity, so training diverged. "
-                "Lower the learning rate or use precision 32-true; the last checkpoint is still good."
-            )
-        return finite
-
-    def _gather(self, results: list[tuple[ClientUpdate, State]]) -> list[tuple[ClientUpdate, State]]:
-        """Returns all processes' results, sorted by client id."""
-        if self.fabric.world_size > 1:
-            parts: list[Any] = [None] * self.fabric.world_size
-            torch.distributed.all_gather_object(parts, results)
-            results = [result for part in parts for result in part]
-        return sorted(results, key=lambda result: result[0].client.id)
-
     def _plateau(self) -> bool:
         """Whether the mean source validation accuracy has not risen for ``patience`` evaluations."""
         scores = [row["validation"] for row in self.progress.history if "validation" in row]
         if self.patience is None or not scores:
             return False
         return len(scores) - 1 - scores.index(max(scores)) >= self.patience
-
-    # ---- shared steps
 
     def evaluate(self, module: FederatedModule, deployed: State, personal: Mapping[int, State]) -> dict[str, float]:
         """Returns the accuracies, in percent, of a state on all splits; one process measures for all."""
@@ -315,7 +260,8 @@ class Federation:
     def _attach(self, model: FederatedModule, datamodule: FederatedData) -> None:
         """Starts the processes, moves the model, and lets the data be read, split and prepared."""
         self.fabric.launch()
-        self.module, self.data = self.fabric.to_device(model), datamodule
+        self.module, self.data = model, datamodule
+        self.fabric.to_device(model)
         datamodule.trainer = self
         datamodule.prepare_data()
         datamodule.setup("fit")
@@ -339,15 +285,15 @@ class Federation:
     ) -> dict[str, float]:
         """Returns and prints the accuracies of one role."""
         self._attach(model, datamodule)
-        deployed, personal = model.shared_state(), {}
+        trained: tuple[State, dict[int, State]] = (model.shared_state(), {})
         if ckpt_path is not None:
-            deployed, personal = load_trained(self._where(ckpt_path), model)
-        scores = self.evaluate(model, deployed, personal)
+            trained = load_trained(self._where(ckpt_path), model)
+        scores = self.evaluate(model, *trained)
         scores = {name: value for name, value in scores.items() if name.split("/")[0] == role}
         if not scores:
             raise UserError("No domain is held out, so there is nothing to test. Set --data.held_out, or validate.")
         for name, value in scores.items():
-            self.fabric.print(f"{name}: {value:.2f} %")
+            self.fabric.print(f"{name}: {value:.2f} %", flush=True)
         return scores
 
     def _where(self, ckpt_path: str) -> Path:
@@ -359,8 +305,3 @@ class Federation:
     def _call(self, hook: str, **arguments: Any) -> None:
         """Calls a hook of every callback; each takes the arguments that it names."""
         self.fabric.call(hook, federation=self, trainer=self, pl_module=self.module, **arguments)
-
-
-def _defaults(enable_progress_bar: bool) -> list[Callback]:
-    """Returns the callbacks that every run has."""
-    return default_callbacks(progress_bar=enable_progress_bar)

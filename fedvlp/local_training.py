@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import islice
+from typing import Any
 
 from lightning import Fabric
 from torch import Tensor
@@ -13,9 +14,9 @@ from fedvlp.module import FederatedModule
 from fedvlp.protocols import Batch, Loader
 
 
-def num_steps(loader: Loader, epochs: int, steps: int | None) -> int:
+def num_steps(num_batches: int, epochs: int, steps: int | None) -> int:
     """Returns how many optimizer steps a client takes in one phase."""
-    return epochs * len(loader) if steps is None else steps
+    return epochs * num_batches if steps is None else steps
 
 
 def train_client(
@@ -33,7 +34,7 @@ def train_client(
     made = module.configure_optimizers()
     if made is None:
         return module.logged_means()
-    optimizer = fabric.setup_optimizers(made)
+    optimizer: Any = fabric.setup_optimizers(made)
     module.train()
     for index, batch in enumerate(islice(_forever(loader), steps)):
         inputs, labels = fabric.to_device(batch)

@@ -143,9 +143,7 @@ class FederatedModule(L.LightningModule):
 
     def shared_state(self) -> State:
         """Returns what the server starts from: every tensor that some phase uploads."""
-        return detached(
-            select(self.state_dict(), [name for phase in self.configure_phases() for name in phase.upload])
-        )
+        return detached(select(self.state_dict(), [name for phase in self.configure_phases() for name in phase.upload]))
 
     def upload_state(self) -> State:
         """Returns what the client sends after the running phase."""
@@ -209,7 +207,7 @@ class FederatedModule(L.LightningModule):
     def evaluation_step(self, batch: Batch, stage: str) -> Float[Tensor, ""]:
         """Returns and logs the accuracy of a batch, in [0, 1]."""
         inputs, labels = batch
-        accuracy = (self(inputs).argmax(-1) == labels).float().mean()
+        accuracy: Tensor = (self(inputs).argmax(-1) == labels).float().mean()
         self.log(f"{stage}_accuracy", accuracy, prog_bar=True, batch_size=len(labels))
         return accuracy
 
@@ -224,7 +222,8 @@ class FederatedModule(L.LightningModule):
     def predict_step(self, batch: Batch | Inputs, batch_idx: int, dataloader_idx: int = 0) -> Float[Tensor, "B C"]:
         """Returns class probabilities; a batch may come with labels, which are ignored."""
         inputs = batch[0] if isinstance(batch, (tuple, list)) else batch
-        return self(inputs).softmax(-1)
+        probabilities: Tensor = self(inputs).softmax(-1)
+        return probabilities
 
 
 def check_phases(module: FederatedModule) -> Sequence[Phase]:

@@ -14,7 +14,14 @@ from lightning.pytorch.cli import LightningArgumentParser
 import fedvlp
 from fedvlp.federation import Federation
 
-NOISE = ("Does not validate", "- Does not validate", "Subtypes:", "Errors:", "- Expected a <class 'NoneType'>", "Given value")
+NOISE = (
+    "Does not validate",
+    "- Does not validate",
+    "Subtypes:",
+    "Errors:",
+    "- Expected a <class 'NoneType'>",
+    "Given value",
+)
 
 
 class FederationParser(LightningArgumentParser):
@@ -29,15 +36,17 @@ class FederationParser(LightningArgumentParser):
             super().error(message, ex)
         command = (getattr(ex, "subcommand_parser", None) or self).prog.replace(" [options]", "")
         sys.stderr.write(f"{command}: error: {condense(message)}{nearest(message)}\n")
-        sys.stderr.write(f"`{command} --help` lists all options, --model.help NAME and --data.help NAME those of a class.\n")
+        sys.stderr.write(
+            f"`{command} --help` lists all options, --model.help NAME and --data.help NAME those of a class.\n"
+        )
         sys.exit(2)
 
 
 def condense(message: str) -> str:
-    """Leaves out what a parser says of its own types.
+    r"""Leaves out what a parser says of its own types.
 
-    >>> condense("Parser key \\"model\\":\\n  Errors:\\n    - Option 'x' is not accepted\\n  Given value: x")
-    'Parser key "model": Option \\'x\\' is not accepted'
+    >>> condense("Errors:\n    - Option 'x' is not accepted\n  Given value: x")
+    "Option 'x' is not accepted"
     """
     lines = [line.strip() for line in message.splitlines() if line.strip() and not line.strip().startswith(NOISE)]
     return " ".join(line.removeprefix("- ") for line in lines)

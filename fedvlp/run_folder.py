@@ -63,8 +63,10 @@ def describe_optimizer(model: FederatedModule) -> dict[str, Any] | None:
     if model.make_optimizer is None:
         return None
     optimizer = model.make_optimizer([nn.Parameter()])
-    settings = {name: value if isinstance(value, (int, float, bool, type(None))) else repr(value)
-                for name, value in optimizer.defaults.items()}
+    settings = {
+        name: value if isinstance(value, (int, float, bool, type(None))) else repr(value)
+        for name, value in optimizer.defaults.items()
+    }
     return {"class": type(optimizer).__name__, **settings}
 
 
@@ -77,9 +79,7 @@ def find_checkpoints(where: Path) -> list[Path]:
     return []
 
 
-def resume(
-    where: Path, description: Mapping[str, Any], say: Callable[[str], None]
-) -> tuple[Progress, Path] | None:
+def resume(where: Path, description: Mapping[str, Any], say: Callable[[str], None]) -> tuple[Progress, Path] | None:
     """Returns the newest readable progress and its run folder; None if there is no checkpoint at all.
 
     Raises:
@@ -98,7 +98,7 @@ def resume(
             raise UserError(f"{path} is of another run, so it can't go on here: " + "; ".join(wrong))
         say(f"going on from {path} after round {progress.server.round}")
         return progress, path.parent.parent
-    if where.suffix or where.exists() and (where / "config.yaml").exists():
+    if where.suffix or (where / "config.yaml").exists():
         raise UserError(f"No checkpoint at {where}. Pass a checkpoint file, a run folder, or last.")
     say(f"no checkpoint under {where}: starting anew")
     return None

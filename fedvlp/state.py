@@ -70,9 +70,7 @@ class ServerState:
 
     def updated(self, shared: State, **memory: Tensor) -> ServerState:
         """Returns a new server state in which ``shared`` replaces the tensors of the same names."""
-        return replace(
-            self, shared=self.shared | shared, deployed=self.deployed | shared, memory=self.memory | memory
-        )
+        return replace(self, shared=self.shared | shared, deployed=self.deployed | shared, memory=self.memory | memory)
 
 
 def covers(prefixes: Iterable[str], name: str) -> bool:

@@ -1,4 +1,4 @@
-"""The loop: cohorts, plateaus, refusals, failures of loggers, damaged checkpoints; with the smallest method there is."""
+"""The loop: cohorts, plateaus, refusals, failing loggers, damaged checkpoints; with the smallest method there is."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fedvlp.strategies import FedAvg
 class Backbone:
     """Stands for CLIP: pixels are features."""
 
-    class spec:  # noqa: N801
+    class spec:
         pass
 
     preprocess = train_preprocess = staticmethod(lambda image: image)

@@ -28,9 +28,9 @@ ALLOWED = {
     "methods": {"clip", "methods", "module", "ops", "protocols", "state", "strategies"},
     "report": {"report"},
     "callbacks": BASE | {"callbacks", "checkpoint", "local_training", "module", "report", "state"},
+    "rounds": {"checkpoint", "errors", "local_training", "module", "protocols", "seeding", "state"},
     "federation": BASE
-    | {"callbacks", "checkpoint", "evaluation", "local_training", "module", "prediction", "protocols"}
-    | {"run_folder", "seeding", "state"},
+    | {"callbacks", "checkpoint", "evaluation", "module", "prediction", "protocols", "rounds", "run_folder", "state"},
     "config_files": {"errors"},
 }
 TOP = {"cli", "commands", "parser", "__init__", "__main__"}
@@ -74,7 +74,11 @@ def test_imports_point_down(path):
 
 
 def test_the_loop_names_no_method_and_methods_name_no_loop():
-    loop = [path for path in FILES if layer_of(path) in ("federation", "local_training", "evaluation", "callbacks")]
+    loop = [
+        path
+        for path in FILES
+        if layer_of(path) in ("federation", "rounds", "local_training", "evaluation", "callbacks")
+    ]
     methods = [path.stem for path in FILES if layer_of(path) == "methods" and path.stem != "__init__"]
     for path in loop:
         assert not [name for name in imports(path) if ".methods" in name or ".clip" in name]

@@ -31,18 +31,19 @@ def printed(notebook, cell_id):
     return "".join(output.text for output in cell.outputs if output.output_type == "stream" and output.name == "stdout")
 
 
-@pytest.mark.filterwarnings("default")  # the kernel's client has warnings of its own
 def test_runs(home, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     notebook = read()
-    NotebookClient(notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}).execute()
+    NotebookClient(
+        notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
+    ).execute()
     pictures = [
         output for cell in notebook.cells for output in cell.get("outputs", []) if "image/png" in output.get("data", {})
     ]
     assert len(pictures) == 3
     assert "TRIP" in printed(notebook, "table")
-    assert printed(notebook, "predict").count("drawn:") == 4
+    assert printed(notebook, "predict").count("drawn:") >= 4
     assert list(tmp_path.glob("runs/TRIP-StyledShapes-sketch/*/prompts.safetensors"))
 
 

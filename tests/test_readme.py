@@ -101,6 +101,14 @@ def test_first_command_trains_and_the_table_is_of_these_weights(desk):
     )
 
 
+def test_table_of_files_is_what_a_run_leaves_behind(desk):
+    run(next(iter(commands("fedvlp"))))
+    folder = newest_run("runs/TRIP-StyledShapes-sketch")
+    table = TEXT.split("## What a run leaves behind")[1].split("\n\n")[2]
+    assert set(re.findall(r"`(\w+\.\w+)`", table)) == {path.name for path in folder.iterdir() if path.is_file()}
+    assert set(re.findall(r"`(\w+)/`", table)) == {path.name for path in folder.iterdir() if path.is_dir()}
+
+
 def test_second_command_installs_and_runs_the_tests():
     second = blocks("bash")[1]
     assert 'pip install -e ".[dev]"' in second
@@ -178,6 +186,16 @@ def test_python_blocks(desk, word, shorter):
 
 def test_every_python_block_is_tested():
     assert len(blocks("python")) == 4
+
+
+@pytest.mark.parametrize("command", sorted(set(re.findall(r"`fedvlp ([^`]*)`", TEXT))))
+def test_commands_in_the_text(command, capsys):
+    try:
+        code = main(shlex.split(command))
+    except SystemExit as stop:  # what asks for help ends so
+        code = stop.code
+    assert code == 0
+    assert capsys.readouterr().out
 
 
 @pytest.mark.parametrize("method", METHODS)

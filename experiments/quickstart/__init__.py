@@ -1,0 +1,1 @@
+"""Every method on StyledShapes, each style held out in turn."""

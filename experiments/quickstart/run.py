@@ -102,9 +102,7 @@ def main() -> None:
     from fedvlp.data import StyledShapes
 
     styles = StyledShapes().domains
-    jobs = [
-        (method, style, seed) for seed, style, method in product(options.seeds, styles, options.methods)
-    ]
+    jobs = [(method, style, seed) for seed, style, method in product(options.seeds, styles, options.methods)]
     with ProcessPoolExecutor(options.workers, mp_context=get_context("spawn")) as pool:
         running = [pool.submit(run_job, job, str(options.output), overrides) for job in jobs]
         for number, future in enumerate(running, 1):

@@ -10,9 +10,9 @@ from fedvlp.report.selection import best_round
 
 
 class Checkpoints(FederationCallback):
-    """Writes ``checkpoints/round-<n>.safetensors`` after each round, ``prompts.safetensors`` and ``prompts_best.safetensors``.
+    """Writes after each round ``checkpoints/round-<n>.safetensors`` and the deployed ``prompts.safetensors``.
 
-    The best round is the one with the best mean accuracy on the *source* validation splits.
+    ``prompts_best.safetensors`` is of the round with the best mean accuracy on the *source* validation splits.
 
     Args:
         keep: how many checkpoints stay; the older ones are there in case the newest is damaged.

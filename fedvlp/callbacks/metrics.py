@@ -53,7 +53,7 @@ class MetricsLoggers(FederationCallback):
             except Exception as error:  # whatever a logging service raises must not end the run
                 self.failed.add(index)
                 name = type(logger).__name__
-                federation.fabric.print(f"{name} failed and is left out: {type(error).__name__}: {error}")
+                federation.fabric.print(f"{name} failed and is left out: {type(error).__name__}: {error}", flush=True)
 
 
 def write_table(path: Path, rows: Any) -> None:

@@ -32,8 +32,8 @@ class ProgressBar(FederationCallback):
         """Opens the bar."""
         hidden = not (self.enabled and federation.is_global_zero and sys.stderr.isatty())
         batch_size = getattr(federation.data, "batch_size", 1)
-        batches = [range(-(-client.num_examples // batch_size)) for client in cohort]
-        steps = sum(num_steps(loader, federation.local_epochs, federation.local_steps) for loader in batches)
+        batches = [-(-client.num_examples // batch_size) for client in cohort]
+        steps = sum(num_steps(count, federation.local_epochs, federation.local_steps) for count in batches)
         title = f"round {federation.progress.server.round + 1}/{federation.rounds}"
         self.bar = tqdm(total=steps * len(phases), desc=title, unit="step", disable=hidden, leave=False)
 
@@ -53,6 +53,8 @@ class ProgressBar(FederationCallback):
         """Prints the round."""
         done = federation.progress.history
         left = (federation.rounds - row["round"]) * sum(past["seconds"] for past in done) / len(done)
-        accuracies = [f"{role.replace('_', '-')} {row[role]:.1f} %" for role in ("validation", "held_out") if role in row]
+        accuracies = [
+            f"{role.replace('_', '-')} {row[role]:.1f} %" for role in ("validation", "held_out") if role in row
+        ]
         text = [f"round {row['round']}/{federation.rounds}", *accuracies, f"{row['seconds']:.1f} s, {left:.0f} s left"]
-        federation.fabric.print(" · ".join(text))
+        federation.fabric.print(" · ".join(text), flush=True)

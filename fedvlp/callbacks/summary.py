@@ -34,7 +34,8 @@ class Summary(FederationCallback):
         trainer.fabric.print(
             f"{type(pl_module).__name__} on {len(data.clients)} clients "
             f"({', '.join(f'{client.name}: {client.num_examples} images' for client in data.clients[:12])}), "
-            f"{len(data.class_names)} classes, {held_out} held out, split {data.split_hash}, {trainer.fabric.device}"
+            f"{len(data.class_names)} classes, {held_out} held out, split {data.split_hash}, {trainer.fabric.device}",
+            flush=True,
         )
         if trainer.is_global_zero and hasattr(data, "split_table"):
             write_json(trainer.folder / "splits.json", {"hash": data.split_hash, "splits": data.split_table()})

@@ -20,7 +20,7 @@ from jaxtyping import Float
 from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 
-from fedvlp.clip import CLIPSpec, PromptedTextEncoder, load_clip
+from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder, load_clip
 from fedvlp.methods.zero_shot import ZeroShotCLIP
 from fedvlp.module import FederatedModule, Phase
 from fedvlp.ops import cosine_logits
@@ -33,18 +33,19 @@ class SingleDomain(FederatedModule):
 
     Args:
         class_names: The classes, in the order of the labels.
-        clip: The frozen CLIP: a name, or name and weights.
+        clip: The frozen CLIP: a name, name and weights, or one that was loaded before.
         prompt_length: Number of learned vectors L.
         optimizer: Makes the optimizer of a client's local training.
     """
 
+    clip: CLIP
     personal = ("prompt",)
     prepare_options = ()
 
     def __init__(
         self,
         class_names: list[str],
-        clip: CLIPSpec | str = "ViT-B-16",
+        clip: CLIPSpec | CLIP | str = "ViT-B-16",
         prompt_length: int = 16,
         optimizer: OptimizerCallable = lambda parameters: torch.optim.SGD(parameters, lr=0.002),
     ) -> None:

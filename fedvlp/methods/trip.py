@@ -32,7 +32,7 @@ from jaxtyping import Float
 from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 
-from fedvlp.clip import CLIPSpec, PromptedTextEncoder, load_clip, zero_shot_text_features
+from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder, load_clip, zero_shot_text_features
 from fedvlp.methods.zero_shot import ZeroShotCLIP
 from fedvlp.module import FederatedModule
 from fedvlp.ops import (
@@ -43,6 +43,7 @@ from fedvlp.ops import (
     orthogonal_keys,
     random_start,
     routing_weights,
+    token_products,
 )
 from fedvlp.protocols import Batch, Inputs
 
@@ -52,7 +53,7 @@ class TRIP(FederatedModule):
 
     Args:
         class_names: The classes, in the order of the labels.
-        clip: The frozen CLIP: a name, or name and weights.
+        clip: The frozen CLIP: a name, name and weights, or one that was loaded before.
         num_experts: Number of experts M.
         prompt_length: Number of learned vectors n of an expert.
         kl_weight: Weight beta of the divergence from zero-shot CLIP, at least 0.
@@ -60,11 +61,12 @@ class TRIP(FederatedModule):
         eval_capacity: Capacity factor alpha in evaluation.
         templates: How many of CLIP's templates make the zero-shot teacher, in [1, 80].
         key_seed: Seed of the orthogonal keys, which the clients make themselves.
-        cluster_start: Where clusters start: at ``random`` tokens, or at the token nearest to each of the ``keys``, which is
-            this library's own proposal.
+        cluster_start: Where clusters start: at ``random`` tokens, or at the token nearest to each of the ``keys``, our own
+            proposal.
         optimizer: Makes the optimizer of a client's local training.
     """
 
+    clip: CLIP
     prepare_options = (
         "class_names",
         "num_experts",
@@ -79,7 +81,7 @@ class TRIP(FederatedModule):
     def __init__(
         self,
         class_names: list[str],
-        clip: CLIPSpec | str = "ViT-B-16",
+        clip: CLIPSpec | CLIP | str = "ViT-B-16",
         num_experts: int = 4,
         prompt_length: int = 32,
         kl_weight: float = 0.8,
@@ -117,10 +119,11 @@ class TRIP(FederatedModule):
             start = key_start(tokens, self.keys)
         else:
             start = random_start(image_seeds(images), tokens.shape[1], len(self.keys), self.key_seed)
+        products = token_products(tokens)
         return {
             "features": features,
-            "train_weights": routing_weights(tokens, self.keys, self.train_capacity, start),
-            "eval_weights": routing_weights(tokens, self.keys, self.eval_capacity, start),
+            "train_weights": routing_weights(tokens, self.keys, self.train_capacity, start, products),
+            "eval_weights": routing_weights(tokens, self.keys, self.eval_capacity, start, products),
             "teacher": cosine_logits(features, self.teacher_features, self.clip.logit_scale),
         }
 

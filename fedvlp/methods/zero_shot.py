@@ -15,7 +15,7 @@ from functools import cached_property
 from jaxtyping import Float
 from torch import Tensor
 
-from fedvlp.clip import CLIPSpec, load_clip, zero_shot_text_features
+from fedvlp.clip import CLIP, CLIPSpec, load_clip, zero_shot_text_features
 from fedvlp.module import FederatedModule
 from fedvlp.ops import cosine_logits
 from fedvlp.protocols import Inputs
@@ -26,13 +26,14 @@ class ZeroShotCLIP(FederatedModule):
 
     Args:
         class_names: The classes, in the order of the labels.
-        clip: The frozen CLIP: a name, or name and weights.
+        clip: The frozen CLIP: a name, name and weights, or one that was loaded before.
         templates: How many of CLIP's templates are averaged: 1 is "a photo of a {}.", 60 the ensemble, at most 80.
     """
 
+    clip: CLIP
     prepare_options = ()
 
-    def __init__(self, class_names: list[str], clip: CLIPSpec | str = "ViT-B-16", templates: int = 1) -> None:
+    def __init__(self, class_names: list[str], clip: CLIPSpec | CLIP | str = "ViT-B-16", templates: int = 1) -> None:
         super().__init__()
         self.save_hyperparameters(ignore="clip")
         self.adopt(load_clip(clip))

@@ -93,7 +93,7 @@ def capacity_kmeans(
     limits = torch.tensor(capacities, device=tokens.device)
     progress = Progress.begin(tokens, token_products(tokens) if products is None else products, start)
     weights, running = torch.empty_like(progress.weights), torch.ones_like(progress.images, dtype=torch.bool)
-    assignment = torch.empty(tokens.shape[:2], dtype=torch.int64, device=tokens.device)
+    kept = torch.empty_like(progress.weights, dtype=torch.bool)
     for iteration in range(max_iterations):
         step = progress.step(limits, multiplier_step, tolerance)
         still = step.shift < tolerance
@@ -101,11 +101,10 @@ def capacity_kmeans(
         ended = running if last else running & still
         images = progress.images[ended]
         weights[images] = torch.where(still[ended, None, None], progress.weights[ended], step.weights[ended])
-        assignment[images] = step.assignment[ended]
+        kept[images] = step.kept[ended]
         running = running & ~still
         if last or not bool(running.any()):
             break
         progress, running = progress.advance(step, running)
-    clusters = torch.arange(len(limits), device=tokens.device)[:, None]
-    sizes = (assignment[:, None] == clusters).sum(dim=2)
-    return Clusters(weights.to(tokens.dtype) @ tokens, sizes, assignment)
+    assignment = torch.where(kept.any(dim=1), kept.int().argmax(dim=1), -1)
+    return Clusters(weights.to(tokens.dtype) @ tokens, kept.sum(dim=2), assignment)

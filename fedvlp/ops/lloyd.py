@@ -28,14 +28,14 @@ class Step:
         weights: The new centroids as weights over tokens.
         products: Scalar products of the new centroids with the tokens.
         multipliers: The new theta_m.
-        assignment: Cluster of each token, -1 if dropped.
+        kept: The tokens of each cluster.
         shift: Mean distance that the centroids moved.
     """
 
     weights: Float[Tensor, "A M P"]
     products: Float[Tensor, "A M P"]
     multipliers: Float[Tensor, "A M"]
-    assignment: Int[Tensor, "A P"]
+    kept: Bool[Tensor, "A M P"]
     shift: Float[Tensor, "A"]
 
 
@@ -60,17 +60,16 @@ class Progress:
         )
 
     def step(self, limits: Int[Tensor, "M"], multiplier_step: float, tolerance: float) -> Step:
-        """Return assignment, new multipliers and new centroids."""
-        assignment, kept, farthest = self._assign(limits)
-        sizes = kept.sum(dim=2)
-        empty = sizes == 0
-        multipliers = (self.multipliers + multiplier_step * (sizes - limits)).masked_fill(empty, 0.0)
-        weights = kept.to(self.gram.dtype) / sizes.clamp(min=1)[:, :, None]
+        """Return the claims that were kept, new multipliers and new centroids."""
+        claims, farthest = self._claim(limits)
+        empty = claims.sizes == 0
+        multipliers = (self.multipliers + multiplier_step * (claims.sizes - limits)).masked_fill(empty, 0.0)
+        weights = claims.kept.to(self.gram.dtype) / claims.sizes.clamp(min=1)[:, :, None]
         if bool(empty.any()):
             renewed = F.one_hot(farthest, weights.shape[2]).to(weights.dtype)  # [A, P]
             weights = torch.where(empty[:, :, None], renewed[:, None], weights)
         products = weights @ self.gram
-        return Step(weights, products, multipliers, assignment, self._shift(weights, products, tolerance))
+        return Step(weights, products, multipliers, claims.kept, self._shift(weights, products, tolerance))
 
     def advance(self, step: Step, running: Bool[Tensor, "A"]) -> tuple[Progress, Bool[Tensor, "A"]]:
         """Return where the images stand after a step, and which still run; once most do not, these are left behind."""
@@ -79,33 +78,31 @@ class Progress:
         moved = (step.weights[running], step.products[running], step.multipliers[running])
         return Progress(self.tokens, self.images[running], self.gram[running], *moved), running[running]
 
-    def _assign(self, limits: Int[Tensor, "M"]) -> tuple[Int[Tensor, "A P"], Bool[Tensor, "A M P"], Int[Tensor, "A"]]:
-        """Return each token's cluster (-1 if dropped), each cluster's tokens, and the token farthest from all centroids.
-
-        The farthest token is found only where a cluster is empty.
-        """
+    def _claim(self, limits: Int[Tensor, "M"]) -> tuple[Claims, Int[Tensor, "A"]]:
+        """Return the tokens' claims and, for images with an empty cluster, the token farthest from all centroids."""
         squares = self.gram.diagonal(dim1=1, dim2=2)  # [A, P]
         centroids = (self.products * self.weights).sum(dim=2, keepdim=True)  # squared norms [A, M, 1]
-        distances = (squares[:, None] + centroids - 2 * self.products).clamp_(min=0).sqrt_()
-        costs = distances + self.multipliers[:, :, None].to(distances.dtype)
-        assignment, kept = assign_with_capacity(costs, limits)
+        distances = torch.sub(squares[:, None] + centroids, self.products, alpha=2).clamp_(min=0).sqrt_()
+        costs = distances.add_(self.multipliers[:, :, None].to(distances.dtype))
+        claims = claim_with_capacity(costs, limits)
         farthest = torch.zeros_like(self.images)
         error = _RELATIVE_ERROR[costs.dtype] * (squares + centroids.amax(dim=1))
-        doubtful = is_close(costs, assignment, kept, error) | (kept.sum(dim=2) == 0).any(dim=1)
+        doubtful = claims.are_close(costs, error) | (claims.sizes == 0).any(dim=1)
         if bool(doubtful.any()):
             exact = exact_distances(self.tokens[self.images[doubtful]], self.weights[doubtful])
-            costs = exact + self.multipliers[doubtful, :, None]
-            assignment[doubtful], kept[doubtful] = assign_with_capacity(costs, limits)
+            decided = claim_with_capacity(exact + self.multipliers[doubtful, :, None], limits)
+            claims.kept[doubtful], claims.sizes[doubtful] = decided.kept, decided.sizes
             farthest[doubtful] = exact.amin(dim=1).argmax(dim=1)
-        return assignment, kept, farthest
+        return claims, farthest
 
     def _shift(self, weights: Tensor, products: Tensor, tolerance: float) -> Float[Tensor, "A"]:
         """Return how far the centroids moved on average; exactly, where it is little."""
         moved = weights - self.weights
         shift = ((products - self.products) * moved).sum(dim=2).clamp(min=0).sqrt().mean(dim=1).double()
         error = (_RELATIVE_ERROR[moved.dtype] * self.gram.diagonal(dim1=1, dim2=2).amax(dim=1)).sqrt()
-        little = shift <= tolerance + error
-        if bool(little.any()):
+        little = (shift <= tolerance + error).nonzero().flatten()
+        little = little[(moved[little] != 0).flatten(1).any(dim=1)]
+        if len(little):
             exact = _means(weights[little]) - _means(self.weights[little])
             shift[little] = (exact @ self.tokens[self.images[little]].double()).norm(dim=2).mean(dim=1)
         return shift
@@ -119,8 +116,9 @@ def token_products(tokens: Float[Tensor, "B P W"]) -> Float[Tensor, "B P P"]:
     single = tokens.device.type == "cpu" and torch.get_float32_matmul_precision() == "highest"
     batch, count, _ = tokens.shape
     products = tokens.new_empty(batch, count, count, dtype=torch.float32 if single else torch.float64)
-    for part, found in zip(tokens.split(_IMAGES_AT_ONCE), products.split(_IMAGES_AT_ONCE), strict=True):
-        centred = part.to(products.dtype)
+    for image in range(0, batch, _IMAGES_AT_ONCE):
+        found = products[image : image + _IMAGES_AT_ONCE]
+        centred = tokens[image : image + _IMAGES_AT_ONCE].to(products.dtype)
         centred = centred - centred.mean(dim=1, keepdim=True)
         for first in range(0, count, _TOKENS_AT_ONCE):
             last = first + _TOKENS_AT_ONCE
@@ -130,45 +128,52 @@ def token_products(tokens: Float[Tensor, "B P W"]) -> Float[Tensor, "B P P"]:
     return products
 
 
-def assign_with_capacity(
-    costs: Float[Tensor, "B M P"], limits: Int[Tensor, "M"]
-) -> tuple[Int[Tensor, "B P"], Bool[Tensor, "B M P"]]:
-    """Return each token's cluster, -1 if dropped, and the tokens of each cluster as a mask.
+@dataclass(frozen=True)
+class Claims:
+    """Which cluster each token claims, and which claims are kept.
 
     Args:
-        costs: Cost of each token in each cluster; a token claims the cheapest, the first of equals.
-        limits: s_m; each cluster keeps its cheapest claimants, the lower index first when costs are equal.
+        cost: Cost of each token in the cluster that it claims.
+        cluster: The cluster that it claims.
+        kept: The tokens that each cluster keeps.
+        sizes: How many these are.
     """
-    lowest, claimed = costs.min(dim=1)  # [B, P]
-    order = lowest.argsort(dim=1, stable=True)
+
+    cost: Float[Tensor, "A P"]
+    cluster: Int[Tensor, "A P"]
+    kept: Bool[Tensor, "A M P"]
+    sizes: Int[Tensor, "A M"]
+
+    def are_close(self, costs: Float[Tensor, "A M P"], error: Float[Tensor, "A P"]) -> Bool[Tensor, "A"]:
+        """Return the images in which a claim, or a place in a full cluster, hangs on costs within rounding.
+
+        Args:
+            costs: Cost of each token in each cluster, its distance plus a multiplier that is never positive.
+            error: Bound on the error of a token's squared distances.
+        """
+        margin = error / (self.cost.clamp(min=0) + error.sqrt()).clamp(min=1e-30)  # of a distance, [A, P]
+        runner_up = costs.scatter(1, self.cluster[:, None], torch.inf).amin(dim=1)
+        dearest = (self.cost + margin)[:, None].masked_fill(~self.kept, -torch.inf).amax(dim=2)  # kept, [A, M]
+        limit = dearest.gather(1, self.cluster)  # [A, P]
+        is_close_drop = (self.cost - margin <= limit) & ~self.kept.any(dim=1)
+        return ((runner_up - self.cost <= 2 * margin) | is_close_drop).any(dim=1)
+
+
+def claim_with_capacity(costs: Float[Tensor, "A M P"], limits: Int[Tensor, "M"]) -> Claims:
+    """Return the tokens' claims: the cheapest cluster, the first of equals, which keeps its s_m cheapest claimants.
+
+    Args:
+        costs: Cost of each token in each cluster.
+        limits: s_m; of claimants with equal costs those with the lower index are kept.
+    """
+    cost, cluster = costs.min(dim=1)  # [A, P]
+    order = cost.argsort(dim=1, stable=True)
     clusters = torch.arange(len(limits), device=costs.device)[:, None]
-    in_order = claimed.gather(1, order)[:, None] == clusters  # [B, M, P], cheapest token first
-    kept_in_order = in_order & (in_order.cumsum(dim=2) <= limits[:, None])
-    kept = torch.zeros_like(kept_in_order).scatter_(2, order[:, None].expand_as(kept_in_order), kept_in_order)
-    return torch.where(kept.any(dim=1), claimed, -1), kept
-
-
-def is_close(
-    costs: Float[Tensor, "B M P"],
-    assignment: Int[Tensor, "B P"],
-    kept: Bool[Tensor, "B M P"],
-    error: Float[Tensor, "B P"],
-) -> Bool[Tensor, "B"]:
-    """Return the images in which a claim, or a place in a full cluster, hangs on costs within rounding of each other.
-
-    Args:
-        costs: Cost of each token in each cluster, its distance plus a multiplier that is never positive.
-        assignment: Cluster of each token, -1 if dropped.
-        kept: Tokens that each cluster keeps.
-        error: Bound on the error of a token's squared distances.
-    """
-    lowest, claimed = costs.min(dim=1)
-    claims = claimed[:, None] == torch.arange(costs.shape[1], device=costs.device)[:, None]  # [B, M, P]
-    margin = error / (lowest.clamp(min=0) + error.sqrt()).clamp(min=1e-30)  # of a distance, [B, P]
-    runner_up = costs.masked_fill(claims, torch.inf).amin(dim=1)
-    dearest = (lowest + margin)[:, None].masked_fill(~kept, -torch.inf).amax(dim=2)  # kept in each cluster, [B, M]
-    is_close_drop = (assignment < 0) & (lowest - margin <= dearest.gather(1, claimed))
-    return ((runner_up - lowest <= 2 * margin) | is_close_drop).any(dim=1)
+    in_order = cluster.gather(1, order)[:, None] == clusters  # [A, M, P], cheapest token first
+    counts = in_order.cumsum(dim=2, dtype=torch.int32)
+    in_order &= counts <= limits[:, None]
+    kept = torch.zeros_like(in_order).scatter_(2, order[:, None].expand_as(in_order), in_order)
+    return Claims(cost, cluster, kept, torch.minimum(counts[:, :, -1], limits))
 
 
 def exact_distances(tokens: Float[Tensor, "B P W"], weights: Float[Tensor, "B M P"]) -> Float[Tensor, "B M P"]:

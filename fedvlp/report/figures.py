@@ -7,13 +7,14 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 History = Sequence[Mapping[str, Any]]
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")  # Okabe and Ito
 
 
 def accuracy_figure(history: History, baseline: Mapping[str, float], title: str) -> Figure:
-    """Returns accuracy in percent over rounds: held-out domains in full lines, source validation thin, zero-shot dotted."""
+    """Returns accuracy in percent over rounds: held-out domains bold, source validation thin, zero-shot CLIP dotted."""
     figure, axes = _axes("round", title)
     evaluated = [row for row in history if "validation" in row]
     names = [name for name in (evaluated[-1] if evaluated else {}) if "/" in name and _role(name)]
@@ -47,7 +48,9 @@ def communication_figure(history: History, baseline: Mapping[str, float], title:
         chosen = [(megabytes, row[role]) for megabytes, row in points if role in row]
         if chosen:
             label = "held-out mean" if role == "held_out" else "source validation mean"
-            axes.plot([x for x, _ in chosen], [y for _, y in chosen], color=colour, marker="o", markersize=4, label=label)
+            axes.plot(
+                [x for x, _ in chosen], [y for _, y in chosen], color=colour, marker="o", markersize=4, label=label
+            )
         if role in baseline:
             axes.axhline(baseline[role], color=colour, linestyle=":", linewidth=1.2)
     axes.legend(fontsize=8, frameon=False)
@@ -63,7 +66,7 @@ def _axes(horizontal: str, title: str) -> tuple[Figure, Axes]:
     axes.set_title(title, fontsize=10)
     axes.grid(color="0.9")
     axes.spines[["top", "right"]].set_visible(False)
-    axes.xaxis.get_major_locator().set_params(integer=horizontal == "round")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=horizontal == "round"))
     return figure, axes
 
 

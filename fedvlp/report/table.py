@@ -29,7 +29,10 @@ def format_accuracies(rows: Rows) -> str:
     """Returns the accuracies in percent as a text table; a column of a held-out domain is marked with a star."""
     columns = accuracy_columns(rows)
     titles = {"validation": "mean", "held_out": "held-out mean*"}
-    head = ["accuracy in %", *(titles.get(name, name.split("/")[-1] + "*" * name.startswith("held")) for name in columns)]
+    head = [
+        "accuracy in %",
+        *(titles.get(name, name.split("/")[-1] + "*" * name.startswith("held")) for name in columns),
+    ]
     body = [[title, *(f"{row[name]:.2f}" if name in row else "-" for name in columns)] for title, row in rows]
     return text_table([head, *body])
 
@@ -44,7 +47,10 @@ def text_table(rows: Sequence[Sequence[str]]) -> str:
     """
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = [
-        "  ".join(cell.rjust(width) if i else cell.ljust(width) for i, (cell, width) in enumerate(zip(row, widths, strict=True)))
+        "  ".join(
+            cell.rjust(width) if i else cell.ljust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
         for row in rows
     ]
     return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])

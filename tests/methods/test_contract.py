@@ -20,7 +20,9 @@ each_method = pytest.mark.parametrize("method", METHODS)
 def everything(federation):
     """All tensors of a federation, by name."""
     server, personal = federation.progress.server, federation.progress.personal
-    tensors = {f"shared/{k}": v for k, v in server.shared.items()} | {f"deployed/{k}": v for k, v in server.deployed.items()}
+    tensors = {f"shared/{k}": v for k, v in server.shared.items()} | {
+        f"deployed/{k}": v for k, v in server.deployed.items()
+    }
     return tensors | {f"{client}/{k}": v for client, state in personal.items() for k, v in state.items()}
 
 
@@ -107,7 +109,9 @@ def test_communication_is_what_the_phases_upload(build, method):
 @each_method
 def test_prepared_constants_give_the_same_as_images(build, method):
     run = build(method)
-    images = torch.rand(5, 3, run.model.clip.image_size, run.model.clip.image_size, generator=torch.Generator().manual_seed(0))
+    images = torch.rand(
+        5, 3, run.model.clip.image_size, run.model.clip.image_size, generator=torch.Generator().manual_seed(0)
+    )
     run.model.eval()
     constants = run.model.prepare(images)
     assert torch.equal(run.model(images), run.model(constants))

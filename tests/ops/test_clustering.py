@@ -6,7 +6,7 @@ import torch
 
 from fedvlp.errors import UserError
 from fedvlp.ops.clustering import capacity_kmeans, cluster_capacities
-from fedvlp.ops.lloyd import assign_with_capacity
+from fedvlp.ops.lloyd import claim_with_capacity
 
 
 def replaced_assignment(costs, limits):
@@ -85,11 +85,12 @@ def test_capacities_hold_and_dropped_tokens_are_marked(scene):
 def test_keeping_the_cheapest_claimants_is_token_replacement():
     costs = torch.rand(3, 4, 40, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     limits = torch.tensor([5, 3, 20, 1])
-    assignment, _ = assign_with_capacity(costs, limits)
+    claims = claim_with_capacity(costs, limits)
     for image in range(3):
         members = replaced_assignment(costs[image].T.numpy(), limits.tolist())
         for cluster in range(4):
-            assert (assignment[image] == cluster).nonzero().flatten().tolist() == sorted(members[cluster])
+            assert claims.kept[image, cluster].nonzero().flatten().tolist() == sorted(members[cluster])
+            assert claims.sizes[image, cluster] == len(members[cluster])
 
 
 @pytest.mark.parametrize(
