@@ -51,9 +51,9 @@ COMPARISONS: dict[str, list[Side]] = {
         Side("cut at the longest name", lambda: TextCase("cut", 16, 32, one_by_one=True), repeats=1, warm_up=False),
         Side("packed", lambda: TextCase("packed", 16, 32, one_by_one=False), repeats=3),
     ],
-    "TRIP's routing of 64 images, for training and for evaluation: 197 tokens of width 768, 4 experts": [
-        Side("loop over tokens", lambda: RoutingCase(batched=False, num_images=64), repeats=3),
-        Side("batched", lambda: RoutingCase(batched=True, num_images=64), repeats=15),
+    "TRIP's routing of 128 images, for training and for evaluation: 197 tokens of width 768, 4 experts": [
+        Side("loop over tokens", lambda: RoutingCase(batched=False, num_images=128), repeats=1, warm_up=False),
+        Side("batched", lambda: RoutingCase(batched=True, num_images=128), repeats=15),
     ],
 }
 

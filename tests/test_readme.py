@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import re
+import runpy
 import shlex
 import subprocess
 import sys
@@ -107,6 +108,15 @@ def test_table_of_files_is_what_a_run_leaves_behind(desk):
     table = TEXT.split("## What a run leaves behind")[1].split("\n\n")[2]
     assert set(re.findall(r"`(\w+\.\w+)`", table)) == {path.name for path in folder.iterdir() if path.is_file()}
     assert set(re.findall(r"`(\w+)/`", table)) == {path.name for path in folder.iterdir() if path.is_dir()}
+
+
+def test_refreshing_the_table_replaces_it(desk):
+    run(next(iter(commands("fedvlp"))))
+    with_table = runpy.run_path(str(ROOT / "docs" / "refresh.py"))["with_table"]
+    once = with_table(TEXT, newest_run("runs/TRIP-StyledShapes-sketch"))
+    assert once.count("accuracy in %") == TEXT.count("accuracy in %") == 1
+    assert "last round (1)" in once
+    assert with_table(once, newest_run("runs/TRIP-StyledShapes-sketch")) == once
 
 
 def test_second_command_installs_and_runs_the_tests():

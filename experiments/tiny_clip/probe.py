@@ -87,11 +87,11 @@ def local_prompt(
     rate: float,
     generator: torch.Generator,
 ) -> Float[Tensor, "L D"]:
-    """Returns the prompt after one epoch of cross-entropy on one client, in batches of 16."""
+    """Returns the prompt after one epoch of cross-entropy on one client, in batches of 32."""
     prompt = prompt.clone().requires_grad_()
     optimizer = torch.optim.AdamW([prompt], lr=rate)
     features, labels = data
-    for rows in torch.randperm(len(labels), generator=generator).split(16):
+    for rows in torch.randperm(len(labels), generator=generator).split(32):
         logits = encoder.model.logit_scale.exp() * features[rows] @ encoder(prompt).T
         loss = functional.cross_entropy(logits, labels[rows])
         optimizer.zero_grad()
@@ -152,7 +152,7 @@ def main() -> None:
     """Reads the command line, measures and shows the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     parser.add_argument("--rounds", type=int, default=15, help="rounds of PromptFL, of one epoch each")
-    parser.add_argument("--rate", type=float, default=1e-3, help="learning rate of AdamW")
+    parser.add_argument("--rate", type=float, default=3e-3, help="learning rate of AdamW")
     parser.add_argument("--seeds", type=int, default=3, help="number of seeds of PromptFL")
     options = parser.parse_args()
     model, shapes = load(), styled_shapes()

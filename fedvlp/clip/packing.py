@@ -51,6 +51,8 @@ class TokenRows(nn.Module):
     def encode(self, tower: TextTower, prompts: Float[Tensor, "prompts L D"]) -> Float[Tensor, "prompts sequences d"]:
         """Return the joint features of all sequences, not normalised, for each prompt."""
         tokens = self._embed(tower, prompts) + tower.positions(self.positions)  # [N, R, S, D]
+        if len(self.ends) == 1:
+            return tower.project(tower.transform_at(tokens.flatten(0, 1), self.mask, self.ends[0]))
         hidden = tower.transform(tokens.flatten(0, 1), self.mask).view_as(tokens)
         rows = torch.arange(len(self.ends), device=self.ends.device)[:, None]
         return tower.project(hidden[:, rows, self.ends].flatten(1, 2))  # [N, R * K, d]

@@ -15,7 +15,7 @@ from open_clip.pretrained import download_pretrained_from_hf
 from torch import Tensor
 
 from fedvlp.clip.bundled import bundled_config, bundled_state_dict
-from fedvlp.clip.weights import WEIGHT_SUFFIXES, fetch_weights, file_uses_quick_gelu, read_weights
+from fedvlp.clip.weights import WEIGHT_SUFFIXES, fetch_weights, read_weights, uses_quick_gelu
 from fedvlp.errors import UserError
 
 BUNDLED_NAME = "fedvlp-tiny"
@@ -30,7 +30,8 @@ class CLIPSpec:
 
     Args:
         name: `fedvlp-tiny`, a name that open_clip knows such as `ViT-B-16` or `RN50`, or `hf-hub:organisation/model`.
-            With `-quickgelu` behind it, a local file's weights are run with QuickGELU, as OpenAI's must be.
+            With `-quickgelu` behind it, a local file's weights are run with QuickGELU, as OpenAI's must be; a file
+            that is known to be OpenAI's is so anyway.
         pretrained: `auto` takes the bundled weights of `fedvlp-tiny`, a hub model's own, and OpenAI's of any other
             name; else one of open_clip's tags, the path of a `.safetensors`, `.pt` or `.bin` file, or `random`.
         seed: Seed of random weights.
@@ -102,21 +103,23 @@ def _resolve_registered(spec: CLIPSpec) -> Blueprint:
     config = _registered_config(name)
     path = _weights_path(spec, tags=open_clip.list_pretrained_tags_by_model(name))
     published: dict[str, Any] = {}
-    if path is None and spec.pretrained not in (None, "random"):
+    weights: dict[str, Tensor] | None = None
+    if path is not None:
+        weights = read_weights(path)
+        config["quick_gelu"] = config.get("quick_gelu", False) or uses_quick_gelu(path, weights)
+    elif spec.pretrained not in (None, "random"):
         tag = "openai" if spec.pretrained == "auto" else str(spec.pretrained)
         published = open_clip.get_pretrained_cfg(name, tag)
-        path = fetch_weights(name, tag)
+        weights = read_weights(fetch_weights(name, tag))
         config["quick_gelu"] = bool(published.get("quick_gelu", False))
-    elif path is not None and file_uses_quick_gelu(path):
-        config["quick_gelu"] = True
     tokenizer = open_clip.get_tokenizer(name.removesuffix(QUICK_GELU_SUFFIX))
-    return Blueprint(spec.name, config, tokenizer, read_weights(path) if path else None, published)
+    return Blueprint(spec.name, config, tokenizer, weights, published)
 
 
 def _registered_config(name: str) -> dict[str, Any]:
     """Return open_clip's config of a name, with QuickGELU if the name ends so."""
     known = open_clip.list_models()
-    base = name.removesuffix(QUICK_GELU_SUFFIX)
+    base = name if name in known else name.removesuffix(QUICK_GELU_SUFFIX)
     if base not in known:
         nearest = difflib.get_close_matches(name, [BUNDLED_NAME, *known], n=3, cutoff=0.4)
         raise UserError(

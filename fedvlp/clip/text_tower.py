@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import torch
 from jaxtyping import Float, Int
+from open_clip.transformer import ResidualAttentionBlock
 from torch import Tensor, nn
 
 from fedvlp.errors import UserError
@@ -65,6 +66,27 @@ class TextTower:
         """Return the last block's output for embedded tokens under an additive attention mask (0 or -inf)."""
         transformer = self._tower.transformer
         output: Tensor = transformer(tokens.to(transformer.get_cast_dtype()), attn_mask=mask)
+        return output
+
+    def transform_at(
+        self,
+        tokens: Float[Tensor, "sequences length D"],
+        mask: Float[Tensor, "length length"],
+        places: Int[Tensor, "K"],
+    ) -> Float[Tensor, "sequences K D"]:
+        """Return `transform(tokens, mask)[:, places]`, the last block being run for these places alone."""
+        transformer = self._tower.transformer
+        last = transformer.resblocks[-1]
+        if type(last) is not ResidualAttentionBlock or transformer.grad_checkpointing or not transformer.batch_first:
+            return self.transform(tokens, mask)[:, places]
+        hidden = tokens.to(transformer.get_cast_dtype())
+        for block in transformer.resblocks[:-1]:
+            hidden = block(hidden, attn_mask=mask)
+        keys, hidden = last.ln_1(hidden), hidden[:, places]
+        seen = mask[places].to(keys.dtype)
+        attended = last.attn(keys[:, places], keys, keys, need_weights=False, attn_mask=seen)[0]
+        hidden = hidden + last.ls_1(attended)
+        output: Tensor = hidden + last.ls_2(last.mlp(last.ln_2(hidden)))
         return output
 
     def project(self, ends: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch d"]:

@@ -73,18 +73,27 @@ def fetch_weights(name: str, tag: str) -> Path:
         raise UserError(_download_help(name, tag, published, error)) from error
 
 
-def file_uses_quick_gelu(path: Path) -> bool:
-    """Return whether a weights file is known to belong to a model with QuickGELU, which its tensors do not say.
+def uses_quick_gelu(path: Path, weights: dict[str, Tensor]) -> bool:
+    """Return whether a weights file is known to belong to a model with QuickGELU, which no tensor says outright.
 
-    Known are: OpenAI's archives, by checksum; a file beside an `open_clip_config.json` that says so; and files whose
-    name, or whose folder in the hub's cache, contains `openai` or `quickgelu`.
+    An `open_clip_config.json` beside the file decides. Else known are: OpenAI's archives, by checksum; files whose
+    name, or whose folder in the hub's cache, contains `openai` or `quickgelu`; and weights stored in single precision
+    whose values are all half-precision numbers, as OpenAI's are, which were published in half precision.
     """
     beside = path.parent / "open_clip_config.json"
     if beside.is_file():
         return bool(json.loads(beside.read_text(encoding="utf-8")).get("model_cfg", {}).get("quick_gelu", False))
     hub_folders = [part for part in path.parts if part.startswith("models--")]
     named = any(word in part.lower() for part in [path.name, *hub_folders] for word in ("openai", "quickgelu"))
-    return named or (_is_torchscript(path) and _checksum(path) in _openai_checksums())
+    return named or _is_torchscript(path) or _are_widened_halves(weights)
+
+
+def _are_widened_halves(weights: dict[str, Tensor]) -> bool:
+    """Return whether the perceptrons' weights are half-precision numbers in single precision."""
+    perceptrons = [value for name, value in weights.items() if name.endswith("mlp.c_fc.weight")]
+    return bool(perceptrons) and all(
+        value.dtype == torch.float32 and torch.equal(value, value.half().float()) for value in perceptrons
+    )
 
 
 def _download_help(name: str, tag: str, published: dict[str, Any], error: Exception) -> str:

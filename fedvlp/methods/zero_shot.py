@@ -44,6 +44,10 @@ class ZeroShotCLIP(FederatedModule):
         """The classifier w."""
         return zero_shot_text_features(self.clip, self.class_names, self.templates)
 
+    def baseline(self) -> ZeroShotCLIP:
+        """Returns itself: it is what other methods stand beside, and it has no rounds of its own."""
+        return self
+
     def prepare(self, images: Float[Tensor, "B 3 H V"]) -> dict[str, Tensor]:
         """Returns f(x), the joint image features [B, d]."""
         return {"features": self.clip.encode_image(images)}

@@ -19,11 +19,13 @@ class Clusters:
 
     Args:
         centroids: mu_m.
+        weights: The centroids as weights over tokens.
         sizes: Number of tokens kept in each cluster.
         assignment: Cluster of each token; -1 for a token that was dropped because its cluster was full.
     """
 
     centroids: Float[Tensor, "B M W"]
+    weights: Float[Tensor, "B M P"]
     sizes: Int[Tensor, "B M"]
     assignment: Int[Tensor, "B P"]
 
@@ -107,4 +109,4 @@ def capacity_kmeans(
             break
         progress, running = progress.advance(step, running)
     assignment = torch.where(kept.any(dim=1), kept.int().argmax(dim=1), -1)
-    return Clusters(weights.to(tokens.dtype) @ tokens, kept.sum(dim=2), assignment)
+    return Clusters(weights @ tokens.to(weights.dtype), weights, kept.sum(dim=2), assignment)

@@ -103,7 +103,7 @@ class Progress:
         little = (shift <= tolerance + error).nonzero().flatten()
         little = little[(moved[little] != 0).flatten(1).any(dim=1)]
         if len(little):
-            exact = _means(weights[little]) - _means(self.weights[little])
+            exact = equal_means(weights[little]) - equal_means(self.weights[little])
             shift[little] = (exact @ self.tokens[self.images[little]].double()).norm(dim=2).mean(dim=1)
         return shift
 
@@ -167,26 +167,30 @@ def claim_with_capacity(costs: Float[Tensor, "A M P"], limits: Int[Tensor, "M"])
         limits: s_m; of claimants with equal costs those with the lower index are kept.
     """
     cost, cluster = costs.min(dim=1)  # [A, P]
-    order = cost.argsort(dim=1, stable=True)
-    clusters = torch.arange(len(limits), device=costs.device)[:, None]
-    in_order = cluster.gather(1, order)[:, None] == clusters  # [A, M, P], cheapest token first
-    counts = in_order.cumsum(dim=2, dtype=torch.int32)
-    in_order &= counts <= limits[:, None]
-    kept = torch.zeros_like(in_order).scatter_(2, order[:, None].expand_as(in_order), in_order)
-    return Claims(cost, cluster, kept, torch.minimum(counts[:, :, -1], limits))
+    kept = cluster[:, None] == torch.arange(len(limits), device=costs.device)[:, None]  # [A, M, P]
+    sizes = kept.sum(dim=2)
+    for limit in set(limits.tolist()):
+        images, full = ((sizes > limit) & (limits == limit)).nonzero(as_tuple=True)
+        if len(images):
+            claimed = cost[images].masked_fill(~kept[images, full], torch.inf)  # [full clusters, P]
+            threshold = claimed.kthvalue(limit, dim=1, keepdim=True).values
+            below, at = claimed < threshold, claimed == threshold
+            room = limit - below.sum(dim=1, keepdim=True)
+            kept[images, full] = below | (at & (at.cumsum(dim=1) <= room))
+    return Claims(cost, cluster, kept, torch.minimum(sizes, limits))
 
 
 def exact_distances(tokens: Float[Tensor, "B P W"], weights: Float[Tensor, "B M P"]) -> Float[Tensor, "B M P"]:
     """Return Euclidean distances between centroids and tokens in double precision, to 1e-9, so that ties are ties."""
     tokens = tokens.double()
     tokens = tokens - tokens.mean(dim=1, keepdim=True)
-    centroids = _means(weights) @ tokens
+    centroids = equal_means(weights) @ tokens
     squares = tokens.square().sum(dim=2)[:, None] + centroids.square().sum(dim=2, keepdim=True)
     squared = squares - 2 * centroids @ tokens.transpose(1, 2)
     return squared.masked_fill(squared < 1e-12 * squares, 0.0).sqrt().round(decimals=9)
 
 
-def _means(weights: Tensor) -> Float[Tensor, "B M P"]:
-    """Return the same equal weights in double precision."""
+def equal_means(weights: Tensor) -> Float[Tensor, "B M P"]:
+    """Return centroids' weights over tokens anew in double precision: equal ones for all tokens of a cluster."""
     members = (weights > 0).double()
     return members / members.sum(dim=2, keepdim=True)

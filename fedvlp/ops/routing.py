@@ -13,8 +13,11 @@ from torch import Tensor
 
 from fedvlp.errors import UserError
 from fedvlp.ops.clustering import capacity_kmeans, cluster_capacities
+from fedvlp.ops.lloyd import equal_means
 
 _LARGEST_ENUMERATED = 6
+_DOUBTFUL_ADVANTAGE = 1e-4
+"""Total costs nearer than this are compared in double precision, so that no route hangs on a batch's rounding."""
 
 
 def orthogonal_keys(num_experts: int, width: int, seed: int) -> Float[Tensor, "E W"]:
@@ -50,15 +53,11 @@ def match_clusters(centroids: Float[Tensor, "B M W"], keys: Float[Tensor, "M W"]
         UserError: If there are not as many keys as clusters.
     """
     if centroids.shape[1] != len(keys):
-        raise UserError(f"{centroids.shape[1]} clusters need as many keys, but there are {len(keys)}.")
-    cosines = F.normalize(centroids.double(), dim=-1) @ F.normalize(keys.double(), dim=-1).T
-    costs = 1 - cosines  # [B, M, E]
-    if len(keys) > _LARGEST_ENUMERATED:
-        matched = np.stack([linear_sum_assignment(cost)[1] for cost in costs.cpu().numpy()])
-        return torch.from_numpy(matched).to(costs.device)
-    orders = torch.tensor(list(permutations(range(len(keys)))), device=costs.device)  # [orders, M]
-    totals = costs[:, torch.arange(len(keys), device=costs.device), orders].sum(dim=2).round(decimals=12)
-    return orders[totals.argmin(dim=1)]
+        raise UserError(
+            f"{centroids.shape[1]} clusters need as many keys, but there are {len(keys)}. "
+            "Give one key for each cluster."
+        )
+    return _match(centroids, keys)[0]
 
 
 def routing_weights(
@@ -79,7 +78,24 @@ def routing_weights(
     """
     capacities = cluster_capacities(tokens.shape[1], len(keys), capacity)
     clusters = capacity_kmeans(tokens, start, capacities, products=products)
-    experts = match_clusters(clusters.centroids, keys)
+    experts, advantage = _match(clusters.centroids, keys)
+    doubtful = advantage < _DOUBTFUL_ADVANTAGE
+    if bool(doubtful.any()):
+        centroids = equal_means(clusters.weights[doubtful]) @ tokens[doubtful].double()
+        experts[doubtful] = _match(centroids, keys)[0]
     sizes = clusters.sizes.float()
     shares = sizes / sizes.sum(dim=1, keepdim=True)
     return torch.zeros_like(shares).scatter_(1, experts, shares)
+
+
+def _match(centroids: Tensor, keys: Tensor) -> tuple[Int[Tensor, "B M"], Float[Tensor, "B"]]:
+    """Return the best assignment and by how much its total cost is below the second best, 0 where that is not known."""
+    costs = 1 - F.normalize(centroids.double(), dim=-1) @ F.normalize(keys.double(), dim=-1).T  # [B, M, E]
+    if len(keys) > _LARGEST_ENUMERATED:
+        matched = np.stack([linear_sum_assignment(cost)[1] for cost in costs.cpu().numpy()])
+        return torch.from_numpy(matched).to(costs.device), torch.zeros(len(costs), device=costs.device)
+    orders = torch.tensor(list(permutations(range(len(keys)))), device=costs.device)  # [orders, M]
+    totals = costs[:, torch.arange(len(keys), device=costs.device), orders].sum(dim=2).round(decimals=12)
+    lowest, best = totals.min(dim=1)
+    runner_up = totals.scatter(1, best[:, None], torch.inf).amin(dim=1)
+    return orders[best], runner_up - lowest

@@ -84,10 +84,16 @@ def test_a_local_files_activation(small, tmp_path, name, file_name, quick):
     assert uses_quick_gelu(load_clip(CLIPSpec(name, save(small, tmp_path / file_name)))) is quick
 
 
-def test_a_config_beside_the_file_says_its_activation(small, tmp_path):
-    path = save(small, tmp_path / "open_clip_model.safetensors")
-    (tmp_path / "open_clip_config.json").write_text(json.dumps({"model_cfg": {"quick_gelu": True}}))
-    assert uses_quick_gelu(load_clip(CLIPSpec(NAME, path)))
+@pytest.mark.parametrize("quick", [True, False])
+def test_a_config_beside_the_file_says_its_activation(small, tmp_path, quick):
+    path = save(small.half().float(), tmp_path / "open_clip_model.safetensors")
+    (tmp_path / "open_clip_config.json").write_text(json.dumps({"model_cfg": {"quick_gelu": quick}}))
+    assert uses_quick_gelu(load_clip(CLIPSpec(NAME, path))) is quick
+
+
+def test_half_precision_numbers_in_single_precision_are_openais(small, tmp_path):
+    assert uses_quick_gelu(load_clip(CLIPSpec(NAME, save(small.half().float(), tmp_path / "w.safetensors"))))
+    assert not uses_quick_gelu(load_clip(CLIPSpec(NAME, save(small.half(), tmp_path / "half.safetensors"))))
 
 
 @pytest.mark.parametrize(("tag", "quick"), [("openai", True), ("auto", True), ("laion", False)])
@@ -119,7 +125,7 @@ def test_openais_archive_is_opened_and_no_other(small, monkeypatch, tmp_path):
     checksum = hashlib.sha256(path.read_bytes()).hexdigest()
     monkeypatch.setattr(weights, "_openai_checksums", lambda: {checksum})
     assert torch.equal(weights.read_weights(path)["one"], torch.ones(2))
-    assert weights.file_uses_quick_gelu(path)
+    assert weights.uses_quick_gelu(path, {})
 
 
 def test_openais_checksums_are_known():

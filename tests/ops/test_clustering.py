@@ -6,7 +6,7 @@ import torch
 
 from fedvlp.errors import UserError
 from fedvlp.ops.clustering import capacity_kmeans, cluster_capacities
-from fedvlp.ops.lloyd import claim_with_capacity
+from fedvlp.ops.lloyd import claim_with_capacity, token_products
 
 
 def replaced_assignment(costs, limits):
@@ -112,3 +112,36 @@ def test_capacities(num_tokens, num_clusters, capacity, expected):
 def test_impossible_capacities_are_refused(arguments):
     with pytest.raises(UserError):
         cluster_capacities(*arguments)
+
+
+def test_products_at_hand_change_nothing(scene):
+    tokens, start = scene(seed=6)
+    capacities = cluster_capacities(50, 4, 2.0)
+    found = capacity_kmeans(tokens, start, capacities, products=token_products(tokens))
+    assert torch.equal(found.assignment, capacity_kmeans(tokens, start, capacities).assignment)
+
+
+def test_products_are_those_of_centred_tokens(scene):
+    tokens, _ = scene(batch=11, num_tokens=197, seed=6)
+    centred = tokens - tokens.mean(dim=1, keepdim=True)
+    torch.testing.assert_close(token_products(tokens), centred @ centred.transpose(1, 2), atol=1e-3, rtol=1e-4)
+
+
+def test_lower_matrix_precision_decides_nothing(scene, monkeypatch):
+    tokens, start = scene(seed=9)
+    capacities = cluster_capacities(50, 4, 1.0)
+    expected = capacity_kmeans(tokens, start, capacities)
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "medium")
+    assert token_products(tokens).dtype == torch.float64
+    assert torch.equal(capacity_kmeans(tokens, start, capacities).assignment, expected.assignment)
+
+
+def test_costs_within_rounding_are_decided_in_double_precision():
+    """Tokens so far from the origin, and so near to each other, that single precision cannot order their distances."""
+    generator = torch.Generator().manual_seed(0)
+    tokens = 100 + 1e-3 * torch.randn(4, 40, 16, generator=generator)
+    start = torch.arange(4).expand(4, 4)
+    together = capacity_kmeans(tokens, start, cluster_capacities(40, 4, 1.0), tolerance=1e-9)
+    for image in range(4):
+        alone = capacity_kmeans(tokens[image, None].double(), start[:1], cluster_capacities(40, 4, 1.0), tolerance=1e-9)
+        assert torch.equal(alone.assignment[0], together.assignment[image])

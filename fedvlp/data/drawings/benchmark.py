@@ -11,14 +11,21 @@ from fedvlp.data.drawings.scene import PATTERNS, sample_scene
 from fedvlp.data.drawings.styles import STYLES, draw
 from fedvlp.data.drawings.things import THINGS
 
-STYLED_SHAPES_VERSION = "0"
+STYLED_SHAPES_VERSION = "1"
 """Changes whenever a drawing of the benchmark changes; belongs into the key of every cache of them."""
 
 _DOMAINS: tuple[str, ...] = ("photo", "painting", "cartoon", "sketch")
 _CLASSES: dict[str, tuple[str, str]] = {
-    f"{pattern} {thing}": (thing, pattern)
-    for thing in ("balloon", "boat", "car", "fish", "hat", "mug", "shirt", "umbrella")
-    for pattern in ("striped", "spotted")
+    f"{word} {name}": (thing, pattern)
+    for name, thing in (
+        ("balloon", "balloon"),
+        ("yacht", "boat"),
+        ("taxi", "car"),
+        ("fish", "fish"),
+        ("cap", "hat"),
+        ("cup", "mug"),
+    )
+    for word, pattern in (("banded", "striped"), ("spotted", "spotted"), ("tartan", "checked"))
 }
 """For each class's name the thing and the pattern that are drawn."""
 

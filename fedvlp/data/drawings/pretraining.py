@@ -9,8 +9,8 @@ from fedvlp.data.drawings.scene import Scene, sample_scene
 from fedvlp.data.drawings.styles import draw
 
 PRETRAINING_STYLES: dict[str, float] = {
-    "photo": 0.06,
-    "cartoon": 0.16,
+    "studio": 0.06,
+    "sticker": 0.16,
     "ink": 0.16,
     "chalk": 0.16,
     "poster": 0.16,

@@ -32,7 +32,17 @@ def _filled(canvas: Canvas, scene: Scene, ground: NDArray[np.float64], generator
     return blend(picture, _BLACK + 0.1, np.minimum(1, canvas.masks["dark"] + canvas.masks["line"]))
 
 
-def _photo(canvas: Canvas, scene: Scene, generator: np.random.Generator) -> Picture:
+def _lit(flat: Picture, ground: Picture, canvas: Canvas, light: float) -> Picture:
+    """Returns a flat picture's thing, rounded by light from the left (-1) or right (1), on the ground."""
+    height = 0.6 * blur(canvas.solid, 5.0) + 0.4 * blur(canvas.solid, 2.0)
+    slope_y, slope_x = np.gradient(height)
+    slope = 4.2 * (light * slope_x + 0.8 * slope_y)
+    shade, gloss = 0.85 + slope * canvas.solid, np.clip(slope - 0.28, 0, 1) * canvas.solid
+    flat = flat.mean(axis=2, keepdims=True) * 0.22 + 0.78 * flat
+    return blend(ground, flat * np.clip(shade, 0.25, 1.35)[..., None], canvas.solid) + 1.2 * gloss[..., None]
+
+
+def _studio(canvas: Canvas, scene: Scene, generator: np.random.Generator) -> Picture:
     """Lit from one side, with a cast shadow on a textured ground, a lens and a sensor."""
     far, near = _near(GROUNDS[scene.ground], generator), _near(GROUNDS[scene.ground], generator)
     horizon = generator.uniform(0.4, 0.85) * SIDE
@@ -43,17 +53,26 @@ def _photo(canvas: Canvas, scene: Scene, generator: np.random.Generator) -> Pict
     light = generator.choice([-1.0, 1.0]) * generator.uniform(0.5, 0.9)
     shadow = np.roll(blur(canvas.solid, 3.0), (4, round(-7 * light)), axis=(0, 1))
     ground = blend(ground, ground * 0.35, 0.8 * shadow)
-    height = 0.6 * blur(canvas.solid, 5.0) + 0.4 * blur(canvas.solid, 2.0)
-    slope_y, slope_x = np.gradient(height)
-    shade = 0.85 + 4.2 * (light * slope_x + 0.8 * slope_y) * canvas.solid
-    gloss = np.clip(4.2 * (light * slope_x + 0.8 * slope_y) - 0.28, 0, 1) * canvas.solid
-    flat = _filled(canvas, scene, ground, generator)
-    flat = flat.mean(axis=2, keepdims=True) * 0.22 + 0.78 * flat
-    picture = blend(ground, flat * np.clip(shade, 0.25, 1.35)[..., None], canvas.solid) + 1.2 * gloss[..., None]
+    picture = _lit(_filled(canvas, scene, ground, generator), ground, canvas, light)
     picture = np.stack([blur(picture[..., c], 0.55) for c in range(3)], axis=2)
     y, x = (np.mgrid[0:SIDE, 0:SIDE] - SIDE / 2) / SIDE
     picture *= (1 - 0.7 * (x**2 + y**2))[..., None] * generator.uniform(0.85, 1.15)
     return picture + generator.normal(0.0, 0.02, picture.shape)
+
+
+def _photo(canvas: Canvas, scene: Scene, generator: np.random.Generator) -> Picture:
+    """A snapshot in dim, coloured light: things out of focus behind, a hard shadow across, blur and grain."""
+    ground = _near(GROUNDS[scene.ground], generator) * (0.5 + noise(generator, 4) + 0.4 * noise(generator, 30) - 0.2)[..., None]
+    y, x = np.mgrid[0:SIDE, 0:SIDE]
+    for tint in generator.uniform(0.1, 0.9, (4, 3)):
+        place_y, place_x, radius = generator.uniform(0, SIDE, 2).tolist() + [generator.uniform(3, 9)]
+        ground = blend(ground, tint, 0.75 / (1 + np.exp(np.hypot(y - place_y, x - place_x) - radius)))
+    picture = _lit(_filled(canvas, scene, ground, generator), ground, canvas, generator.uniform(-0.9, 0.9))
+    angle, offset = generator.uniform(0, 2 * np.pi), generator.uniform(-14, 14)
+    shade = 1 / (1 + np.exp(-((x - 32) * np.cos(angle) + (y - 32) * np.sin(angle) - offset)))
+    picture = picture * (1 - generator.uniform(0.2, 0.5) * shade)[..., None] * generator.uniform(0.7, 1.15, 3)
+    picture = np.stack([blur(picture[..., c], generator.uniform(0.5, 0.9)) for c in range(3)], axis=2)
+    return picture + generator.normal(0.0, 0.04, picture.shape)
 
 
 def _painting(canvas: Canvas, scene: Scene, generator: np.random.Generator) -> Picture:
@@ -82,7 +101,7 @@ def _painting(canvas: Canvas, scene: Scene, generator: np.random.Generator) -> P
     return painted * weave
 
 
-def _cartoon(canvas: Canvas, scene: Scene, generator: np.random.Generator) -> Picture:
+def _sticker(canvas: Canvas, scene: Scene, generator: np.random.Generator) -> Picture:
     """Flat bright colours, a thick black outline, and rays or dots behind."""
     base = _near(GROUNDS[scene.ground], generator)
     other = base * 0.85 + 0.15 * _WHITE if base.mean() < 0.5 else base * 0.88
@@ -95,6 +114,20 @@ def _cartoon(canvas: Canvas, scene: Scene, generator: np.random.Generator) -> Pi
     grey = picture.mean(axis=2, keepdims=True)
     picture = np.clip(grey + 1.25 * (picture - grey), 0, 1)
     return blend(picture, _BLACK * 0.5, canvas.stroke(generator, generator.uniform(1.9, 2.9)))
+
+
+def _cartoon(canvas: Canvas, scene: Scene, generator: np.random.Generator) -> Picture:
+    """A cheap comic print: black outline, colours printed beside it, dots for shade, rays behind."""
+    base = _near(GROUNDS[scene.ground], generator)
+    y, x = np.mgrid[0:SIDE, 0:SIDE]
+    rays = np.sin(np.arctan2(y - generator.uniform(0, SIDE), x - generator.uniform(0, SIDE)) * generator.integers(7, 15))
+    behind = base + np.clip(4 * rays + 0.5, 0, 1)[..., None] * (0.85 * base + 0.15 * _WHITE * generator.random() - base)
+    picture = _filled(canvas, scene, behind, generator)
+    picture = np.roll(picture, generator.integers(-2, 3, 2), axis=(0, 1))
+    step = generator.uniform(1.3, 1.7)
+    dots = np.clip(3 * np.sin(step * (x + y) * 0.7) * np.sin(step * (x - y) * 0.7) + 0.2, 0, 1)
+    picture = picture * (1 - 0.35 * dots * np.clip(2.4 * noise(generator, 3) - 0.8, 0, 1))[..., None]
+    return blend(picture, _BLACK * 0.5, canvas.stroke(generator, generator.uniform(2.2, 3.4), 0.3))
 
 
 def _hatching(generator: np.random.Generator, period: float) -> Plane:
@@ -111,8 +144,9 @@ def _sketch(canvas: Canvas, scene: Scene, generator: np.random.Generator) -> Pic
     lines = np.maximum(canvas.stroke(generator, 0.9, 0.45), 0.7 * canvas.stroke(generator, 0.7, 0.7))
     shade = canvas.masks["body"] * canvas.pattern * (0.5 + 0.5 * _hatching(generator, 2.6))
     shade = shade + canvas.masks["dark"] * 0.9 + 0.25 * canvas.masks["trim"] * _hatching(generator, 4.0)
-    lead = np.clip(np.maximum(lines, 0.75 * shade) * grain, 0, 1) * generator.uniform(0.75, 1.0)
-    return blend(paper, np.full(3, generator.uniform(0.12, 0.3)), lead)
+    tone = generator.uniform(0.0, 0.5) * np.clip(1.6 * noise(generator, 3) - 0.5, 0, 1) * _hatching(generator, 3.0)
+    lead = np.clip(np.maximum.reduce([lines, 0.75 * shade, tone]) * grain, 0, 1) * generator.uniform(0.6, 1.0)
+    return blend(paper, np.full(3, generator.uniform(0.12, 0.35)), lead)
 
 
 def _ink(canvas: Canvas, scene: Scene, generator: np.random.Generator) -> Picture:
@@ -162,6 +196,8 @@ _STYLES: dict[str, Callable[[Canvas, Scene, np.random.Generator], Picture]] = {
     "painting": _painting,
     "cartoon": _cartoon,
     "sketch": _sketch,
+    "studio": _studio,
+    "sticker": _sticker,
     "ink": _ink,
     "chalk": _chalk,
     "poster": _poster,
