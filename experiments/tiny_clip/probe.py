@@ -1,4 +1,4 @@
-"""Measures the tiny CLIP on StyledShapes: zero-shot, a linear probe and a learned prompt, each style held out in turn."""
+"""Measures the tiny CLIP on StyledShapes, each style held out in turn: zero-shot, PromptFL and linear probes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int, UInt8
+from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from open_clip import CLIP
 from open_clip.constants import OPENAI_DATASET_MEAN, OPENAI_DATASET_STD
@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from fedvlp.clip.bundled import bundled_config, bundled_state_dict
-from fedvlp.data.drawings import styled_shapes
+from fedvlp.data.drawings import StyledShapesImages, styled_shapes
 
 Features = dict[str, tuple[Float[Tensor, "B d"], Int[Tensor, "B"]]]
 """Image features and labels by style."""
@@ -37,7 +37,8 @@ def encode_images(model: CLIP, images: NDArray[np.uint8]) -> Float[Tensor, "B d"
     pixels = torch.from_numpy(images).permute(0, 3, 1, 2).float() / 255
     mean, deviation = (torch.tensor(value).view(3, 1, 1) for value in (OPENAI_DATASET_MEAN, OPENAI_DATASET_STD))
     with torch.no_grad():
-        return torch.cat([model.encode_image(part, normalize=True) for part in ((pixels - mean) / deviation).split(256)])
+        parts = torch.split((pixels - mean) / deviation, 256)
+        return torch.cat([model.encode_image(part, normalize=True) for part in parts])
 
 
 def zero_shot(model: CLIP, class_names: Sequence[str], template: str) -> Float[Tensor, "C d"]:
@@ -91,11 +92,11 @@ def local_prompt(
     prompt = prompt.clone().requires_grad_()
     optimizer = torch.optim.AdamW([prompt], lr=rate)
     features, labels = data
-    for rows in torch.randperm(len(labels), generator=generator).split(32):
+    for rows in torch.split(torch.randperm(len(labels), generator=generator), 32):
         logits = encoder.model.logit_scale.exp() * features[rows] @ encoder(prompt).T
         loss = functional.cross_entropy(logits, labels[rows])
         optimizer.zero_grad()
-        loss.backward()
+        torch.autograd.backward(loss)
         optimizer.step()
     return prompt.detach()
 
@@ -120,7 +121,7 @@ def linear_probe(sources: Features, classes: int) -> torch.nn.Linear:
     optimizer = torch.optim.AdamW(head.parameters(), lr=0.05, weight_decay=0.01)
     for _ in range(300):
         optimizer.zero_grad()
-        functional.cross_entropy(20 * head(features), labels).backward()
+        torch.autograd.backward(functional.cross_entropy(20 * head(features), labels))
         optimizer.step()
     return head
 
@@ -130,21 +131,35 @@ def accuracy(scores: Float[Tensor, "B C"], labels: Int[Tensor, "B"]) -> float:
     return 100 * (scores.argmax(dim=1) == labels).float().mean().item()
 
 
-def measure(model: CLIP, domains: Features, class_names: Sequence[str], options: argparse.Namespace) -> list[str]:
+def encoded(model: CLIP, shapes: StyledShapesImages) -> Features:
+    """Returns the image features and labels of all styles."""
+    return {
+        style: (encode_images(model, images), torch.from_numpy(labels))
+        for style, (images, labels) in shapes.domains.items()
+    }
+
+
+def measure(model: CLIP, shapes: StyledShapesImages, extra: Features, options: argparse.Namespace) -> list[str]:
     """Returns a Markdown table: a row per held-out style, and the means, in percent."""
-    plain = zero_shot(model, class_names, "a photo of a {}.")
-    encoder = Prompted.of(model, class_names)
+    domains = encoded(model, shapes)
+    plain = zero_shot(model, shapes.class_names, "a photo of a {}.")
+    encoder = Prompted.of(model, shapes.class_names)
     rows = []
     for held_out, (features, labels) in domains.items():
         sources = {style: data for style, data in domains.items() if style != held_out}
-        head = linear_probe(sources, len(class_names))
         prompts = [prompt_fl(encoder, sources, options.rounds, options.rate, seed) for seed in range(options.seeds)]
-        learned = [accuracy(features @ encoder(prompt).T, labels) for prompt in prompts]
-        rows.append([accuracy(features @ plain.T, labels), *learned, accuracy(head(features), labels)])
+        scores = [features @ plain.T, *(features @ encoder(prompt).T for prompt in prompts)]
+        others = {style: data for style, data in extra.items() if style != held_out}
+        heads = [linear_probe(data, len(plain)) for data in (others, {held_out: extra[held_out]})]
+        rows.append([accuracy(score, labels) for score in (*scores, *(head(features) for head in heads))])
     rows.append(np.mean(rows, axis=0).tolist())
-    lines = ["| held-out style | zero-shot | PromptFL | linear probe |", "|---|---|---|---|"]
-    for style, (base, *learned, probe) in zip([*domains, "mean"], rows, strict=True):
-        lines.append(f"| {style} | {base:.1f} | {np.mean(learned):.1f} ± {np.std(learned):.1f} | {probe:.1f} |")
+    lines = [
+        "| held-out style | zero-shot | PromptFL | probe of other styles | probe of this style |",
+        "|---|---|---|---|---|",
+    ]
+    for style, (base, *learned, other, own) in zip([*domains, "mean"], rows, strict=True):
+        deviation = np.std(learned)
+        lines.append(f"| {style} | {base:.1f} | {np.mean(learned):.1f} ± {deviation:.1f} | {other:.1f} | {own:.1f} |")
     return lines
 
 
@@ -154,13 +169,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15, help="rounds of PromptFL, of one epoch each")
     parser.add_argument("--rate", type=float, default=3e-3, help="learning rate of AdamW")
     parser.add_argument("--seeds", type=int, default=3, help="number of seeds of PromptFL")
+    parser.add_argument("--probe_images", type=int, default=60, help="images per class and style of the linear probes")
     options = parser.parse_args()
-    model, shapes = load(), styled_shapes()
-    domains = {
-        style: (encode_images(model, images), torch.from_numpy(labels))
-        for style, (images, labels) in shapes.domains.items()
-    }
-    sys.stdout.write("\n".join([*measure(model, domains, shapes.class_names, options), ""]))
+    model = load()
+    extra = encoded(model, styled_shapes(seed=1, images_per_class=options.probe_images))
+    sys.stdout.write("\n".join([*measure(model, styled_shapes(), extra, options), ""]))
 
 
 if __name__ == "__main__":

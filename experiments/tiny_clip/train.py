@@ -82,7 +82,8 @@ def augment(images: UInt8[Tensor, "B 3 64 64"], generator: torch.Generator) -> F
     pixels = (pixels - 0.5) * (0.75 + 0.4 * scale) + 0.5 + 0.2 * (offset - 0.5)
     pixels = pixels + 0.03 * torch.randn(pixels.shape, generator=generator)
     mean, deviation = (torch.tensor(value).view(3, 1, 1) for value in (OPENAI_DATASET_MEAN, OPENAI_DATASET_STD))
-    return (pixels - mean) / deviation
+    normalised: Tensor = (pixels - mean) / deviation
+    return normalised
 
 
 def encode_text(model: CLIP, tokens: Int[Tensor, "texts length"]) -> Float[Tensor, "texts d"]:
@@ -91,7 +92,8 @@ def encode_text(model: CLIP, tokens: Int[Tensor, "texts length"]) -> Float[Tenso
     hidden = model.token_embedding(tokens) + model.positional_embedding[:length]
     hidden = model.ln_final(model.transformer(hidden, attn_mask=model.attn_mask[:length, :length]))
     ends = hidden[torch.arange(len(tokens)), tokens.argmax(dim=1)]
-    return functional.normalize(ends @ model.text_projection, dim=1)
+    features: Tensor = functional.normalize(ends @ model.text_projection, dim=1)
+    return features
 
 
 def contrastive_loss(logits: Float[Tensor, "B texts"], positive: Bool[Tensor, "B texts"]) -> Float[Tensor, ""]:
@@ -131,7 +133,7 @@ def step_loss(
 
 
 def make_optimizers(model: CLIP, heads: nn.ModuleList, rate: float) -> list[torch.optim.Optimizer]:
-    """Returns Muon for the matrices of the transformers, which learns shapes in far fewer steps, and AdamW for the rest."""
+    """Returns Muon for the transformers' matrices, which learns shapes in far fewer steps, and AdamW for the rest."""
     matrices = {name: p for name, p in model.named_parameters() if p.ndim == 2 and "resblocks" in name}
     rest = [p for name, p in model.named_parameters() if name not in matrices]
     return [
@@ -150,14 +152,15 @@ def train(model: CLIP, corpus: Corpus, epochs: int, batch_size: int, rate: float
     schedules = [cycle(optimizer, optimizer.param_groups[0]["lr"]) for optimizer in optimizers]
     for _ in range(epochs):
         order, losses = torch.randperm(len(corpus.images), generator=generator), []
-        for rows in order[: steps * batch_size].split(batch_size):
+        for rows in order[: steps * batch_size].view(steps, batch_size):
             loss = step_loss(model, heads, corpus, rows, generator)
             for optimizer in optimizers:
                 optimizer.zero_grad()
-            loss.backward()
+            torch.autograd.backward(loss)
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            for stepper in (*optimizers, *schedules):
-                stepper.step()
+            for optimizer, schedule in zip(optimizers, schedules, strict=True):
+                optimizer.step()
+                schedule.step()
             with torch.no_grad():
                 model.logit_scale.clamp_(0.0, float(np.log(100)))
             losses.append(loss.item())

@@ -79,16 +79,16 @@ def _pattern(name: str, u: Plane, v: Plane, generator: np.random.Generator) -> P
     across, along = u * np.cos(angle) + v * np.sin(angle), v * np.cos(angle) - u * np.sin(angle)
     across, along = across + generator.uniform(0, 1), along + generator.uniform(0, 1)
     if name == "striped":
-        return np.clip(0.5 + 2.0 * np.sin(2 * np.pi * across / generator.uniform(0.42, 0.54)), 0, 1)
+        return np.asarray(np.clip(0.5 + 2.0 * np.sin(2 * np.pi * across / generator.uniform(0.42, 0.54)), 0, 1))
     if name == "spotted":
         period = generator.uniform(0.48, 0.58)
         row = np.floor(along / (0.87 * period))
         x = np.mod(across / period + 0.5 * np.mod(row, 2), 1) - 0.5
         y = (np.mod(along / (0.87 * period), 1) - 0.5) * 0.87
-        return np.clip(0.5 + 6.0 * (generator.uniform(0.27, 0.33) - np.hypot(x, y)), 0, 1)
+        return np.asarray(np.clip(0.5 + 6.0 * (generator.uniform(0.27, 0.33) - np.hypot(x, y)), 0, 1))
     if name == "checked":
         step = 2 * np.pi / generator.uniform(0.62, 0.76)
-        return np.clip(0.5 + 3.0 * np.sin(step * across) * np.sin(step * along), 0, 1)
+        return np.asarray(np.clip(0.5 + 3.0 * np.sin(step * across) * np.sin(step * along), 0, 1))
     return np.zeros_like(u)
 
 
@@ -99,9 +99,7 @@ def place(scene: Scene, generator: np.random.Generator) -> Canvas:
     centre = SIDE / 2 + generator.uniform(-1.0, 1.0, 2) * 0.6 * (30.0 - half)
     mirror = np.array([generator.choice([-1.0, 1.0]), 1.0])
     turn = half * np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
-    parts = tuple(
-        Part(part.role, (part.points * mirror) @ turn.T + centre) for part in THINGS[scene.thing](generator)
-    )
+    parts = tuple(Part(part.role, (part.points * mirror) @ turn.T + centre) for part in THINGS[scene.thing](generator))
     masks = _covered(parts)
     y, x = np.mgrid[0:SIDE, 0:SIDE] + 0.5
     u, v = np.einsum("ij,jyx->iyx", np.linalg.inv(turn), np.stack([x - centre[0], y - centre[1]]))

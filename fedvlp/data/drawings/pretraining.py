@@ -17,7 +17,7 @@ PRETRAINING_STYLES: dict[str, float] = {
     "watercolour": 0.16,
     "neon": 0.14,
 }
-"""The styles that pretraining shows, with their shares; it never shows a painting or a sketch."""
+"""The styles that pretraining shows, with their shares; it shows none of the benchmark's own styles."""
 
 
 def pretraining_drawing(seed: int, index: int) -> tuple[NDArray[np.uint8], Scene]:

@@ -13,10 +13,11 @@ from fedvlp.data.drawings.scene import COLOURS, GROUNDS, Colour, Scene
 
 _WHITE = np.array([0.98, 0.97, 0.94])
 _BLACK = np.array([0.08, 0.07, 0.09])
+_BOARDS = ((0.14, 0.24, 0.19), (0.13, 0.14, 0.16), (0.15, 0.2, 0.3))
 
 
 def _near(value: tuple[float, float, float], generator: np.random.Generator, spread: float = 0.04) -> Colour:
-    return np.clip(np.asarray(value) + generator.normal(0.0, spread, 3), 0.02, 0.98)
+    return np.asarray(np.clip(np.asarray(value) + generator.normal(0.0, spread, 3), 0.02, 0.98))
 
 
 def _filled(canvas: Canvas, scene: Scene, ground: NDArray[np.float64], generator: np.random.Generator) -> Picture:
@@ -39,7 +40,8 @@ def _lit(flat: Picture, ground: Picture, canvas: Canvas, light: float) -> Pictur
     slope = 4.2 * (light * slope_x + 0.8 * slope_y)
     shade, gloss = 0.85 + slope * canvas.solid, np.clip(slope - 0.28, 0, 1) * canvas.solid
     flat = flat.mean(axis=2, keepdims=True) * 0.22 + 0.78 * flat
-    return blend(ground, flat * np.clip(shade, 0.25, 1.35)[..., None], canvas.solid) + 1.2 * gloss[..., None]
+    lit: Picture = blend(ground, flat * np.clip(shade, 0.25, 1.35)[..., None], canvas.solid)
+    return lit + 1.2 * np.asarray(gloss)[..., None]
 
 
 def _studio(canvas: Canvas, scene: Scene, generator: np.random.Generator) -> Picture:
@@ -48,7 +50,7 @@ def _studio(canvas: Canvas, scene: Scene, generator: np.random.Generator) -> Pic
     horizon = generator.uniform(0.4, 0.85) * SIDE
     rows = 1 / (1 + np.exp((horizon - np.arange(SIDE)) / 1.5))
     ground = far + rows[:, None, None] * (0.78 * near - far)
-    texture = sum(noise(generator, cells) / 3 for cells in (5, 13, 40)) - 0.5
+    texture = np.asarray(sum(noise(generator, cells) / 3 for cells in (5, 13, 40))) - 0.5
     ground = ground * (1 + generator.uniform(0.3, 0.8) * texture[..., None])
     light = generator.choice([-1.0, 1.0]) * generator.uniform(0.5, 0.9)
     shadow = np.roll(blur(canvas.solid, 3.0), (4, round(-7 * light)), axis=(0, 1))
@@ -62,11 +64,12 @@ def _studio(canvas: Canvas, scene: Scene, generator: np.random.Generator) -> Pic
 
 def _photo(canvas: Canvas, scene: Scene, generator: np.random.Generator) -> Picture:
     """A snapshot in dim, coloured light: things out of focus behind, a hard shadow across, blur and grain."""
-    ground = _near(GROUNDS[scene.ground], generator) * (0.5 + noise(generator, 4) + 0.4 * noise(generator, 30) - 0.2)[..., None]
+    ground = _near(GROUNDS[scene.ground], generator)
+    ground = ground * (0.5 + noise(generator, 4) + 0.4 * noise(generator, 30) - 0.2)[..., None]
     y, x = np.mgrid[0:SIDE, 0:SIDE]
-    for tint in generator.uniform(0.1, 0.9, (4, 3)):
-        place_y, place_x, radius = generator.uniform(0, SIDE, 2).tolist() + [generator.uniform(3, 9)]
-        ground = blend(ground, tint, 0.75 / (1 + np.exp(np.hypot(y - place_y, x - place_x) - radius)))
+    for tint in np.asarray(generator.uniform(0.1, 0.9, (4, 3))):
+        distance = np.hypot(y - generator.uniform(0, SIDE), x - generator.uniform(0, SIDE))
+        ground = blend(ground, tint, 0.75 / (1 + np.exp(distance - generator.uniform(3, 9))))
     picture = _lit(_filled(canvas, scene, ground, generator), ground, canvas, generator.uniform(-0.9, 0.9))
     angle, offset = generator.uniform(0, 2 * np.pi), generator.uniform(-14, 14)
     shade = 1 / (1 + np.exp(-((x - 32) * np.cos(angle) + (y - 32) * np.sin(angle) - offset)))
@@ -82,7 +85,8 @@ def _painting(canvas: Canvas, scene: Scene, generator: np.random.Generator) -> P
     warm = _near((0.85, 0.68, 0.4), generator)
     model = model * (0.75 + 0.35 * noise(generator, 3)[..., None]) * 0.85 + 0.15 * warm
     turn = np.pi * (generator.random() + 1.2 * noise(generator, 3))
-    image = Image.fromarray((np.clip(model.mean(axis=(0, 1)), 0, 1) * 255).astype(np.uint8)[None, None].repeat(128, 0).repeat(128, 1))
+    red, green, blue = (int(value) for value in np.clip(model.mean(axis=(0, 1)), 0, 1) * 255)
+    image = Image.new("RGB", (2 * SIDE, 2 * SIDE), (red, green, blue))
     brush = ImageDraw.Draw(image)
     inside = np.argwhere(canvas.solid > 0.5)
     for spots, length, width in (
@@ -120,8 +124,9 @@ def _cartoon(canvas: Canvas, scene: Scene, generator: np.random.Generator) -> Pi
     """A cheap comic print: black outline, colours printed beside it, dots for shade, rays behind."""
     base = _near(GROUNDS[scene.ground], generator)
     y, x = np.mgrid[0:SIDE, 0:SIDE]
-    rays = np.sin(np.arctan2(y - generator.uniform(0, SIDE), x - generator.uniform(0, SIDE)) * generator.integers(7, 15))
-    behind = base + np.clip(4 * rays + 0.5, 0, 1)[..., None] * (0.85 * base + 0.15 * _WHITE * generator.random() - base)
+    angle = np.arctan2(y - generator.uniform(0, SIDE), x - generator.uniform(0, SIDE))
+    rays = np.clip(4 * np.sin(angle * generator.integers(7, 15)) + 0.5, 0, 1)
+    behind = blend(np.broadcast_to(base, (SIDE, SIDE, 3)), 0.85 * base + 0.15 * _WHITE * generator.random(), rays)
     picture = _filled(canvas, scene, behind, generator)
     picture = np.roll(picture, generator.integers(-2, 3, 2), axis=(0, 1))
     step = generator.uniform(1.3, 1.7)
@@ -134,7 +139,7 @@ def _hatching(generator: np.random.Generator, period: float) -> Plane:
     y, x = np.mgrid[0:SIDE, 0:SIDE]
     angle = generator.uniform(0.5, 1.0)
     phase = (x * np.cos(angle) + y * np.sin(angle)) * 2 * np.pi / period + 2.5 * noise(generator, 5)
-    return np.clip(0.5 + 0.9 * np.sin(phase), 0, 1)
+    return np.asarray(np.clip(0.5 + 0.9 * np.sin(phase), 0, 1))
 
 
 def _sketch(canvas: Canvas, scene: Scene, generator: np.random.Generator) -> Picture:
@@ -158,7 +163,7 @@ def _ink(canvas: Canvas, scene: Scene, generator: np.random.Generator) -> Pictur
 
 def _chalk(canvas: Canvas, scene: Scene, generator: np.random.Generator) -> Picture:
     """White chalk on a dark board."""
-    board = _near([(0.14, 0.24, 0.19), (0.13, 0.14, 0.16), (0.15, 0.2, 0.3)][int(generator.integers(3))], generator, 0.02)
+    board = _near(_BOARDS[int(generator.integers(len(_BOARDS)))], generator, 0.02)
     dust = board * (0.85 + 0.45 * noise(generator, 6)[..., None])
     grain = np.clip(1.6 * generator.random((SIDE, SIDE)), 0.25, 1)
     fill = 0.75 * canvas.masks["body"] * canvas.pattern + 0.4 * canvas.masks["trim"] + 0.15 * canvas.masks["body"]

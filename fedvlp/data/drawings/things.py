@@ -16,7 +16,7 @@ class Part:
     """One piece of a thing.
 
     Args:
-        role: ``body`` (carries colour and pattern), ``trim`` (second colour), ``dark`` (details) or ``line`` (open stroke).
+        role: ``body`` (carries colour and pattern), ``trim`` (other colour), ``dark`` (details) or ``line`` (a stroke).
         points: Corners of shape ``[n, 2]``, x to the right and y down, in about -1 to 1.
     """
 
@@ -102,19 +102,21 @@ def _car(g: np.random.Generator) -> list[Part]:
 
 def _fish(g: np.random.Generator) -> list[Part]:
     tall = g.uniform(0.5, 0.62)
+    back = [(-1, 0.02), (-0.6, -tall * 0.8), (-0.1, -tall), (0.4, -tall * 0.5), (0.66, 0)]
     return [
         Part("trim", _polygon((0.45, 0), (1.0, -0.5), (0.88, 0), (1.0, 0.5))),
         Part("trim", _polygon((-0.3, -tall * 0.8), (0.05, -tall - 0.28), (0.3, -tall * 0.7))),
-        Part("body", _smooth((-1, 0.02), (-0.6, -tall * 0.8), (-0.1, -tall), (0.4, -tall * 0.5), (0.66, 0), (0.4, tall * 0.5), (-0.1, tall), (-0.6, tall * 0.8))),
+        Part("body", _smooth(*back, (0.4, tall * 0.5), (-0.1, tall), (-0.6, tall * 0.8))),
         Part("dark", _ellipse(-0.66, -0.12, 0.09, 0.09)),
     ]
 
 
 def _hat(g: np.random.Generator) -> list[Part]:
     top, width = g.uniform(-0.85, -0.6), g.uniform(0.46, 0.58)
+    left = [(-width, 0.48), (-width * 0.95, top * 0.6), (-width * 0.7, top), (0, top + 0.1)]
     return [
         Part("trim", _ellipse(0, 0.5, 1.0, 0.24)),
-        Part("body", _smooth((-width, 0.48), (-width * 0.95, top * 0.6), (-width * 0.7, top), (0, top + 0.1), (width * 0.7, top), (width * 0.95, top * 0.6), (width, 0.48), (0, 0.6))),
+        Part("body", _smooth(*left, (width * 0.7, top), (width * 0.95, top * 0.6), (width, 0.48), (0, 0.6))),
         Part("dark", _polygon((-width, 0.22), (width, 0.22), (width + 0.02, 0.42), (-width - 0.02, 0.42))),
     ]
 

@@ -1,0 +1,1 @@
+"""The bundled tiny CLIP: how it was trained, and what StyledShapes measures of it."""
