@@ -40,7 +40,7 @@ class TextCase:
         self._one_by_one = one_by_one
 
     def __call__(self) -> tuple[Tensor, Tensor]:
-        """Return features and the prompts' gradients."""
+        """Returns features and the prompts' gradients."""
         prompts = self._prompts.clone().requires_grad_()
         features = []
         for part in range(len(prompts)) if self._one_by_one else [slice(None)]:
@@ -70,7 +70,7 @@ class RoutingCase:
         self._batched = batched
 
     def __call__(self) -> tuple[Tensor, Tensor]:
-        """Return the routing weights for training and for evaluation."""
+        """Returns the routing weights for training and for evaluation."""
         if self._batched:
             products = token_products(self._tokens)
             training, evaluation = (
@@ -80,14 +80,14 @@ class RoutingCase:
         return self._route_one_by_one(1.0), self._route_one_by_one(2.0)
 
     def _route_one_by_one(self, capacity: float) -> Tensor:
-        """Return the routing weights of all images for one capacity."""
+        """Returns the routing weights of all images for one capacity."""
         capacities = cluster_capacities(197, 4, capacity)
         images = zip(self._tokens, self._start, strict=True)
         return torch.stack([sequential_routing(tokens, start, capacities, self._keys) for tokens, start in images])
 
 
 def smooth_tokens(num_images: int, num_waves: int = 12) -> Tensor:
-    """Return made-up tokens [B, 197, 768]: directions, each weighted by a wave over the 14 x 14 patches, and noise.
+    """Returns made-up tokens [B, 197, 768]: directions, each weighted by a wave over the 14 x 14 patches, and noise.
 
     Args:
         num_images: B.

@@ -34,12 +34,12 @@ class Measurement:
         return statistics.median(self.seconds)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
+        """Returns plain values."""
         return asdict(self)
 
 
 def measure(function: Callable[[], object], repeats: int, warm_up: bool) -> Measurement:
-    """Return the wall-clock seconds of each repeat and the peak memory of them all.
+    """Returns the wall-clock seconds of each repeat and the peak memory of them all.
 
     The peak is the operating system's high-water mark of the process, set back before the first repeat where Linux lets
     us, so call this once in a process.
@@ -62,7 +62,7 @@ def measure(function: Callable[[], object], repeats: int, warm_up: bool) -> Meas
 
 
 def describe_machine() -> str:
-    """Return processor, threads and versions in a line."""
+    """Returns processor, threads and versions in a line."""
     processor = platform.processor() or platform.machine()
     information = Path("/proc/cpuinfo")
     if information.is_file():
@@ -76,7 +76,7 @@ def describe_machine() -> str:
 
 
 def _resident_megabytes() -> float:
-    """Return the resident memory of this process."""
+    """Returns the resident memory of this process."""
     status = Path("/proc/self/statm")
     if status.is_file():
         return int(status.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
@@ -91,7 +91,7 @@ def _reset_peak() -> None:
 
 
 def _peak_megabytes() -> float:
-    """Return the high-water mark of this process's resident memory."""
+    """Returns the high-water mark of this process's resident memory."""
     status = Path("/proc/self/status")
     if status.is_file():
         marks = [line for line in status.read_text().splitlines() if line.startswith("VmHWM")]

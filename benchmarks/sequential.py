@@ -9,7 +9,7 @@ from torch.nn.functional import normalize
 
 
 def sequential_routing(tokens: Tensor, start: Tensor, capacities: list[int], keys: Tensor) -> Tensor:
-    """Return the routing weights of one image, with a Python loop over its tokens in each iteration.
+    """Returns the routing weights of one image, with a Python loop over its tokens in each iteration.
 
     Args:
         tokens: The image's tokens [P, W].
@@ -41,7 +41,7 @@ def sequential_routing(tokens: Tensor, start: Tensor, capacities: list[int], key
 
 
 def _fill(costs: Tensor, limits: Tensor) -> tuple[Tensor, Tensor]:
-    """Return assignment and sizes: tokens come cheapest first, and take their cheapest cluster while it has room."""
+    """Returns assignment and sizes: tokens come cheapest first, and take their cheapest cluster while it has room."""
     lowest, claimed = costs.min(dim=1)
     order = lowest.argsort(stable=True)
     assignment = torch.full((len(costs),), -1)

@@ -64,7 +64,7 @@ run."""
 
 
 def main() -> None:
-    """Run every comparison and write one table."""
+    """Runs every comparison and write one table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.text_encoder", description=__doc__)
     parser.add_argument("--output", type=Path, help="also write the table to this Markdown file")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="threads of each side")
@@ -87,7 +87,7 @@ def main() -> None:
 
 
 def _compare(index: int, title: str, sides: list[Side], threads: int) -> list[str]:
-    """Return a Markdown table of one comparison; the first side is what the others are measured against."""
+    """Returns a Markdown table of one comparison; the first side is what the others are measured against."""
     lines = [f"## {title}", "", "| | seconds | least to greatest | repeats | times faster | memory, MB | differs by |"]
     lines.append("|---|---:|---:|---:|---:|---:|---:|")
     with tempfile.TemporaryDirectory() as folder:
@@ -109,7 +109,7 @@ def _compare(index: int, title: str, sides: list[Side], threads: int) -> list[st
 
 
 def _run_side(side: Side, folder: Path) -> None:
-    """Measure one side in this process and leave what was found in the folder."""
+    """Measures one side in this process and leave what was found in the folder."""
     function, results = side.make(), []
     measurement = measure(lambda: results.append(function()), side.repeats, side.warm_up)
     torch.save(results[-1], folder / f"{side.label}.pt")
@@ -117,13 +117,13 @@ def _run_side(side: Side, folder: Path) -> None:
 
 
 def _read(folder: Path, label: str) -> tuple[Measurement, Result]:
-    """Return what a side left in the folder."""
+    """Returns what a side left in the folder."""
     values = json.loads((folder / f"{label}.json").read_text(encoding="utf-8"))
     return Measurement(**values), torch.load(folder / f"{label}.pt", weights_only=True)
 
 
 def _difference(found: Tensor, expected: Tensor) -> float:
-    """Return the largest difference, relative to the largest value expected."""
+    """Returns the largest difference, relative to the largest value expected."""
     return float((found - expected).abs().max() / expected.abs().max())
 
 

@@ -94,13 +94,13 @@ def _run_cli(**options: Any) -> None:
 
 def _with_trained_config(arguments: list[str], scratch: Path) -> list[str]:
     """Lets ``predict`` go without a config: a trained file says itself which method and classes it is for."""
-    options = dict(pairwise(arguments)) | dict(
-        argument.split("=", 1) for argument in arguments if "=" in argument
-    )
+    options = dict(pairwise(arguments)) | dict(argument.split("=", 1) for argument in arguments if "=" in argument)
     path = options.get("--ckpt_path")
     asks = {"--config", "-c", "--model", "--help", "-h"} & options.keys() or {"--help", "-h"} & set(arguments)
     if arguments[0] != "predict" or path is None or asks:
         return arguments
+    if path == "last":
+        raise UserError("predict takes no `last`. Pass the run's folder or its prompts.safetensors to --ckpt_path.")
     where = Path(path)
     where = where / "prompts.safetensors" if where.is_dir() else where
     header = read_tensors(where)[1]

@@ -42,6 +42,7 @@ class Federation:
         devices: How many devices, or which. Several devices train different clients at the same time.
         strategy: Lightning's name of the strategy that starts several processes, such as ``ddp``.
         precision: Of the frozen towers' arithmetic; prompts, optimizers and averages stay in float32.
+        num_threads: CPU threads of PyTorch; its own choice if not given. A tiny model is fastest with 1.
         logger: One or more Lightning loggers, such as ``WandbLogger``; none by default. A logger that fails is left
             out for the rest of the run and never stops it.
         callbacks: Lightning or fedvlp callbacks, besides the default ones.
@@ -64,6 +65,7 @@ class Federation:
         devices: int | str | list[int] = "auto",
         strategy: str = "auto",
         precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true",
+        num_threads: int | None = None,
         logger: Logger | list[Logger] | None = None,
         callbacks: Callback | list[Callback] | None = None,
         default_root_dir: str = "runs",
@@ -72,14 +74,15 @@ class Federation:
         default_callbacks: bool = True,
     ) -> None:
         counts = {"local_epochs": local_epochs, "evaluate_every": evaluate_every, "local_steps": local_steps}
-        for option, value in {**counts, "cohort_size": cohort_size, "patience": patience}.items():
+        counts |= {"cohort_size": cohort_size, "patience": patience, "num_threads": num_threads}
+        for option, value in counts.items():
             if value is not None and value < 1:
                 raise UserError(f"Expected {option} of at least 1, got {value}.")
         if rounds < 0:
             raise UserError(f"Expected rounds of at least 0, got {rounds}.")
         self.rounds, self.local_epochs, self.local_steps = rounds, local_epochs, local_steps
         self.cohort_size, self.evaluate_every, self.patience = cohort_size, evaluate_every, patience
-        self.seed, self.precision, self.name = seed, precision, name
+        self.seed, self.precision, self.num_threads, self.name = seed, precision, num_threads, name
         self.default_root_dir, self.enable_progress_bar = Path(default_root_dir), enable_progress_bar
         own = list(callbacks) if isinstance(callbacks, list) else [callbacks] if callbacks else []
         self.fabric = L.Fabric(
@@ -218,9 +221,7 @@ class Federation:
         Returns:
             The file written.
         """
-        self.fabric.launch()
-        self.module = model
-        self.fabric.to_device(model)
+        self._launch(model)
         if ckpt_path is not None:
             deployed, personal = load_trained(self._where(ckpt_path), model)
             if personal:
@@ -257,11 +258,18 @@ class Federation:
         scores = evaluate(module, self.data, self.fabric, deployed, personal) if self.is_global_zero else {}
         return self.fabric.broadcast(scores)
 
-    def _attach(self, model: FederatedModule, datamodule: FederatedData) -> None:
-        """Starts the processes, moves the model, and lets the data be read, split and prepared."""
+    def _launch(self, model: FederatedModule) -> None:
+        """Starts the processes and moves the model."""
+        if self.num_threads is not None:
+            torch.set_num_threads(self.num_threads)
         self.fabric.launch()
-        self.module, self.data = model, datamodule
+        self.module = model
         self.fabric.to_device(model)
+
+    def _attach(self, model: FederatedModule, datamodule: FederatedData) -> None:
+        """Launches, and lets the data be read, split and prepared."""
+        self._launch(model)
+        self.data = datamodule
         datamodule.trainer = self
         datamodule.prepare_data()
         datamodule.setup("fit")

@@ -24,6 +24,7 @@ class Job:
         seed: seed of prompts and batches; data and keys are the same for all.
         rate: learning rate of AdamW; None for the config's own optimizer.
         output: folder below which all runs of the study are.
+        overrides: further arguments of ``fedvlp``, for an ablation.
     """
 
     config: str
@@ -31,11 +32,13 @@ class Job:
     seed: int
     rate: float | None
     output: Path
+    overrides: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
         """The run's name, which is its folder below ``output``."""
-        return f"{self.config}-{'paper' if self.rate is None else self.rate}/{self.style}-{self.seed}"
+        changed = "".join(f"-{argument.removeprefix('--model.').replace('=', '_')}" for argument in self.overrides)
+        return f"{self.config}-{'paper' if self.rate is None else self.rate}{changed}/{self.style}-{self.seed}"
 
     @property
     def arguments(self) -> list[str]:
@@ -54,6 +57,7 @@ class Job:
             f"--trainer.name={self.name}",
             "--trainer.enable_progress_bar=false",
             "--ckpt_path=last",
+            *self.overrides,
         ]
 
     def accuracy(self, row: str, column: str) -> float:

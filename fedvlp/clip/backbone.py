@@ -76,14 +76,14 @@ class CLIP(nn.Module):
         return self.text.width
 
     def encode_image(self, images: Float[Tensor, "B 3 height width"]) -> Float[Tensor, "B d"]:
-        """Return joint image features f(x), not normalised."""
+        """Returns joint image features f(x), not normalised."""
         features: Tensor = cast(Any, self.model).encode_image(images)
         return features
 
     def encode_image_tokens(
         self, images: Float[Tensor, "B 3 height width"]
     ) -> tuple[Float[Tensor, "B d"], Float[Tensor, "B P W"]]:
-        """Return joint image features f(x), not normalised, and the image's tokens x_0 .. x_N.
+        """Returns joint image features f(x), not normalised, and the image's tokens x_0 .. x_N.
 
         A ViT's tokens are the output of its last block, CLS first, before `ln_post`. A ResNet's are the pixels of its
         last feature map behind their mean, in which order its attention pool reads them, without positions.
@@ -91,16 +91,16 @@ class CLIP(nn.Module):
         return ImageTower(cast(nn.Module, self.model.visual)).encode(images)
 
     def encode_text(self, token_ids: Int[Tensor, "N context"]) -> Float[Tensor, "N d"]:
-        """Return joint text features of tokenised texts, not normalised."""
+        """Returns joint text features of tokenised texts, not normalised."""
         features: Tensor = cast(Any, self.model).encode_text(token_ids)
         return features
 
     def tokenize(self, texts: Iterable[str]) -> list[list[int]]:
-        """Return each text's token ids, from the start token through the end token, without padding."""
+        """Returns each text's token ids, from the start token through the end token, without padding."""
         return self.text.trim(self.tokenizer(list(texts)))
 
     def fingerprint(self) -> str:
-        """Return 16 hexadecimal digits that stand for architecture, transform and weights together."""
+        """Returns 16 hexadecimal digits that stand for architecture, transform and weights together."""
         if self._fingerprint is None:
             digest = hashlib.sha256(json.dumps(self.config, sort_keys=True, default=str).encode())
             digest.update(repr(self.preprocess_options).encode())
@@ -112,11 +112,11 @@ class CLIP(nn.Module):
         return self._fingerprint
 
     def train(self, mode: bool = True) -> CLIP:
-        """Stay in evaluation mode."""
+        """Stays in evaluation mode."""
         return super().train(False)
 
     def state_dict(self, *args: Any, destination: Any = None, prefix: str = "", keep_vars: bool = False) -> Any:
-        """Return nothing of its own: a frozen CLIP is named in a config, never saved."""
+        """Returns nothing of its own: a frozen CLIP is named in a config, never saved."""
         return {} if destination is None else destination
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
@@ -125,7 +125,7 @@ class CLIP(nn.Module):
 
 
 def load_clip(spec: CLIPSpec | str | dict[str, Any] | CLIP) -> CLIP:
-    """Return the frozen CLIP that a spec, or a name with its default weights, asks for.
+    """Returns the frozen CLIP that a spec, or a name with its default weights, asks for.
 
     A CLIP that was loaded before is returned as it is, so that several modules can share it.
 
@@ -149,7 +149,7 @@ def load_clip(spec: CLIPSpec | str | dict[str, Any] | CLIP) -> CLIP:
 
 
 def build_model(config: dict[str, Any], seed: int = 0) -> nn.Module:
-    """Return an open_clip model with random weights, leaving every global generator as it was.
+    """Returns an open_clip model with random weights, leaving every global generator as it was.
 
     Args:
         config: open_clip's model config: `embed_dim`, `vision_cfg`, `text_cfg` and perhaps `quick_gelu`, `custom_text`.
@@ -174,7 +174,7 @@ def build_model(config: dict[str, Any], seed: int = 0) -> nn.Module:
 
 
 def _install(model: nn.Module, blueprint: Blueprint, origin: str) -> None:
-    """Put weights into a model, in float32, refusing those of another architecture."""
+    """Puts weights into a model, in float32, refusing those of another architecture."""
     state: dict[str, Tensor] = convert_state_dict(model, dict(blueprint.weights or {}))
     if "positional_embedding" in state and not hasattr(model, "positional_embedding"):
         state = convert_to_custom_text_state_dict(state)
@@ -192,7 +192,7 @@ def _install(model: nn.Module, blueprint: Blueprint, origin: str) -> None:
 
 
 def _differences(expected: dict[str, tuple[int, ...]], state: dict[str, Tensor]) -> list[str]:
-    """Return what is missing, unexpected or of another shape, in words."""
+    """Returns what is missing, unexpected or of another shape, in words."""
     missing = [f"{name} is missing" for name in expected if name not in state]
     shapes = [
         f"{name} has shape {tuple(state[name].shape)} instead of {shape}"
@@ -205,6 +205,6 @@ def _differences(expected: dict[str, tuple[int, ...]], state: dict[str, Tensor])
 
 
 def _forget_missing(clip: nn.Module, incompatible: Any) -> None:
-    """Take the frozen weights off the list of keys that a state dict lacks."""
+    """Takes the frozen weights off the list of keys that a state dict lacks."""
     prefix = f"{clip._state_prefix}model."
     incompatible.missing_keys[:] = [key for key in incompatible.missing_keys if not key.startswith(prefix)]

@@ -50,7 +50,7 @@ class ImageTower:
         return None
 
     def encode(self, images: Float[Tensor, "B 3 height width"]) -> tuple[Float[Tensor, "B d"], Float[Tensor, "B P W"]]:
-        """Return joint features, not normalised, and the tokens of the last block (ViT) or feature map (ResNet).
+        """Returns joint features, not normalised, and the tokens of the last block (ViT) or feature map (ResNet).
 
         Raises:
             UserError: If the tower is neither a ViT nor a ResNet of open_clip.

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 
 def clean_class_name(name: str) -> str:
-    """Return a folder's name as words: `_` and `-` become spaces, white space is squeezed, case is kept.
+    """Returns a folder's name as words: `_` and `-` become spaces, white space is squeezed, case is kept.
 
     Example:
         >>> clean_class_name("Alarm_Clock"), clean_class_name("t-shirt")
@@ -16,7 +16,7 @@ def clean_class_name(name: str) -> str:
 
 
 def clean_class_names(names: Sequence[str], overrides: Mapping[str, str] | None = None) -> list[str]:
-    """Return every class's name as words, in the order given; what `overrides` names is taken from there, as it is.
+    """Returns every class's name as words, in the order given; what `overrides` names is taken from there, as it is.
 
     Args:
         names: Class names as they stand in the data, for example folders' names.

@@ -17,7 +17,7 @@ from fedvlp.clip.text_tower import TextTower, causal_mask
 
 
 def prompt_ids(prompt_length: int) -> list[int]:
-    """Return the ids that stand for a prompt's vectors.
+    """Returns the ids that stand for a prompt's vectors.
 
     Example:
         >>> prompt_ids(3)
@@ -49,7 +49,7 @@ class TokenRows(nn.Module):
         self.register_buffer("mask", causal_mask(torch.tensor(groups)), persistent=False)  # [S, S]
 
     def encode(self, tower: TextTower, prompts: Float[Tensor, "prompts L D"]) -> Float[Tensor, "prompts sequences d"]:
-        """Return the joint features of all sequences, not normalised, for each prompt."""
+        """Returns the joint features of all sequences, not normalised, for each prompt."""
         tokens = self._embed(tower, prompts) + tower.positions(self.positions)  # [N, R, S, D]
         if len(self.ends) == 1:
             return tower.project(tower.transform_at(tokens.flatten(0, 1), self.mask, self.ends[0]))
@@ -58,7 +58,7 @@ class TokenRows(nn.Module):
         return tower.project(hidden[:, rows, self.ends].flatten(1, 2))  # [N, R * K, d]
 
     def _embed(self, tower: TextTower, prompts: Tensor) -> Tensor:
-        """Return the rows' embedded tokens with the prompts' vectors in their places, without positions."""
+        """Returns the rows' embedded tokens with the prompts' vectors in their places, without positions."""
         words = tower.embed(self.ids.clamp(min=0)).flatten(0, 1)  # [R * S, D]
         vectors = torch.cat([prompts, words.to(prompts.dtype).expand(len(prompts), -1, -1)], dim=1)
         places = torch.arange(self.ids.numel(), device=self.ids.device).view_as(self.ids) + prompts.shape[1]
@@ -66,7 +66,7 @@ class TokenRows(nn.Module):
 
 
 def pack(prefix: Sequence[int], suffixes: Sequence[Sequence[int]], token_budget: int) -> list[TokenRows]:
-    """Return packed rows `[prefix, suffix 1, suffix 2, ...]`, as many as the token budget asks for.
+    """Returns packed rows `[prefix, suffix 1, suffix 2, ...]`, as many as the token budget asks for.
 
     Args:
         prefix: Token ids that begin every sequence.
@@ -83,14 +83,14 @@ def pack(prefix: Sequence[int], suffixes: Sequence[Sequence[int]], token_budget:
 
 
 def stack(sequences: Sequence[Sequence[int]], length: int) -> list[TokenRows]:
-    """Return one row for each sequence, padded with zeros to `length` tokens."""
+    """Returns one row for each sequence, padded with zeros to `length` tokens."""
     ids = [[*sequence, *[0] * (length - len(sequence))] for sequence in sequences]
     ends = [[len(sequence) - 1] for sequence in sequences]
     return [TokenRows(ids, list(range(length)), [-1] * length, ends)]
 
 
 def shared_prefix_length(sequences: Sequence[Sequence[int]]) -> int:
-    """Return how many first tokens all sequences share, leaving at least one token to each.
+    """Returns how many first tokens all sequences share, leaving at least one token to each.
 
     Example:
         >>> shared_prefix_length([[7, 5, 1, 9], [7, 5, 2, 9]])
@@ -101,7 +101,7 @@ def shared_prefix_length(sequences: Sequence[Sequence[int]]) -> int:
 
 
 def _pack_row(prefix: list[int], suffixes: Sequence[Sequence[int]]) -> TokenRows:
-    """Return one packed row."""
+    """Returns one packed row."""
     ids, positions, groups, ends = list(prefix), list(range(len(prefix))), [-1] * len(prefix), []
     for group, suffix in enumerate(suffixes):
         ids.extend(suffix)

@@ -60,7 +60,7 @@ class PromptedTextEncoder(nn.Module):
         self.rows = nn.ModuleList(rows)
 
     def forward(self, prompt: Float[Tensor, "*batch L D"]) -> Float[Tensor, "*batch C d"]:
-        """Return the text features w_c of all classes, not normalised, for each prompt of the batch."""
+        """Returns the text features w_c of all classes, not normalised, for each prompt of the batch."""
         prompts = prompt.reshape(-1, *prompt.shape[-2:])  # [N, L, D]
         features = [cast(TokenRows, rows).encode(self.clip.text, prompts) for rows in self.rows]
         return torch.cat(features, dim=1).reshape(*prompt.shape[:-2], len(self.class_names), -1)
@@ -68,7 +68,7 @@ class PromptedTextEncoder(nn.Module):
     def initial_prompt(
         self, words: str | None = None, generator: torch.Generator | None = None
     ) -> Float[Tensor, "L D"]:
-        """Return a prompt to start from: values of N(0, 0.02), or the words' token embeddings followed by such values.
+        """Returns a prompt to start from: values of N(0, 0.02), or the words' token embeddings followed by such values.
 
         Args:
             words: Words to begin with, for example "a photo of a".
@@ -92,7 +92,7 @@ class PromptedTextEncoder(nn.Module):
         return prompt
 
     def _sequences(self, class_position: ClassPosition) -> list[list[int]]:
-        """Return each class's token ids, prompt included, through its end-of-text token."""
+        """Returns each class's token ids, prompt included, through its end-of-text token."""
         texts = self.clip.tokenize([f"{name}." for name in self.class_names])
         name_lengths = [len(ids) - 2 for ids in self.clip.tokenize(self.class_names)]
         slots = prompt_ids(self.prompt_length)
@@ -103,7 +103,7 @@ class PromptedTextEncoder(nn.Module):
         ]
 
     def _check_lengths(self, sequences: list[list[int]]) -> None:
-        """Refuse prompts that leave no room for a class's name."""
+        """Refuses prompts that leave no room for a class's name."""
         longest = max(range(len(sequences)), key=lambda index: len(sequences[index]))
         length, context = len(sequences[longest]), self.clip.context_length
         if length > context:
@@ -122,7 +122,7 @@ def _lay_out(
     token_budget: int,
     context_length: int,
 ) -> list[TokenRows]:
-    """Return the rows that the layout asks for."""
+    """Returns the rows that the layout asks for."""
     if layout == "packed" and class_position == "end":
         shared = 1 + prompt_length
         return pack(sequences[0][:shared], [ids[shared:] for ids in sequences], token_budget)

@@ -54,7 +54,7 @@ class Blueprint:
 
 
 def resolve(spec: CLIPSpec) -> Blueprint:
-    """Return what to build for a spec, with its weights read.
+    """Returns what to build for a spec, with its weights read.
 
     Raises:
         UserError: If the name or the weights are unknown, missing or cannot be downloaded.
@@ -67,7 +67,7 @@ def resolve(spec: CLIPSpec) -> Blueprint:
 
 
 def _resolve_bundled(spec: CLIPSpec) -> Blueprint:
-    """Return the tiny CLIP that the package ships."""
+    """Returns the tiny CLIP that the package ships."""
     config = bundled_config()
     tokenizer = open_clip.SimpleTokenizer(context_length=config["text_cfg"].get("context_length", 77))
     if spec.pretrained == "auto":
@@ -79,7 +79,7 @@ def _resolve_bundled(spec: CLIPSpec) -> Blueprint:
 
 
 def _resolve_hub(spec: CLIPSpec) -> Blueprint:
-    """Return a model of the hub, or from its cache on this machine."""
+    """Returns a model of the hub, or from its cache on this machine."""
     path = None if spec.pretrained == "auto" else _weights_path(spec, tags=[])
     repository = spec.name.removeprefix(HUB_PREFIX)
     try:
@@ -98,7 +98,7 @@ def _resolve_hub(spec: CLIPSpec) -> Blueprint:
 
 
 def _resolve_registered(spec: CLIPSpec) -> Blueprint:
-    """Return a model of open_clip's own list, with the activation that its weights were trained with."""
+    """Returns a model of open_clip's own list, with the activation that its weights were trained with."""
     name = spec.name.replace("/", "-")
     config = _registered_config(name)
     path = _weights_path(spec, tags=open_clip.list_pretrained_tags_by_model(name))
@@ -117,7 +117,7 @@ def _resolve_registered(spec: CLIPSpec) -> Blueprint:
 
 
 def _registered_config(name: str) -> dict[str, Any]:
-    """Return open_clip's config of a name, with QuickGELU if the name ends so."""
+    """Returns open_clip's config of a name, with QuickGELU if the name ends so."""
     known = open_clip.list_models()
     base = name if name in known else name.removesuffix(QUICK_GELU_SUFFIX)
     if base not in known:
@@ -133,7 +133,7 @@ def _registered_config(name: str) -> dict[str, Any]:
 
 
 def _weights_path(spec: CLIPSpec, tags: list[str]) -> Path | None:
-    """Return the local file that a spec names; None for random weights and for a published tag.
+    """Returns the local file that a spec names; None for random weights and for a published tag.
 
     Raises:
         UserError: If the spec names neither a file nor one of the tags.

@@ -46,24 +46,24 @@ class TextTower:
         return int(self._tower.token_embedding.embedding_dim)
 
     def trim(self, ids: Int[Tensor, "sequences context"]) -> list[list[int]]:
-        """Return each sequence's token ids through the end-of-text token, without padding."""
+        """Returns each sequence's token ids through the end-of-text token, without padding."""
         ends = ids.argmax(dim=-1) if self._pool == "argmax" else (ids == self._end_id).int().argmax(dim=-1)
         return [row[: int(end) + 1].tolist() for row, end in zip(ids, ends, strict=True)]
 
     def embed(self, ids: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape D"]:
-        """Return token embeddings, without positions."""
+        """Returns token embeddings, without positions."""
         embeddings: Tensor = self._tower.token_embedding(ids)
         return embeddings
 
     def positions(self, indices: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape D"]:
-        """Return the positional embeddings at these positions of a sequence."""
+        """Returns the positional embeddings at these positions of a sequence."""
         embeddings: Tensor = self._tower.positional_embedding[indices]
         return embeddings
 
     def transform(
         self, tokens: Float[Tensor, "sequences length D"], mask: Float[Tensor, "length length"]
     ) -> Float[Tensor, "sequences length D"]:
-        """Return the last block's output for embedded tokens under an additive attention mask (0 or -inf)."""
+        """Returns the last block's output for embedded tokens under an additive attention mask (0 or -inf)."""
         transformer = self._tower.transformer
         output: Tensor = transformer(tokens.to(transformer.get_cast_dtype()), attn_mask=mask)
         return output
@@ -74,7 +74,7 @@ class TextTower:
         mask: Float[Tensor, "length length"],
         places: Int[Tensor, "K"],
     ) -> Float[Tensor, "sequences K D"]:
-        """Return `transform(tokens, mask)[:, places]`, the last block being run for these places alone."""
+        """Returns `transform(tokens, mask)[:, places]`, the last block being run for these places alone."""
         transformer = self._tower.transformer
         last = transformer.resblocks[-1]
         if type(last) is not ResidualAttentionBlock or transformer.grad_checkpointing or not transformer.batch_first:
@@ -90,7 +90,7 @@ class TextTower:
         return output
 
     def project(self, ends: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch d"]:
-        """Return joint features, not normalised, from the last block's output at end-of-text tokens."""
+        """Returns joint features, not normalised, from the last block's output at end-of-text tokens."""
         normalised: Tensor = self._tower.ln_final(ends)
         projection = self._tower.text_projection
         if projection is None:
@@ -102,7 +102,7 @@ class TextTower:
 
 
 def causal_mask(groups: Int[Tensor, "length"]) -> Float[Tensor, "length length"]:
-    """Return the additive mask under which a token sees earlier tokens of group -1 (shared) and of its own group.
+    """Returns the additive mask under which a token sees earlier tokens of group -1 (shared) and of its own group.
 
     Example:
         >>> causal_mask(torch.tensor([-1, 0, 1]))
@@ -117,7 +117,7 @@ def causal_mask(groups: Int[Tensor, "length"]) -> Float[Tensor, "length length"]
 
 
 def _unsuited(tower: Any, pool: str | None) -> str | None:
-    """Return why prompts cannot be learned in this tower, or None if they can."""
+    """Returns why prompts cannot be learned in this tower, or None if they can."""
     if getattr(tower, "transformer", None) is None or not hasattr(tower, "token_embedding"):
         return "is not open_clip's own transformer"
     if getattr(tower, "attn_mask", None) is None:

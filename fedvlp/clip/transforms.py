@@ -11,13 +11,13 @@ from torchvision.transforms import Compose, RandomHorizontalFlip
 
 
 def evaluation_transform(options: PreprocessCfg) -> Callable[[Image.Image], Tensor]:
-    """Return CLIP's own transform: bicubic resize of the shorter side, centre crop, RGB, CLIP's mean and deviation."""
+    """Returns CLIP's own transform: bicubic resize of the shorter side, centre crop, RGB, CLIP's mean and deviation."""
     transform: Callable[[Image.Image], Tensor] = image_transform_v2(options, is_train=False)
     return transform
 
 
 def training_transform(options: PreprocessCfg) -> Callable[[Image.Image], Tensor]:
-    """Return CoOp's augmentation: a bicubic crop of 8 to 100 % of the area, half of the pictures mirrored."""
+    """Returns CoOp's augmentation: a bicubic crop of 8 to 100 % of the area, half of the pictures mirrored."""
     crop = image_transform_v2(options, is_train=True, aug_cfg=AugmentationCfg(scale=(0.08, 1.0)))
     transform: Callable[[Image.Image], Tensor] = Compose([RandomHorizontalFlip(), crop])
     return transform

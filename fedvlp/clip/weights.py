@@ -23,7 +23,7 @@ WEIGHT_SUFFIXES = (".safetensors", ".pt", ".pth", ".bin")
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
-    """Return the tensors of a checkpoint file, by name.
+    """Returns the tensors of a checkpoint file, by name.
 
     Args:
         path: A `.safetensors` file, a `.pt`, `.pth` or `.bin` file with a state dict (also under the key `state_dict`),
@@ -49,7 +49,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 
 
 def load_file_safely(path: Path) -> dict[str, Tensor]:
-    """Return the tensors of a safetensors file.
+    """Returns the tensors of a safetensors file.
 
     Raises:
         UserError: If the file is damaged or cut short.
@@ -61,7 +61,7 @@ def load_file_safely(path: Path) -> dict[str, Tensor]:
 
 
 def fetch_weights(name: str, tag: str) -> Path:
-    """Return the local path of the weights that open_clip publishes under a tag, downloaded and checked if need be.
+    """Returns the local path of the weights that open_clip publishes under a tag, downloaded and checked if need be.
 
     Raises:
         UserError: If they cannot be downloaded; names the file and the option that takes it.
@@ -74,7 +74,7 @@ def fetch_weights(name: str, tag: str) -> Path:
 
 
 def uses_quick_gelu(path: Path, weights: dict[str, Tensor]) -> bool:
-    """Return whether a weights file is known to belong to a model with QuickGELU, which no tensor says outright.
+    """Returns whether a weights file is known to belong to a model with QuickGELU, which no tensor says outright.
 
     An `open_clip_config.json` beside the file decides. Else known are: OpenAI's archives, by checksum; files whose
     name, or whose folder in the hub's cache, contains `openai` or `quickgelu`; and weights stored in single precision
@@ -89,7 +89,7 @@ def uses_quick_gelu(path: Path, weights: dict[str, Tensor]) -> bool:
 
 
 def _are_widened_halves(weights: dict[str, Tensor]) -> bool:
-    """Return whether the perceptrons' weights are half-precision numbers in single precision."""
+    """Returns whether the perceptrons' weights are half-precision numbers in single precision."""
     perceptrons = [value for name, value in weights.items() if name.endswith("mlp.c_fc.weight")]
     return bool(perceptrons) and all(
         value.dtype == torch.float32 and torch.equal(value, value.half().float()) for value in perceptrons
@@ -97,7 +97,7 @@ def _are_widened_halves(weights: dict[str, Tensor]) -> bool:
 
 
 def _download_help(name: str, tag: str, published: dict[str, Any], error: Exception) -> str:
-    """Return what to tell a person whose machine cannot download."""
+    """Returns what to tell a person whose machine cannot download."""
     repository, _, file_name = published.get("hf_hub", "").rpartition("/")
     hub = f"https://huggingface.co/{repository}/resolve/main/{file_name or HF_SAFE_WEIGHTS_NAME}" if repository else ""
     addresses = " or ".join(filter(None, [hub, published.get("url", "")]))
@@ -110,7 +110,7 @@ def _download_help(name: str, tag: str, published: dict[str, Any], error: Except
 
 
 def _load_archive(path: Path) -> Any:
-    """Return what torch saved in a file, restricted to tensors and plain containers."""
+    """Returns what torch saved in a file, restricted to tensors and plain containers."""
     if _is_torchscript(path):
         return _load_openai_archive(path)
     try:
@@ -123,7 +123,7 @@ def _load_archive(path: Path) -> Any:
 
 
 def _load_openai_archive(path: Path) -> dict[str, Tensor]:
-    """Return the tensors of one of OpenAI's TorchScript archives, refusing any other archive of that kind."""
+    """Returns the tensors of one of OpenAI's TorchScript archives, refusing any other archive of that kind."""
     if _checksum(path) not in _openai_checksums():
         raise UserError(
             f"{path} is a TorchScript archive that is none of OpenAI's (its SHA-256 is not on their list), so it may "
@@ -138,7 +138,7 @@ def _load_openai_archive(path: Path) -> dict[str, Tensor]:
 
 
 def _is_torchscript(path: Path) -> bool:
-    """Return whether a file is a TorchScript archive: a zip file with a table of constants."""
+    """Returns whether a file is a TorchScript archive: a zip file with a table of constants."""
     if not path.is_file() or not zipfile.is_zipfile(path):
         return False
     with zipfile.ZipFile(path) as archive:
@@ -146,7 +146,7 @@ def _is_torchscript(path: Path) -> bool:
 
 
 def _checksum(path: Path) -> str:
-    """Return a file's SHA-256."""
+    """Returns a file's SHA-256."""
     digest = hashlib.sha256()
     with path.open("rb") as stream:
         for block in iter(lambda: stream.read(1 << 20), b""):
@@ -155,6 +155,6 @@ def _checksum(path: Path) -> str:
 
 
 def _openai_checksums() -> set[str]:
-    """Return the SHA-256 sums of OpenAI's archives, which stand in their addresses."""
+    """Returns the SHA-256 sums of OpenAI's archives, which stand in their addresses."""
     models = open_clip.list_pretrained_models_by_tag("openai")
     return {open_clip.get_pretrained_url(model, "openai").split("/")[-2] for model in models}

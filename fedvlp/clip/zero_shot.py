@@ -19,7 +19,7 @@ SINGLE_TEMPLATE = "a photo of a {}."
 
 
 def _ensemble() -> tuple[str, ...]:
-    """Return OpenAI's ImageNet templates as strings, with the single template in front instead of at its own place."""
+    """Returns OpenAI's ImageNet templates as strings, with the single template in front instead of at its own place."""
     listed = [template("{}") for template in OPENAI_IMAGENET_TEMPLATES]
     return (SINGLE_TEMPLATE, *(template for template in listed if template != SINGLE_TEMPLATE))
 
@@ -29,7 +29,7 @@ TEMPLATES = _ensemble()
 
 
 def choose_templates(templates: int | Sequence[str]) -> tuple[str, ...]:
-    """Return the first templates of the list, or the templates given, checked.
+    """Returns the first templates of the list, or the templates given, checked.
 
     Args:
         templates: How many of `TEMPLATES` (1: the single one; 60: TRIP's ensemble), or templates with one `{}` each.
@@ -56,7 +56,7 @@ def choose_templates(templates: int | Sequence[str]) -> tuple[str, ...]:
 def zero_shot_text_features(
     clip: CLIP, class_names: Sequence[str], templates: int | Sequence[str] = 1, token_budget: int = 384
 ) -> Float[Tensor, "C d"]:
-    """Return each class's mean over templates of features that are not normalised, in float32, then normalised.
+    """Returns each class's mean over templates of features that are not normalised, in float32, then normalised.
 
     Args:
         clip: The frozen CLIP.
@@ -74,7 +74,7 @@ def zero_shot_text_features(
 
 
 def _template_features(clip: CLIP, texts: list[str], token_budget: int) -> Tensor:
-    """Return the joint features of texts that begin alike, packed behind what they share."""
+    """Returns the joint features of texts that begin alike, packed behind what they share."""
     sequences, tower = clip.tokenize(texts), clip.text
     shared = shared_prefix_length(sequences)
     rows = pack(sequences[0][:shared], [ids[shared:] for ids in sequences], token_budget)

@@ -61,8 +61,8 @@ class TRIP(FederatedModule):
         eval_capacity: Capacity factor alpha in evaluation.
         templates: How many of CLIP's templates make the zero-shot teacher, in [1, 80].
         key_seed: Seed of the orthogonal keys, which the clients make themselves.
-        cluster_start: Where clusters start: at ``random`` tokens, or at the token nearest to each of the ``keys``, which
-            is our own proposal.
+        cluster_start: Where clusters start: at ``random`` tokens, or at the tokens nearest to the ``keys``, our own
+            proposal.
         optimizer: Makes the optimizer of a client's local training.
     """
 

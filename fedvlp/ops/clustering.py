@@ -31,7 +31,7 @@ class Clusters:
 
 
 def cluster_capacities(num_tokens: int, num_clusters: int, capacity: float | None) -> list[int]:
-    """Return s_m, the largest number of tokens that each cluster keeps: alpha P / M in whole tokens.
+    """Returns s_m, the largest number of tokens that each cluster keeps: alpha P / M in whole tokens.
 
     Each gets the whole part of alpha times the whole part of P / M; the first P mod M clusters get one more.
 
@@ -73,7 +73,7 @@ def capacity_kmeans(
     multiplier_step: float = 1e-4,
     products: Float[Tensor, "B P P"] | None = None,
 ) -> Clusters:
-    """Return clusters of near tokens under |C_m| <= s_m, each image's by itself (TRIP, Eqs. 3 and 4).
+    """Returns clusters of near tokens under |C_m| <= s_m, each image's by itself (TRIP, Eqs. 3 and 4).
 
     In each iteration a token claims the cluster with the smallest `distance + theta_m`, and each cluster keeps its s_m
     cheapest claimants, the lower index first when costs are equal: this is what token replacement ends with. Then

@@ -12,19 +12,19 @@ _SECOND = -7723592293110705685
 
 
 def mix(numbers: Int[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
-    """Return each 64-bit number scrambled by SplitMix64's finaliser, a bijection: every bit touches all bits."""
+    """Returns each 64-bit number scrambled by SplitMix64's finaliser, a bijection: every bit touches all bits."""
     mixed = (numbers ^ _shift_right(numbers, 30)) * _FIRST
     mixed = (mixed ^ _shift_right(mixed, 27)) * _SECOND
     return mixed ^ _shift_right(mixed, 31)
 
 
 def combine(first: Int[Tensor, "*shape"], second: Int[Tensor, "*shape"] | int) -> Int[Tensor, "*shape"]:
-    """Return a 64-bit number that depends on both numbers and on their order."""
+    """Returns a 64-bit number that depends on both numbers and on their order."""
     return mix((mix(first + _GOLDEN) + second) * _GOLDEN)
 
 
 def image_seeds(images: Float[Tensor, "B 3 height width"]) -> Int[Tensor, "B"]:
-    """Return a 64-bit number for each image that depends on the bits of its float32 pixels and on nothing else.
+    """Returns a 64-bit number for each image that depends on the bits of its float32 pixels and on nothing else.
 
     The sum runs over whole numbers, so it is the same on every device, in every batch and with every number of threads.
     """
@@ -34,7 +34,7 @@ def image_seeds(images: Float[Tensor, "B 3 height width"]) -> Int[Tensor, "B"]:
 
 
 def random_start(seeds: Int[Tensor, "B"], num_tokens: int, num_clusters: int, seed: int = 0) -> Int[Tensor, "B M"]:
-    """Return M distinct token indices for each image, drawn uniformly from its own seed and the run's.
+    """Returns M distinct token indices for each image, drawn uniformly from its own seed and the run's.
 
     Args:
         seeds: One number for each image, as from `image_seeds`.
@@ -48,5 +48,5 @@ def random_start(seeds: Int[Tensor, "B"], num_tokens: int, num_clusters: int, se
 
 
 def _shift_right(numbers: Tensor, places: int) -> Tensor:
-    """Return numbers shifted to the right as if they had no sign."""
+    """Returns numbers shifted to the right as if they had no sign."""
     return (numbers >> places) & ((1 << (64 - places)) - 1)

@@ -52,7 +52,7 @@ class Progress:
 
     @staticmethod
     def begin(tokens: Float[Tensor, "B P W"], gram: Float[Tensor, "B P P"], start: Int[Tensor, "B M"]) -> Progress:
-        """Return centroids at the tokens of the start."""
+        """Returns centroids at the tokens of the start."""
         weights = F.one_hot(start, tokens.shape[1]).to(gram.dtype)
         multipliers = torch.zeros(start.shape, dtype=torch.float64, device=start.device)
         return Progress(
@@ -60,7 +60,7 @@ class Progress:
         )
 
     def step(self, limits: Int[Tensor, "M"], multiplier_step: float, tolerance: float) -> Step:
-        """Return the claims that were kept, new multipliers and new centroids."""
+        """Returns the claims that were kept, new multipliers and new centroids."""
         claims, farthest = self._claim(limits)
         empty = claims.sizes == 0
         multipliers = (self.multipliers + multiplier_step * (claims.sizes - limits)).masked_fill(empty, 0.0)
@@ -72,14 +72,14 @@ class Progress:
         return Step(weights, products, multipliers, claims.kept, self._shift(weights, products, tolerance))
 
     def advance(self, step: Step, running: Bool[Tensor, "A"]) -> tuple[Progress, Bool[Tensor, "A"]]:
-        """Return where the images stand after a step, and which still run; once most do not, these are left behind."""
+        """Returns where the images stand after a step, and which still run; once most do not, these are left behind."""
         if 2 * int(running.sum()) > len(running):
             return replace(self, weights=step.weights, products=step.products, multipliers=step.multipliers), running
         moved = (step.weights[running], step.products[running], step.multipliers[running])
         return Progress(self.tokens, self.images[running], self.gram[running], *moved), running[running]
 
     def _claim(self, limits: Int[Tensor, "M"]) -> tuple[Claims, Int[Tensor, "A"]]:
-        """Return the tokens' claims and, for images with an empty cluster, the token farthest from all centroids."""
+        """Returns the tokens' claims and, for images with an empty cluster, the token farthest from all centroids."""
         squares = self.gram.diagonal(dim1=1, dim2=2)  # [A, P]
         centroids = (self.products * self.weights).sum(dim=2, keepdim=True)  # squared norms [A, M, 1]
         distances = torch.sub(squares[:, None] + centroids, self.products, alpha=2).clamp_(min=0).sqrt_()
@@ -96,7 +96,7 @@ class Progress:
         return claims, farthest
 
     def _shift(self, weights: Tensor, products: Tensor, tolerance: float) -> Float[Tensor, "A"]:
-        """Return how far the centroids moved on average; exactly, where it is little."""
+        """Returns how far the centroids moved on average; exactly, where it is little."""
         moved = weights - self.weights
         shift = ((products - self.products) * moved).sum(dim=2).clamp(min=0).sqrt().mean(dim=1).double()
         error = (_RELATIVE_ERROR[moved.dtype] * self.gram.diagonal(dim1=1, dim2=2).amax(dim=1)).sqrt()
@@ -109,7 +109,7 @@ class Progress:
 
 
 def token_products(tokens: Float[Tensor, "B P W"]) -> Float[Tensor, "B P P"]:
-    """Return the scalar products of each image's tokens, less their mean, which distances do not mind.
+    """Returns the scalar products of each image's tokens, less their mean, which distances do not mind.
 
     Half of a symmetric matrix is multiplied and the rest copied, a few images at a time, which stay in the cache.
     """
@@ -145,7 +145,7 @@ class Claims:
     sizes: Int[Tensor, "A M"]
 
     def are_close(self, costs: Float[Tensor, "A M P"], error: Float[Tensor, "A P"]) -> Bool[Tensor, "A"]:
-        """Return the images in which a claim, or a place in a full cluster, hangs on costs within rounding.
+        """Returns the images in which a claim, or a place in a full cluster, hangs on costs within rounding.
 
         Args:
             costs: Cost of each token in each cluster, its distance plus a multiplier that is never positive.
@@ -160,7 +160,7 @@ class Claims:
 
 
 def claim_with_capacity(costs: Float[Tensor, "A M P"], limits: Int[Tensor, "M"]) -> Claims:
-    """Return the tokens' claims: the cheapest cluster, the first of equals, which keeps its s_m cheapest claimants.
+    """Returns the tokens' claims: the cheapest cluster, the first of equals, which keeps its s_m cheapest claimants.
 
     Args:
         costs: Cost of each token in each cluster.
@@ -181,7 +181,7 @@ def claim_with_capacity(costs: Float[Tensor, "A M P"], limits: Int[Tensor, "M"])
 
 
 def exact_distances(tokens: Float[Tensor, "B P W"], weights: Float[Tensor, "B M P"]) -> Float[Tensor, "B M P"]:
-    """Return Euclidean distances between centroids and tokens in double precision, to 1e-9, so that ties are ties."""
+    """Returns Euclidean distances between centroids and tokens in double precision, to 1e-9, so that ties are ties."""
     tokens = tokens.double()
     tokens = tokens - tokens.mean(dim=1, keepdim=True)
     centroids = equal_means(weights) @ tokens
@@ -191,6 +191,6 @@ def exact_distances(tokens: Float[Tensor, "B P W"], weights: Float[Tensor, "B M 
 
 
 def equal_means(weights: Tensor) -> Float[Tensor, "B M P"]:
-    """Return centroids' weights over tokens anew in double precision: equal ones for all tokens of a cluster."""
+    """Returns centroids' weights over tokens anew in double precision: equal ones for all tokens of a cluster."""
     members = (weights > 0).double()
     return members / members.sum(dim=2, keepdim=True)

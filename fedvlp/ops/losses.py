@@ -13,7 +13,7 @@ def cosine_logits(
     text_features: Float[Tensor, "C d"] | Float[Tensor, "B C d"],
     scale: float,
 ) -> Float[Tensor, "B C"]:
-    """Return CLIP's logits, `scale` (1 / tau) times the cosine of each image with each class, in float32.
+    """Returns CLIP's logits, `scale` (1 / tau) times the cosine of each image with each class, in float32.
 
     Args:
         image_features: f(x), of any length.
@@ -33,7 +33,7 @@ def cosine_logits(
 
 
 def distillation_kl(teacher_logits: Float[Tensor, "B C"], student_logits: Float[Tensor, "B C"]) -> Float[Tensor, ""]:
-    """Return the mean over images of KL(teacher || student), without a gradient for the teacher (TRIP, Eq. 11).
+    """Returns the mean over images of KL(teacher || student), without a gradient for the teacher (TRIP, Eq. 11).
 
     Example:
         >>> logits = torch.tensor([[1.0, 2.0]])

@@ -21,7 +21,7 @@ _DOUBTFUL_ADVANTAGE = 1e-4
 
 
 def orthogonal_keys(num_experts: int, width: int, seed: int) -> Float[Tensor, "E W"]:
-    """Return the keys v_m, orthonormal rows drawn from a generator of their own.
+    """Returns the keys v_m, orthonormal rows drawn from a generator of their own.
 
     Raises:
         UserError: If there are more experts than dimensions.
@@ -36,7 +36,7 @@ def orthogonal_keys(num_experts: int, width: int, seed: int) -> Float[Tensor, "E
 
 
 def key_start(tokens: Float[Tensor, "B P W"], keys: Float[Tensor, "M W"]) -> Int[Tensor, "B M"]:
-    """Return, for each key in turn, the index of the nearest token by cosine that no earlier key took."""
+    """Returns, for each key in turn, the index of the nearest token by cosine that no earlier key took."""
     similarities = F.normalize(keys.double(), dim=-1) @ F.normalize(tokens.double(), dim=-1).transpose(1, 2)
     similarities = similarities.round(decimals=9)  # [B, M, P]
     chosen: list[Tensor] = []
@@ -47,7 +47,7 @@ def key_start(tokens: Float[Tensor, "B P W"], keys: Float[Tensor, "M W"]) -> Int
 
 
 def match_clusters(centroids: Float[Tensor, "B M W"], keys: Float[Tensor, "M W"]) -> Int[Tensor, "B M"]:
-    """Return the expert of each cluster: the one-to-one assignment of least total 1 - cos(mu_i, v_j) (Eqs. 5 to 7).
+    """Returns the expert of each cluster: the one-to-one assignment of least total 1 - cos(mu_i, v_j) (Eqs. 5 to 7).
 
     Raises:
         UserError: If there are not as many keys as clusters.
@@ -67,7 +67,7 @@ def routing_weights(
     start: Int[Tensor, "B M"],
     products: Float[Tensor, "B P P"] | None = None,
 ) -> Float[Tensor, "B M"]:
-    """Return pi, for each expert the share of the image's kept tokens that its cluster holds (Eq. 8); rows sum to 1.
+    """Returns pi, for each expert the share of the image's kept tokens that its cluster holds (Eq. 8); rows sum to 1.
 
     Args:
         tokens: Each image's tokens, CLS included.
@@ -89,7 +89,7 @@ def routing_weights(
 
 
 def _match(centroids: Tensor, keys: Tensor) -> tuple[Int[Tensor, "B M"], Float[Tensor, "B"]]:
-    """Return the best assignment and by how much its total cost is below the second best, 0 where that is not known."""
+    """Returns the best assignment and by how much it is cheaper than the second best, 0 where that is not known."""
     costs = 1 - F.normalize(centroids.double(), dim=-1) @ F.normalize(keys.double(), dim=-1).T  # [B, M, E]
     if len(keys) > _LARGEST_ENUMERATED:
         matched = np.stack([linear_sum_assignment(cost)[1] for cost in costs.cpu().numpy()])

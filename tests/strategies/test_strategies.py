@@ -151,7 +151,7 @@ STRATEGIES = [
 ]
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES, ids=repr)
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda strategy: type(strategy).__name__)
 def test_strategies_change_nothing_that_they_are_given(strategy):
     value = [[1.0], [2.0]]
     slots = isinstance(strategy, Slots)
@@ -161,7 +161,7 @@ def test_strategies_change_nothing_that_they_are_given(strategy):
     assert repr((before, updates)) == repr(copies)
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES, ids=repr)
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda strategy: type(strategy).__name__)
 def test_strategies_accept_an_empty_cohort(strategy):
     before = server(prompts=[[1.0], [2.0]])
     assert strategy.aggregate(before, []).shared["prompts"].tolist() == [[1.0], [2.0]]
