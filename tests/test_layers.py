@@ -25,7 +25,7 @@ ALLOWED = {
     "run_folder": {"checkpoint", "errors", "module", "protocols", "state"},
     "prediction": {"module", "data"},
     "data": {"errors", "state", "data"},
-    "methods": {"clip", "methods", "module", "ops", "protocols", "state", "strategies"},
+    "methods": {"clip", "errors", "methods", "module", "ops", "protocols", "state", "strategies"},
     "report": {"report"},
     "callbacks": BASE | {"callbacks", "checkpoint", "local_training", "module", "report", "state"},
     "rounds": {"checkpoint", "errors", "local_training", "module", "protocols", "seeding", "state"},

@@ -1,7 +1,7 @@
 """What separates TRIP from PromptFL on StyledShapes, one difference at a time.
 
-``python -m experiments.quickstart.why``: AdamW with TRIP's rate from ``rates.json``, batches of 16, the last round, and
-the same seeds and styles as ``run``.
+``python -m experiments.quickstart.why``: AdamW with TRIP's rate from ``rates.json``, batches of 16, the last round, two
+of the seeds of ``run`` and all styles.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ VARIANTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "clusters start at keys": ("trip_keys", ()),
     "no KL": ("trip", ("--model.kl_weight=0",)),
     "experts of 16 tokens": ("trip", ("--model.prompt_length=16",)),
-    "experts of 16 tokens, no KL": ("trip", ("--model.prompt_length=16", "--model.kl_weight=0")),
     "one expert of 32 tokens": ("trip", SINGLE),
     "one expert of 32 tokens, no KL": ("trip", (*SINGLE, "--model.kl_weight=0")),
     "one expert of 16 tokens (PromptFL + KL)": ("trip", (*SINGLE, "--model.prompt_length=16")),
@@ -34,7 +33,7 @@ def main() -> None:
     """Makes the runs and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output", type=Path, default=Path("runs/quickstart"), help="folder of the runs")
-    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2], help="seeds of training")
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1], help="seeds of training")
     parser.add_argument("--workers", type=int, default=2, help="runs at a time, each on one core")
     options = parser.parse_args()
     rate = json.loads(CHOSEN.read_text(encoding="utf-8"))["trip"]

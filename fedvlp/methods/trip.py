@@ -33,6 +33,7 @@ from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 
 from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder, load_clip, zero_shot_text_features
+from fedvlp.errors import UserError
 from fedvlp.methods.zero_shot import ZeroShotCLIP
 from fedvlp.module import FederatedModule
 from fedvlp.ops import (
@@ -93,6 +94,8 @@ class TRIP(FederatedModule):
         optimizer: OptimizerCallable = lambda parameters: torch.optim.AdamW(parameters, lr=4e-4),
     ) -> None:
         super().__init__(optimizer)
+        if num_experts < 1 or kl_weight < 0:
+            raise UserError(f"TRIP needs at least one expert and a kl_weight >= 0; got {num_experts} and {kl_weight}.")
         self.save_hyperparameters(ignore=["clip", "optimizer"])
         self.adopt(load_clip(clip))
         self.class_names, self.kl_weight, self.templates = class_names, kl_weight, templates

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from fedvlp.clip import PromptedTextEncoder, zero_shot_text_features
+from fedvlp.errors import UserError
 from fedvlp.methods import TRIP, PromptFL
 
 CLASSES = ["red circle", "star", "big square"]
@@ -102,6 +103,12 @@ def test_experts_start_from_different_values(clip):
     assert experts.shape == (4, 32, clip.text_width)
     assert not torch.equal(experts[0], experts[1])
     assert experts.std().item() == pytest.approx(0.02, rel=0.05)
+
+
+@pytest.mark.parametrize("options", [{"num_experts": 0}, {"kl_weight": -1.0}, {"train_capacity": 0.001}])
+def test_options_that_make_no_sense_are_refused(clip, images, options):
+    with pytest.raises(UserError):
+        TRIP(CLASSES, clip, **options).prepare(images)
 
 
 def test_keys_are_orthogonal_and_come_from_their_seed(clip):
