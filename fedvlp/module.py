@@ -115,7 +115,10 @@ class FederatedModule(L.LightningModule):
 
     def prepare_key(self) -> str:
         """Returns a digest of all that :meth:`prepare` depends on besides the image; equal keys share a cache."""
-        source = inspect.getsource(type(self).prepare)
+        try:
+            source = inspect.getsource(type(self).prepare)
+        except OSError:  # typed at the prompt
+            source = type(self).prepare.__code__.co_code.hex()
         return digest([source, __version__, self.clip.fingerprint(), self.describe(self.prepare_options)])
 
     @property

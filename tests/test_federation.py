@@ -276,3 +276,10 @@ def test_zero_rounds_leave_the_module_as_it_is(tmp_path):
     module = Linear()
     federation(tmp_path, rounds=0).fit(module, Points())
     assert not module.weight.any()
+
+
+def test_method_typed_at_the_prompt_has_a_cache_key():
+    """Its source can't be read, but it must run all the same."""
+    names = {"Linear": Linear}
+    exec("class Typed(Linear):\n    def prepare(self, images):\n        return {'features': 2 * images}", names)
+    assert names["Typed"]().prepare_key() != Linear().prepare_key()

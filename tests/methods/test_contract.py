@@ -48,9 +48,7 @@ def test_trains_its_tensors_and_nothing_of_clip(build, method):
     if check_phases(run.model):
         assert after
         trained = [name for phase in run.model.configure_phases() for name in phase.train]
-        moved = {name for name, value in before.items() if not torch.equal(value, run.model.state_dict()[name])}
-        in_after = {name.split("/")[-1] for name in after}
-        assert moved | in_after >= set(trained)
+        assert {name.split("/")[-1] for name in after} >= set(trained)
         for name, value in after.items():
             assert not torch.equal(value, before[name.split("/")[-1]]), f"{name} did not move"
     else:
@@ -84,8 +82,8 @@ def test_order_of_clients_and_global_generator_do_not_matter(build, method, monk
 def test_partial_participation(build, method):
     run = build(method, "--trainer.cohort_size=1", "--trainer.rounds=3")
     fit(run)
-    if check_phases(run.model):
-        assert len(run.trainer.progress.history) == 3
+    cohorts = [[name for name in row if name.endswith("/loss")] for row in run.trainer.progress.history]
+    assert [len(cohort) for cohort in cohorts] == ([1, 1, 1] if check_phases(run.model) else [])
 
 
 @each_method
@@ -104,6 +102,8 @@ def test_communication_is_what_the_phases_upload(build, method):
         sent = sum(numel({n: v for n, v in run.model.state_dict().items() if covers(p.upload, n)}) for p in phases)
         assert row["upload_parameters"] == sent
         assert row["upload_bytes"] == 4 * sent
+    else:
+        assert not run.trainer.progress.history
 
 
 @each_method
@@ -127,8 +127,9 @@ def test_deployed_file_scores_the_same(build, method, tmp_path):
     fresh.trainer._attach(fresh.model, fresh.datamodule)
     scores = evaluate(fresh.model, fresh.datamodule, fresh.trainer.fabric, deployed, personal)
     assert model["class_path"].endswith(type(run.model).__name__)
-    last = run.trainer.progress.history[-1] if run.trainer.progress.history else scores
-    assert {name: last[name] for name in scores} == scores
+    table = json.loads(next((tmp_path / "runs").glob("*/*/summary.json")).read_text())["accuracy"]
+    title = "last round (2)" if check_phases(run.model) else "zero-shot CLIP"
+    assert table[title] == scores
 
 
 @pytest.mark.filterwarnings("default")  # Lightning's own: deprecated calls, few workers
