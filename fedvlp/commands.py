@@ -49,8 +49,11 @@ class FederationCLI(LightningCLI):
         parser.add_lightning_class_args(FederatedDataModule, "data", subclass_mode=True)
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """Links the class names to those of the data, and the federation's seed to ``seed_everything``."""
+        """Links a method's arguments to data and federation, and the federation's seed to ``seed_everything``."""
         parser.link_arguments("data.class_names", "model.init_args.class_names", apply_on="instantiate")
+        parser.link_arguments("data.source_domains", "model.init_args.domains", apply_on="instantiate")
+        parser.link_arguments("data.num_clients", "model.init_args.num_clients", apply_on="instantiate")
+        parser.link_arguments("trainer.rounds", "model.init_args.rounds")
         parser.link_arguments("seed_everything", "trainer.seed", compute_fn=_seed)
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
@@ -108,10 +111,15 @@ def _with_trained_config(arguments: list[str], scratch: Path) -> list[str]:
     if model is None:
         raise UserError(f"{where} was not written by fedvlp. Pass a run's prompts.safetensors or a checkpoint.")
     options_of_model = dict(model["init_args"])
-    names = options_of_model.pop("class_names")
+    linked = {name: options_of_model.pop(name, None) for name in ("class_names", "domains", "num_clients", "rounds")}
+    known = {"class_names": linked["class_names"], "source_domains": linked["domains"]}
     config = {
         "model": {"class_path": model["class_path"], "init_args": options_of_model},
-        "data": {"class_path": "fedvlp.data.class_names.ClassNames", "init_args": {"class_names": names}},
+        "data": {
+            "class_path": "fedvlp.data.class_names.ClassNames",
+            "init_args": known | {"num_clients": linked["num_clients"]},
+        },
+        "trainer": {} if linked["rounds"] is None else {"rounds": linked["rounds"]},
     }
     file = scratch / "trained.yaml"
     file.write_text(yaml.safe_dump(json.loads(json.dumps(config))), encoding="utf-8")

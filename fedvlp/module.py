@@ -65,11 +65,13 @@ class FederatedModule(L.LightningModule):
 
     Attributes:
         personal: names (or prefixes) of the tensors that stay on the client between rounds.
+        sent_once: names (or prefixes) of constants that the server sends once, before the first round.
         prepare_options: the hyperparameters that :meth:`prepare` depends on; None means all of them.
         context: where the federation stands; None outside a federation.
     """
 
     personal: tuple[str, ...] = ()
+    sent_once: tuple[str, ...] = ()
     prepare_options: tuple[str, ...] | None = None
     strict_loading = False  # the frozen CLIP is not part of any checkpoint
     clip: Backbone
@@ -138,8 +140,8 @@ class FederatedModule(L.LightningModule):
 
     def describe(self, names: Sequence[str] | None = None) -> dict[str, Any]:
         """Returns the hyperparameters (all, or those named) as plain values that JSON can hold."""
-        hidden = {"optimizer", "_class_path", "_instantiator"}
-        chosen = [name for name in self.hparams if name not in hidden] if names is None else names
+        own = inspect.signature(type(self)).parameters.keys() - {"optimizer"}  # not what the command line adds
+        chosen = [name for name in self.hparams if name in own] if names is None else names
         return {name: _plain(self.hparams[name]) for name in sorted(chosen)}
 
     # ---- states

@@ -118,6 +118,11 @@ class FederatedDataModule(L.LightningDataModule):
         """The clients, in the order of their ids."""
         return [share.client for share in self.shares if share.role == "train" and share.client is not None]
 
+    @property
+    def num_clients(self) -> int:
+        """The number of clients."""
+        return len(self.clients)
+
     def prepare_data(self) -> None:
         """Reads or makes the images, so that every mistake is found before training."""
         self.shares  # noqa: B018 (computed here, kept for later)
