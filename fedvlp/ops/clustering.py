@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from fedvlp.errors import UserError
@@ -20,14 +20,22 @@ class Clusters:
     Args:
         centroids: mu_m.
         weights: The centroids as weights over tokens.
-        sizes: Number of tokens kept in each cluster.
-        assignment: Cluster of each token; -1 for a token that was dropped because its cluster was full.
+        kept: The tokens of each cluster; a token that was dropped because its cluster was full is in none.
     """
 
     centroids: Float[Tensor, "B M W"]
     weights: Float[Tensor, "B M P"]
-    sizes: Int[Tensor, "B M"]
-    assignment: Int[Tensor, "B P"]
+    kept: Bool[Tensor, "B M P"]
+
+    @property
+    def sizes(self) -> Int[Tensor, "B M"]:
+        """Number of tokens kept in each cluster."""
+        return self.kept.sum(dim=2)
+
+    @property
+    def assignment(self) -> Int[Tensor, "B P"]:
+        """Cluster of each token; -1 for a token that was dropped."""
+        return torch.where(self.kept.any(dim=1), self.kept.int().argmax(dim=1), -1)
 
 
 def cluster_capacities(num_tokens: int, num_clusters: int, capacity: float | None) -> list[int]:
@@ -94,19 +102,21 @@ def capacity_kmeans(
     """
     limits = torch.tensor(capacities, device=tokens.device)
     progress = Progress.begin(tokens, token_products(tokens) if products is None else products, start)
-    weights, running = torch.empty_like(progress.weights), torch.ones_like(progress.images, dtype=torch.bool)
-    kept = torch.empty_like(progress.weights, dtype=torch.bool)
+    centroids = torch.zeros_like(progress.centroids.weights)
+    kept = torch.zeros_like(progress.centroids.members)
+    running = torch.ones_like(progress.images, dtype=torch.bool)
     for iteration in range(max_iterations):
         step = progress.step(limits, multiplier_step, tolerance)
         still = step.shift < tolerance
         last = iteration + 1 == max_iterations
         ended = running if last else running & still
-        images = progress.images[ended]
-        weights[images] = torch.where(still[ended, None, None], progress.weights[ended], step.weights[ended])
-        kept[images] = step.kept[ended]
-        running = running & ~still
+        if bool(ended.any()):
+            images = progress.images[ended]
+            stay = still[ended, None, None]
+            centroids[images] = torch.where(stay, progress.centroids.weights[ended], step.centroids.weights[ended])
+            kept[images] = step.kept[ended]
+            running = running & ~still
         if last or not bool(running.any()):
             break
         progress, running = progress.advance(step, running)
-    assignment = torch.where(kept.any(dim=1), kept.int().argmax(dim=1), -1)
-    return Clusters(weights @ tokens.to(weights.dtype), weights, kept.sum(dim=2), assignment)
+    return Clusters(centroids @ tokens.to(centroids.dtype), centroids, kept)

@@ -5,8 +5,9 @@ import pytest
 import torch
 
 from fedvlp.errors import UserError
+from fedvlp.ops.claims import claim_with_capacity
 from fedvlp.ops.clustering import capacity_kmeans, cluster_capacities
-from fedvlp.ops.lloyd import claim_with_capacity, token_products
+from fedvlp.ops.lloyd import token_products
 
 
 def replaced_assignment(costs, limits):
@@ -121,10 +122,13 @@ def test_products_at_hand_change_nothing(scene):
     assert torch.equal(found.assignment, capacity_kmeans(tokens, start, capacities).assignment)
 
 
-def test_products_are_those_of_centred_tokens(scene):
-    tokens, _ = scene(batch=11, num_tokens=197, seed=6)
-    centred = tokens - tokens.mean(dim=1, keepdim=True)
-    torch.testing.assert_close(token_products(tokens), centred @ centred.transpose(1, 2), atol=1e-3, rtol=1e-4)
+def test_products_give_the_distances_of_tokens(scene):
+    tokens = 100 + scene(batch=11, num_tokens=197, seed=6)[0]
+    products = token_products(tokens)
+    squares = products.diagonal(dim1=1, dim2=2)
+    squared = squares[:, :, None] + squares[:, None] - 2 * products
+    expected = torch.cdist(tokens.double(), tokens.double()).square()
+    torch.testing.assert_close(squared.double(), expected, atol=1e-3, rtol=1e-3)
 
 
 def test_lower_matrix_precision_decides_nothing(scene, monkeypatch):
