@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, cast
+
 import torch
 from torch import Tensor
 
 from benchmarks.sequential import sequential_routing
-from fedvlp.clip import CLIPSpec, PromptedTextEncoder, load_clip
+from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder, load_clip
+from fedvlp.clip.packing import TokenRows
 from fedvlp.clip.prompted_text import Layout
 from fedvlp.ops import cluster_capacities, orthogonal_keys, random_start, routing_weights, token_products
 
@@ -38,19 +42,45 @@ class TextCase:
         self._prompts = 0.02 * torch.randn(num_prompts, prompt_length, clip.text_width, generator=generator)
         self._signal = torch.randn(num_prompts, len(CLASS_NAMES), clip.embed_dim, generator=generator)
         self._one_by_one = one_by_one
+        self._encode: Callable[[Tensor], Tensor] = (
+            OpenCLIPText(clip, self._encoder) if layout == "plain" else self._encoder
+        )
 
     def __call__(self) -> tuple[Tensor, Tensor]:
         """Returns features and the prompts' gradients."""
         prompts = self._prompts.clone().requires_grad_()
         features = []
         for part in range(len(prompts)) if self._one_by_one else [slice(None)]:
-            features.append(self._encoder(prompts[part]))
-            features[-1].backward(self._signal[part])
+            features.append(self._encode(prompts[part]))
+            torch.autograd.backward(features[-1], self._signal[part])
         gradient = prompts.grad
         if gradient is None:
             raise RuntimeError("The encoder gave no gradient to its prompts.")
         joined = torch.stack(features) if self._one_by_one else features[0]
         return joined.detach(), gradient
+
+
+class OpenCLIPText:
+    """Features as prompt learning has them elsewhere: each class's 77 tokens go through open_clip's own text tower.
+
+    Args:
+        clip: The frozen CLIP.
+        encoder: The plain layout, which knows the tokens and where the prompt stands.
+    """
+
+    def __init__(self, clip: CLIP, encoder: PromptedTextEncoder) -> None:
+        self._model: Any = clip.model
+        rows = cast(TokenRows, encoder.rows[0])
+        self._ids, self._ends = rows.ids, rows.ends.flatten()
+
+    def __call__(self, prompts: Tensor) -> Tensor:
+        """Returns features [..., C, d] of a prompt or of a batch of one."""
+        model, prompt = self._model, prompts.reshape(prompts.shape[-2:])
+        words = model.token_embedding(self._ids.clamp(min=0))  # [C, 77, D]
+        tokens = torch.cat([words[:, :1], prompt.expand(len(words), -1, -1), words[:, 1 + len(prompt) :]], dim=1)
+        hidden = model.transformer(tokens + model.positional_embedding, attn_mask=model.attn_mask)
+        features: Tensor = model.ln_final(hidden)[torch.arange(len(hidden)), self._ends] @ model.text_projection
+        return features.reshape(*prompts.shape[:-2], *features.shape)
 
 
 class RoutingCase:

@@ -60,7 +60,7 @@ COMPARISONS: dict[str, list[Side]] = {
 NOTES = """Seconds are the median of the repeats, with the least and the greatest; memory is the peak above the loaded
 model, the high-water mark of the side's own process. In TRIP's batch the 77-token and the cut side encode one prompt
 after the other, each with its own backward pass, as one graph of all would not fit into memory; every prompt is really
-run."""
+run. The 77-token side is open_clip's own text tower, as other code calls it."""
 
 
 def main() -> None:

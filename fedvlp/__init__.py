@@ -22,28 +22,51 @@ from fedvlp.version import __version__
 
 if TYPE_CHECKING:
     from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder, load_clip
-    from fedvlp.data import DomainFolders, FederatedDataModule, StyledShapes
+    from fedvlp.data import (
+        ByDomain,
+        Dirichlet,
+        Dispersed,
+        DomainFolders,
+        FederatedDataModule,
+        Shards,
+        StyledShapes,
+    )
     from fedvlp.federation import Federation
-    from fedvlp.methods import TRIP, PromptFL, SingleDomain, ZeroShotCLIP
+    from fedvlp.methods import ADAPT, PLAN, TRIP, DiPrompT, FedDPT, PromptFL, SingleDomain, ZeroShotCLIP
     from fedvlp.module import FederatedModule, Phase, RoundContext
     from fedvlp.state import Client, ClientUpdate, ServerState, State
 
 _HOMES = {
     "fedvlp.clip": ("CLIP", "CLIPSpec", "PromptedTextEncoder", "load_clip"),
-    "fedvlp.data": ("DomainFolders", "FederatedDataModule", "StyledShapes"),
+    "fedvlp.data": (
+        "ByDomain",
+        "Dirichlet",
+        "Dispersed",
+        "DomainFolders",
+        "FederatedDataModule",
+        "Shards",
+        "StyledShapes",
+    ),
     "fedvlp.federation": ("Federation",),
-    "fedvlp.methods": ("TRIP", "PromptFL", "SingleDomain", "ZeroShotCLIP"),
+    "fedvlp.methods": ("ADAPT", "PLAN", "TRIP", "DiPrompT", "FedDPT", "PromptFL", "SingleDomain", "ZeroShotCLIP"),
     "fedvlp.module": ("FederatedModule", "Phase", "RoundContext"),
     "fedvlp.state": ("Client", "ClientUpdate", "ServerState", "State"),
 }
 
 __all__ = [
+    "ADAPT",
     "CLIP",
+    "PLAN",
     "TRIP",
+    "ByDomain",
     "CLIPSpec",
     "Client",
     "ClientUpdate",
+    "DiPrompT",
+    "Dirichlet",
+    "Dispersed",
     "DomainFolders",
+    "FedDPT",
     "FederatedDataModule",
     "FederatedModule",
     "Federation",
@@ -52,6 +75,7 @@ __all__ = [
     "PromptedTextEncoder",
     "RoundContext",
     "ServerState",
+    "Shards",
     "SingleDomain",
     "State",
     "StyledShapes",

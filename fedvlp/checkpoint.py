@@ -26,22 +26,26 @@ class Progress:
         server: the server's state; ``server.round`` rounds are finished.
         personal: what each client keeps, by client id.
         history: one row of metrics a finished round.
+        optimizers: what the clients' optimizers go on from, by client id; empty where they start anew each round.
     """
 
     server: ServerState
     personal: Mapping[int, State] = field(default_factory=dict)
     history: tuple[Row, ...] = ()
+    optimizers: Mapping[int, State] = field(default_factory=dict)
 
 
 def save_checkpoint(path: Path, progress: Progress, description: Mapping[str, Any]) -> None:
     """Writes a checkpoint; a reader sees all of it or nothing."""
     groups = {"shared": progress.server.shared, "deployed": progress.server.deployed, "memory": progress.server.memory}
     groups |= {f"personal/{client}": state for client, state in progress.personal.items()}
+    groups |= {f"optimizer/{client}": state for client, state in progress.optimizers.items()}
     tensors = {f"{group}/{name}": value for group, state in groups.items() for name, value in state.items()}
     header = {
         "kind": "checkpoint",
         "round": progress.server.round,
         "clients": sorted(progress.personal),
+        "optimizers": sorted(progress.optimizers),
         "history": list(progress.history),
         "description": dict(description),
     }
@@ -61,7 +65,8 @@ def load_checkpoint(path: Path) -> tuple[Progress, dict[str, Any]]:
         below(tensors, "shared"), below(tensors, "deployed"), below(tensors, "memory"), round=header["round"]
     )
     personal = {client: below(tensors, f"personal/{client}") for client in header["clients"]}
-    return Progress(server, personal, tuple(header["history"])), header["description"]
+    optimizers = {client: below(tensors, f"optimizer/{client}") for client in header.get("optimizers", [])}
+    return Progress(server, personal, tuple(header["history"]), optimizers), header["description"]
 
 
 def save_prompts(path: Path, deployed: State, personal: Mapping[int, State], model: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""The command line, ``fedvlp fit|validate|test|predict``: LightningCLI around the federation."""
+"""The command line, ``fedvlp fit|validate|test|predict|diagnose|cost``: LightningCLI around the federation."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ from fedvlp.errors import UserError
 from fedvlp.version import __version__
 
 USAGE = """\
-usage: fedvlp [-h] [--version] {fit,validate,test,predict} ...
+usage: fedvlp [-h] [--version] {fit,validate,test,predict,diagnose,cost} ...
 
 Federated prompt learning of vision-language models.
 
 commands:
   fit         Train a method on all source clients and report every domain's accuracy.
   validate    Measure a trained method on the source validation splits.
-  test        Measure a trained method on the held-out domains.
+  test        Measure a trained method on held-out domains and test splits.
   predict     Classify images with a trained method and write a CSV.
+  diagnose    Look inside a method on every domain's images, such as at TRIP's routes.
+  cost        Print what a method sends, without training; with several configs of methods, compare them.
 
 Every command takes one or more --config (a file, or the name of a config that is
 bundled, such as quickstart), and dotted overrides of any of its keys:
@@ -26,6 +28,7 @@ bundled, such as quickstart), and dotted overrides of any of its keys:
   fedvlp fit --config methods/trip --config data/folders --data.root photos --data.held_out sketch
   fedvlp fit --config quickstart --print_config
   fedvlp predict --ckpt_path runs/NAME/TIME/prompts.safetensors --images photos/new
+  fedvlp cost --config trip --config promptfl --data.classes 65 --data.domains 3
 
 options:
   -h, --help  Show this message; `fedvlp fit --help` explains every argument.

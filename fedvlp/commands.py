@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
@@ -40,7 +41,7 @@ class FederationCLI(LightningCLI):
     @staticmethod
     def subcommands() -> dict[str, set[str]]:
         """Returns the commands, and the arguments that come from the config's own keys."""
-        return {name: {"model", "datamodule"} for name in ("fit", "validate", "test", "predict")}
+        return {name: {"model", "datamodule"} for name in ("fit", "validate", "test", "predict", "diagnose")}
 
     def add_core_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Adds the three keys; Lightning's own version takes subclasses of its Trainer only."""
@@ -74,18 +75,25 @@ def run(arguments: Sequence[str]) -> None:
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     with tempfile.TemporaryDirectory() as scratch:
         given = with_config_paths(_with_trained_config(list(arguments), Path(scratch)))
-        _run_cli(
-            save_config_callback=SaveConfigCallback if given[0] == "fit" else None,
-            save_config_kwargs={"overwrite": True},
-            parser_kwargs={"prog": "fedvlp", "description": "Federated prompt learning of vision-language models."},
-            args=given,
-        )
+        with _unwrapped_errors():
+            if given[0] == "cost":
+                from fedvlp.cost_command import print_costs  # it builds on this file
+
+                print_costs(given[1:])
+                return
+            FederationCLI(
+                save_config_callback=SaveConfigCallback if given[0] == "fit" else None,
+                save_config_kwargs={"overwrite": True},
+                parser_kwargs={"prog": "fedvlp", "description": "Federated prompt learning of vision-language models."},
+                args=given,
+            )
 
 
-def _run_cli(**options: Any) -> None:
-    """Runs the command line; a mistake of the user comes out as it was raised, not as the parser wraps it."""
+@contextmanager
+def _unwrapped_errors() -> Iterator[None]:
+    """Lets a mistake of the user come out as it was raised, not as the parser wraps it."""
     try:
-        FederationCLI(**options)
+        yield
     except ValueError as error:
         cause: BaseException | None = error
         while cause is not None:

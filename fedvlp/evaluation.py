@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from lightning import Fabric
 from torchmetrics.classification import MulticlassAccuracy
 
+from fedvlp.errors import UserError
 from fedvlp.module import FederatedModule
 from fedvlp.protocols import EvaluationSplit, FederatedData
 from fedvlp.state import State
@@ -23,21 +24,22 @@ def evaluate(
 ) -> dict[str, float]:
     """Returns the accuracy, in percent, of every split and the mean over domains of each role.
 
-    A client's validation split is tested with what that client keeps. A held-out domain is nobody's: methods that keep
-    tensors on the clients are tested there with each client's in turn, and the mean of these accuracies is returned.
+    Methods that keep tensors on the clients are tested on a domain with those of each client that trains on it, in
+    turn, and the mean of these accuracies is returned. A held-out domain is nobody's, so there each client counts.
 
     Returns:
-        ``validation/<domain>`` and ``held_out/<domain>``, with their means ``validation`` and ``held_out``.
+        ``validation/<domain>``, ``test/<domain>`` and ``held_out/<domain>``, with the means ``validation``, ``test``
+        and ``held_out`` of those that exist.
     """
     module.eval()
-    scores: dict[str, list[float]] = {"validation": [], "held_out": []}
+    scores: dict[str, list[float]] = {}
     accuracy = {}
     for split in data.evaluation_splits():
         states = _states(module, data, split, deployed, personal)
         values = [split_accuracy(module, fabric, split, state, len(data.class_names)) for state in states]
-        scores[split.role].append(sum(values) / len(values))
-        accuracy[split.name] = scores[split.role][-1]
-    return accuracy | {role: sum(values) / len(values) for role, values in scores.items() if values}
+        accuracy[split.name] = sum(values) / len(values)
+        scores.setdefault(split.role, []).append(accuracy[split.name])
+    return accuracy | {role: sum(values) / len(values) for role, values in scores.items()}
 
 
 def split_accuracy(
@@ -65,5 +67,19 @@ def _states(
     """Returns the states with which a split is tested."""
     if not module.personal:
         return [deployed]
-    owners = [split.client] if split.client else data.clients
-    return [deployed | dict(personal.get(owner.id, {})) for owner in owners]
+    return [deployed | dict(personal.get(client.id, {})) for client in split.clients or data.clients]
+
+
+def of_roles(scores: Mapping[str, float], roles: Sequence[str]) -> dict[str, float]:
+    """Returns the scores of splits of some roles, their means included.
+
+    Raises:
+        UserError: if there is none.
+    """
+    chosen = {name: value for name, value in scores.items() if name.split("/")[0] in roles}
+    if not chosen:
+        raise UserError(
+            "No domain is held out and none has a test split, so there is nothing to test. "
+            "Set --data.held_out or --data.test_fraction, or validate."
+        )
+    return chosen

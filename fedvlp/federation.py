@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 import lightning as L
-import torch
 from lightning.fabric.loggers.logger import Logger
 from lightning.pytorch.callbacks import Callback
 
+from fedvlp.attachment import attach, launch
 from fedvlp.callbacks import default_callbacks as make_default_callbacks
 from fedvlp.checkpoint import Progress
+from fedvlp.diagnosis import Diagnosis
 from fedvlp.errors import UserError
-from fedvlp.evaluation import evaluate
-from fedvlp.module import FederatedModule, check_phases
+from fedvlp.evaluation import evaluate, of_roles
+from fedvlp.inspection import inspect_method, run_of
+from fedvlp.local_training import LocalTraining
+from fedvlp.module import FederatedModule
+from fedvlp.phases import check_phases
 from fedvlp.prediction import predict_images
 from fedvlp.protocols import FederatedData
 from fedvlp.rounds import Rounds
-from fedvlp.run_folder import describe_run, load_trained, new_run_folder, resume, run_name
+from fedvlp.run_folder import describe_run, load_deployed_to_all, load_trained, new_run_folder, resume, run_name
+from fedvlp.schedules import Schedule
 from fedvlp.state import ServerState, State
 
 
@@ -32,8 +39,10 @@ class Federation:
 
     Args:
         rounds: Number of communication rounds.
-        local_epochs: Passes over a client's data in each phase.
-        local_steps: Optimizer steps of a client in each phase, instead of whole epochs.
+        local_epochs: Passes over a client's data in each phase; 0.5 communicates after every half pass.
+        local_steps: Optimizer steps of a client in each phase, instead of epochs.
+        schedule: Learning rate over rounds, such as ``ExponentialDecay`` or ``CosineDecay``; constant if not given.
+        reset_optimizer: Make each client's optimizer afresh each round; else its moments stay on the client.
         cohort_size: Clients sampled each round; all of them if not given.
         evaluate_every: Evaluate after every so many rounds, and after the last.
         patience: Stop after so many evaluations without a better mean source validation accuracy; never if not given.
@@ -55,8 +64,10 @@ class Federation:
     def __init__(
         self,
         rounds: int = 15,
-        local_epochs: int = 1,
+        local_epochs: float = 1,
         local_steps: int | None = None,
+        schedule: Schedule | None = None,
+        reset_optimizer: bool = True,
         cohort_size: int | None = None,
         evaluate_every: int = 1,
         patience: int | None = None,
@@ -73,14 +84,14 @@ class Federation:
         enable_progress_bar: bool = True,
         default_callbacks: bool = True,
     ) -> None:
-        counts = {"local_epochs": local_epochs, "evaluate_every": evaluate_every, "local_steps": local_steps}
-        counts |= {"cohort_size": cohort_size, "patience": patience, "num_threads": num_threads}
-        for option, value in counts.items():
+        counts = {"evaluate_every": evaluate_every, "local_steps": local_steps, "cohort_size": cohort_size}
+        for option, value in {**counts, "patience": patience, "num_threads": num_threads}.items():
             if value is not None and value < 1:
                 raise UserError(f"Expected {option} of at least 1, got {value}.")
-        if rounds < 0:
-            raise UserError(f"Expected rounds of at least 0, got {rounds}.")
+        if rounds < 0 or not 0 < local_epochs < math.inf:
+            raise UserError(f"Expected rounds of at least 0 and local_epochs above 0, got {rounds} and {local_epochs}.")
         self.rounds, self.local_epochs, self.local_steps = rounds, local_epochs, local_steps
+        self.schedule, self.reset_optimizer = schedule, reset_optimizer
         self.cohort_size, self.evaluate_every, self.patience = cohort_size, evaluate_every, patience
         self.seed, self.precision, self.num_threads, self.name = seed, precision, num_threads, name
         self.default_root_dir, self.enable_progress_bar = Path(default_root_dir), enable_progress_bar
@@ -126,7 +137,7 @@ class Federation:
         """The loggers that were given."""
         return self.fabric.loggers
 
-    # ---- the four commands
+    # ---- the commands
 
     def fit(self, model: FederatedModule, datamodule: FederatedData, ckpt_path: str | None = None) -> ServerState:
         """Trains a method on all source clients, round by round, and reports every domain's accuracy.
@@ -142,6 +153,8 @@ class Federation:
         """
         self._attach(model, datamodule)
         phases = check_phases(model)
+        for phase in phases:
+            phase.strategy.check(datamodule.clients)
         self.description = describe_run(self, model, datamodule)
         name = self.name or run_name(model, datamodule)
         self.progress = Progress(ServerState.start(model.shared_state()))
@@ -158,8 +171,8 @@ class Federation:
             phases,
             newcomer=model.personal_state(),
             seed=self.seed,
-            local_epochs=self.local_epochs,
-            local_steps=self.local_steps,
+            rounds=self.rounds,
+            local=LocalTraining(self.local_epochs, self.local_steps, self.schedule, self.reset_optimizer),
             cohort_size=self.cohort_size,
             notify=self._call,
         )
@@ -168,7 +181,7 @@ class Federation:
         while self.progress.server.round < self.rounds and phases and not self._plateau():
             self._round(rounds)
         self._call("on_fit_end")
-        model.load_state(self.progress.server.deployed)
+        model.load_state(self.progress.server.shared | self.progress.server.deployed)
         return self.progress.server
 
     def validate(
@@ -185,10 +198,10 @@ class Federation:
         Returns:
             Accuracies in percent.
         """
-        return self._measured(model, datamodule, ckpt_path, "validation")
+        return self._measured(model, datamodule, ckpt_path, ("validation",))
 
     def test(self, model: FederatedModule, datamodule: FederatedData, ckpt_path: str | None = None) -> dict[str, float]:
-        """Measures a trained method on the held-out domains.
+        """Measures a trained method on the held-out domains and the test splits of the others.
 
         Args:
             model: the method.
@@ -199,7 +212,7 @@ class Federation:
         Returns:
             Accuracies in percent.
         """
-        return self._measured(model, datamodule, ckpt_path, "held_out")
+        return self._measured(model, datamodule, ckpt_path, ("test", "held_out"))
 
     def predict(
         self,
@@ -223,35 +236,58 @@ class Federation:
         """
         self._launch(model)
         if ckpt_path is not None:
-            deployed, personal = load_trained(self._where(ckpt_path), model)
-            if personal:
-                raise UserError(
-                    f"{type(model).__name__} keeps tensors on each client, so there is no one model to predict with."
-                )
-            model.load_state(deployed)
+            model.load_state(load_deployed_to_all(self._where(ckpt_path), model))
         paths = [images] if isinstance(images, str) else images
         return predict_images(model, self.fabric, paths, Path(output))
+
+    def diagnose(
+        self,
+        model: FederatedModule,
+        datamodule: FederatedData,
+        ckpt_path: str | None = None,
+        output: str | None = None,
+    ) -> Diagnosis:
+        """Prints what there is to see inside a method on every domain's evaluation images, and writes it as JSON.
+
+        Args:
+            model: the method.
+            datamodule: clients and splits.
+            ckpt_path: A run's ``prompts.safetensors``, a checkpoint, a run folder or ``last``; the model as it is if
+                not given.
+            output: JSON file, or a folder for it; the run's folder if not given, and no file without a run.
+
+        Returns:
+            What was printed.
+        """
+        self._attach(model, datamodule, serves_images=True)
+        if ckpt_path is not None:
+            model.load_state(load_trained(self._where(ckpt_path), model)[0])
+        diagnosis = inspect_method(model, datamodule, self.fabric)
+        self.fabric.print(diagnosis.table(), flush=True)
+        if self.is_global_zero and (output is not None or ckpt_path is not None):
+            path = run_of(self._where(str(ckpt_path))) if output is None else Path(output)
+            self.fabric.print(f"written to {diagnosis.write(path)}", flush=True)
+        return diagnosis
 
     # ---- shared steps
 
     def _round(self, rounds: Rounds) -> None:
         """Runs a round, evaluates, and replaces ``self.progress``."""
         began = time.perf_counter()
-        server, personal, row = rounds.run(self.progress)
+        progress, row = rounds.run(self.progress)
+        server = progress.server
         row["train_seconds"] = time.perf_counter() - began
         if server.round % self.evaluate_every == 0 or server.round >= self.rounds:
-            row |= self.evaluate(self.module, server.deployed, personal)
+            row |= self.evaluate(self.module, server.deployed, progress.personal)
         row["seconds"] = time.perf_counter() - began
         self._call("on_round_metrics", row=row)
-        self.progress = Progress(server, personal, (*self.progress.history, row))
+        self.progress = replace(progress, history=(*progress.history, row))
         self._call("on_round_end", row=row)
 
     def _plateau(self) -> bool:
         """Whether the mean source validation accuracy has not risen for ``patience`` evaluations."""
         scores = [row["validation"] for row in self.progress.history if "validation" in row]
-        if self.patience is None or not scores:
-            return False
-        return len(scores) - 1 - scores.index(max(scores)) >= self.patience
+        return self.patience is not None and bool(scores) and len(scores) > scores.index(max(scores)) + self.patience
 
     def evaluate(self, module: FederatedModule, deployed: State, personal: Mapping[int, State]) -> dict[str, float]:
         """Returns the accuracies, in percent, of a state on all splits; one process measures for all."""
@@ -260,48 +296,27 @@ class Federation:
 
     def _launch(self, model: FederatedModule) -> None:
         """Starts the processes and moves the model."""
-        if self.num_threads is not None:
-            torch.set_num_threads(self.num_threads)
-        self.fabric.launch()
         self.module = model
-        self.fabric.to_device(model)
+        launch(self.fabric, model, self.num_threads)
 
-    def _attach(self, model: FederatedModule, datamodule: FederatedData) -> None:
+    def _attach(self, model: FederatedModule, datamodule: FederatedData, serves_images: bool = False) -> None:
         """Launches, and lets the data be read, split and prepared."""
         self._launch(model)
         self.data = datamodule
         datamodule.trainer = self
-        datamodule.prepare_data()
-        datamodule.setup("fit")
-        model.eval()
-
-        def prepare(images: torch.Tensor) -> State:
-            with torch.no_grad(), self.fabric.autocast():
-                return {name: value.float() for name, value in model.prepare(images).items()}
-
-        datamodule.bind(
-            transform=model.transform,
-            train_transform=model.train_transform,
-            prepare=prepare if model.prepares else None,
-            key=f"{model.prepare_key()}-{self.precision}",
-            device=self.fabric.device,
-        )
-        datamodule.encode()
+        attach(self.fabric, model, datamodule, self.precision, serves_images)
 
     def _measured(
-        self, model: FederatedModule, datamodule: FederatedData, ckpt_path: str | None, role: str
+        self, model: FederatedModule, datamodule: FederatedData, ckpt_path: str | None, roles: tuple[str, ...]
     ) -> dict[str, float]:
-        """Returns and prints the accuracies of one role."""
+        """Returns and prints the accuracies of some roles."""
         self._attach(model, datamodule)
         trained: tuple[State, dict[int, State]] = (model.shared_state(), {})
         if ckpt_path is not None:
             trained = load_trained(self._where(ckpt_path), model)
-        scores = self.evaluate(model, *trained)
-        scores = {name: value for name, value in scores.items() if name.split("/")[0] == role}
-        if not scores:
-            raise UserError("No domain is held out, so there is nothing to test. Set --data.held_out, or validate.")
-        for name, value in scores.items():
-            self.fabric.print(f"{name}: {value:.2f} %", flush=True)
+        scores = of_roles(self.evaluate(model, *trained), roles)
+        lines = [datamodule.protocol, *(f"{name}: {value:.2f} %" for name, value in scores.items())]
+        self.fabric.print("\n".join(lines), flush=True)
         return scores
 
     def _where(self, ckpt_path: str) -> Path:

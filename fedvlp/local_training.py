@@ -1,9 +1,12 @@
-"""One client's local training: plain Lightning hooks and one optimizer, made afresh."""
+"""One client's local training: plain Lightning hooks, its batches of one phase, and one optimizer."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from itertools import islice
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import chain, count, islice
 from typing import Any
 
 from lightning import Fabric
@@ -11,32 +14,89 @@ from torch import Tensor
 
 from fedvlp.errors import UserError
 from fedvlp.module import FederatedModule
+from fedvlp.optimizer_state import load_optimizer_state, optimizer_state
 from fedvlp.protocols import Batch, Loader
+from fedvlp.schedules import Schedule
+from fedvlp.state import State
 
 
-def num_steps(num_batches: int, epochs: int, steps: int | None) -> int:
-    """Returns how many optimizer steps a client takes in one phase."""
-    return epochs * num_batches if steps is None else steps
+@dataclass(frozen=True)
+class LocalTraining:
+    """How every client trains in one phase of a round.
+
+    Attributes:
+        epochs: passes over its data, > 0. With a fraction a pass goes on over several rounds.
+        steps: optimizer steps in place of passes; None for passes.
+        schedule: factor on the optimizer's learning rates by round; None for none.
+        reset_optimizer: whether an optimizer starts without memory; else it goes on from the client's last round.
+    """
+
+    epochs: float = 1
+    steps: int | None = None
+    schedule: Schedule | None = None
+    reset_optimizer: bool = True
+
+    def batches(self, loader_of: Callable[[int], Loader], round: int) -> tuple[Iterator[Batch], int]:
+        """Returns a client's batches in one phase of a round, and how many they are.
+
+        Whole epochs and steps shuffle anew in each round. A fraction of an epoch takes the next batches of one endless
+        row of passes, so that no image is left out or seen twice before a pass is over; where a client stands in it
+        follows from the round alone, whether it took part in the rounds before or not.
+
+        Args:
+            loader_of: from the number of a shuffle to the batches in that order.
+            round: number of finished rounds.
+        """
+        goes_on = self.steps is None and self.epochs != int(self.epochs)
+        loader = loader_of(0 if goes_on else round)
+        steps = num_steps(len(loader), self.epochs, self.steps)
+        if not goes_on:
+            return islice(_forever(loader), steps), steps
+        number, done = divmod(round * steps, len(loader))
+        passes = chain.from_iterable(loader_of(later) for later in count(number))
+        return islice(passes, done, done + steps), steps
+
+
+def num_steps(num_batches: int, epochs: float, steps: int | None) -> int:
+    """Returns how many optimizer steps a client takes in one phase; a begun batch counts as a whole one.
+
+    >>> num_steps(30, 0.1, None), num_steps(5, 0.5, None), num_steps(5, 2, None), num_steps(5, 2, 7)
+    (3, 3, 10, 7)
+    """
+    return math.ceil(Fraction(str(epochs)) * num_batches) if steps is None else steps
 
 
 def train_client(
-    fabric: Fabric, module: FederatedModule, loader: Loader, steps: int, on_step: Callable[[Tensor], None]
-) -> dict[str, float]:
-    """Trains the module's current tensors on one client's batches, and returns the means of what was logged.
+    fabric: Fabric,
+    module: FederatedModule,
+    batches: Iterable[Batch],
+    on_step: Callable[[Tensor], None],
+    factor: float = 1.0,
+    memory: State | None = None,
+) -> tuple[dict[str, float], State]:
+    """Trains the module's current tensors on one client's batches.
 
     Args:
         fabric: device, precision and gradient scaling.
         module: after ``begin``; trained in place.
-        loader: batches of (inputs, labels); gone through again until all steps are taken.
-        steps: number of optimizer steps.
+        batches: one (inputs, labels) for each optimizer step.
         on_step: called with the detached loss after each step.
+        factor: on the learning rates of the optimizer.
+        memory: what the optimizer goes on from; None lets it start anew and forgets what it learns.
+
+    Returns:
+        The means of what was logged, and the optimizer's memory.
     """
     made = module.configure_optimizers()
     if made is None:
-        return module.logged_means()
+        return module.logged_means(), {}
+    for group in made.param_groups:
+        group["lr"] *= factor
+    if memory:
+        load_optimizer_state(made, module, memory)
     optimizer: Any = fabric.setup_optimizers(made)
     module.train()
-    for index, batch in enumerate(islice(_forever(loader), steps)):
+    for index, batch in enumerate(batches):
         inputs, labels = fabric.to_device(batch)
         with fabric.autocast():
             loss = module.training_step((inputs, labels), index)
@@ -47,7 +107,7 @@ def train_client(
         optimizer.zero_grad()
         module.on_train_batch_end(loss, (inputs, labels), index)
         on_step(loss.detach())
-    return module.logged_means()
+    return module.logged_means(), {} if memory is None else optimizer_state(made, module)
 
 
 def _forever(loader: Loader) -> Iterator[Batch]:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import inspect
-import json
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, is_dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import lightning as L
@@ -15,7 +13,9 @@ from jaxtyping import Float
 from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor
 
+from fedvlp.diagnosis import Diagnosis
 from fedvlp.errors import UserError
+from fedvlp.plain import digest, plain
 from fedvlp.protocols import Backbone, Batch, Inputs
 from fedvlp.state import Client, State, covers, detached, select
 from fedvlp.strategies import FedAvg, Strategy
@@ -65,12 +65,14 @@ class FederatedModule(L.LightningModule):
 
     Attributes:
         personal: names (or prefixes) of the tensors that stay on the client between rounds.
+        remembered: those that stay there too, but for its training alone: the deployed model does without them.
         sent_once: names (or prefixes) of constants that the server sends once, before the first round.
         prepare_options: the hyperparameters that :meth:`prepare` depends on; None means all of them.
         context: where the federation stands; None outside a federation.
     """
 
     personal: tuple[str, ...] = ()
+    remembered: tuple[str, ...] = ()
     sent_once: tuple[str, ...] = ()
     prepare_options: tuple[str, ...] | None = None
     strict_loading = False  # the frozen CLIP is not part of any checkpoint
@@ -99,6 +101,10 @@ class FederatedModule(L.LightningModule):
 
     def baseline(self) -> FederatedModule | None:
         """Returns an untrained method that results stand beside, such as zero-shot CLIP; None for none."""
+        return None
+
+    def diagnose(self, domains: Mapping[str, Iterable[Float[Tensor, "B 3 H V"]]]) -> Diagnosis | None:
+        """Returns what there is to see inside the method on each domain's images, in batches; None for nothing."""
         return None
 
     def prepare(self, images: Float[Tensor, "B 3 H V"]) -> dict[str, Tensor]:
@@ -142,7 +148,7 @@ class FederatedModule(L.LightningModule):
         """Returns the hyperparameters (all, or those named) as plain values that JSON can hold."""
         own = inspect.signature(type(self)).parameters.keys() - {"optimizer"}  # not what the command line adds
         chosen = [name for name in self.hparams if name in own] if names is None else names
-        return {name: _plain(self.hparams[name]) for name in sorted(chosen)}
+        return {name: plain(self.hparams[name]) for name in sorted(chosen)}
 
     # ---- states
 
@@ -158,7 +164,15 @@ class FederatedModule(L.LightningModule):
 
     def personal_state(self) -> State:
         """Returns what stays on the client."""
-        return detached(select(self.state_dict(), self.personal))
+        return detached(select(self.state_dict(), (*self.personal, *self.remembered)))
+
+    def newcomer_state(self, start: State) -> State:
+        """Returns what a client keeps before its first round, with random draws of its own if the method wants them.
+
+        Args:
+            start: what stayed on the module at the beginning; the default.
+        """
+        return start
 
     @torch.no_grad()
     def load_state(self, state: State) -> None:
@@ -229,42 +243,3 @@ class FederatedModule(L.LightningModule):
         inputs = batch[0] if isinstance(batch, (tuple, list)) else batch
         probabilities: Tensor = self(inputs).softmax(-1)
         return probabilities
-
-
-def check_phases(module: FederatedModule) -> Sequence[Phase]:
-    """Returns the module's phases.
-
-    Raises:
-        UserError: if a phase names a tensor that does not exist, or trains one that it neither uploads nor keeps and
-            that would thus leak from one simulated client to the next.
-    """
-    phases = tuple(module.configure_phases())
-    method = type(module).__name__
-    names = [*module.state_dict(), *(name for name, _ in module.named_parameters())]
-    for phase in phases:
-        for prefix in (*phase.train, *phase.upload, *module.personal):
-            if not any(covers((prefix,), name) for name in names):
-                raise UserError(f"Phase {phase.name!r} of {method} names {prefix!r}, but no tensor is called so.")
-        for name, _ in module.named_parameters():
-            if covers(phase.train, name) and not covers((*phase.upload, *module.personal), name):
-                raise UserError(
-                    f"{method} trains {name!r} in phase {phase.name!r} but neither uploads nor keeps it, so it would "
-                    "leak from one client to the next. Add it to the phase's upload or to `personal`."
-                )
-    return phases
-
-
-def digest(value: Any) -> str:
-    """Returns 16 hexadecimal digits that are equal for equal JSON values."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def _plain(value: Any) -> Any:
-    """Returns a value that JSON can hold, and that is the same for equal options."""
-    if is_dataclass(value) and not isinstance(value, type):
-        return _plain(asdict(value))
-    if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    return value if isinstance(value, (str, int, float, bool)) or value is None else repr(value)

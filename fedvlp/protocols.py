@@ -51,7 +51,7 @@ class Loader(Protocol):
 
 
 class EvaluationSplit(Protocol):
-    """Images on which accuracy is measured: a client's validation split, or a held-out domain."""
+    """Images of one domain on which accuracy is measured."""
 
     @property
     def name(self) -> str:
@@ -59,8 +59,8 @@ class EvaluationSplit(Protocol):
         ...
 
     @property
-    def role(self) -> Literal["validation", "held_out"]:
-        """Whether a client has the domain, or nobody."""
+    def role(self) -> Literal["validation", "test", "held_out"]:
+        """Whether clients train on other images of the domain, or nobody does."""
         ...
 
     @property
@@ -69,8 +69,8 @@ class EvaluationSplit(Protocol):
         ...
 
     @property
-    def client(self) -> Client | None:
-        """Whose images they are; None where held out."""
+    def clients(self) -> Sequence[Client]:
+        """Who trains on other images of the domain; nobody where held out."""
         ...
 
     @property
@@ -97,6 +97,11 @@ class FederatedData(Protocol):
     @property
     def held_out_domains(self) -> list[str]:
         """Domains that no client has."""
+        ...
+
+    @property
+    def protocol(self) -> str:
+        """What is trained on, by whom, and what it is measured on, in one line."""
         ...
 
     @property

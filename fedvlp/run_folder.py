@@ -13,6 +13,7 @@ from fedvlp.checkpoint import Progress, differences, load_checkpoint, load_deplo
 from fedvlp.errors import UserError
 from fedvlp.module import FederatedModule
 from fedvlp.protocols import FederatedData
+from fedvlp.schedules import describe_schedule
 from fedvlp.state import State
 
 
@@ -48,13 +49,15 @@ def describe_model(model: FederatedModule) -> dict[str, Any]:
 
 def describe_run(federation: Any, model: FederatedModule, data: FederatedData) -> dict[str, Any]:
     """Returns what must be equal for a checkpoint to be gone on from; the number of rounds may differ."""
-    options = ("seed", "local_epochs", "local_steps", "cohort_size", "precision")
+    options = ("seed", "local_epochs", "local_steps", "reset_optimizer", "cohort_size", "precision")
+    training = {name: getattr(federation, name) for name in options}
     return {
         "model": describe_model(model),
         "optimizer": describe_optimizer(model),
+        "protocol": data.protocol,
         "split": data.split_hash,
         "batch_size": getattr(data, "batch_size", None),
-        "training": {name: getattr(federation, name) for name in options},
+        "training": training | {"schedule": describe_schedule(federation.schedule, federation.rounds)},
     }
 
 
@@ -121,6 +124,20 @@ def load_trained(where: Path, model: FederatedModule) -> tuple[State, dict[int, 
     if wrong := differences(comparable({"model": saved}), own):
         raise UserError(f"{path} belongs to another model: " + "; ".join(wrong))
     return deployed, personal
+
+
+def load_deployed_to_all(where: Path, model: FederatedModule) -> State:
+    """Returns the deployed state of a method that has one model for everybody.
+
+    Raises:
+        UserError: as :func:`load_trained`, or if the method keeps tensors on each client.
+    """
+    deployed, personal = load_trained(where, model)
+    if personal and model.personal:
+        raise UserError(
+            f"{type(model).__name__} keeps tensors on each client, so there is no one model to predict with."
+        )
+    return deployed
 
 
 def comparable(description: Mapping[str, Any]) -> dict[str, Any]:

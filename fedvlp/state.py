@@ -19,7 +19,7 @@ class Client:
 
     Attributes:
         id: position among all clients, from 0.
-        domain: position of its domain among the source domains, from 0.
+        domain: position of its domain among the source domains, from 0; -1 if its images come from several.
         num_examples: size of its training split, in images.
         name: what people call it; the domain's name where a domain is one client.
     """

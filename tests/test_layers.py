@@ -13,27 +13,36 @@ ALLOWED = {
     "errors": set(),
     "version": set(),
     "state": set(),
-    "strategies": {"state", "strategies"},
+    "diagnosis": set(),
+    "strategies": {"errors", "state", "strategies"},
     "protocols": {"state"},
-    "module": BASE | {"state", "strategies", "protocols"},
+    "plain": set(),
+    "schedules": {"errors"},
+    "module": BASE | {"diagnosis", "plain", "state", "strategies", "protocols"},
+    "phases": {"errors", "module", "state"},
+    "optimizer_state": {"errors", "state"},
+    "cost": {"module", "phases", "state"},
     "clip": {"errors", "clip"},
     "ops": {"errors", "ops"},
     "seeding": {"state"},
     "checkpoint": {"errors", "state"},
-    "evaluation": {"module", "protocols", "state"},
-    "local_training": {"errors", "module", "protocols"},
-    "run_folder": {"checkpoint", "errors", "module", "protocols", "state"},
+    "attachment": {"module", "protocols", "state"},
+    "evaluation": {"errors", "module", "protocols", "state"},
+    "local_training": {"errors", "module", "optimizer_state", "protocols", "schedules", "state"},
+    "run_folder": {"checkpoint", "errors", "module", "protocols", "schedules", "state"},
     "prediction": {"module", "data"},
+    "inspection": {"diagnosis", "errors", "module", "protocols", "run_folder"},
     "data": {"errors", "state", "data"},
-    "methods": {"clip", "errors", "methods", "module", "ops", "protocols", "state", "strategies"},
+    "methods": {"clip", "diagnosis", "errors", "methods", "module", "ops", "protocols", "state", "strategies"},
     "report": {"report"},
-    "callbacks": BASE | {"callbacks", "checkpoint", "local_training", "module", "report", "state"},
+    "callbacks": BASE | {"callbacks", "checkpoint", "cost", "local_training", "module", "report", "state"},
     "rounds": {"checkpoint", "errors", "local_training", "module", "protocols", "seeding", "state"},
     "federation": BASE
-    | {"callbacks", "checkpoint", "evaluation", "module", "prediction", "protocols", "rounds", "run_folder", "state"},
+    | {"attachment", "callbacks", "checkpoint", "diagnosis", "evaluation", "inspection", "local_training", "module"}
+    | {"phases", "prediction", "protocols", "rounds", "run_folder", "schedules", "state"},
     "config_files": {"errors"},
 }
-TOP = {"cli", "commands", "parser", "__init__", "__main__"}
+TOP = {"cli", "commands", "cost_command", "parser", "__init__", "__main__"}
 
 
 def imports(path):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
+import inspect
 import json
 import os
 import re
@@ -15,16 +17,19 @@ from pathlib import Path
 import matplotlib.font_manager  # noqa: F401  (reads its cache before the home folder is moved)
 import pytest
 
+import fedvlp.data
+import fedvlp.schedules
 from fedvlp.cli import main
-from fedvlp.module import check_phases
+from fedvlp.clip import CLIPSpec, load_clip
+from fedvlp.cost import communication_cost
+from fedvlp.federation import Federation
 from fedvlp.report.table import accuracy_columns
-from fedvlp.state import covers, numel
+from fedvlp.state import Client
 from tests.conftest import METHODS, draw
 
 ROOT = Path(__file__).resolve().parents[1]
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE)
-VIT_B_16_TEXT_WIDTH = 512
 BRIEF = ["--trainer.rounds=1", "--trainer.local_steps=2", "--trainer.enable_progress_bar=false"]
 OFFLINE = ["--model.clip.name=fedvlp-tiny", "--model.clip.pretrained=auto"]
 
@@ -135,6 +140,41 @@ def test_commands_on_own_images(desk, capsys):
         assert (newest_run(f"runs/{folder}") / "accuracy.png").is_file()
 
 
+def test_clients_and_protocols(desk, capsys):
+    (words,) = [words for words in commands("fedvlp") if "data/styled_shapes_30_clients" in words]
+    run(words)
+    said = " ".join(re.search(r"here `(all domains[^`]*)`", TEXT).group(1).split())
+    assert said in capsys.readouterr().out
+    table = TEXT.split("## Clients and protocols")[1].split("\n\n")[2]
+    for line in table.splitlines()[2:]:
+        name, _, arguments = (cell.strip() for cell in line.strip("|").split("|"))
+        fields = dataclasses.fields(getattr(fedvlp.data, name.strip("`")))
+        assert re.findall(r"`(\w+)`", arguments) == [field.name for field in fields]
+
+
+def test_schedules(desk):
+    (words,) = [words for words in commands("fedvlp") if "--trainer.schedule" in words]
+    run(words)
+    rows = csv.DictReader((newest_run("runs/TRIP-StyledShapes-sketch") / "metrics.csv").read_text("utf-8").splitlines())
+    assert [row["learning_rate_factor"] for row in rows] == ["0.1"]
+    table = TEXT.split("## Schedules and local training")[1].split("\n\n")[2]
+    options = set(re.findall(r"--trainer\.(\w+)", table))
+    assert options == {"local_epochs", "local_steps", "schedule", "reset_optimizer"}
+    assert options <= inspect.signature(Federation).parameters.keys()
+    for name in ("ExponentialDecay", "CosineDecay", "Constant"):
+        assert f"`{name}`" in table or f"schedule {name}" in table
+        assert issubclass(getattr(fedvlp.schedules, name), fedvlp.schedules.Schedule)
+
+
+def test_costs(desk, capsys):
+    compared, one = [words[1:] for words in commands("cost")]
+    assert main([*compared, "--format=json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["config"] for row in rows if row["phase"] == "all"] == ["trip", "plan", "promptfl"]
+    assert main(one) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 2
+
+
 def test_predicts_from_prompts(desk):
     fit = next(words for words in commands("fedvlp") if "my_images" in words)
     run(fit)
@@ -208,15 +248,26 @@ def test_commands_in_the_text(command, capsys):
     assert capsys.readouterr().out
 
 
+@pytest.fixture(scope="module")
+def vit():
+    """Of which only shapes matter."""
+    return load_clip(CLIPSpec("ViT-B-16", "random"))
+
+
 @pytest.mark.parametrize("method", METHODS)
-def test_table_of_methods(build, method):
+def test_table_of_methods(build, vit, method):
+    """With ViT-B/16, and as many domains, with a client each, as the row says; three if it says nothing."""
     (line,) = [line for line in TEXT.splitlines() if line.startswith("|") and f"`methods/{method}`" in line]
-    module = build(method).model
-    uploads = [name for phase in check_phases(module) for name in phase.upload]
-    sent = numel({name: value for name, value in module.state_dict().items() if covers(uploads, name)})
-    width = module.clip.text_width
-    assert sent % width == 0
-    assert line.split("|")[3].strip() == f"{sent // width * VIT_B_16_TEXT_WIDTH:,}"
+    model = build(method).model
+    options = {name: model.hparams[name] for name in inspect.signature(type(model)).parameters if name in model.hparams}
+    number = 6 if "six domains" in line else 3
+    counts = {"domains": [f"domain {index}" for index in range(number)], "num_clients": number}
+    module = type(model)(**options | {name: counts[name] for name in counts if name in options} | {"clip": vit})
+    cost = communication_cost(module, [Client(i, i, 10) for i in range(number)]).rows(rounds=1)[-1]
+    sent = line.split("|")[3].strip()
+    received = re.search(r"([\d,]+)(?: are)? received", line)
+    assert f"{cost['upload_parameters']:,}" == sent
+    assert f"{cost['download_parameters']:,}" == (received.group(1) if received else sent)
 
 
 def test_links_lead_to_files():

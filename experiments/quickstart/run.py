@@ -7,15 +7,15 @@ method with its paper's optimizer, and with AdamW at the learning rate that ``tu
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from experiments.quickstart.jobs import Job, run_all
-from experiments.quickstart.tune import CHOSEN
-from fedvlp.data import StyledShapes
+from experiments.quickstart.rows import CHOSEN, setting
+from experiments.rates import read_rates
+from experiments.runs import Run, Setting, adamw, every_run, make_runs
+from experiments.tables import spread
 
 TITLES = {
     "zero_shot": "zero-shot CLIP, one template",
@@ -28,15 +28,21 @@ TITLES = {
 Row = tuple[str, float | None]
 
 
-def table(rows: Sequence[Row], styles: Sequence[str], seeds: Sequence[int], output: Path, choice: str) -> str:
+def runs_of(row: Row, where: Setting, seeds: Sequence[int]) -> list[list[Run]]:
+    """Returns a row's runs: for each seed, one for each held-out style."""
+    config, rate = row
+    return every_run(config, adamw(rate), where, where.domains(), seeds)
+
+
+def table(rows: Sequence[Row], where: Setting, seeds: Sequence[int], choice: str) -> str:
     """Returns mean and standard deviation over seeds in percent, a column a held-out style, as Markdown."""
+    styles = where.domains()
     lines = [f"| method | optimizer | {' | '.join(styles)} | mean |", f"|---|---|{'---:|' * (len(styles) + 1)}"]
-    for config, rate in rows:
-        scores = [
-            [Job(config, style, seed, rate, output).accuracy(choice, "held_out") for style in styles] for seed in seeds
-        ]
+    for row in rows:
+        scores = [[run.accuracy("held_out", choice) for run in of_seed] for of_seed in runs_of(row, where, seeds)]
         columns = [*zip(*scores, strict=True), tuple(statistics.mean(of_seed) for of_seed in scores)]
-        cells = " | ".join(f"{statistics.mean(column):.1f} ± {statistics.pstdev(column):.1f}" for column in columns)
+        cells = " | ".join(spread(column) for column in columns)
+        config, rate = row
         optimizer = "none" if config.startswith("zero") else "paper's" if rate is None else f"AdamW {rate:g}"
         lines.append(f"| {TITLES[config]} | {optimizer} | {cells} |")
     return "\n".join(lines)
@@ -50,23 +56,21 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2, help="runs at a time, each on one core")
     parser.add_argument("--more", nargs="*", default=[], help="further configs to run with TRIP's learning rate")
     options = parser.parse_args()
-    rates: dict[str, float] = json.loads(CHOSEN.read_text(encoding="utf-8"))
+    rates = read_rates(CHOSEN)
     rows: list[Row] = [("zero_shot", None), ("zero_shot_ensemble", None)]
     rows += [(method, rate) for method in rates for rate in (None, rates[method])]
     rows += [(config, rates["trip"]) for config in options.more]
-    styles = StyledShapes().domains
+    where = setting(options.output)
     seeds: list[int] = options.seeds
-    run_all(
-        (Job(config, style, seed, rate, options.output) for seed in seeds for config, rate in rows for style in styles),
-        options.workers,
-    )
+    runs = [runs_of(row, where, seeds) for row in rows]
+    make_runs((run for number in range(len(seeds)) for row in runs for run in row[number]), options.workers)
     text = []
     for choice in ("last round", "best on source validation"):
         text += [
             f"Accuracy on the held-out style in %, {choice}, mean ± standard deviation over {len(seeds)} seeds:",
             "",
         ]
-        text += [table(rows, styles, seeds, options.output, choice), ""]
+        text += [table(rows, where, seeds, choice), ""]
     sys.stdout.write("\n".join(text) + "\n")
     (options.output / "results.md").write_text("\n".join(text), encoding="utf-8")
 

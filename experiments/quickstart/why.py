@@ -7,14 +7,13 @@ of the seeds of ``run`` and all styles.
 from __future__ import annotations
 
 import argparse
-import json
-import statistics
 import sys
 from pathlib import Path
 
-from experiments.quickstart.jobs import Job, run_all
-from experiments.quickstart.tune import CHOSEN
-from fedvlp.data import StyledShapes
+from experiments.quickstart.rows import CHOSEN, setting
+from experiments.rates import read_rates
+from experiments.runs import adamw, every_run, make_runs
+from experiments.tables import seed_means, spread
 
 SINGLE = ("--model.num_experts=1",)
 VARIANTS: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -36,21 +35,16 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1], help="seeds of training")
     parser.add_argument("--workers", type=int, default=2, help="runs at a time, each on one core")
     options = parser.parse_args()
-    rate = json.loads(CHOSEN.read_text(encoding="utf-8"))["trip"]
-    styles = StyledShapes().domains
-    jobs = {
-        title: [
-            [Job(config, style, seed, rate, options.output, overrides) for style in styles] for seed in options.seeds
-        ]
+    rate = read_rates(CHOSEN)["trip"]
+    where = setting(options.output)
+    rows = {
+        title: every_run(config, (*adamw(rate), *overrides), where, where.domains(), options.seeds)
         for title, (config, overrides) in VARIANTS.items()
     }
-    run_all((job for of_seeds in jobs.values() for of_styles in of_seeds for job in of_styles), options.workers)
+    make_runs((run for row in rows.values() for of_seed in row for run in of_seed), options.workers)
     lines = ["| variant | source validation | held-out style |", "|---|---:|---:|"]
-    for title, of_seeds in jobs.items():
-        cells = []
-        for column in ("validation", "held_out"):
-            means = [statistics.mean(job.accuracy("last round", column) for job in of_styles) for of_styles in of_seeds]
-            cells.append(f"{statistics.mean(means):.1f} ± {statistics.pstdev(means):.1f}")
+    for title, row in rows.items():
+        cells = [spread(seed_means(row, role)) for role in ("validation", "held_out")]
         lines.append(f"| {title} | {' | '.join(cells)} |")
     sys.stdout.write("\n".join(lines) + "\n")
 

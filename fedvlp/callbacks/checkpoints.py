@@ -41,8 +41,7 @@ class Checkpoints(FederationCallback):
 
     @staticmethod
     def _write_prompts(federation: Any, name: str) -> None:
-        """Writes the deployed state."""
+        """Writes the deployed state, and what stays on the clients where they cannot be tested without it."""
         progress = federation.progress
-        save_prompts(
-            federation.folder / name, progress.server.deployed, progress.personal, federation.description["model"]
-        )
+        personal = progress.personal if federation.module.personal else {}
+        save_prompts(federation.folder / name, progress.server.deployed, personal, federation.description["model"])

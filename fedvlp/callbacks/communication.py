@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Any
 
 from fedvlp.callbacks.hooks import FederationCallback
+from fedvlp.cost import COUNTS, exchange
 from fedvlp.module import Phase
-from fedvlp.state import ClientUpdate, ServerState, num_bytes, numel
-
-COUNTS = ("upload_parameters", "upload_bytes", "download_parameters", "download_bytes")
+from fedvlp.state import ClientUpdate, ServerState
 
 
 class Communication(FederationCallback):
@@ -21,11 +20,11 @@ class Communication(FederationCallback):
     """
 
     def __init__(self) -> None:
-        self.counts: dict[int, list[int]] = {}
+        self.counts: dict[int, Counter[str]] = {}
 
     def on_round_start(self, federation: Any, phases: Any, cohort: Any) -> None:
         """Starts counting at zero."""
-        self.counts = defaultdict(lambda: [0, 0, 0, 0])
+        self.counts = defaultdict(Counter)
 
     def on_phase_end(
         self,
@@ -37,13 +36,11 @@ class Communication(FederationCallback):
     ) -> None:
         """Counts what each client downloaded and uploaded in this phase."""
         for update in updates:
-            download = phase.strategy.broadcast(before, update.client)
-            sent = (numel(update.state), num_bytes(update.state), numel(download), num_bytes(download))
-            client = self.counts[update.client.id]
-            client[:] = [total + new for total, new in zip(client, sent, strict=True)]
+            for name, count in exchange(phase.strategy.broadcast(before, update.client), update.state).items():
+                self.counts[update.client.id][name] += count
 
     def on_round_metrics(self, federation: Any, row: dict[str, Any]) -> None:
         """Writes the largest client's counts, which are every client's where all send the same; and the sum."""
-        for place, name in enumerate(COUNTS):
-            row[name] = max((client[place] for client in self.counts.values()), default=0)
-        row["total_bytes"] = sum(client[1] + client[3] for client in self.counts.values())
+        for name in COUNTS:
+            row[name] = max((client[name] for client in self.counts.values()), default=0)
+        row["total_bytes"] = sum(client["upload_bytes"] + client["download_bytes"] for client in self.counts.values())

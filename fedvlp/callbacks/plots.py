@@ -25,8 +25,7 @@ class Plots(FederationCallback):
         history = trainer.progress.history
         if not (trainer.is_global_zero and history):
             return
-        held_out = ", ".join(trainer.data.held_out_domains) or "none"
-        title = f"{type(pl_module).__name__}, {type(trainer.data).__name__}, held out: {held_out}"
+        title = f"{type(pl_module).__name__}, {type(trainer.data).__name__}\n{trainer.data.protocol}"
         for name, draw in {"accuracy.png": accuracy_figure, "communication.png": communication_figure}.items():
             temporary = trainer.folder / f".{name}.{os.getpid()}.tmp"
             draw(history, self.baseline.scores, title).savefig(temporary, format="png")

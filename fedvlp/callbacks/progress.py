@@ -12,6 +12,7 @@ from tqdm import tqdm
 
 from fedvlp.callbacks.hooks import FederationCallback
 from fedvlp.local_training import num_steps
+from fedvlp.report.selection import ROLES
 from fedvlp.state import Client
 
 
@@ -53,8 +54,6 @@ class ProgressBar(FederationCallback):
         """Prints the round."""
         done = federation.progress.history
         left = (federation.rounds - row["round"]) * sum(past["seconds"] for past in done) / len(done)
-        accuracies = [
-            f"{role.replace('_', '-')} {row[role]:.1f} %" for role in ("validation", "held_out") if role in row
-        ]
+        accuracies = [f"{title} {row[role]:.1f} %" for role, title in ROLES.items() if role in row]
         text = [f"round {row['round']}/{federation.rounds}", *accuracies, f"{row['seconds']:.1f} s, {left:.0f} s left"]
         federation.fabric.print(" · ".join(text), flush=True)

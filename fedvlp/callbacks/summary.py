@@ -11,9 +11,14 @@ from typing import Any
 
 from fedvlp.callbacks.baseline import Baseline
 from fedvlp.callbacks.hooks import FederationCallback
+from fedvlp.report.selection import is_accuracy
 from fedvlp.report.table import accuracy_table, format_accuracies
 from fedvlp.version import __version__
 
+NOTES = {
+    "test": "+ test split: nobody trains on it, and it never chooses a round",
+    "held_out": "* held out: no client has it, and it never chooses a round",
+}
 PACKAGES = ("torch", "lightning", "open_clip_torch", "numpy", "torchvision")
 
 
@@ -30,11 +35,11 @@ class Summary(FederationCallback):
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """Says what will run, and writes down the split."""
         data = trainer.data
-        held_out = ", ".join(data.held_out_domains) or "no domain"
+        shown = [f"{client.name}: {client.num_examples} images" for client in data.clients[:12]]
+        shown += ["..."] if len(data.clients) > len(shown) else []
         trainer.fabric.print(
-            f"{type(pl_module).__name__} on {len(data.clients)} clients "
-            f"({', '.join(f'{client.name}: {client.num_examples} images' for client in data.clients[:12])}), "
-            f"{len(data.class_names)} classes, {held_out} held out, split {data.split_hash}, {trainer.fabric.device}",
+            f"{type(pl_module).__name__} on {len(data.clients)} clients ({', '.join(shown)}), "
+            f"{len(data.class_names)} classes, split {data.split_hash}, {trainer.fabric.device}\n{data.protocol}",
             flush=True,
         )
         if trainer.is_global_zero and hasattr(data, "split_table"):
@@ -46,8 +51,12 @@ class Summary(FederationCallback):
             return
         history = trainer.progress.history
         rows = accuracy_table(self.baseline.scores, history)
-        trainer.fabric.print("\n" + format_accuracies(rows))
-        trainer.fabric.print("* held out: no client has it, and it never chooses a round\n")
+        trainer.fabric.print(f"\n{trainer.data.protocol}\n{format_accuracies(rows)}")
+        roles = {name.split("/")[0] for _, row in rows for name in row}
+        for role, note in NOTES.items():
+            if role in roles:
+                trainer.fabric.print(note)
+        trainer.fabric.print("")
         if history:
             row = history[-1]
             trainer.fabric.print(
@@ -66,11 +75,10 @@ class Summary(FederationCallback):
         costs = ("upload_parameters", "upload_bytes", "download_parameters", "download_bytes")
         return {
             **federation.description,
-            "protocol": "held-out" if federation.data.held_out_domains else "all domains seen",
             "held_out": federation.data.held_out_domains,
             "clients": {client.name: client.num_examples for client in federation.data.clients},
             "rounds": federation.progress.server.round,
-            "accuracy": {title: {k: v for k, v in row.items() if _is_accuracy(k)} for title, row in rows},
+            "accuracy": {title: {k: v for k, v in row.items() if is_accuracy(k)} for title, row in rows},
             "communication_per_client_and_round": {name: last.get(name, 0) for name in costs},
             "seconds": sum(row["seconds"] for row in history),
             "versions": {"fedvlp": __version__, "python": platform.python_version(), **_versions()},
@@ -82,11 +90,6 @@ def write_json(path: Path, value: Any) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     temporary.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     os.replace(temporary, path)
-
-
-def _is_accuracy(name: str) -> bool:
-    """Whether a metric is an accuracy on a split."""
-    return name.split("/")[0] in ("validation", "held_out")
 
 
 def _versions() -> dict[str, str]:

@@ -1,7 +1,9 @@
-"""Everything that touches open_clip: loading a frozen CLIP, the prompted text encoder, zero-shot CLIP."""
+"""Everything that touches open_clip: loading a frozen CLIP, the prompted encoders of texts and images, zero-shot."""
 
 from fedvlp.clip.backbone import CLIP, build_model, load_clip
+from fedvlp.clip.domain_text import DomainTextEncoder
 from fedvlp.clip.names import clean_class_name, clean_class_names
+from fedvlp.clip.prompted_image import PromptedImageEncoder, PromptedImages
 from fedvlp.clip.prompted_text import PromptedTextEncoder
 from fedvlp.clip.sources import CLIPSpec
 from fedvlp.clip.zero_shot import SINGLE_TEMPLATE, TEMPLATES, zero_shot_text_features
@@ -11,6 +13,9 @@ __all__ = [
     "SINGLE_TEMPLATE",
     "TEMPLATES",
     "CLIPSpec",
+    "DomainTextEncoder",
+    "PromptedImageEncoder",
+    "PromptedImages",
     "PromptedTextEncoder",
     "build_model",
     "clean_class_name",

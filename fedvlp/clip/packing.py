@@ -8,6 +8,7 @@ sequence sees another one's tokens.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from jaxtyping import Float
@@ -40,22 +41,43 @@ class TokenRows(nn.Module):
     positions: Tensor
     mask: Tensor
     ends: Tensor
+    slots: Tensor
 
     def __init__(self, ids: list[list[int]], positions: list[int], groups: list[int], ends: list[list[int]]) -> None:
         super().__init__()
         self.register_buffer("ids", torch.tensor(ids), persistent=False)  # [R, S]
         self.register_buffer("positions", torch.tensor(positions), persistent=False)  # [S]
         self.register_buffer("ends", torch.tensor(ends), persistent=False)  # [R, K]
+        self.register_buffer("slots", (self.ids.flatten() < 0).nonzero().flatten(), persistent=False)
         self.register_buffer("mask", causal_mask(torch.tensor(groups)), persistent=False)  # [S, S]
 
-    def encode(self, tower: TextTower, prompts: Float[Tensor, "prompts L D"]) -> Float[Tensor, "prompts sequences d"]:
-        """Returns the joint features of all sequences, not normalised, for each prompt."""
-        tokens = self._embed(tower, prompts) + tower.positions(self.positions)  # [N, R, S, D]
+    def encode(
+        self,
+        tower: TextTower,
+        prompts: Float[Tensor, "prompts L D"],
+        deeper: Float[Tensor, "prompts J L D"] | None = None,
+    ) -> Float[Tensor, "prompts sequences d"]:
+        """Returns the joint features of all sequences, not normalised, for each prompt.
+
+        Args:
+            tower: The text tower.
+            prompts: What stands for the ids below 0.
+            deeper: `deeper[:, j]` replaces what stands there between blocks j + 1 and j + 2; None for nothing.
+        """
+        tokens = (self._embed(tower, prompts) + tower.positions(self.positions)).flatten(0, 1)  # [N * R, S, D]
+        levels = () if deeper is None else deeper.unbind(1)
+        between = [partial(self._replace, prompts=level) for level in levels]
         if len(self.ends) == 1:
-            return tower.project(tower.transform_at(tokens.flatten(0, 1), self.mask, self.ends[0]))
-        hidden = tower.transform(tokens.flatten(0, 1), self.mask).view_as(tokens)
+            return tower.project(tower.transform_at(tokens, self.mask, self.ends[0], between))
+        hidden = tower.transform(tokens, self.mask, between).view(len(prompts), *self.ids.shape, -1)  # [N, R, S, D]
         rows = torch.arange(len(self.ends), device=self.ends.device)[:, None]
         return tower.project(hidden[:, rows, self.ends].flatten(1, 2))  # [N, R * K, d]
+
+    def _replace(self, hidden: Float[Tensor, "N*R S D"], prompts: Float[Tensor, "N L D"]) -> Float[Tensor, "N*R S D"]:
+        """Returns tokens in which the prompts' vectors stand in their places again."""
+        rows = hidden.reshape(len(prompts), -1, hidden.shape[-1])  # [N, R * S, D]
+        vectors = prompts[:, -self.ids.flatten()[self.slots] - 1].to(hidden.dtype)
+        return rows.index_copy(1, self.slots, vectors).view_as(hidden)
 
     def _embed(self, tower: TextTower, prompts: Tensor) -> Tensor:
         """Returns the rows' embedded tokens with the prompts' vectors in their places, without positions."""

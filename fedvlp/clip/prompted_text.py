@@ -59,10 +59,21 @@ class PromptedTextEncoder(nn.Module):
         rows = _lay_out(sequences, prompt_length, class_position, layout, token_budget, clip.context_length)
         self.rows = nn.ModuleList(rows)
 
-    def forward(self, prompt: Float[Tensor, "*batch L D"]) -> Float[Tensor, "*batch C d"]:
-        """Returns the text features w_c of all classes, not normalised, for each prompt of the batch."""
+    def forward(
+        self, prompt: Float[Tensor, "*batch L D"], deeper: Float[Tensor, "*batch J L D"] | None = None
+    ) -> Float[Tensor, "*batch C d"]:
+        """Returns the text features w_c of all classes, not normalised, for each prompt of the batch.
+
+        Args:
+            prompt: What goes into the first block.
+            deeper: `deeper[j]` takes the prompt's places before block j + 2; None for a prompt in the first block only.
+
+        Raises:
+            UserError: If there are more prompts than blocks.
+        """
         prompts = prompt.reshape(-1, *prompt.shape[-2:])  # [N, L, D]
-        features = [cast(TokenRows, rows).encode(self.clip.text, prompts) for rows in self.rows]
+        levels = None if deeper is None else deeper.reshape(len(prompts), *deeper.shape[-3:])  # [N, J, L, D]
+        features = [cast(TokenRows, rows).encode(self.clip.text, prompts, levels) for rows in self.rows]
         return torch.cat(features, dim=1).reshape(*prompt.shape[:-2], len(self.class_names), -1)
 
     def initial_prompt(

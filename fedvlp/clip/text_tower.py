@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
 from jaxtyping import Float, Int
-from open_clip.transformer import ResidualAttentionBlock
 from torch import Tensor, nn
 
+from fedvlp.clip.blocks import Between, Blocks
 from fedvlp.errors import UserError
 
 
@@ -36,6 +37,11 @@ class TextTower:
             )
 
     @property
+    def depth(self) -> int:
+        """The number of blocks."""
+        return len(self._blocks)
+
+    @property
     def context_length(self) -> int:
         """The largest number of tokens in a sequence."""
         return int(self._tower.context_length)
@@ -61,33 +67,34 @@ class TextTower:
         return embeddings
 
     def transform(
-        self, tokens: Float[Tensor, "sequences length D"], mask: Float[Tensor, "length length"]
+        self,
+        tokens: Float[Tensor, "sequences length D"],
+        mask: Float[Tensor, "length length"],
+        between: Sequence[Between] = (),
     ) -> Float[Tensor, "sequences length D"]:
-        """Returns the last block's output for embedded tokens under an additive attention mask (0 or -inf)."""
-        transformer = self._tower.transformer
-        output: Tensor = transformer(tokens.to(transformer.get_cast_dtype()), attn_mask=mask)
-        return output
+        """Returns the last block's output for embedded tokens under an additive attention mask (0 or -inf).
+
+        Args:
+            tokens: Embedded tokens with their positions.
+            mask: 0 where a token (row) sees another (column), -inf elsewhere.
+            between: `between[j]` changes the tokens between blocks j + 1 and j + 2.
+
+        Raises:
+            UserError: If there are more changes than places between blocks.
+        """
+        blocks, hidden = self._before_last(tokens, mask, between)
+        return blocks.run(len(blocks) - 1, hidden, mask)
 
     def transform_at(
         self,
         tokens: Float[Tensor, "sequences length D"],
         mask: Float[Tensor, "length length"],
         places: Int[Tensor, "K"],
+        between: Sequence[Between] = (),
     ) -> Float[Tensor, "sequences K D"]:
-        """Returns `transform(tokens, mask)[:, places]`, the last block being run for these places alone."""
-        transformer = self._tower.transformer
-        last = transformer.resblocks[-1]
-        if type(last) is not ResidualAttentionBlock or transformer.grad_checkpointing or not transformer.batch_first:
-            return self.transform(tokens, mask)[:, places]
-        hidden = tokens.to(transformer.get_cast_dtype())
-        for block in transformer.resblocks[:-1]:
-            hidden = block(hidden, attn_mask=mask)
-        keys, hidden = last.ln_1(hidden), hidden[:, places]
-        seen = mask[places].to(keys.dtype)
-        attended = last.attn(keys[:, places], keys, keys, need_weights=False, attn_mask=seen)[0]
-        hidden = hidden + last.ls_1(attended)
-        output: Tensor = hidden + last.ls_2(last.mlp(last.ln_2(hidden)))
-        return output
+        """Returns `transform(tokens, mask, between)[:, places]`, the last block being run for these places alone."""
+        blocks, hidden = self._before_last(tokens, mask, between)
+        return blocks.run_last(hidden, places, mask)
 
     def project(self, ends: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch d"]:
         """Returns joint features, not normalised, from the last block's output at end-of-text tokens."""
@@ -99,6 +106,16 @@ class TextTower:
             projected: Tensor = projection(normalised)
             return projected
         return normalised @ cast(Tensor, projection)
+
+    @property
+    def _blocks(self) -> Blocks:
+        return Blocks(self._tower.transformer)
+
+    def _before_last(self, tokens: Tensor, mask: Tensor, between: Sequence[Between]) -> tuple[Blocks, Tensor]:
+        """Returns the blocks and what goes into the last one."""
+        blocks = self._blocks
+        blocks.check_depth(1 + len(between), "text")
+        return blocks, blocks.run_before_last(tokens.to(blocks.dtype), between, mask)
 
 
 def causal_mask(groups: Int[Tensor, "length"]) -> Float[Tensor, "length length"]:

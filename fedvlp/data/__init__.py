@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from fedvlp.data.binding import EvaluationSplit
 from fedvlp.data.folders import DomainFolders
 from fedvlp.data.images import ArrayImages, FolderImages, ImageFiles, Images, image_paths
 from fedvlp.data.module import FederatedDataModule
-from fedvlp.data.partition import Partitioner, by_domain
-from fedvlp.data.splits import stratified_split
+from fedvlp.data.partition import ByDomain, Dirichlet, Dispersed, Partitioner, Shards
+from fedvlp.data.serving import EvaluationSplit
+from fedvlp.data.splits import few_shot, stratified_split
 from fedvlp.data.styled_shapes import StyledShapes
 
 __all__ = [
     "ArrayImages",
+    "ByDomain",
+    "Dirichlet",
+    "Dispersed",
     "DomainFolders",
     "EvaluationSplit",
     "FederatedDataModule",
@@ -19,8 +22,9 @@ __all__ = [
     "ImageFiles",
     "Images",
     "Partitioner",
+    "Shards",
     "StyledShapes",
-    "by_domain",
+    "few_shot",
     "image_paths",
     "stratified_split",
 ]

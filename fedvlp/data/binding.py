@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import torch
@@ -13,30 +13,25 @@ from torch import Tensor
 from fedvlp.data.feature_cache import Prepare, cache_key, encode, load_features, save_features
 from fedvlp.data.images import Images, Indices, Transform
 from fedvlp.data.loaders import DeviceLoader, ImageDataset, PreparedLoader, image_loader
-from fedvlp.state import Client
 
 Loader = PreparedLoader | DeviceLoader
 
 
 @dataclass(frozen=True)
-class EvaluationSplit:
-    """Images on which accuracy is measured.
+class Part:
+    """Some images of one domain that are to be served.
 
     Attributes:
-        name: ``validation/<client>`` or ``held_out/<domain>``.
-        role: validation images belong to a source domain, held-out images to one that nobody trains on.
-        domain: name of the domain.
-        client: whose images they are; None where held out.
-        loader: batches of (inputs, labels) in a fixed order.
-        num_examples: number of images.
+        domain: its name.
+        images: its images.
+        rows: which of them, ascending.
+        needed: which of them are ever served prepared, ascending; they are computed together.
     """
 
-    name: str
-    role: Literal["validation", "held_out"]
     domain: str
-    client: Client | None
-    loader: Loader
-    num_examples: int
+    images: Images
+    rows: Indices
+    needed: Indices
 
 
 @dataclass(frozen=True)
@@ -89,29 +84,28 @@ class Binding:
             save_features(path, tensors)
         return tensors
 
-    def prepared_loader(
-        self, domain: str, images: Images, rows: Indices, needed: Indices, batch_size: int, seed: int | None = None
-    ) -> PreparedLoader:
-        """Returns batches of prepared tensors for some rows of a domain.
+    def prepared_loader(self, parts: Sequence[Part], batch_size: int, seed: int | None = None) -> PreparedLoader:
+        """Returns batches of prepared tensors for rows of one domain or several.
 
         Args:
-            domain: its name.
-            images: its images.
-            rows: which of them to serve.
-            needed: which of them are ever served prepared; they are computed together.
+            parts: what to serve of each domain.
             batch_size: images in a batch.
-            seed: of the order; None keeps that of ``rows``.
+            seed: of the order; None keeps that of ``parts``.
         """
-        positions = torch.from_numpy(np.searchsorted(needed, rows)).to(self.device)
-        labels = torch.from_numpy(images.labels[rows]).to(self.device)
+        rows = [torch.from_numpy(np.searchsorted(part.needed, part.rows)).to(self.device) for part in parts]
+        labels = np.concatenate([part.images.labels[part.rows] for part in parts])
         return PreparedLoader(
-            lambda: self.prepared(domain, images, needed), positions, labels, batch_size, seed
-        )  # fmt: skip
+            lambda: [self.prepared(part.domain, part.images, part.needed) for part in parts],
+            rows,
+            torch.from_numpy(labels).to(self.device),
+            batch_size,
+            seed,
+        )
 
     def image_loader(
-        self, images: Images, rows: Indices, batch_size: int, seed: int | None = None, is_augmented: bool = False
+        self, parts: Sequence[Part], batch_size: int, seed: int | None = None, is_augmented: bool = False
     ) -> DeviceLoader:
-        """Returns batches of images for some rows of a domain, in their order or shuffled by ``seed``."""
+        """Returns batches of images for rows of one domain or several, in their order or shuffled by ``seed``."""
         transform = self.train_transform if is_augmented and self.train_transform else self.transform
-        loader = image_loader(ImageDataset([(images, rows)], transform), batch_size, self.num_workers, seed)
-        return DeviceLoader(loader, self.device)
+        dataset = ImageDataset([(part.images, part.rows) for part in parts], transform)
+        return DeviceLoader(image_loader(dataset, batch_size, self.num_workers, seed), self.device)

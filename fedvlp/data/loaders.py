@@ -107,26 +107,28 @@ class DeviceLoader:
 
 
 class PreparedLoader:
-    """Batches cut from tensors that hold a whole domain; nothing is read, decoded or encoded.
+    """Batches cut from tensors that hold whole domains; nothing is read, decoded or encoded.
 
     Args:
-        tensors: gives the domain's tensors, [images, ...] by name, when the first batch is asked for.
-        rows: which of their rows to take.
-        labels: class of each row.
+        tensors: gives each domain's tensors, [images, ...] by name, when the first batch is asked for.
+        rows: which of each domain's rows to take.
+        labels: class of each row, one domain after another.
         batch_size: rows in a batch; the last may be smaller.
         seed: of the order; None keeps the order of ``rows``.
     """
 
     def __init__(
         self,
-        tensors: Callable[[], dict[str, Tensor]],
-        rows: Int[Tensor, " rows"],
-        labels: Int[Tensor, " rows"],
+        tensors: Callable[[], Sequence[dict[str, Tensor]]],
+        rows: Sequence[Int[Tensor, " rows"]],
+        labels: Int[Tensor, " images"],
         batch_size: int,
         seed: int | None = None,
     ) -> None:
-        self.tensors, self.rows, self.labels, self.batch_size = tensors, rows, labels, batch_size
-        self.shuffle = None if seed is None else Shuffle(len(rows), seed)
+        self.tensors, self.labels, self.batch_size = tensors, labels, batch_size
+        self.rows = torch.cat(list(rows))
+        self.part = torch.repeat_interleave(torch.tensor([len(part) for part in rows])).to(self.rows.device)
+        self.shuffle = None if seed is None else Shuffle(len(self.rows), seed)
 
     def __len__(self) -> int:
         """Counts the batches."""
@@ -137,5 +139,16 @@ class PreparedLoader:
         tensors = self.tensors()
         order = torch.arange(len(self.rows)) if self.shuffle is None else self.shuffle.draw()[0]
         for positions in torch.split(order.to(self.rows.device), self.batch_size):
-            chosen = self.rows[positions]
-            yield {name: tensor[chosen] for name, tensor in tensors.items()}, self.labels[positions]
+            yield self._gathered(tensors, positions), self.labels[positions]
+
+    def _gathered(self, tensors: Sequence[dict[str, Tensor]], positions: Int[Tensor, " B"]) -> dict[str, Tensor]:
+        """Returns the tensors [B, ...] of a batch, from whichever domain each of its images is."""
+        rows, part = self.rows[positions], self.part[positions]
+        if len(tensors) == 1:
+            return {name: tensor[rows] for name, tensor in tensors[0].items()}
+        place = torch.argsort(torch.argsort(part, stable=True))  # of each image in a batch sorted by domain
+        chosen = [rows[part == domain] for domain in range(len(tensors))]
+        return {
+            name: torch.cat([known[name][own] for known, own in zip(tensors, chosen, strict=True)])[place]
+            for name in tensors[0]
+        }

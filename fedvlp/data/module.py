@@ -9,33 +9,42 @@ from pathlib import Path
 from typing import Any, Literal
 
 import lightning as L
-import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from fedvlp.data.binding import Binding, EvaluationSplit, Loader
+from fedvlp.data.binding import Binding, Loader
 from fedvlp.data.checks import check_arguments, choose_held_out, mapped_names
 from fedvlp.data.feature_cache import Prepare
-from fedvlp.data.images import Images, Indices, Transform
-from fedvlp.data.loaders import ImageDataset, image_loader
-from fedvlp.data.splits import Share, deal, split_hash, split_table
+from fedvlp.data.images import Images, Transform
+from fedvlp.data.loaders import image_loader
+from fedvlp.data.partition import ByDomain, Partitioner
+from fedvlp.data.protocol import describe_protocol
+from fedvlp.data.serving import EvaluationSplit, Serving
+from fedvlp.data.split_table import split_hash, split_table
+from fedvlp.data.splits import Share, SplitRule, deal
 from fedvlp.errors import UserError
 from fedvlp.state import Client
 
 
 class FederatedDataModule(L.LightningDataModule):
-    """Images of several domains: each source domain is a client, held-out domains only test.
+    """Images of several domains: source domains are dealt out to clients, held-out domains only test.
 
     A subclass says where the images are in ``load_domains``. Under a plain ``lightning.Trainer`` all source domains
     train together and batches are (images, labels).
 
     Args:
-        held_out: Domain or domains that no client sees; all their images test. None makes every domain a client.
+        held_out: Domain or domains that no client sees; all their images test. null lets clients see every domain.
         batch_size: Images in a training batch.
         eval_batch_size: Images in an evaluation batch.
-        validation_fraction: Share of each class of each source domain that validates, in (0, 1).
-        split_seed: Seed of the split into training and validation images.
+        partition: Deals the training images to clients: ByDomain, where each source domain is one client (if not
+            given), Dispersed, Dirichlet or Shards; --data.partition.help NAME explains the arguments of each.
+        shots: Training images of each class and source domain, such as 1, 2, 4, 8 or 16; all if not given. Those of
+            fewer shots are among those of more. Validation and test images stay as many.
+        validation_fraction: Share of each class of each source domain that validates, of the images that do not test,
+            in (0, 1).
+        test_fraction: Share of each class of each source domain that tests, in [0, 1).
+        split_seed: Seed of the split into roles and of the partition.
         augmentation: "none", or "crop_flip" for random crops and flips of training images, which are then read and
             encoded anew each time.
         class_names_map: Names for prompts in place of the data set's own, by its own, such as {"tv": "television"}.
@@ -48,7 +57,10 @@ class FederatedDataModule(L.LightningDataModule):
         held_out: str | list[str] | None = None,
         batch_size: int = 16,
         eval_batch_size: int = 64,
+        partition: Partitioner | None = None,
+        shots: int | None = None,
         validation_fraction: float = 0.2,
+        test_fraction: float = 0.0,
         split_seed: int = 0,
         augmentation: Literal["none", "crop_flip"] = "none",
         class_names_map: dict[str, str] | None = None,
@@ -56,10 +68,11 @@ class FederatedDataModule(L.LightningDataModule):
         cache_dir: str | None = "~/.cache/fedvlp",
     ) -> None:
         super().__init__()
-        check_arguments(batch_size, eval_batch_size, validation_fraction, split_seed, augmentation, num_workers)
+        self.rule = SplitRule(validation_fraction, test_fraction, shots, split_seed)
+        check_arguments(batch_size, eval_batch_size, self.rule, augmentation, num_workers)
         self.held_out = [held_out] if isinstance(held_out, str) else list(held_out or [])
         self.batch_size, self.eval_batch_size = batch_size, eval_batch_size
-        self.validation_fraction, self.split_seed = validation_fraction, split_seed
+        self.partition = ByDomain() if partition is None else partition
         self.augmentation, self.num_workers = augmentation, num_workers
         self.class_names_map = dict(class_names_map or {})
         self.cache_dir = None if cache_dir is None else Path(os.path.expanduser(cache_dir))
@@ -109,19 +122,24 @@ class FederatedDataModule(L.LightningDataModule):
 
     @cached_property
     def shares(self) -> list[Share]:
-        """Which images play which role: training, validation and held-out, in the order of clients and domains."""
+        """Which images play which role: training by client, then validation, test and held-out by domain."""
         sources, held_out = self.source_domains, self.held_out_domains  # a wrong name is found before files are read
-        return deal(self._images, sources, held_out, self.validation_fraction, self.split_seed)
+        return deal(self._images, sources, held_out, self.rule, self.partition)
 
     @property
     def clients(self) -> list[Client]:
         """The clients, in the order of their ids."""
-        return [share.client for share in self.shares if share.role == "train" and share.client is not None]
+        return [share.clients[0] for share in self.shares if share.role == "train"]
 
     @property
     def num_clients(self) -> int:
         """The number of clients."""
         return len(self.clients)
+
+    @property
+    def protocol(self) -> str:
+        """What is trained on, by whom, and what it is measured on, in one line."""
+        return describe_protocol(self.held_out_domains, self.rule, self.partition)
 
     def prepare_data(self) -> None:
         """Reads or makes the images, so that every mistake is found before training."""
@@ -170,12 +188,14 @@ class FederatedDataModule(L.LightningDataModule):
             )
         return self._binding
 
+    @property
+    def _serving(self) -> Serving:
+        """Makes loaders of the shares for the bound module."""
+        return Serving(self._images, self.shares, self.binding, is_augmented=self.augmentation == "crop_flip")
+
     def encode(self) -> None:
         """Computes, or reads from the cache, all that ``prepare`` gives; else each domain waits for its first batch."""
-        for domain in self.domains if self.binding.prepare is not None else []:
-            rows = self._prepared_rows(domain)
-            if len(rows):
-                self.binding.prepared(domain, self._images[domain], rows)
+        self._serving.encode()
 
     def train_dataloader(
         self, client: Client | None = None, seed: int | None = None
@@ -183,72 +203,38 @@ class FederatedDataModule(L.LightningDataModule):
         """Returns shuffled training batches of (inputs, labels); each pass over them has its own order.
 
         Args:
-            client: whose images; None takes those of all source domains, as a plain Trainer wants them.
+            client: whose images; None takes those of all clients, as a plain Trainer wants them.
             seed: of order and augmentation in all passes; None takes that of ``seed_everything``.
         """
         seed = torch.initial_seed() if seed is None else seed
-        shares = [share for share in self.shares if share.role == "train"]
-        is_augmented = self.augmentation == "crop_flip"
+        serving = self._serving
+        shares = serving.of_role("train")
         if client is None:
-            transform = self.binding.train_transform if is_augmented else self.binding.transform
-            return image_loader(self._dataset(shares, transform), self.batch_size, self.num_workers, seed)
-        return self._loader(shares[client.id], self.batch_size, seed, is_augmented)
+            dataset = serving.dataset(shares, is_augmented=serving.is_augmented)
+            return image_loader(dataset, self.batch_size, self.num_workers, seed)
+        return serving.train_loader(shares[client.id], self.batch_size, seed)
 
     def evaluation_splits(self) -> list[EvaluationSplit]:
-        """Returns the validation split of each client, then each held-out domain; none of them empty."""
-        return [
-            EvaluationSplit(
-                name=share.name,
-                role=share.role,
-                domain=share.domain,
-                client=share.client,
-                loader=self._loader(share, self.eval_batch_size),
-                num_examples=len(share.rows),
-            )
-            for share in self.shares
-            if share.role != "train"
-        ]
+        """Returns the validation and test splits of the source domains, then the held-out domains; none of them empty.
+
+        They are by domain, whatever the clients.
+        """
+        return self._serving.evaluation_splits(self.eval_batch_size)
 
     def val_dataloader(self) -> list[DataLoader[tuple[Tensor, int]]]:
-        """Returns a loader of images for each client's validation split."""
-        return self._image_loaders("validation")
+        """Returns a loader of images for each source domain's validation split."""
+        return self._serving.image_loaders(self.eval_batch_size, "validation")
 
     def test_dataloader(self) -> list[DataLoader[tuple[Tensor, int]]]:
-        """Returns a loader of images for each held-out domain, or the validation loaders where none is held out."""
-        return self._image_loaders("held_out" if self.held_out_domains else "validation")
+        """Returns a loader of images for each test split and held-out domain, or the validation loaders if none is."""
+        loaders = self._serving.image_loaders(self.eval_batch_size, "test", "held_out")
+        return loaders or self.val_dataloader()
 
     @cached_property
     def split_hash(self) -> str:
-        """16 hexadecimal digits that change with the role, domain, name or class of any image."""
+        """16 hexadecimal digits that change with the role, domain, client, name or class of any image."""
         return split_hash(self.shares, self._images, self._loaded[1])
 
     def split_table(self) -> list[dict[str, Any]]:
-        """Returns the names of the images for each role and client, made to be written as JSON."""
+        """Returns the names of the images for each role, domain and client, made to be written as JSON."""
         return split_table(self.shares, self._images)
-
-    def _loader(self, share: Share, batch_size: int, seed: int | None = None, is_augmented: bool = False) -> Loader:
-        """Returns batches for a bound module: prepared where it can, images where they change from pass to pass."""
-        images = self._images[share.domain]
-        if self.binding.prepare is None or is_augmented:
-            return self.binding.image_loader(images, share.rows, batch_size, seed, is_augmented)
-        needed = self._prepared_rows(share.domain)
-        return self.binding.prepared_loader(share.domain, images, share.rows, needed, batch_size, seed)
-
-    def _prepared_rows(self, domain: str) -> Indices:
-        """Returns the rows of a domain that are ever served prepared: all, but for training images that change."""
-        roles = {"train", "validation", "held_out"} - ({"train"} if self.augmentation == "crop_flip" else set())
-        rows = [share.rows for share in self.shares if share.domain == domain and share.role in roles]
-        return np.sort(np.concatenate(rows)) if rows else np.empty(0, np.int64)
-
-    def _image_loaders(self, role: str) -> list[DataLoader[tuple[Tensor, int]]]:
-        """Returns a loader of images, in order, for each share of a role."""
-        return [
-            image_loader(self._dataset([share], self.binding.transform), self.eval_batch_size, self.num_workers)
-            for share in self.shares
-            if share.role == role
-        ]
-
-    def _dataset(self, shares: list[Share], transform: Transform | None) -> ImageDataset:
-        """Returns the images of some shares, one after another."""
-        parts = [(self._images[share.domain], share.rows) for share in shares]
-        return ImageDataset(parts, transform or self.binding.transform)

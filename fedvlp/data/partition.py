@@ -1,19 +1,24 @@
-"""How the images of the source domains are dealt out to clients."""
+"""How the training images of the source domains are dealt out to clients."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
 from fedvlp.data.images import Indices
+from fedvlp.errors import UserError
+
+DRAWS = 100  # how often a random partition is drawn anew before it is given up
 
 
 class Partitioner(Protocol):
     """Deals images to clients."""
 
     def __call__(self, labels: Indices, domains: Indices, generator: np.random.Generator) -> list[Indices]:
-        """Returns the positions of each client's images, ascending; no image goes to two clients.
+        """Returns the positions of each client's images, ascending; each image goes to exactly one client.
 
         Args:
             labels: class of each image.
@@ -22,12 +27,215 @@ class Partitioner(Protocol):
         """
         ...
 
+    @property
+    def description(self) -> str:
+        """What a result says of it, such as ``30 clients, Dirichlet 0.5 within domains``."""
+        ...
 
-def by_domain(labels: Indices, domains: Indices, generator: np.random.Generator) -> list[Indices]:
+
+@dataclass(frozen=True)
+class ByDomain(Partitioner):
     """Makes each domain one client, the setting of federated domain generalisation.
 
     >>> labels, domains = np.asarray([0, 0, 1]), np.asarray([0, 1, 0])
-    >>> [rows.tolist() for rows in by_domain(labels, domains, np.random.default_rng(0))]
+    >>> [rows.tolist() for rows in ByDomain()(labels, domains, np.random.default_rng(0))]
     [[0, 2], [1]]
     """
-    return [np.flatnonzero(domains == domain).astype(np.int64) for domain in np.unique(domains)]
+
+    def __call__(self, labels: Indices, domains: Indices, generator: np.random.Generator) -> list[Indices]:
+        """Returns the positions of each domain."""
+        return [np.flatnonzero(domains == domain).astype(np.int64) for domain in np.unique(domains)]
+
+    @property
+    def description(self) -> str:
+        """What a result says of it."""
+        return "one client a domain"
+
+
+@dataclass(frozen=True)
+class Dispersed(Partitioner):
+    """Disperses each domain over several clients, so that a client has images of one domain.
+
+    Clients are dealt to domains as evenly as possible; the first domains get one more where it does not come out even.
+
+    Args:
+        num_clients: Clients in all, at least one for each source domain.
+        alpha: Concentration of the Dirichlet distribution that draws, for each class of a domain, the shares of that
+            domain's clients: near 0 a class goes to one client, far above 1 to all alike. null deals the images of a
+            domain at random and evenly.
+        min_examples: Training images that each client must get; what is drawn otherwise is drawn again.
+
+    >>> labels, domains = np.zeros(10, np.int64), np.repeat([0, 1, 2], [4, 4, 2])
+    >>> clients = Dispersed(num_clients=5)(labels, domains, np.random.default_rng(0))
+    >>> [(len(rows), set(domains[rows].tolist())) for rows in clients]
+    [(2, {0}), (2, {0}), (2, {1}), (2, {1}), (2, {2})]
+    """
+
+    num_clients: int
+    alpha: float | None = None
+    min_examples: int = 1
+
+    def __post_init__(self) -> None:
+        """Checks the ranges."""
+        _check(self.num_clients, self.min_examples, self.alpha)
+
+    def __call__(self, labels: Indices, domains: Indices, generator: np.random.Generator) -> list[Indices]:
+        """Returns the positions of each client's images, the clients of the first domain first."""
+        known = np.unique(domains)
+        if self.num_clients < len(known):
+            raise UserError(
+                f"Expected at least one client for each of the {len(known)} source domains; got "
+                f"num_clients={self.num_clients}. Raise it, or use Dirichlet, which ignores domains."
+            )
+        clients: list[Indices] = []
+        for domain, members in zip(known, np.array_split(np.arange(self.num_clients), len(known)), strict=True):
+            rows, count = np.flatnonzero(domains == domain), len(members)
+            parts = self._deal(labels[rows], count, generator)
+            clients += [rows[part] for part in parts]
+        return clients
+
+    def _deal(self, labels: Indices, count: int, generator: np.random.Generator) -> list[Indices]:
+        """Deals the images of one domain to so many clients."""
+        alpha = self.alpha
+        if alpha is None:
+            order = generator.permutation(len(labels))
+            return _with_enough(lambda: _sorted(np.array_split(order, count)), self.min_examples, self.description, 1)
+        return _with_enough(
+            lambda: _dirichlet(labels, count, alpha, generator), self.min_examples, self.description, DRAWS
+        )
+
+    @property
+    def description(self) -> str:
+        """What a result says of it."""
+        rule = "IID" if self.alpha is None else f"Dirichlet {self.alpha:g}"
+        return f"{self.num_clients} clients, {rule} within domains"
+
+
+@dataclass(frozen=True)
+class Dirichlet(Partitioner):
+    """Deals each class by shares drawn from a Dirichlet distribution, whatever the domain (Hsu et al. 2019).
+
+    A client has images of several domains, so methods that tell clients' domains apart refuse it.
+
+    Args:
+        num_clients: Clients in all.
+        alpha: Concentration: near 0 a class goes to one client, far above 1 to all alike.
+        min_examples: Training images that each client must get; what is drawn otherwise is drawn again.
+
+    >>> labels = np.repeat([0, 1], 6)
+    >>> clients = Dirichlet(num_clients=3, alpha=1e6)(labels, np.zeros(12), np.random.default_rng(0))
+    >>> [labels[rows].tolist() for rows in clients]
+    [[0, 0, 1, 1], [0, 0, 1, 1], [0, 0, 1, 1]]
+    """
+
+    num_clients: int
+    alpha: float = 0.5
+    min_examples: int = 1
+
+    def __post_init__(self) -> None:
+        """Checks the ranges."""
+        _check(self.num_clients, self.min_examples, self.alpha)
+
+    def __call__(self, labels: Indices, domains: Indices, generator: np.random.Generator) -> list[Indices]:
+        """Returns the positions of each client's images."""
+        return _with_enough(
+            lambda: _dirichlet(labels, self.num_clients, self.alpha, generator),
+            self.min_examples,
+            self.description,
+            DRAWS,
+        )
+
+    @property
+    def description(self) -> str:
+        """What a result says of it."""
+        return f"{self.num_clients} clients, Dirichlet {self.alpha:g} over classes"
+
+
+@dataclass(frozen=True)
+class Shards(Partitioner):
+    """Sorts the images by class, cuts them into shards and gives each client some (McMahan et al. 2017, Section 3).
+
+    A client has images of few classes and of several domains, so methods that tell clients' domains apart refuse it.
+
+    Args:
+        num_clients: Clients in all.
+        shards_per_client: Shards that each client gets, at random; their sizes differ by at most one image.
+
+    >>> labels = np.asarray([1, 0, 1, 0])
+    >>> clients = Shards(num_clients=2, shards_per_client=1)(labels, np.zeros(4), np.random.default_rng(0))
+    >>> sorted(rows.tolist() for rows in clients)
+    [[0, 2], [1, 3]]
+    """
+
+    num_clients: int
+    shards_per_client: int = 2
+
+    def __post_init__(self) -> None:
+        """Checks the ranges."""
+        _check(self.num_clients, self.shards_per_client)
+
+    def __call__(self, labels: Indices, domains: Indices, generator: np.random.Generator) -> list[Indices]:
+        """Returns the positions of each client's images."""
+        count = self.num_clients * self.shards_per_client
+        if len(labels) < count:
+            raise UserError(
+                f"Expected at least {count} training images for {self.description}; got {len(labels)}. "
+                "Lower num_clients or shards_per_client."
+            )
+        order = generator.permutation(len(labels))  # so that a class is not cut by domain
+        shards = np.array_split(order[np.argsort(labels[order], kind="stable")], count)
+        owners = generator.permutation(count).reshape(self.num_clients, self.shards_per_client)
+        return _sorted([np.concatenate([shards[shard] for shard in own]) for own in owners])
+
+    @property
+    def description(self) -> str:
+        """What a result says of it."""
+        return f"{self.num_clients} clients, {self.shards_per_client} class shards each"
+
+
+def _dirichlet(labels: Indices, count: int, alpha: float, generator: np.random.Generator) -> list[Indices]:
+    """Deals each class by shares that are drawn for it; the images are cut where the shares end, rounded."""
+    parts: list[list[Indices]] = [[] for _ in range(count)]
+    for label in np.unique(labels):
+        rows = generator.permutation(np.flatnonzero(labels == label))
+        shares = generator.dirichlet(np.full(count, alpha))
+        cuts = np.rint(np.cumsum(shares)[:-1] * len(rows)).astype(np.int64)
+        clients = generator.permutation(count)  # rounding favours places in the middle, so each class has other places
+        for client, part in zip(clients, np.split(rows, cuts), strict=True):
+            parts[client].append(part)
+    return _sorted([np.concatenate(part) if part else np.empty(0, np.int64) for part in parts])
+
+
+def _sorted(parts: list[Indices]) -> list[Indices]:
+    """Returns each client's positions ascending."""
+    return [np.sort(part).astype(np.int64) for part in parts]
+
+
+def _with_enough(draw: Callable[[], list[Indices]], least: int, description: str, draws: int) -> list[Indices]:
+    """Returns the first draw in which each client has enough images.
+
+    Raises:
+        UserError: if none has.
+    """
+    most = 0
+    for _ in range(draws):
+        parts = draw()
+        fewest = min(len(part) for part in parts)
+        if fewest >= least:
+            return parts
+        most = max(most, fewest)
+    raise UserError(
+        f"{description}: could not give each of {len(parts)} clients {least} of {sum(map(len, parts))} training "
+        f"images in {draws} draw(s); the best gave the poorest client {most}. Lower num_clients or min_examples, "
+        "raise alpha, or give more images (shots, validation_fraction, test_fraction)."
+    )
+
+
+def _check(num_clients: int, least: int, alpha: float | None = None) -> None:
+    """Raises for an argument that is out of its range."""
+    if num_clients < 1 or least < 1:
+        raise UserError(
+            f"Expected num_clients and images or shards a client of at least 1; got {num_clients}, {least}."
+        )
+    if alpha is not None and not 0 < alpha < float("inf"):
+        raise UserError(f"Expected an alpha above 0, such as 0.5; got {alpha}.")

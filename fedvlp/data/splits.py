@@ -3,44 +3,75 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
 from fedvlp.data.images import Images, Indices
-from fedvlp.data.partition import Partitioner, by_domain
 from fedvlp.errors import UserError
 from fedvlp.state import Client
 
-Role = Literal["train", "validation", "held_out"]
+Role = Literal["train", "validation", "test", "held_out"]
+Deal = Callable[[Indices, Indices, np.random.Generator], list[Indices]]
 
 
 @dataclass(frozen=True)
 class Share:
-    """The images of one domain that play one role.
+    """The images that play one role: those that one client trains on, or those of one domain that measure.
 
     Attributes:
-        role: ``train`` and ``validation`` belong to a client, ``held_out`` to nobody.
-        domain: name of the domain.
-        client: whose images they are; None where held out.
-        rows: positions in the domain, ascending.
+        role: ``train`` images belong to a client; ``validation`` and ``test`` images to a domain that clients have,
+            ``held_out`` images to one that none has.
+        parts: names of domains with positions in each, ascending; one domain unless a client has several.
+        clients: who trains on them, or on other images of their domain; none where held out.
     """
 
     role: Role
-    domain: str
-    client: Client | None
-    rows: Indices
+    parts: tuple[tuple[str, Indices], ...]
+    clients: tuple[Client, ...] = ()
 
     @property
     def name(self) -> str:
-        """The role and whose images they are: ``validation/<client>`` or ``held_out/<domain>``."""
-        return f"{self.role}/{self.domain if self.client is None else self.client.name}"
+        """The role and whose images they are: ``train/<client>``, or ``validation/<domain>`` and the like."""
+        return f"{self.role}/{self.clients[0].name if self.role == 'train' else self.parts[0][0]}"
+
+    def __len__(self) -> int:
+        """Counts the images."""
+        return sum(len(rows) for _, rows in self.parts)
+
+
+@dataclass(frozen=True)
+class SplitRule:
+    """How the images of each source domain are divided into roles.
+
+    Attributes:
+        validation_fraction: share of each class that validates, of what is left after testing, in (0, 1).
+        test_fraction: share of each class that tests, in [0, 1).
+        shots: training images of each class, at most; None takes all.
+        seed: of all draws; a domain's split depends on no other domain.
+    """
+
+    validation_fraction: float = 0.2
+    test_fraction: float = 0.0
+    shots: int | None = None
+    seed: int = 0
+
+    def divide(self, labels: Indices, domain: str) -> dict[Role, Indices]:
+        """Returns the positions of a domain's images by role, each ascending; with ``shots`` some have none."""
+        rest, test = np.arange(len(labels)), np.empty(0, np.int64)
+        if self.test_fraction > 0:
+            rest, test = stratified_split(labels, self.test_fraction, generator_for(self.seed, f"test/{domain}"))
+        chosen, validation = stratified_split(labels[rest], self.validation_fraction, generator_for(self.seed, domain))
+        train = rest[chosen]
+        if self.shots is not None:
+            train = train[few_shot(labels[train], self.shots, generator_for(self.seed, f"shots/{domain}"))]
+        return {"train": train, "validation": rest[validation], "test": test}
 
 
 def generator_for(seed: int, name: str) -> np.random.Generator:
-    """Returns the generator of a client or domain: it depends on the seed and its name, on no other domain."""
+    """Returns the generator of a domain or purpose: it depends on the seed and its name, on no other domain."""
     digest = hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest()
     return np.random.default_rng([seed, int.from_bytes(digest[:8], "big")])
 
@@ -76,93 +107,100 @@ def stratified_split(
     return train.astype(np.int64), validation.astype(np.int64)
 
 
+def few_shot(labels: Indices | Sequence[int], shots: int, generator: np.random.Generator) -> Indices:
+    """Returns the positions, ascending, of min(shots, available) images of each class.
+
+    With a generator of the same seed, those of fewer shots are among those of more.
+
+    >>> few_shot([0, 1, 0, 1, 0], 1, np.random.default_rng(0)).tolist()
+    [3, 4]
+    >>> few_shot([0, 1, 0, 1, 0], 2, np.random.default_rng(0)).tolist()
+    [0, 1, 3, 4]
+    """
+    values = np.asarray(labels)
+    chosen = [generator.permutation(np.flatnonzero(values == label))[:shots] for label in np.unique(values)]
+    return np.sort(np.concatenate(chosen)).astype(np.int64)
+
+
 def deal(
     images: Mapping[str, Images],
     sources: Sequence[str],
     held_out: Sequence[str],
-    fraction: float,
-    seed: int,
-    partitioner: Partitioner = by_domain,
+    rule: SplitRule,
+    partitioner: Deal,
 ) -> list[Share]:
-    """Deals all images to roles: the clients' training and validation splits, and the held-out domains.
+    """Deals all images to roles, and the training images to clients.
+
+    Each domain is divided into roles first, so the images that measure are the same whatever the clients.
 
     Args:
         images: images by domain.
         sources: source domains, in the order of their positions.
         held_out: domains whose images all test.
-        fraction: share of each class that validates, in (0, 1).
-        seed: of the split; a client's split depends on no other client's images.
-        partitioner: deals the source images to clients.
+        rule: divides each source domain.
+        partitioner: deals the training images to clients.
 
     Returns:
-        Training shares in the order of clients, then the validation shares, then the held-out domains; a validation
-        share is left out where it would be empty.
+        The clients' training shares in their order, then validation and test shares of the source domains, then the
+        held-out domains; an empty share is left out.
 
     Raises:
         UserError: if a client would have no training image.
     """
-    train, validation = [], []
-    for client_id, (name, position, rows) in enumerate(_members(images, sources, seed, partitioner)):
-        domain = sources[position]
-        chosen, rest = stratified_split(images[domain].labels[rows], fraction, generator_for(seed, name))
-        client = Client(id=client_id, domain=position, num_examples=len(chosen), name=name)
-        train.append(Share("train", domain, client, rows[chosen]))
-        validation.append(Share("validation", domain, client, rows[rest]))
-    tests = [Share("held_out", domain, None, np.arange(len(images[domain]))) for domain in held_out]
-    return [*train, *(share for share in (*validation, *tests) if len(share.rows))]
+    _check_not_empty(images, sources)
+    roles = {domain: rule.divide(images[domain].labels, domain) for domain in sources}
+    trains = {domain: parts["train"] for domain, parts in roles.items()}
+    shares = _training_shares(images, trains, partitioner, generator_for(rule.seed, "clients"))
+    owners = {domain: tuple(share.clients[0] for share in shares if domain in dict(share.parts)) for domain in sources}
+    measured: tuple[Role, ...] = ("validation", "test")
+    shares += [Share(role, ((d, roles[d][role]),), owners[d]) for role in measured for d in sources]
+    shares += [Share("held_out", ((d, np.arange(len(images[d]))),)) for d in held_out]
+    return [share for share in shares if len(share)]
 
 
-def _members(
-    images: Mapping[str, Images], sources: Sequence[str], seed: int, partitioner: Partitioner
-) -> list[tuple[str, int, Indices]]:
-    """Returns each client's name, the position of its domain and its rows of that domain."""
-    labels = np.concatenate([images[domain].labels for domain in sources])
-    domains = np.repeat(np.arange(len(sources)), [len(images[domain]) for domain in sources])
-    _check_not_empty(domains, sources)
-    groups = partitioner(labels, domains, generator_for(seed, "clients"))
-    first = np.searchsorted(domains, np.arange(len(sources)))
-    members: list[tuple[str, int, Indices]] = []
-    for group in groups:
-        positions = np.unique(domains[group])
-        if len(positions) != 1:
-            raise UserError(f"Expected each client to have images of one domain; one has images of {len(positions)}.")
-        position = int(positions[0])
-        siblings = sum(other == position for _, other, _ in members)
-        is_alone = sum(position in domains[other] for other in groups) == 1
-        name = sources[position] if is_alone else f"{sources[position]} {siblings + 1}"
-        members.append((name, position, group - first[position]))
-    return members
+def _training_shares(
+    images: Mapping[str, Images],
+    trains: Mapping[str, Indices],
+    partitioner: Deal,
+    generator: np.random.Generator,
+) -> list[Share]:
+    """Returns each client's training images, given those of each source domain."""
+    sources = list(trains)
+    labels = np.concatenate([images[domain].labels[rows] for domain, rows in trains.items()])
+    domains = np.repeat(np.arange(len(sources)), [len(rows) for rows in trains.values()])
+    rows = np.concatenate(list(trains.values()))
+    groups = partitioner(labels, domains, generator)
+    found = [np.unique(domains[group]).tolist() for group in groups]
+    shares = []
+    for client_id, (group, positions, name) in enumerate(zip(groups, found, _names(found, sources), strict=True)):
+        if not len(group):
+            raise UserError(f"The client {name!r} has no training image. Make fewer clients, or give more images.")
+        domain = positions[0] if len(positions) == 1 else -1
+        client = Client(id=client_id, domain=domain, num_examples=len(group), name=name)
+        parts = tuple((sources[position], rows[group[domains[group] == position]]) for position in positions)
+        shares.append(Share("train", parts, (client,)))
+    return shares
 
 
-def _check_not_empty(domains: Indices, sources: Sequence[str]) -> None:
+def _names(found: Sequence[Sequence[int]], sources: Sequence[str]) -> list[str]:
+    """Names clients after their domain, numbered where it has several; just numbered if a client has several domains.
+
+    >>> _names([[0], [1], [1]], ["photo", "sketch"]), _names([[0], [0, 1]], ["photo", "sketch"])
+    (['photo', 'sketch 1', 'sketch 2'], ['client 1', 'client 2'])
+    """
+    if any(len(positions) != 1 for positions in found):
+        return [f"client {number}" for number in range(1, len(found) + 1)]
+    owners = [positions[0] for positions in found]
+    return [
+        sources[own] if owners.count(own) == 1 else f"{sources[own]} {owners[: i + 1].count(own)}"
+        for i, own in enumerate(owners)
+    ]
+
+
+def _check_not_empty(images: Mapping[str, Images], sources: Sequence[str]) -> None:
     """Raises unless each source domain has an image."""
-    for position, name in enumerate(sources):
-        if position not in domains:
+    for name in sources:
+        if not len(images[name]):
             raise UserError(
                 f"The client {name!r} has no training image. Add images to that domain, hold it out or remove it."
             )
-
-
-def split_hash(shares: Sequence[Share], images: Mapping[str, Images], class_names: Sequence[str]) -> str:
-    """Returns 16 hexadecimal digits that change with any image's role, domain, name or class, not with their order."""
-    lines = [
-        "\0".join(
-            (share.role, share.domain, images[share.domain].names[row], class_names[images[share.domain].labels[row]])
-        )
-        for share in shares
-        for row in share.rows
-    ]
-    return hashlib.sha256("\n".join(sorted(lines)).encode("utf-8", "surrogateescape")).hexdigest()[:16]
-
-
-def split_table(shares: Sequence[Share], images: Mapping[str, Images]) -> list[dict[str, Any]]:
-    """Returns the names of the images for each role and client, made to be written as JSON."""
-    return [
-        {
-            "role": share.role,
-            "domain": share.domain,
-            "client": None if share.client is None else share.client.id,
-            "images": [images[share.domain].names[row] for row in share.rows],
-        }
-        for share in shares
-    ]

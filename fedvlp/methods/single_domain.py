@@ -18,9 +18,11 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from lightning.pytorch.cli import OptimizerCallable
-from torch import Tensor, nn
+from torch import Tensor
 
-from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder, load_clip
+from fedvlp.clip import CLIP, CLIPSpec, load_clip
+from fedvlp.clip.prompted_text import ClassPosition
+from fedvlp.methods.learned_prompt import learned_prompt
 from fedvlp.methods.zero_shot import ZeroShotCLIP
 from fedvlp.module import FederatedModule, Phase
 from fedvlp.ops import cosine_logits
@@ -35,6 +37,8 @@ class SingleDomain(FederatedModule):
         class_names: The classes, in the order of the labels.
         clip: The frozen CLIP: a name, name and weights, or one that was loaded before.
         prompt_length: Number of learned vectors L.
+        init_words: Words that the prompts start from, such as "a photo of a"; random vectors if not given.
+        class_position: Where the class's name stands: behind the prompt (end), in its middle, or before it (front).
         optimizer: Makes the optimizer of a client's local training.
     """
 
@@ -47,14 +51,15 @@ class SingleDomain(FederatedModule):
         class_names: list[str],
         clip: CLIPSpec | CLIP | str = "ViT-B-16",
         prompt_length: int = 16,
+        init_words: str | None = None,
+        class_position: ClassPosition = "end",
         optimizer: OptimizerCallable = lambda parameters: torch.optim.SGD(parameters, lr=0.002),
     ) -> None:
         super().__init__(optimizer)
         self.save_hyperparameters(ignore=["clip", "optimizer"])
         self.adopt(load_clip(clip))
         self.class_names = class_names
-        self.text = PromptedTextEncoder(self.clip, class_names, prompt_length=prompt_length)
-        self.prompt = nn.Parameter(self.text.initial_prompt())  # [L, D]
+        self.text, self.prompt = learned_prompt(self.clip, class_names, prompt_length, init_words, class_position)
 
     def configure_phases(self) -> Sequence[Phase]:
         """Returns one phase that trains and sends nothing."""

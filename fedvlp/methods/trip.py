@@ -2,28 +2,28 @@
 
 Paper: Gong et al., "Token-level prompt mixture with parameter-free routing for federated domain generalization" (TRIP).
 
-Symbols: x_0 .. x_N image tokens -> ``tokens`` [B, P, W]; E_m experts -> ``experts`` [E, L, D]; v_m keys -> ``keys``
-[E, W]; s_m capacities; alpha -> ``train_capacity``, ``eval_capacity``; pi -> ``train_weights``, ``eval_weights``
-[B, E]; beta -> ``kl_weight``; f(x) -> ``features``; p_zs -> ``teacher``.
+Symbols: x_0 .. x_N image tokens -> ``tokens`` [B, P, W]; E_m experts -> ``experts`` [E, L, D]; v_m keys ->
+``router.keys`` [E, W]; alpha -> ``capacity``; pi -> ``weights`` [B, E]; f(x) -> ``features``; p_zs -> ``teacher``.
     clusters under capacity, Eqs. 2-4         :func:`fedvlp.ops.capacity_kmeans`
     clusters to experts, Eqs. 5-7             :func:`fedvlp.ops.match_clusters`
-    pi_m = tokens of m / tokens kept, IV-B    :func:`fedvlp.ops.routing_weights`
+    pi_m = tokens of m / tokens kept, IV-B    :class:`fedvlp.methods.cluster_routers.TokenRouter`
     E(x) = sum_m pi_m E_m, p(c | x), Eqs. 8-9 :meth:`TRIP.forward`
-    CE + beta KL(p_zs || p), Eqs. 10-12       :meth:`TRIP.training_step`
+    CE + beta KL(p_zs || p), Eqs. 10-12       :func:`fedvlp.methods.teacher.taught_losses`
     E_m <- sum_k |S_k| E_m,k / sum, Eq. 13    :class:`fedvlp.strategies.FedAvg`
 
 Departures:
-    * Experts start from different values; the released code starts all of them from the same one by mistake.
-    * A clustering's random start is drawn from the image's own pixels, so that a route depends neither on the order of
-      the files nor on the batch; the released code draws it from the global generator.
-    * FedAvg weighs by training images; the released code by training and validation images. It also halves precision,
-      decays the learning rate each round and deploys a Beta moving average, none of which the paper says.
+    * Experts start from different values; in the released code all start from the same ones (``same_start``).
+    * A clustering's random start is drawn from the image's own pixels, not from the order of the files or the batch.
+    * FedAvg weighs by training images; the released code by training and validation images, and in half precision.
+    * The released code's decay of the learning rate and its moving average are options; the paper has neither.
     * The paper's multiplier step has no value; that of the released code, 1e-4, is used.
+    * What the paper leaves open of the other routers is decided in :mod:`fedvlp.methods.routers`.
 """
 
 from __future__ import annotations
 
-from functools import cached_property
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -32,21 +32,18 @@ from jaxtyping import Float
 from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 
-from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder, load_clip, zero_shot_text_features
+from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder, load_clip
+from fedvlp.diagnosis import Diagnosis
 from fedvlp.errors import UserError
+from fedvlp.methods.route_diagnosis import diagnose_routes
+from fedvlp.methods.router_options import RouterOptions, Routing
+from fedvlp.methods.routers import LearnedRouter, make_router
+from fedvlp.methods.teacher import ZeroShotTeacher, taught_losses
 from fedvlp.methods.zero_shot import ZeroShotCLIP
-from fedvlp.module import FederatedModule
-from fedvlp.ops import (
-    cosine_logits,
-    distillation_kl,
-    image_seeds,
-    key_start,
-    orthogonal_keys,
-    random_start,
-    routing_weights,
-    token_products,
-)
+from fedvlp.module import FederatedModule, Phase
+from fedvlp.ops import KeyInit, cosine_logits
 from fedvlp.protocols import Batch, Inputs
+from fedvlp.strategies import MovingAverage, beta_share, ema_share
 
 
 class TRIP(FederatedModule):
@@ -58,26 +55,26 @@ class TRIP(FederatedModule):
         num_experts: Number of experts M.
         prompt_length: Number of learned vectors n of an expert.
         kl_weight: Weight beta of the divergence from zero-shot CLIP, at least 0.
-        train_capacity: Capacity factor alpha in training: a cluster keeps at most alpha P / M of P tokens.
+        train_capacity: Capacity factor alpha in training: a cluster keeps alpha P / M of P tokens; null for no limit.
         eval_capacity: Capacity factor alpha in evaluation.
         templates: How many of CLIP's templates make the zero-shot teacher, in [1, 80].
-        key_seed: Seed of the orthogonal keys, which the clients make themselves.
-        cluster_start: Where clusters start: at ``random`` tokens, or at the tokens nearest to the ``keys``, our own
-            proposal.
+        key_seed: Seed of the keys, which the clients make themselves, and of all that is random in routing.
+        key_init: What the keys' elements are drawn from (Table VI).
+        matched_to: What token clusters are matched with: static ``keys``, or the ``experts`` as they stand (Table V).
+        cluster_start: Where clusters start: at ``random`` tokens, or, our own proposal, at those nearest to ``keys``.
+        routing: What pi follows: clusters of each image's tokens or of a batch's images, a layer learned from either
+            (Fig. 3), nothing (``uniform``), chance (``random``), or chance for each token (Table V).
+        same_start: Whether all experts start from the same values, as in the released code.
+        server_average: Moving average over rounds that is deployed: none, by Beta(0.2), or with momentum 0.99 (EMA).
+        rounds: Number of rounds that will be trained, which ``server_average: beta`` depends on.
         optimizer: Makes the optimizer of a client's local training.
     """
 
     clip: CLIP
     prepare_options = (
-        "class_names",
-        "num_experts",
-        "train_capacity",
-        "eval_capacity",
-        "templates",
-        "key_seed",
-        "cluster_start",
+        *("class_names", "num_experts", "train_capacity", "eval_capacity", "templates"),
+        *("key_seed", "key_init", "matched_to", "cluster_start", "routing"),
     )
-    keys: Tensor
 
     def __init__(
         self,
@@ -86,66 +83,77 @@ class TRIP(FederatedModule):
         num_experts: int = 4,
         prompt_length: int = 32,
         kl_weight: float = 0.8,
-        train_capacity: float = 1.0,
-        eval_capacity: float = 2.0,
+        train_capacity: float | None = 1.0,
+        eval_capacity: float | None = 2.0,
         templates: int = 60,
         key_seed: int = 0,
+        key_init: KeyInit = "orthogonal",
+        matched_to: Literal["keys", "experts"] = "keys",
         cluster_start: Literal["random", "keys"] = "random",
+        routing: Routing = "token",
+        same_start: bool = False,
+        server_average: Literal["none", "beta", "ema"] = "none",
+        rounds: int = 15,
         optimizer: OptimizerCallable = lambda parameters: torch.optim.AdamW(parameters, lr=4e-4),
     ) -> None:
         super().__init__(optimizer)
-        if num_experts < 1 or kl_weight < 0:
-            raise UserError(f"TRIP needs at least one expert and a kl_weight >= 0; got {num_experts} and {kl_weight}.")
-        self.save_hyperparameters(ignore=["clip", "optimizer"])
+        if kl_weight < 0:
+            raise UserError(f"TRIP needs a kl_weight of at least 0; got {kl_weight}.")
+        unused = () if server_average == "beta" else ("rounds",)  # so that a run may go on for more rounds
+        self.save_hyperparameters(ignore=["clip", "optimizer", *unused])
         self.adopt(load_clip(clip))
-        self.class_names, self.kl_weight, self.templates = class_names, kl_weight, templates
-        self.train_capacity, self.eval_capacity = train_capacity, eval_capacity
-        self.key_seed, self.cluster_start = key_seed, cluster_start
+        routes = (routing, num_experts, train_capacity, eval_capacity, key_init, key_seed, matched_to, cluster_start)
+        options = RouterOptions(*routes)
+        self.class_names, self.kl_weight = class_names, kl_weight
+        self.server_average, self.rounds = server_average, rounds
         self.text = PromptedTextEncoder(self.clip, class_names, prompt_length=prompt_length)
-        self.experts = nn.Parameter(torch.stack([self.text.initial_prompt() for _ in range(num_experts)]))  # [E, L, D]
-        keys = orthogonal_keys(num_experts, self.clip.image_width, key_seed)
-        self.register_buffer("keys", keys, persistent=False)  # made from a seed, so never sent
+        experts = torch.stack([self.text.initial_prompt() for _ in range(num_experts)])  # [E, L, D]
+        self.experts = nn.Parameter(experts[-1:].repeat(num_experts, 1, 1) if same_start else experts)
+        self.router = make_router(options, self.clip)
+        self.sent_once = ("router.keys",) if hasattr(self.router, "keys") else ()
+        self.teacher = ZeroShotTeacher(self.clip, class_names, templates)
+
+    def configure_phases(self) -> Sequence[Phase]:
+        """Returns one phase: experts and what a router learns are trained, sent and averaged (Eq. 13)."""
+        (phase,) = super().configure_phases()
+        if self.server_average == "none":
+            return (phase,)
+        share = beta_share(0.2, self.rounds) if self.server_average == "beta" else ema_share(0.99)
+        return (replace(phase, strategy=MovingAverage(phase.strategy, share, phase.upload)),)
 
     def baseline(self) -> ZeroShotCLIP:
         """Returns zero-shot CLIP with the same towers."""
         return ZeroShotCLIP(self.class_names, self.clip)
 
-    @cached_property
-    def teacher_features(self) -> Float[Tensor, "C d"]:
-        """The teacher's text features: the mean over its templates."""
-        return zero_shot_text_features(self.clip, self.class_names, self.templates)
-
     def prepare(self, images: Float[Tensor, "B 3 H V"]) -> dict[str, Tensor]:
-        """Returns f(x), pi under both capacities, and the teacher's logits."""
+        """Returns f(x), the teacher's logits, and what the router knows of the image: pi, for the paper's router."""
         features, tokens = self.clip.encode_image_tokens(images)
-        if self.cluster_start == "keys":
-            start = key_start(tokens, self.keys)
-        else:
-            start = random_start(image_seeds(images), tokens.shape[1], len(self.keys), self.key_seed)
-        products = token_products(tokens)
-        return {
-            "features": features,
-            "train_weights": routing_weights(tokens, self.keys, self.train_capacity, start, products),
-            "eval_weights": routing_weights(tokens, self.keys, self.eval_capacity, start, products),
-            "teacher": cosine_logits(features, self.teacher_features, self.clip.logit_scale),
-        }
+        routes = self.router.prepare(images, features, tokens)
+        return {"features": features, "teacher": self.teacher(features), **routes}
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
         """Returns the logits cos(w_c(E(x)), f(x)) / tau under the mixture E(x) = sum_m pi_m E_m (Eqs. 8, 9)."""
         constants = self.constants(inputs)
-        weights = constants["train_weights" if self.training else "eval_weights"]
+        weights = self.router(constants, self.expert_features)
         prompts = torch.einsum("be,eld->bld", weights, self.experts)  # [B, L, D]
         return cosine_logits(constants["features"], self.text(prompts), self.clip.logit_scale)
 
+    @torch.no_grad()
+    def expert_features(self) -> Float[Tensor, "E d"]:
+        """Returns each expert's place in the joint space: the mean over classes of its text features."""
+        return F.normalize(self.text(self.experts), dim=-1).mean(dim=1)
+
     def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
-        """Returns cross-entropy + beta KL(zero-shot || local) (Eq. 12)."""
+        """Returns cross-entropy + beta KL(zero-shot || local) (Eq. 12), and a learned router's balance loss."""
         inputs, labels = batch
         constants = self.constants(inputs)
-        logits = self(constants)
-        cross_entropy = F.cross_entropy(logits, labels)
-        divergence = distillation_kl(constants["teacher"], logits)
-        self.log("cross_entropy", cross_entropy)
-        self.log("kl", divergence)
-        loss = cross_entropy + self.kl_weight * divergence
-        self.log("loss", loss)
-        return loss
+        losses = taught_losses(self(constants), labels, constants["teacher"], self.kl_weight)
+        if isinstance(self.router, LearnedRouter):
+            losses["loss"] = losses["loss"] + self.router.balance_weight * self.router.imbalance(constants)
+        for name, value in losses.items():
+            self.log(name, value)
+        return losses["loss"]
+
+    def diagnose(self, domains: Mapping[str, Iterable[Float[Tensor, "B 3 H V"]]]) -> Diagnosis:
+        """Returns how much routes depend on the image rather than on the clustering's start."""
+        return diagnose_routes(self, domains)

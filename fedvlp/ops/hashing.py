@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
@@ -33,6 +34,17 @@ def image_seeds(images: Float[Tensor, "B 3 height width"]) -> Int[Tensor, "B"]:
     return mix((bits * (mix(places * _GOLDEN) | 1)).sum(dim=1))
 
 
+def random_bits(seeds: Int[Tensor, "B"], count: int, seed: int = 0) -> Int[Tensor, "B count"]:
+    """Returns 64-bit numbers for each image, drawn from its own seed and the run's."""
+    places = torch.arange(count, device=seeds.device)
+    return combine(combine(seeds, seed)[:, None] + places * _GOLDEN, seed)
+
+
+def random_uniforms(seeds: Int[Tensor, "B"], count: int, seed: int = 0) -> Float[Tensor, "B count"]:
+    """Returns numbers of double precision, uniform in (0, 1), for each image, from its own seed and the run's."""
+    return (_shift_right(random_bits(seeds, count, seed), 12).double() + 0.5) * 2.0**-52
+
+
 def random_start(seeds: Int[Tensor, "B"], num_tokens: int, num_clusters: int, seed: int = 0) -> Int[Tensor, "B M"]:
     """Returns M distinct token indices for each image, drawn uniformly from its own seed and the run's.
 
@@ -42,9 +54,21 @@ def random_start(seeds: Int[Tensor, "B"], num_tokens: int, num_clusters: int, se
         num_clusters: M, how many to draw.
         seed: The run's seed; another one gives other draws for all images.
     """
-    tokens = torch.arange(num_tokens, device=seeds.device)
-    lots = combine(combine(seeds, seed)[:, None] + tokens * _GOLDEN, seed)  # [B, P]
-    return lots.argsort(dim=1, stable=True)[:, :num_clusters]
+    return random_bits(seeds, num_tokens, seed).argsort(dim=1, stable=True)[:, :num_clusters]
+
+
+def random_shares(seeds: Int[Tensor, "B"], num_experts: int, seed: int = 0) -> Float[Tensor, "B E"]:
+    """Returns shares of experts for each image, uniform among all that sum to one, from its own seed and the run's."""
+    lots = -random_uniforms(seeds, num_experts, seed).log()
+    return (lots / lots.sum(dim=1, keepdim=True)).float()
+
+
+def random_token_shares(
+    seeds: Int[Tensor, "B"], num_tokens: int, num_experts: int, seed: int = 0
+) -> Float[Tensor, "B E"]:
+    """Returns each expert's share of an image's tokens when every token draws its expert uniformly."""
+    experts = (random_uniforms(seeds, num_tokens, seed) * num_experts).long()  # [B, P]
+    return F.one_hot(experts, num_experts).float().mean(dim=1)
 
 
 def _shift_right(numbers: Tensor, places: int) -> Tensor:

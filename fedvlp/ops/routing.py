@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import permutations
+from typing import Literal
 
 import numpy as np
 import torch
@@ -12,12 +13,39 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from fedvlp.errors import UserError
-from fedvlp.ops.clustering import capacity_kmeans, cluster_capacities
+from fedvlp.ops.clustering import Clusters, capacity_kmeans, cluster_capacities
 from fedvlp.ops.lloyd import equal_means
+
+KeyInit = Literal["orthogonal", "uniform", "normal", "binary"]
 
 _LARGEST_ENUMERATED = 6
 _DOUBTFUL_ADVANTAGE = 1e-4
 """Total costs nearer than this are compared in double precision, so that no route hangs on a batch's rounding."""
+
+
+def make_keys(kind: KeyInit, num_experts: int, width: int, seed: int) -> Float[Tensor, "E W"]:
+    """Returns the keys v_m, drawn from a generator of their own (TRIP, Table VI).
+
+    Args:
+        kind: `orthogonal` for orthonormal rows; `uniform` for elements in [0, 1), `normal` for those of N(0, 1),
+            `binary` for those of {0, 1}.
+        num_experts: M, the number of keys.
+        width: Width of what is routed.
+        seed: Seed of the generator.
+
+    Raises:
+        UserError: If there are more orthogonal keys than dimensions, or the kind is unknown.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    if kind == "orthogonal":
+        return orthogonal_keys(num_experts, width, seed)
+    if kind == "uniform":
+        return torch.rand(num_experts, width, generator=generator)
+    if kind == "normal":
+        return torch.randn(num_experts, width, generator=generator)
+    if kind == "binary":
+        return torch.randint(2, (num_experts, width), generator=generator).float()
+    raise UserError(f"Expected keys that are orthogonal, uniform, normal or binary; got {kind!r}.")
 
 
 def orthogonal_keys(num_experts: int, width: int, seed: int) -> Float[Tensor, "E W"]:
@@ -76,21 +104,72 @@ def routing_weights(
         start: Distinct indices of the tokens that the centroids start at, as from `random_start` or `key_start`.
         products: `token_products(tokens)`, where the same tokens are routed with several capacities.
     """
-    capacities = cluster_capacities(tokens.shape[1], len(keys), capacity)
-    clusters = capacity_kmeans(tokens, start, capacities, products=products)
+    return expert_shares(token_clusters(tokens, len(keys), capacity, start, products), tokens, keys)
+
+
+def token_clusters(
+    tokens: Float[Tensor, "B P W"],
+    num_clusters: int,
+    capacity: float | None,
+    start: Int[Tensor, "B M"],
+    products: Float[Tensor, "B P P"] | None = None,
+) -> Clusters:
+    """Returns the clusters of each image's tokens under the capacity factor; arguments as in `routing_weights`."""
+    capacities = cluster_capacities(tokens.shape[1], num_clusters, capacity)
+    return capacity_kmeans(tokens, start, capacities, products=products)
+
+
+def expert_shares(
+    clusters: Clusters, tokens: Float[Tensor, "B P W"], keys: Float[Tensor, "M W"]
+) -> Float[Tensor, "B M"]:
+    """Returns pi, the share of the kept tokens that lie in the cluster matched to each expert's key (Eq. 8)."""
     experts, advantage = _match(clusters.centroids, keys)
     doubtful = advantage < _DOUBTFUL_ADVANTAGE
     if bool(doubtful.any()):
         centroids = equal_means(clusters.weights[doubtful]) @ tokens[doubtful].double()
         experts[doubtful] = _match(centroids, keys)[0]
-    sizes = clusters.sizes.float()
-    shares = sizes / sizes.sum(dim=1, keepdim=True)
+    shares = cluster_shares(clusters)
     return torch.zeros_like(shares).scatter_(1, experts, shares)
+
+
+def cluster_shares(clusters: Clusters) -> Float[Tensor, "B M"]:
+    """Returns the share of the kept tokens that lie in each cluster; rows sum to 1."""
+    sizes = clusters.sizes.float()
+    return sizes / sizes.sum(dim=1, keepdim=True)
+
+
+def image_routing_weights(
+    features: Float[Tensor, "B d"],
+    keys: Float[Tensor, "E d"],
+    capacity: float | None,
+    start: Int[Tensor, "M"],
+) -> Float[Tensor, "B E"]:
+    """Returns the one expert of each image of a batch, with weight 1: that of its cluster (TRIP, Sec. V-F).
+
+    The images are clustered among themselves, and clusters are matched with keys one to one. An image that found no
+    room in its cluster gets all experts alike. A batch of fewer images than experts has a cluster for each image, so
+    an image alone goes to the expert with the nearest key.
+
+    Args:
+        features: f(x), the global feature of each image.
+        keys: v_m, one for each expert.
+        capacity: alpha > 0, a cluster holds at most alpha B / M of B images, but one at least; None for no limit.
+        start: Distinct indices of the M images that the centroids start at, M at most the number of experts.
+    """
+    share = len(features) // len(start)
+    limits = cluster_capacities(len(features), len(start), None if capacity is None else max(capacity, 1 / share))
+    clusters = capacity_kmeans(features[None], start[None], limits)
+    costs = 1 - F.normalize(clusters.centroids[0].double(), dim=-1) @ F.normalize(keys.double(), dim=-1).T
+    matched = torch.from_numpy(linear_sum_assignment(costs.cpu().numpy())[1]).to(features.device)
+    members = F.one_hot(clusters.assignment[0].clamp(min=0), len(start)).float() @ F.one_hot(matched, len(keys)).float()
+    dropped = clusters.assignment[0] < 0
+    return members.masked_fill(dropped[:, None], 1 / len(keys))
 
 
 def _match(centroids: Tensor, keys: Tensor) -> tuple[Int[Tensor, "B M"], Float[Tensor, "B"]]:
     """Returns the best assignment and by how much it is cheaper than the second best, 0 where that is not known."""
-    costs = 1 - F.normalize(centroids.double(), dim=-1) @ F.normalize(keys.double(), dim=-1).T  # [B, M, E]
+    keys = F.normalize(keys.double(), dim=-1).to(centroids.dtype)
+    costs = 1 - (centroids @ keys.T).double() / centroids.norm(dim=-1, keepdim=True).clamp(min=1e-12)  # [B, M, E]
     if len(keys) > _LARGEST_ENUMERATED:
         matched = np.stack([linear_sum_assignment(cost)[1] for cost in costs.cpu().numpy()])
         return torch.from_numpy(matched).to(costs.device), torch.zeros(len(costs), device=costs.device)

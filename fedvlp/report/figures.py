@@ -9,25 +9,27 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from fedvlp.report.selection import ROLES, is_accuracy
+
 History = Sequence[Mapping[str, Any]]
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")  # Okabe and Ito
 
 
 def accuracy_figure(history: History, baseline: Mapping[str, float], title: str) -> Figure:
-    """Returns accuracy in percent over rounds: held-out domains bold, source validation thin, zero-shot CLIP dotted."""
+    """Returns accuracy in percent over rounds: validation thin, what tests bold, zero-shot CLIP dotted."""
     figure, axes = _axes("round", title)
     evaluated = [row for row in history if "validation" in row]
-    names = [name for name in (evaluated[-1] if evaluated else {}) if "/" in name and _role(name)]
+    names = [name for name in (evaluated[-1] if evaluated else {}) if "/" in name and is_accuracy(name)]
     for colour, name in zip(_cycle(len(names)), sorted(names), strict=True):
-        is_held_out = name.startswith("held_out")
+        role, domain = name.split("/")
         axes.plot(
             [row["round"] for row in evaluated],
             [row[name] for row in evaluated],
             color=colour,
-            linewidth=2.4 if is_held_out else 1.2,
-            marker="o" if is_held_out else None,
+            linewidth=1.2 if role == "validation" else 2.4,
+            marker={"test": "s", "held_out": "o"}.get(role),
             markersize=4,
-            label=f"{name.split('/')[1]} ({'held out' if is_held_out else 'validation'})",
+            label=f"{domain} ({ROLES[role].replace('-', ' ')})",
         )
         if name in baseline:
             axes.axhline(baseline[name], color=colour, linestyle=":", linewidth=1.2)
@@ -44,10 +46,10 @@ def communication_figure(history: History, baseline: Mapping[str, float], title:
     for row in history:
         total += row["total_bytes"] / 1e6
         points.append((total, row))
-    for colour, role in zip(COLOURS[:2], ("validation", "held_out"), strict=True):
+    for colour, role in {"#0072B2": "validation", "#009E73": "test", "#D55E00": "held_out"}.items():
         chosen = [(megabytes, row[role]) for megabytes, row in points if role in row]
         if chosen:
-            label = "held-out mean" if role == "held_out" else "source validation mean"
+            label = f"{'source validation' if role == 'validation' else ROLES[role]} mean"
             axes.plot(
                 [x for x, _ in chosen], [y for _, y in chosen], color=colour, marker="o", markersize=4, label=label
             )
@@ -63,7 +65,7 @@ def _axes(horizontal: str, title: str) -> tuple[Figure, Axes]:
     axes = figure.subplots()
     axes.set_xlabel(horizontal)
     axes.set_ylabel("accuracy (%)")
-    axes.set_title(title, fontsize=10)
+    axes.set_title(title, fontsize=8, loc="left")
     axes.grid(color="0.9")
     axes.spines[["top", "right"]].set_visible(False)
     axes.xaxis.set_major_locator(MaxNLocator(integer=horizontal == "round"))
@@ -73,8 +75,3 @@ def _axes(horizontal: str, title: str) -> tuple[Figure, Axes]:
 def _cycle(count: int) -> list[str]:
     """Returns as many colours as asked, repeating them."""
     return [COLOURS[i % len(COLOURS)] for i in range(count)]
-
-
-def _role(name: str) -> bool:
-    """Whether a metric is the accuracy of one split."""
-    return name.split("/")[0] in ("validation", "held_out")

@@ -5,6 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+ROLES = {"validation": "validation", "test": "test", "held_out": "held-out"}  # of splits, and how a reader sees them
+
+
+def is_accuracy(name: str) -> bool:
+    """Whether a metric is an accuracy: of one split, ``<role>/<domain>``, or the mean of a role.
+
+    >>> is_accuracy("test/photo"), is_accuracy("held_out"), is_accuracy("client/photo/loss")
+    (True, True, False)
+    """
+    return name.split("/")[0] in ROLES
+
 
 def last_round(history: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
     """Returns the last evaluated round's row; None if no round was evaluated."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedvlp.report.selection import best_round, last_round
+from fedvlp.report.selection import ROLES, best_round, is_accuracy, last_round
 
 Rows = list[tuple[str, Mapping[str, Any]]]
 
@@ -20,21 +20,32 @@ def accuracy_table(baseline: Mapping[str, float], history: Sequence[Mapping[str,
 
 
 def accuracy_columns(rows: Rows) -> list[str]:
-    """Returns the columns: each domain's accuracy and the means, source validation first."""
-    names = dict.fromkeys(name for _, row in rows for name in row if name.split("/")[0] in ("validation", "held_out"))
-    return sorted(names, key=lambda name: (not name.startswith("validation"), "/" not in name, name))
+    """Returns the columns: each domain's accuracy and the mean, for source validation, test splits and held-out."""
+    names = dict.fromkeys(name for _, row in rows for name in row if is_accuracy(name))
+    return sorted(names, key=lambda name: (list(ROLES).index(name.split("/")[0]), "/" not in name, name))
 
 
 def format_accuracies(rows: Rows) -> str:
-    """Returns the accuracies in percent as a text table; a column of a held-out domain is marked with a star."""
+    """Returns the accuracies in percent as a text table.
+
+    A column of a held-out domain is marked with a star, one of a source domain's test split with a plus.
+
+    >>> print(format_accuracies([("last round (1)", {"validation/ink": 50.0, "validation": 50.0, "test/ink": 7.5})]))
+    accuracy in %     ink   mean  ink+
+    ----------------------------------
+    last round (1)  50.00  50.00  7.50
+    """
     columns = accuracy_columns(rows)
-    titles = {"validation": "mean", "held_out": "held-out mean*"}
-    head = [
-        "accuracy in %",
-        *(titles.get(name, name.split("/")[-1] + "*" * name.startswith("held")) for name in columns),
-    ]
+    head = ["accuracy in %", *(_column_title(name) for name in columns)]
     body = [[title, *(f"{row[name]:.2f}" if name in row else "-" for name in columns)] for title, row in rows]
     return text_table([head, *body])
+
+
+def _column_title(name: str) -> str:
+    """Returns what stands above a column of accuracies."""
+    role, _, domain = name.partition("/")
+    mean = "mean" if role == "validation" else f"{ROLES[role]} mean"
+    return (domain or mean) + {"validation": "", "test": "+", "held_out": "*"}[role]
 
 
 def text_table(rows: Sequence[Sequence[str]]) -> str:

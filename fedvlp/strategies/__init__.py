@@ -2,6 +2,7 @@
 
 from fedvlp.strategies.averaging import ByName, FedAvg
 from fedvlp.strategies.base import BroadcastShared, Strategy
+from fedvlp.strategies.derived import Derived, Sends
 from fedvlp.strategies.local import Local
 from fedvlp.strategies.moving_average import MovingAverage, beta_share, ema_share
 from fedvlp.strategies.slots import IndicatorMean, Slots
@@ -9,10 +10,12 @@ from fedvlp.strategies.slots import IndicatorMean, Slots
 __all__ = [
     "BroadcastShared",
     "ByName",
+    "Derived",
     "FedAvg",
     "IndicatorMean",
     "Local",
     "MovingAverage",
+    "Sends",
     "Slots",
     "Strategy",
     "beta_share",

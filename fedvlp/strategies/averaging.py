@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from fedvlp.state import ClientUpdate, ServerState, select, weighted_mean
+from fedvlp.state import Client, ClientUpdate, ServerState, select, weighted_mean
 from fedvlp.strategies.base import BroadcastShared, Strategy
 
 
@@ -65,3 +65,8 @@ class ByName(BroadcastShared):
                 server, [replace(update, state=select(update.state, prefixes)) for update in updates]
             )
         return server
+
+    def check(self, clients: Sequence[Client]) -> None:
+        """Raises what any part would."""
+        for strategy in self.parts.values():
+            strategy.check(clients)

@@ -22,10 +22,17 @@ class Strategy(Protocol):
         """Returns the server's state after the cohort's updates."""
         ...
 
+    def check(self, clients: Sequence[Client]) -> None:
+        """Raises UserError, before training, if it can't combine what these clients will send."""
+        ...
+
 
 class BroadcastShared:
-    """Default download: every client gets all shared tensors."""
+    """Defaults: every client gets all shared tensors, and any clients will do."""
 
     def broadcast(self, server: ServerState, client: Client) -> State:
         """Returns every shared tensor, whoever asks."""
         return server.shared
+
+    def check(self, clients: Sequence[Client]) -> None:
+        """Accepts all clients."""

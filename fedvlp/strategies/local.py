@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedvlp.state import Client, ClientUpdate, ServerState, State
+from fedvlp.strategies.base import BroadcastShared
 
 
 @dataclass(frozen=True)
-class Local:
+class Local(BroadcastShared):
     """Nothing is downloaded and nothing aggregated; each client keeps what it trains."""
 
     def broadcast(self, server: ServerState, client: Client) -> State:

@@ -1,4 +1,4 @@
-"""Server-side averages over rounds: what is deployed, while clients go on from the newest."""
+"""Server-side averages over rounds: what is deployed, and perhaps what clients go on from."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from fedvlp.errors import UserError
 from fedvlp.state import Client, ClientUpdate, ServerState, State, select
 from fedvlp.strategies.base import Strategy
 
@@ -19,6 +20,7 @@ class MovingAverage:
         inner: the strategy that makes the new shared tensors.
         share: from the number of finished rounds to the newest tensors' share, in [0, 1].
         names: the tensors (or prefixes) that are averaged; all others are deployed as they are.
+        sends_average: whether clients go on from the average (DiPrompT), not from the newest tensors.
 
     >>> from fedvlp.state import Client
     >>> from fedvlp.strategies.averaging import FedAvg
@@ -32,10 +34,15 @@ class MovingAverage:
     inner: Strategy
     share: Callable[[int], float]
     names: tuple[str, ...]
+    sends_average: bool = False
 
     def broadcast(self, server: ServerState, client: Client) -> State:
         """Returns what the inner strategy would."""
         return self.inner.broadcast(server, client)
+
+    def check(self, clients: Sequence[Client]) -> None:
+        """Raises what the inner strategy would."""
+        self.inner.check(clients)
 
     def aggregate(self, server: ServerState, updates: Sequence[ClientUpdate]) -> ServerState:
         """Aggregates, then moves the deployed tensors a share of the way to the shared ones."""
@@ -46,7 +53,7 @@ class MovingAverage:
             name: torch.lerp(before[name].float(), value.float(), share).to(value.dtype)
             for name, value in select(server.shared, self.names).items()
         }
-        return replace(server, deployed=server.deployed | average)
+        return server.updated(average) if self.sends_average else replace(server, deployed=server.deployed | average)
 
 
 def beta_share(beta: float, rounds: int) -> Callable[[int], float]:
@@ -57,14 +64,25 @@ def beta_share(beta: float, rounds: int) -> Callable[[int], float]:
 
     Args:
         beta: both parameters of the density, > 0.
-        rounds: the number of rounds R.
+        rounds: the number of rounds R; asking for the share of a later one raises UserError.
 
     >>> [round(beta_share(1.0, 3)(r), 3) for r in range(3)]
     [0.5, 0.333, 0.25]
     """
+    if beta <= 0:
+        raise UserError(f"The Beta average needs a beta > 0; got {beta}. DiPrompT's is 0.2.")
     points = [(i + 0.5) / (rounds + 1) for i in range(rounds + 1)]
-    weights = [(x * (1 - x)) ** (beta - 1) for x in points]  # the density's constant cancels
-    return lambda finished: weights[finished + 1] / sum(weights[: finished + 2])
+    weights: list[float] = [(x * (1 - x)) ** (beta - 1) for x in points]  # the density's constant cancels
+
+    def share(finished: int) -> float:
+        if finished >= rounds:
+            raise UserError(
+                f"The Beta average was made for {rounds} rounds, but round {finished + 1} was run. "
+                "Give the method as many rounds as the federation."
+            )
+        return weights[finished + 1] / sum(weights[: finished + 2])
+
+    return share
 
 
 def ema_share(momentum: float) -> Callable[[int], float]:

@@ -9,6 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from fedvlp.errors import UserError
 from fedvlp.state import Client, ClientUpdate, ServerState, weighted_mean
 from fedvlp.strategies.base import BroadcastShared
 
@@ -22,6 +23,7 @@ class Slots(BroadcastShared):
 
     Args:
         by: whose slot an upload fills: the ``client``'s own or its ``domain``'s.
+        slots: how many there are, so that too many clients are refused before training; not checked if not given.
 
     >>> from fedvlp.state import Client
     >>> server = ServerState.start({"prompts": torch.zeros(3, 1)})
@@ -31,6 +33,7 @@ class Slots(BroadcastShared):
     """
 
     by: Literal["client", "domain"]
+    slots: int | None = None
 
     def aggregate(self, server: ServerState, updates: Sequence[ClientUpdate]) -> ServerState:
         """Fills the slots of those who took part."""
@@ -44,6 +47,19 @@ class Slots(BroadcastShared):
                 stacks[name][slot] = value
         return server.updated(stacks)
 
+    def check(self, clients: Sequence[Client]) -> None:
+        """Raises UserError if slots are missing, or are by domain and a client has images of several domains."""
+        needed = max((self.slot(client) for client in clients), default=-1) + 1
+        if self.slots is not None and needed > self.slots:
+            raise UserError(f"The server has {self.slots} slots, one a {self.by}, but {needed} are needed. Make more.")
+        mixed = [client.name or str(client.id) for client in clients if self.slot(client) < 0]
+        if mixed:
+            raise UserError(
+                "Expected each client to have images of one domain, since the server keeps an entry a domain; "
+                f"{len(mixed)} of {len(clients)} clients have several, such as {mixed[0]!r}. "
+                "Use the partition ByDomain or Dispersed."
+            )
+
     def slot(self, client: Client) -> int:
         """Returns the slot that this client's upload fills."""
         return client.id if self.by == "client" else client.domain
@@ -51,40 +67,36 @@ class Slots(BroadcastShared):
 
 @dataclass(frozen=True)
 class IndicatorMean(BroadcastShared):
-    """Mean of each domain's tensor over the clients that trained it (DiPrompT, Eq. 4).
+    """Mean of each domain's tensor over the clients that moved it, weighted by their images (DiPrompT, Eq. 4).
 
-    Args:
-        indicator: name of the uploaded tensor [domains] that counts the images on which each domain's tensor was
-            trained. A domain that nobody trained keeps its value.
+    Uploads have shape [domains, ...], as the shared tensors that the clients went on from. A client counts for a domain
+    where its upload differs from what is shared; a domain that nobody moved keeps its value.
 
     >>> from fedvlp.state import Client
     >>> server = ServerState.start({"prompts": torch.tensor([[1.0], [1.0]])})
-    >>> upload = {"prompts": torch.tensor([[5.0], [9.0]]), "counts": torch.tensor([4.0, 0.0])}
-    >>> strategy = IndicatorMean("counts")
-    >>> strategy.aggregate(server, [ClientUpdate(Client(0, 0, 4), upload, 4)]).shared["prompts"].flatten().tolist()
+    >>> one = ClientUpdate(Client(0, 0, 4), {"prompts": torch.tensor([[5.0], [1.0]])}, 4)
+    >>> other = ClientUpdate(Client(1, 0, 4), {"prompts": torch.tensor([[1.0], [1.0]])}, 4)
+    >>> IndicatorMean().aggregate(server, [one, other]).shared["prompts"].flatten().tolist()
     [5.0, 1.0]
     """
 
-    indicator: str
-
     def aggregate(self, server: ServerState, updates: Sequence[ClientUpdate]) -> ServerState:
-        """Averages each domain over the clients whose indicator for it is positive."""
+        """Adds to each domain the weighted mean of the clients' moves that are not zero."""
         if not updates:
             return server
-        counts = torch.stack([update.state[self.indicator] for update in updates]).float()  # [clients, domains]
-        names = [name for name in updates[0].state if name != self.indicator]
+        sizes = torch.tensor([update.num_examples for update in updates], dtype=torch.float32)
         return server.updated(
             {
-                name: self._mean(server.shared[name], torch.stack([u.state[name] for u in updates]), counts)
-                for name in names
+                name: self._mean(server.shared[name], torch.stack([update.state[name] for update in updates]), sizes)
+                for name in updates[0].state
             }
         )
 
     @staticmethod
-    def _mean(old: Tensor, uploads: Tensor, counts: Tensor) -> Tensor:
-        """Returns [domains, ...]: the weighted mean of ``uploads`` [clients, domains, ...], or ``old``."""
-        total = counts.sum(0)  # [domains]
-        weights = counts / total.clamp_min(torch.finfo(torch.float32).tiny)  # [clients, domains]
-        mean = torch.einsum("kd,kd...->d...", weights, uploads.float())
-        trained = (total > 0).view(-1, *[1] * (mean.ndim - 1))
-        return torch.where(trained, mean, old.float()).to(old.dtype)
+    def _mean(old: Tensor, uploads: Tensor, sizes: Tensor) -> Tensor:
+        """Returns [domains, ...] from ``uploads`` [clients, domains, ...] and the clients' ``sizes`` [clients]."""
+        moves = uploads.float() - old.float()
+        weights = sizes[:, None] * moves.reshape(*moves.shape[:2], -1).any(2)  # [clients, domains]
+        total = weights.sum(0)  # [domains]
+        shares = weights / total.clamp_min(torch.finfo(torch.float32).tiny)
+        return (old.float() + torch.einsum("kd,kd...->d...", shares, moves)).to(old.dtype)

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torchvision.transforms import v2
 
-from fedvlp.data import ArrayImages, FederatedDataModule
+from fedvlp.data import ArrayImages, Dispersed, FederatedDataModule
 from fedvlp.errors import UserError
 
 
@@ -52,7 +52,7 @@ def test_each_source_domain_is_a_client(data):
 def test_evaluation_splits(data):
     splits = data.evaluation_splits()
     assert [split.name for split in splits] == ["validation/a", "validation/c", "held_out/b"]
-    assert [split.client for split in splits] == [*data.clients, None]
+    assert [split.clients for split in splits] == [(data.clients[0],), (data.clients[1],), ()]
     assert [split.num_examples for split in splits] == [4, 2, 12]
     for split in splits:
         assert sum(len(labels) for _, labels in split.loader) == split.num_examples
@@ -253,6 +253,10 @@ def test_without_a_transform_the_error_says_what_to_do(arrays):
         ({"eval_batch_size": 0}, "at least 1; got 16, 0"),
         ({"validation_fraction": 0.0}, "between 0 and 1"),
         ({"validation_fraction": 1.0}, "between 0 and 1"),
+        ({"test_fraction": 1.0}, "test_fraction of 0, or below 1"),
+        ({"test_fraction": -0.1}, "test_fraction of 0, or below 1"),
+        ({"shots": 0}, "shots of at least 1, or null"),
+        ({"partition": Dispersed(2)}, "one client for each of the 3 source domains"),
         ({"split_seed": -1}, "split_seed"),
         ({"num_workers": -1}, "num_workers"),
         ({"augmentation": "mixup"}, "crop_flip"),
@@ -308,14 +312,18 @@ class Classifier(L.LightningModule):
 @pytest.mark.filterwarnings(
     "ignore:.*does not have many workers.*", "ignore:.*logging interval.*", "ignore:.*LeafSpec.*:FutureWarning"
 )
-@pytest.mark.parametrize(("held_out", "counts"), [("b", (25, 6, 12)), (None, (34, 9, 9))])
-def test_plain_lightning_trainer(arrays, transform, tmp_path, held_out, counts):
+@pytest.mark.parametrize(
+    ("options", "counts"),
+    [({"held_out": "b"}, (25, 6, 12)), ({}, (34, 9, 9)), ({"test_fraction": 0.5}, (15, 7, 21))],
+    ids=repr,
+)
+def test_plain_lightning_trainer(arrays, transform, tmp_path, options, counts):
     module = Classifier(transform)
     trainer = L.Trainer(
         max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
         enable_model_summary=False, num_sanity_val_steps=0, default_root_dir=tmp_path,
     )  # fmt: skip
-    data = arrays(held_out=held_out, cache_dir=None)
+    data = arrays(**options, cache_dir=None)
     trainer.fit(module, data)
     trainer.test(module, data, verbose=False)
     assert tuple(module.seen.values()) == counts

@@ -7,8 +7,9 @@ import torch
 
 from fedvlp.callbacks import Communication
 from fedvlp.clip import CLIPSpec, load_clip
-from fedvlp.methods import TRIP, PromptFL, SingleDomain, ZeroShotCLIP
-from fedvlp.module import RoundContext, check_phases
+from fedvlp.methods import TRIP, DiPrompT, PromptFL, SingleDomain, ZeroShotCLIP
+from fedvlp.module import RoundContext
+from fedvlp.phases import check_phases
 from fedvlp.state import Client, ClientUpdate, ServerState
 
 CLASSES = ["dog", "elephant", "giraffe", "guitar", "horse", "house", "person"]
@@ -25,10 +26,12 @@ def vit():
         (lambda clip: TRIP(CLASSES, clip), 65_536),
         (lambda clip: TRIP(CLASSES, clip, num_experts=2, prompt_length=1), 1_024),
         (lambda clip: PromptFL(CLASSES, clip), 8_192),
+        (lambda clip: DiPrompT(CLASSES, ["art painting", "cartoon", "photo"], clip), 40_960),
+        (lambda clip: DiPrompT(CLASSES, ["art painting", "cartoon", "photo"], clip, upload_query=False), 32_768),
         (lambda clip: SingleDomain(CLASSES, clip), 0),
         (lambda clip: ZeroShotCLIP(CLASSES, clip), 0),
     ],
-    ids=["TRIP", "TRIP-Lite", "PromptFL", "single-domain", "zero-shot"],
+    ids=["TRIP", "TRIP-Lite", "PromptFL", "DiPrompT", "DiPrompT-own-Q", "single-domain", "zero-shot"],
 )
 def test_parameters_each_way(vit, make, parameters):
     module, client, counter = make(vit), Client(0, 0, 10, "photo"), Communication()

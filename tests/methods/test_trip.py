@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +11,7 @@ import torch
 from fedvlp.clip import PromptedTextEncoder, zero_shot_text_features
 from fedvlp.errors import UserError
 from fedvlp.methods import TRIP, PromptFL
+from fedvlp.state import Client, ClientUpdate, ServerState
 
 CLASSES = ["red circle", "star", "big square"]
 
@@ -73,10 +76,19 @@ def test_only_experts_get_gradients(trip, images):
     assert all(trip.experts.grad[m].any() for m in range(3))
 
 
-def test_one_expert_is_promptfl(clip, images):
-    trip, promptfl = TRIP(CLASSES, clip, num_experts=1, prompt_length=16), PromptFL(CLASSES, clip)
+@pytest.mark.parametrize("options", [{}, {"matched_to": "experts"}, {"routing": "image"}, {"routing": "learned_token"}])
+def test_one_expert_is_promptfl_with_the_divergence(clip, images, options):
+    trip = TRIP(CLASSES, clip, num_experts=1, prompt_length=16, **options).train()
+    promptfl = PromptFL(CLASSES, clip, kl_weight=0.8).train()
     promptfl.load_state({"prompt": trip.experts[0].detach()})
     assert torch.allclose(trip(images), promptfl(images), atol=1e-4)
+    labels = torch.tensor([0, 1, 2, 0, 1, 2])
+    losses = [module.training_step((images, labels), 0) for module in (trip, promptfl)]
+    balance = 0.01 if "learned" in options.get("routing", "") else 0  # of one expert the loss is 1
+    assert losses[0].item() == pytest.approx(losses[1].item() + balance, rel=1e-5)
+    for loss in losses:
+        loss.backward()
+    torch.testing.assert_close(trip.experts.grad[0], promptfl.prompt.grad, rtol=1e-3, atol=1e-5)
 
 
 def test_equal_experts_make_the_routes_irrelevant(trip, images):
@@ -105,7 +117,18 @@ def test_experts_start_from_different_values(clip):
     assert experts.std().item() == pytest.approx(0.02, rel=0.05)
 
 
-@pytest.mark.parametrize("options", [{"num_experts": 0}, {"kl_weight": -1.0}, {"train_capacity": 0.001}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"num_experts": 0},
+        {"kl_weight": -1.0},
+        {"train_capacity": 0.001},
+        {"eval_capacity": 0.0},
+        {"key_init": "gaussian"},
+        {"routing": "patch"},
+        {"matched_to": "experts", "cluster_start": "keys"},
+    ],
+)
 def test_options_that_make_no_sense_are_refused(clip, images, options):
     with pytest.raises(UserError):
         TRIP(CLASSES, clip, **options).prepare(images)
@@ -116,7 +139,46 @@ def test_keys_are_orthogonal_and_come_from_their_seed(clip):
     one = TRIP(CLASSES, clip)
     torch.manual_seed(2)
     other, third = TRIP(CLASSES, clip), TRIP(CLASSES, clip, key_seed=1)
-    assert torch.allclose(one.keys @ one.keys.mT, torch.eye(4), atol=1e-5)
-    assert torch.equal(one.keys, other.keys)
-    assert not torch.equal(one.keys, third.keys)
-    assert "keys" not in one.shared_state()
+    assert torch.allclose(one.router.keys @ one.router.keys.mT, torch.eye(4), atol=1e-5)
+    assert torch.equal(one.router.keys, other.router.keys)
+    assert not torch.equal(one.router.keys, third.router.keys)
+    assert list(one.shared_state()) == ["experts"]
+
+
+def test_released_experts_start_alike(clip):
+    experts = TRIP(CLASSES, clip, same_start=True).experts
+    assert all(torch.equal(expert, experts[0]) for expert in experts)
+
+
+def test_without_a_capacity_no_token_is_dropped(clip, images):
+    constants = TRIP(CLASSES, clip, train_capacity=None, eval_capacity=1.0).prepare(images)
+    assert torch.equal(constants["train_kept"], torch.ones(6))
+    assert (constants["eval_kept"] < 1).any()
+
+
+def fill(module, value, rounds):
+    """Aggregates one client's uploads of constant tensors, with these values, round after round."""
+    server = ServerState.start({"experts": torch.zeros_like(module.experts)})
+    (phase,) = module.configure_phases()
+    for finished in range(rounds):
+        upload = {"experts": torch.full_like(module.experts, value(finished))}
+        server = phase.strategy.aggregate(server, [ClientUpdate(Client(0, 0, 5), upload, 5)])
+        server = replace(server, round=finished + 1)
+    assert server.shared["experts"].unique().item() == value(rounds - 1)
+    return server.deployed["experts"].unique().item()
+
+
+def test_server_averages(clip):
+    """The deployed experts over four rounds that send 1, 2, 3, 4, from a start of 0."""
+    averages = {kind: TRIP(CLASSES, clip, server_average=kind, rounds=4) for kind in ("none", "beta", "ema")}
+    deployed = {kind: fill(module, lambda finished: finished + 1.0, 4) for kind, module in averages.items()}
+    assert deployed["none"] == 4
+    points = (np.arange(5) + 0.5) / 5
+    densities = (points * (1 - points)) ** -0.8
+    assert deployed["beta"] == pytest.approx((densities * np.arange(5)).sum() / densities.sum(), rel=1e-5)
+    assert deployed["ema"] == pytest.approx(sum(0.01 * 0.99 ** (4 - r) * r for r in range(1, 5)), rel=1e-4)
+
+
+def test_rounds_count_only_where_the_average_depends_on_them(clip):
+    assert "rounds" not in TRIP(CLASSES, clip, rounds=3).describe()
+    assert TRIP(CLASSES, clip, rounds=3, server_average="beta").describe()["rounds"] == 3

@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 
+from fedvlp.errors import UserError
 from fedvlp.state import Client, ClientUpdate, ServerState, weighted_mean
 from fedvlp.strategies import (
     ByName,
@@ -88,13 +89,34 @@ def test_slots_by_client_keep_those_of_absent_clients():
     assert after.shared["prompts"].flatten().tolist() == [1.0, 8.0, 3.0]
 
 
-def test_indicator_mean_counts_only_clients_that_trained_a_domain():
+def test_indicator_mean_counts_only_clients_that_moved_a_domain():
+    start = [[1.0, 1.0], [1.0, 1.0], [-1.0, 0.1]]
     updates = [
-        update(client(0, examples=4), prompts=[[1.0], [100.0], [50.0]], counts=[3.0, 0.0, 0.0]),
-        update(client(1, examples=4), prompts=[[5.0], [20.0], [60.0]], counts=[1.0, 2.0, 0.0]),
+        update(client(0, examples=1), prompts=[[5.0, 1.0], [1.0, 1.0], [-1.0, 0.1]]),
+        update(client(1, examples=3), prompts=[[9.0, 5.0], [1.0, 3.0], [-1.0, 0.1]]),
+        update(client(2, examples=100), prompts=start),
     ]
-    after = IndicatorMean("counts").aggregate(server(prompts=[[0.0], [0.0], [-1.0]]), updates)
-    assert after.shared["prompts"].flatten().tolist() == [2.0, 20.0, -1.0]  # nobody trained the third
+    after = IndicatorMean().aggregate(server(prompts=start), updates).shared["prompts"]
+    assert after[0].tolist() == [8.0, 4.0]  # (1 * 5 + 3 * 9) / 4, (1 * 1 + 3 * 5) / 4: one number moved is enough
+    assert after[1].tolist() == [1.0, 3.0]  # the second client alone
+    assert torch.equal(after[2], torch.tensor(start[2]))  # nobody
+
+
+def test_indicator_mean_equals_its_equation():
+    """DiPrompT, Eq. 4, domain by domain."""
+    generator = torch.Generator().manual_seed(0)
+    start, sizes = torch.randn(4, 2, 3, generator=generator), [3, 10, 6]
+    moved = torch.tensor([[1, 0, 1, 0], [1, 1, 0, 0], [0, 1, 1, 0]])
+    moves = torch.randn(3, 4, 2, 3, generator=generator) * moved[..., None, None]
+    updates = [
+        ClientUpdate(client(i, examples=size), {"prompts": start + moves[i]}, size) for i, size in enumerate(sizes)
+    ]
+    after = IndicatorMean().aggregate(ServerState.start({"prompts": start}), updates).shared["prompts"]
+    for m in range(3):
+        weights = [size * float(moved[i, m]) for i, size in enumerate(sizes)]
+        change = sum(weight * moves[i, m] for i, weight in enumerate(weights)) / sum(weights)
+        assert torch.allclose(after[m], start[m] + change, atol=1e-6)
+    assert torch.equal(after[3], start[3])
 
 
 def test_by_name_gives_each_part_its_strategy():
@@ -134,6 +156,29 @@ def test_beta_average_equals_the_weighted_mean_of_all_rounds():
     assert math.isclose(state.deployed["prompt"].item(), expected, rel_tol=1e-5)
 
 
+def test_average_that_is_sent_is_what_the_next_round_goes_on_from():
+    """DiPrompT, Eqs. 4 and 5: clients move the average, and an unmoved domain keeps it."""
+    strategy = MovingAverage(IndicatorMean(), beta_share(1.0, 3), ("prompts",), sends_average=True)
+    state = server(prompts=[[0.0], [0.3]])
+    state = strategy.aggregate(state, [update(client(0), prompts=[[8.0], [0.3]])])
+    assert state.shared["prompts"][0].item() == state.deployed["prompts"][0].item() == 4.0  # 0 + (8 - 0) / 2
+    assert strategy.broadcast(state, client(0))["prompts"][0].item() == 4.0
+    state = strategy.aggregate(
+        ServerState(state.shared, state.deployed, state.memory, 1), [update(client(0), prompts=[[10.0], [0.3]])]
+    )
+    assert state.shared["prompts"][0].item() == 6.0  # 4 + (10 - 4) / 3
+    assert torch.equal(state.shared["prompts"][1], torch.tensor([0.3]))
+
+
+def test_beta_average_ends_with_its_rounds():
+    share = beta_share(0.2, 2)
+    assert 0 < share(1) < 1
+    with pytest.raises(UserError, match="made for 2 rounds, but round 3"):
+        share(2)
+    with pytest.raises(UserError, match="beta > 0"):
+        beta_share(0.0, 2)
+
+
 def test_local_sends_nothing():
     state = server(prompt=[1.0])
     assert Local().broadcast(state, client(0)) == {}
@@ -147,6 +192,8 @@ STRATEGIES = [
     Slots(by="domain"),
     ByName({"prompts": FedAvg()}),
     MovingAverage(FedAvg(), ema_share(0.9), ("prompts",)),
+    MovingAverage(IndicatorMean(), beta_share(0.2, 3), ("prompts",), sends_average=True),
+    IndicatorMean(),
     Local(),
 ]
 
@@ -165,3 +212,14 @@ def test_strategies_change_nothing_that_they_are_given(strategy):
 def test_strategies_accept_an_empty_cohort(strategy):
     before = server(prompts=[[1.0], [2.0]])
     assert strategy.aggregate(before, []).shared["prompts"].tolist() == [[1.0], [2.0]]
+
+
+@pytest.mark.parametrize(
+    "wrap", [lambda s: s, lambda s: ByName({"p": FedAvg(), "q": s}), lambda s: MovingAverage(s, ema_share(0.5), ("p",))]
+)
+def test_slots_by_domain_refuse_a_client_of_several_domains(wrap):
+    clients = [Client(0, 0, 1, "one"), Client(1, -1, 1, "several")]
+    with pytest.raises(UserError, match="1 of 2 clients have several, such as 'several'"):
+        wrap(Slots(by="domain")).check(clients)
+    wrap(Slots(by="domain")).check(clients[:1])
+    wrap(Slots(by="client")).check(clients)

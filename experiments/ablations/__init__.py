@@ -1,0 +1,1 @@
+"""The papers' ablation studies: one file a table or figure, one command for all."""

@@ -1,0 +1,55 @@
+"""Makes the runs of ablation studies.
+
+``python -m experiments.ablations.run trip_table_5 trip_table_6`` is StyledShapes with the bundled tiny CLIP; with
+``--data FOLDER --clip ViT-B-16`` it is one's own images. Runs that are there are not made again; studies share them.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import replace
+
+from experiments.ablations.study import Study, Variant, load_study, study_names
+from experiments.options import Choice, parse, shared_parser
+from experiments.runs import Run, every_run, make_runs
+
+
+def study_parser(description: str | None) -> argparse.ArgumentParser:
+    """Returns the parser of the studies' commands."""
+    parser = shared_parser(description)
+    parser.add_argument("studies", nargs="+", choices=[*study_names(), "all"], help="names of studies")
+    return parser
+
+
+def chosen_studies(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> list[tuple[Study, Choice]]:
+    """Returns each study that was asked for, with its settings."""
+    names = parse(parser, arguments).options.studies
+    studies = [load_study(name) for name in (study_names() if "all" in names else names)]
+    return [(study, parse(parser, arguments, study.held_out)) for study in studies]
+
+
+def runs_of(study: Study, variant: Variant, choice: Choice) -> list[list[Run]]:
+    """Returns a variant's runs: for each seed, one for each held-out domain.
+
+    What the study's rows have in common gives way to what the command line says after ``--``, and this to the variant.
+    """
+    setting = replace(choice.setting, more=(*study.common, *choice.setting.more))
+    return every_run(variant.config, variant.overrides, setting, choice.held_out, choice.seeds)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Makes the runs, one seed of all variants of a study after the other."""
+    chosen = chosen_studies(study_parser(__doc__), arguments)
+    runs = [
+        run
+        for study, choice in chosen
+        for number in range(len(choice.seeds))
+        for variant in study.variants
+        for run in runs_of(study, variant, choice)[number]
+    ]
+    make_runs(runs, chosen[0][1].workers)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""What the methods send, counted, beside what their papers print."""

@@ -1,0 +1,91 @@
+"""Counts what the methods send with ViT-B/16 and puts it beside what their papers print.
+
+``python -m experiments.communication.table`` writes the table into the README beside it; no weights, images or GPU.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+from collections.abc import Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import torch
+from torchvision.models import resnet50, vit_b_16
+
+from experiments.communication.claims import CLAIMS, Claim, printed_number, prints_as
+from fedvlp.config_files import config_names, with_config_paths
+from fedvlp.cost_command import costs
+
+README = Path(__file__).with_name("README.md")
+MARK = "<!-- table: written by python -m experiments.communication.table -->\n"
+HEAD = ("method", "setting", "up", "down", "bytes up", "once", "the paper", "where", "ours against it")
+
+
+def networks() -> dict[str, int]:
+    """Returns the parameters of the whole networks that papers compare with; ViT-B/16 without its classifier."""
+    with torch.device("meta"):
+        vit, resnet = vit_b_16(), resnet50()
+    heads = {id(parameter) for parameter in vit.heads.parameters()}
+    trunk = sum(parameter.numel() for parameter in vit.parameters() if id(parameter) not in heads)
+    return {"ViT-B/16": trunk, "ResNet-50": sum(parameter.numel() for parameter in resnet.parameters())}
+
+
+def counted(claim: Claim) -> dict[str, Any]:
+    """Returns our row of all phases together."""
+    rows, _ = costs(with_config_paths([*claim.arguments(), "--model.clip.name=ViT-B-16"]))
+    return rows[-1]
+
+
+def verdict(claim: Claim, row: dict[str, Any], known: dict[str, int]) -> str:
+    """Returns whether our number is the paper's, else by how much it differs and why."""
+    if not claim.printed:
+        return "no number in the papers"
+    directions = ("upload", "download") if claim.direction == "both" else (claim.direction,)
+    ours = {row[f"{direction}_parameters"] for direction in directions}
+    if all(prints_as(number, claim.printed) for number in ours):
+        return "the same"
+    theirs = printed_number(claim.printed, known)
+    difference = max((float(Fraction(number) / theirs - 1) for number in ours), key=abs)
+    return f"{claim.direction} {100 * difference:+.1f} %. {claim.reason}"
+
+
+def cells(claim: Claim, row: dict[str, Any], known: dict[str, int]) -> list[str]:
+    """Returns one line of the table."""
+    names = ("upload_parameters", "download_parameters", "upload_bytes", "once_parameters")
+    paper = claim.printed
+    if "x of" in paper:
+        paper = f"{paper.replace('x of', ' times less than')}: {round(printed_number(paper, known)):,}"
+    clients = f", {row['all_clients']} clients"
+    numbers = [f"{row[name]:,}" for name in names]
+    return [claim.title, claim.data[0] + clients, *numbers, paper, claim.source, verdict(claim, row, known)]
+
+
+def table(claims: Sequence[Claim]) -> str:
+    """Returns the table as Markdown; a method whose config is not there is left out."""
+    there = {name.split("/")[-1] for name in config_names()}
+    known = networks()
+    lines = [list(HEAD), ["---"] * 2 + ["---:"] * 4 + ["---"] * 3]
+    lines += [cells(claim, counted(claim), known) for claim in claims if claim.config in there]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def with_table(text: str, new: str) -> str:
+    """Returns the README's text with the table under the mark, in place of the one that stood there."""
+    found = re.compile(re.escape(MARK) + r"(\n\|.*?\|\n(?!\|))?", re.DOTALL)
+    return found.sub(lambda _: f"{MARK}\n{new}\n", text, count=1)
+
+
+def main() -> None:
+    """Writes the table into the README, and prints it."""
+    logging.getLogger("lightning").setLevel(logging.WARNING)
+    new = table(CLAIMS)
+    README.write_text(with_table(README.read_text(encoding="utf-8"), new), encoding="utf-8")
+    sys.stdout.write(new + "\n")
+
+
+if __name__ == "__main__":
+    main()

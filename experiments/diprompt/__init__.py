@@ -1,0 +1,1 @@
+"""What DiPrompT's Q-prompt learns."""

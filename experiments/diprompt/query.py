@@ -1,0 +1,114 @@
+"""Whether DiPrompT's Q-prompt moves, and whether it finds an image's domain better than the handwritten prompt.
+
+``python -m experiments.diprompt.query``: StyledShapes, each style held out in turn, the tiny CLIP, the three source
+styles dispersed over 20 clients, of which 5 train in a round. Prints a table for the README.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import lightning
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from fedvlp.clip import CLIP, load_clip
+from fedvlp.data import StyledShapes
+from fedvlp.data.partition import Dispersed
+from fedvlp.federation import Federation
+from fedvlp.methods import DiPrompT
+from fedvlp.methods.diprompt_parts import Part
+from fedvlp.ops import given_class, pair_logits
+
+VARIANTS: dict[str, tuple[Part, ...]] = {"L_Q": (), "cross-entropy alone": ("mse", "kl")}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one training did to the Q-prompt.
+
+    Attributes:
+        moved: length of the way from its start, as a share of the start's length.
+        found: by prompt, the share of source validation images whose likeliest domain is theirs, in percent: under
+            the true class, and over all classes.
+    """
+
+    moved: float
+    found: dict[str, tuple[float, float]]
+
+
+@torch.no_grad()
+def found_domains(data: StyledShapes, pairs: Float[Tensor, "C M d"], clip: CLIP) -> tuple[float, float]:
+    """Returns the two shares of ``Outcome.found`` for text features of all pairs."""
+    under_class = over_all = total = 0
+    for split in data.evaluation_splits():
+        if split.role != "validation":
+            continue
+        domain = data.source_domains.index(split.domain)
+        for inputs, labels in split.loader:
+            logits = pair_logits(inputs["features"], pairs, clip.logit_scale)  # type: ignore[index,call-overload]
+            under_class += int((given_class(logits, labels).argmax(1) == domain).sum())
+            over_all += int((logits.amax(1).argmax(1) == domain).sum())
+            total += len(labels)
+    return 100 * under_class / total, 100 * over_all / total
+
+
+def train(clip: CLIP, style: str, seed: int, without: tuple[Part, ...], rounds: int, output: Path) -> Outcome:
+    """Trains DiPrompT with one style held out."""
+    lightning.seed_everything(seed, verbose=False)
+    data = StyledShapes(held_out=style, partition=Dispersed(num_clients=20))
+    module = DiPrompT(data.class_names, data.source_domains, clip, rounds=rounds, without=without)
+    start = module.state_dict()["query_prompt"].clone()
+    federation = Federation(
+        rounds=rounds,
+        cohort_size=5,
+        evaluate_every=rounds,
+        seed=seed,
+        accelerator="cpu",
+        num_threads=1,
+        default_root_dir=str(output),
+        default_callbacks=False,
+    )
+    federation.fit(module, data)
+    trained = module.state_dict()["query_prompt"]
+    text = module.domain_text
+    found = {
+        name: found_domains(data, text.under_one(prompt).detach(), clip)
+        for name, prompt in {"handwritten": None, "Q-prompt, start": start, "Q-prompt, trained": trained}.items()
+    }
+    return Outcome(float((trained - start).norm() / start.norm()), found)
+
+
+def main() -> None:
+    """Makes the runs and prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--output", type=Path, default=Path("runs/diprompt"), help="folder of the runs")
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2], help="seeds of training")
+    parser.add_argument("--rounds", type=int, default=100, help="rounds of training")
+    options = parser.parse_args()
+    clip, styles = load_clip("fedvlp-tiny"), StyledShapes().domains
+    head = ["trained with", "prompt", *styles, "mean", "over all classes", "moved by"]
+    sys.stdout.write(f"| {' | '.join(head)} |\n|---|---|{'---:|' * (len(head) - 2)}\n")
+    for title, without in VARIANTS.items():
+        runs = {
+            s: [train(clip, s, seed, without, options.rounds, options.output) for seed in options.seeds] for s in styles
+        }
+        moved = statistics.mean(run.moved for of_style in runs.values() for run in of_style)
+        for prompt in runs[styles[0]][0].found:
+            shares = {style: [run.found[prompt][0] for run in of_style] for style, of_style in runs.items()}
+            means = [statistics.mean(of_seed) for of_seed in zip(*shares.values(), strict=True)]
+            over_all = statistics.mean(run.found[prompt][1] for of_style in runs.values() for run in of_style)
+            cells = [f"{statistics.mean(values):.1f} ± {statistics.pstdev(values):.1f}" for values in shares.values()]
+            cells += [f"{statistics.mean(means):.1f} ± {statistics.pstdev(means):.1f}", f"{over_all:.1f}"]
+            cells += [f"{100 * moved:.1f} %" if prompt.endswith("trained") else ""]
+            sys.stdout.write(f"| {title} | {prompt} | {' | '.join(cells)} |\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

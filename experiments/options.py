@@ -1,0 +1,80 @@
+"""Command-line options that the studies share."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from experiments.runs import Setting
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What was asked for on the command line.
+
+    Attributes:
+        options: all parsed options, those of the study too.
+        setting: data, CLIP, folder and further arguments.
+        held_out: the domains held out in turn; a single none stands for a run in which every domain has clients.
+        seeds: seeds of training.
+        workers: runs at a time.
+    """
+
+    options: argparse.Namespace
+    setting: Setting
+    held_out: tuple[str | None, ...]
+    seeds: tuple[int, ...]
+    workers: int
+
+
+def shared_parser(description: str | None, rounds: int | None = None) -> argparse.ArgumentParser:
+    """Returns a parser with the options that all studies have.
+
+    Args:
+        description: what the command does.
+        rounds: rounds of every run; those of each method's config if not given.
+    """
+    parser = argparse.ArgumentParser(
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="Arguments after -- go to every fedvlp fit, for instance -- --trainer.accelerator=gpu",
+    )
+    parser.add_argument("--data", default="styled_shapes", help="styled_shapes, or a folder DOMAIN/CLASS/image")
+    parser.add_argument("--clip", default="fedvlp-tiny", help="name of the frozen CLIP, such as ViT-B-16")
+    parser.add_argument("--held_out", help="domains held out in turn, a,b,c; all; or none, where all have clients")
+    parser.add_argument("--seeds", default="0,1,2", help="seeds of training, a,b,c")
+    parser.add_argument("--rounds", type=int, default=rounds, help="rounds of every run, instead of each config's")
+    parser.add_argument("--workers", type=int, default=2, help="runs at a time, each on one core")
+    parser.add_argument("--output", type=Path, default=Path("runs/studies"), help="folder of the runs")
+    return parser
+
+
+def parse(parser: argparse.ArgumentParser, arguments: Sequence[str] | None = None, held_out: str = "all") -> Choice:
+    """Returns what the command line asks for.
+
+    Args:
+        parser: from ``shared_parser``, with the study's own options.
+        arguments: those of the command line if not given.
+        held_out: what ``--held_out`` is if it is not given.
+    """
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    end = given.index("--") if "--" in given else len(given)
+    options = parser.parse_args(given[:end])
+    more = (
+        []
+        if options.rounds is None
+        else [f"--trainer.{name}={options.rounds}" for name in ("rounds", "evaluate_every")]
+    )
+    setting = Setting(options.data, options.clip, options.output, (*more, *given[end + 1 :]))
+    domains = chosen_domains(options.held_out or held_out, setting)
+    return Choice(options, setting, domains, tuple(int(seed) for seed in options.seeds.split(",")), options.workers)
+
+
+def chosen_domains(held_out: str, setting: Setting) -> tuple[str | None, ...]:
+    """Returns the domains that ``--held_out`` names."""
+    if held_out == "none":
+        return (None,)
+    return tuple(setting.domains() if held_out == "all" else held_out.split(","))

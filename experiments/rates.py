@@ -1,0 +1,54 @@
+"""Learning rates of AdamW, chosen by accuracy on *source validation* alone."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from experiments.runs import Run, Setting, adamw, make_runs
+
+
+def choose_rates(
+    methods: Mapping[str, tuple[str, ...]],
+    rates: Sequence[float],
+    setting: Setting,
+    held_out: Sequence[str | None],
+    workers: int,
+) -> dict[str, float]:
+    """Returns for each config the rate that is best in the last round, mean over held-out domains, with seed 0.
+
+    Args:
+        methods: overrides by config.
+        rates: the rates to choose from.
+        setting: data, CLIP and folder of the runs.
+        held_out: the domains held out in turn.
+        workers: runs at a time.
+    """
+    runs = {
+        (config, rate): [Run(config, domain, 0, setting, (*overrides, *adamw(rate))) for domain in held_out]
+        for config, overrides in methods.items()
+        for rate in rates
+    }
+    make_runs((run for group in runs.values() for run in group), workers)
+    chosen = {}
+    for config in methods:
+        scores = {rate: statistics.mean(run.accuracy("validation") for run in runs[config, rate]) for rate in rates}
+        chosen[config] = max(scores, key=lambda rate: scores[rate])
+        line = ", ".join(f"{rate:g}: {score:.2f}" for rate, score in scores.items())
+        sys.stdout.write(f"* {config}: mean source validation accuracy in % by learning rate: {line}\n")
+    return chosen
+
+
+def add_rates(path: Path, chosen: Mapping[str, float]) -> None:
+    """Writes rates into a JSON file, beside those of other methods."""
+    known = read_rates(path)
+    path.write_text(json.dumps(known | dict(chosen), indent=2) + "\n", encoding="utf-8")
+
+
+def read_rates(path: Path) -> dict[str, float]:
+    """Returns the rates in a JSON file, none if it is not there."""
+    rates: dict[str, float] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return rates

@@ -1,0 +1,67 @@
+"""Compares TRIP's random start of the clusters with a start at the keys, by what ``fedvlp diagnose`` measures.
+
+``python -m experiments.routing.compare`` prints the table for StyledShapes, ``--folder icons_dg`` that for a folder of
+domains. Each domain is held out in turn, so that all its images are looked at.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fedvlp.cli import main as fedvlp
+from fedvlp.data import DomainFolders, StyledShapes
+
+VARIANTS = {
+    "random start": ["--model.cluster_start=random"],
+    "start at the keys": ["--model.cluster_start=keys"],
+    "random start, no capacity": ["--model.train_capacity=null", "--model.eval_capacity=null"],
+    "random weights": ["--model.routing=random"],
+    "random expert for each token": ["--model.routing=random_tokens"],
+}
+COLUMNS = ("dropped", "seeds r", "seeds same", "chance same", "mirror r", "mirror same", "spread")
+Row = Mapping[str, Any]
+
+
+def diagnose(data: list[str], domain: str, options: list[str], output: Path) -> list[Row]:
+    """Returns the rows of a domain that is held out, for training's and for evaluation's capacity."""
+    arguments = ["diagnose", "--config=methods/trip", *data, f"--data.held_out={domain}", *options]
+    arguments += ["--model.clip.name=fedvlp-tiny", "--trainer.accelerator=cpu", f"--output={output}"]
+    if fedvlp(arguments) != 0:
+        raise SystemExit(1)
+    rows: list[Row] = json.loads((output / "routing.json").read_text(encoding="utf-8"))["rows"]
+    return [row for row in rows if row["domain"] == domain]
+
+
+def line(name: str, mode: str, rows: list[Row]) -> str:
+    """Returns a row of the table: means over domains, as Markdown."""
+    values = [[row[column] for row in rows if row[column] is not None] for column in COLUMNS]
+    cells = " | ".join(f"{statistics.mean(of):.2f}" if of else "-" for of in values)
+    return f"| {name} | {mode} | {cells} |"
+
+
+def main() -> None:
+    """Prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--folder", help="folder of domains; StyledShapes if not given")
+    parser.add_argument("--output", type=Path, default=Path("runs/routing"), help="folder of the measurements")
+    options = parser.parse_args()
+    if options.folder is None:
+        data, domains = ["--config=data/styled_shapes"], StyledShapes().domains
+    else:
+        data = ["--config=data/folders", f"--data.root={options.folder}"]
+        domains = DomainFolders(root=options.folder).domains
+    lines = [f"| routing | mode | {' | '.join(COLUMNS)} |", f"|---|---|{'---:|' * len(COLUMNS)}"]
+    for name, overrides in VARIANTS.items():
+        found = [diagnose(data, domain, overrides, options.output / name / domain) for domain in domains]
+        for place, mode in enumerate(("train", "eval")):
+            lines.append(line(name, mode, [rows[place] for rows in found]))
+    print("\n".join(["", *lines]))
+
+
+if __name__ == "__main__":
+    main()

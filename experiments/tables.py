@@ -1,0 +1,66 @@
+"""Cells of the studies' tables, and the places in their READMEs where tables stand."""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+
+from experiments.runs import Run
+
+Rows = Sequence[Sequence[Run]]
+"""The runs of one row: for each seed, one for each held-out domain."""
+
+
+def tested_role(runs: Rows) -> str:
+    """Returns on which images a row is compared: those of held-out domains, or, if none is, those that test."""
+    return "test" if runs[0][0].held_out is None else "held_out"
+
+
+def seed_means(runs: Rows, role: str) -> list[float]:
+    """Returns for each seed the mean accuracy over held-out domains, in percent."""
+    return [statistics.mean(run.accuracy(role) for run in of_seed) for of_seed in runs]
+
+
+def spread(values: Sequence[float]) -> str:
+    """Returns the mean and, of several values, the standard deviation.
+
+    >>> spread([60.0, 64.0]), spread([60.0])
+    ('62.0 ± 2.0', '60.0')
+    """
+    mean = f"{statistics.mean(values):.1f}"
+    return mean if len(values) == 1 else f"{mean} ± {statistics.pstdev(values):.1f}"
+
+
+def describe(runs: Rows) -> str:
+    """Returns data, CLIP, protocol, rounds and seeds of a row, in one line."""
+    run = runs[0][0]
+    held_out = (
+        "" if run.held_out is None else "each of " + ", ".join(str(r.held_out) for r in runs[0]) + " held out in turn; "
+    )
+    protocol = re.sub(r"held-out domain: [^;]*; ", "", run.summary["protocol"])
+    seeds = ", ".join(str(of_seed[0].seed) for of_seed in runs)
+    model = run.setting.clip
+    data = Path(run.setting.data).name
+    return f"{data}, {model}; {held_out}{protocol}; {run.summary['rounds']} rounds, last round; seeds {seeds}"
+
+
+def markdown(head: Sequence[str], lines: Sequence[Sequence[str]], texts: int = 1) -> str:
+    """Returns a table whose first columns are texts and whose others are numbers."""
+    rule = ["---"] * texts + ["---:"] * (len(head) - texts)
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, rule, *lines))
+
+
+def write_block(readme: Path, name: str, new: str) -> None:
+    """Puts a text between the README's marks ``<!-- name -->`` and ``<!-- /name -->``.
+
+    Raises:
+        ValueError: if the marks are not there.
+    """
+    text = readme.read_text(encoding="utf-8")
+    start, end = f"<!-- {name} -->", f"<!-- /{name} -->"
+    if text.count(start) != 1 or text.count(end) != 1:
+        raise ValueError(f"Expected {start} and {end} once each in {readme}. Write them where the table is to stand.")
+    before, rest = text.split(start)
+    readme.write_text(f"{before}{start}\n{new}\n{end}{rest.split(end)[1]}", encoding="utf-8")

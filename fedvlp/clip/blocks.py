@@ -1,0 +1,142 @@
+"""An open_clip transformer, run block by block: tokens may be replaced between blocks, the last block may be cut."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, cast
+
+import torch
+from jaxtyping import Float, Int
+from open_clip.transformer import ResidualAttentionBlock
+from torch import Tensor, nn
+from torch.nn.functional import linear, scaled_dot_product_attention
+from torch.utils.checkpoint import checkpoint
+
+from fedvlp.errors import UserError
+
+Between = Callable[[Tensor], Tensor]
+"""Changes tokens [sequences, length, width] between two blocks, for example by replacing those of a prompt."""
+
+
+class Blocks:
+    """A view on an open_clip transformer, never a copy; sequences come first in all that it takes and returns.
+
+    Args:
+        transformer: The transformer of a text or an image tower.
+    """
+
+    def __init__(self, transformer: Any) -> None:
+        self._transformer = transformer
+
+    def __len__(self) -> int:
+        return len(self._transformer.resblocks)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of the weights, in which tokens go in."""
+        dtype: torch.dtype = self._transformer.get_cast_dtype()
+        return dtype
+
+    @property
+    def are_plain(self) -> bool:
+        """Whether the last block is CLIP's own kind, whose queries can be run alone and whose keys can be read."""
+        return _is_plain(self._transformer.resblocks[-1])
+
+    def run(self, index: int, hidden: Tensor, mask: Tensor | None = None) -> Float[Tensor, "sequences length width"]:
+        """Returns the output of the block of this index, from 0."""
+        block, batch_first = self._transformer.resblocks[index], self._transformer.batch_first
+        if self._transformer.grad_checkpointing:
+            block = partial(checkpoint, block, use_reentrant=False)
+        elif _is_plain(block):
+            return _run_plain(block, hidden, mask)
+        hidden = hidden if batch_first else hidden.transpose(0, 1)
+        hidden = block(hidden, None, None, mask)
+        return hidden if batch_first else hidden.transpose(0, 1)
+
+    def run_before_last(
+        self,
+        hidden: Float[Tensor, "sequences length width"],
+        between: Sequence[Between] = (),
+        mask: Float[Tensor, "length length"] | None = None,
+    ) -> Float[Tensor, "sequences length width"]:
+        """Returns what goes into the last block; `between[j]` changes the tokens between blocks j + 1 and j + 2."""
+        for index in range(len(self) - 1):
+            hidden = self.run(index, hidden, mask)
+            hidden = between[index](hidden) if index < len(between) else hidden
+        return hidden
+
+    def run_last(
+        self,
+        hidden: Float[Tensor, "sequences length width"],
+        places: Int[Tensor, "places"],
+        mask: Float[Tensor, "length length"] | None = None,
+    ) -> Float[Tensor, "sequences places width"]:
+        """Returns the last block's output at these places, for which alone it is run where that can be."""
+        last = self._transformer.resblocks[-1]
+        if not _is_plain(last):
+            return self.run(len(self) - 1, hidden, mask)[:, places]
+        return _run_plain(last, hidden, mask, places)
+
+    def last_scores(
+        self, hidden: Float[Tensor, "sequences length width"], query: int, keys: Int[Tensor, "keys"]
+    ) -> Float[Tensor, "sequences keys"]:
+        """Returns <q, k> / sqrt(head width) before the softmax of the last block, averaged over heads.
+
+        Args:
+            hidden: What goes into the last block.
+            query: Place of the token that asks.
+            keys: Places of the tokens that are asked.
+        """
+        last = self._transformer.resblocks[-1]
+        attention, width = last.attn, hidden.shape[-1]
+        weight, bias = attention.in_proj_weight, attention.in_proj_bias
+        asking = linear(last.ln_1(hidden[:, query]), weight[:width], bias[:width])
+        asked = last.ln_1(hidden[:, keys])
+        asked = linear(asked, weight[width : 2 * width], bias[width : 2 * width])
+        products: Tensor = torch.einsum("sw,skw->sk", asking, asked)  # the sum over heads of each head's product
+        return products / float(attention.num_heads * attention.head_dim**0.5)
+
+    def check_depth(self, depth: int, tower: str) -> None:
+        """Refuses prompts for more blocks than there are.
+
+        Raises:
+            UserError: If `depth`, the number of blocks that get prompts of their own, is larger than the tower.
+        """
+        if depth > len(self):
+            raise UserError(
+                f"Prompts for {depth} blocks were given, but the {tower} tower has {len(self)}. Use a depth of at most "
+                f"{len(self)}."
+            )
+
+
+def _is_plain(block: nn.Module) -> bool:
+    """Whether a block is CLIP's own kind: attention of one kind of tokens, then a perceptron."""
+    return type(block) is ResidualAttentionBlock and type(block.attn) is nn.MultiheadAttention
+
+
+def _run_plain(
+    block: Any, hidden: Tensor, mask: Tensor | None, places: Tensor | None = None
+) -> Float[Tensor, "sequences places width"]:
+    """Returns a block's output, at some places or at all, without the copies that a general attention layer makes."""
+    keys = block.ln_1(hidden)
+    queries = keys if places is None else keys[:, places]
+    seen = mask if mask is None or places is None else mask[places]
+    hidden = hidden if places is None else hidden[:, places]
+    hidden = hidden + block.ls_1(_attend(block.attn, queries, keys, seen))
+    output: Tensor = hidden + block.ls_2(block.mlp(block.ln_2(hidden)))
+    return output
+
+
+def _attend(attention: nn.MultiheadAttention, queries: Tensor, keys: Tensor, mask: Tensor | None) -> Tensor:
+    """Returns what the queries' tokens read from the keys' tokens."""
+    width, weight, bias = attention.embed_dim, attention.in_proj_weight, attention.in_proj_bias
+    if queries is keys:
+        parts = linear(keys, weight, bias).chunk(3, dim=-1)
+    else:
+        asking = linear(queries, weight[:width], bias[:width])
+        parts = (asking, *linear(keys, weight[width:], bias[width:]).chunk(2, dim=-1))
+    query, key, value = (torch.unflatten(part, -1, (attention.num_heads, -1)).transpose(1, 2) for part in parts)
+    seen = None if mask is None else mask.to(query.dtype)
+    read = scaled_dot_product_attention(query, key, value, attn_mask=seen)  # [sequences, heads, queries, head width]
+    return cast(Tensor, attention.out_proj(read.transpose(1, 2).flatten(2)))

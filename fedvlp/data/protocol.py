@@ -1,0 +1,27 @@
+"""The one line that every result carries: what was trained on, by whom, and what it is measured on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fedvlp.data.partition import Partitioner
+from fedvlp.data.splits import SplitRule
+
+
+def describe_protocol(held_out: Sequence[str], rule: SplitRule, partition: Partitioner) -> str:
+    """Returns the protocol of a data set; results of different protocols do not belong in one table.
+
+    >>> from fedvlp.data.partition import ByDomain, Dispersed
+    >>> describe_protocol(["sketch"], SplitRule(), ByDomain())
+    'held-out domain: sketch; one client a domain'
+    >>> describe_protocol([], SplitRule(test_fraction=0.2, shots=16), Dispersed(30, alpha=0.5))
+    'all domains seen, test split 20 %; 30 clients, Dirichlet 0.5 within domains; 16-shot'
+    """
+    seen = f"test split {100 * rule.test_fraction:g} %" if rule.test_fraction else "no test split"
+    parts = [f"all domains seen, {seen}"]
+    if held_out:
+        parts = [f"held-out domain{'s' * (len(held_out) > 1)}: {', '.join(held_out)}"]
+        parts += [f"seen domains, {seen}"] if rule.test_fraction else []
+    parts.append(partition.description)
+    parts += [f"{rule.shots}-shot"] if rule.shots is not None else []
+    return "; ".join(parts)

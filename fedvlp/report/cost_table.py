@@ -1,0 +1,63 @@
+"""Tables of what methods send, for people and for programs."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from fedvlp.report.table import text_table
+
+CostFormat = Literal["table", "markdown", "csv", "json"]
+TITLES = {
+    "method": "method",
+    "config": "config",
+    "phase": "phase",
+    "upload_parameters": "up",
+    "upload_bytes": "up bytes",
+    "download_parameters": "down",
+    "download_bytes": "down bytes",
+    "once_parameters": "once",
+    "once_bytes": "once bytes",
+    "clients": "clients",
+    "rounds": "rounds",
+    "total_parameters": "total",
+    "total_bytes": "total bytes",
+}
+WORDS = ("method", "config", "phase")
+CAPTION = (
+    "up, down: parameters and bytes that one client sends and receives in one round, the largest where they differ\n"
+    "once: what the server sends to each client before the first round only\n"
+    "total: of the clients of each round and of all rounds, both ways, with what is sent once"
+)
+
+
+def format_costs(rows: Sequence[Mapping[str, Any]], form: CostFormat) -> str:
+    """Returns the rows of one or more methods, which have the keys of ``TITLES`` and others that are only for JSON.
+
+    Methods of one phase have one row; the others have one a phase and one for all of them.
+
+    >>> row = {name: 0 for name in TITLES} | {"method": "A", "config": "", "phase": "all", "upload_bytes": 4000}
+    >>> print(format_costs([row], "csv").splitlines()[1])
+    A,,all,0,4000,0,0,0,0,0,0,0,0
+    """
+    if form == "json":
+        return json.dumps(list(rows), indent=2, ensure_ascii=False)
+    if form == "csv":
+        file = io.StringIO()
+        writer = csv.DictWriter(file, list(TITLES), extrasaction="ignore", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        return file.getvalue().rstrip("\n")
+    cells = [[_cell(row[name]) for name in TITLES] for row in rows]
+    if form == "markdown":
+        rule = ["---" if name in WORDS else "---:" for name in TITLES]
+        return "\n".join("| " + " | ".join(line) + " |" for line in [list(TITLES.values()), rule, *cells])
+    return f"{text_table([list(TITLES.values()), *cells])}\n\n{CAPTION}"
+
+
+def _cell(value: Any) -> str:
+    """Returns a number with separators, or a word."""
+    return f"{value:,}" if isinstance(value, int) else str(value)

@@ -1,0 +1,75 @@
+"""PromptFL and single-domain tuning: what a prompt starts from, where the class stands, and the teacher."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from fedvlp.clip import zero_shot_text_features
+from fedvlp.errors import UserError
+from fedvlp.methods import PromptFL, SingleDomain
+
+CLASSES = ["red circle", "star", "big square"]
+both = pytest.mark.parametrize("method", [PromptFL, SingleDomain])
+
+
+@pytest.fixture
+def images(clip):
+    return torch.randn(6, 3, clip.image_size, clip.image_size, generator=torch.Generator().manual_seed(1))
+
+
+@both
+def test_a_prompt_of_words_is_zero_shot_clip(clip, images, method):
+    """With "a photo of a" and nothing more, the text is the one template's, but for the full stop that both have."""
+    module = method(CLASSES, clip, prompt_length=4, init_words="a photo of a")
+    expected = zero_shot_text_features(clip, CLASSES, 1)
+    ours = torch.nn.functional.normalize(module.text(module.prompt), dim=-1)
+    torch.testing.assert_close(ours, torch.nn.functional.normalize(expected, dim=-1), atol=1e-5, rtol=0)
+
+
+@both
+def test_the_class_stands_where_it_is_asked_to(clip, images, method):
+    logits = {}
+    for position in ("end", "middle", "front"):
+        torch.manual_seed(0)
+        module = method(CLASSES, clip, prompt_length=4, init_words="a photo of a", class_position=position)
+        logits[position] = module(images)
+        words = {"end": "a photo of a {}.", "middle": "a photo {} of a.", "front": "{} a photo of a."}[position]
+        ids = clip.tokenizer([words.format(name) for name in CLASSES])
+        texts = torch.nn.functional.normalize(clip.encode_text(ids), dim=-1)
+        features = torch.nn.functional.normalize(clip.encode_image(images), dim=-1)
+        torch.testing.assert_close(logits[position], clip.logit_scale * features @ texts.T, atol=2e-3, rtol=1e-3)
+    assert not torch.allclose(logits["end"], logits["front"], atol=0.1)
+
+
+def softmax(values):
+    powers = np.exp(values - values.max(-1, keepdims=True))
+    return powers / powers.sum(-1, keepdims=True)
+
+
+def test_loss_with_a_teacher(clip, images):
+    """Cross-entropy and the divergence from zero-shot CLIP, image by image."""
+    module, labels = PromptFL(CLASSES, clip, kl_weight=0.5, templates=3), torch.tensor([0, 1, 2, 0, 1, 2])
+    text = torch.nn.functional.normalize(zero_shot_text_features(clip, CLASSES, 3), dim=-1)
+    features = torch.nn.functional.normalize(clip.encode_image(images), dim=-1)
+    teacher = softmax((clip.logit_scale * features @ text.T).double().numpy())
+    student = softmax(module(images).detach().double().numpy())
+    expected = np.mean(
+        [
+            -np.log(student[i, labels[i]]) + 0.5 * sum(teacher[i] * (np.log(teacher[i]) - np.log(student[i])))
+            for i in range(6)
+        ]
+    )
+    assert module.training_step((images, labels), 0).item() == pytest.approx(expected, rel=1e-4)
+
+
+def test_without_a_weight_there_is_no_teacher(clip, images):
+    plain, taught = PromptFL(CLASSES, clip), PromptFL(CLASSES, clip, kl_weight=0.8)
+    assert set(plain.prepare(images)) == {"features"}
+    assert set(taught.prepare(images)) == {"features", "teacher"}
+    assert plain.prepare_key() == PromptFL(["cat", "dog"], clip, templates=3).prepare_key()
+    assert taught.prepare_key() != plain.prepare_key()
+    assert taught.prepare_key() != PromptFL(CLASSES, clip, kl_weight=0.8, templates=3).prepare_key()
+    with pytest.raises(UserError, match="kl_weight"):
+        PromptFL(CLASSES, clip, kl_weight=-1.0)
