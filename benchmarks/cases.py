@@ -12,7 +12,7 @@ from benchmarks.sequential import sequential_routing
 from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder, load_clip
 from fedvlp.clip.packing import TokenRows
 from fedvlp.clip.prompted_text import Layout
-from fedvlp.ops import cluster_capacities, orthogonal_keys, random_start, routing_weights, token_products
+from fedvlp.ops import cluster_capacities, expert_shares, orthogonal_keys, random_start, token_clusters
 
 _NAMES = (
     "Alarm Clock,Backpack,Batteries,Bed,Bike,Bottle,Bucket,Calculator,Calendar,Candles,Chair,Clipboards,Computer,Couch,"
@@ -102,10 +102,8 @@ class RoutingCase:
     def __call__(self) -> tuple[Tensor, Tensor]:
         """Returns the routing weights for training and for evaluation."""
         if self._batched:
-            products = token_products(self._tokens)
-            training, evaluation = (
-                routing_weights(self._tokens, self._keys, capacity, self._start, products) for capacity in (1.0, 2.0)
-            )
+            both = token_clusters(self._tokens, len(self._keys), [1.0, 2.0], self._start)
+            training, evaluation = (expert_shares(clusters, self._tokens, self._keys) for clusters in both)
             return training, evaluation
         return self._route_one_by_one(1.0), self._route_one_by_one(2.0)
 

@@ -79,6 +79,11 @@ def test_a_run_goes_through_the_command_line_once(setting):
     assert Run("promptfl", "photo", 0, setting).is_done
     assert run.summary["rounds"] == 1
     assert run.accuracy("held_out") == run.summary["accuracy"]["last round (1)"]["held_out/photo"]
+    (summary,) = setting.output.glob(f"{run.name}/*/summary.json")
+    summary.unlink()
+    assert not Run("promptfl", "photo", 0, setting).is_done
+    assert make_run(run) == ""
+    assert list(setting.output.glob(f"{run.name}/*/summary.json")) == [summary], "it went on in its own folder"
     assert "exit code 1" in make_run(Run("promptfl", "nowhere", 0, setting))
 
 

@@ -22,7 +22,6 @@ from fedvlp.ops import (
     random_start,
     random_uniforms,
     token_clusters,
-    token_products,
 )
 
 
@@ -133,9 +132,6 @@ def clusters_by_mode(
     """
     if start is None:
         start = random_start(image_seeds(images), tokens.shape[1], options.num_experts, seed)
-    products = token_products(tokens)
     capacities = {"train": options.train_capacity, "eval": options.eval_capacity}
-    return {
-        mode: token_clusters(tokens, options.num_experts, capacity, start, products)
-        for mode, capacity in capacities.items()
-    }
+    clusters = token_clusters(tokens, options.num_experts, list(capacities.values()), start)
+    return dict(zip(capacities, clusters, strict=True))

@@ -22,7 +22,7 @@ class Claims:
     sizes: Int[Tensor, "A M"]
 
 
-def claim_with_capacity(costs: Float[Tensor, "A M P"], limits: Int[Tensor, "M"]) -> Claims:
+def claim_with_capacity(costs: Float[Tensor, "A M P"], limits: Int[Tensor, "A M"]) -> Claims:
     """Returns the tokens' claims: the cheapest cluster, the first of equals, which keeps its s_m cheapest claimants.
 
     Args:
@@ -30,15 +30,15 @@ def claim_with_capacity(costs: Float[Tensor, "A M P"], limits: Int[Tensor, "M"])
         limits: s_m; of claimants with equal costs those with the lower index are kept.
     """
     cost, cluster = costs.min(dim=1)  # [A, P]
-    claimed = cluster[:, None] == torch.arange(len(limits), device=costs.device)[:, None]  # [A, M, P]
+    claimed = cluster[:, None] == torch.arange(limits.shape[1], device=costs.device)[:, None]  # [A, M, P]
     order = cost.argsort(dim=1, stable=True)[:, None].expand_as(claimed)
     places = claimed.gather(2, order).cumsum(dim=2)  # among the claimants of a cluster, from 1, cheapest first
-    kept = claimed & (torch.empty_like(places).scatter_(2, order, places) <= limits[:, None])
+    kept = claimed & (torch.empty_like(places).scatter_(2, order, places) <= limits[:, :, None])
     return Claims(kept, kept.sum(dim=2))
 
 
 def claim_unless_close(
-    costs: Float[Tensor, "A M P"], limits: Int[Tensor, "M"], error: Float[Tensor, "A P"]
+    costs: Float[Tensor, "A M P"], limits: Int[Tensor, "A M"], error: Float[Tensor, "A P"]
 ) -> tuple[Claims, Bool[Tensor, "A"]]:
     """Returns the claims, and the images where these hang on costs within rounding or leave a cluster empty.
 
@@ -57,13 +57,13 @@ def claim_unless_close(
     images, full = (claimants > limits).nonzero(as_tuple=True)
     if len(images):
         claimed = cost[images].masked_fill(~kept[images, full], torch.inf)  # [full clusters, P]
-        threshold = kth_value(claimed, limits[full])
+        threshold = kth_value(claimed, limits[images, full])
         stays = claimed <= threshold
         margin = margin[images]
         dearest = (claimed + margin).masked_fill(~stays, -torch.inf).amax(dim=1)
         cheapest = (claimed - margin).masked_fill(stays, torch.inf).amin(dim=1)
         doubtful[images[cheapest <= dearest]] = True
-        doubtful[images[stays.sum(dim=1) > limits[full]]] = True
+        doubtful[images[stays.sum(dim=1) > limits[images, full]]] = True
         kept[images, full] = stays
     return Claims(kept, torch.minimum(claimants, limits)), doubtful
 

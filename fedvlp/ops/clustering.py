@@ -71,7 +71,6 @@ def cluster_capacities(num_tokens: int, num_clusters: int, capacity: float | Non
     return [int(share * capacity) + (cluster < rest) for cluster in range(num_clusters)]
 
 
-@torch.no_grad()
 def capacity_kmeans(
     tokens: Float[Tensor, "B P W"],
     start: Int[Tensor, "B M"],
@@ -79,7 +78,6 @@ def capacity_kmeans(
     max_iterations: int = 100,
     tolerance: float = 1e-4,
     multiplier_step: float = 1e-4,
-    products: Float[Tensor, "B P P"] | None = None,
 ) -> Clusters:
     """Returns clusters of near tokens under |C_m| <= s_m, each image's by itself (TRIP, Eqs. 3 and 4).
 
@@ -98,25 +96,47 @@ def capacity_kmeans(
         max_iterations: Largest number of iterations, at least 1.
         tolerance: An image stops when its centroids moved by less than this on average; they then stay where they were.
         multiplier_step: eta, the step of the Lagrange multipliers.
-        products: `token_products(tokens)` where they are at hand, for example from clustering with another capacity.
     """
-    limits = torch.tensor(capacities, device=tokens.device)
-    progress = Progress.begin(tokens, token_products(tokens) if products is None else products, start)
-    centroids = torch.zeros_like(progress.centroids.weights)
+    return several_kmeans(tokens, start, [capacities], max_iterations, tolerance, multiplier_step)[0]
+
+
+@torch.no_grad()
+def several_kmeans(
+    tokens: Float[Tensor, "B P W"],
+    start: Int[Tensor, "B M"],
+    capacities: Sequence[Sequence[int]],
+    max_iterations: int = 100,
+    tolerance: float = 1e-4,
+    multiplier_step: float = 1e-4,
+) -> list[Clusters]:
+    """Returns `capacity_kmeans` for each of several capacities, faster than one after another.
+
+    Args:
+        tokens: Each image's tokens.
+        start: Distinct indices of the tokens that the centroids start at.
+        capacities: Several s_m.
+        max_iterations: As in `capacity_kmeans`, and so are the others.
+        tolerance: Mean distance.
+        multiplier_step: eta.
+    """
+    progress = Progress.begin(tokens, token_products(tokens), start, torch.tensor(capacities, device=tokens.device))
+    weights = torch.zeros_like(progress.centroids.weights)
     kept = torch.zeros_like(progress.centroids.members)
     running = torch.ones_like(progress.images, dtype=torch.bool)
     for iteration in range(max_iterations):
-        step = progress.step(limits, multiplier_step, tolerance)
+        step = progress.step(multiplier_step, tolerance)
         still = step.shift < tolerance
         last = iteration + 1 == max_iterations
         ended = running if last else running & still
         if bool(ended.any()):
-            images = progress.images[ended]
-            stay = still[ended, None, None]
-            centroids[images] = torch.where(stay, progress.centroids.weights[ended], step.centroids.weights[ended])
-            kept[images] = step.kept[ended]
+            rows, stay = progress.rows[ended], still[ended, None, None]
+            weights[rows] = torch.where(stay, progress.centroids.weights[ended], step.centroids.weights[ended])
+            kept[rows] = step.kept[ended]
             running = running & ~still
         if last or not bool(running.any()):
             break
         progress, running = progress.advance(step, running)
-    return Clusters(centroids @ tokens.to(centroids.dtype), centroids, kept)
+    apart = weights.view(len(capacities), *start.shape, -1).transpose(0, 1).flatten(1, 2)  # [B, K * M, P]
+    centroids = (apart @ tokens.to(weights.dtype)).chunk(len(capacities), dim=1)  # K of [B, M, W]
+    parts = zip(centroids, weights.chunk(len(capacities)), kept.chunk(len(capacities)), strict=True)
+    return [Clusters(*part) for part in parts]

@@ -40,10 +40,9 @@ class Centroids:
     products: Float[Tensor, "A M P"]
 
     @staticmethod
-    def begin(members: Bool[Tensor, "A M P"], gram: Float[Tensor, "B P P"]) -> Centroids:
-        """Returns the means of some tokens of all images."""
+    def begin(members: Bool[Tensor, "A M P"], gram: Float[Tensor, "B P P"], images: Int[Tensor, "A"]) -> Centroids:
+        """Returns the means of some tokens."""
         nothing = torch.zeros_like(members, dtype=gram.dtype)
-        images = torch.arange(len(gram), device=gram.device)
         return Centroids(torch.zeros_like(members), nothing, nothing, nothing).moved(members, gram, images)
 
     def moved(
@@ -87,29 +86,48 @@ class Step:
 
 @dataclass(frozen=True)
 class Progress:
-    """Where images stand between two iterations."""
+    """Where images stand between two iterations; an image has a row for each of several capacities.
+
+    Args:
+        tokens: The tokens of all images.
+        gram: Their scalar products.
+        rows: Which rows are still here.
+        images: Whose they are.
+        limits: s_m of each.
+        squares: Squared norms of the tokens.
+        centroids: mu_m.
+        multipliers: theta_m.
+    """
 
     tokens: Float[Tensor, "B P W"]
     gram: Float[Tensor, "B P P"]
+    rows: Int[Tensor, "A"]
     images: Int[Tensor, "A"]
+    limits: Int[Tensor, "A M"]
     squares: Float[Tensor, "A P"]
     centroids: Centroids
     multipliers: Float[Tensor, "A M"]
 
     @staticmethod
-    def begin(tokens: Float[Tensor, "B P W"], gram: Float[Tensor, "B P P"], start: Int[Tensor, "B M"]) -> Progress:
-        """Returns centroids at the tokens of the start."""
-        centroids = Centroids.begin(F.one_hot(start, tokens.shape[1]).bool(), gram)
-        multipliers = torch.zeros(start.shape, dtype=torch.float64, device=start.device)
-        images = torch.arange(len(tokens), device=start.device)
-        squares = gram.diagonal(dim1=1, dim2=2).contiguous()
-        return Progress(tokens, gram, images, squares, centroids, multipliers)
+    def begin(
+        tokens: Float[Tensor, "B P W"],
+        gram: Float[Tensor, "B P P"],
+        start: Int[Tensor, "B M"],
+        limits: Int[Tensor, "K M"],
+    ) -> Progress:
+        """Returns centroids at the tokens of the start: rows of all images for the first limits, then the others."""
+        rows = torch.arange(len(limits) * len(tokens), device=start.device)
+        images = rows % len(tokens)
+        squares = gram.diagonal(dim1=1, dim2=2)[images]
+        centroids = Centroids.begin(F.one_hot(start[images], tokens.shape[1]).bool(), gram, images)
+        multipliers = torch.zeros(len(rows), start.shape[1], dtype=torch.float64, device=start.device)
+        return Progress(tokens, gram, rows, images, limits[rows // len(tokens)], squares, centroids, multipliers)
 
-    def step(self, limits: Int[Tensor, "M"], multiplier_step: float, tolerance: float) -> Step:
+    def step(self, multiplier_step: float, tolerance: float) -> Step:
         """Returns the claims that were kept, new multipliers and new centroids."""
-        claims, farthest = self._claim(limits)
+        claims, farthest = self._claim()
         empty = claims.sizes == 0
-        multipliers = (self.multipliers + multiplier_step * (claims.sizes - limits)).masked_fill(empty, 0.0)
+        multipliers = (self.multipliers + multiplier_step * (claims.sizes - self.limits)).masked_fill(empty, 0.0)
         members = claims.kept
         if bool(empty.any()):
             renewed = F.one_hot(farthest, members.shape[2]).bool()  # [A, P]
@@ -118,24 +136,24 @@ class Progress:
         return Step(centroids, multipliers, claims.kept, self._shift(centroids, tolerance))
 
     def advance(self, step: Step, running: Bool[Tensor, "A"]) -> tuple[Progress, Bool[Tensor, "A"]]:
-        """Returns where the images stand after a step, and which still run; once most do not, these are left behind."""
-        after = replace(self, centroids=step.centroids, multipliers=step.multipliers)
+        """Returns where the rows stand after a step, and which still run; once many do not, these are left behind."""
         if 4 * int(running.sum()) > 3 * len(running):
-            return after, running
-        moved = (self.images[running], self.squares[running], step.centroids.of(running), step.multipliers[running])
-        return Progress(self.tokens, self.gram, *moved), running[running]
+            return replace(self, centroids=step.centroids, multipliers=step.multipliers), running
+        left = (self.rows[running], self.images[running], self.limits[running], self.squares[running])
+        moved = (step.centroids.of(running), step.multipliers[running])
+        return Progress(self.tokens, self.gram, *left, *moved), running[running]
 
-    def _claim(self, limits: Int[Tensor, "M"]) -> tuple[Claims, Int[Tensor, "A"]]:
+    def _claim(self) -> tuple[Claims, Int[Tensor, "A"]]:
         """Returns the tokens' claims and, for images with an empty cluster, the token farthest from all centroids."""
         centroids = (self.centroids.products * self.centroids.weights).sum(dim=2, keepdim=True)  # squared norms
         squared = torch.sub(self.squares[:, None] + centroids, self.centroids.products, alpha=2)  # [A, M, P]
         costs = squared.clamp_(min=0).sqrt_().add_(self.multipliers[:, :, None].to(squared.dtype))
         error = _RELATIVE_ERROR[costs.dtype] * (self.squares + self.squares.amax(dim=1, keepdim=True))
-        claims, doubtful = claim_unless_close(costs, limits, error)
+        claims, doubtful = claim_unless_close(costs, self.limits, error)
         farthest = torch.zeros_like(self.images)
         if bool(doubtful.any()):
             exact = exact_distances(self.tokens[self.images[doubtful]], self.centroids.weights[doubtful])
-            decided = claim_with_capacity(exact + self.multipliers[doubtful, :, None], limits)
+            decided = claim_with_capacity(exact + self.multipliers[doubtful, :, None], self.limits[doubtful])
             claims.kept[doubtful], claims.sizes[doubtful] = decided.kept, decided.sizes
             farthest[doubtful] = exact.amin(dim=1).argmax(dim=1)
         return claims, farthest
@@ -175,13 +193,21 @@ def token_products(tokens: Float[Tensor, "B P W"]) -> Float[Tensor, "B P P"]:
     return products
 
 
-def exact_distances(tokens: Float[Tensor, "B P W"], weights: Float[Tensor, "B M P"]) -> Float[Tensor, "B M P"]:
-    """Returns Euclidean distances between centroids and tokens in double precision, to 1e-9, so that ties are ties."""
-    tokens = tokens - tokens.mean(dim=1, keepdim=True, dtype=torch.float64)
-    centroids = equal_means(weights) @ tokens
-    squares = torch.linalg.vector_norm(tokens, dim=2).square()[:, None] + centroids.square().sum(dim=2, keepdim=True)
-    squared = torch.baddbmm(squares, centroids, tokens.transpose(1, 2), alpha=-2)
-    return squared.masked_fill(squared < 1e-12 * squares, 0.0).sqrt().round(decimals=9)
+def exact_distances(tokens: Float[Tensor, "A P W"], weights: Float[Tensor, "A M P"]) -> Float[Tensor, "A M P"]:
+    """Returns Euclidean distances between centroids and tokens in double precision, to 1e-9, so that ties are ties.
+
+    Images are taken one after another, in the same memory, which stays in the cache.
+    """
+    means, distances = equal_means(weights), torch.empty_like(weights, dtype=torch.float64)
+    centred = tokens.new_empty(tokens.shape[1:], dtype=torch.float64)
+    for image, mean in enumerate(means):
+        centred.copy_(tokens[image])
+        centred.sub_(centred.mean(dim=0))
+        centroids = mean @ centred  # [M, W]
+        squares = torch.linalg.vector_norm(centred, dim=1).square() + centroids.square().sum(dim=1, keepdim=True)
+        squared = squares - 2 * centroids @ centred.T
+        distances[image] = squared.masked_fill(squared < 1e-12 * squares, 0.0).sqrt()
+    return distances.round(decimals=9)
 
 
 def equal_means(weights: Tensor) -> Float[Tensor, "B M P"]:

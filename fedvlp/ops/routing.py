@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import permutations
 from typing import Literal
 
@@ -13,7 +14,7 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from fedvlp.errors import UserError
-from fedvlp.ops.clustering import Clusters, capacity_kmeans, cluster_capacities
+from fedvlp.ops.clustering import Clusters, capacity_kmeans, cluster_capacities, several_kmeans
 from fedvlp.ops.lloyd import equal_means
 
 KeyInit = Literal["orthogonal", "uniform", "normal", "binary"]
@@ -93,7 +94,6 @@ def routing_weights(
     keys: Float[Tensor, "M W"],
     capacity: float | None,
     start: Int[Tensor, "B M"],
-    products: Float[Tensor, "B P P"] | None = None,
 ) -> Float[Tensor, "B M"]:
     """Returns pi, for each expert the share of the image's kept tokens that its cluster holds (Eq. 8); rows sum to 1.
 
@@ -102,21 +102,20 @@ def routing_weights(
         keys: v_m, one for each expert.
         capacity: alpha > 0, or None for clusters without a limit.
         start: Distinct indices of the tokens that the centroids start at, as from `random_start` or `key_start`.
-        products: `token_products(tokens)`, where the same tokens are routed with several capacities.
     """
-    return expert_shares(token_clusters(tokens, len(keys), capacity, start, products), tokens, keys)
+    (clusters,) = token_clusters(tokens, len(keys), [capacity], start)
+    return expert_shares(clusters, tokens, keys)
 
 
 def token_clusters(
     tokens: Float[Tensor, "B P W"],
     num_clusters: int,
-    capacity: float | None,
+    capacities: Sequence[float | None],
     start: Int[Tensor, "B M"],
-    products: Float[Tensor, "B P P"] | None = None,
-) -> Clusters:
-    """Returns the clusters of each image's tokens under the capacity factor; arguments as in `routing_weights`."""
-    capacities = cluster_capacities(tokens.shape[1], num_clusters, capacity)
-    return capacity_kmeans(tokens, start, capacities, products=products)
+) -> list[Clusters]:
+    """Returns the clusters of each image's tokens for each capacity factor; arguments as in `routing_weights`."""
+    limits = [cluster_capacities(tokens.shape[1], num_clusters, capacity) for capacity in capacities]
+    return several_kmeans(tokens, start, limits)
 
 
 def expert_shares(

@@ -132,7 +132,7 @@ def test_without_keys_clusters_go_to_the_experts_nearest_in_the_joint_space(clip
     module = make(clip, matched_to="experts")
     tokens = clip.encode_image_tokens(images)[1]
     start = random_start(image_seeds(images), tokens.shape[1], 3, 0)
-    clusters = token_clusters(tokens, 3, 1.0 if training else 2.0, start)
+    (clusters,) = token_clusters(tokens, 3, [1.0 if training else 2.0], start)
     text = torch.stack([module.text(expert) for expert in module.experts]).detach().double().numpy()  # [E, C, d]
     places = (text / np.linalg.norm(text, axis=2, keepdims=True)).mean(1)
     weights = route(module, images, training)

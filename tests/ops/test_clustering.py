@@ -6,7 +6,7 @@ import torch
 
 from fedvlp.errors import UserError
 from fedvlp.ops.claims import claim_with_capacity
-from fedvlp.ops.clustering import capacity_kmeans, cluster_capacities
+from fedvlp.ops.clustering import capacity_kmeans, cluster_capacities, several_kmeans
 from fedvlp.ops.lloyd import token_products
 
 
@@ -86,7 +86,7 @@ def test_capacities_hold_and_dropped_tokens_are_marked(scene):
 def test_keeping_the_cheapest_claimants_is_token_replacement():
     costs = torch.rand(3, 4, 40, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     limits = torch.tensor([5, 3, 20, 1])
-    claims = claim_with_capacity(costs, limits)
+    claims = claim_with_capacity(costs, limits.expand(3, 4))
     for image in range(3):
         members = replaced_assignment(costs[image].T.numpy(), limits.tolist())
         for cluster in range(4):
@@ -115,11 +115,14 @@ def test_impossible_capacities_are_refused(arguments):
         cluster_capacities(*arguments)
 
 
-def test_products_at_hand_change_nothing(scene):
-    tokens, start = scene(seed=6)
-    capacities = cluster_capacities(50, 4, 2.0)
-    found = capacity_kmeans(tokens, start, capacities, products=token_products(tokens))
-    assert torch.equal(found.assignment, capacity_kmeans(tokens, start, capacities).assignment)
+def test_several_capacities_at_once_are_those_one_by_one(scene):
+    tokens, start = scene(batch=5, seed=6)
+    several = [cluster_capacities(50, 4, capacity) for capacity in (1.0, 2.0, None)]
+    for found, capacities in zip(several_kmeans(tokens, start, several), several, strict=True):
+        alone = capacity_kmeans(tokens, start, capacities)
+        assert torch.equal(found.kept, alone.kept)
+        assert torch.equal(found.weights, alone.weights)
+        torch.testing.assert_close(found.centroids, alone.centroids)
 
 
 def test_products_give_the_distances_of_tokens(scene):
