@@ -86,7 +86,7 @@ class Run:
     @property
     def name(self) -> str:
         """The run's folder below ``output``: data, method, changes, a digest of configs and arguments, and domain."""
-        changes = "".join(f"-{argument.rsplit('.', 1)[-1]}" for argument in self.overrides[:3])
+        changes = "".join("-" + re.sub(r"^[^=]*\.", "", argument) for argument in self.overrides[:3])
         digest = hashlib.sha256(json.dumps([_settings(argument) for argument in self._choices]).encode())
         kind = re.sub(r"[^\w.-]+", "_", f"{self.config}{changes}")[:80]
         return f"{self.setting.name}/{kind}-{digest.hexdigest()[:8]}/{self.held_out or 'all_seen'}-{self.seed}"

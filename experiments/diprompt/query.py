@@ -11,6 +11,7 @@ import statistics
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import get_args
 
 import lightning
 import torch
@@ -24,8 +25,6 @@ from fedvlp.federation import Federation
 from fedvlp.methods import DiPrompT
 from fedvlp.methods.diprompt_parts import Part
 from fedvlp.ops import given_class, pair_logits
-
-VARIANTS: dict[str, tuple[Part, ...]] = {"L_Q": (), "cross-entropy alone": ("mse", "kl")}
 
 
 @dataclass(frozen=True)
@@ -90,24 +89,31 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("runs/diprompt"), help="folder of the runs")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2], help="seeds of training")
     parser.add_argument("--rounds", type=int, default=100, help="rounds of training")
+    parser.add_argument(
+        "--without", nargs="*", choices=get_args(Part), default=[], help="parts of DiPrompT to leave out"
+    )
     options = parser.parse_args()
     clip, styles = load_clip("fedvlp-tiny"), StyledShapes().domains
-    head = ["trained with", "prompt", *styles, "mean", "over all classes", "moved by"]
-    sys.stdout.write(f"| {' | '.join(head)} |\n|---|---|{'---:|' * (len(head) - 2)}\n")
-    for title, without in VARIANTS.items():
-        runs = {
-            s: [train(clip, s, seed, without, options.rounds, options.output) for seed in options.seeds] for s in styles
-        }
-        moved = statistics.mean(run.moved for of_style in runs.values() for run in of_style)
-        for prompt in runs[styles[0]][0].found:
-            shares = {style: [run.found[prompt][0] for run in of_style] for style, of_style in runs.items()}
-            means = [statistics.mean(of_seed) for of_seed in zip(*shares.values(), strict=True)]
-            over_all = statistics.mean(run.found[prompt][1] for of_style in runs.values() for run in of_style)
-            cells = [f"{statistics.mean(values):.1f} ± {statistics.pstdev(values):.1f}" for values in shares.values()]
-            cells += [f"{statistics.mean(means):.1f} ± {statistics.pstdev(means):.1f}", f"{over_all:.1f}"]
-            cells += [f"{100 * moved:.1f} %" if prompt.endswith("trained") else ""]
-            sys.stdout.write(f"| {title} | {prompt} | {' | '.join(cells)} |\n")
-        sys.stdout.flush()
+    without = tuple(options.without)
+    runs = {
+        style: [train(clip, style, seed, without, options.rounds, options.output) for seed in options.seeds]
+        for style in styles
+    }
+    head = ["prompt", *styles, "mean", "over all classes", "moved by"]
+    sys.stdout.write(f"| {' | '.join(head)} |\n|---|{'---:|' * (len(head) - 1)}\n")
+    for prompt in runs[styles[0]][0].found:
+        sys.stdout.write(f"| {prompt} | {' | '.join(row(runs, prompt))} |\n")
+
+
+def row(runs: dict[str, list[Outcome]], prompt: str) -> list[str]:
+    """Returns the cells of one prompt: each held-out style's runs, their mean, and how far the prompt moved."""
+    shares = [[run.found[prompt][0] for run in of_style] for of_style in runs.values()]
+    shares.append([statistics.mean(of_seed) for of_seed in zip(*shares, strict=True)])
+    cells = [f"{statistics.mean(values):.1f} ± {statistics.pstdev(values):.1f}" for values in shares]
+    everything = [run for of_style in runs.values() for run in of_style]
+    moved = 100 * statistics.mean(run.moved for run in everything)
+    over_all = statistics.mean(run.found[prompt][1] for run in everything)
+    return [*cells, f"{over_all:.1f}", f"{moved:.1f} %" if prompt.endswith("trained") else ""]
 
 
 if __name__ == "__main__":

@@ -23,19 +23,26 @@ def cells(row: Row, runs: Rows) -> list[str]:
     role = tested_role(runs)
     by_domain = [[run.accuracy(role) for run in of] for of in zip(*runs, strict=True) if of[0].held_out is not None]
     means = [spread(seed_means(runs, kind)) for kind in (role, "validation")]
-    seconds = statistics.mean(run.summary["seconds"] for of_seed in runs for run in of_seed)
-    return [row.title, row.optimizer, *map(spread, by_domain), *means, f"{seconds:.0f}"]
+    seconds = statistics.median(run.summary["seconds"] for of_seed in runs for run in of_seed)
+    return [row.title, row.optimizer, *map(spread, by_domain), *means, f"{len(runs)}", f"{seconds:.0f}"]
+
+
+def complete(runs: Rows) -> Rows:
+    """Returns the seeds all of whose runs have ended."""
+    return [of_seed for of_seed in runs if all(run.is_done for run in of_seed)]
 
 
 def table(choice: Choice) -> str:
-    """Returns the table under a line that says how it was made; rows that have not all their runs are left out."""
-    rows = [(row, runs_of(row, choice)) for row in all_rows()]
-    done = [(row, runs) for row, runs in rows if all(run.is_done for of_seed in runs for run in of_seed)]
-    left_out = [f"{row.title} ({row.optimizer})" for row, runs in rows if (row, runs) not in done]
+    """Returns the table under a line that says how it was made; what is not complete is left out."""
+    rows = [(row, complete(runs_of(row, choice))) for row in all_rows()]
+    done = [(row, runs) for row, runs in rows if runs]
+    left_out = [f"{row.title} ({row.optimizer})" for row, runs in rows if not runs]
     columns = [name for name in choice.held_out if name is not None]
-    head = ["method", "optimizer", *columns, "mean", "source validation", "seconds a run"]
+    head = ["method", "optimizer", *columns, "mean", "source validation", "seeds", "seconds a run"]
     text = markdown(head, [cells(row, runs) for row, runs in done], texts=2)
-    made = f"Accuracy in %. {describe(done[-1][1])}." if done else "Not run yet."
+    trained = [runs for row, runs in done if not row.config.startswith("zero_shot")]
+    longest = max(trained, key=len, default=done[0][1] if done else [])
+    made = f"Accuracy in %. {describe(longest)}." if done else "Not run yet."
     return "\n\n".join([made, text, *([f"Not run yet: {', '.join(left_out)}."] if left_out else [])])
 
 
