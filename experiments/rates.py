@@ -13,16 +13,16 @@ from experiments.runs import Run, Setting, adamw, make_runs
 
 def choose_rates(
     methods: Mapping[str, tuple[str, ...]],
-    rates: Sequence[float],
+    rates: Sequence[float | None],
     setting: Setting,
     held_out: Sequence[str | None],
     workers: int,
-) -> dict[str, float]:
+) -> dict[str, float | None]:
     """Returns for each config the rate that is best in the last round, mean over held-out domains, with seed 0.
 
     Args:
         methods: overrides by config.
-        rates: the rates to choose from.
+        rates: the rates to choose from; none stands for the config's own optimizer.
         setting: data, CLIP and folder of the runs.
         held_out: the domains held out in turn.
         workers: runs at a time.
@@ -37,15 +37,16 @@ def choose_rates(
     for config in methods:
         scores = {rate: statistics.mean(run.accuracy("validation") for run in runs[config, rate]) for rate in rates}
         chosen[config] = max(scores, key=lambda rate: scores[rate])
-        line = ", ".join(f"{rate:g}: {score:.2f}" for rate, score in scores.items())
+        line = ", ".join(f"{'its own' if rate is None else f'{rate:g}'}: {score:.2f}" for rate, score in scores.items())
         sys.stdout.write(f"* {config}: mean source validation accuracy in % by learning rate: {line}\n")
     return chosen
 
 
-def add_rates(path: Path, chosen: Mapping[str, float]) -> None:
-    """Writes rates into a JSON file, beside those of other methods."""
-    known = read_rates(path)
-    path.write_text(json.dumps(known | dict(chosen), indent=2) + "\n", encoding="utf-8")
+def add_rates(path: Path, chosen: Mapping[str, float | None]) -> None:
+    """Writes rates into a JSON file, beside those of other methods; one without a rate is not in it."""
+    both = read_rates(path) | dict(chosen)
+    rates = {config: rate for config, rate in both.items() if rate is not None}
+    path.write_text(json.dumps(rates, indent=2) + "\n", encoding="utf-8")
 
 
 def read_rates(path: Path) -> dict[str, float]:

@@ -18,6 +18,11 @@ def tested_role(runs: Rows) -> str:
     return "test" if runs[0][0].held_out is None else "held_out"
 
 
+def complete(runs: Rows) -> Rows:
+    """Returns the seeds all of whose runs have ended."""
+    return [of_seed for of_seed in runs if all(run.is_done for run in of_seed)]
+
+
 def seed_means(runs: Rows, role: str) -> list[float]:
     """Returns for each seed the mean accuracy over held-out domains, in percent."""
     return [statistics.mean(run.accuracy(role) for run in of_seed) for of_seed in runs]

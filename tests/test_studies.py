@@ -119,16 +119,18 @@ def test_cells_are_means_over_domains_with_the_spread_of_seeds(tmp_path):
 
 def test_rates_are_chosen_on_source_validation(tmp_path, capsys):
     where = Setting(output=tmp_path)
-    for rate, score in ((0.001, 50.0), (0.003, 60.0), (0.01, 40.0)):
+    for rate, score in ((None, 44.0), (0.003, 60.0), (0.01, 40.0)):
         finish(Run("trip", "ink", 0, where, ("--a=1", *adamw(rate))), score)
-    chosen = choose_rates({"trip": ("--a=1",)}, (0.001, 0.003, 0.01), where, ["ink"], 1)
+    chosen = choose_rates({"trip": ("--a=1",)}, (None, 0.003, 0.01), where, ["ink"], 1)
     assert chosen == {"trip": 0.003}
-    assert "0.001: 25.00, 0.003: 30.00, 0.01: 20.00" in capsys.readouterr().out
+    assert "its own: 22.00, 0.003: 30.00, 0.01: 20.00" in capsys.readouterr().out
     path = tmp_path / "rates.json"
     assert read_rates(path) == {}
     add_rates(path, {"plan": 0.1})
     add_rates(path, chosen)
     assert read_rates(path) == {"plan": 0.1, "trip": 0.003}
+    add_rates(path, {"plan": None})
+    assert read_rates(path) == {"trip": 0.003}
 
 
 def test_table_of_the_quickstart(tmp_path):

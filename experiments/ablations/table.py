@@ -12,15 +12,18 @@ from collections.abc import Sequence
 from experiments.ablations.run import chosen_studies, runs_of, study_parser
 from experiments.ablations.study import HERE, Study, Variant, paper_numbers
 from experiments.options import Choice
-from experiments.tables import Rows, describe, markdown, seed_means, spread, tested_role, write_block
+from experiments.tables import Rows, complete, describe, markdown, seed_means, spread, tested_role, write_block
 
 NOT_RUN = "not run yet"
 
 
 def ours(runs: Rows) -> str:
-    """Returns the mean over held-out domains, with its standard deviation over seeds."""
-    there = all(run.is_done for of_seed in runs for run in of_seed)
-    return spread(seed_means(runs, tested_role(runs))) if there else NOT_RUN
+    """Returns the mean over held-out domains, with its standard deviation over the seeds that are complete."""
+    done = complete(runs)
+    if not done:
+        return NOT_RUN
+    fewer = "" if len(done) == len(runs) else f" ({len(done)} of {len(runs)} seeds)"
+    return spread(seed_means(done, tested_role(done))) + fewer
 
 
 def printed(study: Study, variant: Variant, dataset: str) -> str:
@@ -41,7 +44,10 @@ def table(study: Study, choice: Choice) -> str:
     """Returns the study's table, under a line that says how ours was made."""
     rows = [runs_of(study, variant, choice) for variant in study.variants]
     cells = [ours(row) for row in rows]
-    done = next((row for row, cell in zip(rows, cells, strict=True) if cell != NOT_RUN), None)
+    done = max(
+        (complete(row) for row, variant in zip(rows, study.variants, strict=True) if variant.config != "zero_shot"),
+        key=len,
+    )
     columns = datasets(study)
     made = f"Ours: {describe(done)}." if done else f"Ours: {NOT_RUN}."
     lines = [

@@ -13,7 +13,7 @@ from pathlib import Path
 from experiments.options import Choice, parse, shared_parser
 from experiments.systems.rows import Row, all_rows
 from experiments.systems.run import ROUNDS, runs_of
-from experiments.tables import Rows, describe, markdown, seed_means, spread, tested_role, write_block
+from experiments.tables import Rows, complete, describe, markdown, seed_means, spread, tested_role, write_block
 
 README = Path(__file__).with_name("README.md")
 
@@ -25,11 +25,6 @@ def cells(row: Row, runs: Rows) -> list[str]:
     means = [spread(seed_means(runs, kind)) for kind in (role, "validation")]
     seconds = statistics.median(run.summary["seconds"] for of_seed in runs for run in of_seed)
     return [row.title, row.optimizer, *map(spread, by_domain), *means, f"{len(runs)}", f"{seconds:.0f}"]
-
-
-def complete(runs: Rows) -> Rows:
-    """Returns the seeds all of whose runs have ended."""
-    return [of_seed for of_seed in runs if all(run.is_done for run in of_seed)]
 
 
 def table(choice: Choice) -> str:

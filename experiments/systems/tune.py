@@ -1,5 +1,7 @@
 """Chooses AdamW's learning rate for methods by their mean accuracy on *source validation*, and adds it to rates.json.
 
+A method whose own optimizer is better than AdamW with each of the rates gets none.
+
 ``python -m experiments.systems.tune --methods promptfl,plan``: seed 0, last round.
 """
 
@@ -23,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     choice = parse(parser, arguments)
     overrides = {row.config: row.overrides for row in METHODS}
     methods = {config: overrides[config] for config in choice.options.methods.split(",")}
-    rates = [float(rate) for rate in choice.options.rates.split(",")]
+    rates = [None, *(float(rate) for rate in choice.options.rates.split(","))]
     add_rates(CHOSEN, choose_rates(methods, rates, choice.setting, choice.held_out, choice.workers))
 
 
