@@ -109,6 +109,10 @@ class FederatedData(Protocol):
         """A digest of which image is in which split."""
         ...
 
+    def describe(self) -> dict[str, Any]:
+        """Returns what results must have in common to stand in one table, made to be written as JSON."""
+        ...
+
     def prepare_data(self) -> None:
         """Lightning's hook."""
         ...

@@ -35,6 +35,7 @@ ALLOWED = {
     "data": {"errors", "state", "data"},
     "methods": {"clip", "diagnosis", "errors", "methods", "module", "ops", "protocols", "state", "strategies"},
     "report": {"report"},
+    "results": {"errors", "results"},
     "callbacks": BASE | {"callbacks", "checkpoint", "cost", "local_training", "module", "report", "state"},
     "rounds": {"checkpoint", "errors", "local_training", "module", "protocols", "seeding", "state"},
     "federation": BASE

@@ -75,6 +75,7 @@ class Summary(FederationCallback):
         costs = ("upload_parameters", "upload_bytes", "download_parameters", "download_bytes")
         return {
             **federation.description,
+            "data": federation.data.describe(),
             "held_out": federation.data.held_out_domains,
             "clients": {client.name: client.num_examples for client in federation.data.clients},
             "rounds": federation.progress.server.round,

@@ -45,6 +45,7 @@ class DomainFolders(FederatedDataModule):
         if on_bad_image not in ("error", "skip"):
             raise UserError(f'Expected on_bad_image "error" or "skip"; got {on_bad_image!r}.')
         self.root = Path(root).expanduser()
+        self.name = f"{type(self).__name__} {self.root.resolve().name}"
         self.on_bad_image, self.allow_missing_classes = on_bad_image, allow_missing_classes
 
     def load_domains(self) -> tuple[Mapping[str, Images], list[str]]:

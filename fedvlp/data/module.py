@@ -19,9 +19,9 @@ from fedvlp.data.feature_cache import Prepare
 from fedvlp.data.images import Images, Transform
 from fedvlp.data.loaders import image_loader
 from fedvlp.data.partition import ByDomain, Partitioner
-from fedvlp.data.protocol import describe_protocol
+from fedvlp.data.protocol import describe_protocol, describe_split
 from fedvlp.data.serving import EvaluationSplit, Serving
-from fedvlp.data.split_table import split_hash, split_table
+from fedvlp.data.split_table import image_hash, split_hash, split_table
 from fedvlp.data.splits import Share, SplitRule, deal
 from fedvlp.errors import UserError
 from fedvlp.state import Client
@@ -68,6 +68,7 @@ class FederatedDataModule(L.LightningDataModule):
         cache_dir: str | None = "~/.cache/fedvlp",
     ) -> None:
         super().__init__()
+        self.name: str = type(self).__name__  # what a reader calls these images
         self.rule = SplitRule(validation_fraction, test_fraction, shots, split_seed)
         check_arguments(batch_size, eval_batch_size, self.rule, augmentation, num_workers)
         self.held_out = [held_out] if isinstance(held_out, str) else list(held_out or [])
@@ -140,6 +141,12 @@ class FederatedDataModule(L.LightningDataModule):
     def protocol(self) -> str:
         """What is trained on, by whom, and what it is measured on, in one line."""
         return describe_protocol(self.held_out_domains, self.rule, self.partition)
+
+    def describe(self) -> dict[str, Any]:
+        """Returns what results must have in common to stand in one table, made to be written as JSON."""
+        split = describe_split(self.held_out_domains, self.rule, self.partition)
+        names = {"domains": self.domains, "classes": self.class_names}
+        return {"name": self.name, "images": image_hash(self._images, self._loaded[1]), **names, **split}
 
     def prepare_data(self) -> None:
         """Reads or makes the images, so that every mistake is found before training."""

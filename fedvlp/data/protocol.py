@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from fedvlp.data.partition import Partitioner
 from fedvlp.data.splits import SplitRule
@@ -25,3 +26,22 @@ def describe_protocol(held_out: Sequence[str], rule: SplitRule, partition: Parti
     parts.append(partition.description)
     parts += [f"{rule.shots}-shot"] if rule.shots is not None else []
     return "; ".join(parts)
+
+
+def describe_split(held_out: Sequence[str], rule: SplitRule, partition: Partitioner) -> dict[str, Any]:
+    """Returns the same, part by part, made to be written as JSON.
+
+    >>> from fedvlp.data.partition import ByDomain
+    >>> describe_split([], SplitRule(test_fraction=0.2), ByDomain())["kind"]
+    'all domains seen'
+    """
+    return {
+        "kind": "leave-domains-out" if held_out else "all domains seen",
+        "held_out": list(held_out),
+        "partition": partition.description,
+        "split_rule": "stratified",
+        "shots": rule.shots,
+        "validation_fraction": rule.validation_fraction,
+        "test_fraction": rule.test_fraction,
+        "split_seed": rule.seed,
+    }

@@ -30,6 +30,19 @@ def split_hash(shares: Sequence[Share], images: Mapping[str, Images], class_name
     return hashlib.sha256("\n".join(sorted(lines)).encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
+def image_hash(images: Mapping[str, Images], class_names: Sequence[str]) -> str:
+    """Returns 16 hexadecimal digits that change with the name or class of any image of any domain.
+
+    Unlike ``split_hash`` they are the same whatever is held out, and however images are dealt out.
+    """
+    lines = [
+        f"{domain}\0{name}\0{class_names[label]}"
+        for domain, members in images.items()
+        for name, label in zip(members.names, members.labels, strict=True)
+    ]
+    return hashlib.sha256("\n".join(sorted(lines)).encode("utf-8", "surrogateescape")).hexdigest()[:16]
+
+
 def split_table(shares: Sequence[Share], images: Mapping[str, Images]) -> list[dict[str, Any]]:
     """Returns the names of the images for each role, domain and client, made to be written as JSON."""
     return [

@@ -1,0 +1,176 @@
+"""One finished run, read from its folder."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fedvlp.errors import UserError
+
+TABLE = (
+    *("name", "images", "classes", "kind", "partition", "shots"),
+    *("split_rule", "validation_fraction", "test_fraction", "split_seed"),
+)
+LINKED = ("class_names", "clip", "domains", "num_clients", "rounds")  # options that data, CLIP and trainer decide
+NEEDED = ("model", "protocol", "split", "training", "held_out", "rounds", "accuracy", "versions")
+
+
+@dataclass(frozen=True)
+class Record:
+    """What a run wrote at its end.
+
+    Attributes:
+        folder: the run's folder.
+        method: name of the method's class.
+        options: the method's options, without what data, CLIP and trainer decide.
+        clip: name of the frozen CLIP.
+        clip_fingerprint: digest of its weights.
+        optimizer: class and settings; None for a method that trains nothing.
+        training: how clients trained, with the seed; and the batch size.
+        rounds: number of rounds.
+        data: what ``FederatedDataModule.describe`` says; empty for a run that did not write it.
+        split: digest of which image was in which split.
+        protocol: what was trained on, by whom, and what it was measured on, in one line.
+        held_out: names of the held-out domains.
+        accuracy: accuracies in percent by the row's title, then by ``<role>/<domain>`` or by role for the mean.
+        communication: parameters and bytes, up and down, of one client and round.
+        seconds: time of all rounds.
+        versions: of fedvlp, Python and the packages that numbers depend on.
+        features: what the feature cache saved; empty if the run did not write it.
+    """
+
+    folder: Path
+    method: str
+    options: Mapping[str, Any]
+    clip: str
+    clip_fingerprint: str
+    optimizer: Mapping[str, Any] | None
+    training: Mapping[str, Any]
+    rounds: int
+    data: Mapping[str, Any]
+    split: str
+    protocol: str
+    held_out: tuple[str, ...]
+    accuracy: Mapping[str, Mapping[str, float]]
+    communication: Mapping[str, int]
+    seconds: float
+    versions: Mapping[str, str]
+    features: Mapping[str, float]
+
+    @property
+    def seed(self) -> int:
+        """The seed of training."""
+        return int(self.training["seed"])
+
+    @property
+    def last(self) -> Mapping[str, float]:
+        """Accuracies in percent after the last round; those of the only row for a method that trains nothing."""
+        return self._row("last round")
+
+    @property
+    def best(self) -> Mapping[str, float]:
+        """Accuracies in percent after the round that was best on source validation; as ``last`` if nothing trains."""
+        return self._row("best on source validation")
+
+    @property
+    def baseline(self) -> Mapping[str, float]:
+        """Accuracies in percent of zero-shot CLIP on the same images; empty if it was not measured."""
+        return self.accuracy.get("zero-shot CLIP", {})
+
+    @property
+    def key(self) -> Hashable:
+        """Equal for runs whose results belong in one table: of the same images, protocol, split rule and CLIP.
+
+        Held-out domains and seeds may differ. A run that does not describe its data stands with those of the same protocol and split alone.
+        """
+        described = [self.data.get(name) for name in TABLE]
+        own = None if self.data else (self.protocol, self.split)
+        return _frozen([*described, own, self.clip, self.clip_fingerprint])
+
+    @property
+    def settings(self) -> Hashable:
+        """Equal for runs that differ in seed, images and held-out domains alone: the rows of a table."""
+        training = {name: value for name, value in self.training.items() if name != "seed"}
+        return _frozen([self.method, self.options, self.optimizer, training, self.rounds])
+
+    @cached_property
+    def history(self) -> list[dict[str, float]]:
+        """One row for each round, from ``metrics.csv``, without what was not measured."""
+        path = self.folder / "metrics.csv"
+        if not path.is_file():
+            return []
+        with path.open(newline="", encoding="utf-8") as file:
+            return [{name: float(value) for name, value in row.items() if value} for row in csv.DictReader(file)]
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """The run's whole configuration; empty if it was made in Python."""
+        path = self.folder / "config.yaml"
+        return (yaml.safe_load(path.read_text(encoding="utf-8")) or {}) if path.is_file() else {}
+
+    def _row(self, title: str) -> Mapping[str, float]:
+        """Returns the row whose title begins so, or the only one."""
+        rows = [row for name, row in self.accuracy.items() if name.startswith(title) or len(self.accuracy) == 1]
+        return rows[0] if rows else {}
+
+
+def load_record(folder: str | Path) -> Record:
+    """Reads a finished run.
+
+    Raises:
+        UserError: if the folder is no run, or one that has not ended.
+    """
+    path = Path(folder) / "summary.json"
+    if not path.is_file():
+        state = "has not ended" if (Path(folder) / "config.yaml").is_file() else "is no run"
+        raise UserError(f"{folder} {state}: there is no summary.json in it.")
+    try:
+        summary = json.loads(path.read_text(encoding="utf-8"))
+        missing = [name for name in NEEDED if name not in summary]
+    except (json.JSONDecodeError, UnicodeDecodeError, TypeError) as error:
+        raise UserError(f"{path} can't be read ({error}). Make the run again, or remove it.") from error
+    if missing:
+        raise UserError(f"{path} is no summary of a run: it lacks {', '.join(missing)}.")
+    return _record(Path(folder), summary)
+
+
+def _record(folder: Path, summary: Mapping[str, Any]) -> Record:
+    """Returns the record of a summary."""
+    model = summary["model"]
+    options = {name: value for name, value in model["init_args"].items() if name not in LINKED}
+    return Record(
+        folder=folder,
+        method=model["class_path"].rpartition(".")[2],
+        options=options,
+        clip=_clip_name(model["init_args"].get("clip", "")),
+        clip_fingerprint=model["clip_fingerprint"],
+        optimizer=summary.get("optimizer"),
+        training={**summary["training"], "batch_size": summary.get("batch_size")},
+        rounds=summary["rounds"],
+        data=summary.get("data", {}),
+        split=summary["split"],
+        protocol=summary["protocol"],
+        held_out=tuple(summary["held_out"]),
+        accuracy=summary["accuracy"],
+        communication=summary.get("communication_per_client_and_round", {}),
+        seconds=summary.get("seconds", 0.0),
+        versions=summary["versions"],
+        features=summary.get("features", {}),
+    )
+
+
+def _clip_name(clip: Any) -> str:
+    """Returns the name of a CLIP, which may stand with its weights."""
+    return str(clip.get("name", "")) if isinstance(clip, Mapping) else str(clip)
+
+
+def _frozen(value: Any) -> Hashable:
+    """Returns a value as text that is equal for equal values, whatever the order of keys."""
+    return json.dumps(value, sort_keys=True, default=str)

@@ -1,0 +1,137 @@
+import json
+
+import pytest
+import yaml
+
+from fedvlp.cli import main
+from fedvlp.errors import UserError
+from fedvlp.results import find_records, load_record, row_labels
+
+
+def write_run(folder, seed=0, held_out="sketch", method="TRIP", data=None, row=None, **options):
+    """Writes the summary of a made-up run, as a run that ended leaves it behind."""
+    folder.mkdir(parents=True)
+    split = {"name": "Shapes", "images": "00ff", "kind": "leave-domains-out", "partition": "one client a domain"}
+    rule = {"split_rule": "stratified", "shots": None, "validation_fraction": 0.2, "test_fraction": 0.0}
+    trained = {
+        "validation/photo": 70.0,
+        "validation": 70.0,
+        f"held_out/{held_out}": 50.0 + seed,
+        "held_out": 50.0 + seed,
+    }
+    rows = {"last round (3)": trained, "best on source validation (2)": trained | {"held_out": 40.0}}
+    summary = {
+        "model": {
+            "class_path": f"fedvlp.methods.{method}",
+            "init_args": {"class_names": ["a"], "domains": ["photo"], "clip": {"name": "tiny"}} | options,
+            "clip_fingerprint": "abcd",
+        },
+        "optimizer": {"class": "SGD", "lr": 0.1},
+        "protocol": f"held-out domain: {held_out}",
+        "split": f"split {held_out}",
+        "batch_size": 16,
+        "training": {"seed": seed, "local_epochs": 1},
+        "held_out": [held_out],
+        "rounds": 3,
+        "accuracy": rows if row is None else row,
+        "communication_per_client_and_round": {"upload_parameters": 5},
+        "seconds": 1.5,
+        "versions": {"torch": "2"},
+        "data": split | rule | {"split_seed": 0} | (data or {}),
+    }
+    (folder / "summary.json").write_text(json.dumps(summary))
+    (folder / "config.yaml").write_text(yaml.safe_dump({"seed_everything": seed}))
+    return folder
+
+
+def test_a_record_has_what_a_real_run_wrote(tmp_path):
+    arguments = ["--config=methods/promptfl", "--config=data/styled_shapes", "--model.clip.name=fedvlp-tiny"]
+    few = ["--data.shots=1", "--data.held_out=sketch", "--trainer.rounds=2", "--trainer.local_steps=1"]
+    few += ["--seed_everything=3", f"--trainer.default_root_dir={tmp_path}", "--trainer.num_threads=1"]
+    assert main(["fit", *arguments, *few, f"--data.cache_dir={tmp_path / 'cache'}"]) == 0
+    (record,), problems = find_records([tmp_path])
+    assert problems == []
+    assert (record.method, record.seed, record.rounds, record.held_out) == ("PromptFL", 3, 2, ("sketch",))
+    assert record.clip == "fedvlp-tiny"
+    assert record.data["name"] == "StyledShapes"
+    assert record.data["shots"] == 1
+    assert set(record.data["domains"]) == {"cartoon", "painting", "photo", "sketch"}
+    assert [row["round"] for row in record.history] == [1.0, 2.0]
+    assert record.last["held_out"] == pytest.approx(record.history[-1]["held_out"])
+    assert record.baseline["held_out"] > 0
+    assert record.config["data"]["init_args"]["shots"] == 1
+
+
+def test_seed_and_held_out_domain_change_neither_table_nor_row(tmp_path):
+    one = load_record(write_run(tmp_path / "1"))
+    other = load_record(write_run(tmp_path / "2", seed=1, held_out="photo"))
+    assert one.key == other.key
+    assert one.settings == other.settings
+
+
+@pytest.mark.parametrize(
+    "change", [{"images": "ff"}, {"shots": 4}, {"partition": "20 clients"}, {"kind": "all domains seen"}]
+)
+def test_other_images_or_another_protocol_is_another_table(tmp_path, change):
+    one, other = load_record(write_run(tmp_path / "1")), load_record(write_run(tmp_path / "2", data=change))
+    assert one.key != other.key
+    assert one.settings == other.settings
+
+
+def test_an_option_is_another_row_of_the_same_table(tmp_path):
+    one = load_record(write_run(tmp_path / "1", num_experts=4))
+    other = load_record(write_run(tmp_path / "2", num_experts=2))
+    assert one.key == other.key
+    assert one.settings != other.settings
+
+
+def test_rows_are_named_by_what_sets_them_apart(tmp_path):
+    runs = [{"num_experts": 4}, {"num_experts": 4, "routing": "random"}, {"num_experts": 2, "routing": "token"}]
+    runs = [{"routing": "token"} | run for run in runs] + [{"method": "PromptFL"}]
+    records = [load_record(write_run(tmp_path / str(number), **run)) for number, run in enumerate(runs)]
+    names = ["TRIP", "TRIP (routing=random)", "TRIP (num_experts=2)", "PromptFL"]
+    assert [row_labels(records)[record.settings] for record in records] == names
+
+
+def test_the_newest_of_equal_runs_counts(tmp_path):
+    write_run(tmp_path / "run" / "2026-01-01", row={"last round (3)": {"held_out": 1.0}})
+    write_run(tmp_path / "run" / "2026-01-02", row={"last round (3)": {"held_out": 2.0}})
+    write_run(tmp_path / "run" / "2026-01-03", seed=1)
+    records, problems = find_records([tmp_path, tmp_path / "run" / "2026-01-02"])
+    assert [(record.seed, record.folder.name) for record in records] == [(0, "2026-01-02"), (1, "2026-01-03")]
+    assert problems == []
+
+
+def test_what_is_no_run_is_named_and_the_rest_is_read(tmp_path):
+    write_run(tmp_path / "good")
+    (tmp_path / "stopped").mkdir()
+    (tmp_path / "stopped" / "config.yaml").write_text("trainer: {}")
+    damaged = write_run(tmp_path / "damaged")
+    (damaged / "summary.json").write_text('{"rounds": 3')
+    records, problems = find_records([tmp_path, tmp_path / "nowhere"])
+    assert [record.folder.name for record in records] == ["good"]
+    assert [name for name in ("stopped", "damaged", "nowhere") if any(name in line for line in problems)] == [
+        "stopped",
+        "damaged",
+        "nowhere",
+    ]
+
+
+def test_a_stopped_attempt_is_not_mentioned_if_a_later_one_ended(tmp_path):
+    (tmp_path / "2026-01-01").mkdir()
+    (tmp_path / "2026-01-01" / "config.yaml").write_text("trainer: {}")
+    write_run(tmp_path / "2026-01-02")
+    records, problems = find_records([tmp_path])
+    assert len(records) == 1
+    assert problems == []
+
+
+def test_a_summary_of_something_else_is_an_error(tmp_path):
+    (tmp_path / "summary.json").write_text('{"rounds": 3}')
+    with pytest.raises(UserError, match="lacks model, protocol"):
+        load_record(tmp_path)
+
+
+def test_the_only_row_of_a_method_that_trains_nothing_is_last_and_best(tmp_path):
+    record = load_record(write_run(tmp_path / "run", row={"zero-shot CLIP": {"held_out": 33.0}}))
+    assert record.last == record.best == record.baseline == {"held_out": 33.0}
