@@ -57,11 +57,15 @@ def found_domains(data: StyledShapes, pairs: Float[Tensor, "C M d"], clip: CLIP)
     return 100 * under_class / total, 100 * over_all / total
 
 
-def train(clip: CLIP, style: str, seed: int, without: tuple[Part, ...], rounds: int, output: Path) -> Outcome:
+def train(
+    clip: CLIP, style: str, seed: int, without: tuple[Part, ...], rounds: int, output: Path, domain_labels: bool
+) -> Outcome:
     """Trains DiPrompT with one style held out."""
     lightning.seed_everything(seed, verbose=False)
     data = StyledShapes(held_out=style, partition=Dispersed(num_clients=20))
-    module = DiPrompT(data.class_names, data.source_domains, clip, rounds=rounds, without=without)
+    module = DiPrompT(
+        data.class_names, data.source_domains, clip, rounds=rounds, without=without, domain_labels=domain_labels
+    )
     start = module.state_dict()["query_prompt"].clone()
     federation = Federation(
         rounds=rounds,
@@ -92,11 +96,17 @@ def main() -> None:
     parser.add_argument(
         "--without", nargs="*", choices=get_args(Part), default=[], help="parts of DiPrompT to leave out"
     )
+    parser.add_argument(
+        "--domain_labels",
+        action="store_true",
+        help="clients know their domain; Q chooses test images' D-prompts",
+    )
     options = parser.parse_args()
     clip, styles = load_clip("fedvlp-tiny"), StyledShapes().domains
-    without = tuple(options.without)
+    labelled = options.domain_labels
+    without = tuple(dict.fromkeys([*options.without, *(["ensemble"] if labelled else [])]))
     runs = {
-        style: [train(clip, style, seed, without, options.rounds, options.output) for seed in options.seeds]
+        style: [train(clip, style, seed, without, options.rounds, options.output, labelled) for seed in options.seeds]
         for style in styles
     }
     head = ["prompt", *styles, "mean", "over all classes", "moved by"]

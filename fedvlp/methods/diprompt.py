@@ -54,7 +54,8 @@ class DiPrompT(FederatedModule):
         beta: Both parameters of the Beta average's density, > 0.
         without: Parts that are left out, as in the paper's Table 3: prompts, terms of the loss, or the ensemble.
             Without ``query_prompt`` a handwritten one assigns images to domains.
-        domain_labels: Whether clients know their domain, so that no Q-prompt is learned.
+        domain_labels: Whether clients know their domain. A Q-prompt is then learned only without the ensemble, to
+            choose a D-prompt for test images; its loss has -log P(y, m | x) with the true m.
         upload_query: Whether the Q-prompt is sent and averaged; else each client keeps its own.
         optimizer: Makes the optimizer of a client's local training; weight decay would move all D-prompts.
     """
@@ -87,7 +88,8 @@ class DiPrompT(FederatedModule):
         self.share = beta_share(beta, rounds)
         self.text = PromptedTextEncoder(self.clip, class_names, prompt_length=prompt_length)
         self.domain_text = DomainTextEncoder(self.clip, class_names, domains, prompt_length=prompt_length)
-        idle = {"query_prompt"} if domain_labels or "domain_prompts" in self.left_out else set()  # nothing to ask
+        asks = not domain_labels or "ensemble" in self.left_out
+        idle = {"query_prompt"} if "domain_prompts" in self.left_out or not asks else set()  # nothing to ask
         for name, prompt in starting_prompts(self.text, len(domains)).items():
             self.register_parameter(name, None if name in self.left_out | idle else prompt)
         kept = () if upload_query or self.query_prompt is None else ("query_prompt",)
@@ -142,7 +144,8 @@ class DiPrompT(FederatedModule):
             terms |= domain_terms(features, labels, domains, own, self.domain_text.handwritten, scale)
             if self.query_prompt is not None:
                 self._before = pairs.detach() if self._before is None else self._before
-                terms |= query_terms(features, labels, pairs, self._before, scale)
+                known = domains if self.domain_labels else None
+                terms |= query_terms(features, labels, pairs, self._before, scale, known)
         weights = {"domain": self.domain_weight, "contrast": self.domain_weight}
         kept = [weights.get(name, 1.0) * term for name, term in terms.items() if name not in self.left_out]
         loss = torch.stack(kept).sum()

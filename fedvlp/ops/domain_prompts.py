@@ -94,8 +94,11 @@ def query_terms(
     features: Float[Tensor, "C M d"],
     before: Float[Tensor, "C M d"],
     scale: float,
+    domains: Int[Tensor, "B"] | None = None,
 ) -> dict[str, Tensor]:
     """Returns -log sum_m P(y, m | x) and the two terms that hold the Q-prompt back (DiPrompT, Eqs. 6, 7).
+
+    Where the domain m of each image is known, the first term is -log P(y, m | x).
 
     Args:
         image_features: f(x), of any length.
@@ -103,10 +106,14 @@ def query_terms(
         features: Z_{j,m}^Q.
         before: Those of the averaged Q-prompt.
         scale: CLIP's logit scale.
+        domains: m, if it is known.
     """
     logits, logits_before = (pair_logits(image_features, texts, scale) for texts in (features, before))
+    query = F.cross_entropy(logits.logsumexp(-1), labels)
+    if domains is not None:
+        query = query + F.cross_entropy(given_class(logits, labels), domains)  # P(y | x) P(m | y, x)
     return {
-        "query": F.cross_entropy(logits.logsumexp(-1), labels),
+        "query": query,
         "mse": feature_shift(features, before, labels),
         "kl": distillation_kl(given_class(logits_before, labels), given_class(logits, labels)),
     }

@@ -88,7 +88,8 @@ class Record:
     def key(self) -> Hashable:
         """Equal for runs whose results belong in one table: of the same images, protocol, split rule and CLIP.
 
-        Held-out domains and seeds may differ. A run that does not describe its data stands with those of the same protocol and split alone.
+        Held-out domains and seeds may differ. A run that does not describe its data stands with those of the same
+        protocol and split alone.
         """
         described = [self.data.get(name) for name in TABLE]
         own = None if self.data else (self.protocol, self.split)

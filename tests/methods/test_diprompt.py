@@ -15,7 +15,7 @@ from fedvlp.clip import CLIP, PromptedTextEncoder, build_model
 from fedvlp.errors import UserError
 from fedvlp.methods import DiPrompT, PromptFL
 from fedvlp.module import RoundContext
-from fedvlp.ops import domain_terms, pair_logits, query_terms
+from fedvlp.ops import domain_terms, given_class, pair_logits, query_terms
 from fedvlp.state import Client
 
 CLASSES, DOMAINS = ["red circle", "star", "big square"], ["cartoon", "photo", "sketch"]
@@ -120,6 +120,20 @@ def test_known_domains_take_the_place_of_the_query(make, images):
     assert module.query_prompt is None
     moved = optimizer_step(module, images)["domain_prompts"]
     assert [bool(moved[m].any()) for m in range(3)] == [False, False, True]
+
+
+def test_without_the_ensemble_known_domains_teach_the_query(make, images):
+    module = begin(make(domain_labels=True, without=("ensemble",)), domain=2)
+    features, scale = module.prepare(images)["features"], module.clip.logit_scale
+
+    def share():
+        pairs = module.domain_text.under_one(module.query_prompt)
+        return given_class(pair_logits(features, pairs, scale), LABELS).softmax(-1)[:, 2].mean()
+
+    before = share()
+    for _ in range(3):
+        optimizer_step(module, images)
+    assert share() > before
 
 
 def test_clients_of_several_domains_have_no_domain_label(make, images, build):

@@ -100,6 +100,17 @@ def test_query_terms(images, labels, features, others):
     assert terms["kl"].item() == pytest.approx(np.mean(divergence), rel=1e-3)
 
 
+def test_query_terms_of_known_domains(images, labels, features, others):
+    """Eq. 6 of the true class and domain."""
+    domains = torch.tensor([0, 2, 1, 0, 2])
+    expected = []
+    for b, (y, m) in enumerate(zip(labels.tolist(), domains.tolist(), strict=True)):
+        joint = softmax([[SCALE * cosine(images[b], z) for z in row] for row in features])
+        expected.append(-np.log(joint[y][m]))
+    terms = query_terms(images, labels, features, others, SCALE, domains)
+    assert terms["query"].item() == pytest.approx(np.mean(expected), rel=1e-4)
+
+
 def test_printed_query_loss_would_never_move(images, labels, features):
     """At the start both terms of Eq. 7 are zero, with gradient zero; the cross-entropy is not."""
     learned = features.clone().requires_grad_()
