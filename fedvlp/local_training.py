@@ -95,7 +95,8 @@ def train_client(
     if memory:
         load_optimizer_state(made, module, memory)
     optimizer: Any = fabric.setup_optimizers(made)
-    module.train()
+    if not module.training:
+        module.train()
     for index, batch in enumerate(batches):
         inputs, labels = fabric.to_device(batch)
         with fabric.autocast():

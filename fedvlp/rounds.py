@@ -15,7 +15,7 @@ from fedvlp.errors import UserError
 from fedvlp.local_training import LocalTraining, train_client
 from fedvlp.module import FederatedModule, Phase, RoundContext
 from fedvlp.protocols import FederatedData, Loader
-from fedvlp.seeding import sample_cohort, seed_of, seeded
+from fedvlp.seeding import restored_generators, sample_cohort, seed_generators, seed_of
 from fedvlp.state import Client, ClientUpdate, State, is_finite
 
 
@@ -77,7 +77,8 @@ class Rounds:
         """Returns where the federation stands after the phase of this index; adds its metrics to the row."""
         phase, before = self.phases[index], progress.server
         mine = cohort[self.fabric.global_rank :: self.fabric.world_size]
-        results = self._gather([self._train(progress, index, client) for client in mine])
+        with restored_generators():
+            results = self._gather([self._train(progress, index, client) for client in mine])
         accepted = self._accepted(results, row)
         personal, optimizers = dict(progress.personal), dict(progress.optimizers)
         for result in accepted:
@@ -106,8 +107,8 @@ class Rounds:
         def on_step(loss: Tensor) -> None:
             self.notify("on_client_step", client=client, loss=loss)
 
-        with seeded(seed_of(self.seed, round, index, client.id)):
-            metrics, memory = train_client(self.fabric, module, batches, on_step, self._factor(round), memory)
+        seed_generators(seed_of(self.seed, round, index, client.id))
+        metrics, memory = train_client(self.fabric, module, batches, on_step, self._factor(round), memory)
         update = ClientUpdate(client, module.upload_state(), client.num_examples, metrics)
         module.context = None
         self.notify("on_client_end", phase=phase, update=update)
@@ -117,8 +118,10 @@ class Rounds:
         """Returns what stays on a client: from its last round, or for its first."""
         if client.id in progress.personal:
             return progress.personal[client.id]
-        with seeded(seed_of(self.seed, client.id)):
-            return self.module.newcomer_state(self.newcomer)
+        if not self.newcomer:
+            return {}
+        seed_generators(seed_of(self.seed, client.id))
+        return self.module.newcomer_state(self.newcomer)
 
     def _loader(self, shuffle: int, index: int, client: Client) -> Loader:
         """Returns a client's batches in the order of a shuffle's number."""

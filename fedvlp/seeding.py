@@ -22,18 +22,30 @@ def seed_of(*where: int) -> int:
 
 
 @contextmanager
-def seeded(seed: int) -> Iterator[None]:
-    """Seeds all global generators inside the block, and restores them after it."""
-    python, numpy = random.getstate(), np.random.get_state()
-    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-        torch.manual_seed(seed)
-        random.seed(seed)
-        np.random.seed(seed % 2**32)
-        try:
-            yield
-        finally:
-            random.setstate(python)
-            np.random.set_state(numpy)
+def restored_generators() -> Iterator[None]:
+    """Restores all global generators after the block, in which they may be seeded as often as is needed."""
+    python, numpy, states = random.getstate(), np.random.get_state(), [each.get_state() for each in _generators()]
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)
+        for generator, state in zip(_generators(), states, strict=False):
+            generator.set_state(state)
+
+
+def seed_generators(seed: int) -> None:
+    """Seeds all global generators: PyTorch's on every device in use, NumPy's and Python's."""
+    for generator in _generators():
+        generator.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+
+
+def _generators() -> list[torch.Generator]:
+    """Returns PyTorch's global generators, those of CUDA devices if they are in use."""
+    cuda = list(torch.cuda.default_generators) if torch.cuda.is_initialized() else []
+    return [torch.default_generator, *cuda]
 
 
 def sample_cohort(clients: Sequence[Client], size: int | None, seed: int) -> list[Client]:

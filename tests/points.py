@@ -64,6 +64,9 @@ class Points:
     held_out_domains = ["other"]  # noqa: RUF012
     trainer = None
 
+    def describe(self):
+        return {"name": "points"}
+
     def __init__(self, clients=3, spoil=False):
         self.clients = [Client(i, i, 8 + 4 * i, f"client{i}") for i in range(clients)]
         self.spoil = spoil
