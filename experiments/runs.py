@@ -5,25 +5,17 @@ A run that has ended is not made again, whichever study asks for it, and one tha
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-import io
-import json
-import os
 import re
 import sys
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from fedvlp.config_files import find_config
+from fedvlp.cli import main
 from fedvlp.data import DomainFolders, StyledShapes
+from fedvlp.sweep import Job, Status, run_jobs, run_name
 
 
 @dataclass(frozen=True)
@@ -87,9 +79,7 @@ class Run:
     def name(self) -> str:
         """The run's folder below ``output``: data, method, changes, a digest of configs and arguments, and domain."""
         changes = "".join("-" + re.sub(r"^[^=]*\.", "", argument) for argument in self.overrides[:3])
-        digest = hashlib.sha256(json.dumps([_settings(argument) for argument in self._choices]).encode())
-        kind = re.sub(r"[^\w.-]+", "_", f"{self.config}{changes}")[:80]
-        return f"{self.setting.name}/{kind}-{digest.hexdigest()[:8]}/{self.held_out or 'all_seen'}-{self.seed}"
+        return f"{self.setting.name}/{run_name(f'{self.config}{changes}', self._choices, self.held_out, self.seed)}"
 
     @property
     def arguments(self) -> list[str]:
@@ -107,16 +97,19 @@ class Run:
         ]
 
     @property
+    def job(self) -> Job:
+        """The run as a sweep makes it."""
+        return Job(self.name, tuple(self.arguments), self.setting.output / self.name)
+
+    @property
     def is_done(self) -> bool:
         """Whether the run has ended."""
-        return any((self.setting.output / self.name).glob("*/summary.json"))
+        return self.job.is_done
 
     @cached_property
     def summary(self) -> dict[str, Any]:
         """What the run wrote at its end."""
-        path = sorted((self.setting.output / self.name).glob("*/summary.json"))[-1]
-        summary: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return summary
+        return self.job.summary
 
     def accuracy(self, role: str, row: str = "last round") -> float:
         """Returns an accuracy in percent from the run's final table.
@@ -129,39 +122,24 @@ class Run:
         return next(scores for title, scores in rows.items() if title.startswith(row) or len(rows) == 1)[role]
 
 
-def _settings(argument: str) -> Any:
-    """Returns an argument, or what stands in the config that it names, so that a config's comments do not count."""
-    name, _, value = argument.partition("=")
-    return yaml.safe_load(Path(find_config(value)).read_text(encoding="utf-8")) if name == "--config" else argument
-
-
-def make_run(run: Run) -> str:
-    """Trains, quietly, on one core, and returns what went wrong, if anything."""
-    import torch
-
-    from fedvlp.cli import main
-
-    torch.set_num_threads(1)
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
-        code = main(run.arguments)
-    return f"fedvlp {' '.join(run.arguments)} ended with exit code {code}:\n{said.getvalue()}" if code else ""
-
-
 def make_runs(runs: Iterable[Run], workers: int) -> None:
     """Makes the runs that are missing, several at a time; stopped and called again, it goes on with what is left.
 
     Raises:
         RuntimeError: at the end, if runs failed.
     """
-    os.environ["OMP_NUM_THREADS"] = "1"
-    missing = [run for run in dict.fromkeys(runs) if not run.is_done]
-    failed = []
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        for number, problem in enumerate(pool.map(make_run, missing), 1):
-            sys.stderr.write(f"{number}/{len(missing)}: {missing[number - 1].name}\n{problem}")
+    missing = [run.job for run in dict.fromkeys(runs) if not run.is_done]
+    ended: dict[str, Status] = {}
+
+    def report(job: Job, status: Status) -> None:
+        if status.state in ("done", "failed"):
+            ended[job.name] = status
+            error = f"{status.error}\nAll that it printed: {job.log}\n" if status.error else ""
+            sys.stderr.write(f"{len(ended)}/{len(missing)}: {job.name}\n{error}")
             sys.stderr.flush()
-            failed += [missing[number - 1].name] if problem else []
+
+    run_jobs(missing, workers, main, report)
+    failed = [name for name, status in ended.items() if status.state == "failed"]
     if failed:
         raise RuntimeError(f"{len(failed)} of {len(missing)} runs failed: {', '.join(failed)}. See above.")
 

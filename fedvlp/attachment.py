@@ -49,4 +49,5 @@ def attach(fabric: Fabric, module: FederatedModule, data: FederatedData, precisi
         key=f"{module.prepare_key()}-{precision}",
         device=fabric.device,
     )
-    data.encode()
+    if not serves_images:  # else each is read but once
+        data.encode()

@@ -1,15 +1,16 @@
-"""The command line, ``fedvlp fit|validate|test|predict|diagnose|cost``: LightningCLI around the federation."""
+"""The command line, ``fedvlp fit|validate|test|predict|diagnose|cost|...``: LightningCLI around the federation."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 
 from fedvlp.errors import UserError
 from fedvlp.version import __version__
 
 USAGE = """\
-usage: fedvlp [-h] [--version] {fit,validate,test,predict,diagnose,cost} ...
+usage: fedvlp [-h] [--version] {fit,validate,test,predict,diagnose,explain,cost,data,compare,sweep,report} ...
 
 Federated prompt learning of vision-language models.
 
@@ -19,7 +20,12 @@ commands:
   test        Measure a trained method on held-out domains and test splits.
   predict     Classify images with a trained method and write a CSV.
   diagnose    Look inside a method on every domain's images, such as at TRIP's routes.
+  explain     Show what a trained method does: where it looks, its experts, its prompts' nearest words.
   cost        Print what a method sends, without training; with several configs of methods, compare them.
+  data        List the field's data sets, or compare images on disk with what was published.
+  compare     Put finished runs into tables, with the papers' printed numbers beside them.
+  sweep       Make the runs of several methods, held-out domains and seeds; called again, go on with what is missing.
+  report      Write one HTML page of finished runs: tables, figures, configs, versions.
 
 Every command takes one or more --config (a file, or the name of a config that is
 bundled, such as quickstart), and dotted overrides of any of its keys:
@@ -35,6 +41,14 @@ options:
   --version   Show the version.
 """
 
+WITHOUT_METHODS = {
+    "compare": ("fedvlp.compare_command", "print_tables"),
+    "data": ("fedvlp.data_command", "run_data"),
+    "report": ("fedvlp.report_command", "write_report"),
+    "sweep": ("fedvlp.sweep_command", "sweep"),
+}
+"""Commands without LightningCLI: the functions that take their other arguments and return the exit code."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line and returns its exit code: 0 only on success, 1 for bad input, 2 for a bad command."""
@@ -45,9 +59,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given[0] == "--version":
         sys.stdout.write(f"fedvlp {__version__}\n")
         return 0
-    from fedvlp.commands import run  # imports torch; `--help` and `--version` must not wait for it
-
     try:
+        if given[0] in WITHOUT_METHODS:
+            module, function = WITHOUT_METHODS[given[0]]
+            return int(getattr(import_module(module), function)(given[1:]))
+        from fedvlp.commands import run  # imports torch; `--help` and `--version` must not wait for it
+
         run(given)
     except UserError as error:
         sys.stderr.write(f"fedvlp: error: {error}\n")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -75,11 +75,16 @@ def run(arguments: Sequence[str]) -> None:
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     with tempfile.TemporaryDirectory() as scratch:
         given = with_config_paths(_with_trained_config(list(arguments), Path(scratch)))
-        with _unwrapped_errors():
+        with unwrapped_errors():
             if given[0] == "cost":
                 from fedvlp.cost_command import print_costs  # it builds on this file
 
                 print_costs(given[1:])
+                return
+            if given[0] == "explain":
+                from fedvlp.explain_command import print_explanations
+
+                print_explanations(given[1:])
                 return
             FederationCLI(
                 save_config_callback=SaveConfigCallback if given[0] == "fit" else None,
@@ -90,7 +95,7 @@ def run(arguments: Sequence[str]) -> None:
 
 
 @contextmanager
-def _unwrapped_errors() -> Iterator[None]:
+def unwrapped_errors() -> Iterator[None]:
     """Lets a mistake of the user come out as it was raised, not as the parser wraps it."""
     try:
         yield
@@ -113,7 +118,17 @@ def _with_trained_config(arguments: list[str], scratch: Path) -> list[str]:
     if path == "last":
         raise UserError("predict takes no `last`. Pass the run's folder or its prompts.safetensors to --ckpt_path.")
     where = Path(path)
-    where = where / "prompts.safetensors" if where.is_dir() else where
+    file = scratch / "trained.yaml"
+    write_config(file, trained_config(where / "prompts.safetensors" if where.is_dir() else where))
+    return [arguments[0], "--config", str(file), *arguments[1:]]
+
+
+def trained_config(where: Path) -> dict[str, Any]:
+    """Returns a config of the method that a trained file is of, with its classes for data.
+
+    Raises:
+        UserError: if the file is missing or not of a run.
+    """
     header = read_tensors(where)[1]
     model = header.get("model") or header.get("description", {}).get("model")
     if model is None:
@@ -121,7 +136,7 @@ def _with_trained_config(arguments: list[str], scratch: Path) -> list[str]:
     options_of_model = dict(model["init_args"])
     linked = {name: options_of_model.pop(name, None) for name in ("class_names", "domains", "num_clients", "rounds")}
     known = {"class_names": linked["class_names"], "source_domains": linked["domains"]}
-    config = {
+    return {
         "model": {"class_path": model["class_path"], "init_args": options_of_model},
         "data": {
             "class_path": "fedvlp.data.class_names.ClassNames",
@@ -129,9 +144,11 @@ def _with_trained_config(arguments: list[str], scratch: Path) -> list[str]:
         },
         "trainer": {} if linked["rounds"] is None else {"rounds": linked["rounds"]},
     }
-    file = scratch / "trained.yaml"
+
+
+def write_config(file: Path, config: Mapping[str, Any]) -> None:
+    """Writes a config that the parser reads."""
     file.write_text(yaml.safe_dump(json.loads(json.dumps(config))), encoding="utf-8")
-    return [arguments[0], "--config", str(file), *arguments[1:]]
 
 
 def _seed(seed: bool | int) -> int:

@@ -11,11 +11,11 @@ import lightning as L
 import torch
 from jaxtyping import Float
 from lightning.pytorch.cli import OptimizerCallable
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedvlp.diagnosis import Diagnosis
 from fedvlp.errors import UserError
-from fedvlp.plain import digest, plain
+from fedvlp.plain import code_digest, digest, plain
 from fedvlp.protocols import Backbone, Batch, Inputs
 from fedvlp.state import Client, State, covers, detached, select
 from fedvlp.strategies import FedAvg, Strategy
@@ -68,6 +68,7 @@ class FederatedModule(L.LightningModule):
         remembered: those that stay there too, but for its training alone: the deployed model does without them.
         sent_once: names (or prefixes) of constants that the server sends once, before the first round.
         prepare_options: the hyperparameters that :meth:`prepare` depends on; None means all of them.
+        prepare_definition: the function that :meth:`prepare` comes to, where several methods have the same.
         context: where the federation stands; None outside a federation.
     """
 
@@ -75,6 +76,7 @@ class FederatedModule(L.LightningModule):
     remembered: tuple[str, ...] = ()
     sent_once: tuple[str, ...] = ()
     prepare_options: tuple[str, ...] | None = None
+    prepare_definition: Callable[..., dict[str, Tensor]] | None = None
     strict_loading = False  # the frozen CLIP is not part of any checkpoint
     clip: Backbone
 
@@ -123,11 +125,9 @@ class FederatedModule(L.LightningModule):
 
     def prepare_key(self) -> str:
         """Returns a digest of all that :meth:`prepare` depends on besides the image; equal keys share a cache."""
-        try:
-            source = inspect.getsource(type(self).prepare)
-        except OSError:  # typed at the prompt
-            source = type(self).prepare.__code__.co_code.hex()
-        return digest([source, __version__, self.clip.fingerprint(), self.describe(self.prepare_options)])
+        definition = self.prepare_definition or type(self).prepare
+        code = code_digest(definition, ("fedvlp.clip", "fedvlp.methods", "fedvlp.ops"))
+        return digest([code, __version__, self.clip.fingerprint(), self.describe(self.prepare_options)])
 
     @property
     def prepares(self) -> bool:
@@ -192,13 +192,18 @@ class FederatedModule(L.LightningModule):
                 )
             own[name].copy_(value)
 
+    def _own_parameters(self) -> dict[str, nn.Parameter]:
+        """Returns all parameters but those of the frozen CLIP, which are many."""
+        own = self.state_dict(keep_vars=True)
+        return {name: tensor for name, tensor in own.items() if isinstance(tensor, nn.Parameter)}
+
     # ---- training
 
     def begin(self, context: RoundContext) -> None:
         """Prepares for one client's local training: only the phase's tensors get gradients."""
         self.context = context
         self._logged = {}
-        for name, parameter in self.named_parameters():
+        for name, parameter in self._own_parameters().items():
             parameter.requires_grad_(covers(context.phase.train, name))
 
     def logged_means(self) -> dict[str, float]:
@@ -207,7 +212,7 @@ class FederatedModule(L.LightningModule):
 
     def configure_optimizers(self) -> torch.optim.Optimizer | None:
         """Returns a fresh optimizer over the tensors that are trainable now; None if there are none."""
-        trainable = [parameter for parameter in self.parameters() if parameter.requires_grad]
+        trainable = [parameter for parameter in self._own_parameters().values() if parameter.requires_grad]
         if not trainable:
             return None
         if self.make_optimizer is None:

@@ -44,7 +44,7 @@ def seed_generators(seed: int) -> None:
 
 def _generators() -> list[torch.Generator]:
     """Returns PyTorch's global generators, those of CUDA devices if they are in use."""
-    cuda = list(torch.cuda.default_generators) if torch.cuda.is_initialized() else []
+    cuda = list(torch.cuda.default_generators) if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
     return [torch.default_generator, *cuda]
 
 

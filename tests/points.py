@@ -65,7 +65,8 @@ class Points:
     trainer = None
 
     def describe(self):
-        return {"name": "points"}
+        split = {"kind": "leave-domains-out", "held_out": self.held_out_domains, "partition": "points", "shots": None}
+        return {"name": "points", "images": "points", **split}
 
     def __init__(self, clients=3, spoil=False):
         self.clients = [Client(i, i, 8 + 4 * i, f"client{i}") for i in range(clients)]

@@ -232,7 +232,8 @@ def test_wandb_offline(options, tmp_path):
     assert len(runs) == 1, (runs, time.monotonic() - started)
     logged = next(runs[0].glob("*.wandb")).read_bytes()
     assert b"client/ink/loss" in logged
-    assert b"held_out/photo" in logged
+    assert b"last/held_out/photo" in logged
+    assert b"PromptFL, DomainFolders" in logged
 
 
 def test_configs_are_found_by_name():

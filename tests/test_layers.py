@@ -32,18 +32,33 @@ ALLOWED = {
     "run_folder": {"checkpoint", "errors", "module", "protocols", "schedules", "state"},
     "prediction": {"module", "data"},
     "inspection": {"diagnosis", "errors", "module", "protocols", "run_folder"},
-    "data": {"errors", "state", "data"},
+    "data_sets": {"data_sets"},
+    "data": {"errors", "state", "data", "data_sets"},
     "methods": {"clip", "diagnosis", "errors", "methods", "module", "ops", "protocols", "state", "strategies"},
-    "report": {"report"},
+    "report": {"report", "results", "version"},
     "results": {"errors", "results"},
-    "callbacks": BASE | {"callbacks", "checkpoint", "cost", "local_training", "module", "report", "state"},
+    "callbacks": BASE | {"callbacks", "checkpoint", "cost", "local_training", "module", "report", "results", "state"},
     "rounds": {"checkpoint", "errors", "local_training", "module", "protocols", "seeding", "state"},
     "federation": BASE
     | {"attachment", "callbacks", "checkpoint", "diagnosis", "evaluation", "inspection", "local_training", "module"}
     | {"phases", "prediction", "protocols", "rounds", "run_folder", "schedules", "state"},
     "config_files": {"errors"},
+    "explain": {"clip", "data", "errors", "explain", "module", "protocols", "report", "state"},
+    "sweep": {"callbacks", "config_files", "errors", "report", "sweep"},
 }
-TOP = {"cli", "commands", "cost_command", "parser", "__init__", "__main__"}
+TOP = {
+    "cli",
+    "commands",
+    "compare_command",
+    "cost_command",
+    "data_command",
+    "explain_command",
+    "parser",
+    "report_command",
+    "sweep_command",
+    "__init__",
+    "__main__",
+}
 
 
 def imports(path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -15,13 +16,15 @@ from experiments.options import parse, shared_parser
 from experiments.quickstart import run as quickstart
 from experiments.quickstart.rows import setting as quickstart_setting
 from experiments.rates import add_rates, choose_rates, read_rates
-from experiments.runs import Run, Setting, adamw, every_run, make_run
+from experiments.runs import Run, Setting, adamw, every_run, make_runs
 from experiments.systems import table as systems_table
 from experiments.systems.rows import METHODS, Row, all_rows
 from experiments.tables import describe, seed_means, spread, write_block
 from fedvlp.commands import FederationCLI
 from fedvlp.config_files import with_config_paths
 from fedvlp.errors import UserError
+from fedvlp.sweep import Job, Status
+from fedvlp.sweep.job import Train
 
 STUDIES = [load_study(name) for name in study_names()]
 BY_NAME = pytest.mark.parametrize("study", STUDIES, ids=study_names())
@@ -64,7 +67,7 @@ def test_comments_of_a_config_make_no_other_run(tmp_path, monkeypatch):
     def name_with(text: str) -> str:
         path = tmp_path / "method.yaml"
         path.write_text(text, encoding="utf-8")
-        monkeypatch.setattr("experiments.runs.find_config", lambda name: str(path))
+        monkeypatch.setattr("fedvlp.sweep.plan.find_config", lambda name: str(path))
         return Run("trip", "ink", 0).name
 
     first = name_with("model: {a: 1}  # one\n")
@@ -72,19 +75,28 @@ def test_comments_of_a_config_make_no_other_run(tmp_path, monkeypatch):
     assert name_with("model: {a: 2}\n") != first
 
 
-def test_a_run_goes_through_the_command_line_once(setting):
-    run = Run("promptfl", "photo", 0, setting)
-    assert not run.is_done
-    assert make_run(run) == ""
-    assert Run("promptfl", "photo", 0, setting).is_done
+def here(jobs: Sequence[Job], workers: int, train: Train, report: Callable[[Job, Status], None]) -> None:
+    """Makes runs as a sweep does, but one after another in this process."""
+    for job in jobs:
+        code = train(job.arguments)
+        report(job, Status("done") if job.is_done else Status("failed", error=f"exit code {code}"))
+
+
+def test_runs_are_made_once_and_go_on(setting, capsys, monkeypatch):
+    monkeypatch.setattr("experiments.runs.run_jobs", here)
+    run, wrong = Run("promptfl", "photo", 0, setting), Run("promptfl", "nowhere", 0, setting)
+    with pytest.raises(RuntimeError, match=r"1 of 2 runs failed: .*nowhere-0"):
+        make_runs([run, wrong, run], 2)
+    assert "exit code 1" in capsys.readouterr().err
     assert run.summary["rounds"] == 1
     assert run.accuracy("held_out") == run.summary["accuracy"]["last round (1)"]["held_out/photo"]
     (summary,) = setting.output.glob(f"{run.name}/*/summary.json")
     summary.unlink()
-    assert not Run("promptfl", "photo", 0, setting).is_done
-    assert make_run(run) == ""
+    assert not run.is_done
+    make_runs([run], 1)
     assert list(setting.output.glob(f"{run.name}/*/summary.json")) == [summary], "it went on in its own folder"
-    assert "exit code 1" in make_run(Run("promptfl", "nowhere", 0, setting))
+    make_runs([run], 1)
+    assert capsys.readouterr().err.count("1/1") == 1
 
 
 def test_every_run_is_seeds_by_domains():

@@ -33,8 +33,8 @@ def default_callbacks(progress_bar: bool = True) -> list[Callback]:
         Communication(),
         ProgressBar(enabled=progress_bar),
         MetricsFile(),
-        MetricsLoggers(),
         Checkpoints(),
         Summary(baseline),
+        MetricsLoggers(),
         Plots(baseline),
     ]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedvlp.callbacks.hooks import FederationCallback
+from fedvlp.callbacks.wandb_summary import facts, join_group, send_summary
 
 
 class MetricsFile(FederationCallback):
@@ -24,10 +25,15 @@ class MetricsLoggers(FederationCallback):
 
     def __init__(self) -> None:
         self.failed: set[int] = set()
+        self.about: dict[str, Any] = {}
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """Sends the run's description."""
-        description = {**trainer.description, "run_folder": str(trainer.folder)}
+        if not trainer.loggers:
+            return
+        self.about = facts(trainer.description, trainer.data.describe())
+        description = {**trainer.description, **self.about, "run_folder": str(trainer.folder)}
+        self._each(trainer, lambda logger: join_group(logger, self.about))
         self._each(trainer, lambda logger: logger.log_hyperparams(description))
 
     def on_round_end(self, federation: Any, row: dict[str, Any]) -> None:
@@ -36,7 +42,8 @@ class MetricsLoggers(FederationCallback):
         self._each(federation, lambda logger: logger.log_metrics(numbers, step=row["round"]))
 
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
-        """Closes the loggers."""
+        """Sends what a table needs, and closes the loggers."""
+        self._each(trainer, lambda logger: send_summary(logger, self.about, trainer.folder))
         self._each(trainer, lambda logger: logger.finalize("success"))
 
     def _each(self, federation: Any, action: Any) -> None:

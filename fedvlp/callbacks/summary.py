@@ -64,6 +64,9 @@ class Summary(FederationCallback):
                 f"{row['download_parameters']:,} parameters ({row['download_bytes']:,} bytes) down; "
                 f"{sum(row['seconds'] for row in history):.1f} s for {len(history)} rounds"
             )
+        if (features := _features(trainer.data)) and features["saved_seconds"]:
+            images, seconds = features["cached_images"], features["saved_seconds"]
+            trainer.fabric.print(f"features of {images:,} images came from the cache, which saved {seconds:.1f} s")
         trainer.fabric.print(f"run folder: {trainer.folder}")
         write_json(trainer.folder / "summary.json", self._summary(trainer, rows))
 
@@ -82,8 +85,15 @@ class Summary(FederationCallback):
             "accuracy": {title: {k: v for k, v in row.items() if is_accuracy(k)} for title, row in rows},
             "communication_per_client_and_round": {name: last.get(name, 0) for name in costs},
             "seconds": sum(row["seconds"] for row in history),
+            "features": _features(federation.data),
             "versions": {"fedvlp": __version__, "python": platform.python_version(), **_versions()},
         }
+
+
+def _features(data: Any) -> dict[str, float]:
+    """Returns what computing features took and what the cache saved; nothing of data that keep none."""
+    binding = getattr(data, "binding", None)
+    return {} if binding is None else dict(binding.feature_counts())
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fedvlp.data.benchmarks import PACS, VLCS, DomainNet, DomainNet10, DomainNet126, OfficeHome, TerraIncognita
 from fedvlp.data.folders import DomainFolders
 from fedvlp.data.images import ArrayImages, FolderImages, ImageFiles, Images, image_paths
 from fedvlp.data.module import FederatedDataModule
@@ -11,19 +12,26 @@ from fedvlp.data.splits import few_shot, stratified_split
 from fedvlp.data.styled_shapes import StyledShapes
 
 __all__ = [
+    "PACS",
+    "VLCS",
     "ArrayImages",
     "ByDomain",
     "Dirichlet",
     "Dispersed",
     "DomainFolders",
+    "DomainNet",
+    "DomainNet10",
+    "DomainNet126",
     "EvaluationSplit",
     "FederatedDataModule",
     "FolderImages",
     "ImageFiles",
     "Images",
+    "OfficeHome",
     "Partitioner",
     "Shards",
     "StyledShapes",
+    "TerraIncognita",
     "few_shot",
     "image_paths",
     "stratified_split",

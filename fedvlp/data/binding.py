@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedvlp.data.feature_cache import Prepare, cache_key, encode, load_features, save_features
-from fedvlp.data.images import Images, Indices, Transform
+from fedvlp.data.decode_cache import DecodedImages, keep_decoded
+from fedvlp.data.feature_cache import Features, Prepare, cache_key, encode, load_features, save_features
+from fedvlp.data.fixed_steps import FixedSteps, fixed_steps
+from fedvlp.data.images import FolderImages, Images, Indices, Transform
 from fedvlp.data.loaders import DeviceLoader, ImageDataset, PreparedLoader, image_loader
+from fedvlp.data.locks import locked
 
 Loader = PreparedLoader | DeviceLoader
 
@@ -25,7 +30,7 @@ class Part:
         domain: its name.
         images: its images.
         rows: which of them, ascending.
-        needed: which of them are ever served prepared, ascending; they are computed together.
+        needed: which of them are prepared, ascending; they are computed together.
     """
 
     domain: str
@@ -46,7 +51,9 @@ class Binding:
         device: where batches are wanted.
         cache_dir: folder below which computed tensors are kept; None keeps them in memory alone.
         num_workers: processes that read images.
+        cache_images: whether decoded images are kept there too.
         features: what ``prepare`` gave, by domain, and for which of its rows.
+        decoded: images that are read from there, by domain.
     """
 
     transform: Transform
@@ -56,7 +63,9 @@ class Binding:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     cache_dir: Path | None = None
     num_workers: int = 0
-    features: dict[str, tuple[Indices, dict[str, Tensor]]] = field(default_factory=dict)
+    cache_images: bool = False
+    features: dict[str, tuple[Indices, Features]] = field(default_factory=dict)
+    decoded: dict[str, DecodedImages] = field(default_factory=dict)
 
     def prepared(self, domain: str, images: Images, rows: Indices) -> dict[str, Tensor]:
         """Returns what ``prepare`` gives for these rows of a domain: from memory, from disk or computed now."""
@@ -64,25 +73,40 @@ class Binding:
         if known is None or not np.array_equal(known[0], rows):
             known = (rows, self._read_or_encode(domain, images, rows))
             self.features[domain] = known
-        return known[1]
+        return known[1].tensors
 
-    def _read_or_encode(self, domain: str, images: Images, rows: Indices) -> dict[str, Tensor]:
+    def feature_counts(self) -> dict[str, float]:
+        """Returns how many images were prepared, how many were found prepared, and the seconds that took or saved."""
+        found = list(self.features.values())
+        return {
+            "computed_seconds": sum(features.seconds for _, features in found if not features.is_cached),
+            "saved_seconds": sum(features.seconds for _, features in found if features.is_cached),
+            "computed_images": sum(len(rows) for rows, features in found if not features.is_cached),
+            "cached_images": sum(len(rows) for rows, features in found if features.is_cached),
+        }
+
+    def _read_or_encode(self, domain: str, images: Images, rows: Indices) -> Features:
         """Reads the tensors of a domain from the cache, or computes them and keeps them there."""
+        if self.cache_dir is None:
+            return self._encode(domain, images, rows)
+        name = cache_key(self.key, self.transform, images, rows, self.device)
+        path = self.cache_dir / "features" / f"{name}.safetensors"
+        with locked(path):
+            features = load_features(path, len(rows), self.device)
+            if features is None:
+                features = self._encode(domain, images, rows)
+                save_features(path, features)
+        return features
+
+    def _encode(self, domain: str, images: Images, rows: Indices) -> Features:
+        """Computes the tensors of a domain."""
         if self.prepare is None:
             raise RuntimeError("There is no `prepare` to compute anything with; give one to bind().")
-        path = None
-        if self.cache_dir is not None:
-            name = cache_key(self.key, self.transform, images, rows, self.device)
-            path = self.cache_dir / "features" / f"{name}.safetensors"
-            cached = load_features(path, len(rows), self.device)
-            if cached is not None:
-                return cached
-        tensors = encode(
-            images, rows, self.transform, self.prepare, self.device, self.num_workers, f"encoding {domain}"
-        )
-        if path is not None:
-            save_features(path, tensors)
-        return tensors
+        dataset, began = self.dataset([Part(domain, images, rows, rows)]), time.perf_counter()
+        tensors = encode(dataset, self.prepare, self.device, self.num_workers, f"encoding {domain}")
+        for tensor in tensors.values():
+            tensor[-1:].cpu()  # waits until the device is done
+        return Features(tensors, time.perf_counter() - began)
 
     def prepared_loader(self, parts: Sequence[Part], batch_size: int, seed: int | None = None) -> PreparedLoader:
         """Returns batches of prepared tensors for rows of one domain or several.
@@ -106,6 +130,31 @@ class Binding:
         self, parts: Sequence[Part], batch_size: int, seed: int | None = None, is_augmented: bool = False
     ) -> DeviceLoader:
         """Returns batches of images for rows of one domain or several, in their order or shuffled by ``seed``."""
-        transform = self.train_transform if is_augmented and self.train_transform else self.transform
-        dataset = ImageDataset([(part.images, part.rows) for part in parts], transform)
+        dataset = self.dataset(parts, is_augmented)
         return DeviceLoader(image_loader(dataset, batch_size, self.num_workers, seed), self.device)
+
+    def dataset(self, parts: Sequence[Part], is_augmented: bool = False) -> ImageDataset:
+        """Returns the images of rows of one domain or several, read decoded where they are kept so."""
+        kept = [(self._kept(part.domain, part.images), part.rows) for part in parts]
+        if self._steps is not None and not is_augmented and all(isinstance(of, DecodedImages) for of, _ in kept):
+            return ImageDataset(kept, self._steps.rest)
+        transform = self.train_transform if is_augmented and self.train_transform else self.transform
+        return ImageDataset([(part.images, part.rows) for part in parts], transform)
+
+    def keep_decoded(self, parts: Sequence[Part]) -> None:
+        """Decodes images that will be read many times, once and for all."""
+        kept = [(part.domain, self._kept(part.domain, part.images), part.rows) for part in parts]
+        keep_decoded([(name, of, rows) for name, of, rows in kept if isinstance(of, DecodedImages)], self.num_workers)
+
+    @cached_property
+    def _steps(self) -> FixedSteps | None:
+        """The part of the transform after which images are kept; None if they are not."""
+        return fixed_steps(self.transform) if self.cache_images and self.cache_dir is not None else None
+
+    def _kept(self, domain: str, images: Images) -> Images:
+        """Returns the images of a domain so that they are read decoded where they are kept so."""
+        if self._steps is None or self.cache_dir is None or not isinstance(images, FolderImages):
+            return images
+        if domain not in self.decoded:
+            self.decoded[domain] = DecodedImages(images, self._steps, self.cache_dir / "images")
+        return self.decoded[domain]

@@ -5,16 +5,18 @@ from __future__ import annotations
 import os
 import struct
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 from tqdm import tqdm
 
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 EXTENSIONS = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm"})
 
 
@@ -81,13 +83,31 @@ def read_rgb(path: str | os.PathLike[str]) -> Image.Image:
 
 def unreadable(paths: Sequence[str | os.PathLike[str]], description: str = "checking images") -> dict[int, str]:
     """Decodes every image file, in threads, and returns why some can't be: reason by position in ``paths``."""
-    workers = min(8, (os.cpu_count() or 1) + 2)
+    reasons = in_threads(_reason, paths, description)
+    return {position: reason for position, reason in enumerate(reasons) if reason is not None}
+
+
+def in_threads(
+    function: Callable[[Item], Result], items: Sequence[Item], description: str, workers: int = 0
+) -> list[Result]:
+    """Returns what a function makes of images, in threads, with a bar and without the warnings that PIL gives.
+
+    Args:
+        function: is given one item after another.
+        items: what to work on.
+        description: stands before the bar.
+        workers: how many threads; a few more than there are cores, but at most 32, if 0.
+    """
+    results: list[Result] = []
+    bar = tqdm(desc=description, total=len(items), unit="image", leave=False, disable=None)
     # The filter is the process's own, so it is set around the threads and not inside them.
-    with warnings.catch_warnings(), ThreadPoolExecutor(workers) as pool:
+    with warnings.catch_warnings(), bar, ThreadPoolExecutor(workers or min(32, (os.cpu_count() or 1) + 2)) as pool:
         warnings.simplefilter("ignore")
-        reasons: Iterable[str | None] = pool.map(_reason, paths)
-        bar = tqdm(reasons, desc=description, total=len(paths), unit="image", leave=False, disable=None)
-        return {position: reason for position, reason in enumerate(bar) if reason is not None}
+        for start in range(0, len(items), 256):  # whoever stops it waits for a few of them only
+            for result in pool.map(function, items[start : start + 256]):
+                results.append(result)
+                bar.update()
+    return results
 
 
 def _reason(path: str | os.PathLike[str]) -> str | None:

@@ -8,8 +8,10 @@ import logging
 import re
 import zlib
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
+import PIL
 import torch
 from jaxtyping import Float
 from safetensors import SafetensorError, safe_open
@@ -25,10 +27,23 @@ Prepare = Callable[[Float[Tensor, "B 3 height width"]], dict[str, Tensor]]
 log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True)
+class Features:
+    """What was computed of some images of one domain.
+
+    Attributes:
+        tensors: [images, ...] by name.
+        seconds: what computing took, now or when they were kept.
+        is_cached: whether they were read and not computed.
+    """
+
+    tensors: dict[str, Tensor]
+    seconds: float
+    is_cached: bool = False
+
+
 def encode(
-    images: Images,
-    rows: Indices,
-    transform: Transform,
+    dataset: ImageDataset,
     prepare: Prepare,
     device: torch.device,
     num_workers: int = 0,
@@ -37,15 +52,15 @@ def encode(
 ) -> dict[str, Tensor]:
     """Returns what ``prepare`` gives for these images, [images, ...] by name, on ``device``.
 
-    Batches are cut in the order of ``rows`` and have their own size, so that the numbers do not depend on how clients
+    Batches are cut in the order of the images and have their own size, so that the numbers do not depend on how clients
     or evaluations are batched.
 
     Raises:
         ValueError: if ``prepare`` does not give one row an image.
     """
     parts: dict[str, list[Tensor]] = {}
-    loader = image_loader(ImageDataset([(images, rows)], transform), batch_size, num_workers)
-    bar = tqdm(total=len(rows), desc=description, unit="image", leave=False, disable=None)
+    loader = image_loader(dataset, batch_size, num_workers)
+    bar = tqdm(total=len(dataset), desc=description, unit="image", leave=False, disable=None)
     # Tensors made under inference mode could not be trained on.
     with bar, torch.inference_mode(False), torch.no_grad():
         for pixels, _ in loader:
@@ -58,14 +73,18 @@ def encode(
 
 
 def cache_key(key: str, transform: Transform, images: Images, rows: Indices, device: torch.device) -> str:
-    """Returns the hash of all that features depend on: weights and options (``key``), transform, images and device."""
+    """Returns the hash of all that features depend on.
+
+    These are weights, options and code (``key``), the transform, the images, the kind of device, and the versions that
+    may round otherwise.
+    """
     # Functions inside a transform print their address, which differs from process to process.
     shown = re.sub(r" at 0x[0-9a-fA-F]+", "", repr(transform))
-    text = json.dumps([key, shown, images.fingerprint(rows), device.type])
+    text = json.dumps([key, shown, images.fingerprint(rows), device.type, torch.__version__, PIL.__version__])
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def load_features(path: Path, count: int, device: torch.device) -> dict[str, Tensor] | None:
+def load_features(path: Path, count: int, device: torch.device) -> Features | None:
     """Reads cached features onto ``device``; None if there are none or they are damaged.
 
     Args:
@@ -78,20 +97,21 @@ def load_features(path: Path, count: int, device: torch.device) -> dict[str, Ten
     try:
         with safe_open(path, framework="pt", device="cpu") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
-            checksum = (file.metadata() or {}).get("checksum")
+            about = file.metadata() or {}
+            seconds = float(about.get("seconds", 0))
     except (SafetensorError, OSError, ValueError) as error:
         log.warning("The cached features %s can't be read (%s); computing them again.", path, error)
         return None
-    if checksum != _checksum(tensors) or any(len(tensor) != count for tensor in tensors.values()):
+    if about.get("checksum") != _checksum(tensors) or any(len(tensor) != count for tensor in tensors.values()):
         log.warning("The cached features %s are damaged; computing them again.", path)
         return None
-    return {name: tensor.to(device) for name, tensor in tensors.items()}
+    return Features({name: tensor.to(device) for name, tensor in tensors.items()}, seconds, is_cached=True)
 
 
-def save_features(path: Path, tensors: dict[str, Tensor]) -> None:
+def save_features(path: Path, features: Features) -> None:
     """Writes features in one step, with the checksum that ``load_features`` asks for."""
-    kept = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    metadata = {"checksum": _checksum(kept)}
+    kept = {name: tensor.detach().cpu().contiguous() for name, tensor in features.tensors.items()}
+    metadata = {"checksum": _checksum(kept), "seconds": f"{features.seconds:.3f}"}
     write_atomically(path, lambda temporary: save_file(kept, temporary, metadata=metadata))
 
 

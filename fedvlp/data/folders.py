@@ -62,7 +62,7 @@ class DomainFolders(FederatedDataModule):
         domains = scan(self.root)
         class_names = sorted({file.class_name for files in domains.values() for file in files})
         self._check_classes({domain: {file.class_name for file in files} for domain, files in domains.items()})
-        return {domain: _images(files, class_names) for domain, files in domains.items()}, class_names
+        return {domain: labelled_images(files, class_names) for domain, files in domains.items()}, class_names
 
     def verified_domains(self) -> Mapping[str, Images]:
         """Returns the domains after every file was decoded once, without those that could not be.
@@ -121,7 +121,7 @@ class DomainFolders(FederatedDataModule):
         return {known[position]: reason for position, reason in again.items()}
 
 
-def _images(files: Sequence[ImageFile], class_names: Sequence[str]) -> FolderImages:
+def labelled_images(files: Sequence[ImageFile], class_names: Sequence[str]) -> FolderImages:
     """Returns the files of one domain as labelled images."""
     labels = {name: label for label, name in enumerate(class_names)}
     return FolderImages(

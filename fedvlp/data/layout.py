@@ -44,19 +44,19 @@ def scan(root: Path) -> dict[str, list[ImageFile]]:
         raise UserError(f"Expected a folder of images at {root}; it does not exist. Check data.root.")
     if not root.is_dir():
         raise UserError(f"Expected a folder laid out as {EXPECTED}; {root} is a file.")
-    found: dict[str, list[ImageFile]] = {_composed(name): [] for name in _folders(root)}
+    found: dict[str, list[ImageFile]] = {composed(name): [] for name in _folders(root)}
     shallow: dict[int, list[str]] = defaultdict(list)
-    for parts, path in _listed(root):
+    for parts, path in list_images(root):
         if len(parts) < 3:
             shallow[len(parts)].append("/".join(parts))
         else:
-            names = [_composed(part) for part in parts]
+            names = [composed(part) for part in parts]
             found[names[0]].append(ImageFile(names[0], names[1], "/".join(names), path))
     _check_layout(root, found, shallow)
-    return {domain: _unique(sorted(files)) for domain, files in sorted(found.items())}
+    return {domain: unique(sorted(files)) for domain, files in sorted(found.items())}
 
 
-def _composed(name: str) -> str:
+def composed(name: str) -> str:
     """Returns a name in composed Unicode, since file systems keep accents in different forms."""
     return unicodedata.normalize("NFC", name)
 
@@ -74,7 +74,7 @@ def _names(folder: Path) -> set[str]:
         return set()
 
 
-def _listed(root: Path) -> list[tuple[tuple[str, ...], str]]:
+def list_images(root: Path) -> list[tuple[tuple[str, ...], str]]:
     """Returns all images below the root; a folder that may not be read is the user's to mend."""
     try:
         return sorted(_images(root, ()))
@@ -98,7 +98,7 @@ def _images(
             yield (*parts, entry.name), entry.path
 
 
-def _unique(files: list[ImageFile]) -> list[ImageFile]:
+def unique(files: list[ImageFile]) -> list[ImageFile]:
     """Gives files whose names differ in Unicode form alone names of their own."""
     seen: dict[str, int] = defaultdict(int)
     result = []

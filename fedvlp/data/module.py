@@ -22,7 +22,7 @@ from fedvlp.data.partition import ByDomain, Partitioner
 from fedvlp.data.protocol import describe_protocol, describe_split
 from fedvlp.data.serving import EvaluationSplit, Serving
 from fedvlp.data.split_table import image_hash, split_hash, split_table
-from fedvlp.data.splits import Share, SplitRule, deal
+from fedvlp.data.splits import OfficialSplit, Share, SplitRule, deal
 from fedvlp.errors import UserError
 from fedvlp.state import Client
 
@@ -49,7 +49,8 @@ class FederatedDataModule(L.LightningDataModule):
             encoded anew each time.
         class_names_map: Names for prompts in place of the data set's own, by its own, such as {"tv": "television"}.
         num_workers: Processes that read images; 0 reads them in the main process. Batches are the same for any number.
-        cache_dir: Folder for computed features and generated images; null keeps nothing on disk.
+        cache_dir: Folder for computed features, and for images decoded or made up; null keeps nothing on disk.
+        cache_images: Whether methods that read images in every round keep them there decoded (150 kB each at 224 px).
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class FederatedDataModule(L.LightningDataModule):
         class_names_map: dict[str, str] | None = None,
         num_workers: int = 0,
         cache_dir: str | None = "~/.cache/fedvlp",
+        cache_images: bool = True,
     ) -> None:
         super().__init__()
         self.name: str = type(self).__name__  # what a reader calls these images
@@ -76,6 +78,7 @@ class FederatedDataModule(L.LightningDataModule):
         self.partition = ByDomain() if partition is None else partition
         self.augmentation, self.num_workers = augmentation, num_workers
         self.class_names_map = dict(class_names_map or {})
+        self.cache_images = cache_images
         self.cache_dir = None if cache_dir is None else Path(os.path.expanduser(cache_dir))
         self._binding: Binding | None = None
         self._bound_to: L.LightningModule | None = None
@@ -121,11 +124,16 @@ class FederatedDataModule(L.LightningDataModule):
         """Names of the domains that train, sorted."""
         return [name for name in self.domains if name not in self.held_out_domains]
 
+    @property
+    def official(self) -> OfficialSplit | None:
+        """The split that came with the images, if there is one and it is used; else ``split_seed`` draws one."""
+        return None
+
     @cached_property
     def shares(self) -> list[Share]:
         """Which images play which role: training by client, then validation, test and held-out by domain."""
         sources, held_out = self.source_domains, self.held_out_domains  # a wrong name is found before files are read
-        return deal(self._images, sources, held_out, self.rule, self.partition)
+        return deal(self._images, sources, held_out, self.rule, self.partition, self.official)
 
     @property
     def clients(self) -> list[Client]:
@@ -140,11 +148,11 @@ class FederatedDataModule(L.LightningDataModule):
     @property
     def protocol(self) -> str:
         """What is trained on, by whom, and what it is measured on, in one line."""
-        return describe_protocol(self.held_out_domains, self.rule, self.partition)
+        return describe_protocol(self.held_out_domains, self.rule, self.partition, self.official)
 
     def describe(self) -> dict[str, Any]:
         """Returns what results must have in common to stand in one table, made to be written as JSON."""
-        split = describe_split(self.held_out_domains, self.rule, self.partition)
+        split = describe_split(self.held_out_domains, self.rule, self.partition, self.official)
         names = {"domains": self.domains, "classes": self.class_names}
         return {"name": self.name, "images": image_hash(self._images, self._loaded[1]), **names, **split}
 
@@ -181,9 +189,8 @@ class FederatedDataModule(L.LightningDataModule):
         if self.augmentation == "crop_flip" and train_transform is None:
             raise UserError('augmentation="crop_flip" needs a module with a `train_transform`. Add it, or use "none".')
         self._bound_to = getattr(self.trainer, "lightning_module", None)
-        self._binding = Binding(
-            transform, train_transform, prepare, key, torch.device(device), self.cache_dir, self.num_workers
-        )
+        device, options = torch.device(device), (self.cache_dir, self.num_workers, self.cache_images)
+        self._binding = Binding(transform, train_transform, prepare, key, device, *options)
 
     @property
     def binding(self) -> Binding:
@@ -201,7 +208,7 @@ class FederatedDataModule(L.LightningDataModule):
         return Serving(self._images, self.shares, self.binding, is_augmented=self.augmentation == "crop_flip")
 
     def encode(self) -> None:
-        """Computes, or reads from the cache, all that ``prepare`` gives; else each domain waits for its first batch."""
+        """Computes, or reads from the cache, all that ``prepare`` gives; without it, keeps images decoded."""
         self._serving.encode()
 
     def train_dataloader(
@@ -222,10 +229,7 @@ class FederatedDataModule(L.LightningDataModule):
         return serving.train_loader(shares[client.id], self.batch_size, seed)
 
     def evaluation_splits(self) -> list[EvaluationSplit]:
-        """Returns the validation and test splits of the source domains, then the held-out domains; none of them empty.
-
-        They are by domain, whatever the clients.
-        """
+        """Returns the validation and test splits of each source domain, then the held-out domains; none is empty."""
         return self._serving.evaluation_splits(self.eval_batch_size)
 
     def val_dataloader(self) -> list[DataLoader[tuple[Tensor, int]]]:
@@ -234,8 +238,7 @@ class FederatedDataModule(L.LightningDataModule):
 
     def test_dataloader(self) -> list[DataLoader[tuple[Tensor, int]]]:
         """Returns a loader of images for each test split and held-out domain, or the validation loaders if none is."""
-        loaders = self._serving.image_loaders(self.eval_batch_size, "test", "held_out")
-        return loaders or self.val_dataloader()
+        return self._serving.image_loaders(self.eval_batch_size, "test", "held_out") or self.val_dataloader()
 
     @cached_property
     def split_hash(self) -> str:

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from fedvlp.data.partition import Partitioner
-from fedvlp.data.splits import SplitRule
+from fedvlp.data.splits import OfficialSplit, SplitRule
 
 
-def describe_protocol(held_out: Sequence[str], rule: SplitRule, partition: Partitioner) -> str:
+def describe_protocol(
+    held_out: Sequence[str], rule: SplitRule, partition: Partitioner, official: OfficialSplit | None = None
+) -> str:
     """Returns the protocol of a data set; results of different protocols do not belong in one table.
 
     >>> from fedvlp.data.partition import ByDomain, Dispersed
@@ -17,18 +19,25 @@ def describe_protocol(held_out: Sequence[str], rule: SplitRule, partition: Parti
     'held-out domain: sketch; one client a domain'
     >>> describe_protocol([], SplitRule(test_fraction=0.2, shots=16), Dispersed(30, alpha=0.5))
     'all domains seen, test split 20 %; 30 clients, Dirichlet 0.5 within domains; 16-shot'
+    >>> describe_protocol(["sketch"], SplitRule(), ByDomain(), OfficialSplit("train/crossval", {}))
+    'held-out domain: sketch; one client a domain; official train/crossval split'
     """
     seen = f"test split {100 * rule.test_fraction:g} %" if rule.test_fraction else "no test split"
+    seen = "official test split" if official and official.has("test") else seen
     parts = [f"all domains seen, {seen}"]
     if held_out:
-        parts = [f"held-out domain{'s' * (len(held_out) > 1)}: {', '.join(held_out)}"]
-        parts += [f"seen domains, {seen}"] if rule.test_fraction else []
+        only = ", official test split only" if official and official.has("held_out") else ""
+        parts = [f"held-out domain{'s' * (len(held_out) > 1)}: {', '.join(held_out)}{only}"]
+        parts += [f"seen domains, {seen}"] if seen != "no test split" else []
     parts.append(partition.description)
+    parts += [f"official {official.title} split"] if official else []
     parts += [f"{rule.shots}-shot"] if rule.shots is not None else []
     return "; ".join(parts)
 
 
-def describe_split(held_out: Sequence[str], rule: SplitRule, partition: Partitioner) -> dict[str, Any]:
+def describe_split(
+    held_out: Sequence[str], rule: SplitRule, partition: Partitioner, official: OfficialSplit | None = None
+) -> dict[str, Any]:
     """Returns the same, part by part, made to be written as JSON.
 
     >>> from fedvlp.data.partition import ByDomain
@@ -39,9 +48,9 @@ def describe_split(held_out: Sequence[str], rule: SplitRule, partition: Partitio
         "kind": "leave-domains-out" if held_out else "all domains seen",
         "held_out": list(held_out),
         "partition": partition.description,
-        "split_rule": "stratified",
+        "split_rule": f"official {official.title}" if official else "stratified",
         "shots": rule.shots,
-        "validation_fraction": rule.validation_fraction,
+        "validation_fraction": None if official and official.has("validation") else rule.validation_fraction,
         "test_fraction": rule.test_fraction,
         "split_seed": rule.seed,
     }

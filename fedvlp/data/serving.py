@@ -59,8 +59,15 @@ class Serving:
         return [share for share in self.shares if share.role in roles]
 
     def encode(self) -> None:
-        """Computes, or reads from the cache, all that ``prepare`` gives."""
-        for domain in self.images if self.binding.prepare is not None else []:
+        """Computes, or reads from the cache, all that ``prepare`` gives; without it, keeps images that are read often.
+
+        Images that change from pass to pass begin with the whole file each time.
+        """
+        if self.binding.prepare is None:
+            fixed = [(domain, images, self._fixed_rows(domain)) for domain, images in self.images.items()]
+            self.binding.keep_decoded([Part(domain, images, rows, rows) for domain, images, rows in fixed])
+            return
+        for domain in self.images:
             rows = self.prepared_rows(domain)
             if len(rows):
                 self.binding.prepared(domain, self.images[domain], rows)
@@ -92,13 +99,20 @@ class Serving:
         return [image_loader(self.dataset([share]), batch_size, workers) for share in self.of_role(*roles)]
 
     def dataset(self, shares: Sequence[Share], is_augmented: bool = False) -> ImageDataset:
-        """Returns the images of some shares, one after another."""
-        transform = self.binding.train_transform if is_augmented else None
-        parts = [(self.images[domain], rows) for share in shares for domain, rows in share.parts]
-        return ImageDataset(parts, transform or self.binding.transform)
+        """Returns the images of some shares, one after another, for a plain Trainer."""
+        parts = [part for share in shares for part in self._parts(share)]
+        if not is_augmented:
+            self.binding.keep_decoded(parts)
+        return self.binding.dataset(parts, is_augmented)
 
     def prepared_rows(self, domain: str) -> Indices:
-        """Returns the rows of a domain that are ever served prepared: all, but for training images that change."""
+        """Returns the rows of a domain to prepare: all, so that every split shares them, unless few will be served."""
+        rows = self._fixed_rows(domain)
+        is_few = self.is_augmented or 4 * len(rows) < len(self.images[domain])
+        return rows if is_few else np.arange(len(self.images[domain]))
+
+    def _fixed_rows(self, domain: str) -> Indices:
+        """Returns the rows of a domain that are ever served as they are: all, but for training images that change."""
         rows = [
             rows
             for share in self.shares

@@ -43,6 +43,23 @@ class Share:
 
 
 @dataclass(frozen=True)
+class OfficialSplit:
+    """A split that came with the images.
+
+    Attributes:
+        title: its parts, such as "train/crossval".
+        roles: positions by role, ascending, for each domain; ``held_out`` where not all images test if it is held out.
+    """
+
+    title: str
+    roles: Mapping[str, Mapping[Role, Indices]]
+
+    def has(self, role: Role) -> bool:
+        """Whether it says which images have this role."""
+        return any(role in of_domain for of_domain in self.roles.values())
+
+
+@dataclass(frozen=True)
 class SplitRule:
     """How the images of each source domain are divided into roles.
 
@@ -58,16 +75,29 @@ class SplitRule:
     shots: int | None = None
     seed: int = 0
 
-    def divide(self, labels: Indices, domain: str) -> dict[Role, Indices]:
-        """Returns the positions of a domain's images by role, each ascending; with ``shots`` some have none."""
-        rest, test = np.arange(len(labels)), np.empty(0, np.int64)
-        if self.test_fraction > 0:
-            rest, test = stratified_split(labels, self.test_fraction, generator_for(self.seed, f"test/{domain}"))
-        chosen, validation = stratified_split(labels[rest], self.validation_fraction, generator_for(self.seed, domain))
-        train = rest[chosen]
+    def divide(
+        self, labels: Indices, domain: str, official: Mapping[Role, Indices] | None = None
+    ) -> dict[Role, Indices]:
+        """Returns the positions of a domain's images by role, each ascending; with ``shots`` some have none.
+
+        Roles that an official split does not give are drawn from its training images.
+        """
+        given = official or {}
+        train, test = given.get("train", np.arange(len(labels))), given.get("test", np.empty(0, np.int64))
+        if self.test_fraction > 0 and "test" not in given:
+            train, test = self._draw(labels, train, self.test_fraction, f"test/{domain}")
+        if "validation" in given:
+            validation = given["validation"]
+        else:
+            train, validation = self._draw(labels, train, self.validation_fraction, domain)
         if self.shots is not None:
             train = train[few_shot(labels[train], self.shots, generator_for(self.seed, f"shots/{domain}"))]
-        return {"train": train, "validation": rest[validation], "test": test}
+        return {"train": train, "validation": validation, "test": test}
+
+    def _draw(self, labels: Indices, rows: Indices, fraction: float, name: str) -> tuple[Indices, Indices]:
+        """Returns the positions that stay, and the share of each class that was drawn."""
+        stay, drawn = stratified_split(labels[rows], fraction, generator_for(self.seed, name))
+        return rows[stay], rows[drawn]
 
 
 def generator_for(seed: int, name: str) -> np.random.Generator:
@@ -128,6 +158,7 @@ def deal(
     held_out: Sequence[str],
     rule: SplitRule,
     partitioner: Deal,
+    official: OfficialSplit | None = None,
 ) -> list[Share]:
     """Deals all images to roles, and the training images to clients.
 
@@ -136,9 +167,10 @@ def deal(
     Args:
         images: images by domain.
         sources: source domains, in the order of their positions.
-        held_out: domains whose images all test.
+        held_out: domains whose images all test, or those that the official split says.
         rule: divides each source domain.
         partitioner: deals the training images to clients.
+        official: roles that came with the images, which the rule then does not draw.
 
     Returns:
         The clients' training shares in their order, then validation and test shares of the source domains, then the
@@ -148,13 +180,15 @@ def deal(
         UserError: if a client would have no training image.
     """
     _check_not_empty(images, sources)
-    roles = {domain: rule.divide(images[domain].labels, domain) for domain in sources}
+    given = official.roles if official else {}
+    roles = {domain: rule.divide(images[domain].labels, domain, given.get(domain)) for domain in sources}
     trains = {domain: parts["train"] for domain, parts in roles.items()}
     shares = _training_shares(images, trains, partitioner, generator_for(rule.seed, "clients"))
     owners = {domain: tuple(share.clients[0] for share in shares if domain in dict(share.parts)) for domain in sources}
     measured: tuple[Role, ...] = ("validation", "test")
     shares += [Share(role, ((d, roles[d][role]),), owners[d]) for role in measured for d in sources]
-    shares += [Share("held_out", ((d, np.arange(len(images[d]))),)) for d in held_out]
+    tests = {d: given.get(d, {}).get("held_out", np.arange(len(images[d]))) for d in held_out}
+    shares += [Share("held_out", ((domain, rows),)) for domain, rows in tests.items()]
     return [share for share in shares if len(share)]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from fedvlp.clip import CLIP
@@ -13,6 +13,7 @@ from fedvlp.clip.projection import project_image_tokens
 from fedvlp.methods.router_options import Experts, RouterOptions
 from fedvlp.ops import (
     Clusters,
+    cluster_experts,
     cluster_shares,
     expert_shares,
     image_routing_weights,
@@ -53,6 +54,12 @@ class TokenRouter(nn.Module):
         """Returns pi."""
         return constants["train_weights" if self.training else "eval_weights"]
 
+    def token_experts(self, images: Tensor, tokens: Tensor, experts: Experts) -> Int[Tensor, "B P"]:
+        """Returns the expert of each token in evaluation, -1 for a token that was dropped."""
+        start = key_start(tokens, self.keys) if self.options.cluster_start == "keys" else None
+        clusters = clusters_by_mode(self.options, self.seed, images, tokens, start)["eval"]
+        return _experts_of_tokens(clusters, cluster_experts(clusters, tokens, self.keys))
+
 
 class ExpertMatchingRouter(nn.Module):
     """Clusters matched to the experts themselves as they stand, by cosine in the joint space (Table V, without keys).
@@ -86,6 +93,12 @@ class ExpertMatchingRouter(nn.Module):
         matched = match_clusters(constants[f"{mode}_centroids"], experts())
         return torch.zeros_like(shares).scatter_(1, matched, shares)
 
+    def token_experts(self, images: Tensor, tokens: Tensor, experts: Experts) -> Int[Tensor, "B P"]:
+        """Returns the expert of each token in evaluation, -1 for a token that was dropped."""
+        clusters = clusters_by_mode(self.options, self.seed, images, tokens)["eval"]
+        matched = match_clusters(self._project(clusters.centroids.to(tokens.dtype)), experts())
+        return _experts_of_tokens(clusters, matched)
+
 
 class ImageRouter(nn.Module):
     """One expert for each image: that of its cluster among the images of the batch (Sec. V-F, parameter-free).
@@ -116,6 +129,12 @@ class ImageRouter(nn.Module):
             start = constants["lots"].argsort(stable=True)[: options.num_experts]
         capacity = options.train_capacity if self.training else options.eval_capacity
         return image_routing_weights(features, self.keys, capacity, start)
+
+
+def _experts_of_tokens(clusters: Clusters, experts: Int[Tensor, "B E"]) -> Int[Tensor, "B P"]:
+    """Returns the expert that the cluster of each token is matched to, -1 for a token in no cluster."""
+    clustered = clusters.assignment
+    return experts.gather(1, clustered.clamp(min=0)).masked_fill(clustered < 0, -1)
 
 
 def clusters_by_mode(

@@ -34,7 +34,7 @@ from torch import Tensor
 
 from fedvlp.clip import CLIP, CLIPSpec, DomainTextEncoder, PromptedTextEncoder, load_clip
 from fedvlp.methods.diprompt_parts import Part, check_options, known_domain, server_strategies, starting_prompts
-from fedvlp.methods.zero_shot import ZeroShotCLIP
+from fedvlp.methods.zero_shot import ZeroShotCLIP, image_features
 from fedvlp.module import FederatedModule, Phase, RoundContext
 from fedvlp.ops import cosine_logits, domain_terms, ensemble_logits, given_class, given_domain, pair_logits, query_terms
 from fedvlp.protocols import Batch, Inputs
@@ -61,6 +61,7 @@ class DiPrompT(FederatedModule):
     """
 
     clip: CLIP
+    prepare = image_features
     prepare_options = ()
     global_prompt: Tensor | None  # [L, D]
     domain_prompts: Tensor | None  # [M, L, D]
@@ -112,10 +113,6 @@ class DiPrompT(FederatedModule):
         super().begin(context)
         self._before = None
 
-    def prepare(self, images: Float[Tensor, "B 3 H V"]) -> dict[str, Tensor]:
-        """Returns I, the joint image features [B, d]."""
-        return {"features": self.clip.encode_image(images)}
-
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
         """Returns the logits of the ensemble (Eq. 8), or without it of the D-prompt of the likeliest domain."""
         features, scale = self.constants(inputs)["features"], self.clip.logit_scale
@@ -127,6 +124,14 @@ class DiPrompT(FederatedModule):
             return ensemble_logits(features, own, common, scale)
         domains = pair_logits(features, self.domain_text.under_one(self.query_prompt), scale).amax(1).argmax(1)
         return given_domain(pair_logits(features, own, scale), domains)
+
+    def text_prompts(self) -> dict[str, Tensor]:
+        """Returns the prompts [L, D] that were kept after training, by name."""
+        own = () if self.domain_prompts is None else self.domain_prompts
+        query = None if "query_prompt" in self.remembered else self.query_prompt
+        found = {"global prompt": self.global_prompt, "query prompt": query}
+        found |= {f"prompt of {name}": prompt for name, prompt in zip(self.hparams["domains"], own, strict=False)}
+        return {name: prompt for name, prompt in found.items() if prompt is not None}
 
     def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
         """Returns L_G + lambda L_D + L_Q, without the terms that are left out."""

@@ -5,7 +5,7 @@ The equations are numbered as in Fed-DPT (Wei et al., "Dual prompt tuning for do
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -81,6 +81,7 @@ class DualPrompts(nn.Module):
         if not domains or temperature <= 0:
             raise UserError(f"Expected source domains and a temperature above 0, got {domains} and {temperature}.")
         self.clip, self.temperature, self.mixes = clip, temperature, components == "domain"
+        self.domains = domains
         self.text_encoder = PromptedTextEncoder(clip, class_names, prompt_length=prompt_length)
         self.text: DomainStack | None = None
         self.visual: DomainStack | None = None
@@ -111,6 +112,22 @@ class DualPrompts(nn.Module):
             return self.zero_shot
         features = torch.stack([self.text_encoder(prompt) for prompt in self.text(domain)])
         return F.normalize(features.float(), dim=-1)
+
+    def text_prompts(self) -> dict[str, Tensor]:
+        """Returns the server's text prompts [L, D], by domain where there is one for each."""
+        prompts = [] if self.text is None else self.text(None)
+        names = [f"prompt of {domain}" for domain in self.domains] if self.mixes else ["prompt"]
+        return dict(zip(names, prompts, strict=False))
+
+    def logits_by_prompt(self, images: Float[Tensor, "B 3 V V"]) -> dict[str, Tensor]:
+        """Returns the logits [B, C] under each domain's text prompt alone; nothing where prompts are not mixed."""
+        features: DualFeatures = self(images, None)
+        alone = torch.eye(len(features.text), device=images.device)[:, None].expand(-1, len(images), -1)
+        names = self.text_prompts() if self.mixes else ()
+        return {
+            name: replace(features, weights=weights).logits(self.clip.logit_scale)
+            for name, weights in zip(names, alone, strict=False)
+        }
 
     def stacks(self) -> dict[str, DomainStack]:
         """Returns the prompts that there are, by name."""

@@ -23,7 +23,7 @@ Departures:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float
@@ -107,6 +107,18 @@ class FedDPT(FederatedModule):
         """Returns the logits cos(f_V, f_T(c)) / tau (Eqs. 1, 6)."""
         features: DualFeatures = self.dual(self.constants(inputs)["images"], self.domain)
         return features.logits(self.clip.logit_scale)
+
+    def text_prompts(self) -> dict[str, Tensor]:
+        """Returns the text prompts [L, D] by domain."""
+        return self.dual.text_prompts()
+
+    def logits_by_prompt(self, inputs: Inputs) -> dict[str, Tensor]:
+        """Returns the logits [B, C] under each domain's text prompt alone."""
+        return self.dual.logits_by_prompt(self.constants(inputs)["images"])
+
+    def image_features(self, images: Float[Tensor, "B 3 V V"]) -> Float[Tensor, "B d"]:
+        """Returns f_V, joint image features under the image tokens, not normalised."""
+        return cast(DualFeatures, self.dual(images, None)).image
 
     def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
         """Returns minus the mean cosine of an image with its own class (Eq. 9)."""

@@ -116,6 +116,14 @@ class PLAN(FederatedModule):
         """Returns the logits under the global prompts (Eq. 8)."""
         return self.prompted.logits(self.constants(inputs)["images"], self.pool.globals)
 
+    def text_prompts(self) -> dict[str, Tensor]:
+        """Returns the first block's global prompt [L, D] by name; deeper ones do not stand among words."""
+        return {"global prompt": self.pool.globals["text"][0]}
+
+    def image_features(self, images: Float[Tensor, "B 3 V V"]) -> Float[Tensor, "B d"]:
+        """Returns joint image features under the global prompts, not normalised."""
+        return self.prompted.visual.encode(images, self.pool.globals["visual"])
+
     @torch.no_grad()
     def reference(self, images: Float[Tensor, "B 3 V V"]) -> Float[Tensor, "B C"] | None:
         """Returns the logits of p_g, in the first round those of zero-shot CLIP; None without a reference."""

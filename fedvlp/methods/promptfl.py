@@ -29,7 +29,7 @@ from fedvlp.clip.prompted_text import ClassPosition
 from fedvlp.errors import UserError
 from fedvlp.methods.learned_prompt import learned_prompt
 from fedvlp.methods.teacher import ZeroShotTeacher, taught_losses
-from fedvlp.methods.zero_shot import ZeroShotCLIP
+from fedvlp.methods.zero_shot import ZeroShotCLIP, image_features
 from fedvlp.module import FederatedModule
 from fedvlp.ops import cosine_logits
 from fedvlp.protocols import Batch, Inputs
@@ -70,6 +70,7 @@ class PromptFL(FederatedModule):
         self.class_names, self.kl_weight = class_names, kl_weight
         self.teacher = ZeroShotTeacher(self.clip, class_names, templates) if kl_weight else None
         self.prepare_options = ("class_names", "templates") if self.teacher else ()
+        self.prepare_definition = None if self.teacher else image_features
         self.text, self.prompt = learned_prompt(self.clip, class_names, prompt_length, init_words, class_position)
 
     def baseline(self) -> ZeroShotCLIP:
@@ -78,17 +79,17 @@ class PromptFL(FederatedModule):
 
     def prepare(self, images: Float[Tensor, "B 3 H V"]) -> dict[str, Tensor]:
         """Returns f(x), the joint image features [B, d], and the teacher's logits where there is one."""
-        features = self.clip.encode_image(images)
-        return (
-            {"features": features}
-            if self.teacher is None
-            else {"features": features, "teacher": self.teacher(features)}
-        )
+        constants = image_features(self, images)
+        return constants if self.teacher is None else {**constants, "teacher": self.teacher(constants["features"])}
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
         """Returns the logits cos(w_c, f(x)) / tau (CoOp, Eq. 2)."""
         features = self.constants(inputs)["features"]
         return cosine_logits(features, self.text(self.prompt), self.clip.logit_scale)
+
+    def text_prompts(self) -> dict[str, Tensor]:
+        """Returns the prompt [L, D] by name."""
+        return {"prompt": self.prompt}
 
     def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
         """Returns the cross-entropy of a batch, and beta KL(zero-shot || local) where there is a teacher."""

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from typing import cast
 
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from fedvlp.clip import CLIP
@@ -115,6 +115,20 @@ class UniformRouter(nn.Module):
 
 
 Router = TokenRouter | ExpertMatchingRouter | ImageRouter | LearnedRouter | RandomRouter | UniformRouter
+
+
+def token_experts(
+    router: Router, images: Float[Tensor, "B 3 H V"], tokens: Float[Tensor, "B P W"], experts: Experts
+) -> Int[Tensor, "B P"] | None:
+    """Returns the expert of each token in evaluation, the likeliest of a learned router, -1 for a dropped token.
+
+    None where no token has an expert of its own.
+    """
+    if isinstance(router, (TokenRouter, ExpertMatchingRouter)):
+        return router.token_experts(images, tokens, experts)
+    if isinstance(router, LearnedRouter) and router.options.routing == "learned_token":
+        return router.probabilities({"tokens": tokens}).argmax(dim=-1)
+    return None
 
 
 def make_router(options: RouterOptions, clip: CLIP) -> Router:

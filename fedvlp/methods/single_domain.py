@@ -23,7 +23,7 @@ from torch import Tensor
 from fedvlp.clip import CLIP, CLIPSpec, load_clip
 from fedvlp.clip.prompted_text import ClassPosition
 from fedvlp.methods.learned_prompt import learned_prompt
-from fedvlp.methods.zero_shot import ZeroShotCLIP
+from fedvlp.methods.zero_shot import ZeroShotCLIP, image_features
 from fedvlp.module import FederatedModule, Phase
 from fedvlp.ops import cosine_logits
 from fedvlp.protocols import Batch, Inputs
@@ -44,6 +44,7 @@ class SingleDomain(FederatedModule):
 
     clip: CLIP
     personal = ("prompt",)
+    prepare = image_features
     prepare_options = ()
 
     def __init__(
@@ -69,14 +70,14 @@ class SingleDomain(FederatedModule):
         """Returns zero-shot CLIP with the same towers."""
         return ZeroShotCLIP(self.class_names, self.clip)
 
-    def prepare(self, images: Float[Tensor, "B 3 H V"]) -> dict[str, Tensor]:
-        """Returns f(x), the joint image features [B, d]."""
-        return {"features": self.clip.encode_image(images)}
-
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
         """Returns the logits cos(w_c, f(x)) / tau (CoOp, Eq. 2)."""
         features = self.constants(inputs)["features"]
         return cosine_logits(features, self.text(self.prompt), self.clip.logit_scale)
+
+    def text_prompts(self) -> dict[str, Tensor]:
+        """Returns the prompt [L, D] by name."""
+        return {"prompt": self.prompt}
 
     def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
         """Returns the cross-entropy of a batch."""

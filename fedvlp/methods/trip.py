@@ -28,7 +28,7 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 
@@ -37,7 +37,7 @@ from fedvlp.diagnosis import Diagnosis
 from fedvlp.errors import UserError
 from fedvlp.methods.route_diagnosis import diagnose_routes
 from fedvlp.methods.router_options import RouterOptions, Routing
-from fedvlp.methods.routers import LearnedRouter, make_router
+from fedvlp.methods.routers import LearnedRouter, make_router, token_experts
 from fedvlp.methods.teacher import ZeroShotTeacher, taught_losses
 from fedvlp.methods.zero_shot import ZeroShotCLIP
 from fedvlp.module import FederatedModule, Phase
@@ -157,3 +157,17 @@ class TRIP(FederatedModule):
     def diagnose(self, domains: Mapping[str, Iterable[Float[Tensor, "B 3 H V"]]]) -> Diagnosis:
         """Returns how much routes depend on the image rather than on the clustering's start."""
         return diagnose_routes(self, domains)
+
+    def text_prompts(self) -> dict[str, Tensor]:
+        """Returns the experts by name."""
+        return {f"expert {index + 1}": expert for index, expert in enumerate(self.experts)}
+
+    def logits_by_prompt(self, inputs: Inputs) -> dict[str, Tensor]:
+        """Returns the logits [B, C] under each expert alone."""
+        features, scale = self.constants(inputs)["features"], self.clip.logit_scale
+        return {name: cosine_logits(features, self.text(expert), scale) for name, expert in self.text_prompts().items()}
+
+    @torch.no_grad()
+    def token_experts(self, images: Float[Tensor, "B 3 H V"]) -> Int[Tensor, "B P"] | None:
+        """Returns the expert of each token in evaluation, -1 for a dropped one; None where tokens have no experts."""
+        return token_experts(self.router, images, self.clip.encode_image_tokens(images)[1], self.expert_features)

@@ -11,6 +11,7 @@ Departures: none.
 from __future__ import annotations
 
 from functools import cached_property
+from typing import Any
 
 from jaxtyping import Float
 from torch import Tensor
@@ -19,6 +20,11 @@ from fedvlp.clip import CLIP, CLIPSpec, load_clip, zero_shot_text_features
 from fedvlp.module import FederatedModule
 from fedvlp.ops import cosine_logits
 from fedvlp.protocols import Inputs
+
+
+def image_features(module: Any, images: Float[Tensor, "B 3 H V"]) -> dict[str, Tensor]:
+    """Returns f(x), the joint image features [B, d]: what methods share that leave the image tower as it is."""
+    return {"features": module.clip.encode_image(images)}
 
 
 class ZeroShotCLIP(FederatedModule):
@@ -31,6 +37,7 @@ class ZeroShotCLIP(FederatedModule):
     """
 
     clip: CLIP
+    prepare = image_features
     prepare_options = ()
 
     def __init__(self, class_names: list[str], clip: CLIPSpec | CLIP | str = "ViT-B-16", templates: int = 1) -> None:
@@ -47,10 +54,6 @@ class ZeroShotCLIP(FederatedModule):
     def baseline(self) -> ZeroShotCLIP:
         """Returns itself: it is what other methods stand beside, and it has no rounds of its own."""
         return self
-
-    def prepare(self, images: Float[Tensor, "B 3 H V"]) -> dict[str, Tensor]:
-        """Returns f(x), the joint image features [B, d]."""
-        return {"features": self.clip.encode_image(images)}
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
         """Returns the logits cos(w_c, f(x)) / tau."""

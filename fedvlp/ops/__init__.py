@@ -16,6 +16,7 @@ from fedvlp.ops.prompt_aggregation import AttentionOverClients, PromptAttention
 from fedvlp.ops.route_statistics import agreement, correlations
 from fedvlp.ops.routing import (
     KeyInit,
+    cluster_experts,
     cluster_shares,
     expert_shares,
     image_routing_weights,
@@ -35,6 +36,7 @@ __all__ = [
     "agreement",
     "capacity_kmeans",
     "cluster_capacities",
+    "cluster_experts",
     "cluster_shares",
     "correlations",
     "cosine_logits",

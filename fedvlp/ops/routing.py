@@ -122,13 +122,20 @@ def expert_shares(
     clusters: Clusters, tokens: Float[Tensor, "B P W"], keys: Float[Tensor, "M W"]
 ) -> Float[Tensor, "B M"]:
     """Returns pi, the share of the kept tokens that lie in the cluster matched to each expert's key (Eq. 8)."""
+    shares = cluster_shares(clusters)
+    return torch.zeros_like(shares).scatter_(1, cluster_experts(clusters, tokens, keys), shares)
+
+
+def cluster_experts(
+    clusters: Clusters, tokens: Float[Tensor, "B P W"], keys: Float[Tensor, "M W"]
+) -> Int[Tensor, "B M"]:
+    """Returns the expert whose key each cluster of these tokens is matched to (Eqs. 5 to 7)."""
     experts, advantage = _match(clusters.centroids, keys)
     doubtful = advantage < _DOUBTFUL_ADVANTAGE
     if bool(doubtful.any()):
         centroids = equal_means(clusters.weights[doubtful]) @ tokens[doubtful].double()
         experts[doubtful] = _match(centroids, keys)[0]
-    shares = cluster_shares(clusters)
-    return torch.zeros_like(shares).scatter_(1, experts, shares)
+    return experts
 
 
 def cluster_shares(clusters: Clusters) -> Float[Tensor, "B M"]:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import logging
 from concurrent.futures import ThreadPoolExecutor
 
@@ -7,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from fedvlp.data.feature_cache import cache_key, load_features, save_features
+from fedvlp.data.feature_cache import Features, cache_key, load_features, save_features
 
 CPU = torch.device("cpu")
 
@@ -64,6 +65,44 @@ def test_cached_features_do_not_depend_on_the_split(make, transform):
         assert run(make(**options), transform)[0] == 0
 
 
+def counts(module):
+    return {name: value for name, value in module.binding.feature_counts().items() if name.endswith("images")}
+
+
+def test_counts_of_what_was_computed_and_found(make, transform):
+    first, second = make(), make(held_out="a")
+    run(first, transform)
+    run(second, transform)
+    assert counts(first) == {"computed_images": 43, "cached_images": 0}
+    assert counts(second) == {"computed_images": 0, "cached_images": 43}
+    took, saved = first.binding.feature_counts(), second.binding.feature_counts()
+    assert took["saved_seconds"] == saved["computed_seconds"] == 0
+    assert saved["saved_seconds"] == pytest.approx(took["computed_seconds"], abs=0.002)
+
+
+def test_few_shots_share_the_features_of_the_whole_domain(make, transform):
+    options = {"validation_fraction": 0.5, "held_out": "b"}
+    run(make(**options), transform)
+    for shots in (1, 2):
+        assert run(make(**options, shots=shots), transform)[0] == 0
+
+
+def test_few_images_are_prepared_alone(arrays, transform, tmp_path):
+    class Larger(arrays):
+        counts = {"a": (20, 20, 20), "b": (4, 4, 4)}  # noqa: RUF012
+
+    count, _ = run(Larger(shots=1, validation_fraction=0.05, cache_dir=str(tmp_path)), transform)
+    assert count == 6 + 12  # one of each class trains and one validates; of 12 images that is no small part
+
+
+def test_two_at_once_compute_once(make, transform):
+    """Locks are between open files, so threads meet them as processes do."""
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(lambda _: run(make(), transform), range(2)))
+    assert sum(count for count, _ in found) == 43
+    assert same(found[0][1], found[1][1])
+
+
 def test_another_key_transform_or_image_is_another_entry(make, transform, tmp_path):
     run(make(), transform)
     assert run(make(), transform, key="other weights")[0] == 43
@@ -116,13 +155,14 @@ def test_a_damaged_file_is_computed_again(make, transform, tmp_path, caplog, dam
 
 
 def test_several_writers_leave_one_whole_file(tmp_path):
-    tensors = {"features": torch.arange(1000.0).view(10, 100)}
+    features = Features({"features": torch.arange(1000.0).view(10, 100)}, seconds=2.5)
     with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda _: save_features(tmp_path / "x" / "a.safetensors", tensors), range(12)))
+        list(pool.map(lambda _: save_features(tmp_path / "x" / "a.safetensors", features), range(12)))
     assert [path.name for path in (tmp_path / "x").iterdir()] == ["a.safetensors"]
     found = load_features(tmp_path / "x" / "a.safetensors", 10, CPU)
     assert found is not None
-    assert torch.equal(found["features"], tensors["features"])
+    assert torch.equal(found.tensors["features"], features.tensors["features"])
+    assert (found.seconds, found.is_cached) == (2.5, True)
 
 
 def test_a_disk_that_refuses_costs_a_warning_only(arrays, transform, tmp_path, caplog):
@@ -139,3 +179,35 @@ def test_augmentation_keeps_evaluation_images_alone(make, transform):
     module.bind(transform, prepare, train_transform=transform)
     module.encode()
     assert prepare.images == sum(split.num_examples for split in module.evaluation_splits())
+
+
+def summary(build, method, *arguments):
+    command = build(method, "--trainer.rounds=1", *arguments)
+    command.trainer.fit(command.model, command.datamodule)
+    return json.loads((command.trainer.folder / "summary.json").read_text())
+
+
+def images_in(summary):
+    return summary["features"]["computed_images"], summary["features"]["cached_images"]
+
+
+def test_runs_that_differ_in_seed_domain_or_method_share_features(build, capsys):
+    assert images_in(summary(build, "promptfl")) == (54, 0)
+    assert "came from the cache" not in capsys.readouterr().out
+    again = summary(build, "promptfl", "--seed_everything=3", "--data.held_out=ink")
+    assert images_in(again) == (0, 54)
+    assert again["features"]["computed_seconds"] == 0 < again["features"]["saved_seconds"]
+    saved = f"which saved {again['features']['saved_seconds']:.1f} s"
+    assert f"features of 54 images came from the cache, {saved}" in capsys.readouterr().out
+    assert images_in(summary(build, "single_domain")) == (0, 54)
+    assert images_in(summary(build, "promptfl", "--model.kl_weight=0.5")) == (54, 0)
+
+
+def test_a_visual_method_learns_the_same_from_decoded_images(build, tmp_path):
+    without, cached = (
+        summary(build, "fed_dpt", f"--data.cache_images={wanted}", "--trainer.local_steps=1")
+        for wanted in (False, True)
+    )
+    assert without["accuracy"] == cached["accuracy"]
+    assert len(list((tmp_path / "cache" / "images").glob("*.npy"))) == 3
+    assert not (tmp_path / "cache" / "features").exists()

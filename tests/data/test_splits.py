@@ -7,7 +7,7 @@ import pytest
 
 from fedvlp.data import ArrayImages, ByDomain, Dirichlet, Dispersed, Shards, few_shot, stratified_split
 from fedvlp.data.split_table import split_hash, split_table
-from fedvlp.data.splits import SplitRule, generator_for
+from fedvlp.data.splits import OfficialSplit, SplitRule, generator_for
 from fedvlp.data.splits import deal as deal_shares
 from fedvlp.errors import UserError
 
@@ -209,3 +209,17 @@ def test_split_hash_does_not_follow_the_order_of_shares():
     domains = {"a": images([5, 5], "a"), "b": images([4, 6], "b")}
     shares = deal(domains, ["a", "b"], [])
     assert split_hash(shares, domains, ["x", "y"]) == split_hash(shares[::-1], domains, ["x", "y"])
+
+
+def test_an_official_split_is_kept_and_what_it_lacks_is_drawn_from_its_training_images():
+    labels = np.repeat(np.arange(2), 10)
+    train = np.arange(0, 20, 2)
+    parts = SplitRule(0.2, test_fraction=0.4).divide(labels, "a", {"train": train, "validation": np.array([1, 3])})
+    assert parts["validation"].tolist() == [1, 3]
+    assert len(parts["test"]) == 4
+    assert sorted([*parts["train"], *parts["test"]]) == train.tolist()
+    official = OfficialSplit("train/test", {"b": {"held_out": np.array([5])}, "a": {"train": train}})
+    domains = {"a": images([10, 10], "a"), "b": images([3, 3], "b")}
+    shares = deal_shares(domains, ["a"], ["b"], SplitRule(), ByDomain(), official)
+    assert rows(shares[-1]).tolist() == [5]
+    assert len(shares[0]) + len(shares[1]) == len(train)

@@ -1,0 +1,1 @@
+"""The papers' main tables as sweeps: settings, printed numbers, computed cost."""

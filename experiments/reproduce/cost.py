@@ -1,0 +1,201 @@
+"""Computes what a recipe costs in GPU hours: the operations of all its runs, divided by an assumed rate.
+
+Nothing is measured. ``python -m experiments.reproduce.cost FILE``, with a file of ``recipes/``, prints the cost of each
+method. ``--rate`` is how many 10^12 operations the GPU does in a second, all told; 10 is about half of what an A100 can
+do at most in float32. Reading and resizing images comes on top, and a GPU is slower where steps are small.
+
+What is counted: two operations for each weight and token of CLIP's towers, and attention; as much again for a backward
+pass, since the towers are frozen. A method encodes what :class:`Work` says: every training image counts in every round,
+every validation and test image in every evaluated round. Methods whose prompts leave the image tower alone encode each
+image once in a sweep. Routing, losses and optimizers are left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from experiments.reproduce.recipe import Recipe, load_recipe
+from fedvlp.data_sets import prompt_names
+
+RATE = 10.0  # 10^12 operations a second
+
+
+@dataclass(frozen=True)
+class Tower:
+    """A transformer of CLIP.
+
+    Attributes:
+        width: of a token.
+        blocks: their number.
+        tokens: of an image, or the most of a text.
+        start: operations before the first block.
+    """
+
+    width: int
+    blocks: int
+    tokens: int
+    start: int = 0
+
+    def operations(self, tokens: int) -> int:
+        """Returns the operations of a forward pass over a sequence: 24 W^2 + 4 T W a token and block."""
+        return self.start + tokens * self.blocks * (24 * self.width**2 + 4 * tokens * self.width)
+
+
+IMAGES = {"ViT-B-16": Tower(768, 12, 197, start=2 * 196 * 768 * 768)}
+TEXT = Tower(512, 12, 77)  # of ViT-B-16 and of RN50
+CONVOLUTIONS = {"RN50": 12_200_000_000}  # of an image through CLIP's ResNet-50
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a method encodes, in forward passes; a backward pass counts as one more.
+
+    Attributes:
+        images: of each training image, in a round.
+        texts: of each training image, over all classes under one prompt.
+        batch_texts: of each batch, over all classes under one prompt.
+        evaluated_images: of each image that measures.
+        evaluated_texts: of each image that measures, over all classes.
+        prompt_tokens: prompt tokens in the image tower.
+    """
+
+    images: int = 0
+    texts: int = 0
+    batch_texts: int = 0
+    evaluated_images: int = 0
+    evaluated_texts: int = 0
+    prompt_tokens: int = 0
+
+
+@dataclass(frozen=True)
+class Cost:
+    """The operations of a method's runs in a recipe.
+
+    Attributes:
+        label: the method.
+        runs: number of runs.
+        encoding: operations that encode every image once.
+        training: of all runs.
+        evaluation: of all runs.
+    """
+
+    label: str
+    runs: int
+    encoding: float
+    training: float
+    evaluation: float
+
+    def hours(self, rate: float = RATE) -> float:
+        """Returns GPU hours at a rate in 10^12 operations a second."""
+        return (self.encoding + self.training + self.evaluation) / (rate * 1e12 * 3600)
+
+
+def work_of(method: str, domains: int, options: Any) -> Work:
+    """Returns what a method encodes.
+
+    Args:
+        method: name of its class.
+        domains: number of source domains.
+        options: the method's options.
+
+    Raises:
+        KeyError: if it is not known; add it here.
+    """
+    return {
+        "ZeroShotCLIP": Work(),
+        "PromptFL": Work(batch_texts=2),
+        "SingleDomain": Work(batch_texts=2),
+        "TRIP": Work(texts=2, evaluated_texts=1),  # a prompt of its own for each image
+        "DiPrompT": Work(batch_texts=2 * (1 + 2 * domains)),  # G; D and Q with every domain
+        "FedDPT": Work(2, 0, domains + 1, 1, 0, domains),  # one of the domains' text prompts learns
+        "ADAPT": Work(2, 0, domains + 1, 1, 0, domains),
+        "PLAN": Work(5, 0, 5, 1, 0, options.get("prompt_length", 0)),  # own prompts, reference; aggregated prompts
+    }[method]
+
+
+def costs(recipe: Recipe) -> list[Cost]:
+    """Returns the cost of each method of a recipe."""
+    return [_cost(recipe, label, config) for label, config in recipe.configs.items()]
+
+
+def _cost(recipe: Recipe, label: str, config: Any) -> Cost:
+    """Returns the cost of a method's runs over all held-out domains and seeds."""
+    data, options = config.data.init_args, config.model.init_args
+    clip = options.clip if isinstance(options.clip, str) else options.clip.name
+    names = prompt_names(recipe.data.name, recipe.data.class_names, data.class_names)
+    text = TEXT.operations(TEXT.tokens) / TEXT.tokens * _text_tokens(tuple(names), options.get("prompt_length") or 0)
+    seeds, training, evaluation, encoded = len(recipe.plan.seeds), 0.0, 0.0, 0.0
+    for held_out in recipe.held_out:
+        sources = len(recipe.data.domains) - len(held_out)
+        work = work_of(config.model.class_path.rpartition(".")[2], sources, options)
+        image = _image(clip, work.prompt_tokens)
+        learned, measured = _images(recipe, config, held_out)
+        rounds = config.trainer.rounds if work.images + work.texts + work.batch_texts else 0
+        batches = learned / data.batch_size
+        evaluated = rounds / config.trainer.evaluate_every
+        training += rounds * (learned * (work.images * image + work.texts * text) + batches * work.batch_texts * text)
+        evaluation += evaluated * measured * (work.evaluated_images * image + work.evaluated_texts * text)
+        encoded = _image(clip, 0) * (recipe.data.images or 0)
+    return Cost(label, seeds * len(recipe.held_out), encoded, seeds * training, seeds * evaluation)
+
+
+def _images(recipe: Recipe, config: Any, held_out: Sequence[str]) -> tuple[float, float]:
+    """Returns how many images train in a round, and how many measure after it."""
+    data, counts, parts = config.data.init_args, recipe.data.domain_counts, recipe.data.split_counts
+    learned, measured = 0.0, float(sum(counts[name] or 0 for name in held_out))
+    for name in set(counts) - set(held_out):
+        images = counts[name] or 0
+        test = parts[name].get("test", 0) if data.split == "official" else round(images * data.test_fraction)
+        validation = (images - test) * data.validation_fraction
+        shots = data.shots and data.shots * len(recipe.data.class_names)
+        learned += min(images - test - validation, shots or images)
+        measured += test + validation
+    clients = _clients(config, len(counts) - len(held_out))
+    return learned * min(config.trainer.cohort_size or clients, clients) / clients, measured
+
+
+def _clients(config: Any, sources: int) -> int:
+    """Returns the number of clients."""
+    partition = config.data.init_args.partition
+    return sources if partition is None else int(partition.init_args.num_clients)
+
+
+def _image(clip: str, prompt_tokens: int) -> int:
+    """Returns the operations of a forward pass of one image."""
+    if clip in CONVOLUTIONS:
+        return CONVOLUTIONS[clip]
+    tower = IMAGES[clip]
+    return tower.operations(tower.tokens + prompt_tokens)
+
+
+@cache
+def _text_tokens(names: tuple[str, ...], prompt_length: int) -> int:
+    """Returns the tokens of all classes behind one prompt: start, prompt, and each class's name, full stop and end."""
+    import open_clip
+
+    tokenizer = open_clip.SimpleTokenizer()
+    return 1 + prompt_length + sum(len(tokenizer.encode(f"{name}.")) + 1 for name in names)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Prints the cost of each method."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("file", type=Path, help="a recipe")
+    parser.add_argument("--rate", type=float, default=RATE, help="10^12 operations a second")
+    options = parser.parse_args(arguments)
+    found = costs(load_recipe(options.file))
+    sys.stdout.write(f"computed, not measured, for {options.rate:g} x 10^12 operations a second:\n")
+    for cost in found:
+        sys.stdout.write(f"{cost.label:20} {cost.runs:3} runs {cost.hours(options.rate):10.2f} GPU hours\n")
+    sys.stdout.write(f"{'all':20} {sum(cost.runs for cost in found):3} runs ")
+    sys.stdout.write(f"{sum(cost.hours(options.rate) for cost in found):10.2f} GPU hours\n")
+
+
+if __name__ == "__main__":
+    main()

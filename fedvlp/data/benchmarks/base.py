@@ -1,0 +1,140 @@
+"""What the field's data sets have in common as data modules: each differs in its description only."""
+
+from __future__ import annotations
+
+import logging
+from functools import cached_property
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from fedvlp.data.benchmarks.layouts import some
+from fedvlp.data.benchmarks.official import list_places
+from fedvlp.data.benchmarks.on_disk import OnDisk, read_on_disk
+from fedvlp.data.checks import mapped_names
+from fedvlp.data.folders import DomainFolders, labelled_images
+from fedvlp.data.images import FolderImages, Indices
+from fedvlp.data.splits import OfficialSplit, Role
+from fedvlp.data_sets import ClassNameStyle, Description, prompt_names
+from fedvlp.errors import UserError
+
+log = logging.getLogger(__name__)
+
+
+class Benchmark(DomainFolders):
+    """A published data set, in any of the layouts in which users have it; class names are those of its folders.
+
+    Args:
+        root: Folder of the data set, or one up to three levels above its domains' folders.
+        split: "official" for the split that came with the images, "stratified" to draw one by validation_fraction,
+            test_fraction and split_seed; null takes the official one where it is found. What the official split does
+            not give is drawn from its training images.
+        class_names: "clip" for names that CLIP has read more often, such as television for TV; "plain" for the names
+            of the folders, with spaces for _ and -.
+        **options: The arguments of DomainFolders.
+    """
+
+    description: ClassVar[Description]
+
+    def __init__(
+        self,
+        root: str,
+        split: Literal["official", "stratified"] | None = None,
+        class_names: ClassNameStyle = "clip",
+        **options: Any,
+    ) -> None:
+        super().__init__(root, **options)
+        for name, value, known in (
+            ("split", split, ("official", "stratified", None)),
+            ("class_names", class_names, ("clip", "plain")),
+        ):
+            if value not in known:
+                raise UserError(f"Expected {name} to be one of {', '.join(map(str, known))}; got {value!r}.")
+        self.name, self.split, self.class_name_style = self.description.name, split, class_names
+        self.held_out = [self.description.domain_of(name) or name for name in self.held_out]
+
+    @property
+    def class_names(self) -> list[str]:
+        """Names of the classes, in the order of the labels, as prompts shall call them."""
+        folders = self._files[1]
+        names = dict(zip(folders, prompt_names(self.name, folders, self.class_name_style), strict=True))
+        return mapped_names(folders, names | self.class_names_map)
+
+    def describe(self) -> dict[str, Any]:
+        """Returns what results must have in common, and which names the prompts use."""
+        return {**super().describe(), "class_name_style": self.class_name_style}
+
+    @cached_property
+    def _on_disk(self) -> OnDisk:
+        """The data set as it is on disk; what was left out is logged."""
+        found = read_on_disk(self.root, self.description)
+        for note in found.notes:
+            log.warning("%s: %s", self.name, note)
+        return found
+
+    @cached_property
+    def _files(self) -> tuple[dict[str, FolderImages], list[str]]:
+        """The files of each domain and the names of the classes."""
+        domains = self._on_disk.files
+        classes = {domain: {file.class_name for file in files} for domain, files in domains.items()}
+        every = set().union(*classes.values())
+        class_names = [name for name in self.description.class_names if name in every]
+        lacking = [name for name in self.description.class_names if name not in every]
+        if lacking and not self.allow_missing_classes:
+            raise UserError(
+                f"Expected the {len(self.description.class_names)} classes of {self.name} in {self._on_disk.folder}; "
+                f"no domain has {some(lacking)}. Add them, or allow it with data.allow_missing_classes=true."
+            )
+        self._check_classes(classes)
+        return {domain: labelled_images(files, class_names) for domain, files in domains.items()}, class_names
+
+    def _check_classes(self, classes: dict[str, set[str]]) -> None:
+        """Raises if a domain has no images, or lacks a class that it is not known to lack."""
+        every = set().union(*classes.values())
+        gaps = [(domain, name) for domain, name in self.description.known_gaps if name in every - classes[domain]]
+        for domain, name in gaps:
+            log.warning("%s: %s has no %s, as is known.", self.name, domain, name)
+        allowed = {domain: {name for of, name in gaps if of == domain} for domain in classes}
+        super()._check_classes({domain: names | allowed[domain] for domain, names in classes.items()})
+
+    @cached_property
+    def official(self) -> OfficialSplit | None:
+        """The split that came with the images, if there is one and it is used.
+
+        Raises:
+            UserError: if it is asked for and not there, or gives test images although others are asked for.
+        """
+        if self.split == "stratified":
+            return None
+        found = self._on_disk
+        if not found.roles:
+            self._raise_if_asked_for()
+            return None
+        split = OfficialSplit(found.split, {domain: self._positions(domain) for domain in self.domains})
+        if split.has("test") and self.rule.test_fraction:
+            raise UserError(
+                f"The official split of {self.name} has test images of its own; got test_fraction "
+                f"{self.rule.test_fraction:g}. Set it to 0, or draw a split with data.split=stratified."
+            )
+        return split
+
+    def _raise_if_asked_for(self) -> None:
+        """Raises if the official split was asked for."""
+        if self.split is None:
+            return
+        description, places = self.description, list_places(self.root, self._on_disk.folder, self.description)
+        lists = [f"<domain>_{ending}.txt" for style in description.lists for ending, role in style.items() if role]
+        folders = [f"<domain>/{part}" for part, role in description.parts.items() if role]
+        looked = f"looked for {', '.join(lists + folders)} in {', '.join(dict.fromkeys(map(str, places)))}"
+        why = looked if lists or folders else f"{self.name} has none"
+        raise UserError(f"There is no official split: {why}. Add it, or draw a split with data.split=stratified.")
+
+    def _positions(self, domain: str) -> dict[Role, Indices]:
+        """Returns the positions of a domain's images by official role."""
+        roles = self._on_disk.roles[domain]
+        given = np.array([roles.get(name, "") for name in self._images[domain].names])
+        names: tuple[Role, ...] = ("train", "validation", "test")
+        positions = {role: np.flatnonzero(given == role) for role in names if role in given}
+        if self.description.tests_on_list and "test" in positions:
+            positions["held_out"] = positions["test"]
+        return positions

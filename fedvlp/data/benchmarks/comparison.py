@@ -1,0 +1,152 @@
+"""What differs between images on disk and a published data set, and which images are there twice."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedvlp.data.benchmarks.layouts import some
+from fedvlp.data.benchmarks.on_disk import KNOWN_BAD, OnDisk
+from fedvlp.data.decoding import in_threads, unreadable
+from fedvlp.data.layout import ImageFile
+from fedvlp.data.splits import Role
+from fedvlp.data_sets import Description
+
+ROLES: tuple[Role, ...] = ("train", "validation", "test")
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What was found.
+
+    Attributes:
+        problems: what must be mended, a line each; none if the images are those that were published.
+        notes: what is good to know.
+    """
+
+    problems: list[str]
+    notes: list[str]
+
+
+def compare(found: OnDisk, description: Description | None) -> Findings:
+    """Compares images on disk with what was published, if that is known, and reads each of them."""
+    problems = _differences(found, description)
+    problems += _unreadable(found)
+    leaks, repeated = duplicates(found)
+    if leaks:
+        problems.append(f"{len(leaks)} images lie in two domains, or in two parts of the split: {some(leaks, most=5)}")
+    notes = list(found.notes)
+    if repeated:
+        notes.append(
+            f"{len(repeated)} images are there twice in one domain, so a split that is drawn may have them on both "
+            f"sides: {some(repeated, most=5)}"
+        )
+    return Findings(problems, notes)
+
+
+def role_counts(found: OnDisk, domain: str) -> dict[Role, int]:
+    """Returns how many images of a domain have each official role."""
+    counts = Counter(found.roles.get(domain, {}).get(image.name) for image in found.files[domain])
+    return {role: counts[role] for role in ROLES}
+
+
+def _differences(found: OnDisk, description: Description | None) -> list[str]:
+    """Returns a line for each domain that is not as it was published, or lacks a class that another domain has."""
+    lines = []
+    for domain in found.files:
+        published = [*_count(found, domain, description), *_parts(found, domain, description)] if description else []
+        if differences := published + _missing_classes(found, domain, description):
+            lines.append(f"{domain}: {'; '.join(differences)}")
+    return lines
+
+
+def _count(found: OnDisk, domain: str, description: Description) -> list[str]:
+    """Returns how many images there are, with the classes that differ, if that is not what was published."""
+    bad = Counter(name.split("/")[1] for name in _known_bad(found, domain))
+    of_class = Counter(image.class_name for image in found.files[domain]) + bad
+    published = description.counts.get(domain, {})
+    wrong = [f"{name} {of_class[name] - number:+,}" for name, number in published.items() if of_class[name] != number]
+    expected, total = description.domain_counts[domain], of_class.total()
+    if not wrong and expected in (None, total):
+        return []
+    said = (
+        f"{total:,} images, {expected:,} published" if total != expected else f"{total:,} images in all, as published"
+    )
+    return [f"{said} ({some(wrong, most=5)})" if wrong else said]
+
+
+def _parts(found: OnDisk, domain: str, description: Description) -> list[str]:
+    """Returns the parts of the official split that have another number of images than was published."""
+    published = description.split_counts.get(domain, {}) if found.roles else {}
+    counts, bad = role_counts(found, domain), len(_known_bad(found, domain))
+    return [
+        f"{counts[role]:,} {role} images, {number:,} published"
+        for role, number in published.items()
+        if not 0 <= number - counts[role] <= bad
+    ]
+
+
+def _known_bad(found: OnDisk, domain: str) -> list[str]:
+    """Returns the images of a domain that were published, but are left out as they can't be read."""
+    return [name for name in found.left_out.get(KNOWN_BAD, ()) if name.startswith(f"{domain}/")]
+
+
+def _missing_classes(found: OnDisk, domain: str, description: Description | None) -> list[str]:
+    """Returns the classes that a domain lacks, where no counts by class have said so."""
+    if description and domain in description.counts:
+        return []
+    every = {image.class_name for files in found.files.values() for image in files}
+    expected = set(description.class_names) if description else every
+    lacking = sorted(expected - {image.class_name for image in found.files[domain]})
+    return [f"no image of {some(lacking, most=5)}"] if lacking else []
+
+
+def _unreadable(found: OnDisk) -> list[str]:
+    """Returns a line that names the images that can't be read, if there are any."""
+    listed = []
+    for domain, files in found.files.items():
+        for row, reason in unreadable([image.path for image in files], f"reading {domain}").items():
+            listed.append(f"{files[row].name} ({reason})")
+    return [f"{len(listed)} images can't be read: {some(listed, most=5)}"] if listed else []
+
+
+def duplicates(found: OnDisk) -> tuple[list[str], list[str]]:
+    """Returns pairs of names of files with the same bytes: in two domains or parts of the split, and in one."""
+    leaks: list[str] = []
+    repeated: list[str] = []
+    for group in _same_bytes([image for files in found.files.values() for image in files]):
+        first, *others = group
+        for other in others:
+            apart = first.domain != other.domain or _role(found, first) != _role(found, other)
+            (leaks if apart else repeated).append(f"{first.name} = {other.name}")
+    return leaks, repeated
+
+
+def _role(found: OnDisk, image: ImageFile) -> Role | None:
+    """Returns the official role of an image, if it has one."""
+    return found.roles.get(image.domain, {}).get(image.name)
+
+
+def _same_bytes(images: Sequence[ImageFile]) -> list[list[ImageFile]]:
+    """Returns groups of several images whose files are equal; only files of equal size are read."""
+    of_size: dict[int, list[ImageFile]] = defaultdict(list)
+    for image in images:
+        of_size[os.stat(image.path).st_size].append(image)
+    alike = [image for group in of_size.values() if len(group) > 1 for image in group]
+    digests = in_threads(_digest, [image.path for image in alike], "looking for duplicates")
+    groups: dict[str, list[ImageFile]] = defaultdict(list)
+    for image, digest in zip(alike, digests, strict=True):
+        groups[digest].append(image)
+    return [sorted(group) for group in groups.values() if len(group) > 1]
+
+
+def _digest(path: str) -> str:
+    """Returns the digest of a file; of one that can't be read, its path."""
+    try:
+        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    except OSError:
+        return path

@@ -1,0 +1,154 @@
+"""Finds the images of a published data set, in whichever of the known layouts they lie."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedvlp.data.decoding import is_hidden
+from fedvlp.data.layout import ImageFile, composed, list_images, unique
+from fedvlp.data_sets import Description
+from fedvlp.errors import UserError
+
+DEPTH = 3
+MOST_FOLDERS = 2_000
+
+
+@dataclass(frozen=True)
+class Tree:
+    """The images of a data set as they lie on disk, under the data set's own names.
+
+    Attributes:
+        folder: the folder of the domains' folders.
+        files: the images of each domain, sorted; named ``domain/class/file`` whatever the layout.
+        parts: for each domain the folder, such as "train" or "crossval", that the image of a name lies in.
+    """
+
+    folder: Path
+    files: Mapping[str, list[ImageFile]]
+    parts: Mapping[str, Mapping[str, str]]
+
+
+def find_tree(root: Path, description: Description) -> Tree:
+    """Returns the images below a root.
+
+    Raises:
+        UserError: if domains are missing, or class folders are of another data set; says what was found.
+    """
+    folder, names = find_domains(root, description)
+    files: dict[str, list[ImageFile]] = {}
+    parts: dict[str, dict[str, str]] = {}
+    strangers: set[str] = set()
+    for domain, name in sorted(names.items()):
+        rows, unknown = _sorted_out(folder / name, description)
+        strangers |= {f"{name}/{other}" for other in unknown}
+        images = _named(domain, rows)
+        files[domain] = [image for image, _ in images]
+        parts[domain] = {image.name: part for image, part in images if part}
+    if strangers and not description.is_part:
+        raise UserError(
+            f"Expected the class folders of {description.name} ({some(description.class_names)}) in {folder}; found "
+            f"{some(sorted(strangers))} as well. Remove them, or read these images as DomainFolders."
+        )
+    return Tree(folder, files, parts)
+
+
+def some(names: Sequence[str], most: int = 10) -> str:
+    """Returns the first names, and how many more there are.
+
+    >>> some(["a", "b", "c"], most=2)
+    'a, b ... and 1 more'
+    """
+    return ", ".join(names[:most]) + (f" ... and {len(names) - most} more" if len(names) > most else "")
+
+
+def find_domains(root: Path, description: Description) -> tuple[Path, dict[str, str]]:
+    """Returns the folder of the domains nearest to the root, and the name of each domain's folder.
+
+    Raises:
+        UserError: if there is no root, or no folder that has all domains.
+    """
+    if not root.is_dir():
+        raise UserError(f"Expected {description.name} in the folder {root}; there is no such folder. Check data.root.")
+    best: tuple[Path, dict[str, str]] = (root, {})
+    for folder in _nearest_first(root):
+        names = _domains_in(folder, description)
+        if len(names) == len(description.domains):
+            return folder, names
+        if len(names) > len(best[1]):
+            best = folder, names
+    folder, names = best
+    lacking = [domain for domain in description.domains if domain not in names]
+    found = f"{', '.join(names.values())} in {folder}" if names else f"{some(_folders(root)) or 'no folder'} there"
+    raise UserError(
+        f"Expected a folder for each domain of {description.name} ({', '.join(description.domains)}) in {root}, or "
+        f"up to {DEPTH} folders below it, with images as domain/class/image; found {found}, so "
+        f"{', '.join(lacking)} {'is' if len(lacking) == 1 else 'are'} missing. Add them, or check data.root."
+    )
+
+
+def _nearest_first(root: Path) -> Iterator[Path]:
+    """Yields the root, the folders in it, those in them and so on; each depth in the order of names."""
+    level = [root]
+    left = MOST_FOLDERS
+    for _ in range(DEPTH + 1):
+        yield from level
+        level = [folder / name for folder in level for name in _folders(folder)][:left]
+        left -= len(level)
+
+
+def _folders(folder: Path) -> list[str]:
+    """Returns the names of the folders in a folder, sorted; none where it may not be read."""
+    try:
+        return sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and not is_hidden(entry.name))
+    except OSError:
+        return []
+
+
+def _domains_in(folder: Path, description: Description) -> dict[str, str]:
+    """Returns the names of the domains' folders in a folder, by domain.
+
+    Raises:
+        UserError: if two folders are the same domain.
+    """
+    names: dict[str, str] = {}
+    for name in _folders(folder):
+        domain = description.domain_of(name)
+        if domain is None:
+            continue
+        if domain in names:
+            raise UserError(f"Both {names[domain]} and {name} in {folder} look like the domain {domain}. Keep one.")
+        names[domain] = name
+    return names
+
+
+def _sorted_out(folder: Path, description: Description) -> tuple[list[tuple[str, str, str, str]], set[str]]:
+    """Returns class, file, part and path of each image of a domain's folder, and the class folders that are unknown."""
+    rows: list[tuple[str, str, str, str]] = []
+    unknown: set[str] = set()
+    for found, path in list_images(folder):
+        names = [composed(name) for name in found]
+        part = names[0].casefold() if len(names) > 1 and names[0].casefold() in description.parts else ""
+        names = names[1:] if part else names
+        class_name = description.class_of(names[0]) if len(names) > 1 else None
+        if class_name is None:
+            unknown.add(names[0])
+        else:
+            rows.append((class_name, "/".join(names[1:]), part, path))
+    if any(part == "train" for _, _, part, _ in rows):  # what is in "full" is then in "train" and "crossval" as well
+        rows = [row for row in rows if row[2] != "full"]
+    return rows, unknown
+
+
+def _named(domain: str, rows: Sequence[tuple[str, str, str, str]]) -> list[tuple[ImageFile, str]]:
+    """Returns the images of a domain, sorted, with their parts; a part is in a name only if that is not unique else."""
+    often = Counter((class_name, file) for class_name, file, _, _ in rows)
+    images = {}
+    for class_name, file, part, path in rows:
+        inside = f"{part}/" if part and often[class_name, file] > 1 else ""
+        images[path] = ImageFile(domain, class_name, f"{domain}/{class_name}/{inside}{file}", path), part
+    ordered = sorted(images.values())
+    return list(zip(unique([image for image, _ in ordered]), [part for _, part in ordered], strict=True))

@@ -1,0 +1,144 @@
+"""The numbers that papers print, exactly as printed, and what a reader must know of them."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import yaml
+
+from fedvlp.errors import UserError
+
+FOLDER = Path(__file__).with_name("printed")
+DATASETS = {"pacs": "PACS", "office_home": "OfficeHome", "vlcs": "VLCS", "domainnet": "DomainNet"}
+BACKBONES = {
+    "clip_vit_b16": "CLIP ViT-B/16",
+    "clip_resnet50": "CLIP ResNet-50",
+    "vit_b16_imagenet1k": "ViT-B/16, ImageNet",
+    "resnet50_imagenet1k": "ResNet-50, ImageNet",
+    "vit_unspecified": "a ViT, not said which",
+    "resnet50_unspecified": "a ResNet-50, not said which",
+}
+PROTOCOLS = {"leave_one_domain_out": "leave-domains-out", "all_domains": "all domains seen"}
+AVERAGE = "average"
+
+
+@dataclass(frozen=True)
+class PrintedRow:
+    """A row of a paper's table.
+
+    Attributes:
+        method: what the paper calls it; its own method by name.
+        variant: what an ablation changes; empty in main tables.
+        backbone: a key of ``BACKBONES``.
+        clients: their number; empty if nothing is federated.
+        numbers: accuracies in percent by domain and as ``average``, as printed.
+    """
+
+    method: str
+    variant: str
+    backbone: str
+    clients: str
+    numbers: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class PrintedTable:
+    """A part of a paper's table: the rows of one data set, protocol and number of shots.
+
+    Attributes:
+        paper: a key of ``papers``.
+        table: the paper's number of the table.
+        dataset: a key of ``DATASETS``.
+        protocol: a key of ``PROTOCOLS``.
+        shots: training images of each class, or ``full``.
+        rows: the rows, in the paper's order.
+    """
+
+    paper: str
+    table: str
+    dataset: str
+    protocol: str
+    shots: str
+    rows: tuple[PrintedRow, ...]
+
+    @property
+    def name(self) -> str:
+        """Paper and table, such as ``TRIP, Table I``."""
+        return f"{papers()[self.paper]['name']}, Table {self.table}"
+
+    @property
+    def domains(self) -> list[str]:
+        """The columns, in the paper's order."""
+        return [name for name in self.rows[0].numbers if name != AVERAGE]
+
+    @property
+    def is_main(self) -> bool:
+        """Whether it has whole methods, with a number for every domain, and no ablation."""
+        return bool(self.domains) and not any(row.variant for row in self.rows)
+
+
+@cache
+def papers() -> dict[str, dict[str, str]]:
+    """Returns name, title, number of runs and split of each paper."""
+    found: dict[str, dict[str, str]] = yaml.safe_load((FOLDER / "papers.yaml").read_text(encoding="utf-8"))
+    return found
+
+
+@cache
+def printed_tables() -> tuple[PrintedTable, ...]:
+    """Returns all printed tables, in the order of the papers."""
+    with (FOLDER / "numbers.csv").open(newline="", encoding="utf-8") as file:
+        lines = list(csv.DictReader(file))
+    tables: dict[tuple[str, str, str, str, str], dict[tuple[str, str, str, str], dict[str, str]]] = {}
+    for line in lines:
+        of = (line["paper"], line["table"], line["dataset"], line["protocol"], line["shots"])
+        row = (line["method"], line["variant"], line["backbone"], line["clients"])
+        tables.setdefault(of, {}).setdefault(row, {})[line["domain"]] = line["accuracy"]
+    return tuple(
+        PrintedTable(*of, tuple(PrintedRow(*row, numbers) for row, numbers in rows.items()))
+        for of, rows in tables.items()
+    )
+
+
+def main_tables(wanted: Sequence[str] = (), dataset: str | None = None) -> list[PrintedTable]:
+    """Returns the main tables of papers.
+
+    Args:
+        wanted: the papers; all if empty.
+        dataset: a data set's name, however it is written; all if not given.
+
+    Raises:
+        UserError: if there is no such paper, or no paper prints numbers of the data set.
+    """
+    if wrong := [name for name in wanted if name not in papers()]:
+        raise UserError(f"Expected papers among {', '.join(papers())}; got {', '.join(wrong)}.")
+    of = None if dataset is None else dataset_key(dataset)
+    if dataset is not None and of is None:
+        raise UserError(f"No paper prints numbers of {dataset!r}; there are {', '.join(DATASETS)}.")
+    return [
+        table
+        for table in printed_tables()
+        if table.is_main and table.paper in (wanted or papers()) and of in (None, table.dataset)
+    ]
+
+
+def dataset_key(name: str) -> str | None:
+    """Returns how ``DATASETS`` calls a data set; none if no paper prints numbers of it.
+
+    >>> dataset_key("OfficeHome"), dataset_key("data/domain_net"), dataset_key("DomainNet10")
+    ('office_home', 'domainnet', None)
+    """
+    return {plain_name(known): known for known in DATASETS}.get(plain_name(name.removeprefix("data/")))
+
+
+def plain_name(name: str) -> str:
+    """Returns a name without signs and capitals, as domains are written in several ways.
+
+    >>> plain_name("Real World") == plain_name("real_world")
+    True
+    """
+    return "".join(letter for letter in name.lower() if letter.isalnum())

@@ -1,0 +1,149 @@
+"""What was asked for, in a sweep's file or by options of the same names, checked before anything runs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fedvlp.config_files import find_config
+from fedvlp.errors import UserError
+from fedvlp.sweep.plan import Row, Sweep
+
+KEYS = ("config", "models", "held_out", "seeds", "arguments", "note")
+OWN = {
+    "--data.held_out": "--held_out",
+    "--data.init_args.held_out": "--held_out",
+    "--seed_everything": "--seeds",
+    "--trainer.default_root_dir": "--output",
+    "--trainer.name": "--output",
+    "--ckpt_path": "the same sweep again: it goes on where it was stopped",
+    "--print_config": "--dry_run",
+}
+
+
+def read_sweep(path: Path) -> dict[str, Any]:
+    """Returns the content of a sweep's file.
+
+    Raises:
+        UserError: if it can't be read, or has a key that no sweep has.
+    """
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise UserError(f"The sweep {path} can't be read: {error}") from error
+    if not isinstance(content, dict):
+        raise UserError(f"Expected {path} to have some of the keys {', '.join(KEYS)}; it has none.")
+    for key in content:
+        if key not in KEYS:
+            raise UserError(f"The sweep {path} has the key {key!r}; a sweep has {', '.join(KEYS)}.")
+    return content
+
+
+def make_sweep(content: Mapping[str, Any], more: Sequence[str] = ()) -> Sweep:
+    """Returns the sweep that a file's content, or options of the same names, ask for.
+
+    Args:
+        content: ``config``, ``models``, ``held_out``, ``seeds`` and ``arguments``.
+        more: arguments of every run that override those of the content.
+
+    Raises:
+        UserError: if something is missing or impossible, or a config does not exist.
+    """
+    configs, arguments = _texts(content, "config"), joined((*_texts(content, "arguments"), *more))
+    for config in configs:
+        find_config(config)
+    sweep = Sweep(configs, _rows(content), _held_out(content), _seeds(content), arguments)
+    for argument in (*arguments, *(argument for row in sweep.rows for argument in row.arguments)):
+        name = argument.partition("=")[0]
+        if name in OWN:
+            raise UserError(f"A sweep sets {name} itself, for each run. Use {OWN[name]}.")
+    return sweep
+
+
+def _rows(content: Mapping[str, Any]) -> tuple[Row, ...]:
+    """Returns the methods."""
+    rows = tuple(_row(model) for model in _listed(content, "models"))
+    if not rows:
+        raise UserError("A sweep needs at least one method. Name some, for instance --models trip,promptfl.")
+    label, count = Counter(row.label for row in rows).most_common(1)[0]
+    if count > 1:
+        raise UserError(f"{count} models are called {label!r}. Give each a label of its own in the sweep's file.")
+    return rows
+
+
+def _row(model: Any) -> Row:
+    """Returns a method from its name, or from label, config and arguments."""
+    content = {"config": model} if isinstance(model, str) else model
+    known = {"label", "config", "arguments"}
+    if not isinstance(content, dict) or not isinstance(content.get("config"), str) or content.keys() - known:
+        raise UserError(f"Expected a model as a config's name, or as label, config and arguments; got {model!r}.")
+    config = _method_config(content["config"])
+    return Row(str(content.get("label", Path(config).stem)), config, joined(_texts(content, "arguments")))
+
+
+def _method_config(name: str) -> str:
+    """Returns the name or path of a method's config.
+
+    Raises:
+        UserError: if it does not exist or names no method.
+    """
+    config = name
+    if not Path(name).is_file() and "/" not in name:
+        config = f"methods/{name}"
+    try:
+        path = Path(find_config(config))
+    except UserError:
+        config, path = name, Path(find_config(name))
+    content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    model = content.get("model") if isinstance(content, dict) else None
+    if isinstance(model, str) or (isinstance(model, dict) and "class_path" in model):
+        return config
+    raise UserError(f"Expected configs of methods as models; {name!r} has no model.class_path. Did you mean --config?")
+
+
+def _held_out(content: Mapping[str, Any]) -> str | tuple[str, ...]:
+    """Returns the domains that are held out in turn."""
+    given = content.get("held_out", "all")
+    if given in ("all", "none"):
+        return str(given)
+    if not _texts(content, "held_out"):
+        raise UserError(f"Expected held_out to be all, none or domains; got {given!r}.")
+    return tuple(dict.fromkeys(_texts(content, "held_out")))
+
+
+def _seeds(content: Mapping[str, Any]) -> tuple[int, ...]:
+    """Returns the seeds."""
+    given = _listed(content, "seeds") if "seeds" in content else [0]
+    if not given or not all(type(seed) is int and seed >= 0 for seed in given):
+        raise UserError(f"Expected seeds to be whole numbers of at least 0, such as [0, 1, 2]; got {given!r}.")
+    return tuple(dict.fromkeys(given))
+
+
+def _listed(content: Mapping[str, Any], key: str) -> list[Any]:
+    """Returns a list of the content, empty if it is not there."""
+    value = content.get(key)
+    return [] if value is None else list(value) if isinstance(value, (list, tuple)) else [value]
+
+
+def _texts(content: Mapping[str, Any], key: str) -> tuple[str, ...]:
+    """Returns a list of words."""
+    return tuple(str(value) for value in _listed(content, key))
+
+
+def joined(arguments: Sequence[str]) -> tuple[str, ...]:
+    """Returns arguments with every config in the form ``--config=name``.
+
+    >>> joined(["--config", "loggers/wandb", "--trainer.rounds=3"])
+    ('--config=loggers/wandb', '--trainer.rounds=3')
+    """
+    found: list[str] = []
+    for argument in arguments:
+        if found and found[-1] in ("--config", "-c"):
+            found[-1] = f"--config={argument}"
+        else:
+            found.append(argument)
+    return tuple(found)

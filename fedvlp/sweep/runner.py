@@ -1,0 +1,159 @@
+"""Makes runs, each in a process of its own, several at a time."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from multiprocessing import get_context
+from multiprocessing.connection import wait
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+from fedvlp.sweep.job import Job, Train, carry_out
+from fedvlp.sweep.state import Status
+
+PRELOADED = ["fedvlp.commands"]
+GRACE = 10.0  # seconds between asking a run to stop and ending it
+
+
+def run_jobs(
+    jobs: Sequence[Job],
+    workers: int,
+    train: Train,
+    report: Callable[[Job, Status], None],
+    devices: Sequence[str] = (),
+    tick: Callable[[], None] = lambda: None,
+) -> None:
+    """Makes the runs in their order; a run that fails, or whose process is killed, is no harm to the others.
+
+    Each run has a new process, so that none can change another's result. On Linux it is a copy of one in which all is
+    imported already. Runs that wait for a core use one thread each.
+
+    Args:
+        jobs: the runs.
+        workers: how many at a time.
+        train: makes a run; a function that a new process can import by its name.
+        report: told of each change.
+        devices: names for CUDA_VISIBLE_DEVICES, given to the workers in turn; none to leave the choice to the run.
+        tick: called about once a second.
+
+    Raises:
+        KeyboardInterrupt: on SIGINT or SIGTERM, when all runs were stopped and reported as interrupted.
+    """
+    pool = Pool(train, report, devices)
+    waiting = deque(jobs)
+    with _term_as_interrupt(), _one_thread(not devices):
+        try:
+            while waiting or pool.running:
+                while waiting and len(pool.running) < workers:
+                    pool.start(waiting.popleft())
+                pool.collect(timeout=1.0)
+                tick()
+        except BaseException:
+            pool.stop()
+            raise
+
+
+class Pool:
+    """The processes that are running.
+
+    Args:
+        train: makes a run.
+        report: told of each change.
+        devices: given to the workers in turn.
+    """
+
+    def __init__(self, train: Train, report: Callable[[Job, Status], None], devices: Sequence[str]) -> None:
+        self.train, self.report, self.devices = train, report, devices
+        self.context: Any = get_context("forkserver" if sys.platform == "linux" else "spawn")
+        self.context.set_forkserver_preload(PRELOADED)
+        self.running: dict[Any, tuple[BaseProcess, Job, int, float]] = {}
+
+    def start(self, job: Job) -> None:
+        """Starts a run in the first place that is free."""
+        places = {place for _, _, place, _ in self.running.values()}
+        place = next(place for place in range(len(places) + 1) if place not in places)
+        environment = dict(os.environ)
+        if self.devices:
+            environment["CUDA_VISIBLE_DEVICES"] = self.devices[place % len(self.devices)]
+        process = self.context.Process(target=carry_out, args=(self.train, job, environment), name=job.name)
+        self.report(job, Status("running"))
+        process.start()
+        self.running[process.sentinel] = (process, job, place, time.monotonic())
+
+    def collect(self, timeout: float) -> None:
+        """Reports the runs that ended; waits for one at most ``timeout`` seconds."""
+        for sentinel in wait(list(self.running), timeout):
+            process, job, _, began = self.running.pop(sentinel)
+            process.join()
+            seconds = time.monotonic() - began
+            if job.is_done:
+                self.report(job, Status("done", seconds))
+            else:
+                self.report(job, Status("failed", seconds, job.error(process.exitcode or 0)))
+
+    def stop(self) -> None:
+        """Stops all runs: their checkpoints are there to go on from."""
+        if _in_main_thread():
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        for process, *_ in self.running.values():
+            _signal_all(process, signal.SIGTERM)
+        end = time.monotonic() + GRACE
+        for process, job, _, began in self.running.values():
+            process.join(max(0.0, end - time.monotonic()))
+            _signal_all(process, signal.SIGKILL)
+            process.join()
+            state = "done" if job.is_done else "interrupted"
+            self.report(job, Status(state, time.monotonic() - began))  # type: ignore[arg-type]
+        self.running.clear()
+
+
+def _signal_all(process: BaseProcess, number: signal.Signals) -> None:
+    """Sends a signal to a run and all processes that it started."""
+    if process.pid is None:
+        return
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, number)
+        return
+    if process.is_alive():  # it has no group of its own yet
+        os.kill(process.pid, number)
+
+
+@contextmanager
+def _term_as_interrupt() -> Iterator[None]:
+    """Lets SIGTERM stop the sweep as Ctrl-C does, and both have their old meaning afterwards."""
+    if not _in_main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _in_main_thread() -> bool:
+    """Whether signals may be handled here."""
+    return threading.current_thread() is threading.main_thread()
+
+
+@contextmanager
+def _one_thread(is_wanted: bool) -> Iterator[None]:
+    """Lets processes that begin here compute on one core each, unless the user says otherwise."""
+    is_set = "OMP_NUM_THREADS" in os.environ
+    if is_wanted and not is_set:
+        os.environ["OMP_NUM_THREADS"] = "1"
+    try:
+        yield
+    finally:
+        if is_wanted and not is_set:
+            del os.environ["OMP_NUM_THREADS"]

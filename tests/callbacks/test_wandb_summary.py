@@ -1,0 +1,101 @@
+"""Runs of Weights & Biases are grouped, hold what a table needs, and never stop a run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import wandb
+from lightning.pytorch.loggers import WandbLogger
+
+from fedvlp.results import load_record
+
+
+class FakeRun:
+    """A run of Weights & Biases that keeps what it is told."""
+
+    def __init__(self, **options: Any) -> None:
+        self.options = options
+        self.config: dict[str, Any] = {}
+        self.summary: dict[str, Any] = {}
+        self.logged: list[dict[str, Any]] = []
+
+    def log(self, metrics: dict[str, Any], **_: Any) -> None:
+        self.logged.append(dict(metrics))
+
+
+class Config(dict[str, Any]):
+    """Its configuration, which takes one more argument than a dictionary."""
+
+    def update(self, values: dict[str, Any], allow_val_change: bool = False) -> None:
+        super().update(values)
+
+
+@pytest.fixture
+def begun(monkeypatch) -> list[FakeRun]:
+    """The runs that begin, without the service."""
+    runs: list[FakeRun] = []
+
+    def init(**options: Any) -> FakeRun:
+        runs.append(FakeRun(**options))
+        runs[-1].config = Config()
+        return runs[-1]
+
+    monkeypatch.setattr(wandb, "init", init)
+    return runs
+
+
+def train(build, logger: WandbLogger, *arguments: str) -> Path:
+    """Trains one round with a logger and returns the run's folder."""
+    parts = build("promptfl", "--trainer.rounds=1", *arguments)
+    parts.trainer.fabric._loggers = [logger]
+    parts.trainer.fit(parts.model, parts.datamodule)
+    return parts.trainer.folder
+
+
+def test_a_run_joins_its_group_and_ends_with_the_table(build, begun):
+    folder = train(build, WandbLogger(project="p"), "--data.shots=2", "--seed_everything=7")
+    (run,) = begun
+    assert run.options["group"] == "PromptFL, " + run.config["data"]
+    assert run.options["job_type"] == "held out photo"
+    assert run.options["tags"][-1] == "seed 7"
+    wanted = {"method": "PromptFL", "held_out": "photo", "seed": 7, "shots": 2, "backbone": "fedvlp-tiny"}
+    assert {name: run.config[name] for name in wanted} == wanted
+    record = load_record(folder)
+    summary = json.loads(json.dumps(run.summary))
+    assert {name: summary[name] for name in wanted} == wanted
+    assert summary["last/held_out/photo"] == record.last["held_out/photo"]
+    assert summary["best/validation"] == record.best["validation"]
+    assert summary["zero_shot/held_out"] == record.baseline["held_out"]
+    assert summary["communication/upload_parameters"] == record.communication["upload_parameters"] > 0
+    assert (summary["split"], summary["protocol"]) == (record.split, record.protocol)
+    assert summary["kind"] == "leave-domains-out"
+    assert summary["ended"]
+    assert summary["seconds"] == record.seconds
+
+
+def test_what_the_user_chose_stays(build, begun):
+    train(build, WandbLogger(name="mine", group="ours"), "--data.held_out=null", "--data.test_fraction=0.3")
+    assert (begun[0].options["name"], begun[0].options["group"]) == ("mine", "ours")
+    assert begun[0].options["job_type"] == "held out none"
+    assert "last/test/photo" in begun[0].summary
+
+
+@pytest.mark.parametrize("part", ["init", "summary"])
+def test_a_service_that_fails_is_left_out(build, begun, monkeypatch, capsys, part):
+    class Broken(dict[str, Any]):
+        def update(self, *_: Any) -> None:
+            raise OSError("no service")
+
+    def init(**options: Any) -> FakeRun:
+        if part == "init":
+            raise OSError("no service")
+        run = FakeRun(**options)
+        run.config, run.summary = Config(), Broken()
+        return run
+
+    monkeypatch.setattr(wandb, "init", init)
+    assert load_record(train(build, WandbLogger())).rounds == 1
+    assert "WandbLogger failed and is left out: OSError: no service" in capsys.readouterr().out

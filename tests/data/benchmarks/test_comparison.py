@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+
+import pytest
+
+from fedvlp.data.benchmarks.comparison import compare, duplicates, role_counts
+from fedvlp.data.benchmarks.on_disk import OnDisk, read_on_disk
+from fedvlp.data.layout import scan
+from fedvlp.data_sets.known import PACS
+from tests.data.benchmarks.conftest import FEW, IMAGES, kfold, picture
+
+
+def small():
+    """PACS as if the small tree were what was published."""
+    classes = FEW["PACS"]
+    return replace(
+        PACS,
+        class_names=classes,
+        counts={domain: dict.fromkeys(classes, IMAGES) for domain in PACS.domains},
+        domain_counts=dict.fromkeys(PACS.domains, IMAGES * len(classes)),
+        split_counts={domain: {"train": 12, "validation": 3} for domain in PACS.domains},
+    )
+
+
+@pytest.fixture
+def pacs(tmp_path):
+    return kfold(tmp_path)
+
+
+def check(root):
+    return compare(read_on_disk(root, small()), small())
+
+
+def test_what_was_published_has_no_problem(pacs):
+    findings = check(pacs)
+    assert (findings.problems, findings.notes) == ([], [])
+    assert role_counts(read_on_disk(pacs, small()), "photo") == {"train": 12, "validation": 3, "test": 0}
+
+
+def test_a_known_bad_image_was_published_and_is_left_out(pacs):
+    (pacs / "kfold" / "sketch" / "dog" / "n02103406_4068-1.png").write_bytes(picture(1))
+    known = small()
+    counts = {**known.counts, "sketch": {**known.counts["sketch"], "dog": IMAGES + 1}}
+    sizes = {**known.split_counts, "sketch": {"train": 13, "validation": 3}}
+    known = replace(known, counts=counts, domain_counts={**known.domain_counts, "sketch": 16}, split_counts=sizes)
+    findings = compare(read_on_disk(pacs, known), known)
+    assert findings.problems == []
+    assert findings.notes == ["left out 1 known bad images: sketch/dog/n02103406_4068-1.png"]
+
+
+def test_missing_images_are_counted_by_class(pacs):
+    for lists in (pacs / "kfold").glob("*.txt"):
+        lists.unlink()
+    for name in ("photo/dog/0.png", "photo/giraffe/1.png"):
+        (pacs / "kfold" / name).unlink()
+    shutil.rmtree(pacs / "kfold" / "sketch" / "person")
+    assert check(pacs).problems == [
+        "photo: 13 images, 15 published (dog -1, giraffe -1)",
+        "sketch: 10 images, 15 published (person -5)",
+    ]
+
+
+def test_images_in_the_wrong_class_are_found_though_the_total_is_right(pacs):
+    for lists in (pacs / "kfold").glob("*.txt"):
+        lists.unlink()
+    (pacs / "kfold/photo/dog/0.png").rename(pacs / "kfold/photo/person/90.png")
+    assert check(pacs).problems == ["photo: 15 images in all, as published (dog -1, person +1)"]
+
+
+def test_a_split_of_another_size(pacs):
+    path = pacs / "kfold" / "photo_crossval_kfold.txt"
+    path.write_text(path.read_text().splitlines()[0] + "\n")
+    assert check(pacs).problems == ["photo: 1 validation images, 3 published"]
+
+
+def test_unreadable_images_are_named(pacs):
+    (pacs / "kfold/photo/dog/0.png").write_bytes(b"")
+    (problem,) = check(pacs).problems
+    assert problem == "1 images can't be read: photo/dog/0.png (the file is empty)"
+
+
+def test_the_same_image_in_two_parts_of_the_split_or_two_domains_leaks(pacs):
+    images = pacs / "kfold"
+    shutil.copy(images / "photo/dog/0.png", images / "photo/dog/4.png")  # trains and validates
+    shutil.copy(images / "cartoon/dog/0.png", images / "sketch/dog/1.png")
+    shutil.copy(images / "photo/person/0.png", images / "photo/person/1.png")  # both train
+    leaks, repeated = duplicates(read_on_disk(pacs, small()))
+    assert leaks == ["cartoon/dog/0.png = sketch/dog/1.png", "photo/dog/0.png = photo/dog/4.png"]
+    assert repeated == ["photo/person/0.png = photo/person/1.png"]
+    (problem,) = check(pacs).problems
+    assert problem.startswith("2 images lie in two domains, or in two parts of the split: cartoon/dog/0.png = ")
+    assert "1 images are there twice in one domain" in check(pacs).notes[0]
+
+
+def test_folders_without_a_description(tree):
+    found = OnDisk(tree, scan(tree), {}, "", {})
+    assert [len(group) for group in duplicates(found)] == [16, 0]  # each domain has the same images
+    shutil.rmtree(tree / "art" / "cat")
+    assert compare(OnDisk(tree, scan(tree), {}, "", {}), None).problems[0] == "art: no image of cat"
+
+
+def test_without_counts_of_classes_a_missing_class_is_named(pacs):
+    shutil.rmtree(pacs / "kfold" / "sketch" / "person")
+    for lists in (pacs / "kfold").glob("*.txt"):
+        lists.unlink()
+    known = replace(small(), counts={}, domain_counts=dict.fromkeys(PACS.domains), split_counts={})
+    assert compare(read_on_disk(pacs, known), known).problems == ["sketch: no image of person"]

@@ -1,0 +1,174 @@
+from __future__ import annotations
+
+import json
+import logging
+
+import pytest
+
+import fedvlp.data
+from fedvlp.callbacks.plots import Plots
+from fedvlp.cli import main
+from fedvlp.errors import UserError
+from tests.data.benchmarks.conftest import FEW, FIRST_LAYOUTS, LAYOUTS, kfold, names_of, plain_tree, write_images
+
+
+@pytest.fixture
+def load(tmp_path):
+    """Returns a function that makes a data module of a few classes, with a cache of its own."""
+
+    def make(name, root, **options):
+        options = {"allow_missing_classes": True, "cache_dir": str(tmp_path / "cache")} | options
+        return getattr(fedvlp.data, name)(root=str(root), **options)
+
+    return make
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_layout_loads(load, lay_out, layout):
+    name, _, split = LAYOUTS[layout]
+    data = load(name, lay_out(layout))
+    assert data.domains == list(data.description.domains)
+    assert [file.split("/")[1] for file in data._images[data.domains[0]].names][::5] == list(FEW[name])
+    unlisted = 3 if name == "DomainNet" and split else 0  # t-shirts that no list of paintings has
+    assert sum(map(len, data._images.values())) == sum(map(len, names_of(name).values())) - unlisted
+    assert data.describe()["split_rule"] == (f"official {split}" if split else "stratified")
+    roles = {share.role for share in data.shares}
+    assert roles == ({"train", "validation", "test"} if "test" in split else {"train", "validation"})
+    used = sum(len(share) for share in data.shares)
+    assert used == sum(map(len, data._images.values()))
+
+
+def test_layouts_of_one_data_set_are_the_same_images(load, lay_out):
+    for name in ("PACS", "OfficeHome", "VLCS", "TerraIncognita"):
+        roots = [lay_out(layout) for layout, (of, _, _) in LAYOUTS.items() if of == name]
+        assert len({load(name, root).describe()["images"] for root in roots}) == 1, name
+
+
+@pytest.mark.parametrize("name", FIRST_LAYOUTS)
+def test_trains_through_its_config(lay_out, tmp_path, monkeypatch, name):
+    monkeypatch.setattr(Plots, "on_fit_end", lambda *_: None)  # plots are slow to draw and tested elsewhere
+    description = getattr(fedvlp.data, name).description
+    arguments = [
+        "--config=methods/promptfl",
+        f"--config={description.config}",
+        f"--data.root={lay_out(FIRST_LAYOUTS[name])}",
+        "--data.allow_missing_classes=true",
+        f"--data.held_out={description.domains[-1].lower()}",
+        f"--data.cache_dir={tmp_path / 'cache'}",
+        "--model.clip.name=fedvlp-tiny",
+        "--trainer.rounds=1",
+        "--trainer.local_steps=1",
+        "--trainer.accelerator=cpu",
+        "--trainer.enable_progress_bar=false",
+        f"--trainer.default_root_dir={tmp_path / 'runs'}",
+    ]
+    assert main(["fit", *arguments]) == 0
+    summary = json.loads(next((tmp_path / "runs").glob("*/*/summary.json")).read_text(encoding="utf-8"))
+    assert summary["data"]["name"] == name
+    assert summary["data"]["class_name_style"] == "clip"
+    split = LAYOUTS[FIRST_LAYOUTS[name]][2]
+    assert (f"official {split} split" in summary["protocol"]) == bool(split)
+    assert f"held_out/{description.domains[-1]}" in summary["accuracy"]["last round (1)"]
+
+
+def test_the_official_split_is_that_of_the_lists(load, lay_out):
+    data = load("PACS", lay_out("PACS original"), held_out="sketch")
+    by_name = {share.name: share for share in data.shares}
+    for domain in ("art_painting", "cartoon", "photo"):
+        ((_, rows),) = by_name[f"validation/{domain}"].parts
+        assert {data._images[domain].names[row].rsplit("/")[-1] for row in rows} == {"4.png"}
+    assert len(by_name["held_out/sketch"]) == 15
+    described = data.describe()
+    assert (described["validation_fraction"], described["split_rule"]) == (None, "official train/crossval")
+    drawn = load("PACS", lay_out("PACS original"), held_out="sketch", split="stratified")
+    assert drawn.describe()["split_rule"] == "stratified"
+    assert "official" not in drawn.protocol
+    assert drawn.describe()["images"] == described["images"]
+    assert drawn.split_hash != data.split_hash
+
+
+def test_what_the_official_split_does_not_give_is_drawn_from_its_training_images(load, lay_out):
+    data = load("DomainNet", lay_out("DomainNet Dassl"), validation_fraction=0.34)
+    by_name = {share.name: share for share in data.shares}
+    assert [len(by_name[f"{role}/real"]) for role in ("train", "validation", "test")] == [6, 3, 6]
+    assert "official test split" in data.protocol
+    assert data.describe()["validation_fraction"] == 0.34
+    pacs = load("PACS", lay_out("PACS original"), test_fraction=0.5)
+    by_name = {share.name: share for share in pacs.shares}
+    assert [len(by_name[f"{role}/photo"]) for role in ("train", "validation", "test")] == [6, 3, 6]
+
+
+def test_of_a_held_out_domain_of_domain_net_the_test_list_tests(load, lay_out):
+    data = load("DomainNet", lay_out("DomainNet Dassl"), held_out="real")
+    share = data.shares[-1]
+    ((_, rows),) = share.parts
+    assert {data._images["real"].names[row].rsplit("/")[-1] for row in rows} == {"3.png", "4.png"}
+    assert "held-out domain: real, official test split only" in data.protocol
+    assert len(load("DomainNet", lay_out("DomainNet Dassl"), held_out="real", split="stratified").shares[-1]) == 15
+    assert len(load("VLCS", lay_out("VLCS JigenDG"), held_out="sun").shares[-1]) == 15
+
+
+def test_an_official_split_that_is_not_there_or_has_tests(load, lay_out):
+    with pytest.raises(UserError, match=r"looked for <domain>_train_kfold.txt.*data.split=stratified"):
+        load("PACS", lay_out("PACS DomainBed"), split="official").prepare_data()
+    with pytest.raises(UserError, match="OfficeHome has none"):
+        load("OfficeHome", lay_out("OfficeHome Dassl"), split="official").prepare_data()
+    with pytest.raises(UserError, match=r"has test images of its own; got test_fraction 0\.2"):
+        load("DomainNet", lay_out("DomainNet Dassl"), test_fraction=0.2).prepare_data()
+    with pytest.raises(UserError, match="Expected split to be one of official"):
+        load("PACS", ".", split="offical")
+
+
+def test_class_names_for_prompts(load, lay_out):
+    root = lay_out("OfficeHome original")
+    assert load("OfficeHome", root).class_names == ["Alarm Clock", "television", "Table"]
+    assert load("OfficeHome", root, class_names="plain").class_names == ["Alarm Clock", "TV", "Table"]
+    assert load("OfficeHome", root, class_names_map={"TV": "screen"}).class_names[1] == "screen"
+    assert load("OfficeHome", root, class_names="plain").describe()["class_name_style"] == "plain"
+
+
+def test_known_bad_images_and_duplicates_are_left_out_with_a_note(load, tmp_path, caplog):
+    kfold(tmp_path / "pacs")
+    bad = tmp_path / "pacs" / "kfold" / "sketch" / "dog" / "n02103406_4068-1.png"
+    bad.write_bytes(b"")
+    with (tmp_path / "pacs" / "kfold" / "sketch_train_kfold.txt").open("a") as file:
+        file.write("sketch/dog/n02103406_4068-1.png 1\n")
+    load("PACS", tmp_path / "pacs").prepare_data()
+    bad.unlink()
+    load("PACS", tmp_path / "pacs").prepare_data()
+    plain_tree("DomainNet")(tmp_path / "net")
+    (tmp_path / "net" / "domain_net_duplicates.txt").write_text("real/see_saw/0.png\nreal/see_saw/1.png\n")
+    data = load("DomainNet", tmp_path / "net")
+    assert len(data._images["real"]) == 13
+    notes = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert notes == [
+        "PACS: left out 1 known bad images: sketch/dog/n02103406_4068-1.png",
+        "DomainNet: left out 2 known duplicates: real/see_saw/0.png, real/see_saw/1.png",
+    ]
+
+
+def test_gaps(load, tmp_path, lay_out, caplog):
+    with pytest.raises(UserError, match=r"Expected the 7 classes of PACS.*no domain has elephant, guitar"):
+        load("PACS", lay_out("PACS original"), allow_missing_classes=False).prepare_data()
+    missing = [path for paths in names_of("DomainNet").values() for path in paths if path[:16] != "painting/t-shirt"]
+    write_images(tmp_path, missing)
+    load("DomainNet", tmp_path).prepare_data()
+    assert "painting has no t-shirt, as is known" in caplog.text
+
+
+def test_wrong_roots(load, tmp_path, lay_out):
+    with pytest.raises(UserError, match="there is no such folder"):
+        load("PACS", tmp_path / "nowhere").prepare_data()
+    with pytest.raises(UserError, match="found no folder there, so art_painting, cartoon, photo, sketch are missing"):
+        load("PACS", tmp_path).prepare_data()
+    write_images(tmp_path, ["x/photo/dog/1.png", "x/Sketch/dog/1.png", "x/splits/1.png"])
+    with pytest.raises(UserError, match=r"found Sketch, photo in .*x, so art_painting, cartoon are missing"):
+        load("PACS", tmp_path).prepare_data()
+    write_images(plain_tree("PACS")(tmp_path / "wrong"), ["photo/cat/1.png"])
+    with pytest.raises(UserError, match=r"Expected the class folders of PACS .*; found photo/cat as well"):
+        load("PACS", tmp_path / "wrong").prepare_data()
+    write_images(tmp_path / "twice", ["Real World/TV/1.png", "RealWorld/TV/1.png"])
+    with pytest.raises(UserError, match="Both Real World and RealWorld"):
+        load("OfficeHome", tmp_path / "twice").prepare_data()
+    with pytest.raises(UserError, match="Did you mean 'sketch'"):
+        load("PACS", lay_out("PACS original"), held_out="skech").prepare_data()

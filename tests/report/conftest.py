@@ -1,0 +1,52 @@
+"""A comparison of three methods: two held-out domains, and two seeds of those that train."""
+
+from __future__ import annotations
+
+import pytest
+
+from fedvlp.report.page import report_page
+from fedvlp.report.rows import complete_rows
+from fedvlp.results import find_records
+from fedvlp.results.compare import tables
+from tests.report.made import write_run
+
+
+def write_runs(folder):
+    """Writes the runs. TRIP is better than PromptFL, and its second seed is two better than its first."""
+    for held_out, more in (("photo", 0.0), ("sketch", 10.0)):
+        for seed in (0, 1):
+            write_run(folder, [50.0 + more, 52.0 + more + 2 * seed], held_out, seed, parameters=400)
+            write_run(folder, [45.0 + more, 44.0 + more], held_out, seed, "PromptFL", {}, parameters=100)
+        write_run(folder, [], held_out, 0, "ZeroShotCLIP", {"templates": 1}, parameters=0)
+    return folder
+
+
+@pytest.fixture
+def runs(tmp_path):
+    """The folder of these runs, which a test may change."""
+    return write_runs(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def whole_page(tmp_path_factory):
+    """The page of these runs."""
+    return report_page(*find_records([write_runs(tmp_path_factory.mktemp("runs"))]), "Three methods")
+
+
+@pytest.fixture
+def no_figures(monkeypatch):
+    """Leaves out the figures of tables, which take most of a page's time."""
+    monkeypatch.setattr("fedvlp.report.page.pictures_of", lambda table, rows: iter(()))
+
+
+@pytest.fixture
+def table(runs):
+    """The one table of these runs."""
+    (only,) = tables(find_records([runs])[0])
+    return only
+
+
+@pytest.fixture
+def rows(table):
+    """Its rows: zero-shot CLIP, PromptFL, TRIP."""
+    return complete_rows(table)[0]

@@ -1,0 +1,212 @@
+"""The page: what is in it, that it asks for nothing else, and how a browser shows it."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+
+import pytest
+from PIL import Image
+
+from fedvlp.report import page
+from fedvlp.report.page import report_page
+from fedvlp.results import find_records
+from tests.report.made import write_run
+
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+WIDTHS = (360, 1280)
+
+
+class Reader(HTMLParser):
+    """Keeps a page's elements and text, and finds elements that are not closed."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.elements, self.text, self.open = [], "", []
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+        if tag not in ("img", "meta"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text += data
+
+    def all(self, tag):
+        return [attributes for name, attributes in self.elements if name == tag]
+
+
+def written(folder, problems=(), heading="Three methods"):
+    records, found = find_records([folder])
+    return report_page(records, [*found, *problems], heading)
+
+
+def explain(run, entries, size=(40, 30)):
+    """Puts pictures into a run's folder, as the command ``explain`` does."""
+    folder = run / "explanations"
+    folder.mkdir()
+    for entry in entries:
+        Image.new("RGB", size).save(folder / entry["file"])
+    (folder / "captions.json").write_text(json.dumps(entries), encoding="utf-8")
+
+
+def test_page_has_tables_figures_configs_and_versions(whole_page):
+    text, read = whole_page, Reader(whole_page)
+    assert text.startswith('<!doctype html>\n<html lang="en">')
+    assert [name for name, _ in read.elements].count("h1") == 1
+    assert [attributes["id"] for attributes in read.all("section")] == ["table-1", "runs", "versions"]
+    for word in ("one client a domain", "hash-photo (photo held out)", "CLIP tiny, weights abcd1234", "58.0 ± 1.4"):
+        assert word in read.text
+    assert {"row", "col"} == {attributes["scope"] for attributes in read.all("th")}
+    assert len(read.all("caption")) == len(read.all("table"))
+    images = read.all("img")
+    assert len(images) == text.count("<figcaption>") == 3
+    assert all(len(attributes["alt"]) > 20 for attributes in images)
+    assert read.text.count("seed_everything: 0") == 6
+    assert read.text.count("Config of ") == 10
+    assert "2.5" in read.text.split("Environment")[-1]
+
+
+def test_page_asks_for_nothing(whole_page):
+    read = Reader(whole_page)
+    policy = next(a for a in read.all("meta") if a.get("http-equiv") == "Content-Security-Policy")
+    assert policy["content"].startswith("default-src 'none'; img-src data:; style-src 'unsafe-inline'")
+    assert not {"script", "link", "iframe", "object", "base", "form"} & {name for name, _ in read.elements}
+    for name, attributes in read.elements:
+        for attribute in ("src", "href", "srcset", "style", "data", "poster", "background"):
+            assert attributes.get(attribute, "#").startswith(("#", "data:image/")), (name, attribute)
+    assert "url(" not in whole_page
+    assert "@import" not in whole_page
+
+
+def test_names_with_markup_are_shown_as_they_are(tmp_path):
+    names = ('<img src="x">', "a & b", "$c_$")
+    write_run(tmp_path, [50.0, 51.0], held_out=names[1], domains=names, data={"classes": ["<b>dog</b>", '"cat"']})
+    read = Reader(written(tmp_path, ["<i>/nowhere</i>: there is no such folder."], "<u>title</u>"))
+    assert not {"b", "i", "u"} & {name for name, _ in read.elements}
+    assert all(attributes["src"].startswith("data:image/") for attributes in read.all("img"))
+    for word in (*names, "<b>dog</b>", '"cat"', "<i>/nowhere</i>", "<u>title</u>"):
+        assert word in read.text
+
+
+def test_tables_of_different_data_are_apart(runs, no_figures):
+    write_run(runs, [50.0], seed=7, data={"images": "1234"})
+    read = Reader(written(runs))
+    assert [attributes["id"] for attributes in read.all("section")][:2] == ["table-1", "table-2"]
+    assert "must not be mixed" in read.text
+
+
+def test_missing_runs_come_first(runs, no_figures):
+    folder = write_run(runs, [50.0], seed=9)
+    (folder / "summary.json").unlink()
+    read = Reader(written(runs))
+    assert read.all("section")[0]["id"] == "problems"
+    assert f"{folder} has not ended" in read.text
+
+
+def test_rows_that_lack_domains_are_named(runs, no_figures):
+    write_run(runs, [99.0], "photo", 0, "PLAN", {})
+    assert "Not in the figures, as no seed has every held-out domain: PLAN." in Reader(written(runs)).text
+
+
+def test_explanations_are_shown(tmp_path, no_figures):
+    run = write_run(tmp_path, [50.0, 51.0])
+    explain(run, [{"file": "map.png", "title": "Map", "caption": "Where it looks.", "alt": "A dark square."}])
+    read = Reader(written(tmp_path))
+    (shown,) = [attributes for attributes in read.all("img") if attributes["alt"] == "A dark square."]
+    assert shown["src"].startswith("data:image/png;base64,")
+    assert "Where it looks." in read.text
+
+
+@pytest.mark.parametrize("content", ["[{", '[{"file": "map.png"}]', "[1]", '{"a": 1}'])
+def test_broken_explanations_are_named_and_the_rest_is_shown(tmp_path, no_figures, content):
+    run = write_run(tmp_path, [50.0, 51.0])
+    (run / "explanations").mkdir()
+    (run / "explanations" / "captions.json").write_text(content, encoding="utf-8")
+    read = Reader(written(tmp_path))
+    assert f"{run / 'explanations' / 'captions.json'} can't be read" in read.text
+    assert read.all("table")
+
+
+def test_explanations_come_from_their_own_folder_alone(tmp_path, no_figures):
+    run = write_run(tmp_path, [50.0, 51.0])
+    explain(run, [{"file": "map.png", "title": "Map", "caption": "", "alt": "seen"}])
+    Image.new("RGB", (8, 8)).save(run / "secret.png")
+    listed = run / "explanations" / "captions.json"
+    listed.write_text(listed.read_text(encoding="utf-8").replace("map.png", "../secret.png"), encoding="utf-8")
+    read = Reader(written(tmp_path))
+    assert "seen" not in [attributes["alt"] for attributes in read.all("img")]
+    assert "secret.png is missing" in read.text
+
+
+def test_page_stays_small(tmp_path, no_figures, monkeypatch):
+    run = write_run(tmp_path, [50.0, 51.0])
+    entries = [{"file": f"{i}.png", "title": "Map", "caption": "", "alt": f"map {i}"} for i in range(3)]
+    explain(run, entries)
+    size = (run / "explanations" / "0.png").stat().st_size
+    monkeypatch.setattr(page, "MOST_BYTES", 2 * size)
+    read = Reader(written(tmp_path))
+    assert [a["alt"] for a in read.all("img") if a["alt"].startswith("map")] == ["map 0", "map 1"]
+    assert "2.png is left out, to keep this page small." in read.text
+
+
+MEASURE = """<!doctype html><meta charset="utf-8"><body>{frames}<pre id="told"></pre><script>
+addEventListener("load", () => {{
+  document.getElementById("told").textContent = JSON.stringify([...document.querySelectorAll("iframe")].map(frame => {{
+    const page = frame.contentDocument, root = page.documentElement;
+    page.querySelectorAll("details").forEach(details => details.open = true);
+    return {{
+      width: frame.contentWindow.innerWidth,
+      needed: root.scrollWidth,
+      images: [...page.images].map(image => [image.complete, image.naturalWidth, image.clientWidth, image.alt.length]),
+      tables: [...page.querySelectorAll(".scroll")].map(box => [box.scrollWidth, box.clientWidth]),
+    }};
+  }}));
+}});
+</script>"""
+
+
+@pytest.fixture
+def measured(runs, tmp_path):
+    """What a browser says of the page at each width, with all of it unfolded, and what it complained of."""
+    if BROWSER is None:
+        pytest.skip("no chromium, chromium-browser or google-chrome is installed")
+    run = write_run(runs, [50.0, 51.0], "photo", 0, "AMethodWithAVeryLongName" * 2, {"an_option": "value" * 30})
+    explain(run, [{"file": "map.png", "title": "Map", "caption": "c", "alt": "a wide map"}], size=(3000, 20))
+    text = html.escape(written(runs))
+    frames = "".join(
+        f'<iframe width="{width}" height="800" style="border:0" srcdoc="{text}"></iframe>' for width in WIDTHS
+    )
+    measuring = tmp_path / "measure.html"
+    measuring.write_text(MEASURE.format(frames=frames), encoding="utf-8")
+    options = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
+    options += ["--disable-component-update", "--disable-sync", "--host-resolver-rules=MAP * ~NOTFOUND"]
+    options += [f"--user-data-dir={tmp_path / 'profile'}", "--enable-logging=stderr", "--dump-dom", measuring.as_uri()]
+    done = subprocess.run([BROWSER, *options], capture_output=True, text=True, timeout=60, check=True)
+    (told,) = re.findall(r'<pre id="told">(.*?)</pre>', done.stdout)
+    return json.loads(html.unescape(told)), done.stderr
+
+
+def test_browser_shows_the_page_at_two_widths(measured):
+    views, complaints = measured
+    assert [view["width"] for view in views] == list(WIDTHS)
+    for view in views:
+        assert view["needed"] <= view["width"]
+        assert len(view["images"]) == 4
+        for is_complete, natural, shown, described in view["images"]:
+            assert is_complete
+            assert natural > 0
+            assert 0 < shown <= view["width"]
+            assert described > 0
+    narrow = views[0]["tables"]
+    assert any(needed > shown for needed, shown in narrow)
+    assert "Content Security Policy" not in complaints

@@ -1,0 +1,37 @@
+"""The style: looks that differ without colour, names as they are, files that do not change."""
+
+from PIL import ImageColor
+
+from fedvlp.report.bars import seed_boxes
+from fedvlp.report.style import COLOURS, HATCHES, LINES, MARKERS, MOST, add_legend, look, new_axes, written
+
+
+def test_looks_differ_in_each_way_alone():
+    for values in (COLOURS, LINES, MARKERS, HATCHES):
+        assert len(set(values)) == len(values) == MOST
+    assert look(MOST + 2) == look(2)
+
+
+def test_colours_can_be_seen_on_white():
+    def part(value):
+        return value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4
+
+    for colour in COLOURS:
+        red, green, blue = (part(value / 255) for value in ImageColor.getrgb(colour))
+        assert 1.05 / (0.2126 * red + 0.7152 * green + 0.0722 * blue + 0.05) > 1.9, colour
+
+
+def test_names_are_drawn_as_they_are():
+    figure, (axes,) = new_axes(["accuracy (%)"], "round", ["_x", "a $b$ <c>"])
+    for name in ("_x", "a $b$ <c>"):
+        axes.plot([1], [1], label=written(name))
+    add_legend(figure, axes)
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == [" _x", r"a \$b\$ <c>"]
+    figure.canvas.draw()
+
+
+def test_files_of_equal_pictures_are_equal():
+    first, second = (seed_boxes({"Art": [1.0, 2.0, 4.0]}, "TRIP", "inference") for _ in range(2))
+    assert first.image() == second.image()
+    assert first.image().lstrip().startswith(b"<?xml")
+    assert first.image("png").startswith(b"\x89PNG")

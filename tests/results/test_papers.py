@@ -1,0 +1,206 @@
+import csv
+import re
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+import fedvlp.results
+from fedvlp.errors import UserError
+from fedvlp.results.compare import tables
+from fedvlp.results.compare_papers import lines_of, printed_beside, printed_sheet, tidy_printed
+from fedvlp.results.footnotes import Notes, all_footnotes
+from fedvlp.results.papers import (
+    BACKBONES,
+    DATASETS,
+    FOLDER,
+    PROTOCOLS,
+    dataset_key,
+    main_tables,
+    papers,
+    plain_name,
+    printed_tables,
+)
+from tests.results.made import made
+
+DOMAINS = {
+    "pacs": {"art_painting", "cartoon", "photo", "sketch"},
+    "office_home": {"art", "clipart", "product", "real_world"},
+    "vlcs": {"caltech101", "labelme", "voc2007", "sun09"},
+    "domainnet": {"clipart", "infograph", "painting", "quickdraw", "real", "sketch"},
+    "pacs+office_home+vlcs": set(),  # the column of averages in TRIP's Table VI
+}
+with (FOLDER / "numbers.csv").open(newline="", encoding="utf-8") as file:
+    ROWS = list(csv.DictReader(file))
+ROOT = Path(fedvlp.results.__file__).parents[2]
+
+
+def table_of(paper, number, dataset):
+    """Returns one printed table."""
+    (found,) = [t for t in printed_tables() if (t.paper, t.table, t.dataset) == (paper, number, dataset)]
+    return found
+
+
+def test_every_number_is_of_the_vocabulary():
+    assert len(ROWS) == 1407
+    for row in ROWS:
+        assert row["paper"] in papers()
+        assert row["dataset"] in DOMAINS
+        assert row["protocol"] in PROTOCOLS
+        assert row["backbone"] in BACKBONES
+        assert row["shots"] in {"full", "1", "2", "4", "8", "16"}
+        assert row["clients"] in {"", "3", "4", "5", "6", "20", "30"}
+        assert row["domain"] in DOMAINS[row["dataset"]] | {"average"}
+        assert re.fullmatch(r"\d{1,2}\.\d{1,2}", row["accuracy"])
+        assert re.fullmatch(r"\d*", row["communicated_parameters"])
+        assert row["method"] == row["method"].strip() != ""
+    assert set(DATASETS) == set(DOMAINS) - {"pacs+office_home+vlcs"}
+
+
+def test_every_row_is_complete_and_has_an_average():
+    for table in printed_tables():
+        for row in table.rows:
+            assert "average" in row.numbers
+            assert set(row.numbers) - {"average"} in (set(), DOMAINS[table.dataset])
+
+
+def test_every_average_that_disagrees_has_a_footnote():
+    disagreeing = 0
+    for table in printed_tables():
+        notes = Notes(table)
+        for row in table.rows:
+            cells = [Decimal(value) for name, value in row.numbers.items() if name != "average"]
+            if cells and abs(Decimal(row.numbers["average"]) - sum(cells) / len(cells)) > Decimal("0.06"):
+                disagreeing += 1
+                own = [n for n in notes.found if row.method in n.methods and n.domains]
+                assert own, (table.name, row.method)
+    assert disagreeing == 15
+
+
+@pytest.mark.parametrize("index", range(len(all_footnotes())))
+def test_every_footnote_is_of_something_printed(index):
+    place, note = all_footnotes()[index]
+    found = [t for t in printed_tables() if f"{t.paper} {t.table}" == place]
+    assert any(note in Notes(table).found for table in found), (place, note)
+    known = {row.method for t in printed_tables() for row in t.rows} | {""}
+    assert set(note.methods) <= known
+    assert set(note.domains) <= {"average"}.union(*DOMAINS.values())
+    assert note.text.endswith(".")
+
+
+def test_main_tables_are_chosen_by_paper_and_data():
+    names = [table.name for table in main_tables(["trip", "plan"], "PACS")]
+    assert names == ["TRIP, Table I", "PLAN, Table II"]
+    assert {table.dataset for table in main_tables(dataset="Office-Home")} == {"office_home"}
+    assert len(main_tables()) == 19
+    with pytest.raises(UserError, match="trip, plan"):
+        main_tables(["tripp"])
+    with pytest.raises(UserError, match="terra"):
+        main_tables(dataset="terra")
+    assert dataset_key("DomainNet126") is None
+
+
+def test_a_printed_table_alone_has_the_numbers_as_printed():
+    drawn = printed_sheet(table_of("plan", "III", "office_home"))
+    cells = {row[0].partition("^")[0]: row for row in drawn.rows}
+    assert drawn.head == ("method", "backbone", "art", "clipart", "product", "real_world", "average")
+    assert cells["PLAN"][1:] == ("CLIP ViT-B/16", "86.65", "74.73", "93.47", "92.06", "86.73")
+    product = cells["FedPR"][4]
+    assert product.startswith("81.29^")
+    (note,) = [line for line in drawn.notes if line.startswith(product[5:] + " ")]
+    assert "91.29" in note
+    assert "not obtained with fedvlp" in drawn.lines[0]
+
+
+def test_swapped_columns_are_marked():
+    drawn = printed_sheet(table_of("trip", "III", "vlcs"))
+    (mark,) = {name.partition("^")[2] for name in drawn.head if name.startswith(("voc2007", "sun09"))}
+    assert any(line.startswith(f"^{mark} ") and "swapped" in line for line in drawn.notes)
+
+
+def ours(clip="ViT-B-16", kind="leave-domains-out", **other):
+    """Returns the table of PromptFL at 97, 98, 99 and 90 % over two seeds that are one point apart."""
+    values = {"art_painting": 97.0, "cartoon": 98.0, "photo": 99.0, "sketch": 90.0}
+    runs = [
+        made(value + seed, held_out=domain, seed=seed, clip=clip, data={"kind": kind}, **other)
+        for domain, value in values.items()
+        for seed in (0, 1)
+    ]
+    (table,) = tables(runs, ("last",))
+    return table
+
+
+def test_ours_and_the_difference_stand_below_the_method():
+    drawn = printed_sheet(table_of("trip", "I", "pacs"), ours())
+    place = [row[0].partition("^")[0] for row in drawn.rows].index("PromptFL")
+    printed, own, difference = drawn.rows[place : place + 3]
+    assert printed[2:] == ("96.41", "98.43", "99.62", "91.21", "96.41")
+    assert own[0] == "  ours: PromptFL, last"
+    assert own[2:] == ("97.50 ± 0.71", "98.50 ± 0.71", "99.50 ± 0.71", "90.50 ± 0.71", "96.50 ± 0.71")
+    assert difference[2:] == ("+1.09", "+0.07", "-0.12", "-0.71", "+0.09")
+    assert "split (ours stratified" in drawn.lines[2]
+    assert "backbone" not in drawn.lines[2]
+
+
+def test_what_differs_is_said():
+    table = ours(clip="RN50", training={"seed": 0})
+    lines = printed_sheet(table_of("trip", "I", "pacs"), table).lines
+    assert "backbone (ours CLIP RN50, printed CLIP ViT-B/16)" in lines[2]
+    assert "levels can't be compared" in lines[2]
+    lines = printed_sheet(table_of("diprompt", "1", "pacs"), table).lines
+    assert "clients (ours 3, printed 20)" in lines[2]
+    assert "backbone" not in lines[2]
+
+
+def test_only_tables_of_the_same_protocol_and_domains_stand_beside_ours():
+    assert [table.paper for table in printed_beside(ours(), [])] == ["trip", "plan", "diprompt"]
+    assert [table.paper for table in printed_beside(ours(kind="all domains seen"), [])] == ["fed_dpt", "adapt"]
+    (other,) = tables([made(data={"name": "DomainFolders pacs", "domains": ["sketch", "ink"]})], ("last",))
+    assert printed_beside(other, []) == []
+    (folders,) = tables([made(data={"name": "DomainFolders pacs"})], ("last",))
+    assert len(printed_beside(folders, ["trip"])) == 1
+    (bare,) = tables([made()], ("last",))
+    cells = printed_sheet(table_of("trip", "I", "pacs"), bare).rows
+    assert ("  ours - printed", "", "-", "-", "-", "-41.21", "-") in cells
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "printed"),
+    [
+        ("TRIP", {"num_experts": 2, "prompt_length": 1}, "TRIP-Lite"),
+        ("TRIP", {"num_experts": 4, "prompt_length": 32}, "TRIP"),
+        ("PromptFL", {"kl_weight": 0.0}, "PromptFL"),
+        ("PromptFL", {"kl_weight": 0.8}, None),
+        ("FedDPT", {}, "Fed-DPT"),
+        ("SingleDomain", {}, "Single-Domain Tuning"),
+        ("ZeroShotCLIP", {"templates": 1}, "Zero-Shot CLIP"),
+        ("ZeroShotCLIP", {"templates": 60}, None),
+    ],
+)
+def test_methods_are_found_under_the_papers_names(method, options, printed):
+    (table,) = tables([made(method=method, options=options, baseline=None)], ("last",))
+    names = {row.method for t in printed_tables() for row in t.rows}
+    assert printed in names | {None}
+    assert {name for name in names if lines_of(table, name)} == ({printed} if printed else set())
+
+
+def test_tidy_numbers_are_as_printed():
+    cells = tidy_printed(table_of("trip", "III", "vlcs"), 3)
+    (cell,) = [c for c in cells if (c["method"], c["column"]) == ("SWAD", "labelme")]
+    assert cell["mean"] == "68.36"
+    assert "63.86" in cell["note"]
+    table = ours()
+    found = tidy_printed(table_of("trip", "I", "pacs"), 3, table)
+    assert [c["mean"] for c in found if c["source"].startswith("ours - ")] == [
+        "+1.09", "+0.07", "-0.12", "-0.71", "+0.09"
+    ]  # fmt: skip
+    assert {plain_name(c["data"]) for c in found} == {"pacs"}
+
+
+def test_the_files_are_part_of_the_package():
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    assert 'packages = ["fedvlp"]' in project
+    assert FOLDER.relative_to(ROOT).parts[0] == "fedvlp"
+    assert {path.name for path in FOLDER.iterdir()} == {"numbers.csv", "footnotes.yaml", "papers.yaml"}
+    ignored = (ROOT / ".gitignore").read_text(encoding="utf-8").splitlines()  # the build leaves out what git does
+    assert not [line for line in ignored if line.rstrip("/") in ("*.csv", "*.yaml", "printed", "results")]
