@@ -41,9 +41,7 @@ def sweep(arguments: Sequence[str]) -> int:
     """
     end = arguments.index("--") if "--" in arguments else len(arguments)
     options = parser().parse_args(arguments[:end])
-    content = read_sweep(options.file) if options.file else {}
-    given = {name: getattr(options, name) for name in ("config", "models", "held_out", "seeds")}
-    content |= {name: value for name, value in given.items() if value is not None}
+    content = asked_for(options)
     plan = make_sweep(content, arguments[end + 1 :])
     configs = parsed(plan)
     runs = all_runs(plan, held_out_of(plan, configs))
@@ -54,8 +52,8 @@ def sweep(arguments: Sequence[str]) -> int:
     if content.get("note"):
         sys.stdout.write(f"{content['note'].strip()}\n")
     if options.dry_run:
-        for name, job in jobs.items():
-            sys.stdout.write(f"{'done' if job.is_done else 'missing'} {name}: fedvlp {shlex.join(job.arguments)}\n")
+        for job in jobs.values():
+            sys.stdout.write(f"{'done' if job.is_done else 'missing'} {job.name}: fedvlp {shlex.join(job.arguments)}\n")
         return 0
     workers = options.workers or len(devices) or max(1, (os.cpu_count() or 1) // 2)
     with lock_sweep(output):
@@ -81,6 +79,13 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--workers", type=_count, help="runs at a time; all GPUs or half of the cores if not given")
     found.add_argument("--dry_run", action="store_true", help="only print the runs")
     return found
+
+
+def asked_for(options: argparse.Namespace) -> dict[str, Any]:
+    """Returns the content of the sweep's file, with the options in place of what it says."""
+    content = read_sweep(options.file) if options.file else {}
+    given = {name: getattr(options, name) for name in ("config", "models", "held_out", "seeds")}
+    return content | {name: value for name, value in given.items() if value is not None}
 
 
 def parsed(plan: Sweep) -> dict[str, Namespace]:
@@ -116,7 +121,9 @@ def held_out_of(plan: Sweep, configs: Mapping[str, Namespace]) -> dict[str, list
     known: dict[str, list[str]] = {}
     chosen = {}
     for label, config in configs.items():
-        data = config.data.as_dict()
+        data = {} if config.data is None else config.data.as_dict()
+        if data.get("class_path", FederatedDataModule.__name__).endswith(FederatedDataModule.__name__):
+            raise UserError("A sweep needs a data set. Name its config, for instance --config data/folders.")
         for name in ("held_out", "batch_size", "partition"):  # they change no domain
             data.get("init_args", {}).pop(name, None)
         if repr(data) not in known:
@@ -154,13 +161,9 @@ def visible_devices(configs: Iterable[Namespace]) -> list[str]:
 
 def make(runs: Sequence[Run], jobs: Mapping[str, Job], output: Path, workers: int, devices: Sequence[str]) -> int:
     """Makes the runs that are missing, says what became of all, and returns the exit code."""
-    about = {
-        run.name: {"model": run.row.label, "config": run.row.config, "held_out": run.held_out, "seed": run.seed}
-        for run in runs
-    }
-    file = SweepFile(output, list(jobs.values()), about)
-    progress = Progress(runs, file.statuses, workers, sys.stdout)
     by_name = {run.name: run for run in runs}
+    file = SweepFile(output, list(jobs.values()), {name: run.axes for name, run in by_name.items()})
+    progress = Progress(runs, file.statuses, workers, sys.stdout)
 
     def report(job: Job, status: Status) -> None:
         file.set(job.name, status)

@@ -12,7 +12,7 @@ from fedvlp.cli import main
 from fedvlp.results import find_records
 from fedvlp.sweep import make_sweep, read_sweep
 from fedvlp.sweep.progress import Progress
-from fedvlp.sweep_command import parsed
+from fedvlp.sweep_command import parsed, visible_devices
 
 EXAMPLES = sorted((Path(__file__).resolve().parents[1] / "experiments" / "sweeps").glob("*.yaml"))
 
@@ -118,6 +118,24 @@ def test_bad_input_is_one_error_before_anything_runs(image_root, tmp_path, capsy
     assert errors.startswith("fedvlp: error: ")
     assert message in errors
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_sweep_needs_a_data_set(capsys):
+    assert main(["sweep", "--models=trip"]) == 1
+    assert "Name its config" in capsys.readouterr().err
+
+
+def test_devices_are_those_that_are_visible(monkeypatch):
+    plan = make_sweep({"models": ["trip"], "config": "data/styled_shapes"})
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert visible_devices(parsed(plan).values()) == ["0", "1"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a,GPU-b")
+    assert visible_devices(parsed(plan).values()) == ["GPU-a", "GPU-b"]
+    on_cpu = make_sweep(
+        {"models": ["trip"], "config": "data/styled_shapes", "arguments": ["--trainer.accelerator=cpu"]}
+    )
+    assert visible_devices(parsed(on_cpu).values()) == []
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)

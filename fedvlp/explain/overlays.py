@@ -123,7 +123,7 @@ def overlay_picture(
     )
     rows = [
         f"{samples.names[row]}, asked for {asked[row]}: "
-        + ", ".join(f"{name} most in the {place_in_words(view.maps[row])}" for name, view in seen.items())
+        + ", ".join(f"{name} most at the {place_in_words(view.maps[row])}" for name, view in seen.items())
         for row in range(len(samples))
     ]
     figure = _draw(samples, pictures, seen, classes, class_names)
@@ -166,14 +166,14 @@ def place_in_words(values: Float[Tensor, "rows columns"]) -> str:
     """Returns where a map is largest, in words.
 
     >>> place_in_words(torch.tensor([[0.0, 0.0, 1.0], [0.0, 0.0, 0.0], [0.0, 0.0, 0.0]]))
-    'upper right'
+    'top right'
     >>> place_in_words(torch.zeros(3, 3))
     'no place'
     """
     if float(values.max()) <= 0:
         return "no place"
     row, column = divmod(int(values.argmax()), values.shape[1])
-    vertical = ("upper", "", "lower")[3 * row // values.shape[0]]
+    vertical = ("top", "", "bottom")[3 * row // values.shape[0]]
     horizontal = ("left", "", "right")[3 * column // values.shape[1]]
     return f"{vertical} {horizontal}".strip() or "middle"
 

@@ -75,6 +75,11 @@ class Run:
         """The run's folder below the sweep's."""
         return run_name(self.row.label, self.choices, self.held_out, self.seed)
 
+    @property
+    def axes(self) -> dict[str, Any]:
+        """Where it stands in the cross product."""
+        return {"model": self.row.label, "config": self.row.config, "held_out": self.held_out, "seed": self.seed}
+
     def arguments(self, output: Path, first: Sequence[str] = ()) -> tuple[str, ...]:
         """Returns the arguments of ``fedvlp`` that make it, or go on with it, below ``output``.
 

@@ -18,6 +18,8 @@ OWN = {
     "--data.held_out": "--held_out",
     "--data.init_args.held_out": "--held_out",
     "--seed_everything": "--seeds",
+    "--model": "--models",
+    "--model.class_path": "--models",
     "--trainer.default_root_dir": "--output",
     "--trainer.name": "--output",
     "--ckpt_path": "the same sweep again: it goes on where it was stopped",
@@ -55,7 +57,8 @@ def make_sweep(content: Mapping[str, Any], more: Sequence[str] = ()) -> Sweep:
     """
     configs, arguments = _texts(content, "config"), joined((*_texts(content, "arguments"), *more))
     for config in configs:
-        find_config(config)
+        if _names_a_method(find_config(config)):
+            raise UserError(f"The config {config!r} names a method, which all runs would share. Put it under models.")
     sweep = Sweep(configs, _rows(content), _held_out(content), _seeds(content), arguments)
     for argument in (*arguments, *(argument for row in sweep.rows for argument in row.arguments)):
         name = argument.partition("=")[0]
@@ -95,14 +98,19 @@ def _method_config(name: str) -> str:
     if not Path(name).is_file() and "/" not in name:
         config = f"methods/{name}"
     try:
-        path = Path(find_config(config))
+        path = find_config(config)
     except UserError:
-        config, path = name, Path(find_config(name))
-    content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        config, path = name, find_config(name)
+    if not _names_a_method(path):
+        raise UserError(f"Expected configs of methods as models; {name!r} has no model.class_path.")
+    return config
+
+
+def _names_a_method(path: str) -> bool:
+    """Whether a config says which method to use."""
+    content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     model = content.get("model") if isinstance(content, dict) else None
-    if isinstance(model, str) or (isinstance(model, dict) and "class_path" in model):
-        return config
-    raise UserError(f"Expected configs of methods as models; {name!r} has no model.class_path. Did you mean --config?")
+    return isinstance(model, str) or (isinstance(model, dict) and "class_path" in model)
 
 
 def _held_out(content: Mapping[str, Any]) -> str | tuple[str, ...]:

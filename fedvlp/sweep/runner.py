@@ -33,7 +33,7 @@ def run_jobs(
     """Makes the runs in their order; a run that fails, or whose process is killed, is no harm to the others.
 
     Each run has a new process, so that none can change another's result. On Linux it is a copy of one in which all is
-    imported already. Runs that wait for a core use one thread each.
+    imported already. Without ``devices`` each run computes with one thread, unless OMP_NUM_THREADS says otherwise.
 
     Args:
         jobs: the runs.

@@ -85,6 +85,6 @@ def test_picture_says_what_was_asked_and_what_is_best():
         "ink: dog\nasked for: dog",
         "dog 40%\nbest: cat 50%",
     ]
-    assert "0.png, asked for cat: fixed most in the lower left" in picture.alt
+    assert "0.png, asked for cat: fixed most at the bottom left" in picture.alt
     assert "Grad-CAM" in picture.caption
     assert picture.image("png").startswith(b"\x89PNG")

@@ -47,12 +47,12 @@ def write_run(folder, seed=0, held_out="sketch", method="TRIP", data=None, row=N
 
 def test_a_record_has_what_a_real_run_wrote(image_root, tmp_path):
     arguments = ["--config=methods/promptfl", "--config=data/folders", "--model.clip.name=fedvlp-tiny"]
-    arguments += [f"--data.root={image_root}", "--data.shots=1", "--data.held_out=sketch", "--data.cache_dir=null"]
+    arguments += [f"--data.root={image_root}", "--data.shots=1", "--data.held_out=ink", "--data.cache_dir=null"]
     arguments += [f"--trainer.default_root_dir={tmp_path}", "--trainer.rounds=2", "--trainer.num_threads=1"]
     assert main(["fit", *arguments, "--seed_everything=3"]) == 0
     (record,), problems = find_records([tmp_path])
     assert problems == []
-    assert (record.method, record.seed, record.rounds, record.held_out) == ("PromptFL", 3, 2, ("sketch",))
+    assert (record.method, record.seed, record.rounds, record.held_out) == ("PromptFL", 3, 2, ("ink",))
     assert record.clip == "fedvlp-tiny"
     assert record.data["name"] == f"DomainFolders {image_root.name}"
     assert record.data["shots"] == 1

@@ -49,6 +49,8 @@ def test_a_config_of_ones_own(tmp_path):
         ({"models": ["folders"]}, "no model.class_path"),
         ({"models": [{"config": "trip", "args": []}]}, "label, config and arguments"),
         ({"models": ["trip"], "config": ["data/folder"]}, "Did you mean 'data/folders'"),
+        ({"models": ["trip"], "config": ["plan"]}, "Put it under models"),
+        ({"models": ["trip"], "arguments": ["--model=PLAN"]}, "Use --models"),
         ({"models": ["trip"], "seeds": ["a"]}, "whole numbers"),
         ({"models": ["trip"], "seeds": []}, "whole numbers"),
         ({"models": ["trip"], "held_out": []}, "all, none or domains"),
