@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from fedvlp.report.rows import Row, baseline, columns_of, domains_of, role_title, seed_counts, shown
-from fedvlp.report.style import Look, Picture, add_legend, look, new_axes, written
+from fedvlp.report.style import Look, Picture, add_legend, logarithmic, look, new_axes, written
 from fedvlp.results.statistics import Cell, over_seeds
 
 BAND = "Lines are means, bands one standard deviation over seeds"
@@ -55,7 +55,7 @@ def accuracy_over_communication(rows: Sequence[Row], role: str) -> Picture:
         points = sorted((parameters(row), *row.means(role)) for row in own if parameters(row))
         told += _draw_points(axes, method, [(x, over_seeds(values)) for x, *values in points], look(index))
         told += [_draw_level(axes, row, role, look(index)) for row in own if not parameters(row)]
-    axes.set_xscale("log")
+    logarithmic(axes)
     told += _draw_baseline(axes, rows, role)
     add_legend(figure, axes)
     return Picture(
@@ -83,7 +83,7 @@ def option_curve(method: str, option: str, rows: Mapping[float, Row], role: str)
         found = [(value, over_seeds(rows[value].means(name))) for value in values if rows[value].means(name)]
         told += _draw_points(axes, title, found, look(index), is_bold=name == role)
     if values[0] > 0 and values[-1] / values[0] >= 10:
-        axes.set_xscale("log")
+        logarithmic(axes)
     add_legend(figure, axes)
     return Picture(
         figure,

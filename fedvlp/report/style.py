@@ -11,6 +11,7 @@ from typing import Any, Literal
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8A8A00")  # Okabe and Ito
 DASHES = (
@@ -124,3 +125,11 @@ def written(text: str) -> str:
 def _legend_columns(labels: Sequence[str]) -> int:
     """Returns how many labels fit side by side."""
     return 2 if labels and max(map(len, labels)) <= 22 else 1
+
+
+def logarithmic(axes: Axes) -> None:
+    """Makes the horizontal axis logarithmic, with whole numbers such as 2,000 at its marks."""
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=5))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
