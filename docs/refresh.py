@@ -1,6 +1,6 @@
-"""Puts the table and the picture of a run of the README's first command into the documentation.
+"""Puts tables and pictures of the README's first command and of its sweep into the documentation.
 
-Usage, in the repository's folder: ``python docs/refresh.py runs/TRIP-StyledShapes-sketch/<time>``
+Usage, in the repository's folder: ``python docs/refresh.py runs/TRIP-StyledShapes-sketch/<time> runs/first``
 """
 
 from __future__ import annotations
@@ -11,26 +11,51 @@ import shutil
 import sys
 from pathlib import Path
 
+from fedvlp.report import accuracy_over_rounds
+from fedvlp.report.rows import complete_rows
 from fedvlp.report.table import format_accuracies
+from fedvlp.results import find_records
+from fedvlp.results.compare import Table, tables
+from fedvlp.results.compare_sheets import sheet
+from fedvlp.results.formats import render
 
 DOCS = Path(__file__).resolve().parent
 README = DOCS.parent / "README.md"
 MARK = "<!-- table: written by docs/refresh.py -->\n"
+SWEEP_MARK = "<!-- sweep: written by docs/refresh.py -->\n"
 
 
 def with_table(text: str, run: Path) -> str:
     """Returns the README's text with the run's table under the mark, in place of the one that stood there."""
     accuracy = json.loads((run / "summary.json").read_text(encoding="utf-8"))["accuracy"]
-    block = f"\n```text\n{format_accuracies(list(accuracy.items()))}\n```\n"
-    found = re.compile(re.escape(MARK) + r"(\n```text\n.*?\n```\n)?", re.DOTALL)
-    return found.sub(lambda _: MARK + block, text, count=1)
+    return _with_block(text, MARK, format_accuracies(list(accuracy.items())))
 
 
-def main(run: Path) -> None:
-    """Writes both."""
-    README.write_text(with_table(README.read_text(encoding="utf-8"), run), encoding="utf-8")
+def with_sweep(text: str, table: Table) -> str:
+    """Returns the README's text with what ``fedvlp compare`` prints of the sweep under its mark."""
+    return _with_block(text, SWEEP_MARK, render([sheet(table)], "table"))
+
+
+def sweep_table(folder: Path) -> Table:
+    """Returns the one table of a sweep, last rounds only."""
+    (table,) = tables(find_records([folder])[0], ("last",))
+    return table
+
+
+def _with_block(text: str, mark: str, block: str) -> str:
+    """Returns the text with a block of plain text under a mark."""
+    found = re.compile(re.escape(mark) + r"(\n```text\n.*?\n```\n)?", re.DOTALL)
+    return found.sub(lambda _: f"{mark}\n```text\n{block.strip()}\n```\n", text, count=1)
+
+
+def main(run: Path, sweep: Path) -> None:
+    """Writes all four."""
+    table = sweep_table(sweep)
+    README.write_text(with_sweep(with_table(README.read_text(encoding="utf-8"), run), table), encoding="utf-8")
     shutil.copyfile(run / "accuracy.png", DOCS / "quickstart.png")
+    picture = accuracy_over_rounds(complete_rows(table)[0], "held_out")
+    picture.figure.savefig(DOCS / "comparison.png", dpi=150)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -175,6 +175,39 @@ def test_costs(desk, capsys):
     assert len(capsys.readouterr().out.splitlines()) == 2
 
 
+def test_sweep_and_what_becomes_of_it(desk, capsys):
+    (words,) = commands("sweep")
+    short = [word.replace("zero_shot,promptfl,trip", "zero_shot,promptfl").replace("0,1,2", "0") for word in words[1:]]
+    assert main([*(word.replace("all", "sketch") for word in short), *BRIEF]) == 0
+    compared, printed = [words[1:] for words in commands("compare")]
+    assert main(compared) == 0
+    assert "PromptFL" in capsys.readouterr().out
+    assert main(printed) == 0
+    assert {"TRIP", "PLAN"} <= set(capsys.readouterr().out.split())
+    (report,) = commands("report")
+    assert main(report[1:]) == 0
+    assert Path("report.html").is_file()
+    refreshed = runpy.run_path(str(ROOT / "docs" / "refresh.py"))
+    once = refreshed["with_sweep"](TEXT, refreshed["sweep_table"](Path("runs/first")))
+    assert once.count("zero-shot CLIP  -") == TEXT.count("zero-shot CLIP  -") == 1
+    assert refreshed["with_sweep"](once, refreshed["sweep_table"](Path("runs/first"))) == once
+
+
+def test_explains_a_run(desk):
+    run(next(iter(commands("fedvlp"))))
+    (words,) = commands("explain")
+    trained = newest_run("runs/TRIP-StyledShapes-sketch")
+    words = [re.sub(r"\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d", trained.name, word) for word in words]
+    assert main([*words[1:], "--num_images=1", "--most_points=40"]) == 0
+    assert (trained / "explanations" / "captions.json").is_file()
+
+
+def test_data_check(desk):
+    check, fit = [words for words in commands("fedvlp") if "datasets/PACS" in words]
+    assert main(check[1:]) == 1, "there is no such folder here"
+    assert main([*fit[1:], *OFFLINE, *BRIEF]) == 1
+
+
 def test_predicts_from_prompts(desk):
     fit = next(words for words in commands("fedvlp") if "my_images" in words)
     run(fit)
