@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from benchmarks.sequential import sequential_routing
 from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder, load_clip
-from fedvlp.clip.packing import TokenRows
 from fedvlp.clip.prompted_text import Layout
 from fedvlp.ops import cluster_capacities, expert_shares, orthogonal_keys, random_start, token_clusters
 
@@ -70,7 +69,7 @@ class OpenCLIPText:
 
     def __init__(self, clip: CLIP, encoder: PromptedTextEncoder) -> None:
         self._model: Any = clip.model
-        rows = cast(TokenRows, encoder.rows[0])
+        rows = encoder.rows
         self._ids, self._ends = rows.ids, rows.ends.flatten()
 
     def __call__(self, prompts: Tensor) -> Tensor:

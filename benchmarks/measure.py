@@ -13,6 +13,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import lightning
+import open_clip
 import torch
 
 
@@ -49,16 +51,39 @@ def measure(function: Callable[[], object], repeats: int, warm_up: bool) -> Meas
         repeats: How often.
         warm_up: Whether to run it once before, unmeasured.
     """
-    before = _resident_megabytes()
-    _reset_peak()
+    before = resident_megabytes()
+    reset_peak()
     if warm_up:
         function()
-    seconds = []
-    for _ in range(repeats):
-        started = time.perf_counter()
-        function()
-        seconds.append(time.perf_counter() - started)
-    return Measurement(seconds, max(_peak_megabytes() - before, 0.0))
+    seconds = [_timed(function) for _ in range(repeats)]
+    return Measurement(seconds, max(peak_megabytes() - before, 0.0))
+
+
+def measure_for(function: Callable[[], object], seconds: float, least: int = 1, most: int = 15) -> Measurement:
+    """Returns the same, repeated as often as fits into a time.
+
+    The first run warms up, unless it takes so long that it has to count.
+
+    Args:
+        function: What to measure.
+        seconds: About how long to go on.
+        least: How often at least.
+        most: How often at most.
+    """
+    before = resident_megabytes()
+    reset_peak()
+    first = _timed(function)
+    took = [first] if first > seconds / 3 else []
+    while len(took) < least or (len(took) < most and sum(took) + first < seconds):
+        took.append(_timed(function))
+    return Measurement(took, max(peak_megabytes() - before, 0.0))
+
+
+def _timed(function: Callable[[], object]) -> float:
+    """Returns the wall-clock seconds of a call."""
+    started = time.perf_counter()
+    function()
+    return time.perf_counter() - started
 
 
 def describe_machine() -> str:
@@ -71,26 +96,27 @@ def describe_machine() -> str:
     load = os.getloadavg()[0]
     return (
         f"{processor}, {os.cpu_count()} cores, {torch.get_num_threads()} threads, load {load:.1f} at the start; "
-        f"Python {platform.python_version()}, torch {torch.__version__}; {time.strftime('%Y-%m-%d')}"
+        f"Python {platform.python_version()}, torch {torch.__version__}, lightning {lightning.__version__}, "
+        f"open_clip {open_clip.__version__}; {time.strftime('%Y-%m-%d')}"
     )
 
 
-def _resident_megabytes() -> float:
+def resident_megabytes() -> float:
     """Returns the resident memory of this process."""
     status = Path("/proc/self/statm")
     if status.is_file():
         return int(status.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
-    return _peak_megabytes()
+    return peak_megabytes()
 
 
-def _reset_peak() -> None:
+def reset_peak() -> None:
     """Set the high-water mark back to the present memory, where the system can."""
     marks = Path("/proc/self/clear_refs")
     if marks.exists():
         marks.write_text("5")
 
 
-def _peak_megabytes() -> float:
+def peak_megabytes() -> float:
     """Returns the high-water mark of this process's resident memory."""
     status = Path("/proc/self/status")
     if status.is_file():

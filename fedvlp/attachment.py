@@ -10,18 +10,21 @@ from fedvlp.protocols import FederatedData
 from fedvlp.state import State
 
 
-def launch(fabric: Fabric, module: FederatedModule, num_threads: int | None) -> None:
-    """Starts the processes and moves the method.
+def launch(fabric: Fabric, module: FederatedModule, num_threads: int | None, compiles: bool = False) -> None:
+    """Starts the processes, moves the method, and has its towers compiled.
 
     Args:
         fabric: devices and precision.
         module: the method.
         num_threads: CPU threads of PyTorch; its own choice if None.
+        compiles: whether the towers are compiled.
     """
     if num_threads is not None:
         torch.set_num_threads(num_threads)
     fabric.launch()
     fabric.to_device(module)
+    if compiles:
+        module.clip.compile_towers()
 
 
 def attach(fabric: Fabric, module: FederatedModule, data: FederatedData, precision: str, serves_images: bool) -> None:
@@ -40,7 +43,7 @@ def attach(fabric: Fabric, module: FederatedModule, data: FederatedData, precisi
 
     def prepare(images: torch.Tensor) -> State:
         with torch.no_grad(), fabric.autocast():
-            return {name: value.float() for name, value in module.prepare(images).items()}
+            return {name: _compact(value) for name, value in module.prepare(images).items()}
 
     data.bind(
         transform=module.transform,
@@ -51,3 +54,8 @@ def attach(fabric: Fabric, module: FederatedModule, data: FederatedData, precisi
     )
     if not serves_images:  # else each is read but once
         data.encode()
+
+
+def _compact(value: torch.Tensor) -> torch.Tensor:
+    """Returns what was computed in half precision as it is, all else in float32; a method gets float32 of either."""
+    return value if value.dtype in (torch.bfloat16, torch.float16) else value.float()

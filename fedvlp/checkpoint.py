@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
-
+from fedvlp.client_states import FOLDER, StatesOnDisk, files_of
 from fedvlp.errors import UserError
 from fedvlp.state import ServerState, State
+from fedvlp.tensor_files import below, read_tensors, write_tensors
 
 Row = dict[str, Any]
 
@@ -35,19 +33,29 @@ class Progress:
     optimizers: Mapping[int, State] = field(default_factory=dict)
 
 
-def save_checkpoint(path: Path, progress: Progress, description: Mapping[str, Any]) -> None:
-    """Writes a checkpoint; a reader sees all of it or nothing."""
+def save_checkpoint(path: Path, progress: Progress, description: Mapping[str, Any], history: str = "") -> None:
+    """Writes a checkpoint; a reader sees all of it or nothing.
+
+    Args:
+        path: the file, in a folder of the run's folder.
+        progress: what to go on from.
+        description: of the run.
+        history: the rows as JSON, one a line, where the caller has them; they are made here if not.
+    """
     groups = {"shared": progress.server.shared, "deployed": progress.server.deployed, "memory": progress.server.memory}
-    groups |= {f"personal/{client}": state for client, state in progress.personal.items()}
-    groups |= {f"optimizer/{client}": state for client, state in progress.optimizers.items()}
+    files = files_of(progress.personal, progress.optimizers)
+    if not files:
+        groups |= {f"personal/{client}": state for client, state in progress.personal.items()}
+        groups |= {f"optimizer/{client}": state for client, state in progress.optimizers.items()}
     tensors = {f"{group}/{name}": value for group, state in groups.items() for name, value in state.items()}
     header = {
         "kind": "checkpoint",
         "round": progress.server.round,
         "clients": sorted(progress.personal),
         "optimizers": sorted(progress.optimizers),
-        "history": list(progress.history),
+        "history": history or "\n".join(map(json.dumps, progress.history)),
         "description": dict(description),
+        "files": files,
     }
     write_tensors(path, tensors, header)
 
@@ -64,64 +72,47 @@ def load_checkpoint(path: Path) -> tuple[Progress, dict[str, Any]]:
     server = ServerState(
         below(tensors, "shared"), below(tensors, "deployed"), below(tensors, "memory"), round=header["round"]
     )
-    personal = {client: below(tensors, f"personal/{client}") for client in header["clients"]}
-    optimizers = {client: below(tensors, f"optimizer/{client}") for client in header.get("optimizers", [])}
-    return Progress(server, personal, tuple(header["history"]), optimizers), header["description"]
+    history = header["history"]
+    rows = tuple(json.loads(line) for line in history.splitlines()) if isinstance(history, str) else tuple(history)
+    groups = {"personal": header["clients"], "optimizer": header.get("optimizers", [])}
+    run = path.parent.parent
+    states = {group: _of_clients(run, group, clients, tensors, header) for group, clients in groups.items()}
+    return Progress(server, states["personal"], rows, states["optimizer"]), header["description"]
 
 
 def save_prompts(path: Path, deployed: State, personal: Mapping[int, State], model: Mapping[str, Any]) -> None:
-    """Writes what a deployment needs: the deployed tensors by name, personal ones as ``personal/<client>/<name>``."""
-    kept = {f"personal/{client}/{name}": value for client, state in personal.items() for name, value in state.items()}
-    write_tensors(path, {**deployed, **kept}, {"kind": "prompts", "clients": sorted(personal), "model": dict(model)})
+    """Writes what a deployment needs: the deployed tensors by name, personal ones as ``personal/<client>/<name>``.
+
+    Personal states on disk stay where they are, and the header says in which files of the run's folder.
+    """
+    files = files_of(personal)
+    inside = {} if files else personal
+    kept = {f"personal/{client}/{name}": value for client, state in inside.items() for name, value in state.items()}
+    header = {"kind": "prompts", "clients": sorted(personal), "model": dict(model), "files": files}
+    write_tensors(path, {**deployed, **kept}, header)
 
 
-def load_deployed(path: Path) -> tuple[State, dict[int, State], dict[str, Any]]:
+def load_deployed(path: Path) -> tuple[State, Mapping[int, State], dict[str, Any]]:
     """Returns the deployed state, the personal states and the model's description, of prompts or a checkpoint."""
     tensors, header = read_tensors(path)
-    personal = {client: below(tensors, f"personal/{client}") for client in header.get("clients", [])}
-    if header.get("kind") == "checkpoint":
+    is_checkpoint = header.get("kind") == "checkpoint"
+    run = path.parent.parent if is_checkpoint else path.parent
+    personal = _of_clients(run, "personal", header.get("clients", []), tensors, header)
+    if is_checkpoint:
         return below(tensors, "deployed"), personal, header["description"]["model"]
     if header.get("kind") != "prompts":
         raise UserError(f"{path} was not written by fedvlp. Pass a run's prompts.safetensors or a checkpoint.")
     return {k: v for k, v in tensors.items() if not k.startswith("personal/")}, personal, header["model"]
 
 
-def below(tensors: State, group: str) -> State:
-    """Returns the tensors under ``group/``, without that prefix."""
-    return {name[len(group) + 1 :]: value for name, value in tensors.items() if name.startswith(group + "/")}
-
-
-def write_tensors(path: Path, tensors: State, header: Mapping[str, Any]) -> None:
-    """Writes tensors and a JSON header to a safetensors file, in one step that can't be seen half done.
-
-    Equal content gives equal bytes: the header is a single sorted entry.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        contiguous = {name: value.detach().cpu().clone().contiguous() for name, value in tensors.items()}
-        save_file(contiguous, temporary, metadata={"fedvlp": json.dumps(header, sort_keys=True, ensure_ascii=False)})
-        with open(temporary, "rb") as file:
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def read_tensors(path: Path) -> tuple[State, dict[str, Any]]:
-    """Returns the tensors and the JSON header of a file that :func:`write_tensors` wrote.
-
-    Raises:
-        UserError: if the file is missing or damaged; nothing is ever unpickled.
-    """
-    if not path.is_file():
-        raise UserError(f"No file {path}. Pass a run's checkpoints/*.safetensors or prompts.safetensors.")
-    try:
-        with safe_open(path, framework="pt") as file:
-            header = json.loads((file.metadata() or {}).get("fedvlp", "{}"))
-            return {name: file.get_tensor(name).clone() for name in file.keys()}, header  # noqa: SIM118
-    except (SafetensorError, json.JSONDecodeError) as error:
-        raise UserError(f"{path} is damaged or no safetensors file ({error}). Use an earlier checkpoint.") from error
+def _of_clients(
+    run: Path, group: str, clients: Sequence[int], tensors: State, header: Mapping[str, Any]
+) -> Mapping[int, State]:
+    """Returns what stays on the clients: the tensors themselves, or where they are on disk."""
+    files = header.get("files", {})
+    if not files:
+        return {client: below(tensors, f"{group}/{client}") for client in clients}
+    return StatesOnDisk(run / FOLDER, group, {client: files[str(client)] for client in clients}).checked()
 
 
 def differences(saved: Any, now: Any, name: str = "") -> list[str]:

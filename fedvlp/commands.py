@@ -15,13 +15,13 @@ import yaml
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
 
 import fedvlp.methods  # noqa: F401  (makes short class names known)
-from fedvlp.checkpoint import read_tensors
 from fedvlp.config_files import with_config_paths
 from fedvlp.data import FederatedDataModule
 from fedvlp.errors import UserError
 from fedvlp.federation import Federation
 from fedvlp.module import FederatedModule
 from fedvlp.parser import FederationParser
+from fedvlp.tensor_files import read_tensors
 
 DEFAULT_SEED = 0
 

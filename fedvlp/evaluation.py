@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from lightning import Fabric
@@ -63,11 +63,13 @@ def _states(
     split: EvaluationSplit,
     deployed: State,
     personal: Mapping[int, State],
-) -> list[State]:
-    """Returns the states with which a split is tested."""
+) -> Iterator[State]:
+    """Yields the states with which a split is tested, one in memory at a time."""
     if not module.personal:
-        return [deployed]
-    return [deployed | dict(personal.get(client.id, {})) for client in split.clients or data.clients]
+        yield deployed
+        return
+    for client in split.clients or data.clients:
+        yield deployed | personal.get(client.id, {})
 
 
 def of_roles(scores: Mapping[str, float], roles: Sequence[str]) -> dict[str, float]:

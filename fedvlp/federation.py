@@ -14,8 +14,11 @@ from lightning.fabric.loggers.logger import Logger
 from lightning.pytorch.callbacks import Callback
 
 from fedvlp.attachment import attach, launch
+from fedvlp.batched_training import BatchedTraining
 from fedvlp.callbacks import default_callbacks as make_default_callbacks
+from fedvlp.callbacks.dispatch import Hooks
 from fedvlp.checkpoint import Progress
+from fedvlp.client_states import InMemory, OnDisk
 from fedvlp.diagnosis import Diagnosis
 from fedvlp.errors import UserError
 from fedvlp.evaluation import evaluate, of_roles
@@ -44,13 +47,17 @@ class Federation:
         schedule: Learning rate over rounds, such as ``ExponentialDecay`` or ``CosineDecay``; constant if not given.
         reset_optimizer: Make each client's optimizer afresh each round; else its moments stay on the client.
         cohort_size: Clients sampled each round; all of them if not given.
+        clients_per_step: Train so many clients of equally many images at once, which pays where each has few; the
+            results differ from those of one after another by rounding only.
         evaluate_every: Evaluate after every so many rounds, and after the last.
         patience: Stop after so many evaluations without a better mean source validation accuracy; never if not given.
         seed: Fixes every random draw. The command line takes it from ``seed_everything``.
         accelerator: Lightning's name of the hardware: ``auto``, ``cpu``, ``gpu`` ...
         devices: How many devices, or which. Several devices train different clients at the same time.
+        num_nodes: How many machines, each with as many devices; ``torchrun`` starts the processes.
         strategy: Lightning's name of the strategy that starts several processes, such as ``ddp``.
         precision: Of the frozen towers' arithmetic; prompts, optimizers and averages stay in float32.
+        compile: Let torch.compile fuse what prompts go through; needs a C++ compiler, and a minute or two at the start.
         num_threads: CPU threads of PyTorch; its own choice if not given. A tiny model is fastest with 1.
         logger: One or more Lightning loggers, such as ``WandbLogger``; none by default. A logger that fails is left
             out for the rest of the run and never stops it.
@@ -59,6 +66,8 @@ class Federation:
         name: Name of the run; made of method, data and held-out domains if not given.
         enable_progress_bar: Show a live bar for each round.
         default_callbacks: Write the run folder with checkpoints, metrics, table and plots.
+        personal_on_disk: Keep what stays on the clients (personal tensors, kept optimizers) in a file a client in the
+            run's folder; only those of the client that trains are in memory.
     """
 
     def __init__(
@@ -74,6 +83,7 @@ class Federation:
         seed: int = 0,
         accelerator: str = "auto",
         devices: int | str | list[int] = "auto",
+        num_nodes: int = 1,
         strategy: str = "auto",
         precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true",
         num_threads: int | None = None,
@@ -83,9 +93,13 @@ class Federation:
         name: str | None = None,
         enable_progress_bar: bool = True,
         default_callbacks: bool = True,
+        personal_on_disk: bool = False,
+        clients_per_step: int = 1,
+        compile: bool = False,
     ) -> None:
         counts = {"evaluate_every": evaluate_every, "local_steps": local_steps, "cohort_size": cohort_size}
-        for option, value in {**counts, "patience": patience, "num_threads": num_threads}.items():
+        counts |= {"patience": patience, "num_threads": num_threads, "clients_per_step": clients_per_step}
+        for option, value in counts.items():
             if value is not None and value < 1:
                 raise UserError(f"Expected {option} of at least 1, got {value}.")
         if rounds < 0 or not 0 < local_epochs < math.inf:
@@ -95,15 +109,18 @@ class Federation:
         self.cohort_size, self.evaluate_every, self.patience = cohort_size, evaluate_every, patience
         self.seed, self.precision, self.num_threads, self.name = seed, precision, num_threads, name
         self.default_root_dir, self.enable_progress_bar = Path(default_root_dir), enable_progress_bar
+        self.personal_on_disk, self.clients_per_step, self.compile = personal_on_disk, clients_per_step, compile
         own = list(callbacks) if isinstance(callbacks, list) else [callbacks] if callbacks else []
         self.fabric = L.Fabric(
             accelerator=accelerator,
             devices=devices,
+            num_nodes=num_nodes,
             strategy=strategy,
             precision=precision,
             loggers=logger or [],
             callbacks=own + (make_default_callbacks(enable_progress_bar) if default_callbacks else []),
         )
+        self.hooks = Hooks(self.fabric._callbacks)
         self.progress = Progress(ServerState.start({}))
         self.folder: Path | None = None
         self.description: dict[str, Any] = {}
@@ -161,9 +178,17 @@ class Federation:
         self.folder = None
         if ckpt_path is not None and (found := resume(self._where(ckpt_path), self.description, self.fabric.print)):
             self.progress, self.folder = found
-        if self.is_global_zero and self.folder is None:
-            self.folder = new_run_folder(self.default_root_dir / name)
+        if self.is_global_zero:
+            self.folder = self.folder or new_run_folder(self.default_root_dir / name)
+            OnDisk(self.folder).tidy(None, ())
         self.folder = self.fabric.broadcast(self.folder)
+        states = OnDisk(Path(self.log_dir)) if self.personal_on_disk else InMemory()
+        personal, optimizers = self.progress.personal, self.progress.optimizers
+        self.progress = replace(
+            self.progress,
+            personal=states.begin(personal, "personal"),
+            optimizers=states.begin(optimizers, "optimizer"),
+        )
         rounds = Rounds(
             self.fabric,
             model,
@@ -175,6 +200,8 @@ class Federation:
             local=LocalTraining(self.local_epochs, self.local_steps, self.schedule, self.reset_optimizer),
             cohort_size=self.cohort_size,
             notify=self._call,
+            states=states,
+            batched=BatchedTraining(self.fabric, model, self.clients_per_step),
         )
         self._call("setup", stage="fit")
         self._call("on_fit_start")
@@ -283,6 +310,8 @@ class Federation:
         self._call("on_round_metrics", row=row)
         self.progress = replace(progress, history=(*progress.history, row))
         self._call("on_round_end", row=row)
+        if self.is_global_zero:
+            rounds.states.tidy(server.round, (progress.personal, progress.optimizers))
 
     def _plateau(self) -> bool:
         """Whether the mean source validation accuracy has not risen for ``patience`` evaluations."""
@@ -297,7 +326,7 @@ class Federation:
     def _launch(self, model: FederatedModule) -> None:
         """Starts the processes and moves the model."""
         self.module = model
-        launch(self.fabric, model, self.num_threads)
+        launch(self.fabric, model, self.num_threads, self.compile)
 
     def _attach(self, model: FederatedModule, datamodule: FederatedData, serves_images: bool = False) -> None:
         """Launches, and lets the data be read, split and prepared."""
@@ -311,7 +340,7 @@ class Federation:
     ) -> dict[str, float]:
         """Returns and prints the accuracies of some roles."""
         self._attach(model, datamodule)
-        trained: tuple[State, dict[int, State]] = (model.shared_state(), {})
+        trained: tuple[State, Mapping[int, State]] = (model.shared_state(), {})
         if ckpt_path is not None:
             trained = load_trained(self._where(ckpt_path), model)
         scores = of_roles(self.evaluate(model, *trained), roles)
@@ -327,4 +356,4 @@ class Federation:
 
     def _call(self, hook: str, **arguments: Any) -> None:
         """Calls a hook of every callback; each takes the arguments that it names."""
-        self.fabric.call(hook, federation=self, trainer=self, pl_module=self.module, **arguments)
+        self.hooks.call(hook, federation=self, trainer=self, pl_module=self.module, **arguments)

@@ -6,15 +6,15 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cache
 from itertools import chain, count, islice
-from typing import Any
 
 from lightning import Fabric
 from torch import Tensor
 
 from fedvlp.errors import UserError
-from fedvlp.module import FederatedModule
 from fedvlp.optimizer_state import load_optimizer_state, optimizer_state
+from fedvlp.optimizers import Optimizers
 from fedvlp.protocols import Batch, Loader
 from fedvlp.schedules import Schedule
 from fedvlp.state import State
@@ -57,6 +57,7 @@ class LocalTraining:
         return islice(passes, done, done + steps), steps
 
 
+@cache
 def num_steps(num_batches: int, epochs: float, steps: int | None) -> int:
     """Returns how many optimizer steps a client takes in one phase; a begun batch counts as a whole one.
 
@@ -67,8 +68,7 @@ def num_steps(num_batches: int, epochs: float, steps: int | None) -> int:
 
 
 def train_client(
-    fabric: Fabric,
-    module: FederatedModule,
+    optimizers: Optimizers,
     batches: Iterable[Batch],
     on_step: Callable[[Tensor], None],
     factor: float = 1.0,
@@ -77,8 +77,7 @@ def train_client(
     """Trains the module's current tensors on one client's batches.
 
     Args:
-        fabric: device, precision and gradient scaling.
-        module: after ``begin``; trained in place.
+        optimizers: of the module, after ``begin``; it is trained in place.
         batches: one (inputs, labels) for each optimizer step.
         on_step: called with the detached loss after each step.
         factor: on the learning rates of the optimizer.
@@ -87,14 +86,16 @@ def train_client(
     Returns:
         The means of what was logged, and the optimizer's memory.
     """
-    made = module.configure_optimizers()
-    if made is None:
+    fabric, module = optimizers.fabric, optimizers.module
+    found = optimizers.fresh()
+    if found is None:
         return module.logged_means(), {}
+    made, optimizer = found
     for group in made.param_groups:
         group["lr"] *= factor
     if memory:
-        load_optimizer_state(made, module, memory)
-    optimizer: Any = fabric.setup_optimizers(made)
+        load_optimizer_state(made, module.tensors(), memory)
+    _begin_scale(fabric)
     if not module.training:
         module.train()
     for index, batch in enumerate(batches):
@@ -108,7 +109,17 @@ def train_client(
         optimizer.zero_grad()
         module.on_train_batch_end(loss, (inputs, labels), index)
         on_step(loss.detach())
-    return module.logged_means(), {} if memory is None else optimizer_state(made, module)
+    return module.logged_means(), {} if memory is None else optimizer_state(made, module.tensors())
+
+
+def _begin_scale(fabric: Fabric, scale: float = 1024.0) -> None:
+    """Scales gradients anew, where precision 16-mixed does, so that no client depends on those before it.
+
+    The scale is far below PyTorch's first, with which a client's first steps would overflow and be left out.
+    """
+    scaler = getattr(fabric.strategy.precision, "scaler", None)
+    if scaler is not None:
+        scaler.load_state_dict({**scaler.state_dict(), "scale": scale, "_growth_tracker": 0})
 
 
 def _forever(loader: Loader) -> Iterator[Batch]:

@@ -70,6 +70,7 @@ class FederatedModule(L.LightningModule):
         prepare_options: the hyperparameters that :meth:`prepare` depends on; None means all of them.
         prepare_definition: the function that :meth:`prepare` comes to, where several methods have the same.
         context: where the federation stands; None outside a federation.
+        known_tensors: what :meth:`tensors` returns while a phase is running, in which none may be replaced.
     """
 
     personal: tuple[str, ...] = ()
@@ -85,6 +86,7 @@ class FederatedModule(L.LightningModule):
         self.make_optimizer = optimizer
         self.context: RoundContext | None = None
         self._logged: dict[str, list[Tensor]] = {}
+        self.known_tensors: dict[str, Tensor] | None = None
 
     def adopt(self, clip: Backbone) -> None:
         """Takes the frozen CLIP as ``self.clip`` and records in ``hparams`` which one it is."""
@@ -119,7 +121,7 @@ class FederatedModule(L.LightningModule):
     def constants(self, inputs: Inputs) -> dict[str, Tensor]:
         """Returns the constants of a batch: as they came from the cache, or prepared from images now."""
         if isinstance(inputs, dict):
-            return inputs
+            return {name: value.float() for name, value in inputs.items()}
         with torch.no_grad():
             return self.prepare(inputs)
 
@@ -150,21 +152,19 @@ class FederatedModule(L.LightningModule):
         chosen = [name for name in self.hparams if name in own] if names is None else names
         return {name: plain(self.hparams[name]) for name in sorted(chosen)}
 
-    # ---- states
-
     def shared_state(self) -> State:
         """Returns what the server starts from: every tensor that some phase uploads."""
-        return detached(select(self.state_dict(), [name for phase in self.configure_phases() for name in phase.upload]))
+        return detached(select(self.tensors(), [name for phase in self.configure_phases() for name in phase.upload]))
 
     def upload_state(self) -> State:
         """Returns what the client sends after the running phase."""
         if self.context is None:
             raise RuntimeError("upload_state() is for a running phase. Call begin(context) first.")
-        return detached(select(self.state_dict(), self.context.phase.upload))
+        return detached(select(self.tensors(), self.context.phase.upload))
 
     def personal_state(self) -> State:
         """Returns what stays on the client."""
-        return detached(select(self.state_dict(), (*self.personal, *self.remembered)))
+        return detached(select(self.tensors(), (*self.personal, *self.remembered)))
 
     def newcomer_state(self, start: State) -> State:
         """Returns what a client keeps before its first round, with random draws of its own if the method wants them.
@@ -181,7 +181,7 @@ class FederatedModule(L.LightningModule):
         Raises:
             UserError: if a name is unknown or a shape differs.
         """
-        own = self.state_dict()
+        own = self.tensors()
         if unknown := sorted(state.keys() - own.keys()):
             raise UserError(f"{type(self).__name__} has no tensors named {unknown}; it has {sorted(own)}.")
         for name, value in state.items():
@@ -192,19 +192,21 @@ class FederatedModule(L.LightningModule):
                 )
             own[name].copy_(value)
 
-    def _own_parameters(self) -> dict[str, nn.Parameter]:
-        """Returns all parameters but those of the frozen CLIP, which are many."""
-        own = self.state_dict(keep_vars=True)
-        return {name: tensor for name, tensor in own.items() if isinstance(tensor, nn.Parameter)}
+    def tensors(self) -> dict[str, Tensor]:
+        """Returns all tensors by name, themselves and no copies; those of the frozen CLIP are not among them."""
+        return self.known_tensors or self.state_dict(keep_vars=True)
 
-    # ---- training
+    def trainable(self) -> list[Tensor]:
+        """Returns the parameters that get gradients now."""
+        return [value for value in self.tensors().values() if value.requires_grad and isinstance(value, nn.Parameter)]
 
     def begin(self, context: RoundContext) -> None:
         """Prepares for one client's local training: only the phase's tensors get gradients."""
         self.context = context
         self._logged = {}
-        for name, parameter in self._own_parameters().items():
-            parameter.requires_grad_(covers(context.phase.train, name))
+        for name, tensor in self.tensors().items():
+            if isinstance(tensor, nn.Parameter):
+                tensor.requires_grad_(covers(context.phase.train, name))
 
     def logged_means(self) -> dict[str, float]:
         """Returns the mean over the client's local steps of all that was logged."""
@@ -212,8 +214,7 @@ class FederatedModule(L.LightningModule):
 
     def configure_optimizers(self) -> torch.optim.Optimizer | None:
         """Returns a fresh optimizer over the tensors that are trainable now; None if there are none."""
-        trainable = [parameter for parameter in self._own_parameters().values() if parameter.requires_grad]
-        if not trainable:
+        if not (trainable := self.trainable()):
             return None
         if self.make_optimizer is None:
             raise UserError(f"{type(self).__name__} trains parameters but has no optimizer. Pass optimizer=...")
@@ -225,8 +226,6 @@ class FederatedModule(L.LightningModule):
             self._logged.setdefault(name, []).append(torch.as_tensor(value).detach())
         elif self._trainer is not None:
             super().log(name, value, *args, **kwargs)
-
-    # ---- evaluation, the same for every method
 
     def evaluation_step(self, batch: Batch, stage: str) -> Float[Tensor, ""]:
         """Returns and logs the accuracy of a batch, in [0, 1]."""

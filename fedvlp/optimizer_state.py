@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from torch import Tensor, nn
+from collections.abc import Mapping
+
+from torch import Tensor
 from torch.optim import Optimizer
 
 from fedvlp.errors import UserError
 from fedvlp.state import State, detached
 
 
-def optimizer_state(optimizer: Optimizer, module: nn.Module) -> State:
+def optimizer_state(optimizer: Optimizer, tensors: Mapping[str, Tensor]) -> State:
     """Returns copies of an optimizer's moments and step counts, as ``<parameter>/<what it is>``.
+
+    Args:
+        optimizer: after some steps.
+        tensors: the module's, by name; all that the optimizer trains are among them.
 
     Raises:
         UserError: if it remembers something else than tensors.
     """
-    names: dict[Tensor, str] = {parameter: name for name, parameter in module.named_parameters()}
+    names = {parameter: name for name, parameter in tensors.items()}
     kept: State = {}
     for parameter, memory in optimizer.state.items():
         for key, value in memory.items():
@@ -29,10 +35,10 @@ def optimizer_state(optimizer: Optimizer, module: nn.Module) -> State:
     return detached(kept)
 
 
-def load_optimizer_state(optimizer: Optimizer, module: nn.Module, state: State) -> None:
+def load_optimizer_state(optimizer: Optimizer, tensors: Mapping[str, Tensor], state: State) -> None:
     """Lets a fresh optimizer remember what :func:`optimizer_state` returned; learning rates and such stay its own."""
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    names = {parameter: name for name, parameter in module.named_parameters()}
+    names = {parameter: name for name, parameter in tensors.items()}
     memory: dict[int, State] = {}
     for index, parameter in enumerate(parameters):
         prefix = names[parameter] + "/"

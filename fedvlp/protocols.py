@@ -37,6 +37,10 @@ class Backbone(Protocol):
         """A digest of the weights."""
         ...
 
+    def compile_towers(self) -> None:
+        """Lets a compiler fuse what prompts go through."""
+        ...
+
 
 class Loader(Protocol):
     """Batches of (inputs, labels); the inputs are images or prepared constants."""

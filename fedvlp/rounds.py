@@ -2,36 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
 
-import torch.distributed
 from lightning import Fabric
 from torch import Tensor
 
-from fedvlp.checkpoint import Progress, Row, below
+from fedvlp.batched_training import BatchedTraining, Start
+from fedvlp.checkpoint import Progress, Row
+from fedvlp.client_states import InMemory, OnDisk, with_kept
 from fedvlp.errors import UserError
-from fedvlp.local_training import LocalTraining, train_client
+from fedvlp.gathering import LocalResult, fair_shares, gathered
+from fedvlp.local_training import LocalTraining, num_steps, train_client
 from fedvlp.module import FederatedModule, Phase, RoundContext
+from fedvlp.optimizers import Optimizers
 from fedvlp.protocols import FederatedData, Loader
-from fedvlp.seeding import restored_generators, sample_cohort, seed_generators, seed_of
-from fedvlp.state import Client, ClientUpdate, State, is_finite
+from fedvlp.seeding import restored_generators, sample_cohort, seed_generators, seed_of, seeds_of
+from fedvlp.state import Client, ClientUpdate, State, is_finite, select
+from fedvlp.state_buffers import StateBuffers
+from fedvlp.tensor_files import below
 
-
-@dataclass(frozen=True)
-class LocalResult:
-    """What one client's local training left.
-
-    Attributes:
-        update: what it sends.
-        kept: what stays on it.
-        memory: what its optimizer goes on from; empty where it starts anew.
-    """
-
-    update: ClientUpdate
-    kept: State
-    memory: State
+MOST_COLUMNS = 100
 
 
 @dataclass(frozen=True)
@@ -49,6 +43,9 @@ class Rounds:
         local: how long a client trains and with which optimizer.
         cohort_size: clients of a round; None for all.
         notify: calls a hook of every callback.
+        states: keeps what stays on the clients.
+        batched: trains several clients in one step where it is asked to.
+        buffers: hold what a cohort sends.
     """
 
     fabric: Fabric
@@ -61,6 +58,9 @@ class Rounds:
     local: LocalTraining
     cohort_size: int | None
     notify: Callable[..., None]
+    states: InMemory | OnDisk
+    batched: BatchedTraining
+    buffers: StateBuffers = field(default_factory=StateBuffers)
 
     def run(self, progress: Progress) -> tuple[Progress, Row]:
         """Returns where the federation stands after a round, and the round's metrics so far."""
@@ -76,43 +76,91 @@ class Rounds:
     def _phase(self, progress: Progress, index: int, cohort: Sequence[Client], row: Row) -> Progress:
         """Returns where the federation stands after the phase of this index; adds its metrics to the row."""
         phase, before = self.phases[index], progress.server
-        mine = cohort[self.fabric.global_rank :: self.fabric.world_size]
-        with restored_generators():
-            results = self._gather([self._train(progress, index, client) for client in mine])
+        mine = fair_shares(cohort, self._num_steps, self.fabric.world_size)[self.fabric.global_rank]
+        results = gathered(self.fabric, self._trained(progress, index, mine))
         accepted = self._accepted(results, row)
-        personal, optimizers = dict(progress.personal), dict(progress.optimizers)
-        for result in accepted:
-            client = result.update.client.id
-            if result.kept:
-                personal[client] = result.kept
-            if result.memory:
-                optimizers[client] = {**optimizers.get(client, {}), **result.memory}
         server = phase.strategy.aggregate(before, [result.update for result in accepted])
         updates = [result.update for result in results]
-        for update in updates:
-            row |= {f"client/{update.client.name}/{name}": value for name, value in update.metrics.items()}
+        row |= local_metrics(updates, by_client=len(self.data.clients) <= MOST_COLUMNS)
         self.notify("on_phase_end", phase=phase, before=before, server=server, updates=updates)
-        return replace(progress, server=server, personal=personal, optimizers=optimizers)
+        personal = {result.update.client.id: result.kept for result in accepted}
+        optimizers = {result.update.client.id: result.memory for result in accepted}
+        return replace(
+            progress,
+            server=server,
+            personal=with_kept(progress.personal, personal),
+            optimizers=with_kept(progress.optimizers, optimizers),
+        )
 
-    def _train(self, progress: Progress, index: int, client: Client) -> LocalResult:
-        """Trains one client in the phase of this index."""
+    def _trained(self, progress: Progress, index: int, clients: Sequence[Client]) -> list[LocalResult]:
+        """Trains clients in the phase of this index."""
+        ids = [client.id for client in clients]
+        seeds = dict(zip(ids, seeds_of((self.seed, progress.server.round, index), ids), strict=True))
+        optimizers = Optimizers(self.fabric, self.module)
+
+        def start(client: Client) -> Start:
+            return self._start(progress, index, client, seeds[client.id])
+
+        def alone(client: Client) -> LocalResult:
+            return self._train(start(client), index, seeds[client.id], optimizers)
+
+        with restored_generators(), fixed_tensors(self.module):
+            name, factor = self.phases[index].name, self._factor(progress.server.round)
+            results = list(self.batched.train(name, clients, alone, start, partial(self._finish, index), factor))
+        self.buffers.release()
+        self.states.finish()
+        return results
+
+    def _start(self, progress: Progress, index: int, client: Client, seed: int) -> Start:
+        """Loads what a client begins with into the module, and returns the rest of it."""
         round, phase, module = progress.server.round, self.phases[index], self.module
         module.load_state(phase.strategy.broadcast(progress.server, client))
-        module.load_state(self._kept(progress, client))
-        module.begin(RoundContext(round, phase, client))
-        batches, steps = self.local.batches(lambda shuffle: self._loader(shuffle, index, client), round)
-        memory = None if self.local.reset_optimizer else below(progress.optimizers.get(client.id, {}), str(index))
-        self.notify("on_client_start", phase=phase, client=client, steps=steps)
+        if kept := self._kept(progress, client):
+            module.load_state(kept)
+        context = RoundContext(round, phase, client)
+        module.begin(context)
+        batches, steps = self.local.batches(lambda shuffle: self._loader(shuffle, index, client, seed, round), round)
+        memory = None if self.local.reset_optimizer else progress.optimizers.get(client.id, {})
+        return Start(context, batches, steps, memory, None if memory is None else below(memory, str(index)))
+
+    def _train(self, start: Start, index: int, seed: int, optimizers: Optimizers) -> LocalResult:
+        """Trains the client that is in the module."""
+        phase, client = start.context.phase, start.context.client
+        self.notify("on_client_start", phase=phase, client=client, steps=start.steps)
 
         def on_step(loss: Tensor) -> None:
             self.notify("on_client_step", client=client, loss=loss)
 
-        seed_generators(seed_of(self.seed, round, index, client.id))
-        metrics, memory = train_client(self.fabric, module, batches, on_step, self._factor(round), memory)
-        update = ClientUpdate(client, module.upload_state(), client.num_examples, metrics)
+        seed_generators(seed)
+        factor = self._factor(start.context.round)
+        metrics, learned = train_client(optimizers, start.batches, on_step, factor, start.memory)
+        return self._result(index, start, metrics, learned)
+
+    def _finish(self, index: int, start: Start, losses: Sequence[Tensor], learned: State) -> LocalResult:
+        """Returns the result of the client in the module, which was trained together with others."""
+        phase, client = start.context.phase, start.context.client
+        self.notify("on_client_start", phase=phase, client=client, steps=start.steps)
+        for loss in losses:
+            self.notify("on_client_step", client=client, loss=loss)
+        return self._result(index, start, self.module.logged_means(), learned)
+
+    def _result(self, index: int, start: Start, metrics: dict[str, float], learned: State) -> LocalResult:
+        """Returns what the training of the client in the module left."""
+        module, client = self.module, start.context.client
+        sent = self.buffers.copy(self._sent(start.context.phase))
+        update = ClientUpdate(client, sent, client.num_examples, metrics)
         module.context = None
-        self.notify("on_client_end", phase=phase, update=update)
-        return LocalResult(update, module.personal_state(), {f"{index}/{key}": value for key, value in memory.items()})
+        self.notify("on_client_end", phase=start.context.phase, update=update)
+        personal = module.personal_state()
+        memory = {**(start.kept or {}), **{f"{index}/{key}": value for key, value in learned.items()}}
+        is_good = all(map(is_finite, (sent, personal, memory)))
+        return LocalResult(update, *self.states.keep(start.context.round, client.id, personal, memory), is_good)
+
+    def _sent(self, phase: Phase) -> State:
+        """Returns what the client in the module sends; not as a copy, where the method leaves that to the base."""
+        if type(self.module).upload_state is FederatedModule.upload_state:
+            return select(self.module.tensors(), phase.upload)
+        return self.module.upload_state()
 
     def _kept(self, progress: Progress, client: Client) -> State:
         """Returns what stays on a client: from its last round, or for its first."""
@@ -123,27 +171,24 @@ class Rounds:
         seed_generators(seed_of(self.seed, client.id))
         return self.module.newcomer_state(self.newcomer)
 
-    def _loader(self, shuffle: int, index: int, client: Client) -> Loader:
-        """Returns a client's batches in the order of a shuffle's number."""
-        return self.data.train_dataloader(client, seed=seed_of(self.seed, shuffle, index, client.id))
+    def _loader(self, shuffle: int, index: int, client: Client, seed: int, round: int) -> Loader:
+        """Returns a client's batches in the order of a shuffle's number; this round's has the client's seed."""
+        chosen = seed if shuffle == round else seed_of(self.seed, shuffle, index, client.id)
+        return self.data.train_dataloader(client, seed=chosen)
+
+    def _num_steps(self, client: Client) -> int:
+        """Returns about how long a client trains, in steps."""
+        batches = -(-client.num_examples // getattr(self.data, "batch_size", 1))
+        return num_steps(batches, self.local.epochs, self.local.steps)
 
     def _factor(self, round: int) -> float:
         """Returns the factor on the learning rates in a round."""
         return 1.0 if self.local.schedule is None else self.local.schedule.factor(round, self.rounds)
 
-    def _gather(self, results: list[LocalResult]) -> list[LocalResult]:
-        """Returns all processes' results, sorted by client id."""
-        if self.fabric.world_size > 1:
-            parts: list[Any] = [None] * self.fabric.world_size
-            torch.distributed.all_gather_object(parts, results)
-            results = [result for part in parts for result in part]
-        return sorted(results, key=lambda result: result.update.client.id)
-
     def _accepted(self, results: Sequence[LocalResult], row: Row) -> list[LocalResult]:
         """Leaves out clients whose tensors are not finite, and says so; with none left the run stops."""
-        finite = [all(map(is_finite, (result.update.state, result.kept, result.memory))) for result in results]
-        accepted = [result for result, good in zip(results, finite, strict=True) if good]
-        refused = [result.update.client.name for result, good in zip(results, finite, strict=True) if not good]
+        accepted = [result for result in results if result.is_finite]
+        refused = [result.update.client.name for result in results if not result.is_finite]
         if refused:
             row["refused_clients"] = len(refused)
             self.fabric.print(f"round {row['round']}: refused updates that are not finite, from {refused}", flush=True)
@@ -153,3 +198,35 @@ class Rounds:
                 "Lower the learning rate or use precision 32-true; the last checkpoint is still good."
             )
         return accepted
+
+
+@contextmanager
+def fixed_tensors(module: FederatedModule) -> Iterator[None]:
+    """Looks only once for the module's tensors, none of which may be replaced in the block."""
+    module.known_tensors = module.tensors()
+    try:
+        yield
+    finally:
+        module.known_tensors = None
+
+
+def local_metrics(updates: Sequence[ClientUpdate], by_client: bool) -> dict[str, float]:
+    """Returns what was logged in local training, of each client or as mean, least and largest over all.
+
+    >>> updates = [ClientUpdate(Client(i, 0, 1, f"c{i}"), {}, 1, {"loss": loss}) for i, loss in enumerate([1.0, 4.0])]
+    >>> local_metrics(updates, by_client=True)
+    {'client/c0/loss': 1.0, 'client/c1/loss': 4.0}
+    >>> local_metrics(updates, by_client=False)
+    {'clients/loss/mean': 2.5, 'clients/loss/min': 1.0, 'clients/loss/max': 4.0}
+    """
+    if by_client:
+        return {f"client/{each.client.name}/{name}": value for each in updates for name, value in each.metrics.items()}
+    values: dict[str, list[float]] = {}
+    for update in updates:
+        for name, value in update.metrics.items():
+            values.setdefault(name, []).append(value)
+    row: dict[str, float] = {}
+    for name, found in values.items():
+        mean = math.fsum(found) / len(found)
+        row |= {f"clients/{name}/mean": mean, f"clients/{name}/min": min(found), f"clients/{name}/max": max(found)}
+    return row

@@ -107,7 +107,7 @@ def resume(where: Path, description: Mapping[str, Any], say: Callable[[str], Non
     return None
 
 
-def load_trained(where: Path, model: FederatedModule) -> tuple[State, dict[int, State]]:
+def load_trained(where: Path, model: FederatedModule) -> tuple[State, Mapping[int, State]]:
     """Returns the deployed and personal states of a run folder, a checkpoint or ``prompts.safetensors``.
 
     Raises:

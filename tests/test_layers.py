@@ -25,10 +25,15 @@ ALLOWED = {
     "clip": {"errors", "clip"},
     "ops": {"errors", "ops"},
     "seeding": {"state"},
-    "checkpoint": {"errors", "state"},
+    "tensor_files": {"errors", "state"},
+    "client_states": {"errors", "state", "tensor_files"},
+    "checkpoint": {"client_states", "errors", "state", "tensor_files"},
+    "state_buffers": {"state"},
+    "gathering": {"client_states", "state"},
+    "optimizers": {"module"},
     "attachment": {"module", "protocols", "state"},
     "evaluation": {"errors", "module", "protocols", "state"},
-    "local_training": {"errors", "module", "optimizer_state", "protocols", "schedules", "state"},
+    "local_training": {"errors", "optimizer_state", "optimizers", "protocols", "schedules", "state"},
     "run_folder": {"checkpoint", "errors", "module", "protocols", "schedules", "state"},
     "prediction": {"module", "data"},
     "inspection": {"diagnosis", "errors", "module", "protocols", "run_folder"},
@@ -38,9 +43,16 @@ ALLOWED = {
     "report": {"report", "results", "version"},
     "results": {"errors", "results"},
     "callbacks": BASE | {"callbacks", "checkpoint", "cost", "local_training", "module", "report", "results", "state"},
-    "rounds": {"checkpoint", "errors", "local_training", "module", "protocols", "seeding", "state"},
+    "shared_optimizer": {"module", "optimizer_state", "state"},
+    "stacked_tensors": {"module", "state"},
+    "batched_training": {"errors", "module", "optimizer_state", "protocols", "shared_optimizer", "stacked_tensors"}
+    | {"state"},
+    "rounds": {"batched_training", "checkpoint", "client_states", "errors", "gathering", "local_training", "module"}
+    | {"optimizers", "protocols", "seeding", "state", "state_buffers", "tensor_files"},
     "federation": BASE
-    | {"attachment", "callbacks", "checkpoint", "diagnosis", "evaluation", "inspection", "local_training", "module"}
+    | {"attachment", "batched_training", "callbacks", "checkpoint", "client_states", "diagnosis", "evaluation"}
+    | {"inspection"}
+    | {"local_training", "module"}
     | {"phases", "prediction", "protocols", "rounds", "run_folder", "schedules", "state"},
     "config_files": {"errors"},
     "explain": {"clip", "data", "errors", "explain", "module", "protocols", "report", "state"},
@@ -102,7 +114,7 @@ def test_the_loop_names_no_method_and_methods_name_no_loop():
     loop = [
         path
         for path in FILES
-        if layer_of(path) in ("federation", "rounds", "local_training", "evaluation", "callbacks")
+        if layer_of(path) in ("federation", "rounds", "local_training", "batched_training", "evaluation", "callbacks")
     ]
     methods = [path.stem for path in FILES if layer_of(path) == "methods" and path.stem != "__init__"]
     for path in loop:

@@ -119,7 +119,7 @@ def test_refreshing_the_table_replaces_it(desk):
     run(next(iter(commands("fedvlp"))))
     with_table = runpy.run_path(str(ROOT / "docs" / "refresh.py"))["with_table"]
     once = with_table(TEXT, newest_run("runs/TRIP-StyledShapes-sketch"))
-    assert once.count("accuracy in %") == TEXT.count("accuracy in %") == 1
+    assert once.count("accuracy in %  ") == TEXT.count("accuracy in %  ") == 1
     assert "last round (1)" in once
     assert with_table(once, newest_run("runs/TRIP-StyledShapes-sketch")) == once
 

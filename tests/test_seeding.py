@@ -3,7 +3,7 @@ import random
 import numpy as np
 import torch
 
-from fedvlp.seeding import restored_generators, seed_generators
+from fedvlp.seeding import restored_generators, seed_generators, seed_of, seeds_of
 
 
 def draw():
@@ -30,3 +30,15 @@ def test_a_seed_fixes_every_generator():
         seed_generators(3)
         assert draw() == one
     assert all(a != b for a, b in zip(one, other, strict=True))
+
+
+def test_seeds_of_many_are_those_of_each():
+    """Words of 32 bits, several words a number, zeros, and more words than NumPy's pool has."""
+    generator = random.Random(0)
+    numbers = [0, 1, 2**32 - 1, 2**32, 2**64 + 3, *(generator.randrange(2**63) for _ in range(5))]
+    last = [0, 1, 7, 2**32 - 1, *(generator.randrange(2**32) for _ in range(5))]
+    for length in range(6):
+        for _ in range(10):
+            where = generator.choices(numbers, k=length)
+            assert seeds_of(where, last) == [seed_of(*where, each) for each in last]
+    assert seeds_of((1, 2), []) == []

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from fedvlp.callbacks.hooks import FederationCallback
+from fedvlp.callbacks.row_texts import RowTexts
 from fedvlp.checkpoint import save_checkpoint, save_prompts
 from fedvlp.report.selection import best_round
 
@@ -20,6 +22,7 @@ class Checkpoints(FederationCallback):
 
     def __init__(self, keep: int = 2) -> None:
         self.keep = keep
+        self.lines = RowTexts(json.dumps)
 
     def on_round_end(self, federation: Any, row: dict[str, Any]) -> None:
         """Writes the files, the checkpoint last: what it says is done, is done."""
@@ -30,7 +33,8 @@ class Checkpoints(FederationCallback):
             self._write_prompts(federation, "prompts_best.safetensors")
         folder = federation.folder / "checkpoints"
         path = folder / f"round-{row['round']:05d}.safetensors"
-        save_checkpoint(path, federation.progress, federation.description)
+        history = "\n".join(self.lines.of(federation.progress.history))
+        save_checkpoint(path, federation.progress, federation.description, history)
         for old in sorted(folder.glob("round-*.safetensors"))[: -self.keep]:
             old.unlink()
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Any
 
 from fedvlp.callbacks.hooks import FederationCallback
-from fedvlp.cost import COUNTS, exchange
+from fedvlp.cost import COUNTS
 from fedvlp.module import Phase
-from fedvlp.state import ClientUpdate, ServerState
+from fedvlp.state import ClientUpdate, ServerState, State, num_bytes, numel
 
 
 class Communication(FederationCallback):
@@ -20,11 +19,11 @@ class Communication(FederationCallback):
     """
 
     def __init__(self) -> None:
-        self.counts: dict[int, Counter[str]] = {}
+        self.counts: dict[int, tuple[int, ...]] = {}
 
     def on_round_start(self, federation: Any, phases: Any, cohort: Any) -> None:
         """Starts counting at zero."""
-        self.counts = defaultdict(Counter)
+        self.counts = {}
 
     def on_phase_end(
         self,
@@ -34,13 +33,24 @@ class Communication(FederationCallback):
         server: ServerState,
         updates: Sequence[ClientUpdate],
     ) -> None:
-        """Counts what each client downloaded and uploaded in this phase."""
+        """Counts what each client downloaded and uploaded in this phase; what all download is counted once."""
+        downloads: dict[int, tuple[State, tuple[int, int]]] = {}
         for update in updates:
-            for name, count in exchange(phase.strategy.broadcast(before, update.client), update.state).items():
-                self.counts[update.client.id][name] += count
+            download = phase.strategy.broadcast(before, update.client)
+            if id(download) not in downloads:
+                downloads[id(download)] = download, _size(download)
+            counts = (*_size(update.state), *downloads[id(download)][1])
+            known = self.counts.get(update.client.id)
+            self.counts[update.client.id] = tuple(map(sum, zip(known, counts, strict=True))) if known else counts
 
     def on_round_metrics(self, federation: Any, row: dict[str, Any]) -> None:
         """Writes the largest client's counts, which are every client's where all send the same; and the sum."""
-        for name in COUNTS:
-            row[name] = max((client[name] for client in self.counts.values()), default=0)
-        row["total_bytes"] = sum(client["upload_bytes"] + client["download_bytes"] for client in self.counts.values())
+        for place, name in enumerate(COUNTS):
+            row[name] = max((counts[place] for counts in self.counts.values()), default=0)
+        bytes_of = [place for place, name in enumerate(COUNTS) if name.endswith("bytes")]
+        row["total_bytes"] = sum(counts[place] for counts in self.counts.values() for place in bytes_of)
+
+
+def _size(state: State) -> tuple[int, int]:
+    """Returns the parameters and the bytes of a state."""
+    return numel(state), num_bytes(state)

@@ -3,21 +3,46 @@
 from __future__ import annotations
 
 import csv
+import io
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from fedvlp.callbacks.hooks import FederationCallback
+from fedvlp.callbacks.row_texts import RowTexts
 from fedvlp.callbacks.wandb_summary import facts, join_group, send_summary
 
 
 class MetricsFile(FederationCallback):
-    """Writes ``metrics.csv``: a row per round, all of it anew each time, so that it is never half a table."""
+    """Writes ``metrics.csv``: a row per round, the whole table in one step, so that it is never half a table.
+
+    Each row is made into text only once.
+    """
+
+    def __init__(self) -> None:
+        self.columns: list[str] = []
+        self.lines = RowTexts(self._line)
+
+    def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
+        """Begins a table."""
+        self.columns = []
 
     def on_round_end(self, federation: Any, row: dict[str, Any]) -> None:
         """Writes the file."""
-        if federation.is_global_zero:
-            write_table(federation.folder / "metrics.csv", federation.progress.history)
+        if not federation.is_global_zero:
+            return
+        history = federation.progress.history
+        columns = list(dict.fromkeys(name for past in (self.columns, row) for name in past))
+        if columns != self.columns:
+            self.columns = list(dict.fromkeys(name for past in history for name in past))
+            self.lines = RowTexts(self._line)
+        header = _csv_line(self.columns)
+        write_text(federation.folder / "metrics.csv", "".join([header, *self.lines.of(history)]))
+
+    def _line(self, row: dict[str, Any]) -> str:
+        """Returns a row as CSV."""
+        return _csv_line([row.get(name, "") for name in self.columns])
 
 
 class MetricsLoggers(FederationCallback):
@@ -63,15 +88,18 @@ class MetricsLoggers(FederationCallback):
                 federation.fabric.print(f"{name} failed and is left out: {type(error).__name__}: {error}", flush=True)
 
 
-def write_table(path: Path, rows: Any) -> None:
-    """Writes rows as CSV with all their columns, in one step."""
-    columns = list(dict.fromkeys(name for row in rows for name in row))
+def write_text(path: Path, text: str) -> None:
+    """Writes a file in one step."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with open(temporary, "w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, columns)
-            writer.writeheader()
-            writer.writerows(rows)
+        temporary.write_bytes(text.encode())
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _csv_line(values: Sequence[Any]) -> str:
+    """Returns one line of CSV."""
+    line = io.StringIO(newline="")
+    csv.writer(line).writerow(values)
+    return line.getvalue()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from collections.abc import Callable, Iterable
 from copy import deepcopy
 from typing import Any, cast
@@ -17,6 +18,7 @@ from open_clip.transform import PreprocessCfg
 from PIL import Image
 from torch import Tensor, nn
 
+from fedvlp.clip.blocks import Blocks
 from fedvlp.clip.image_tower import ImageTower
 from fedvlp.clip.sources import Blueprint, CLIPSpec, Tokenizer, resolve
 from fedvlp.clip.text_tower import TextTower
@@ -98,6 +100,23 @@ class CLIP(nn.Module):
     def tokenize(self, texts: Iterable[str]) -> list[list[int]]:
         """Returns each text's token ids, from the start token through the end token, without padding."""
         return self.text.trim(self.tokenizer(list(texts)))
+
+    def compile_towers(self) -> None:
+        """Lets ``torch.compile`` fuse what prompts go through, when it is first used.
+
+        Raises:
+            UserError: If there is no compiler.
+        """
+        found = [name for name in ("c++", "g++", "clang++", "cl") if shutil.which(name)]
+        if not found:
+            raise UserError(
+                "Towers are compiled by a C++ compiler, but none was found (c++, g++, clang++ or cl). "
+                "Install one, or leave out --trainer.compile."
+            )
+        towers = (getattr(self.model, "text", self.model), self.model.visual)
+        for transformer in (getattr(tower, "transformer", None) for tower in towers):
+            if transformer is not None:
+                Blocks(transformer).compile()
 
     def fingerprint(self) -> str:
         """Returns 16 hexadecimal digits that stand for architecture, transform and weights together."""

@@ -8,11 +8,14 @@ from typing import Any, cast
 
 import torch
 from jaxtyping import Float, Int
+from open_clip import transformer
 from open_clip.transformer import ResidualAttentionBlock
 from torch import Tensor, nn
-from torch.nn.functional import linear, scaled_dot_product_attention
+from torch.nn.functional import linear
 from torch.utils.checkpoint import checkpoint
 
+from fedvlp.clip.chunked_mask import Mask, attend
+from fedvlp.clip.quick_gelu import QuickGELU
 from fedvlp.errors import UserError
 
 Between = Callable[[Tensor], Tensor]
@@ -43,22 +46,19 @@ class Blocks:
         """Whether the last block is CLIP's own kind, whose queries can be run alone and whose keys can be read."""
         return _is_plain(self._transformer.resblocks[-1])
 
-    def run(self, index: int, hidden: Tensor, mask: Tensor | None = None) -> Float[Tensor, "sequences length width"]:
+    def run(self, index: int, hidden: Tensor, mask: Mask | None = None) -> Float[Tensor, "sequences length width"]:
         """Returns the output of the block of this index, from 0."""
-        block, batch_first = self._transformer.resblocks[index], self._transformer.batch_first
+        block = self._transformer.resblocks[index]
+        run = partial(self._run_plain, block) if _is_plain(block) else partial(self._run_other, block)
         if self._transformer.grad_checkpointing:
-            block = partial(checkpoint, block, use_reentrant=False)
-        elif _is_plain(block):
-            return _run_plain(block, hidden, mask)
-        hidden = hidden if batch_first else hidden.transpose(0, 1)
-        hidden = block(hidden, None, None, mask)
-        return hidden if batch_first else hidden.transpose(0, 1)
+            return checkpoint(run, hidden, mask, use_reentrant=False)
+        return run(hidden, mask)
 
     def run_before_last(
         self,
         hidden: Float[Tensor, "sequences length width"],
         between: Sequence[Between] = (),
-        mask: Float[Tensor, "length length"] | None = None,
+        mask: Mask | None = None,
     ) -> Float[Tensor, "sequences length width"]:
         """Returns what goes into the last block; `between[j]` changes the tokens between blocks j + 1 and j + 2."""
         for index in range(len(self) - 1):
@@ -70,13 +70,21 @@ class Blocks:
         self,
         hidden: Float[Tensor, "sequences length width"],
         places: Int[Tensor, "places"],
-        mask: Float[Tensor, "length length"] | None = None,
+        mask: Mask | None = None,
+        mask_at: Mask | None = None,
     ) -> Float[Tensor, "sequences places width"]:
-        """Returns the last block's output at these places, for which alone it is run where that can be."""
+        """Returns the last block's output at these places, for which alone it is run where that can be.
+
+        Args:
+            hidden: What goes into the last block.
+            places: Where it is read.
+            mask: What all tokens see; None for everything.
+            mask_at: What the tokens at these places see.
+        """
         last = self._transformer.resblocks[-1]
         if not _is_plain(last):
             return self.run(len(self) - 1, hidden, mask)[:, places]
-        return _run_plain(last, hidden, mask, places)
+        return self._run_plain(last, hidden, mask_at, places)
 
     def last_scores(
         self, hidden: Float[Tensor, "sequences length width"], query: int, keys: Int[Tensor, "keys"]
@@ -97,6 +105,10 @@ class Blocks:
         products: Tensor = torch.einsum("sw,skw->sk", asking, asked)  # the sum over heads of each head's product
         return products / float(attention.num_heads * attention.head_dim**0.5)
 
+    def compile(self) -> None:
+        """Lets the steps of a block be fused, once for all blocks; each new kind of input takes a while."""
+        self._transformer.compiled = torch.compile(_run_plain)
+
     def check_depth(self, depth: int, tower: str) -> None:
         """Refuses prompts for more blocks than there are.
 
@@ -109,6 +121,17 @@ class Blocks:
                 f"{len(self)}."
             )
 
+    @property
+    def _run_plain(self) -> Callable[..., Tensor]:
+        return getattr(self._transformer, "compiled", _run_plain)
+
+    def _run_other(self, block: nn.Module, hidden: Tensor, mask: Mask | None) -> Tensor:
+        """Returns the output of a block that is not CLIP's own kind."""
+        batch_first, seen = self._transformer.batch_first, None if mask is None else mask.whole()
+        hidden = hidden if batch_first else hidden.transpose(0, 1)
+        hidden = block(hidden, None, None, seen)
+        return hidden if batch_first else hidden.transpose(0, 1)
+
 
 def _is_plain(block: nn.Module) -> bool:
     """Whether a block is CLIP's own kind: attention of one kind of tokens, then a perceptron."""
@@ -116,27 +139,31 @@ def _is_plain(block: nn.Module) -> bool:
 
 
 def _run_plain(
-    block: Any, hidden: Tensor, mask: Tensor | None, places: Tensor | None = None
+    block: Any, hidden: Tensor, mask: Mask | None, places: Tensor | None = None
 ) -> Float[Tensor, "sequences places width"]:
     """Returns a block's output, at some places or at all, without the copies that a general attention layer makes."""
     keys = block.ln_1(hidden)
     queries = keys if places is None else keys[:, places]
-    seen = mask if mask is None or places is None else mask[places]
     hidden = hidden if places is None else hidden[:, places]
-    hidden = hidden + block.ls_1(_attend(block.attn, queries, keys, seen))
-    output: Tensor = hidden + block.ls_2(block.mlp(block.ln_2(hidden)))
+    hidden = hidden + block.ls_1(_attend(block.attn, queries, keys, mask))
+    output: Tensor = hidden + block.ls_2(_perceive(block.mlp, block.ln_2(hidden)))
     return output
 
 
-def _attend(attention: nn.MultiheadAttention, queries: Tensor, keys: Tensor, mask: Tensor | None) -> Tensor:
+def _perceive(perceptron: Any, hidden: Tensor) -> Tensor:
+    """Returns the perceptron's output."""
+    if type(perceptron.gelu) is not transformer.QuickGELU:
+        return cast(Tensor, perceptron(hidden))
+    return cast(Tensor, perceptron.c_proj(QuickGELU.apply(perceptron.c_fc(hidden))))
+
+
+def _attend(attention: nn.MultiheadAttention, queries: Tensor, keys: Tensor, mask: Mask | None) -> Tensor:
     """Returns what the queries' tokens read from the keys' tokens."""
     width, weight, bias = attention.embed_dim, attention.in_proj_weight, attention.in_proj_bias
     if queries is keys:
-        parts = linear(keys, weight, bias).chunk(3, dim=-1)
+        query, key, value = linear(keys, weight, bias).chunk(3, dim=-1)
     else:
-        asking = linear(queries, weight[:width], bias[:width])
-        parts = (asking, *linear(keys, weight[width:], bias[width:]).chunk(2, dim=-1))
-    query, key, value = (torch.unflatten(part, -1, (attention.num_heads, -1)).transpose(1, 2) for part in parts)
-    seen = None if mask is None else mask.to(query.dtype)
-    read = scaled_dot_product_attention(query, key, value, attn_mask=seen)  # [sequences, heads, queries, head width]
-    return cast(Tensor, attention.out_proj(read.transpose(1, 2).flatten(2)))
+        query = linear(queries, weight[:width], bias[:width])
+        key, value = linear(keys, weight[width:], bias[width:]).chunk(2, dim=-1)
+    read = (attend if mask is None else mask.attend)(query, key, value, attention.num_heads)
+    return cast(Tensor, attention.out_proj(read))

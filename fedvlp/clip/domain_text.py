@@ -11,7 +11,9 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from fedvlp.clip.backbone import CLIP
+from fedvlp.clip.packing import encode_side_by_side
 from fedvlp.clip.prompted_text import PromptedTextEncoder
+from fedvlp.clip.remembered import Remembered
 from fedvlp.clip.zero_shot import zero_shot_text_features
 
 
@@ -30,6 +32,7 @@ class DomainTextEncoder(nn.Module):
         self.num_domains = len(domains)
         names = [f"{name} with the domain of {domain}" for name in class_names for domain in domains]
         self.pairs = PromptedTextEncoder(clip, names, prompt_length=prompt_length)
+        self._remembered = Remembered()
         self.each = nn.ModuleList(
             PromptedTextEncoder(clip, [f"{domain} {name}" for name in class_names], prompt_length=prompt_length)
             for domain in domains
@@ -57,9 +60,19 @@ class DomainTextEncoder(nn.Module):
             prompts: One prompt for each domain.
             learning: The domains whose prompts get gradients; those of all others are exactly zero. None is all.
         """
-        chosen = set(range(self.num_domains)) if learning is None else set(learning.tolist())
-        features = [
-            cast(Tensor, text(prompt if index in chosen else prompt.detach()))
-            for index, (text, prompt) in enumerate(zip(self.each, prompts, strict=True))
-        ]
-        return torch.stack(features, dim=1)
+        chosen = set(range(self.num_domains) if learning is None else learning.tolist())
+        others = set(range(self.num_domains)) - chosen
+        found = dict(zip(sorted(chosen), self._encode(sorted(chosen), prompts), strict=True))
+        found |= dict(zip(sorted(others), self._encode(sorted(others), prompts.detach()), strict=True))
+        return torch.stack([features for _, features in sorted(found.items())], dim=1)
+
+    def _encode(self, domains: list[int], prompts: Float[Tensor, "M L D"]) -> Sequence[Float[Tensor, "C d"]]:
+        """Returns the features of some domains, side by side."""
+        if not domains:
+            return ()
+        rows = [cast(PromptedTextEncoder, self.each[domain]).rows for domain in domains]
+
+        def encode(chosen: Tensor) -> Tensor:
+            return torch.stack(encode_side_by_side(self.pairs.clip.text, rows, list(chosen)))
+
+        return self._remembered(tuple(domains), encode, prompts[domains]).unbind()

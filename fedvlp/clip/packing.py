@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from itertools import accumulate
+from typing import cast
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from fedvlp.clip.chunked_mask import ChunkedMask, SideBySide
 from fedvlp.clip.text_tower import TextTower, causal_mask
 
 
@@ -28,28 +31,43 @@ def prompt_ids(prompt_length: int) -> list[int]:
 
 
 class TokenRows(nn.Module):
-    """Rows of tokens with their positions, one attention mask, and the places where features are read.
+    """Rows of tokens with their positions, what they see of each other, and the places where features are read.
 
     Args:
         ids: Token ids of each row; all rows are of one length.
         positions: Position of each token in its own sequence, one list for all rows.
-        groups: Sequence that a token belongs to, -1 for a prefix that all share, one list for all rows.
         ends: Indices of the end-of-text tokens in each row.
+        prefix: Number of first tokens, which all others of a row see.
+        chunks: For each chunk of tokens behind the prefix, the sequence that each token belongs to. A token sees the
+            prefix and the earlier tokens of its own sequence; attention is computed chunk by chunk.
     """
 
     ids: Tensor
     positions: Tensor
-    mask: Tensor
     ends: Tensor
     slots: Tensor
 
-    def __init__(self, ids: list[list[int]], positions: list[int], groups: list[int], ends: list[list[int]]) -> None:
+    def __init__(
+        self, ids: list[list[int]], positions: list[int], ends: list[list[int]], prefix: int, chunks: list[list[int]]
+    ) -> None:
         super().__init__()
+        self.prefix, self.num_chunks = prefix, len(chunks)
         self.register_buffer("ids", torch.tensor(ids), persistent=False)  # [R, S]
         self.register_buffer("positions", torch.tensor(positions), persistent=False)  # [S]
         self.register_buffer("ends", torch.tensor(ends), persistent=False)  # [R, K]
         self.register_buffer("slots", (self.ids.flatten() < 0).nonzero().flatten(), persistent=False)
-        self.register_buffer("mask", causal_mask(torch.tensor(groups)), persistent=False)  # [S, S]
+        start = 0
+        for index, chunk in enumerate(chunks):
+            mask = causal_mask(torch.tensor([-1] * prefix + chunk))[prefix if index else 0 :]
+            inside = [end - start for end in ends[0] if start <= end < start + len(mask)]
+            self.register_buffer(f"mask_{index}", mask, persistent=False)
+            self.register_buffer(f"ends_{index}", torch.tensor(inside, dtype=torch.long), persistent=False)
+            start += len(mask)
+
+    @property
+    def mask(self) -> ChunkedMask:
+        """What the tokens of a row see."""
+        return ChunkedMask(self.prefix, self._of_chunks("mask"))
 
     def encode(
         self,
@@ -64,14 +82,31 @@ class TokenRows(nn.Module):
             prompts: What stands for the ids below 0.
             deeper: `deeper[:, j]` replaces what stands there between blocks j + 1 and j + 2; None for nothing.
         """
-        tokens = (self._embed(tower, prompts) + tower.positions(self.positions)).flatten(0, 1)  # [N * R, S, D]
+        tokens = self.embed(tower, prompts).flatten(0, 1)  # [N * R, S, D]
         levels = () if deeper is None else deeper.unbind(1)
         between = [partial(self._replace, prompts=level) for level in levels]
+        mask = self.mask.to(tower.compute_dtype)
         if len(self.ends) == 1:
-            return tower.project(tower.transform_at(tokens, self.mask, self.ends[0], between))
-        hidden = tower.transform(tokens, self.mask, between).view(len(prompts), *self.ids.shape, -1)  # [N, R, S, D]
+            return tower.project(tower.transform_at(tokens, mask, self.ends[0], self.at_ends(mask), between))
+        hidden = tower.transform(tokens, mask, between).view(len(prompts), *self.ids.shape, -1)  # [N, R, S, D]
         rows = torch.arange(len(self.ends), device=self.ends.device)[:, None]
         return tower.project(hidden[:, rows, self.ends].flatten(1, 2))  # [N, R * K, d]
+
+    def at_ends(self, mask: ChunkedMask) -> ChunkedMask:
+        """Returns what the end-of-text tokens of a single row see."""
+        return mask.at(self._of_chunks("ends"))
+
+    def embed(self, tower: TextTower, prompts: Float[Tensor, "N L D"]) -> Float[Tensor, "N R S D"]:
+        """Returns the rows' embedded tokens with the prompts' vectors in their places, and with positions."""
+        words = tower.embed(self.ids.clamp(min=0)).flatten(0, 1)  # [R * S, D]
+        vectors = torch.cat([prompts, words.to(prompts.dtype).expand(len(prompts), -1, -1)], dim=1)
+        places = torch.arange(self.ids.numel(), device=self.ids.device).view_as(self.ids) + prompts.shape[1]
+        tokens = vectors[:, torch.where(self.ids < 0, -self.ids - 1, places)]  # [N, R, S, D]
+        return tokens + tower.positions(self.positions)
+
+    def _of_chunks(self, name: str) -> tuple[Tensor, ...]:
+        """Returns the buffers of all chunks."""
+        return tuple(cast(Tensor, getattr(self, f"{name}_{index}")) for index in range(self.num_chunks))
 
     def _replace(self, hidden: Float[Tensor, "N*R S D"], prompts: Float[Tensor, "N L D"]) -> Float[Tensor, "N*R S D"]:
         """Returns tokens in which the prompts' vectors stand in their places again."""
@@ -79,36 +114,48 @@ class TokenRows(nn.Module):
         vectors = prompts[:, -self.ids.flatten()[self.slots] - 1].to(hidden.dtype)
         return rows.index_copy(1, self.slots, vectors).view_as(hidden)
 
-    def _embed(self, tower: TextTower, prompts: Tensor) -> Tensor:
-        """Returns the rows' embedded tokens with the prompts' vectors in their places, without positions."""
-        words = tower.embed(self.ids.clamp(min=0)).flatten(0, 1)  # [R * S, D]
-        vectors = torch.cat([prompts, words.to(prompts.dtype).expand(len(prompts), -1, -1)], dim=1)
-        places = torch.arange(self.ids.numel(), device=self.ids.device).view_as(self.ids) + prompts.shape[1]
-        return vectors[:, torch.where(self.ids < 0, -self.ids - 1, places)]  # [N, R, S, D]
+
+def encode_side_by_side(
+    tower: TextTower, rows: Sequence[TokenRows], prompts: Sequence[Float[Tensor, "L D"]]
+) -> list[Float[Tensor, "sequences d"]]:
+    """Returns the joint features of packed rows, each behind a prompt of its own, by one call of the tower.
+
+    Matrices of few rows are slow, so this is for small packs.
+    """
+    tokens = torch.cat([row.embed(tower, prompt[None])[0] for row, prompt in zip(rows, prompts, strict=True)], dim=1)
+    starts = accumulate((row.ids.shape[1] for row in rows[:-1]), initial=0)
+    places = torch.cat([row.ends[0] + start for row, start in zip(rows, starts, strict=True)])
+    masks = [row.mask.to(tower.compute_dtype) for row in rows]
+    at_ends = SideBySide(tuple(row.at_ends(mask) for row, mask in zip(rows, masks, strict=True)))
+    features = tower.project(tower.transform_at(tokens, SideBySide(tuple(masks)), places, at_ends))
+    return list(torch.split(features[0], [row.ends.shape[1] for row in rows]))
 
 
-def pack(prefix: Sequence[int], suffixes: Sequence[Sequence[int]], token_budget: int) -> list[TokenRows]:
-    """Returns packed rows `[prefix, suffix 1, suffix 2, ...]`, as many as the token budget asks for.
+def pack(prefix: Sequence[int], suffixes: Sequence[Sequence[int]], token_budget: int) -> TokenRows:
+    """Returns one packed row `[prefix, suffix 1, suffix 2, ...]`, whose attention is computed in chunks.
 
     Args:
         prefix: Token ids that begin every sequence.
         suffixes: The rest of each sequence, through its end-of-text token.
-        token_budget: Largest length of a row in tokens; a single suffix that does not fit gets a row of its own.
+        token_budget: Largest length of a chunk with the prefix, in tokens; a suffix that does not fit gets its own.
     """
-    chunks: list[list[Sequence[int]]] = [[]]
-    room = token_budget - len(prefix)
-    for suffix in suffixes:
-        if chunks[-1] and sum(map(len, chunks[-1])) + len(suffix) > room:
+    chunks: list[list[int]] = [[]]
+    ids, positions, ends = list(prefix), list(range(len(prefix))), []
+    for group, suffix in enumerate(suffixes):
+        if chunks[-1] and len(prefix) + len(chunks[-1]) + len(suffix) > token_budget:
             chunks.append([])
-        chunks[-1].append(suffix)
-    return [_pack_row(list(prefix), chunk) for chunk in chunks]
+        chunks[-1].extend([group] * len(suffix))
+        ids.extend(suffix)
+        positions.extend(range(len(prefix), len(prefix) + len(suffix)))
+        ends.append(len(ids) - 1)
+    return TokenRows([ids], positions, [ends], len(prefix), chunks)
 
 
-def stack(sequences: Sequence[Sequence[int]], length: int) -> list[TokenRows]:
+def stack(sequences: Sequence[Sequence[int]], length: int) -> TokenRows:
     """Returns one row for each sequence, padded with zeros to `length` tokens."""
     ids = [[*sequence, *[0] * (length - len(sequence))] for sequence in sequences]
     ends = [[len(sequence) - 1] for sequence in sequences]
-    return [TokenRows(ids, list(range(length)), [-1] * length, ends)]
+    return TokenRows(ids, list(range(length)), ends, 0, [[-1] * length])
 
 
 def shared_prefix_length(sequences: Sequence[Sequence[int]]) -> int:
@@ -120,14 +167,3 @@ def shared_prefix_length(sequences: Sequence[Sequence[int]]) -> int:
     """
     longest = min(map(len, sequences)) - 1
     return next((at for at in range(longest) if len({sequence[at] for sequence in sequences}) > 1), longest)
-
-
-def _pack_row(prefix: list[int], suffixes: Sequence[Sequence[int]]) -> TokenRows:
-    """Returns one packed row."""
-    ids, positions, groups, ends = list(prefix), list(range(len(prefix))), [-1] * len(prefix), []
-    for group, suffix in enumerate(suffixes):
-        ids.extend(suffix)
-        positions.extend(range(len(prefix), len(prefix) + len(suffix)))
-        groups.extend([group] * len(suffix))
-        ends.append(len(ids) - 1)
-    return TokenRows([ids], positions, groups, [ends])

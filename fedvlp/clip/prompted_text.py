@@ -8,7 +8,7 @@ tokens behind it in one packed sequence. Features and gradients are those of the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, cast
+from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from fedvlp.clip.backbone import CLIP
 from fedvlp.clip.names import clean_class_names
 from fedvlp.clip.packing import TokenRows, pack, prompt_ids, stack
+from fedvlp.clip.remembered import Remembered
 from fedvlp.errors import UserError
 
 ClassPosition = Literal["end", "middle", "front"]
@@ -34,7 +35,8 @@ class PromptedTextEncoder(nn.Module):
         layout: `packed` puts the classes behind one shared prefix (for `front` and `middle` it means `cut`); `cut` has
             a sequence for each class, as long as the longest; `plain` has sequences of the full context length. All
             give the same features.
-        token_budget: Largest number of tokens in a packed sequence; more classes make more sequences.
+        token_budget: Largest number of tokens whose attention is computed together in the packed layout: the prefix
+            and a chunk of classes.
 
     Raises:
         UserError: If a class's name does not fit into the context together with the prompt.
@@ -48,7 +50,7 @@ class PromptedTextEncoder(nn.Module):
         prompt_length: int,
         class_position: ClassPosition = "end",
         layout: Layout = "packed",
-        token_budget: int = 384,
+        token_budget: int = 96,
     ) -> None:
         super().__init__()
         self.clip = clip
@@ -56,13 +58,15 @@ class PromptedTextEncoder(nn.Module):
         self.prompt_length = prompt_length
         sequences = self._sequences(class_position)
         self._check_lengths(sequences)
-        rows = _lay_out(sequences, prompt_length, class_position, layout, token_budget, clip.context_length)
-        self.rows = nn.ModuleList(rows)
+        self.rows = _lay_out(sequences, prompt_length, class_position, layout, token_budget, clip.context_length)
+        self._remembered = Remembered()
 
     def forward(
         self, prompt: Float[Tensor, "*batch L D"], deeper: Float[Tensor, "*batch J L D"] | None = None
     ) -> Float[Tensor, "*batch C d"]:
         """Returns the text features w_c of all classes, not normalised, for each prompt of the batch.
+
+        Those of single prompts without a gradient are computed again only when the prompt has changed.
 
         Args:
             prompt: What goes into the first block.
@@ -71,10 +75,24 @@ class PromptedTextEncoder(nn.Module):
         Raises:
             UserError: If there are more prompts than blocks.
         """
+        if prompt.ndim > 2:
+            return self._encode(prompt, deeper)
+        return self._remembered("", self._encode, prompt, *(() if deeper is None else (deeper,)))
+
+    def _encode(
+        self, prompt: Tensor, deeper: Tensor | None = None, tokens_at_once: int = 16384
+    ) -> Float[Tensor, "*batch C d"]:
+        """Returns `forward(prompt, deeper)`, computed now; without a graph in parts, so that it takes little memory."""
         prompts = prompt.reshape(-1, *prompt.shape[-2:])  # [N, L, D]
         levels = None if deeper is None else deeper.reshape(len(prompts), *deeper.shape[-3:])  # [N, J, L, D]
-        features = [cast(TokenRows, rows).encode(self.clip.text, prompts, levels) for rows in self.rows]
-        return torch.cat(features, dim=1).reshape(*prompt.shape[:-2], len(self.class_names), -1)
+        has_graph = torch.is_grad_enabled() and any(
+            each is not None and each.requires_grad for each in (prompt, deeper)
+        )
+        size = max(1, len(prompts) if has_graph else tokens_at_once // self.rows.ids.numel())
+        parts = torch.split(prompts, size)
+        level_parts = [None] * len(parts) if levels is None else torch.split(levels, size)
+        features = [self.rows.encode(self.clip.text, *part) for part in zip(parts, level_parts, strict=True)]
+        return torch.cat(features).reshape(*prompt.shape[:-2], len(self.class_names), -1)
 
     def initial_prompt(
         self, words: str | None = None, generator: torch.Generator | None = None
@@ -132,7 +150,7 @@ def _lay_out(
     layout: Layout,
     token_budget: int,
     context_length: int,
-) -> list[TokenRows]:
+) -> TokenRows:
     """Returns the rows that the layout asks for."""
     if layout == "packed" and class_position == "end":
         shared = 1 + prompt_length

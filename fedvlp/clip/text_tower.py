@@ -10,6 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from fedvlp.clip.blocks import Between, Blocks
+from fedvlp.clip.chunked_mask import Mask
 from fedvlp.errors import UserError
 
 
@@ -42,6 +43,12 @@ class TextTower:
         return len(self._blocks)
 
     @property
+    def compute_dtype(self) -> torch.dtype:
+        """The type that attention is computed in."""
+        device = self._tower.positional_embedding.device.type
+        return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else self._blocks.dtype
+
+    @property
     def context_length(self) -> int:
         """The largest number of tokens in a sequence."""
         return int(self._tower.context_length)
@@ -69,14 +76,14 @@ class TextTower:
     def transform(
         self,
         tokens: Float[Tensor, "sequences length D"],
-        mask: Float[Tensor, "length length"],
+        mask: Mask,
         between: Sequence[Between] = (),
     ) -> Float[Tensor, "sequences length D"]:
-        """Returns the last block's output for embedded tokens under an additive attention mask (0 or -inf).
+        """Returns the last block's output for embedded tokens.
 
         Args:
             tokens: Embedded tokens with their positions.
-            mask: 0 where a token (row) sees another (column), -inf elsewhere.
+            mask: Which tokens see which.
             between: `between[j]` changes the tokens between blocks j + 1 and j + 2.
 
         Raises:
@@ -88,13 +95,14 @@ class TextTower:
     def transform_at(
         self,
         tokens: Float[Tensor, "sequences length D"],
-        mask: Float[Tensor, "length length"],
+        mask: Mask,
         places: Int[Tensor, "K"],
+        mask_at: Mask,
         between: Sequence[Between] = (),
     ) -> Float[Tensor, "sequences K D"]:
         """Returns `transform(tokens, mask, between)[:, places]`, the last block being run for these places alone."""
         blocks, hidden = self._before_last(tokens, mask, between)
-        return blocks.run_last(hidden, places, mask)
+        return blocks.run_last(hidden, places, mask, mask_at)
 
     def project(self, ends: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch d"]:
         """Returns joint features, not normalised, from the last block's output at end-of-text tokens."""
@@ -111,7 +119,7 @@ class TextTower:
     def _blocks(self) -> Blocks:
         return Blocks(self._tower.transformer)
 
-    def _before_last(self, tokens: Tensor, mask: Tensor, between: Sequence[Between]) -> tuple[Blocks, Tensor]:
+    def _before_last(self, tokens: Tensor, mask: Mask, between: Sequence[Between]) -> tuple[Blocks, Tensor]:
         """Returns the blocks and what goes into the last one."""
         blocks = self._blocks
         blocks.check_depth(1 + len(between), "text")

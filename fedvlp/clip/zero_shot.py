@@ -54,7 +54,7 @@ def choose_templates(templates: int | Sequence[str]) -> tuple[str, ...]:
 
 @torch.no_grad()
 def zero_shot_text_features(
-    clip: CLIP, class_names: Sequence[str], templates: int | Sequence[str] = 1, token_budget: int = 384
+    clip: CLIP, class_names: Sequence[str], templates: int | Sequence[str] = 1, token_budget: int = 96
 ) -> Float[Tensor, "C d"]:
     """Returns each class's mean over templates of features that are not normalised, in float32, then normalised.
 
@@ -62,7 +62,7 @@ def zero_shot_text_features(
         clip: The frozen CLIP.
         class_names: One name for each class; `_` and `-` are read as spaces.
         templates: How many of `TEMPLATES`, or templates of one's own.
-        token_budget: Largest number of tokens in a packed sequence.
+        token_budget: Largest number of tokens whose attention is computed together.
     """
     names, chosen = clean_class_names(class_names), choose_templates(templates)
     device = next(clip.parameters()).device
@@ -80,4 +80,4 @@ def _template_features(clip: CLIP, texts: list[str], token_budget: int) -> Tenso
     rows = pack(sequences[0][:shared], [ids[shared:] for ids in sequences], token_budget)
     device = next(clip.parameters()).device
     nothing = tower.embed(torch.empty(1, 0, dtype=torch.long, device=device))  # a prompt of no tokens
-    return torch.cat([row.to(device).encode(tower, nothing) for row in rows], dim=1).squeeze(0)
+    return rows.to(device).encode(tower, nothing).squeeze(0)

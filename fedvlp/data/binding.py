@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -96,6 +96,8 @@ class Binding:
             if features is None:
                 features = self._encode(domain, images, rows)
                 save_features(path, features)
+                kept = load_features(path, len(rows), self.device) if self.device.type == "cpu" else None
+                features = features if kept is None else replace(features, tensors=kept.tensors)
         return features
 
     def _encode(self, domain: str, images: Images, rows: Indices) -> Features:

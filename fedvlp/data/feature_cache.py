@@ -58,8 +58,8 @@ def encode(
     Raises:
         ValueError: if ``prepare`` does not give one row an image.
     """
-    parts: dict[str, list[Tensor]] = {}
-    loader = image_loader(dataset, batch_size, num_workers)
+    whole: dict[str, Tensor] = {}
+    loader, done = image_loader(dataset, batch_size, num_workers), 0
     bar = tqdm(total=len(dataset), desc=description, unit="image", leave=False, disable=None)
     # Tensors made under inference mode could not be trained on.
     with bar, torch.inference_mode(False), torch.no_grad():
@@ -67,9 +67,12 @@ def encode(
             for name, value in prepare(pixels.to(device)).items():
                 if len(value) != len(pixels):
                     raise ValueError(f"Expected `prepare` to give {len(pixels)} rows of {name!r}; got {len(value)}.")
-                parts.setdefault(name, []).append(value)
+                if name not in whole:
+                    whole[name] = torch.empty(len(dataset), *value.shape[1:], dtype=value.dtype, device=device)
+                whole[name][done : done + len(value)] = value
+            done += len(pixels)
             bar.update(len(pixels))
-        return {name: torch.cat(values).detach().to(device) for name, values in parts.items()}
+        return whole
 
 
 def cache_key(key: str, transform: Transform, images: Images, rows: Indices, device: torch.device) -> str:
@@ -86,6 +89,8 @@ def cache_key(key: str, transform: Transform, images: Images, rows: Indices, dev
 
 def load_features(path: Path, count: int, device: torch.device) -> Features | None:
     """Reads cached features onto ``device``; None if there are none or they are damaged.
+
+    On the CPU they are mapped, not copied: the system reads what is used, and may forget it when memory is short.
 
     Args:
         path: a file that ``save_features`` wrote.

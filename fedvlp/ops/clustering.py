@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fedvlp.errors import UserError
 from fedvlp.ops.lloyd import Progress, token_products
+from fedvlp.ops.precision import without_autocast
 
 
 @dataclass(frozen=True)
@@ -101,6 +102,7 @@ def capacity_kmeans(
 
 
 @torch.no_grad()
+@without_autocast
 def several_kmeans(
     tokens: Float[Tensor, "B P W"],
     start: Int[Tensor, "B M"],

@@ -16,6 +16,7 @@ from torch import Tensor
 from fedvlp.errors import UserError
 from fedvlp.ops.clustering import Clusters, capacity_kmeans, cluster_capacities, several_kmeans
 from fedvlp.ops.lloyd import equal_means
+from fedvlp.ops.precision import without_autocast
 
 KeyInit = Literal["orthogonal", "uniform", "normal", "binary"]
 
@@ -144,6 +145,7 @@ def cluster_shares(clusters: Clusters) -> Float[Tensor, "B M"]:
     return sizes / sizes.sum(dim=1, keepdim=True)
 
 
+@without_autocast
 def image_routing_weights(
     features: Float[Tensor, "B d"],
     keys: Float[Tensor, "E d"],
@@ -172,6 +174,7 @@ def image_routing_weights(
     return members.masked_fill(dropped[:, None], 1 / len(keys))
 
 
+@without_autocast
 def _match(centroids: Tensor, keys: Tensor) -> tuple[Int[Tensor, "B M"], Float[Tensor, "B"]]:
     """Returns the best assignment and by how much it is cheaper than the second best, 0 where that is not known."""
     keys = F.normalize(keys.double(), dim=-1).to(centroids.dtype)

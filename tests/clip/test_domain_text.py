@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedvlp.clip import DomainTextEncoder, PromptedTextEncoder, zero_shot_text_features
+from fedvlp.clip import DomainTextEncoder, PromptedTextEncoder, domain_text, zero_shot_text_features
+from fedvlp.clip.packing import encode_side_by_side
 
 CLASSES, DOMAINS = ["red circle", "star"], ["art_painting", "photo", "sketch"]
 
@@ -47,8 +48,33 @@ def test_handwritten_takes_the_place_of_no_prompt(clip, text):
 def test_domains_that_do_not_learn_get_no_gradient_and_the_same_features(clip, text):
     own = prompts(clip, 3).requires_grad_()
     found = text.under_each(own, learning=torch.tensor([1, 1]))
-    assert torch.equal(found, text.under_each(own))
+    torch.testing.assert_close(found, text.under_each(own), atol=1e-6, rtol=1e-5)
     found.square().sum().backward()
     assert own.grad[1].any()
     assert not own.grad[0].any()
     assert not own.grad[2].any()
+
+
+def test_side_by_side_equals_one_after_another(clip):
+    rows = [PromptedTextEncoder(clip, [f"{m} a", f"{m} b c"], prompt_length=5, token_budget=9).rows for m in DOMAINS]
+    together, alone, signal = (prompts(clip, 3).requires_grad_() for _ in range(3))
+    found = torch.stack(encode_side_by_side(clip.text, rows, list(together)))
+    expected = torch.cat([row.encode(clip.text, prompt[None]) for row, prompt in zip(rows, alone, strict=True)])
+    torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-5)
+    for features in (found, expected):
+        (features * signal.detach()[:, :2, :24]).sum().backward()
+    torch.testing.assert_close(together.grad, alone.grad, atol=1e-6, rtol=1e-4)
+
+
+def test_prompts_that_do_not_learn_are_encoded_when_they_change(clip, text, monkeypatch):
+    calls = []
+    monkeypatch.setattr(
+        domain_text, "encode_side_by_side", lambda *given: (calls.append(1), encode_side_by_side(*given))[1]
+    )
+    own = prompts(clip, 3).requires_grad_()
+    for _ in range(2):
+        text.under_each(own, learning=torch.tensor([1]))
+    assert len(calls) == 3  # what learns twice, the others once
+    with torch.no_grad():
+        own[0] += 1
+    torch.testing.assert_close(text.under_each(own, learning=torch.tensor([1])), text.under_each(own))

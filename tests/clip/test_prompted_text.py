@@ -62,8 +62,44 @@ def test_chunks_change_nothing(clip, token_budget):
     prompt, signal = torch.randn(2, 3, 4, 32), torch.randn(2, 3, len(NAMES), 24)
     whole = PromptedTextEncoder(clip, NAMES, prompt_length=4, layout="plain")
     chunked = PromptedTextEncoder(clip, NAMES, prompt_length=4, token_budget=token_budget)
-    assert len(chunked.rows) == {1: 5, 20: 3, 25: 2, 1000: 1}[token_budget]
+    assert chunked.rows.num_chunks == {1: 5, 20: 3, 25: 2, 1000: 1}[token_budget]
     assert_same(features_and_gradient(chunked, prompt, signal), features_and_gradient(whole, prompt, signal))
+
+
+@pytest.mark.parametrize("token_budget", [1, 20, 1000])
+def test_blocks_of_another_kind_in_chunks(make_clip, configs, token_budget):
+    class Block(open_clip.transformer.ResidualAttentionBlock):
+        """The same, but of a type that is run as it is."""
+
+    clip, prompts = make_clip(configs["vit"]), torch.randn(2, 4, 32, generator=torch.Generator().manual_seed(0))
+    encoder = PromptedTextEncoder(clip, NAMES, prompt_length=4, token_budget=token_budget)
+    expected = encoder(prompts)
+    for block in clip.model.transformer.resblocks:
+        block.__class__ = Block
+    torch.testing.assert_close(encoder(prompts), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_prompts_without_gradients_are_encoded_again_only_when_they_change(clip, monkeypatch):
+    encoder, calls = PromptedTextEncoder(clip, NAMES, prompt_length=4), []
+    encode = encoder._encode
+    monkeypatch.setattr(encoder, "_encode", lambda *prompts: (calls.append(1), encode(*prompts))[1])
+    prompt, deeper = torch.randn(4, 32), torch.randn(1, 4, 32)
+    for _ in range(2):
+        assert torch.equal(encoder(prompt), encode(prompt))
+        assert torch.equal(encoder(prompt, deeper), encode(prompt, deeper))
+    assert len(calls) == 2
+    assert torch.equal(encoder(prompt + 1), encode(prompt + 1))
+    encoder(prompt.requires_grad_()).sum().backward()
+    assert prompt.grad.any()
+
+
+def test_batches_without_gradients_in_parts(clip):
+    prompts, deeper = torch.randn(2, 3, 4, 32), torch.randn(2, 3, 1, 4, 32)
+    encoder = PromptedTextEncoder(clip, NAMES, prompt_length=4)
+    for given in ((prompts, None), (prompts, deeper)):
+        for tokens in (1, 2 * encoder.rows.ids.numel()):
+            found = encoder._encode(*given, tokens_at_once=tokens)
+            torch.testing.assert_close(found, encoder(*given), atol=1e-6, rtol=1e-5)
 
 
 @pytest.mark.parametrize("layout", ["packed", "cut", "plain"])

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 import torch
@@ -211,3 +213,22 @@ def test_a_visual_method_learns_the_same_from_decoded_images(build, tmp_path):
     assert without["accuracy"] == cached["accuracy"]
     assert len(list((tmp_path / "cache" / "images").glob("*.npy"))) == 3
     assert not (tmp_path / "cache" / "features").exists()
+
+
+def file_at(address):
+    """The file that is mapped to an address of this process."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        first, last = (int(end, 16) for end in line.split()[0].split("-"))
+        if first <= address < last:
+            return line.split()[-1]
+    return None
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux shows what is mapped")
+def test_features_are_mapped_from_the_file_and_not_held(make, transform, tmp_path):
+    """Both when they were just computed and when they were found."""
+    for _ in range(2):
+        module = make()
+        run(module, transform)
+        places = [features.tensors["features"].data_ptr() for _, features in module.binding.features.values()]
+        assert {file_at(place) for place in places} == {str(path) for path in files(tmp_path)}

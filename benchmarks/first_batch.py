@@ -1,0 +1,32 @@
+"""The quickstart up to the end of its first local step: `python -m benchmarks.first_batch FOLDER`."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from fedvlp.callbacks import FederationCallback
+from fedvlp.commands import FederationCLI
+from fedvlp.config_files import configs_folder
+
+
+class Stop(FederationCallback):
+    """Ends the process after the first step."""
+
+    def on_client_step(self, **arguments: Any) -> None:  # type: ignore[override]
+        """Ends the process."""
+        raise SystemExit(0)
+
+
+def main(folder: str) -> None:
+    """Runs with caches and run folder below a folder."""
+    given = [f"--config={configs_folder() / 'quickstart.yaml'}", f"--data.cache_dir={folder}/cache"]
+    given += [f"--trainer.default_root_dir={folder}/runs", "--trainer.enable_progress_bar=false"]
+    command = FederationCLI(run=False, args=given, save_config_callback=None)
+    federation: Any = command.trainer
+    federation.fabric._callbacks.append(Stop())
+    federation.fit(command.model, command.datamodule)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

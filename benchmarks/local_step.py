@@ -1,0 +1,124 @@
+"""One local step of each method: as the released code does it, with cut sequences, and ours."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.apart import apart
+from benchmarks.floor import matrix_rate
+from benchmarks.measure import Measurement, measure_for
+from benchmarks.reference import Call, train
+from benchmarks.reference_steps import REFERENCES
+from benchmarks.steps import (
+    BATCH_SIZES,
+    CLASS_NAMES,
+    Step,
+    least_operations,
+    make_batch,
+    make_module,
+    reference_operations,
+)
+from benchmarks.tables import Table, number, percent, seconds_with_spread
+from fedvlp.clip import CLIPSpec, load_clip
+
+SIDES = {"reference": "reference, 77 tokens", "cut": "cut at the longest name", "ours": "ours"}
+HEADER = ("", "seconds", "least to greatest", "repeats", "times faster", "GFLOP", "of the rate", "of the floor", "MB")
+
+NOTES = """The reference step does what the papers' released code does: one text call of 77-token sequences for each
+prompt (TRIP: for each image), both image towers on each batch, nothing kept; the cut step has sequences as long as the
+longest name's. Ours has image features, routes and teachers prepared, as the library has them from the second round on.
+GFLOP are the matrix products of a side by count, for ours the least that the step needs; *of the rate* is GFLOP a
+second against a large float32 product, measured with the same threads in the same process before and after; *of the
+floor* is the least operations at that rate against the seconds. Memory is the peak above the loaded model and its
+batch. A side marked with *measured* was measured in parts, each multiplied by how often the step has it; losses and
+optimizer are left out there, and its memory is that of the largest part."""
+
+
+@dataclass(frozen=True)
+class SideResult:
+    """What one side of a comparison took.
+
+    Attributes:
+        seconds: Of each repeat, of whole steps.
+        megabytes: Peak memory.
+        operations: What it computes.
+        least: What the step needs at least.
+        rate: Operations a second of a large matrix product.
+        parts: What was measured and multiplied; empty if all was measured.
+    """
+
+    seconds: list[float]
+    megabytes: float
+    operations: float
+    least: float
+    rate: float
+    parts: str
+
+
+def tables(quick: bool, figures: Path | None = None) -> Iterator[Table]:
+    """Returns a table for each method and number of classes."""
+    spec = CLIPSpec("fedvlp-tiny") if quick else CLIPSpec("ViT-B-16", "random")
+    for method, batch_size in BATCH_SIZES.items():
+        for num_classes in [7] if quick else sorted(CLASS_NAMES):
+            case: dict[str, Any] = {"method": method, "num_classes": num_classes, "spec": spec, "quick": quick}
+            results = {side: apart(measure_side, side=side, **case) for side in SIDES}
+            title = f"local_step: {method}, {num_classes} classes, batch {batch_size}, {spec.name}"
+            yield Table(title, HEADER, _rows(results), _sentence(results))
+
+
+def measure_side(method: str, num_classes: int, side: str, spec: CLIPSpec, quick: bool) -> SideResult:
+    """Returns what one side took in this process."""
+    clip, names, batch_size = load_clip(spec), CLASS_NAMES[num_classes], BATCH_SIZES[method]
+    module = make_module(method, clip, names)
+    images, labels, constants = make_batch(module, batch_size)
+    least = least_operations(method, clip, names, batch_size)
+    rates, seconds = [matrix_rate()], 1.0 if quick else 6.0
+    operations, parts = least, ""
+    if side == "ours":
+        found = measure_for(Step(module, constants, labels), seconds, least=2)
+    else:
+        reference = REFERENCES[method](module, side == "cut")
+        operations = reference_operations(method, clip, num_classes, reference.texts.length, batch_size)
+        whole = Call("", lambda: train(reference, images, labels, constants))
+        calls = [whole] if num_classes == min(CLASS_NAMES) else reference.calls(images, labels, constants)
+        found = _measure_calls(calls, seconds)
+        parts = ", ".join(f"{call.label} x {call.times:g}" for call in calls if call is not whole)
+    rates.append(matrix_rate())
+    return SideResult(found.seconds, found.megabytes, operations, least, max(rates), parts)
+
+
+def _measure_calls(calls: list[Call], seconds: float) -> Measurement:
+    """Returns the seconds of a step that is made of these calls; the part that was repeated least says how often."""
+    found = [measure_for(call.run, seconds) for call in calls]
+    repeats = min(len(one.seconds) for one in found)
+    took = [
+        sum(call.times * one.seconds[index] for call, one in zip(calls, found, strict=True)) for index in range(repeats)
+    ]
+    return Measurement(took, max(one.megabytes for one in found))
+
+
+def _rows(results: dict[str, SideResult]) -> list[list[str]]:
+    """Returns the table's rows."""
+    first, rows = statistics.median(results["reference"].seconds), []
+    for side, result in results.items():
+        median = statistics.median(result.seconds)
+        label = SIDES[side] + (f"; measured: {result.parts}" if result.parts else "")
+        shares = [percent(work / result.rate / median) for work in (result.operations, result.least)]
+        spread = seconds_with_spread(result.seconds)
+        numbers = [number(first / median), number(result.operations / 1e9), *shares, number(result.megabytes)]
+        rows.append([label, *spread, *numbers])
+    return rows
+
+
+def _sentence(results: dict[str, SideResult]) -> str:
+    """Returns what the count of operations allows."""
+    ours, reference = results["ours"], results["reference"]
+    rates = sorted(result.rate / 1e9 for result in results.values())
+    return (
+        f"Large products: {rates[0]:.0f} to {rates[-1]:.0f} GFLOP a second. The floor is {ours.least / 1e9:.4g} GFLOP, "
+        f"{number(ours.least / ours.rate)} s; the reference has {reference.operations / ours.least:.3g} times as many."
+    )

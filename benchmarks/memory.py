@@ -1,0 +1,140 @@
+"""Memory over rounds with many clients: it must stay flat."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+
+from benchmarks.apart import apart
+from benchmarks.figures import plot_over_rounds
+from benchmarks.made_up import NoImages, Nothing, Points
+from benchmarks.measure import peak_megabytes, reset_peak, resident_megabytes
+from benchmarks.overhead import PROMPTS
+from benchmarks.steps import CLASS_NAMES, make_module
+from benchmarks.tables import Table, number
+from fedvlp.callbacks import FederationCallback
+from fedvlp.clip import CLIP, load_clip
+from fedvlp.federation import Federation
+from fedvlp.module import FederatedModule
+
+NOTES = """Resident memory of the process after each round, each run in a process of its own with the tiny CLIP.
+DiPrompT trains on made-up features, 16 images a client, one step a round, and writes all files (checkpoints, tables,
+plots) after every round. The others train nothing, and all clients take part in every round; *keeping* means that each
+client has prompts of TRIP's size of its own between rounds, *on disk* that they lie in files (`personal_on_disk`). The
+floor is the states of all clients that are in memory, sent ones and kept ones (of DiPrompT's only five clients' a
+round, which are small); *times* is the peak above the beginning against that."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run whose memory is watched.
+
+    Attributes:
+        label: What it is.
+        clients: How many there are.
+        cohort: How many take part in a round; None for all.
+        rounds: How many rounds.
+        kind: ``diprompt``, ``overhead``, ``keeping`` or ``disk``.
+    """
+
+    label: str
+    clients: int
+    cohort: int | None
+    rounds: int
+    kind: str
+
+
+@dataclass(frozen=True)
+class RunMemory:
+    """What a run needed.
+
+    Attributes:
+        megabytes: Before round 1 and after each round.
+        peak: The most within rounds.
+        seconds: Of all rounds.
+    """
+
+    megabytes: list[float]
+    peak: float
+    seconds: float
+
+
+class Watch(FederationCallback):
+    """Notes the memory after each round."""
+
+    def __init__(self) -> None:
+        self.megabytes: list[float] = []
+
+    def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
+        """Notes the memory before round 1."""
+        self.megabytes.append(resident_megabytes())
+
+    def on_round_end(self, federation: Federation, row: dict[str, Any]) -> None:
+        """Notes the memory."""
+        self.megabytes.append(resident_megabytes())
+
+
+def tables(quick: bool, figures: Path | None = None) -> Iterator[Table]:
+    """Returns one table, and plots it as `memory.png` where there is a folder for figures."""
+    many, most, rounds = (200, 100, 8) if quick else (2000, 10000, 50)
+    runs = [
+        Run(f"DiPrompT, 5 of {many} clients", many, 5, rounds, "diprompt"),
+        Run(f"loop alone, {most} clients", most, None, 8 if quick else 10, "overhead"),
+        Run(f"loop alone, {most} clients keeping prompts", most, None, 4, "keeping"),
+        Run(f"loop alone, {most} clients keeping prompts on disk", most, None, 3, "disk"),
+    ]
+    found = {run.label: apart(measure_memory, run=run) for run in runs}
+    if figures is not None:
+        plot_over_rounds({label: result.megabytes for label, result in found.items()}, figures / "memory.png")
+    header = ("", "rounds", "before", "after 1", "half-way", "last", "last less half-way", "peak", "states", "times")
+    notes = "" if figures is None else "![Memory over rounds](memory.png)"
+    yield Table(
+        "memory: resident MB over rounds", (*header, "seconds"), [_row(run, found[run.label]) for run in runs], notes
+    )
+
+
+def measure_memory(run: Run) -> RunMemory:
+    """Returns the memory over a run's rounds in this process."""
+    clip, watch = load_clip("fedvlp-tiny"), Watch()
+    module, data = _parts(run, clip)
+    with TemporaryDirectory() as folder:
+        federation = Federation(
+            run.rounds,
+            cohort_size=run.cohort,
+            accelerator="cpu",
+            num_threads=torch.get_num_threads(),
+            callbacks=[watch],
+            default_root_dir=folder,
+            enable_progress_bar=False,
+            default_callbacks=run.kind == "diprompt",
+            personal_on_disk=run.kind == "disk",
+        )
+        reset_peak()
+        started = time.perf_counter()
+        federation.fit(module, data)
+        return RunMemory(watch.megabytes, peak_megabytes(), time.perf_counter() - started)
+
+
+def _parts(run: Run, clip: CLIP) -> tuple[FederatedModule, NoImages]:
+    """Returns the method and its data."""
+    if run.kind != "diprompt":
+        return Nothing(clip, PROMPTS, PROMPTS if run.kind in ("keeping", "disk") else None), NoImages(run.clients)
+    module = make_module("DiPrompT", clip, CLASS_NAMES[7])
+    module.context = None
+    return module, Points(run.clients, class_names=CLASS_NAMES[7], width=clip.embed_dim)
+
+
+def _row(run: Run, result: RunMemory) -> list[str]:
+    """Returns a row of the table."""
+    before, first, half, last = (result.megabytes[at] for at in (0, 1, run.rounds // 2, run.rounds))
+    copies = {"overhead": 1, "keeping": 2, "disk": 1}.get(run.kind, 0)
+    states = copies * run.clients * 4 * torch.Size(PROMPTS).numel() / 2**20
+    times = number((result.peak - before) / states) if states else "-"
+    values = [number(value) for value in (before, first, half, last, last - half, result.peak)]
+    return [run.label, str(run.rounds), *values, number(states) if states else "-", times, number(result.seconds)]

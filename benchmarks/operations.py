@@ -1,0 +1,120 @@
+"""Counts of floating-point operations, two for each multiply-add: of towers as others call them, and the least needed.
+
+Only matrix products are counted. Frozen weights get no gradient, so a backward pass has as many operations in linear
+layers as the forward pass has, and twice as many in attention.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fedvlp.clip import CLIP, clean_class_names
+
+
+@dataclass(frozen=True)
+class Work:
+    """Operations of one forward pass.
+
+    Attributes:
+        linear: Those of linear layers.
+        attention: Those between queries and keys, and between weights and values.
+    """
+
+    linear: float
+    attention: float
+
+    @property
+    def forward(self) -> float:
+        """Operations of a pass without gradients."""
+        return self.linear + self.attention
+
+    @property
+    def both(self) -> float:
+        """Operations of a forward pass and the backward pass to the inputs."""
+        return 2 * self.linear + 3 * self.attention
+
+
+@dataclass(frozen=True)
+class Tower:
+    """A transformer of CLIP's kind, with perceptrons four times as wide as tokens.
+
+    Attributes:
+        width: Of a token.
+        depth: Number of blocks.
+        joint: Width of a joint feature.
+    """
+
+    width: int
+    depth: int
+    joint: int
+
+    def work(self, tokens: int, pairs: int, last_tokens: int, last_pairs: int, features: int) -> Work:
+        """Returns the operations of a pass.
+
+        Args:
+            tokens: Tokens in each block but the last, where all of them make keys and values.
+            pairs: Pairs of a query and a key in each block but the last.
+            last_tokens: Tokens that the last block puts out.
+            last_pairs: Pairs of a query and a key in the last block.
+            features: Joint features that are read.
+        """
+        square = self.width**2
+        linear = 24 * square * tokens * (self.depth - 1) + 4 * square * tokens + 20 * square * last_tokens
+        attention = 4 * self.width * (pairs * (self.depth - 1) + last_pairs)
+        return Work(linear + 2 * self.width * self.joint * features, attention)
+
+    def whole(self, sequences: int, length: int) -> Work:
+        """Returns the operations of whole sequences in all blocks, every token with every other."""
+        tokens, pairs = sequences * length, sequences * length**2
+        return self.work(tokens, pairs, tokens, pairs, sequences)
+
+
+def text_tower(clip: CLIP) -> Tower:
+    """Returns the sizes of a text tower."""
+    return Tower(clip.text_width, clip.text.depth, clip.embed_dim)
+
+
+def image_tower(clip: CLIP) -> Tower:
+    """Returns the sizes of a vision transformer."""
+    visual: Any = clip.model.visual
+    return Tower(clip.image_width, len(visual.transformer.resblocks), clip.embed_dim)
+
+
+def patches_work(clip: CLIP) -> float:
+    """Returns the operations that make an image's patches tokens; they have no backward pass."""
+    return 2 * 3 * clip.image_size**2 * clip.image_width
+
+
+def suffix_lengths(clip: CLIP, class_names: Sequence[str]) -> list[int]:
+    """Returns how many tokens each class has behind the prompt, through its end-of-text token."""
+    return [len(ids) - 1 for ids in clip.tokenize([f"{name}." for name in clean_class_names(class_names)])]
+
+
+def packed_text(clip: CLIP, suffixes: Sequence[int], prompt_length: int) -> Work:
+    """Returns the least operations for all classes' features under one prompt.
+
+    The prompt is there once, tokens meet only what they see, and the last block puts out end-of-text tokens alone.
+
+    Args:
+        clip: The frozen CLIP.
+        suffixes: Tokens of each class behind the prompt.
+        prompt_length: Learned vectors of the prompt.
+    """
+    prefix = 1 + prompt_length
+    pairs = prefix * (prefix + 1) // 2 + sum(length * prefix + length * (length + 1) // 2 for length in suffixes)
+    ends = sum(prefix + length for length in suffixes)
+    return text_tower(clip).work(prefix + sum(suffixes), pairs, len(suffixes), ends, len(suffixes))
+
+
+def prompted_image(clip: CLIP, prompt_length: int, read: int) -> Work:
+    """Returns the least operations for one image's features with prompts behind its tokens, patches left out.
+
+    Args:
+        clip: The frozen CLIP.
+        prompt_length: Learned vectors behind the image's tokens.
+        read: Tokens that are read behind the last block.
+    """
+    tokens = int(clip.num_image_tokens or 0) + prompt_length
+    return image_tower(clip).work(tokens, tokens**2, read, read * tokens, read)

@@ -1,0 +1,135 @@
+"""What the loop itself costs a round, and what averaging costs, for few and many clients, small and large states."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.apart import apart
+from benchmarks.floor import bandwidth
+from benchmarks.made_up import NoImages, Nothing
+from benchmarks.measure import Measurement, measure_for
+from benchmarks.tables import Table, number, percent, seconds_with_spread
+from fedvlp.clip import load_clip
+from fedvlp.federation import Federation
+from fedvlp.state import Client, ClientUpdate, ServerState, State
+from fedvlp.strategies import FedAvg
+
+PROMPTS = (4, 32, 512)  # TRIP's, 65,536 numbers
+LARGE = (25, 1024, 1024)  # 100 MB
+
+NOTES = """Nobody trains here: clients have no batches, and every client takes part in every round. A state is TRIP's
+prompts (65,536 numbers, 0.25 MB) or 100 MB. *With files* is a run with all that the command line does besides:
+checkpoints, tables, plots and prints of every round. The floor is the bytes over the bandwidth of a copy, measured in
+the same process: for the loop each client's state is copied in and out and read once (5 times its bytes), for averaging
+it is read once. What fits into the processor's caches (under 100 MB in all) has no such floor. The plain average makes
+a new tensor for each client: `mean = mean + weight * state`."""
+
+
+@dataclass(frozen=True)
+class LoopResult:
+    """What rounds of clients without batches took.
+
+    Attributes:
+        found: Seconds of each round but the first, and peak memory.
+        bandwidth: Bytes a second of a copy, read and written.
+    """
+
+    found: Measurement
+    bandwidth: float
+
+
+def tables(quick: bool, figures: Path | None = None) -> Iterator[Table]:
+    """Returns a table of the loop and one of averaging."""
+    counts = {4: 40, 100: 20} if quick else {4: 60, 100: 30, 1000: 8, 10000: 4}
+    cases = [(count, rounds, PROMPTS) for count, rounds in counts.items()]
+    cases += [] if quick else [(4, 4, LARGE), (10, 4, LARGE)]
+    columns = ("least to greatest", "rounds", "microseconds a client", "floor, ms", "of the floor", "MB")
+    loop = [row for case in cases for row in _loop_rows(*case)]
+    yield Table("overhead: the loop's own cost", ("", "ms a round", *columns), loop)
+    averages = [row for count, _, shape in cases for row in _average_rows(count, shape, 1.0 if quick else 4.0)]
+    yield Table("aggregation: the average of all clients", ("", "ms", *columns), averages)
+
+
+def _loop_rows(count: int, rounds: int, shape: tuple[int, ...]) -> Iterator[list[str]]:
+    """Returns the rows of a number of clients, without and, for small states, with files."""
+    for files in (False, True) if count <= 1000 and shape == PROMPTS else (False,):
+        result = apart(measure_loop, count=count, rounds=rounds + 1, shape=shape, files=files)
+        label = f"{count} clients, {_size(shape)}{', with files' if files else ''}"
+        yield _row(label, result, count, 5 * _bytes(shape))
+
+
+def _average_rows(count: int, shape: tuple[int, ...], seconds: float) -> Iterator[list[str]]:
+    """Returns the rows of a number of clients, one for each way to average."""
+    for label, average in AVERAGES.items():
+        result = apart(measure_average, count=count, shape=shape, average=average, seconds=seconds)
+        yield _row(f"{count} clients, {_size(shape)}, {label}", result, count, _bytes(shape))
+
+
+def measure_loop(count: int, rounds: int, shape: tuple[int, ...], files: bool) -> LoopResult:
+    """Returns what the rounds of so many clients took in this process, the first one left out."""
+    module, data = Nothing(load_clip("fedvlp-tiny"), shape), NoImages(count)
+    with tempfile.TemporaryDirectory() as folder:
+        federation = Federation(
+            rounds,
+            accelerator="cpu",
+            num_threads=torch.get_num_threads(),
+            default_root_dir=folder,
+            enable_progress_bar=False,
+            default_callbacks=files,
+        )
+        found = measure_for(lambda: federation.fit(module, data), 0.0)
+    seconds = [float(row["seconds"]) for row in federation.progress.history[1:]]
+    return LoopResult(Measurement(seconds, found.megabytes), bandwidth())
+
+
+def measure_average(
+    count: int, shape: tuple[int, ...], average: Callable[[ServerState, list[ClientUpdate]], object], seconds: float
+) -> LoopResult:
+    """Returns what the average of so many clients' states took in this process."""
+    clients = [Client(index, 0, 10 + index, str(index)) for index in range(count)]
+    updates = [ClientUpdate(client, {"prompts": torch.rand(shape)}, client.num_examples) for client in clients]
+    server = ServerState.start({"prompts": torch.zeros(shape)})
+    return LoopResult(measure_for(lambda: average(server, updates), seconds, most=50), bandwidth())
+
+
+def ours(server: ServerState, updates: list[ClientUpdate]) -> State:
+    """Returns the average as the library has it."""
+    return FedAvg().aggregate(server, updates).shared
+
+
+def plain(server: ServerState, updates: list[ClientUpdate]) -> State:
+    """Returns the average as it is commonly written."""
+    total = sum(update.num_examples for update in updates)
+    mean: State = {name: torch.zeros_like(value) for name, value in server.shared.items()}
+    for update in updates:
+        mean = {name: value + update.num_examples / total * update.state[name] for name, value in mean.items()}
+    return mean
+
+
+AVERAGES: dict[str, Callable[..., Any]] = {"plain": plain, "ours": ours}
+
+
+def _row(label: str, result: LoopResult, count: int, bytes_a_client: int) -> list[str]:
+    """Returns a row of the table, in milliseconds."""
+    found, moved = result.found, count * bytes_a_client
+    floor = moved / result.bandwidth
+    limits = [number(1000 * floor), percent(floor / found.median)] if moved >= 1e8 else ["-", "-"]
+    each = number(1e6 * found.median / count)
+    spread = seconds_with_spread([1000 * second for second in found.seconds])
+    return [label, *spread, each, *limits, number(found.megabytes)]
+
+
+def _bytes(shape: tuple[int, ...]) -> int:
+    """Returns the bytes of a state in float32."""
+    return 4 * torch.Size(shape).numel()
+
+
+def _size(shape: tuple[int, ...]) -> str:
+    """Returns a state's size in words."""
+    return f"{_bytes(shape) / 2**20:g} MB"

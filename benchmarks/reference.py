@@ -1,0 +1,108 @@
+"""What all reference steps share: the frozen towers, the text calls, and parts of a step to be measured one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks.reference_towers import ReferenceText
+
+
+@dataclass(frozen=True)
+class Call:
+    """A part of a step, forward and backward, and how often the step has it.
+
+    Attributes:
+        label: What it is.
+        run: Does it.
+        times: How often it is there.
+    """
+
+    label: str
+    run: Callable[[], object]
+    times: float = 1
+
+
+class Reference:
+    """A step of one method; subclasses say what its loss is and which calls of towers it is made of.
+
+    Args:
+        module: Our method, whose prompts are used.
+        cut: Whether text sequences end with the longest class's name.
+    """
+
+    def __init__(self, module: Any, cut: bool) -> None:
+        self.module, self.clip, self.cut = module, module.clip, cut
+        self.scale = module.clip.logit_scale
+        self.texts = self.text(module.class_names)
+
+    def text(self, class_names: list[str]) -> ReferenceText:
+        """Returns the text tower for these names, with as many placeholders as the method's prompt has vectors."""
+        return ReferenceText(self.clip, class_names, self.prompt_length, self.cut)
+
+    @property
+    def prompt_length(self) -> int:
+        """Learned vectors of a text prompt."""
+        return int(self.module.text.prompt_length)
+
+    def loss(self, images: Tensor, labels: Tensor, constants: dict[str, Tensor]) -> Tensor:
+        """Returns the loss of a batch.
+
+        Args:
+            images: Pixels [B, 3, V, V].
+            labels: Classes [B].
+            constants: Ours; only routing weights are read, which the released code of TRIP has computed before too.
+        """
+        raise NotImplementedError
+
+    def calls(self, images: Tensor, labels: Tensor, constants: dict[str, Tensor]) -> list[Call]:
+        """Returns the calls of towers that a step is made of, where a whole step takes too long or too much memory."""
+        raise NotImplementedError
+
+    def text_call(self, label: str, prompt: Tensor, times: float = 1, learns: bool = True) -> Call:
+        """Returns a text call, of many classes for a third of them, whose graph fits into memory.
+
+        Args:
+            label: What it is.
+            prompt: The prompt [L, D], or prompts [J, L, D] for the first blocks.
+            times: How often the step has the whole call.
+            learns: Whether it has a backward pass.
+        """
+        whole = self.texts
+        few = whole if len(whole) < 100 else whole.first(-(-len(whole) // 3))
+        label += "" if few is whole else f", {len(few)} of {len(whole)} classes"
+
+        def encode(prompt: Tensor) -> Tensor:
+            return few(prompt) if prompt.ndim == 2 else few(prompt[0], prompt[1:])
+
+        run = partial(backward if learns else without_gradient, encode, prompt)
+        return Call(label, run, times * len(whole) / len(few))
+
+    def frozen(self, images: Tensor) -> Tensor:
+        """Returns features of images without prompts."""
+        with torch.no_grad():
+            features: Tensor = self.clip.encode_image(images)
+        return features
+
+
+def backward(encode: Callable[[Tensor], Tensor], prompt: Tensor) -> None:
+    """Encodes with a prompt, forward and backward."""
+    learned = prompt.detach().clone().requires_grad_()
+    features = encode(learned)
+    torch.autograd.backward(features, torch.ones_like(features))
+
+
+@torch.no_grad()
+def without_gradient(encode: Callable[[Tensor], Tensor], prompt: Tensor) -> None:
+    """Encodes with a prompt, forward alone."""
+    encode(prompt)
+
+
+def train(reference: Reference, images: Tensor, labels: Tensor, constants: dict[str, Tensor]) -> None:
+    """Does a step but for the optimizer's part."""
+    reference.loss(images, labels, constants).backward()  # type: ignore[no-untyped-call]

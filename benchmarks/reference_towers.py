@@ -1,0 +1,92 @@
+"""Prompted towers as prompt learning has them elsewhere: full sequences through open_clip's own blocks, no cache."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import copy
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.functional import linear
+
+from fedvlp.clip import CLIP, clean_class_names
+
+
+class ReferenceText:
+    """Text features of all classes under a prompt, one sequence of the full context length for each class.
+
+    Args:
+        clip: The frozen CLIP.
+        class_names: The classes.
+        prompt_length: Learned vectors of the prompt; they take the places of as many placeholders.
+        cut: Whether sequences end with the longest class's name.
+    """
+
+    def __init__(self, clip: CLIP, class_names: Sequence[str], prompt_length: int, cut: bool = False) -> None:
+        model: Any = clip.model
+        self._model = model
+        placeholders = "X " * prompt_length
+        ids = clip.tokenizer([f"{placeholders}{name}." for name in clean_class_names(class_names)])
+        self._ends = ids.argmax(dim=-1)
+        self.length = int(self._ends.max()) + 1 if cut else ids.shape[1]
+        self._ids: Tensor = ids[:, : self.length]
+        self._mask: Tensor = model.attn_mask[: self.length, : self.length]
+
+    def __len__(self) -> int:
+        """Counts the classes."""
+        return len(self._ids)
+
+    def first(self, count: int) -> ReferenceText:
+        """Returns the same for the first classes alone, with sequences of the same length."""
+        few = copy(self)
+        few._ids, few._ends = self._ids[:count], self._ends[:count]
+        return few
+
+    def __call__(
+        self, prompt: Float[Tensor, "L D"], deeper: Float[Tensor, "J L D"] | None = None
+    ) -> Float[Tensor, "C d"]:
+        """Returns features, not normalised; `deeper[j]` takes the prompt's places before block j + 2."""
+        model = self._model
+        hidden = self._put(model.token_embedding(self._ids), prompt) + model.positional_embedding[: self.length]
+        for index, block in enumerate(model.transformer.resblocks):
+            hidden = block(hidden, attn_mask=self._mask)
+            if deeper is not None and index < len(deeper):
+                hidden = self._put(hidden, deeper[index])
+        features: Tensor = model.ln_final(hidden)[torch.arange(len(hidden)), self._ends] @ model.text_projection
+        return features
+
+    def _put(self, tokens: Float[Tensor, "C S D"], prompt: Float[Tensor, "L D"]) -> Float[Tensor, "C S D"]:
+        """Returns tokens with the prompt behind the first."""
+        return torch.cat([tokens[:, :1], prompt.expand(len(tokens), -1, -1), tokens[:, 1 + len(prompt) :]], dim=1)
+
+
+def reference_images(
+    clip: CLIP, images: Float[Tensor, "B 3 V V"], prompts: Float[Tensor, "J L W"]
+) -> tuple[Float[Tensor, "B d"], Float[Tensor, "B L d"], Float[Tensor, "B L"]]:
+    """Returns features of images and of prompt tokens, and what the class token's query gives the prompts' keys.
+
+    Args:
+        clip: The frozen CLIP.
+        images: Pixels.
+        prompts: Tokens behind the image's own, for the first J blocks.
+    """
+    visual: Any = clip.model.visual
+    length = prompts.shape[1]
+    tokens = visual._embeds(images)
+    hidden = before = torch.cat([tokens, visual.ln_pre(prompts[0]).expand(len(tokens), -1, -1)], dim=1)
+    for index, block in enumerate(visual.transformer.resblocks):
+        if 0 < index < len(prompts):
+            hidden = torch.cat([hidden[:, :-length], prompts[index].expand(len(hidden), -1, -1)], dim=1)
+        before, hidden = hidden, block(hidden)
+    joint = visual.ln_post(hidden) @ visual.proj
+    return joint[:, 0], joint[:, -length:], _scores(visual.transformer.resblocks[-1], before, length)
+
+
+def _scores(block: Any, hidden: Float[Tensor, "B N W"], length: int) -> Float[Tensor, "B L"]:
+    """Returns a block's attention from the first token to the last ones before the softmax, averaged over heads."""
+    attention, normalised = block.attn, block.ln_1(hidden[:, [0, *range(-length, 0)]])
+    query, key, _ = linear(normalised, attention.in_proj_weight, attention.in_proj_bias).chunk(3, dim=-1)
+    products = (query[:, :1] * key[:, 1:]).sum(dim=-1)
+    return products / float(attention.num_heads * attention.head_dim**0.5)

@@ -1,0 +1,114 @@
+"""Whole rounds with data loading, evaluation and aggregation: the first, with cold caches, and later ones."""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.apart import apart
+from benchmarks.made_up import write_images
+from benchmarks.steps import BATCH_SIZES, CLASS_NAMES, make_module
+from benchmarks.stopwatch import Stopwatch
+from benchmarks.tables import Table, number, percent, seconds_with_spread
+from fedvlp.callbacks import FederationCallback
+from fedvlp.clip import CLIPSpec, load_clip
+from fedvlp.data import DomainFolders
+from fedvlp.federation import Federation
+
+TIMES = ("reading and preparing", "round 1", "later rounds", "least to greatest", "rounds", "an epoch", "evaluation")
+HEADER = ("", *TIMES, "text tower and optimizer", "elsewhere")
+
+NOTES = """Made-up JPEG files of 256 x 256 pixels in four domains, one held out, three clients. *Cold* has nothing in
+its caches; *warm* is the same run again, with what the first has left on disk. Seconds; a round trains each client for
+an epoch, averages, and measures accuracy on every split, with all that the command line does besides (checkpoints,
+tables, plots). *An epoch* (training and averaging) and *evaluation* are medians of later rounds. The last two columns
+are shares of the later rounds: in text towers, forward and backward, and optimizers; and outside both."""
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What a run took, in seconds.
+
+    Attributes:
+        preparing: Before round 1.
+        rounds: Each round.
+        training: The part of each round before evaluation.
+        busy: In text towers and optimizers after round 1.
+    """
+
+    preparing: float
+    rounds: list[float]
+    training: list[float]
+    busy: float
+
+
+class Marks(FederationCallback):
+    """Notes when round 1 begins and what the stopwatch shows when it is over."""
+
+    def __init__(self, stopwatch: Stopwatch) -> None:
+        self.stopwatch = stopwatch
+        self.began = self.after_first = 0.0
+        self._seen = False
+
+    def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
+        """Notes the time."""
+        self.began = time.perf_counter()
+
+    def on_round_end(self, federation: Federation, row: dict[str, Any]) -> None:
+        """Notes the stopwatch, once."""
+        if row["round"] == 1:
+            self.after_first = sum(self.stopwatch.seconds.values())
+
+
+def tables(quick: bool, figures: Path | None = None) -> Iterator[Table]:
+    """Returns one table of all methods."""
+    spec = CLIPSpec("fedvlp-tiny") if quick else CLIPSpec("ViT-B-16", "random")
+    images, rounds, names = (28, 3, CLASS_NAMES[7]) if quick else (42, 5, CLASS_NAMES[7])
+    rows = []
+    for method in ("TRIP", "PromptFL")[: 1 if quick else 2]:
+        with tempfile.TemporaryDirectory() as folder:
+            write_images(Path(folder) / "images", 4, names, images)
+            for label in ("cold", "warm"):
+                result = apart(measure_run, method=method, spec=spec, names=names, folder=folder, rounds=rounds)
+                rows.append(_row(f"{method}, {label}", result))
+    yield Table(f"round: {4 * images} images, {len(names)} classes, {spec.name}", HEADER, rows)
+
+
+def measure_run(method: str, spec: CLIPSpec, names: list[str], folder: str, rounds: int) -> RunResult:
+    """Returns what a run took, with caches below the folder."""
+    module = make_module(method, load_clip(spec), names)
+    module.context = None
+    stopwatch = Stopwatch(module)
+    marks = Marks(stopwatch)
+    options: dict[str, Any] = {"held_out": "domain 3", "cache_dir": f"{folder}/cache"}
+    data = DomainFolders(root=f"{folder}/images", batch_size=BATCH_SIZES[method], **options)
+    federation = Federation(
+        rounds,
+        accelerator="cpu",
+        num_threads=torch.get_num_threads(),
+        callbacks=[marks],
+        default_root_dir=f"{folder}/runs",
+        enable_progress_bar=False,
+    )
+    started = time.perf_counter()
+    federation.fit(module, data)
+    history, busy = federation.progress.history, sum(stopwatch.seconds.values()) - marks.after_first
+    taken, training = ([float(row[name]) for row in history] for name in ("seconds", "train_seconds"))
+    return RunResult(marks.began - started, taken, training, busy)
+
+
+def _row(label: str, result: RunResult) -> list[str]:
+    """Returns a row of the table."""
+    later, training = result.rounds[1:], result.training[1:]
+    share = result.busy / sum(later)
+    trained = statistics.median(training)
+    evaluated = statistics.median(whole - part for whole, part in zip(later, training, strict=True))
+    start = [label, number(result.preparing), number(result.rounds[0]), *seconds_with_spread(later)]
+    return [*start, number(trained), number(evaluated), percent(share), percent(1 - share)]

@@ -1,0 +1,159 @@
+"""Time and memory against the numbers of clients, classes, domains, images and rounds: the slopes."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.apart import apart
+from benchmarks.figures import plot
+from benchmarks.floor import matrix_rate
+from benchmarks.made_up import write_images
+from benchmarks.measure import Measurement, measure_for
+from benchmarks.overhead import PROMPTS, measure_loop
+from benchmarks.round import measure_run
+from benchmarks.steps import CLASS_NAMES, Step, least_operations, make_batch, make_module
+from benchmarks.tables import Table, number, percent
+from fedvlp.clip import CLIPSpec, load_clip
+
+NOTES = """Each size runs in a process of its own. *Clients*: a round of the loop alone, no training, TRIP's prompts.
+*Classes*: PromptFL's local step. *Domains*: DiPrompT's local step with 20 classes and the tiny CLIP. *Images*: reading,
+preparing and one round of TRIP with the tiny CLIP, by images in all. *Rounds*: a run of four clients without training,
+with all files. A slope is that of the line through the logarithms of the last three sizes; 1 is linear. Memory is the
+peak above the start; it has a slope where it grows by more than 5 MB. The floor is that of the largest size: least
+operations at the measured rate for classes and domains."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """What was measured along one axis.
+
+    Attributes:
+        axis: What grows.
+        sizes: How many.
+        seconds: Median at each size.
+        megabytes: Peak memory at each size.
+        floor: Share of the floor at the largest size; None where there is none.
+    """
+
+    axis: str
+    sizes: Sequence[int]
+    seconds: Sequence[float]
+    megabytes: Sequence[float]
+    floor: float | None = None
+
+    @property
+    def time_slope(self) -> float:
+        """Slope of seconds."""
+        return slope(self.sizes, self.seconds)
+
+    @property
+    def memory_slope(self) -> float | None:
+        """Slope of memory; None where it hardly grows."""
+        grows = self.megabytes[-1] - self.megabytes[0] > 5
+        return slope(self.sizes, [max(megabytes, 1.0) for megabytes in self.megabytes]) if grows else None
+
+
+def slope(sizes: Sequence[float], values: Sequence[float], last: int = 3) -> float:
+    """Returns the slope of the line through the logarithms of the last points.
+
+    >>> slope([1, 10, 100], [3, 30, 300])
+    1.0
+    """
+    points = [(math.log(size), math.log(value)) for size, value in zip(sizes, values, strict=True)][-last:]
+    return statistics.linear_regression(*zip(*points, strict=True)).slope
+
+
+def tables(quick: bool, figures: Path | None = None) -> Iterator[Table]:
+    """Returns one table, and plots it as `scale.png` where there is a folder for figures."""
+    curves = []
+    for axis, (measure, sizes, fewer) in AXES.items():
+        curves.append(_curve(axis, measure, fewer if quick else sizes, quick))
+    if figures is not None:
+        plot(curves, figures / "scale.png")
+    columns = max(len(curve.sizes) for curve in curves)
+    rows = [row for curve in curves for row in _rows(curve, columns)]
+    notes = "" if figures is None else "![Time and memory against each number](scale.png)"
+    yield Table("scale", ("", *(f"size {index + 1}" for index in range(columns)), "slope", "of the floor"), rows, notes)
+
+
+def clients(size: int, quick: bool) -> Point:
+    """Measures a round of so many clients without batches."""
+    found = measure_loop(size, rounds=4, shape=PROMPTS, files=False).found
+    return found, None
+
+
+def classes(size: int, quick: bool) -> Point:
+    """Measures PromptFL's step."""
+    spec = CLIPSpec("fedvlp-tiny") if quick else CLIPSpec("ViT-B-16", "random")
+    return _step("PromptFL", spec, CLASS_NAMES[345][:size], 32)
+
+
+def domains(size: int, quick: bool) -> Point:
+    """Measures DiPrompT's step."""
+    names = [f"domain {index}" for index in range(size)]
+    return _step("DiPrompT", CLIPSpec("fedvlp-tiny"), CLASS_NAMES[65][:20], 16, names)
+
+
+def images(size: int, quick: bool) -> Point:
+    """Measures reading, preparing and a round."""
+    names = CLASS_NAMES[7]
+    with tempfile.TemporaryDirectory() as folder:
+        write_images(Path(folder) / "images", 4, names, size // 4, size=64)
+        spec = CLIPSpec("fedvlp-tiny")
+
+        def run() -> None:
+            result = measure_run("TRIP", spec, names, folder, rounds=1)
+            seconds.append(result.preparing + result.rounds[0])
+
+        seconds: list[float] = []
+        found = measure_for(run, 0.0)
+    return Measurement(seconds, found.megabytes), None
+
+
+def rounds(size: int, quick: bool) -> Point:
+    """Measures so many rounds with all files."""
+    found = measure_loop(4, rounds=size + 1, shape=PROMPTS, files=True).found
+    return Measurement([sum(found.seconds)], found.megabytes), None
+
+
+Point = tuple[Measurement, "float | None"]
+AXES: dict[str, tuple[Callable[[int, bool], Point], Sequence[int], Sequence[int]]] = {
+    "clients": (clients, (100, 300, 1000, 3000, 10000), (10, 30, 100)),
+    "classes": (classes, (22, 43, 86, 172, 345), (22, 43, 86)),
+    "domains": (domains, (2, 4, 8, 16, 32), (2, 4, 8)),
+    "images": (images, (140, 280, 560, 1120, 2240), (112, 224)),
+    "rounds": (rounds, (25, 50, 100, 200, 400), (5, 10, 20)),
+}
+
+
+def _step(method: str, spec: CLIPSpec, names: list[str], batch_size: int, of: Sequence[str] = ("a", "b", "c")) -> Point:
+    """Measures a local step and its share of the floor."""
+    module = make_module(method, load_clip(spec), names, of)
+    _, labels, constants = make_batch(module, batch_size)
+    found = measure_for(Step(module, constants, labels), 4.0, least=2)
+    least = least_operations(method, load_clip(spec), names, batch_size, of)
+    return found, least / matrix_rate() / found.median
+
+
+def _curve(axis: str, measure: Callable[[int, bool], Point], sizes: Sequence[int], quick: bool) -> Curve:
+    """Measures an axis."""
+    points = [apart(measure, size=size, quick=quick) for size in sizes]
+    seconds, megabytes = [found.median for found, _ in points], [found.megabytes for found, _ in points]
+    return Curve(axis, sizes, seconds, megabytes, points[-1][1])
+
+
+def _rows(curve: Curve, columns: int) -> list[list[str]]:
+    """Returns an axis's three rows, filled up to so many sizes."""
+    gap = [""] * (columns - len(curve.sizes))
+    floor = "-" if curve.floor is None else percent(curve.floor)
+    memory = "-" if curve.memory_slope is None else f"{curve.memory_slope:.2f}"
+    return [
+        [curve.axis, *(f"{size}" for size in curve.sizes), *gap, "", ""],
+        ["seconds", *map(number, curve.seconds), *gap, f"{curve.time_slope:.2f}", floor],
+        ["MB", *map(number, curve.megabytes), *gap, memory, ""],
+    ]

@@ -1,0 +1,50 @@
+"""How long a command takes to say something, and to the first batch."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+from benchmarks.measure import Measurement, measure_for
+from benchmarks.tables import Table, number, seconds_with_spread
+
+NOTES = """Each in a process of its own, from its start to its end. The floor is the import of what every run needs:
+PyTorch, Lightning and open_clip. The first batch is that of the quickstart (TRIP, the tiny CLIP, drawn images): to the
+end of its first local step, with nothing in the caches and then with all that the first run left there."""
+IMPORTS = "import torch, lightning, open_clip, jsonargparse"
+
+
+def tables(quick: bool, figures: Path | None = None) -> Iterator[Table]:
+    """Returns one table."""
+    python, program = [sys.executable], [sys.executable, "-m", "fedvlp"]
+    print_config = [*program, "fit", "--config", "quickstart", "--print_config"]
+    commands = {
+        "Python alone": [*python, "-c", "pass"],
+        "the imports": [*python, "-c", IMPORTS],
+        "fedvlp --help": [*program, "--help"],
+        "fedvlp fit --help": [*program, "fit", "--help"],
+        "fedvlp fit --config quickstart --print_config": print_config,
+    }
+    seconds, most = (2.0, 2) if quick else (15.0, 7)
+    found = {label: measure_for(partial(_run, command), seconds, most=most) for label, command in commands.items()}
+    with tempfile.TemporaryDirectory() as folder:
+        first_batch = [*python, "-m", "benchmarks.first_batch", folder]
+        found["first batch, cold"] = measure_for(lambda: _run(first_batch), 0.0)
+        found["first batch, warm"] = measure_for(lambda: _run(first_batch), seconds, most=most)
+    floor = found["the imports"].median
+    rows = [_row(label, measurement, floor) for label, measurement in found.items()]
+    yield Table("startup", ("", "seconds", "least to greatest", "repeats", "above the imports"), rows)
+
+
+def _row(label: str, measurement: Measurement, floor: float) -> list[str]:
+    """Returns a row of the table."""
+    return [label, *seconds_with_spread(measurement.seconds), number(measurement.median - floor)]
+
+
+def _run(command: list[str]) -> None:
+    """Runs a command to its end, unseen."""
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

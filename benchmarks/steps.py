@@ -1,0 +1,151 @@
+"""Our own local training steps, on what was prepared before, and what they are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks.operations import (
+    image_tower,
+    packed_text,
+    patches_work,
+    prompted_image,
+    suffix_lengths,
+    text_tower,
+)
+from fedvlp.clip import CLIP, clean_class_names
+from fedvlp.data_sets.known import DOMAIN_NET, OFFICE_HOME, PACS
+from fedvlp.methods.adapt import ADAPT
+from fedvlp.methods.diprompt import DiPrompT
+from fedvlp.methods.plan import PLAN
+from fedvlp.methods.promptfl import PromptFL
+from fedvlp.methods.trip import TRIP
+from fedvlp.module import FederatedModule, RoundContext
+from fedvlp.state import Client
+
+CLASS_NAMES = {len(known.class_names): list(known.class_names) for known in (PACS, OFFICE_HOME, DOMAIN_NET)}
+BATCH_SIZES = {"TRIP": 16, "PromptFL": 32, "DiPrompT": 16, "PLAN": 32, "ADAPT": 32}
+DOMAINS = ("art painting", "cartoon", "photo")
+
+
+def make_module(method: str, clip: CLIP, class_names: list[str], domains: Sequence[str] = DOMAINS) -> FederatedModule:
+    """Returns a method with its default options, a client for each domain, and one template for teachers."""
+    makers: dict[str, Callable[[], FederatedModule]] = {
+        "TRIP": lambda: TRIP(class_names, clip, templates=1),
+        "PromptFL": lambda: PromptFL(class_names, clip),
+        "PLAN": lambda: PLAN(class_names, len(domains), clip, templates=1),
+        "ADAPT": lambda: ADAPT(class_names, list(domains), clip),
+        "DiPrompT": lambda: DiPrompT(class_names, list(domains), clip),
+    }
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        module = makers[method]()
+    module.train()
+    module.begin(RoundContext(1, module.configure_phases()[0], Client(0, 0, 100, "first")))
+    return module
+
+
+def make_batch(module: FederatedModule, batch_size: int) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    """Returns made-up images, labels and constants; those that are prepared come from two images, again and again."""
+    clip: Any = module.clip
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randn(batch_size, 3, clip.image_size, clip.image_size, generator=generator)
+    labels = torch.randint(len(module.class_names), (batch_size,), generator=generator)  # type: ignore[arg-type]
+    if not module.prepares:
+        return images, labels, {"images": images}
+    few = module.constants(images[:2])
+    return images, labels, {name: _repeat(value, batch_size) for name, value in few.items()}
+
+
+@dataclass
+class Step:
+    """One local step of ours: loss, gradients, optimizer.
+
+    Attributes:
+        module: The method, begun.
+        constants: What was prepared of the batch's images.
+        labels: Their classes.
+    """
+
+    module: FederatedModule
+    constants: dict[str, Tensor]
+    labels: Tensor
+
+    def __post_init__(self) -> None:
+        """Makes the optimizer."""
+        made = self.module.configure_optimizers()
+        if made is None:
+            raise ValueError("The method trains nothing.")
+        self._optimizer = made
+
+    def __call__(self) -> None:
+        """Does a step."""
+        loss: Any = self.module.training_step((self.constants, self.labels), 0)
+        loss.backward()
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+        self.module.on_train_batch_end(loss, (self.constants, self.labels), 0)
+
+
+def least_operations(
+    method: str, clip: CLIP, class_names: list[str], batch_size: int, domains: Sequence[str] = DOMAINS
+) -> float:
+    """Returns the least operations of a step: each token once, images without prompts prepared before."""
+    lengths, names = {"TRIP": 32, "PLAN": 8}, clean_class_names(class_names)
+    length = lengths.get(method, 16)
+    text = packed_text(clip, suffix_lengths(clip, names), length)
+    if method in ("TRIP", "PromptFL"):
+        return text.both * (batch_size if method == "TRIP" else 1)
+    if method == "DiPrompT":
+        return text.both + _diprompt(clip, names, length, domains)
+    if method == "PLAN":  # in a round the global prompts' texts are constants, their images are met once each
+        image = prompted_image(clip, length, read=1)
+        return text.both + batch_size * (image.both + image.forward + 2 * patches_work(clip))
+    image = prompted_image(clip, len(domains), read=1 + len(domains))
+    return text.both + (len(domains) - 1) * text.forward + batch_size * (image.both + patches_work(clip))
+
+
+def _diprompt(clip: CLIP, names: list[str], length: int, domains: Sequence[str]) -> float:
+    """Returns the operations of DiPrompT's domain prompts, of which a client trains its own, and question prompt."""
+    own = [
+        packed_text(clip, suffix_lengths(clip, [f"{domain} {name}" for name in names]), length) for domain in domains
+    ]
+    pairs = [f"{name} with the domain of {domain}" for name in names for domain in domains]
+    asked = packed_text(clip, suffix_lengths(clip, pairs), length)
+    return own[0].both + sum(work.forward for work in own[1:]) + asked.both
+
+
+def reference_operations(method: str, clip: CLIP, num_classes: int, length: int, batch_size: int) -> float:
+    """Returns the operations of a reference step, with whole sequences of a length.
+
+    Args:
+        method: Its name.
+        clip: The frozen CLIP.
+        num_classes: C.
+        length: Tokens in a text sequence.
+        batch_size: Images in a batch.
+    """
+    text, tower = text_tower(clip).whole(num_classes, length), image_tower(clip)
+    tokens = int(clip.num_image_tokens or 0)
+    image = tower.whole(1, tokens).forward + patches_work(clip)
+    if method == "TRIP":
+        return batch_size * (text.both + 2 * image)
+    if method == "PromptFL":
+        return text.both + batch_size * image
+    if method == "DiPrompT":
+        return (1 + 2 * len(DOMAINS)) * text.both + batch_size * image
+    if method == "PLAN":
+        prompted = tower.whole(1, tokens + 8)
+        return text.both + text.forward + batch_size * (prompted.both + prompted.forward + 2 * patches_work(clip))
+    prompted = tower.whole(1, tokens + len(DOMAINS))
+    texts = text.both + (len(DOMAINS) - 1) * text.forward
+    return texts + batch_size * (prompted.both + patches_work(clip))
+
+
+def _repeat(value: Tensor, count: int) -> Tensor:
+    """Returns the rows of a tensor again and again, `count` in all."""
+    return value[torch.arange(count) % len(value)]

@@ -1,0 +1,116 @@
+"""Measuring, tables, counting seconds inside a run, and the command."""
+
+import time
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from benchmarks import __main__ as command
+from benchmarks import overhead, scale
+from benchmarks.apart import _call
+from benchmarks.figures import plot, plot_over_rounds
+from benchmarks.floor import bandwidth, matrix_rate
+from benchmarks.made_up import NoImages, Nothing, Points, write_images
+from benchmarks.measure import Measurement, measure_for
+from benchmarks.stopwatch import Stopwatch
+from benchmarks.tables import Table
+from fedvlp.clip import PromptedTextEncoder
+from fedvlp.state import Client, ClientUpdate, ServerState
+
+
+def test_what_runs_apart_prints_nothing(capsys):
+    assert _call(lambda number: print(number) or number, torch.get_num_threads(), {"number": 3}) == 3
+    assert capsys.readouterr().out == ""
+
+
+def test_a_slow_function_is_measured_once_and_a_quick_one_often():
+    calls = []
+    assert len(measure_for(lambda: calls.append(0), 1.0, most=5).seconds) == 5
+    assert len(calls) == 6  # the first warms up
+    assert len(measure_for(lambda: time.sleep(0.01), 0.001).seconds) == 1
+    assert len(measure_for(lambda: time.sleep(0.01), 0.001, least=2).seconds) == 2
+
+
+def test_the_peak_of_memory_is_seen():
+    assert measure_for(lambda: torch.ones(8 * 2**20).sum(), 0.0).megabytes > 30
+
+
+def test_rates_are_positive():
+    assert matrix_rate(size=64, repeats=2) > 0 < bandwidth(megabytes=1, repeats=2)
+
+
+def test_the_stopwatch_counts_forward_backward_and_optimizer(clip):
+    encoder = PromptedTextEncoder(clip, ["dog", "cat"], prompt_length=2)
+    prompt = torch.nn.Parameter(encoder.initial_prompt())
+    optimizer, watch = torch.optim.SGD([prompt], lr=0.1), Stopwatch(encoder)
+    started = time.perf_counter()
+    features = encoder(prompt)
+    forward = watch.seconds["text"]
+    features.sum().backward()
+    optimizer.step()
+    took = time.perf_counter() - started
+    assert 0 < forward < watch.seconds["text"]
+    assert watch.seconds["optimizer"] > 0
+    assert sum(watch.seconds.values()) < took
+    assert prompt.grad is not None
+    watch.close()
+    optimizer.step()
+    encoder(prompt)
+    assert sum(watch.seconds.values()) < took
+
+
+def test_the_plain_average_equals_ours():
+    clients = [Client(index, 0, 3 + index, str(index)) for index in range(3)]
+    updates = [ClientUpdate(client, {"prompts": torch.rand(4)}, client.num_examples) for client in clients]
+    server = ServerState.start({"prompts": torch.zeros(4)})
+    torch.testing.assert_close(overhead.ours(server, updates), overhead.plain(server, updates))
+
+
+def test_rounds_of_clients_without_images():
+    found = overhead.measure_loop(count=3, rounds=3, shape=(2, 4), files=False).found
+    assert len(found.seconds) == 2
+
+
+def test_made_up_data(clip, tmp_path):
+    write_images(tmp_path, 2, ["a", "b"], 4, size=16)
+    assert len(list(tmp_path.rglob("*.jpg"))) == 8
+    assert len(NoImages(3).train_dataloader()) == 0 == len(NoImages(3).evaluation_splits())
+    assert Nothing(clip, (2, 4), (3,)).training_step(None, 0) == 0
+    data = Points(4, width=5)
+    (inputs, labels), *others = data.train_dataloader(data.clients[1])
+    assert inputs["features"].shape == (16, 5)
+    assert len(labels) == 16
+    assert not others
+
+
+def test_figures_are_written(tmp_path):
+    curve = scale.Curve("clients", [10, 100, 1000], [1.0, 9.0, 100.0], [1.0, 20.0, 200.0], 0.5)
+    assert curve.time_slope == pytest.approx(1.0)
+    assert scale.Curve("clients", [1, 2], [1, 2], [0, 1]).memory_slope is None
+    plot([curve], tmp_path / "deep" / "scale.png")
+    plot_over_rounds({"run": [1.0, 2.0, 2.0]}, tmp_path / "memory.png")
+    assert len(list(tmp_path.rglob("*.png"))) == 2
+
+
+@pytest.mark.parametrize("target", ["all.md", "results"])
+def test_the_command_writes_what_it_prints(monkeypatch, capsys, tmp_path, target):
+    made_up = SimpleNamespace(
+        NOTES="Why.", tables=lambda quick, figures: [Table(f"{quick}", ("", "s"), [["ours", "1"]])]
+    )
+    monkeypatch.setattr(command.importlib, "import_module", lambda name: made_up)
+    monkeypatch.setattr(
+        command.sys, "argv", ["", "--quick", "--only", "scale", "startup", "--output", str(tmp_path / target)]
+    )
+    for _ in range(2):  # a second run replaces the first
+        command.main()
+    files = sorted(tmp_path.rglob("*.md"))
+    assert [file.name for file in files] == (["all.md"] if target == "all.md" else ["scale.md", "startup.md"])
+    text = "".join(file.read_text() for file in files)
+    assert text.count("| ours | 1 |") == 2
+    assert "`python -m benchmarks --quick --only scale startup" in text
+    assert text in capsys.readouterr().out
+
+
+def test_measurements_have_a_median():
+    assert Measurement([3.0, 1.0, 2.0], 0.0).median == 2.0

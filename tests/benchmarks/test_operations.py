@@ -1,0 +1,59 @@
+"""Counts of operations against what PyTorch counts when a tower runs."""
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from benchmarks.operations import image_tower, packed_text, patches_work, suffix_lengths, text_tower
+from benchmarks.reference_towers import ReferenceText, reference_images
+from benchmarks.steps import BATCH_SIZES, least_operations, make_module, reference_operations
+
+NAMES = ["dog", "fire truck", "The Great Wall of China"]
+
+
+def counted(run):
+    with FlopCounterMode(display=False) as counter:
+        run()
+    return counter.get_total_flops()
+
+
+@pytest.mark.parametrize("cut", [False, True])
+def test_whole_text_sequences(clip, cut):
+    text = ReferenceText(clip, NAMES, 4, cut)
+    work = text_tower(clip).whole(len(NAMES), text.length)
+    prompt = torch.zeros(4, clip.text_width, requires_grad=True)
+    with torch.no_grad():
+        assert counted(lambda: text(prompt)) == work.forward
+    both = counted(lambda: text(prompt).sum().backward())
+    recomputed = work.attention / 2  # the kernel makes its weights again in the backward pass
+    assert both == work.both + recomputed
+
+
+def test_whole_images(clip):
+    images = torch.zeros(2, 3, clip.image_size, clip.image_size)
+    prompts = torch.zeros(1, 3, clip.image_width, requires_grad=True)  # else a kernel runs that PyTorch does not count
+    tower = image_tower(clip)
+    work = tower.whole(2, clip.num_image_tokens + 3).forward + 2 * patches_work(clip)
+    read_besides = 2 * 2 * tower.width * (clip.num_image_tokens + 2) * tower.joint  # all tokens are projected here
+    scores = 2 * 2 * 4 * 3 * tower.width**2
+    assert counted(lambda: reference_images(clip, images, prompts)) == work + read_besides + scores
+
+
+def test_packed_text_counts_each_token_and_each_pair_once(clip):
+    lengths = suffix_lengths(clip, NAMES)
+    assert lengths == [3, 4, 7]
+    width, depth, joint = clip.text_width, clip.text.depth, clip.embed_dim
+    tokens, ends = 1 + 4 + sum(lengths), len(lengths)
+    work = packed_text(clip, lengths, 4)
+    linear = 24 * width**2 * tokens * (depth - 1) + (4 * tokens + 20 * ends) * width**2 + 2 * width * joint * ends
+    pairs = 5 * 6 / 2 + sum(5 * length + length * (length + 1) / 2 for length in lengths)
+    assert work.linear == linear
+    assert work.attention == 4 * width * (pairs * (depth - 1) + sum(5 + length for length in lengths))
+
+
+@pytest.mark.parametrize("method", sorted(BATCH_SIZES))
+def test_the_floor_is_below_cut_and_whole_sequences(clip, method):
+    make_module(method, clip, NAMES)
+    least = least_operations(method, clip, NAMES, 4)
+    cut, whole = (reference_operations(method, clip, len(NAMES), length, 4) for length in (45, 77))
+    assert 0 < least < cut < whole

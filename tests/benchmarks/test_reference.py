@@ -1,0 +1,58 @@
+"""The reference steps, whole and cut, against ours: equal prompts, routes and images, equal losses and gradients."""
+
+import pytest
+import torch
+
+from benchmarks.reference_steps import REFERENCES
+from benchmarks.reference_towers import ReferenceText
+from benchmarks.steps import make_batch, make_module
+
+
+def gradients(module):
+    return {name: p.grad.clone() for name, p in module.named_parameters() if p.grad is not None and p.grad.any()}
+
+
+@pytest.mark.parametrize("cut", [False, True], ids=["reference", "cut"])
+@pytest.mark.parametrize("method", sorted(REFERENCES))
+def test_the_reference_has_our_loss_and_our_gradients(clip, method, cut):
+    names = ["dog", "fire truck", "The Great Wall of China", "t-shirt"]
+    module = make_module(method, clip, names)
+    images, labels, _ = make_batch(module, 6)
+    constants = module.constants(images)
+    ours = module.training_step((constants, labels), 0)
+    ours.backward()
+    expected = gradients(module)
+    module.zero_grad()
+    loss = REFERENCES[method](module, cut).loss(images, labels, constants)
+    loss.backward()
+    found = gradients(module)
+    assert expected
+    assert found.keys() == expected.keys()
+    torch.testing.assert_close(loss, ours, rtol=1e-4, atol=0)
+    for name, value in found.items():
+        torch.testing.assert_close(value, expected[name], rtol=0, atol=1e-4 * expected[name].abs().max().item())
+
+
+@pytest.mark.parametrize("method", sorted(REFERENCES))
+def test_each_call_runs(clip, method):
+    module = make_module(method, clip, ["dog", "cat"])
+    batch = make_batch(module, 8)
+    calls = REFERENCES[method](module, cut=False).calls(*batch)
+    for call in calls:
+        call.run()
+    assert all(call.times >= 1 for call in calls)
+
+
+def test_a_part_of_the_classes_has_the_same_sequences(clip):
+    text = ReferenceText(clip, ["dog", "cat", "The Great Wall of China"], 4, cut=True)
+    prompt = torch.randn(4, clip.text_width, generator=torch.Generator().manual_seed(0))
+    assert len(text.first(2)) == 2
+    torch.testing.assert_close(text.first(2)(prompt), text(prompt)[:2])
+
+
+def test_many_classes_are_measured_in_part(clip):
+    module = make_module("PromptFL", clip, [f"thing {index}" for index in range(120)])
+    call = REFERENCES["PromptFL"](module, cut=True).text_call("text", module.prompt)
+    call.run()
+    assert call.label == "text, 40 of 120 classes"
+    assert call.times == 3

@@ -1,0 +1,64 @@
+"""``metrics.csv``: every row and column, each made into text once, also after a run goes on."""
+
+from __future__ import annotations
+
+import csv
+
+import pytest
+
+from fedvlp.callbacks import MetricsFile
+from fedvlp.callbacks.row_texts import RowTexts
+from tests.points import Linear, Points, federation
+
+
+def table(run):
+    return list(csv.DictReader((run.folder / "metrics.csv").read_text(encoding="utf-8").splitlines()))
+
+
+def test_columns_that_come_late_are_in_every_row(tmp_path):
+    options = {"evaluate_every": 2, "name": "run"}
+    federation(tmp_path, rounds=3, **options).fit(Linear(), Points())
+    run = federation(tmp_path, rounds=5, **options)
+    run.fit(Linear(), Points(), ckpt_path="last")
+    rows = table(run)
+    assert [row["round"] for row in rows] == ["1", "2", "3", "4", "5"]
+    assert [bool(row["validation"]) for row in rows] == [False, True, True, True, True]
+    for row, kept in zip(rows, run.progress.history, strict=True):
+        assert {name: float(value) for name, value in row.items() if value} == kept
+
+
+def test_a_name_with_a_comma_stays_one_column(tmp_path):
+    data = Points(clients=1)
+    object.__setattr__(data.clients[0], "name", 'a, "b"')
+    run = federation(tmp_path, rounds=1)
+    run.fit(Linear(), data)
+    assert 'client/a, "b"/loss' in table(run)[0]
+
+
+@pytest.mark.parametrize("callback", [MetricsFile()])
+def test_callback_of_one_run_serves_another(tmp_path, callback):
+    for name in ("one", "two"):
+        run = federation(tmp_path, name=name, default_callbacks=False, callbacks=[callback], rounds=2)
+        run.fit(Linear(), Points(clients=len(name)))
+        assert [row["round"] for row in table(run)] == ["1", "2"]
+
+
+def test_a_row_is_made_into_text_once():
+    made = []
+    texts = RowTexts(lambda row: made.append(row["round"]) or str(row["round"]))
+    rows = [{"round": number} for number in range(4)]
+    for end in (1, 2, 4, 4):
+        assert texts.of(rows[:end]) == [str(number) for number in range(end)]
+    assert made == [0, 1, 2, 3]
+    assert texts.of([{"round": 9}]) == ["9"]
+
+
+def test_many_clients_have_three_columns(tmp_path):
+    run = federation(tmp_path, rounds=1, cohort_size=3, evaluate_every=9, default_callbacks=False)
+    run.evaluate = lambda *_: {}
+    run.fit(Linear(), Points(clients=101))
+    row = run.progress.history[0]
+    assert {name for name in row if name.startswith("client")} == {
+        f"clients/loss/{of}" for of in ("mean", "min", "max")
+    }
+    assert row["clients/loss/min"] <= row["clients/loss/mean"] <= row["clients/loss/max"]
