@@ -27,14 +27,20 @@ commands:
   sweep       Make the runs of several methods, held-out domains and seeds; called again, go on with what is missing.
   report      Write one HTML page of finished runs: tables, figures, configs, versions.
 
-Every command takes one or more --config (a file, or the name of a config that is
-bundled, such as quickstart), and dotted overrides of any of its keys:
+What trains or loads a method takes one or more --config (a file, or the name of a
+config that is bundled, such as quickstart), and dotted overrides of any of its keys:
 
   fedvlp fit --config quickstart
   fedvlp fit --config methods/trip --config data/folders --data.root photos --data.held_out sketch
   fedvlp fit --config quickstart --print_config
   fedvlp predict --ckpt_path runs/NAME/TIME/prompts.safetensors --images photos/new
   fedvlp cost --config trip --config promptfl --data.classes 65 --data.domains 3
+
+The others have options of their own, which --help explains:
+
+  fedvlp sweep --config data/styled_shapes --models trip,promptfl --seeds 0,1,2 --output runs/first
+  fedvlp compare runs/first
+  fedvlp report runs/first --output report.html
 
 options:
   -h, --help  Show this message; `fedvlp fit --help` explains every argument.
