@@ -202,12 +202,21 @@ class Rounds:
 
 @contextmanager
 def fixed_tensors(module: FederatedModule) -> Iterator[None]:
-    """Looks only once for the module's tensors, none of which may be replaced in the block."""
-    module.known_tensors = module.tensors()
+    """Looks only once for the module's tensors.
+
+    Raises:
+        UserError: at the end, if one was replaced in the block, for what was trained in it was then never sent.
+    """
+    known = module.known_tensors = module.tensors()
     try:
         yield
     finally:
         module.known_tensors = None
+    if replaced := [name for name, tensor in module.tensors().items() if known.get(name) is not tensor]:
+        raise UserError(
+            f"{type(module).__name__} put new tensors in place of {', '.join(replaced)} during training. "
+            "Change them in place (copy_, mul_), or register them with persistent=False if they are not sent."
+        )
 
 
 def local_metrics(updates: Sequence[ClientUpdate], by_client: bool) -> dict[str, float]:

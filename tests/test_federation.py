@@ -8,6 +8,7 @@ import lightning as L
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 from fedvlp.checkpoint import load_checkpoint
 from fedvlp.errors import UserError
@@ -189,3 +190,14 @@ def test_method_typed_at_the_prompt_has_a_cache_key():
     names = {"Linear": Linear}
     exec("class Typed(Linear):\n    def prepare(self, images):\n        return {'features': 2 * images}", names)
     assert names["Typed"]().prepare_key() != Linear().prepare_key()
+
+
+def test_a_tensor_that_is_replaced_during_training_stops_the_run(tmp_path):
+    class Replaces(Linear):
+        def training_step(self, batch, batch_idx):
+            loss = super().training_step(batch, batch_idx)
+            self.weight = nn.Parameter(self.weight.detach().clone())
+            return loss
+
+    with pytest.raises(UserError, match=r"in place of weight.*copy_"):
+        federation(tmp_path).fit(Replaces(), Points())

@@ -18,6 +18,7 @@ Departures:
     * The Q-prompt is sent, as the paper's cost implies and its text denies; without ``upload_query`` it is not.
     * Eq. 8 normalises each Z before it mixes them, and a negative cosine weighs nothing.
     * One step trains all prompts, where the paper alternates; "T = 1 iteration" is read as one pass over the images.
+    * Clients that know their domain learn Q only without the ensemble, from -log P(y, m | x): the paper names no loss.
     * Without the ensemble, Q chooses the D-prompt as in Sec. 3.3; Sec. 4.3.1 has the highest w_m instead.
     * CLIP is a ViT-B/16 unless named, as for all methods here; the paper's is a ResNet-50, ``RN50``.
 """

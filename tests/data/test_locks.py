@@ -63,4 +63,4 @@ def test_where_there_can_be_no_lock_nobody_waits(tmp_path, monkeypatch):
         pass
     monkeypatch.setattr("fedvlp.data.locks.fcntl", None)
     with locks.locked(tmp_path / "a"), locks.locked(tmp_path / "a"):
-        pass
+        assert not (tmp_path / "a").exists()
