@@ -24,6 +24,7 @@ from benchmarks.steps import (
 )
 from benchmarks.tables import Table, number, percent, seconds_with_spread
 from fedvlp.clip import CLIPSpec, load_clip
+from fedvlp.heap import freed_memory_kept
 
 SIDES = {"reference": "reference, 77 tokens", "cut": "cut at the longest name", "ours": "ours"}
 HEADER = ("", "seconds", "least to greatest", "repeats", "times faster", "GFLOP", "of the rate", "of the floor", "MB")
@@ -35,7 +36,7 @@ GFLOP are the matrix products of a side by count, for ours the least that the st
 second against a large float32 product, measured with the same threads in the same process before and after; *of the
 floor* is the least operations at that rate against the seconds. Memory is the peak above the loaded model and its
 batch. A side marked with *measured* was measured in parts, each multiplied by how often the step has it; losses and
-optimizer are left out there, and its memory is that of the largest part."""
+optimizer are left out there, and its memory is that of the largest part. All sides keep the memory that they free."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,7 @@ def tables(quick: bool, figures: Path | None = None) -> Iterator[Table]:
             yield Table(title, HEADER, _rows(results), _sentence(results))
 
 
+@freed_memory_kept()
 def measure_side(method: str, num_classes: int, side: str, spec: CLIPSpec, quick: bool) -> SideResult:
     """Returns what one side took in this process."""
     clip, names, batch_size = load_clip(spec), CLASS_NAMES[num_classes], BATCH_SIZES[method]

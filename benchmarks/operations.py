@@ -87,25 +87,24 @@ def patches_work(clip: CLIP) -> float:
     return 2 * 3 * clip.image_size**2 * clip.image_width
 
 
-def suffix_lengths(clip: CLIP, class_names: Sequence[str]) -> list[int]:
-    """Returns how many tokens each class has behind the prompt, through its end-of-text token."""
-    return [len(ids) - 1 for ids in clip.tokenize([f"{name}." for name in clean_class_names(class_names)])]
-
-
-def packed_text(clip: CLIP, suffixes: Sequence[int], prompt_length: int) -> Work:
+def packed_text(clip: CLIP, class_names: Sequence[str], prompt_length: int) -> Work:
     """Returns the least operations for all classes' features under one prompt.
 
-    The prompt is there once, tokens meet only what they see, and the last block puts out end-of-text tokens alone.
+    The prompt is there once, and so are first words that classes share; tokens meet only what they see, and the last
+    block puts out end-of-text tokens alone.
 
     Args:
         clip: The frozen CLIP.
-        suffixes: Tokens of each class behind the prompt.
+        class_names: The classes.
         prompt_length: Learned vectors of the prompt.
     """
-    prefix = 1 + prompt_length
-    pairs = prefix * (prefix + 1) // 2 + sum(length * prefix + length * (length + 1) // 2 for length in suffixes)
-    ends = sum(prefix + length for length in suffixes)
-    return text_tower(clip).work(prefix + sum(suffixes), pairs, len(suffixes), ends, len(suffixes))
+    prompt = [-1] * prompt_length
+    texts = [
+        [ids[0], *prompt, *ids[1:]] for ids in clip.tokenize([f"{name}." for name in clean_class_names(class_names)])
+    ]
+    tree = {tuple(ids[:length]) for ids in texts for length in range(1, len(ids) + 1)}  # each token with all it sees
+    pairs, ends = sum(map(len, tree)), sum(map(len, texts))
+    return text_tower(clip).work(len(tree), pairs, len(texts), ends, len(texts))
 
 
 def prompted_image(clip: CLIP, prompt_length: int, read: int) -> Work:

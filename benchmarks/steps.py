@@ -14,7 +14,6 @@ from benchmarks.operations import (
     packed_text,
     patches_work,
     prompted_image,
-    suffix_lengths,
     text_tower,
 )
 from fedvlp.clip import CLIP, clean_class_names
@@ -97,7 +96,7 @@ def least_operations(
     """Returns the least operations of a step: each token once, images without prompts prepared before."""
     lengths, names = {"TRIP": 32, "PLAN": 8}, clean_class_names(class_names)
     length = lengths.get(method, 16)
-    text = packed_text(clip, suffix_lengths(clip, names), length)
+    text = packed_text(clip, names, length)
     if method in ("TRIP", "PromptFL"):
         return text.both * (batch_size if method == "TRIP" else 1)
     if method == "DiPrompT":
@@ -111,11 +110,9 @@ def least_operations(
 
 def _diprompt(clip: CLIP, names: list[str], length: int, domains: Sequence[str]) -> float:
     """Returns the operations of DiPrompT's domain prompts, of which a client trains its own, and question prompt."""
-    own = [
-        packed_text(clip, suffix_lengths(clip, [f"{domain} {name}" for name in names]), length) for domain in domains
-    ]
+    own = [packed_text(clip, [f"{domain} {name}" for name in names], length) for domain in domains]
     pairs = [f"{name} with the domain of {domain}" for name in names for domain in domains]
-    asked = packed_text(clip, suffix_lengths(clip, pairs), length)
+    asked = packed_text(clip, pairs, length)
     return own[0].both + sum(work.forward for work in own[1:]) + asked.both
 
 

@@ -14,6 +14,7 @@ ALLOWED = {
     "version": set(),
     "state": set(),
     "diagnosis": set(),
+    "heap": set(),
     "strategies": {"errors", "state", "strategies"},
     "protocols": {"state"},
     "plain": set(),
@@ -51,7 +52,7 @@ ALLOWED = {
     | {"optimizers", "protocols", "seeding", "state", "state_buffers", "tensor_files"},
     "federation": BASE
     | {"attachment", "batched_training", "callbacks", "checkpoint", "client_states", "diagnosis", "evaluation"}
-    | {"inspection"}
+    | {"heap", "inspection"}
     | {"local_training", "module"}
     | {"phases", "prediction", "protocols", "rounds", "run_folder", "schedules", "state"},
     "config_files": {"errors"},

@@ -1,8 +1,8 @@
-"""Token sequences side by side: one row each, or many behind one shared prefix in a single packed row.
+"""Token sequences side by side: one row each, or many as a tree of tokens in a single packed row.
 
 A sequence is a list of token ids that ends with the end-of-text token. The id `-(l + 1)` stands for the l-th vector of
-a learned prompt. Packing is exact for a causal tower: the prefix's hidden states are the same for all sequences, and no
-sequence sees another one's tokens.
+a learned prompt. Packing is exact for a causal tower: sequences that begin alike have the same hidden states there, so
+these stand in the row once, and no token sees those of other sequences behind the place where they part.
 """
 
 from __future__ import annotations
@@ -38,8 +38,9 @@ class TokenRows(nn.Module):
         positions: Position of each token in its own sequence, one list for all rows.
         ends: Indices of the end-of-text tokens in each row.
         prefix: Number of first tokens, which all others of a row see.
-        chunks: For each chunk of tokens behind the prefix, the sequence that each token belongs to. A token sees the
-            prefix and the earlier tokens of its own sequence; attention is computed chunk by chunk.
+        chunks: For each chunk of tokens behind the prefix, the token that each one follows, counted from the prefix's
+            first and without the chunks between; -1 for the first of all. A token sees those it follows, and all that
+            these follow; attention is computed chunk by chunk.
     """
 
     ids: Tensor
@@ -58,7 +59,7 @@ class TokenRows(nn.Module):
         self.register_buffer("slots", (self.ids.flatten() < 0).nonzero().flatten(), persistent=False)
         start = 0
         for index, chunk in enumerate(chunks):
-            mask = causal_mask(torch.tensor([-1] * prefix + chunk))[prefix if index else 0 :]
+            mask = causal_mask([*range(-1, prefix - 1), *chunk])[prefix if index else 0 :]
             inside = [end - start for end in ends[0] if start <= end < start + len(mask)]
             self.register_buffer(f"mask_{index}", mask, persistent=False)
             self.register_buffer(f"ends_{index}", torch.tensor(inside, dtype=torch.long), persistent=False)
@@ -131,31 +132,41 @@ def encode_side_by_side(
     return list(torch.split(features[0], [row.ends.shape[1] for row in rows]))
 
 
-def pack(prefix: Sequence[int], suffixes: Sequence[Sequence[int]], token_budget: int) -> TokenRows:
-    """Returns one packed row `[prefix, suffix 1, suffix 2, ...]`, whose attention is computed in chunks.
+def pack(sequences: Sequence[Sequence[int]], token_budget: int) -> TokenRows:
+    """Returns one packed row `[what all begin with, rest 1, rest 2, ...]`, whose attention is computed in chunks.
+
+    Within a chunk the rest of a sequence leaves out the first tokens that it shares with the sequence before it.
 
     Args:
-        prefix: Token ids that begin every sequence.
-        suffixes: The rest of each sequence, through its end-of-text token.
-        token_budget: Largest length of a chunk with the prefix, in tokens; a suffix that does not fit gets its own.
+        sequences: Token ids of each sequence, through its end-of-text token.
+        token_budget: Largest length of a chunk with the prefix, in tokens; a rest that does not fit gets its own.
     """
+    prefix = shared_prefix_length(sequences)
     chunks: list[list[int]] = [[]]
-    ids, positions, ends = list(prefix), list(range(len(prefix))), []
-    for group, suffix in enumerate(suffixes):
-        if chunks[-1] and len(prefix) + len(chunks[-1]) + len(suffix) > token_budget:
+    ids, positions, ends = list(sequences[0][:prefix]), list(range(prefix)), []
+    path: list[int] = []  # places of the tokens of the sequence before, in its chunk
+    before: Sequence[int] = []
+    for sequence in sequences:
+        shared = shared_prefix_length([before, sequence]) if before else prefix
+        if chunks[-1] and prefix + len(chunks[-1]) + len(sequence) - shared > token_budget:
             chunks.append([])
-        chunks[-1].extend([group] * len(suffix))
-        ids.extend(suffix)
-        positions.extend(range(len(prefix), len(prefix) + len(suffix)))
+            shared = prefix
+        path = [*range(prefix), *path[prefix:shared]]
+        for _ in range(shared, len(sequence)):
+            chunks[-1].append(path[-1] if path else -1)
+            path.append(prefix + len(chunks[-1]) - 1)
+        ids.extend(sequence[shared:])
+        positions.extend(range(shared, len(sequence)))
         ends.append(len(ids) - 1)
-    return TokenRows([ids], positions, [ends], len(prefix), chunks)
+        before = sequence
+    return TokenRows([ids], positions, [ends], prefix, chunks)
 
 
 def stack(sequences: Sequence[Sequence[int]], length: int) -> TokenRows:
     """Returns one row for each sequence, padded with zeros to `length` tokens."""
     ids = [[*sequence, *[0] * (length - len(sequence))] for sequence in sequences]
     ends = [[len(sequence) - 1] for sequence in sequences]
-    return TokenRows(ids, list(range(length)), ends, 0, [[-1] * length])
+    return TokenRows(ids, list(range(length)), ends, 0, [list(range(-1, length - 1))])
 
 
 def shared_prefix_length(sequences: Sequence[Sequence[int]]) -> int:

@@ -32,9 +32,9 @@ class PromptedTextEncoder(nn.Module):
         class_names: One name for each class; `_` and `-` are read as spaces.
         prompt_length: L, the number of learned vectors in a prompt.
         class_position: Where the class's name stands: behind the prompt, in its middle, or before it (CoOp's three).
-        layout: `packed` puts the classes behind one shared prefix (for `front` and `middle` it means `cut`); `cut` has
-            a sequence for each class, as long as the longest; `plain` has sequences of the full context length. All
-            give the same features.
+        layout: `packed` puts the classes behind one shared prefix, and behind each other's first words where they have
+            these in common (for `front` and `middle` it means `cut`); `cut` has a sequence for each class, as long as
+            the longest; `plain` has sequences of the full context length. All give the same features.
         token_budget: Largest number of tokens whose attention is computed together in the packed layout: the prefix
             and a chunk of classes.
 
@@ -58,7 +58,7 @@ class PromptedTextEncoder(nn.Module):
         self.prompt_length = prompt_length
         sequences = self._sequences(class_position)
         self._check_lengths(sequences)
-        self.rows = _lay_out(sequences, prompt_length, class_position, layout, token_budget, clip.context_length)
+        self.rows = _lay_out(sequences, class_position, layout, token_budget, clip.context_length)
         self._remembered = Remembered()
 
     def forward(
@@ -145,7 +145,6 @@ class PromptedTextEncoder(nn.Module):
 
 def _lay_out(
     sequences: list[list[int]],
-    prompt_length: int,
     class_position: ClassPosition,
     layout: Layout,
     token_budget: int,
@@ -153,6 +152,5 @@ def _lay_out(
 ) -> TokenRows:
     """Returns the rows that the layout asks for."""
     if layout == "packed" and class_position == "end":
-        shared = 1 + prompt_length
-        return pack(sequences[0][:shared], [ids[shared:] for ids in sequences], token_budget)
+        return pack(sequences, token_budget)
     return stack(sequences, context_length if layout == "plain" else max(map(len, sequences)))

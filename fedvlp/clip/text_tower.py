@@ -126,19 +126,23 @@ class TextTower:
         return blocks, blocks.run_before_last(tokens.to(blocks.dtype), between, mask)
 
 
-def causal_mask(groups: Int[Tensor, "length"]) -> Float[Tensor, "length length"]:
-    """Returns the additive mask under which a token sees earlier tokens of group -1 (shared) and of its own group.
+def causal_mask(parents: Sequence[int]) -> Float[Tensor, "length length"]:
+    """Returns the additive mask under which a token sees itself, the one it follows, and all that this one sees.
+
+    Args:
+        parents: The place of the token that each one follows, always an earlier one; -1 for none.
 
     Example:
-        >>> causal_mask(torch.tensor([-1, 0, 1]))
+        >>> causal_mask([-1, 0, 0])
         tensor([[0., -inf, -inf],
                 [0., 0., -inf],
                 [0., -inf, 0.]])
     """
-    order = torch.arange(len(groups), device=groups.device)
-    earlier = order[None, :] <= order[:, None]
-    visible = earlier & ((groups[None, :] == -1) | (groups[None, :] == groups[:, None]))
-    return torch.zeros(visible.shape, device=groups.device).masked_fill(~visible, float("-inf"))
+    visible = torch.eye(len(parents), dtype=torch.bool)
+    for place, parent in enumerate(parents):
+        if parent >= 0:
+            visible[place] |= visible[parent]
+    return torch.zeros(visible.shape).masked_fill(~visible, float("-inf"))
 
 
 def _unsuited(tower: Any, pool: str | None) -> str | None:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedvlp.clip.backbone import CLIP
 from fedvlp.clip.names import clean_class_names
-from fedvlp.clip.packing import pack, shared_prefix_length
+from fedvlp.clip.packing import pack
 from fedvlp.errors import UserError
 
 SINGLE_TEMPLATE = "a photo of a {}."
@@ -76,8 +76,7 @@ def zero_shot_text_features(
 def _template_features(clip: CLIP, texts: list[str], token_budget: int) -> Tensor:
     """Returns the joint features of texts that begin alike, packed behind what they share."""
     sequences, tower = clip.tokenize(texts), clip.text
-    shared = shared_prefix_length(sequences)
-    rows = pack(sequences[0][:shared], [ids[shared:] for ids in sequences], token_budget)
+    rows = pack(sequences, token_budget)
     device = next(clip.parameters()).device
     nothing = tower.embed(torch.empty(1, 0, dtype=torch.long, device=device))  # a prompt of no tokens
     return rows.to(device).encode(tower, nothing).squeeze(0)

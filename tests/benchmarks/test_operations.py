@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks.operations import image_tower, packed_text, patches_work, suffix_lengths, text_tower
+from benchmarks.operations import image_tower, packed_text, patches_work, text_tower
 from benchmarks.reference_towers import ReferenceText, reference_images
 from benchmarks.steps import BATCH_SIZES, least_operations, make_module, reference_operations
 
@@ -40,15 +40,21 @@ def test_whole_images(clip):
 
 
 def test_packed_text_counts_each_token_and_each_pair_once(clip):
-    lengths = suffix_lengths(clip, NAMES)
+    lengths = [len(ids) - 1 for ids in clip.tokenize([f"{name}." for name in NAMES])]
     assert lengths == [3, 4, 7]
     width, depth, joint = clip.text_width, clip.text.depth, clip.embed_dim
     tokens, ends = 1 + 4 + sum(lengths), len(lengths)
-    work = packed_text(clip, lengths, 4)
+    work = packed_text(clip, NAMES, 4)
     linear = 24 * width**2 * tokens * (depth - 1) + (4 * tokens + 20 * ends) * width**2 + 2 * width * joint * ends
     pairs = 5 * 6 / 2 + sum(5 * length + length * (length + 1) / 2 for length in lengths)
     assert work.linear == linear
     assert work.attention == 4 * width * (pairs * (depth - 1) + sum(5 + length for length in lengths))
+
+
+def test_packed_text_counts_shared_first_words_once(clip):
+    apart, alike = (packed_text(clip, ["fire truck", f"{word} dog"], 4) for word in ("hot", "fire"))
+    assert apart.linear - alike.linear == clip.text_width**2 * (24 * (clip.text.depth - 1) + 4)
+    assert apart.attention - alike.attention == 4 * clip.text_width * 6 * (clip.text.depth - 1)
 
 
 @pytest.mark.parametrize("method", sorted(BATCH_SIZES))

@@ -1,0 +1,41 @@
+"""Memory that is freed and soon needed again stays with the process, where the C library lets us say so."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -3, -4  # mallopt(3)
+
+
+@contextmanager
+def freed_memory_kept() -> Iterator[None]:
+    """Lets the block's freed memory be used again at once; it goes back to the system at the end.
+
+    By default glibc takes large tensors from the system and gives them back each time, and the system clears each page
+    that it gives: with graphs of gigabytes, as of 345 classes under a prompt for each image, a fifth of a training step.
+    Other C libraries are left as they are.
+    """
+    library = _glibc()
+    if library is None:
+        yield
+        return
+    _set(library, {_MMAP_MAX: 0, _TRIM_THRESHOLD: 2**31 - 1})
+    try:
+        yield
+    finally:
+        _set(library, {_MMAP_MAX: 65536, _MMAP_THRESHOLD: 1 << 25, _TRIM_THRESHOLD: 1 << 26})  # where glibc's own end
+        library.malloc_trim(0)
+
+
+def _glibc() -> ctypes.CDLL | None:
+    """Returns the C library if it is glibc."""
+    library = ctypes.CDLL(None)
+    return library if hasattr(library, "gnu_get_libc_version") else None
+
+
+def _set(library: ctypes.CDLL, options: dict[int, int]) -> None:
+    """Sets what `malloc` does."""
+    for option, value in options.items():
+        library.mallopt(option, value)

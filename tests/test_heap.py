@@ -1,0 +1,58 @@
+"""Freed memory that is used again, seen by the pages that the system has to give."""
+
+from __future__ import annotations
+
+import resource
+
+import pytest
+import torch
+
+from fedvlp import heap
+from fedvlp.heap import freed_memory_kept
+
+NUMBERS = 64 * 2**20  # 256 MB
+
+
+def pages_given():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    torch.ones(NUMBERS)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+
+def resident_pages():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1])
+
+
+needs_glibc = pytest.mark.skipif(heap._glibc() is None, reason="the C library is not glibc")
+
+
+@needs_glibc
+def test_large_tensors_get_the_same_pages_again():
+    anew = pages_given()
+    with freed_memory_kept():
+        again = [pages_given() for _ in range(5)]  # small tensors may take a place at first
+    assert min(again) < anew / 100
+
+
+@needs_glibc
+def test_the_memory_goes_back_at_the_end():
+    torch.ones(NUMBERS)
+    before = resident_pages()
+    with freed_memory_kept():
+        torch.ones(NUMBERS)
+        assert resident_pages() > before + 50_000
+    assert resident_pages() < before + 5_000
+    assert pages_given() > 50
+
+
+def test_it_ends_after_an_error():
+    with pytest.raises(ZeroDivisionError), freed_memory_kept():
+        1 / 0  # noqa: B018
+    assert torch.ones(3).sum() == 3
+
+
+def test_other_libraries_are_left_alone(monkeypatch):
+    monkeypatch.setattr(heap, "_glibc", lambda: None)
+    with freed_memory_kept():
+        assert torch.ones(3).sum() == 3
