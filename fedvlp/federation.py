@@ -22,7 +22,7 @@ from fedvlp.client_states import InMemory, OnDisk
 from fedvlp.diagnosis import Diagnosis
 from fedvlp.errors import UserError
 from fedvlp.evaluation import evaluate, of_roles
-from fedvlp.heap import freed_memory_kept
+from fedvlp.heap import freed_memory_kept, old_objects_kept
 from fedvlp.inspection import inspect_method, run_of
 from fedvlp.local_training import LocalTraining
 from fedvlp.module import FederatedModule
@@ -206,7 +206,7 @@ class Federation:
         )
         self._call("setup", stage="fit")
         self._call("on_fit_start")
-        with freed_memory_kept():
+        with freed_memory_kept(), old_objects_kept():
             while self.progress.server.round < self.rounds and phases and not self._plateau():
                 self._round(rounds)
         self._call("on_fit_end")

@@ -164,7 +164,8 @@ class FederatedModule(L.LightningModule):
 
     def personal_state(self) -> State:
         """Returns what stays on the client."""
-        return detached(select(self.tensors(), (*self.personal, *self.remembered)))
+        kept = (*self.personal, *self.remembered)
+        return detached(select(self.tensors(), kept)) if kept else {}
 
     def newcomer_state(self, start: State) -> State:
         """Returns what a client keeps before its first round, with random draws of its own if the method wants them.
@@ -174,7 +175,6 @@ class FederatedModule(L.LightningModule):
         """
         return start
 
-    @torch.no_grad()
     def load_state(self, state: State) -> None:
         """Copies tensors into the module.
 
@@ -190,7 +190,7 @@ class FederatedModule(L.LightningModule):
                     f"{type(self).__name__} expects {name!r} in shape {tuple(own[name].shape)}, got "
                     f"{tuple(value.shape)}. Use the prompt length, experts and CLIP that it was trained with."
                 )
-            own[name].copy_(value)
+            own[name].detach().copy_(value)
 
     def tensors(self) -> dict[str, Tensor]:
         """Returns all tensors by name, themselves and no copies; those of the frozen CLIP are not among them."""
@@ -203,7 +203,7 @@ class FederatedModule(L.LightningModule):
     def begin(self, context: RoundContext) -> None:
         """Prepares for one client's local training: only the phase's tensors get gradients."""
         self.context = context
-        self._logged = {}
+        self._logged.clear()
         for name, tensor in self.tensors().items():
             if isinstance(tensor, nn.Parameter):
                 tensor.requires_grad_(covers(context.phase.train, name))

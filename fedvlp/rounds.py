@@ -107,6 +107,7 @@ class Rounds:
         with restored_generators(), fixed_tensors(self.module):
             name, factor = self.phases[index].name, self._factor(progress.server.round)
             results = list(self.batched.train(name, clients, alone, start, partial(self._finish, index), factor))
+        self.module.context = None
         self.buffers.release()
         self.states.finish()
         return results
@@ -149,11 +150,10 @@ class Rounds:
         module, client = self.module, start.context.client
         sent = self.buffers.copy(self._sent(start.context.phase))
         update = ClientUpdate(client, sent, client.num_examples, metrics)
-        module.context = None
         self.notify("on_client_end", phase=start.context.phase, update=update)
         personal = module.personal_state()
         memory = {**(start.kept or {}), **{f"{index}/{key}": value for key, value in learned.items()}}
-        is_good = all(map(is_finite, (sent, personal, memory)))
+        is_good = is_finite(sent, personal, memory)
         return LocalResult(update, *self.states.keep(start.context.round, client.id, personal, memory), is_good)
 
     def _sent(self, phase: Phase) -> State:

@@ -144,11 +144,10 @@ def detached(state: Mapping[str, Tensor]) -> State:
     return {name: tensor.detach().to("cpu", copy=True) for name, tensor in state.items()}
 
 
-def is_finite(state: State) -> bool:
-    """Whether no tensor of the state holds a NaN or an infinity."""
-    return all(_is_finite(tensor) for tensor in state.values() if tensor.is_floating_point())
-
-
-def _is_finite(tensor: Tensor) -> bool:
-    """Whether all numbers are finite: they are if their sum is, and that is quick to see."""
-    return math.isfinite(tensor.sum()) or bool(torch.isfinite(tensor).all())
+def is_finite(*states: State) -> bool:
+    """Whether no tensor of the states holds a NaN or an infinity; where the sum has none, it is quick to see."""
+    for state in states:
+        for tensor in state.values():
+            if not math.isfinite(tensor.sum().item()) and not bool(torch.isfinite(tensor).all()):
+                return False
+    return True

@@ -34,12 +34,12 @@ class StateBuffers:
     def __init__(self, page_bytes: int = 1 << 26) -> None:
         self.page_bytes = page_bytes
         self.pages: list[tuple[Bytes, weakref.ref[Bytes]]] = []
-        self.page = torch.empty(0, dtype=torch.uint8)
-        self.used = 0
+        self.page: dict[torch.dtype, Tensor] = {}  # the one that is being filled, seen as numbers of each type
+        self.size = self.used = 0
 
     def release(self) -> None:
         """Lets go of the page that is being filled."""
-        self.page, self.used = torch.empty(0, dtype=torch.uint8), 0
+        self.page, self.size, self.used = {}, 0, 0
 
     def copy(self, state: State) -> State:
         """Returns a copy of a state, in the CPU's memory."""
@@ -47,20 +47,21 @@ class StateBuffers:
 
     def _place(self, value: Tensor) -> Tensor:
         """Returns memory for a tensor of this shape and type."""
-        size = value.numel() * value.element_size()
-        start, end = self.used, self.used + size
-        if end > len(self.page):
-            self._turn(size)
-            start, end = 0, size
-        self.used = -(-end // ALIGNMENT) * ALIGNMENT
-        return self.page[start:end].view(value.dtype).view(value.shape)
+        count, width = value.numel(), value.element_size()
+        if self.used + count * width > self.size:
+            self._turn(count * width)
+        start = self.used
+        self.used = -(-(start + count * width) // ALIGNMENT) * ALIGNMENT
+        if value.dtype not in self.page:
+            self.page[value.dtype] = self.page[torch.uint8].view(value.dtype)
+        return self.page[value.dtype].narrow(0, start // width, count).view(value.shape)
 
     def _turn(self, size: int) -> None:
         """Takes a page of at least this size that nobody holds, or a new one."""
         self.release()
-        wanted = max(size, self.page_bytes)
+        wanted = -(-max(size, self.page_bytes) // ALIGNMENT) * ALIGNMENT
         index = next((i for i, (page, lent) in enumerate(self.pages) if lent() is None and len(page) >= wanted), None)
         page = np.empty(wanted, np.uint8) if index is None else self.pages.pop(index)[0]
         lent = page[:]  # lives as long as a tensor of it
         self.pages.append((page, weakref.ref(lent)))
-        self.page = torch.from_numpy(lent)
+        self.page, self.size = {torch.uint8: torch.from_numpy(lent)}, len(page)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import resource
 
 import pytest
 import torch
 
 from fedvlp import heap
-from fedvlp.heap import freed_memory_kept
+from fedvlp.heap import freed_memory_kept, old_objects_kept
 
 NUMBERS = 64 * 2**20  # 256 MB
 
@@ -56,3 +57,23 @@ def test_other_libraries_are_left_alone(monkeypatch):
     monkeypatch.setattr(heap, "_glibc", lambda: None)
     with freed_memory_kept():
         assert torch.ones(3).sum() == 3
+
+
+def test_the_collector_sees_only_new_objects():
+    old = [[]]
+    with old_objects_kept():
+        new = [[]]
+        seen = {id(each) for each in gc.get_objects()}
+        assert id(new) in seen
+        assert id(old) not in seen
+    assert id(old) in {id(each) for each in gc.get_objects()}
+
+
+def test_objects_that_were_frozen_before_stay_frozen():
+    gc.freeze()
+    try:
+        with old_objects_kept():
+            pass
+        assert gc.get_freeze_count()
+    finally:
+        gc.unfreeze()
