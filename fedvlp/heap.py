@@ -15,7 +15,7 @@ def freed_memory_kept() -> Iterator[None]:
     """Lets the block's freed memory be used again at once; it goes back to the system at the end.
 
     By default glibc takes large tensors from the system and gives them back each time, and the system clears each page
-    that it gives: with graphs of gigabytes, as of 345 classes under a prompt for each image, a fifth of a training step.
+    that it gives: with graphs of gigabytes, as of 345 classes under a prompt for each image, a fifth of a step.
     Other C libraries are left as they are.
     """
     library = _glibc()
