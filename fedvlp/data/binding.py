@@ -133,7 +133,7 @@ class Binding:
     ) -> DeviceLoader:
         """Returns batches of images for rows of one domain or several, in their order or shuffled by ``seed``."""
         dataset = self.dataset(parts, is_augmented)
-        return DeviceLoader(image_loader(dataset, batch_size, self.num_workers, seed), self.device)
+        return DeviceLoader(image_loader(dataset, batch_size, self.num_workers, seed, self.device), self.device)
 
     def dataset(self, parts: Sequence[Part], is_augmented: bool = False) -> ImageDataset:
         """Returns the images of rows of one domain or several, read decoded where they are kept so."""

@@ -59,12 +59,12 @@ def encode(
         ValueError: if ``prepare`` does not give one row an image.
     """
     whole: dict[str, Tensor] = {}
-    loader, done = image_loader(dataset, batch_size, num_workers), 0
+    loader, done = image_loader(dataset, batch_size, num_workers, device=device), 0
     bar = tqdm(total=len(dataset), desc=description, unit="image", leave=False, disable=None)
     # Tensors made under inference mode could not be trained on.
     with bar, torch.inference_mode(False), torch.no_grad():
         for pixels, _ in loader:
-            for name, value in prepare(pixels.to(device)).items():
+            for name, value in prepare(pixels.to(device, non_blocking=loader.pin_memory)).items():
                 if len(value) != len(pixels):
                     raise ValueError(f"Expected `prepare` to give {len(pixels)} rows of {name!r}; got {len(value)}.")
                 if name not in whole:

@@ -73,14 +73,22 @@ class ImageDataset(Dataset[tuple[Tensor, int]]):
 
 
 def image_loader(
-    dataset: ImageDataset, batch_size: int, num_workers: int = 0, seed: int | None = None
+    dataset: ImageDataset,
+    batch_size: int,
+    num_workers: int = 0,
+    seed: int | None = None,
+    device: torch.device | None = None,
 ) -> DataLoader[tuple[Tensor, int]]:
-    """Returns a PyTorch loader of (pixels, labels): shuffled by ``seed``, or in order where there is none."""
+    """Returns a PyTorch loader of (pixels, labels): shuffled by ``seed``, or in order where there is none.
+
+    Batches for a CUDA ``device`` lie in pinned memory, from which they are copied while others are computed.
+    """
     return DataLoader(
         dataset,
         batch_size=batch_size,
         sampler=None if seed is None else Shuffle(len(dataset), seed),
         num_workers=num_workers,
+        pin_memory=device is not None and device.type == "cuda",
         generator=torch.Generator().manual_seed(0),  # else each pass would draw from the global generator
     )
 
@@ -103,7 +111,8 @@ class DeviceLoader:
     def __iter__(self) -> Iterator[tuple[Inputs, Tensor]]:
         """Yields pixels [B, 3, H, W] and labels [B]."""
         for pixels, labels in self.loader:
-            yield pixels.to(self.device), labels.to(self.device)
+            pinned = self.loader.pin_memory
+            yield pixels.to(self.device, non_blocking=pinned), labels.to(self.device, non_blocking=pinned)
 
 
 class PreparedLoader:
