@@ -81,7 +81,7 @@ def measure_side(method: str, num_classes: int, side: str, spec: CLIPSpec, quick
     rates, seconds = [matrix_rate()], 1.0 if quick else 6.0
     operations, parts = least, ""
     if side == "ours":
-        found = measure_for(Step(module, constants, labels), seconds, least=2)
+        found = measure_for(Step(module, constants, labels), seconds, least=2, warm_up=True)
     else:
         reference = REFERENCES[method](module, side == "cut")
         operations = reference_operations(method, clip, num_classes, reference.texts.length, batch_size)

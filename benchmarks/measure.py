@@ -59,7 +59,9 @@ def measure(function: Callable[[], object], repeats: int, warm_up: bool) -> Meas
     return Measurement(seconds, max(peak_megabytes() - before, 0.0))
 
 
-def measure_for(function: Callable[[], object], seconds: float, least: int = 1, most: int = 15) -> Measurement:
+def measure_for(
+    function: Callable[[], object], seconds: float, least: int = 1, most: int = 15, warm_up: bool = False
+) -> Measurement:
     """Returns the same, repeated as often as fits into a time.
 
     The first run warms up, unless it takes so long that it has to count.
@@ -69,11 +71,12 @@ def measure_for(function: Callable[[], object], seconds: float, least: int = 1, 
         seconds: About how long to go on.
         least: How often at least.
         most: How often at most.
+        warm_up: Whether the first run never counts, as it does what later ones need not.
     """
     before = resident_megabytes()
     reset_peak()
     first = _timed(function)
-    took = [first] if first > seconds / 3 else []
+    took = [first] if first > seconds / 3 and not warm_up else []
     while len(took) < least or (len(took) < most and sum(took) + first < seconds):
         took.append(_timed(function))
     return Measurement(took, max(peak_megabytes() - before, 0.0))
