@@ -23,10 +23,9 @@ IMAGES = 4
 NOTES = """Rounds of many clients with made-up features of four images each, so one local step of each client a round;
 nothing is evaluated or written. The option is `clients_per_step`. *Differs by* is the largest difference of the
 server's state after the last round, against its largest value, from that of clients one after another. The floor is the
-least operations of all clients' steps at the rate of a large float32 product in the same process. DiPrompT's steps go by
-the domains that they find in a batch, so that its clients train one after another all the same: its rows show what asking
-costs."""
-
+least operations of all clients' steps at the rate of a large float32 product in the same process. DiPrompT's steps go
+by the domains that they find in a batch, so that its clients train one after another all the same: its rows show what
+asking costs."""
 
 def tables(quick: bool, figures: Path | None = None) -> Iterator[Table]:
     """Returns a table for each method."""
