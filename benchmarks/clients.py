@@ -27,6 +27,7 @@ least operations of all clients' steps at the rate of a large float32 product in
 by the domains that they find in a batch, so that its clients train one after another all the same: its rows show what
 asking costs."""
 
+
 def tables(quick: bool, figures: Path | None = None) -> Iterator[Table]:
     """Returns a table for each method."""
     spec, count = (CLIPSpec("fedvlp-tiny"), 16) if quick else (CLIPSpec("ViT-B-16", "random"), 32)
