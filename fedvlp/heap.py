@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -48,6 +49,8 @@ def old_objects_kept() -> Iterator[None]:
 
 def _glibc() -> ctypes.CDLL | None:
     """Returns the C library if it is glibc."""
+    if sys.platform != "linux":
+        return None
     library = ctypes.CDLL(None)
     return library if hasattr(library, "gnu_get_libc_version") else None
 
