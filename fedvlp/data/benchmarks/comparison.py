@@ -132,7 +132,7 @@ def _role(found: OnDisk, image: ImageFile) -> Role | None:
 
 
 def _same_bytes(images: Sequence[ImageFile]) -> list[list[ImageFile]]:
-    """Returns groups of several images whose files are equal; only files of equal size are read."""
+    """Returns groups of several images whose files are equal, in order; only files of equal size are read."""
     of_size: dict[int, list[ImageFile]] = defaultdict(list)
     for image in images:
         of_size[os.stat(image.path).st_size].append(image)
@@ -141,7 +141,7 @@ def _same_bytes(images: Sequence[ImageFile]) -> list[list[ImageFile]]:
     groups: dict[str, list[ImageFile]] = defaultdict(list)
     for image, digest in zip(alike, digests, strict=True):
         groups[digest].append(image)
-    return [sorted(group) for group in groups.values() if len(group) > 1]
+    return sorted(sorted(group) for group in groups.values() if len(group) > 1)
 
 
 def _digest(path: str) -> str:
