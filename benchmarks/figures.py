@@ -4,46 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from matplotlib.figure import Figure
 
-
-class Points(Protocol):
-    """What was measured along one axis."""
-
-    @property
-    def axis(self) -> str:
-        """What grows."""
-        ...
-
-    @property
-    def sizes(self) -> Sequence[int]:
-        """How many."""
-        ...
-
-    @property
-    def seconds(self) -> Sequence[float]:
-        """Time at each size."""
-        ...
-
-    @property
-    def megabytes(self) -> Sequence[float]:
-        """Memory at each size."""
-        ...
-
-    @property
-    def time_slope(self) -> float:
-        """Slope of time."""
-        ...
-
-    @property
-    def memory_slope(self) -> float | None:
-        """Slope of memory."""
-        ...
+from benchmarks.curve import Curve
 
 
-def plot(curves: Sequence[Points], path: Path) -> None:
+def plot(curves: Sequence[Curve], path: Path) -> None:
     """Writes two panels with logarithmic axes, each curve as multiples of its first size and value.
 
     Args:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
-import statistics
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.apart import apart
+from benchmarks.curve import Curve
 from benchmarks.figures import plot
 from benchmarks.floor import matrix_rate
 from benchmarks.made_up import write_images
@@ -26,46 +24,6 @@ preparing and one round of TRIP with the tiny CLIP, by images in all. *Rounds*: 
 with all files. A slope is that of the line through the logarithms of the last three sizes; 1 is linear. Memory is the
 peak above the start; it has a slope where it grows by more than 5 MB. The floor is that of the largest size: least
 operations at the measured rate for classes and domains."""
-
-
-@dataclass(frozen=True)
-class Curve:
-    """What was measured along one axis.
-
-    Attributes:
-        axis: What grows.
-        sizes: How many.
-        seconds: Median at each size.
-        megabytes: Peak memory at each size.
-        floor: Share of the floor at the largest size; None where there is none.
-    """
-
-    axis: str
-    sizes: Sequence[int]
-    seconds: Sequence[float]
-    megabytes: Sequence[float]
-    floor: float | None = None
-
-    @property
-    def time_slope(self) -> float:
-        """Slope of seconds."""
-        return slope(self.sizes, self.seconds)
-
-    @property
-    def memory_slope(self) -> float | None:
-        """Slope of memory; None where it hardly grows."""
-        grows = self.megabytes[-1] - self.megabytes[0] > 5
-        return slope(self.sizes, [max(megabytes, 1.0) for megabytes in self.megabytes]) if grows else None
-
-
-def slope(sizes: Sequence[float], values: Sequence[float], last: int = 3) -> float:
-    """Returns the slope of the line through the logarithms of the last points.
-
-    >>> slope([1, 10, 100], [3, 30, 300])
-    1.0
-    """
-    points = [(math.log(size), math.log(value)) for size, value in zip(sizes, values, strict=True)][-last:]
-    return statistics.linear_regression(*zip(*points, strict=True)).slope
 
 
 def tables(quick: bool, figures: Path | None = None) -> Iterator[Table]:

@@ -1,0 +1,48 @@
+"""Time and memory along one axis, and their slopes."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Curve:
+    """What was measured along one axis.
+
+    Attributes:
+        axis: What grows.
+        sizes: How many.
+        seconds: Median at each size.
+        megabytes: Peak memory at each size.
+        floor: Share of the floor at the largest size; None where there is none.
+    """
+
+    axis: str
+    sizes: Sequence[int]
+    seconds: Sequence[float]
+    megabytes: Sequence[float]
+    floor: float | None = None
+
+    @property
+    def time_slope(self) -> float:
+        """Slope of seconds."""
+        return slope(self.sizes, self.seconds)
+
+    @property
+    def memory_slope(self) -> float | None:
+        """Slope of memory; None where it hardly grows."""
+        grows = self.megabytes[-1] - self.megabytes[0] > 5
+        return slope(self.sizes, [max(megabytes, 1.0) for megabytes in self.megabytes]) if grows else None
+
+
+def slope(sizes: Sequence[float], values: Sequence[float], last: int = 3) -> float:
+    """Returns the slope of the line through the logarithms of the last points.
+
+    >>> slope([1, 10, 100], [3, 30, 300])
+    1.0
+    """
+    points = [(math.log(size), math.log(value)) for size, value in zip(sizes, values, strict=True)][-last:]
+    return statistics.linear_regression(*zip(*points, strict=True)).slope
