@@ -8,17 +8,22 @@ from collections.abc import Callable
 
 import torch
 
+from fedvlp.clip.packed_weights import PackedWeights
+
 
 def matrix_rate(size: int = 1536, repeats: int = 5) -> float:
     """Returns the operations a second of a large float32 matrix product, two for each multiply-add.
+
+    It is PyTorch's own or that of packed weights, whichever is faster.
 
     Args:
         size: Rows and columns of both factors.
         repeats: How often it is measured; the median counts.
     """
-    left, right = torch.randn(size, size), torch.randn(size, size)
+    left, right, packs = torch.randn(size, size), torch.randn(size, size), PackedWeights()
     result = torch.empty(size, size)
-    return 2 * size**3 / _median_seconds(lambda: torch.mm(left, right, out=result), repeats)
+    plain = _median_seconds(lambda: torch.mm(left, right, out=result), repeats)
+    return 2 * size**3 / min(plain, _median_seconds(lambda: packs.linear(left, right, None), repeats))
 
 
 def bandwidth(megabytes: int = 256, repeats: int = 5) -> float:

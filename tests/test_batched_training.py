@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from fedvlp.batched_training import BatchedTraining
+from fedvlp.clip import packed_weights
 from fedvlp.errors import UserError
 from fedvlp.methods import ADAPT, PLAN, TRIP, DiPrompT, FedDPT, PromptFL, SingleDomain
 from fedvlp.state import Client
@@ -101,6 +102,13 @@ def test_equals_one_after_another(method, clip, tmp_path):
         [group for group in by_domain if len(group) > 1] if method in ("fed_dpt", "adapt") else [[0, 1, 2, 3], [4, 5]]
     )
     assert groups == expected * len(module.configure_phases())
+
+
+@pytest.mark.parametrize("method", ["promptfl", "adapt"])
+def test_equals_one_after_another_with_packed_weights(method, clip, tmp_path, monkeypatch):
+    """The towers' products are then of another kind."""
+    monkeypatch.setattr(packed_weights, "_LEAST_ELEMENTS", 0)
+    test_equals_one_after_another(method, clip, tmp_path)
 
 
 @pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.AdamW, torch.optim.RMSprop])

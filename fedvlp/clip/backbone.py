@@ -63,6 +63,9 @@ class CLIP(nn.Module):
         self.embed_dim = int(config["embed_dim"])
         self.context_length = int(towers.context_length)
         self.logit_scale = float(towers.logit_scale.exp())
+        if self.spec.prepack:
+            for blocks in self._towers():
+                blocks.pack()
         self._fingerprint: str | None = None
         self._state_prefix = ""
         self.register_load_state_dict_post_hook(_forget_missing)  # type: ignore[no-untyped-call]
@@ -79,8 +82,7 @@ class CLIP(nn.Module):
 
     def encode_image(self, images: Float[Tensor, "B 3 height width"]) -> Float[Tensor, "B d"]:
         """Returns joint image features f(x), not normalised."""
-        features: Tensor = cast(Any, self.model).encode_image(images)
-        return features
+        return ImageTower(cast(nn.Module, self.model.visual)).features(images)
 
     def encode_image_tokens(
         self, images: Float[Tensor, "B 3 height width"]
@@ -113,10 +115,8 @@ class CLIP(nn.Module):
                 "Towers are compiled by a C++ compiler, but none was found (c++, g++, clang++ or cl). "
                 "Install one, or leave out --trainer.compile."
             )
-        towers = (getattr(self.model, "text", self.model), self.model.visual)
-        for transformer in (getattr(tower, "transformer", None) for tower in towers):
-            if transformer is not None:
-                Blocks(transformer).compile()
+        for blocks in self._towers():
+            blocks.compile()
 
     def fingerprint(self) -> str:
         """Returns 16 hexadecimal digits that stand for architecture, transform and weights together."""
@@ -129,6 +129,12 @@ class CLIP(nn.Module):
                 digest.update(values.numpy().data)
             self._fingerprint = digest.hexdigest()[:16]
         return self._fingerprint
+
+    def _towers(self) -> list[Blocks]:
+        """Returns the blocks of those towers that are transformers."""
+        towers = (getattr(self.model, "text", self.model), self.model.visual)
+        found = (getattr(tower, "transformer", None) for tower in towers)
+        return [Blocks(transformer) for transformer in found if transformer is not None]
 
     def train(self, mode: bool = True) -> CLIP:
         """Stays in evaluation mode."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -15,11 +15,15 @@ from torch.nn.functional import linear
 from torch.utils.checkpoint import checkpoint
 
 from fedvlp.clip.chunked_mask import Mask, attend
+from fedvlp.clip.packed_weights import PackedWeights
 from fedvlp.clip.quick_gelu import QuickGELU
 from fedvlp.errors import UserError
 
 Between = Callable[[Tensor], Tensor]
 """Changes tokens [sequences, length, width] between two blocks, for example by replacing those of a prompt."""
+
+Linear = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""Returns x W^T + b for x, W and b."""
 
 
 class Blocks:
@@ -49,7 +53,7 @@ class Blocks:
     def run(self, index: int, hidden: Tensor, mask: Mask | None = None) -> Float[Tensor, "sequences length width"]:
         """Returns the output of the block of this index, from 0."""
         block = self._transformer.resblocks[index]
-        run = partial(self._run_plain, block) if _is_plain(block) else partial(self._run_other, block)
+        run = partial(self._run_plain, block, self._linear) if _is_plain(block) else partial(self._run_other, block)
         if self._transformer.grad_checkpointing:
             return checkpoint(run, hidden, mask, use_reentrant=False)
         return run(hidden, mask)
@@ -84,7 +88,7 @@ class Blocks:
         last = self._transformer.resblocks[-1]
         if not _is_plain(last):
             return self.run(len(self) - 1, hidden, mask)[:, places]
-        return self._run_plain(last, hidden, mask_at, places)
+        return self._run_plain(last, self._linear, hidden, mask_at, places)
 
     def last_scores(
         self, hidden: Float[Tensor, "sequences length width"], query: int, keys: Int[Tensor, "keys"]
@@ -105,9 +109,13 @@ class Blocks:
         products: Tensor = torch.einsum("sw,skw->sk", asking, asked)  # the sum over heads of each head's product
         return products / float(attention.num_heads * attention.head_dim**0.5)
 
+    def pack(self) -> None:
+        """Lets products with large weights be oneDNN's, where there are such; see `PackedWeights`."""
+        self._transformer.packs = PackedWeights()
+
     def compile(self) -> None:
         """Lets the steps of a block be fused, once for all blocks; each new kind of input takes a while."""
-        self._transformer.compiled = torch.compile(_run_plain)
+        self._transformer.compiled, self._transformer.packs = torch.compile(_run_plain), None
 
     def check_depth(self, depth: int, tower: str) -> None:
         """Refuses prompts for more blocks than there are.
@@ -125,6 +133,11 @@ class Blocks:
     def _run_plain(self) -> Callable[..., Tensor]:
         return getattr(self._transformer, "compiled", _run_plain)
 
+    @property
+    def _linear(self) -> Linear:
+        packs: PackedWeights | None = getattr(self._transformer, "packs", None)
+        return linear if packs is None else packs.linear
+
     def _run_other(self, block: nn.Module, hidden: Tensor, mask: Mask | None) -> Tensor:
         """Returns the output of a block that is not CLIP's own kind."""
         batch_first, seen = self._transformer.batch_first, None if mask is None else mask.whole()
@@ -139,25 +152,27 @@ def _is_plain(block: nn.Module) -> bool:
 
 
 def _run_plain(
-    block: Any, hidden: Tensor, mask: Mask | None, places: Tensor | None = None
+    block: Any, linear: Linear, hidden: Tensor, mask: Mask | None, places: Tensor | None = None
 ) -> Float[Tensor, "sequences places width"]:
     """Returns a block's output, at some places or at all, without the copies that a general attention layer makes."""
     keys = block.ln_1(hidden)
     queries = keys if places is None else keys[:, places]
     hidden = hidden if places is None else hidden[:, places]
-    hidden = hidden + block.ls_1(_attend(block.attn, queries, keys, mask))
-    output: Tensor = hidden + block.ls_2(_perceive(block.mlp, block.ln_2(hidden)))
+    hidden = hidden + block.ls_1(_attend(block.attn, linear, queries, keys, mask))
+    output: Tensor = hidden + block.ls_2(_perceive(block.mlp, linear, block.ln_2(hidden)))
     return output
 
 
-def _perceive(perceptron: Any, hidden: Tensor) -> Tensor:
+def _perceive(perceptron: Any, linear: Linear, hidden: Tensor) -> Tensor:
     """Returns the perceptron's output."""
-    if type(perceptron.gelu) is not transformer.QuickGELU:
-        return cast(Tensor, perceptron(hidden))
-    return cast(Tensor, perceptron.c_proj(QuickGELU.apply(perceptron.c_fc(hidden))))
+    inner, outer = perceptron.c_fc, perceptron.c_proj
+    activate = QuickGELU.apply if type(perceptron.gelu) is transformer.QuickGELU else perceptron.gelu
+    return linear(activate(linear(hidden, inner.weight, inner.bias)), outer.weight, outer.bias)
 
 
-def _attend(attention: nn.MultiheadAttention, queries: Tensor, keys: Tensor, mask: Mask | None) -> Tensor:
+def _attend(
+    attention: nn.MultiheadAttention, linear: Linear, queries: Tensor, keys: Tensor, mask: Mask | None
+) -> Tensor:
     """Returns what the queries' tokens read from the keys' tokens."""
     width, weight, bias = attention.embed_dim, attention.in_proj_weight, attention.in_proj_bias
     if queries is keys:
@@ -166,4 +181,4 @@ def _attend(attention: nn.MultiheadAttention, queries: Tensor, keys: Tensor, mas
         query = linear(queries, weight[:width], bias[:width])
         key, value = linear(keys, weight[width:], bias[width:]).chunk(2, dim=-1)
     read = (attend if mask is None else mask.attend)(query, key, value, attention.num_heads)
-    return cast(Tensor, attention.out_proj(read))
+    return linear(read, attention.out_proj.weight, attention.out_proj.bias)

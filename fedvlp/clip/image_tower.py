@@ -10,6 +10,7 @@ from open_clip.modified_resnet import ModifiedResNet
 from open_clip.transformer import VisionTransformer
 from torch import Tensor, nn
 
+from fedvlp.clip.blocks import Blocks
 from fedvlp.errors import UserError
 
 
@@ -49,6 +50,11 @@ class ImageTower:
             return len(self._visual.attnpool.positional_embedding)
         return None
 
+    def features(self, images: Float[Tensor, "B 3 height width"]) -> Float[Tensor, "B d"]:
+        """Returns joint features, not normalised."""
+        features: Tensor = self._run(images)[0] if isinstance(self._visual, VisionTransformer) else self._visual(images)
+        return features
+
     def encode(self, images: Float[Tensor, "B 3 height width"]) -> tuple[Float[Tensor, "B d"], Float[Tensor, "B P W"]]:
         """Returns joint features, not normalised, and the tokens of the last block (ViT) or feature map (ResNet).
 
@@ -56,9 +62,7 @@ class ImageTower:
             UserError: If the tower is neither a ViT nor a ResNet of open_clip.
         """
         if isinstance(self._visual, VisionTransformer):
-            output = self._visual.forward_intermediates(images, indices=1, output_fmt="NLC", output_extra_tokens=True)
-            tokens = torch.cat([output["image_intermediates_prefix"][0], output["image_intermediates"][0]], dim=1)
-            return output["image_features"], tokens
+            return self._run(images)
         if isinstance(self._visual, ModifiedResNet):
             output = self._visual.forward_intermediates(images, indices=1)
             pixels = output["image_intermediates"][0].flatten(2).transpose(1, 2)  # [B, height * width, W]
@@ -67,3 +71,12 @@ class ImageTower:
             "Image tokens are read from ViT and ResNet towers of open_clip, but this one is "
             f"{type(self._visual).__name__}. Choose another --model.clip.name, for example ViT-B-16."
         )
+
+    def _run(self, images: Float[Tensor, "B 3 height width"]) -> tuple[Float[Tensor, "B d"], Float[Tensor, "B P W"]]:
+        """Returns a ViT's joint features and the output of its last block."""
+        visual, blocks = self._visual, Blocks(self._visual.transformer)
+        hidden = visual._embeds(images)
+        for index in range(len(blocks)):
+            hidden = blocks.run(index, hidden)
+        pooled = visual._pool(hidden)[0]
+        return pooled if visual.proj is None else pooled @ visual.proj, hidden

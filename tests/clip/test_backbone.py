@@ -14,7 +14,7 @@ from fedvlp.errors import UserError
 
 def test_features_are_open_clips(clip):
     images, ids = torch.randn(2, 3, 32, 32), clip.tokenizer(["a dog", "two cats and a mouse"])
-    assert torch.equal(clip.encode_image(images), clip.model.encode_image(images))
+    torch.testing.assert_close(clip.encode_image(images), clip.model.encode_image(images))
     assert torch.equal(clip.encode_text(ids), clip.model.encode_text(ids))
 
 
@@ -33,6 +33,8 @@ def test_vit_tokens_are_the_last_blocks_output_before_the_final_norm(clip):
     torch.testing.assert_close(features, clip.encode_image(images))
     visual = clip.model.visual
     torch.testing.assert_close(visual.ln_post(tokens[:, 0]) @ visual.proj, features)
+    theirs = visual.forward_intermediates(images, indices=1, output_fmt="NLC")["image_intermediates"][0]
+    torch.testing.assert_close(tokens[:, 1:], theirs)
 
 
 def test_resnet_tokens_are_what_the_attention_pool_reads(make_clip, configs):

@@ -55,5 +55,6 @@ def make(jobs: Sequence[Job], states: Path) -> None:
         with states.open("a") as file:
             file.write(f"{job.name} {status.state}\n")
 
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests themselves run in the background
     with patch.object(runner, "get_context", lambda _: get_context("fork")):
         run_jobs(jobs, 2, train, report)

@@ -1,0 +1,91 @@
+"""Products with frozen weights on a processor, where these are kept in the order that oneDNN multiplies them in."""
+
+from __future__ import annotations
+
+import platform
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.functional import linear
+
+_LEAST_ELEMENTS = 2**16  # of a weight; for smaller ones the detour takes longer than it saves
+_ROWS = 64  # of inputs, for which the order is chosen; it suits any number
+_HAS_KERNEL = platform.machine().lower() in ("x86_64", "amd64") and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+
+
+class PackedWeights:
+    """Copies of frozen weights for oneDNN: each is made when it is first used, one for each direction.
+
+    PyTorch's own products put a weight in order each time, which for few rows takes as long as to multiply. Rounding
+    differs from theirs. A copy of this object begins without any.
+    """
+
+    def __init__(self) -> None:
+        self._packs: dict[tuple[object, ...], tuple[Tensor, int, Tensor]] = {}
+
+    def __reduce__(self) -> tuple[type[PackedWeights], tuple[()]]:
+        return PackedWeights, ()
+
+    def linear(
+        self, inputs: Float[Tensor, "*rows i"], weight: Float[Tensor, "o i"], bias: Float[Tensor, "o"] | None
+    ) -> Float[Tensor, "*rows o"]:
+        """Returns x W^T + b, differentiable in x alone; by PyTorch's own product where oneDNN's does not serve.
+
+        Args:
+            inputs: x.
+            weight: W, large and frozen. In place of a changed one a new copy is made.
+            bias: b.
+        """
+        if not _serves(inputs, weight):
+            return linear(inputs, weight, bias)
+        found: Tensor = _Product.apply(inputs, self, weight, bias, False)
+        return found
+
+    def get(self, weight: Float[Tensor, "o i"], transposed: bool) -> Tensor:
+        """Returns the weight, or its transpose, in oneDNN's order."""
+        key = (weight.data_ptr(), weight.shape, transposed)
+        kept = self._packs.get(key)
+        if kept is None or kept[1] != weight._version:
+            rows = weight.detach().t().contiguous() if transposed else weight.detach()
+            pack = torch.ops.mkldnn._reorder_linear_weight(rows, _ROWS)
+            kept = weight.detach(), weight._version, pack  # the weight's memory, which no other may take over
+            self._packs[key] = kept
+        return kept[2]
+
+
+class _Product(torch.autograd.Function):
+    """x W^T + b; its gradient is the same product with W's transpose."""
+
+    @staticmethod
+    def forward(inputs: Tensor, packs: PackedWeights, weight: Tensor, bias: Tensor | None, transposed: bool) -> Tensor:
+        found: Tensor = torch.ops.mkldnn._linear_pointwise(inputs, packs.get(weight, transposed), bias, "none", [], "")
+        return found
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        _, ctx.packs, ctx.weight, _, ctx.transposed = inputs
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        multiply = _Product.apply if torch.is_grad_enabled() else _Product.forward  # differentiable where that is asked
+        return multiply(gradient, ctx.packs, ctx.weight, None, not ctx.transposed), None, None, None, None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], inputs: Tensor, *others: Any) -> tuple[Tensor, int]:
+        return _Product.apply(inputs.movedim(in_dims[0], 0), *others), 0
+
+
+def _serves(inputs: Tensor, weight: Tensor) -> bool:
+    """Whether oneDNN's product in single precision is there for these, and pays."""
+    return (
+        _HAS_KERNEL
+        and bool(torch.backends.mkldnn.enabled)
+        and inputs.dtype == weight.dtype == torch.float32
+        and inputs.device.type == weight.device.type == "cpu"
+        and weight.numel() >= _LEAST_ELEMENTS
+        and inputs.numel() > 0
+        and not (weight.requires_grad or weight.is_inference())
+        and not torch.is_autocast_enabled("cpu")
+    )
