@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -86,7 +86,7 @@ class Reference:
     def frozen(self, images: Tensor) -> Tensor:
         """Returns features of images without prompts."""
         with torch.no_grad():
-            features: Tensor = self.clip.encode_image(images)
+            features: Tensor = cast(Any, self.clip.model).encode_image(images)  # open_clip's own tower
         return features
 
 
