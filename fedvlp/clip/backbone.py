@@ -130,6 +130,12 @@ class CLIP(nn.Module):
             self._fingerprint = digest.hexdigest()[:16]
         return self._fingerprint
 
+    def _apply(self, fn: Any, recurse: bool = True) -> CLIP:
+        """Forgets packed weights where weights move."""
+        for blocks in self._towers():
+            blocks.forget()
+        return super()._apply(fn, recurse)
+
     def _towers(self) -> list[Blocks]:
         """Returns the blocks of those towers that are transformers."""
         towers = (getattr(self.model, "text", self.model), self.model.visual)

@@ -113,6 +113,12 @@ class Blocks:
         """Lets products with large weights be oneDNN's, where there are such; see `PackedWeights`."""
         self._transformer.packs = PackedWeights()
 
+    def forget(self) -> None:
+        """Frees the copies of weights that products took; the next ones make them anew."""
+        packs: PackedWeights | None = getattr(self._transformer, "packs", None)
+        if packs is not None:
+            packs.forget()
+
     def compile(self) -> None:
         """Lets the steps of a block be fused, once for all blocks; each new kind of input takes a while."""
         self._transformer.compiled, self._transformer.packs = torch.compile(_run_plain), None

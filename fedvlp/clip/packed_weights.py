@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from functools import cache
 from typing import Any
 
 import torch
@@ -12,7 +13,6 @@ from torch.nn.functional import linear
 
 _LEAST_ELEMENTS = 2**16  # of a weight; for smaller ones the detour takes longer than it saves
 _ROWS = 64  # of inputs, for which the order is chosen; it suits any number
-_HAS_KERNEL = platform.machine().lower() in ("x86_64", "amd64") and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
 class PackedWeights:
@@ -23,6 +23,7 @@ class PackedWeights:
     """
 
     def __init__(self) -> None:
+        self._works = has_kernel()
         self._packs: dict[tuple[object, ...], tuple[Tensor, int, Tensor]] = {}
 
     def __reduce__(self) -> tuple[type[PackedWeights], tuple[()]]:
@@ -38,10 +39,14 @@ class PackedWeights:
             weight: W, large and frozen. In place of a changed one a new copy is made.
             bias: b.
         """
-        if not _serves(inputs, weight):
+        if not (self._works and _serves(inputs, weight)):
             return linear(inputs, weight, bias)
         found: Tensor = _Product.apply(inputs, self, weight, bias, False)
         return found
+
+    def forget(self) -> None:
+        """Frees the copies."""
+        self._packs.clear()
 
     def get(self, weight: Float[Tensor, "o i"], transposed: bool) -> Tensor:
         """Returns the weight, or its transpose, in oneDNN's order."""
@@ -77,11 +82,23 @@ class _Product(torch.autograd.Function):
         return _Product.apply(inputs.movedim(in_dims[0], 0), *others), 0
 
 
+@cache
+def has_kernel() -> bool:
+    """Whether oneDNN's product is there, which is tried: its operators are an inner affair of PyTorch and may change."""
+    if platform.machine().lower() not in ("x86_64", "amd64"):
+        return False
+    one = torch.ones(1, 1)
+    try:
+        pack = torch.ops.mkldnn._reorder_linear_weight(one, 1)
+        return torch.equal(torch.ops.mkldnn._linear_pointwise(one, pack, None, "none", [], ""), one)
+    except (AttributeError, RuntimeError):
+        return False
+
+
 def _serves(inputs: Tensor, weight: Tensor) -> bool:
     """Whether oneDNN's product in single precision is there for these, and pays."""
     return (
-        _HAS_KERNEL
-        and bool(torch.backends.mkldnn.enabled)
+        bool(torch.backends.mkldnn.enabled)
         and inputs.dtype == weight.dtype == torch.float32
         and inputs.device.type == weight.device.type == "cpu"
         and weight.numel() >= _LEAST_ELEMENTS

@@ -14,7 +14,7 @@ from fedvlp.clip.blocks import Blocks
 from fedvlp.clip.packed_weights import PackedWeights
 from tests.clip.test_prompted_text import NAMES, assert_same, features_and_gradient
 
-needs_kernel = pytest.mark.skipif(not packed_weights._HAS_KERNEL, reason="no oneDNN here")
+needs_kernel = pytest.mark.skipif(not packed_weights.has_kernel(), reason="no oneDNN here")
 
 
 @pytest.fixture
@@ -115,7 +115,7 @@ def test_else_the_product_is_pytorchs(used, unfit, monkeypatch):
     if unfit == "switched off":
         monkeypatch.setattr(torch.backends.mkldnn, "enabled", False)
     if unfit == "no kernel":
-        monkeypatch.setattr(packed_weights, "_HAS_KERNEL", False)
+        monkeypatch.setattr(packed_weights, "has_kernel", lambda: False)
     if unfit == "inference":
         with torch.inference_mode():
             weight = torch.randn(8, 6)
@@ -162,6 +162,27 @@ def test_copies_begin_without_packs(used, make_clip, configs):
     assert packs._packs
     for copy in (deepcopy(clip).model.transformer.packs, pickle.loads(pickle.dumps(packs))):
         assert not copy._packs
+
+
+@needs_kernel
+def test_weights_that_move_are_packed_anew(used, make_clip, configs):
+    clip = make_clip(configs["vit"])
+    encoder, prompt = PromptedTextEncoder(clip, NAMES, prompt_length=4), torch.randn(4, 32)
+    before = encoder(prompt)
+    encoder.double().float()
+    assert not clip.model.transformer.packs._packs
+    assert torch.equal(encoder(prompt), before)
+
+
+@pytest.mark.parametrize("operator", ["_linear_pointwise", "_reorder_linear_weight"])
+def test_other_operators_are_as_good_as_none(operator, monkeypatch):
+    """They are not PyTorch's public ones, so a later release may lack them or change what they take."""
+
+    def changed(*_):
+        raise RuntimeError("expected at most 5 arguments")
+
+    monkeypatch.setattr(torch.ops.mkldnn, operator, changed)
+    assert not packed_weights.has_kernel.__wrapped__()
 
 
 def test_compiled_towers_are_not_packed(make_clip, configs):
