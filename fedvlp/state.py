@@ -145,9 +145,11 @@ def detached(state: Mapping[str, Tensor]) -> State:
 
 
 def is_finite(*states: State) -> bool:
-    """Whether no tensor of the states holds a NaN or an infinity; where the sum has none, it is quick to see."""
+    """Whether no tensor of the states holds NaN or infinity; where a sum of squares has none, it is soon seen."""
     for state in states:
         for tensor in state.values():
-            if not math.isfinite(tensor.sum().item()) and not bool(torch.isfinite(tensor).all()):
+            flat = tensor.reshape(-1)
+            is_soon_seen = not flat.is_floating_point() or math.isfinite(torch.dot(flat, flat).item())
+            if not is_soon_seen and not bool(torch.isfinite(flat).all()):
                 return False
     return True

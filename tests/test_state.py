@@ -14,8 +14,13 @@ def test_one_number_that_is_not_finite_is_found(wrong):
     assert not is_finite({"keys": torch.ones(3, dtype=torch.long), "prompt": values})
 
 
-def test_finite_numbers_whose_sum_overflows_are_finite():
-    assert is_finite({"prompt": torch.full((10,), 3e38)})
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_finite_numbers_whose_squares_overflow_are_finite(dtype):
+    assert is_finite({"prompt": torch.full((2, 5), torch.finfo(dtype).max, dtype=dtype)})
+
+
+def test_other_types_are_finite_and_infinities_do_not_cancel():
+    assert is_finite({"seen": torch.tensor([True, False]), "counts": torch.tensor(3), "none": torch.empty(0)})
     assert not is_finite({"prompt": torch.tensor([math.inf, -math.inf])})
 
 

@@ -134,7 +134,8 @@ class CLIP(nn.Module):
         """Forgets packed weights where weights move."""
         for blocks in self._towers():
             blocks.forget()
-        return super()._apply(fn, recurse)
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        return self
 
     def _towers(self) -> list[Blocks]:
         """Returns the blocks of those towers that are transformers."""

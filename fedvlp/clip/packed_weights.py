@@ -84,7 +84,7 @@ class _Product(torch.autograd.Function):
 
 @cache
 def has_kernel() -> bool:
-    """Whether oneDNN's product is there, which is tried: its operators are an inner affair of PyTorch and may change."""
+    """Whether oneDNN's product is there, which is tried: its operators are PyTorch's inner affair and may change."""
     if platform.machine().lower() not in ("x86_64", "amd64"):
         return False
     one = torch.ones(1, 1)
