@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import linear
 
-_LEAST_ELEMENTS = 2**16  # of a weight; for smaller ones the detour takes longer than it saves
+_LEAST_ELEMENTS = 2**17  # of a weight; for smaller ones the detour takes longer than it saves
 _ROWS = 64  # of inputs, for which the order is chosen; it suits any number
 
 
