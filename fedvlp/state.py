@@ -149,7 +149,8 @@ def is_finite(*states: State) -> bool:
     for state in states:
         for tensor in state.values():
             flat = tensor.reshape(-1)
-            is_soon_seen = not flat.is_floating_point() or math.isfinite(torch.dot(flat, flat).item())
-            if not is_soon_seen and not bool(torch.isfinite(flat).all()):
+            if not flat.is_floating_point() or math.isfinite(torch.dot(flat, flat).item()):
+                continue
+            if not bool(torch.isfinite(flat).all()):
                 return False
     return True

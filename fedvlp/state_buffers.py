@@ -54,7 +54,7 @@ class StateBuffers:
         self.used = -(-(start + count * width) // ALIGNMENT) * ALIGNMENT
         if value.dtype not in self.page:
             self.page[value.dtype] = self.page[torch.uint8].view(value.dtype)
-        if value.is_contiguous():
+        if value.is_contiguous():  # one view in place of two, for each client
             return self.page[value.dtype].as_strided(value.shape, value.stride(), start // width)
         return self.page[value.dtype].narrow(0, start // width, count).view(value.shape)
 

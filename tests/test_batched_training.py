@@ -109,6 +109,7 @@ def test_equals_one_after_another_with_packed_weights(method, clip, tmp_path, mo
     """The towers' products are then of another kind."""
     monkeypatch.setattr(packed_weights, "_LEAST_ELEMENTS", 0)
     test_equals_one_after_another(method, clip, tmp_path)
+    assert bool(clip.model.transformer.packs._packs) == packed_weights.has_kernel()
 
 
 @pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.AdamW, torch.optim.RMSprop])

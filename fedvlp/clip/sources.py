@@ -36,8 +36,8 @@ class CLIPSpec:
             name; else one of open_clip's tags, the path of a `.safetensors`, `.pt` or `.bin` file, or `random`.
         seed: Seed of random weights.
         prepack: On x86 processors in float32, keep large weights a second time in oneDNN's order: steps of few tokens
-            take two thirds of the time, others a tenth less, for up to twice the towers' memory. Without, and where
-            towers are compiled, products are PyTorch's own, which round differently.
+            take seven tenths of the time, others nine, for up to two more copies of a tower's weights. Without, and
+            where towers are compiled, products are PyTorch's own, which round differently.
     """
 
     name: str = "ViT-B-16"
