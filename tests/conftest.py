@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from tests.outside import Guard  # before any package looks for its folders
+
+# isort: split
+
+import os
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +23,11 @@ torch.set_num_threads(1)
 DOMAINS = ("ink", "paint", "photo")
 CLASSES = ("circle", "square", "star")
 METHODS = sorted(path.stem for path in (configs_folder() / "methods").glob("*.yaml"))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Makes tests fail that write outside their temporary folders."""
+    config.pluginmanager.register(Guard(Path(__file__).parents[1], config))
 
 
 def draw(domain: int, label: int, index: int) -> Image.Image:
@@ -38,6 +48,16 @@ def image_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
             for index in range(4 + 2 * domain):
                 draw(domain, label, index).save(folder / f"{index}.png")
     return root
+
+
+@pytest.fixture
+def home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home folder for tests that use the usual cache, the same for all of them so that images are drawn once."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "home"
+    folder.mkdir(exist_ok=True)
+    monkeypatch.setenv("HOME", str(folder))
+    return folder
 
 
 @pytest.fixture(scope="session")

@@ -170,7 +170,8 @@ def test_print_config_is_accepted_back(options, tmp_path, capsys):
 
 
 def test_short_class_names(image_root, tmp_path):
-    given = ["--data=DomainFolders", f"--data.root={image_root}", "--model=ZeroShotCLIP", "--model.clip=fedvlp-tiny"]
+    given = ["--data=DomainFolders", f"--data.root={image_root}", f"--data.cache_dir={tmp_path / 'cache'}"]
+    given += ["--model=ZeroShotCLIP", "--model.clip=fedvlp-tiny"]
     assert main(["fit", *given, f"--trainer.default_root_dir={tmp_path / 'runs'}", *QUIET]) == 0
 
 
@@ -225,7 +226,8 @@ def test_wandb_offline(options, tmp_path):
     given = ["--config=wandb", "--trainer.logger.offline=true", f"--trainer.logger.save_dir={tmp_path}"]
     command = [sys.executable, "-m", "fedvlp", "fit", "--config=promptfl", *options, *given]
     started = time.monotonic()
-    done = subprocess.run(command, capture_output=True, text=True, env=environment(), cwd=tmp_path, timeout=300)
+    at_home = {**environment(), "HOME": str(tmp_path)}  # wandb keeps logs there
+    done = subprocess.run(command, capture_output=True, text=True, env=at_home, cwd=tmp_path, timeout=300)
     assert done.returncode == 0, done.stderr
     assert "left out" not in done.stdout
     runs = list((tmp_path / "wandb").glob("offline-run-*"))

@@ -145,6 +145,7 @@ def test_command_in_all_forms(capsys):
     assert any(line.startswith("once: ") for line in table)
 
 
+@pytest.mark.usefixtures("home")
 def test_several_methods_are_compared_and_other_configs_are_for_all(capsys):
     given = ["--config=trip", "-c", "styled_shapes", "--config", "promptfl", "--config=zero_shot", TINY]
     rows = json.loads(printed(capsys, *given, "--format=json"))

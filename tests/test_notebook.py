@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import nbformat
@@ -10,15 +9,6 @@ import pytest
 from nbclient import NotebookClient
 
 NOTEBOOK = Path(__file__).resolve().parents[1] / "notebooks" / "quickstart.ipynb"
-
-
-@pytest.fixture
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The home folder of the README's tests, so that made-up images are drawn once and nothing stays behind."""
-    base = tmp_path_factory.getbasetemp()
-    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "home"
-    folder.mkdir(exist_ok=True)
-    return folder
 
 
 def read():
@@ -31,8 +21,8 @@ def printed(notebook, cell_id):
     return "".join(output.text for output in cell.outputs if output.output_type == "stream" and output.name == "stdout")
 
 
-def test_runs(home, tmp_path, monkeypatch):
-    monkeypatch.setenv("HOME", str(home))
+@pytest.mark.usefixtures("home")
+def test_runs(tmp_path, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     notebook = read()
     NotebookClient(

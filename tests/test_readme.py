@@ -14,7 +14,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import matplotlib.font_manager  # noqa: F401  (reads its cache before the home folder is moved)
 import pytest
 
 import fedvlp.data
@@ -51,19 +50,9 @@ def python(word: str) -> str:
     return code
 
 
-@pytest.fixture(scope="session")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A home folder for all tests, so that made-up images are drawn once and nothing stays behind."""
-    base = tmp_path_factory.getbasetemp()
-    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "home"
-    folder.mkdir(exist_ok=True)
-    return folder
-
-
 @pytest.fixture
 def desk(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working folder such as the README's reader has: the configs, and images of three domains."""
-    monkeypatch.setenv("HOME", str(home))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "configs").symlink_to(ROOT / "configs")
     for domain, domain_name in enumerate(("drawing", "painting", "photo")):

@@ -108,6 +108,7 @@ def test_every_run_is_seeds_by_domains():
     assert all(run.overrides == ("--a=1",) for row in runs for run in row)
 
 
+@pytest.mark.usefixtures("home")
 def test_options():
     choice = parse(shared_parser("", 4), ["--seeds", "1,2", "--held_out", "a,b", "--", "--trainer.accelerator=gpu"])
     assert choice.seeds == (1, 2)
@@ -145,6 +146,7 @@ def test_rates_are_chosen_on_source_validation(tmp_path, capsys):
     assert read_rates(path) == {"trip": 0.003}
 
 
+@pytest.mark.usefixtures("home")
 def test_table_of_the_quickstart(tmp_path):
     where = quickstart_setting(tmp_path)
     rows = [("zero_shot", None), ("trip", 0.001)]
