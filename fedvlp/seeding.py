@@ -21,7 +21,7 @@ def seed_of(*where: int) -> int:
     >>> seed_of(0, 1, 2) == seed_of(0, 1, 2), seed_of(0, 1, 2) == seed_of(0, 2, 1)
     (True, False)
     """
-    return int(np.random.SeedSequence(where).generate_state(1, np.uint64)[0] >> 1)
+    return int(np.random.SeedSequence(where).generate_state(1, np.uint64)[0]) >> 1
 
 
 def seeds_of(where: Sequence[int], last: Sequence[int]) -> list[int]:

@@ -14,7 +14,8 @@ from fedvlp.callbacks.hooks import FederationCallback
 class Hooks:
     """The hooks of callbacks. One that does nothing is not called; the others take the arguments that they name.
 
-    ``Fabric.call`` does the same, but looks at each signature anew at every call, that is at every local step.
+    ``Fabric.call`` of Lightning 2.6 does the same, but looks at each signature anew at every call, that is at every
+    local step.
 
     Args:
         callbacks: whose hooks are called, in this order.

@@ -1,8 +1,6 @@
-"""Hooks are called as Fabric calls them, but those that do nothing."""
+"""Hooks are called with the arguments that they name, but those that do nothing."""
 
 from __future__ import annotations
-
-from lightning import Fabric
 
 from fedvlp.callbacks.dispatch import Hooks
 from fedvlp.callbacks.hooks import FederationCallback
@@ -29,16 +27,14 @@ class Free:
 def test_hooks_take_the_arguments_that_they_name():
     arguments = {"federation": 1, "row": {"round": 2}, "trainer": 3}
     heard = []
-    for call in ("fabric", "ours"):
-        callbacks = [Listener(), FederationCallback(), Free()]
-        callbacks[1].on_round_start = lambda cohort: heard.append(cohort)
-        fabric = Fabric(accelerator="cpu", devices=1, callbacks=callbacks)
-        caller = fabric.call if call == "fabric" else Hooks(callbacks).call
-        for hook in ("on_round_end", "on_nothing"):
-            caller(hook, **arguments)
-        caller("on_round_start", federation=1, cohort=[5], phases=[])
-        assert [callbacks[0].heard, callbacks[2].heard] == [[(1, {"round": 2})], [arguments]]
-    assert heard == [[5], [5]]
+    callbacks = [Listener(), FederationCallback(), Free()]
+    callbacks[1].on_round_start = lambda cohort: heard.append(cohort)
+    hooks = Hooks(callbacks)
+    for hook in ("on_round_end", "on_nothing"):
+        hooks.call(hook, **arguments)
+    hooks.call("on_round_start", federation=1, cohort=[5], phases=[])
+    assert [callbacks[0].heard, callbacks[2].heard] == [[(1, {"round": 2})], [arguments]]
+    assert heard == [[5]]
 
 
 def test_idle_hooks_are_not_called():
