@@ -10,8 +10,10 @@ from torch import Tensor
 
 from benchmarks.sequential import sequential_routing
 from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder, load_clip
-from fedvlp.clip.prompted_text import Layout
-from fedvlp.ops import cluster_capacities, expert_shares, orthogonal_keys, random_start, token_clusters
+from fedvlp.clip.text.prompted_text import Layout
+from fedvlp.methods.trip.clustering import cluster_capacities
+from fedvlp.methods.trip.hashing import random_start
+from fedvlp.methods.trip.routing import expert_shares, orthogonal_keys, token_clusters
 
 _NAMES = (
     "Alarm Clock,Backpack,Batteries,Bed,Bike,Bottle,Bucket,Calculator,Calendar,Candles,Chair,Clipboards,Computer,Couch,"

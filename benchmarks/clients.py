@@ -15,8 +15,8 @@ from benchmarks.measure import Measurement, measure_for
 from benchmarks.steps import CLASS_NAMES, least_operations, make_module
 from benchmarks.tables import Table, number, percent, seconds_with_spread
 from fedvlp.clip import CLIPSpec, load_clip
+from fedvlp.core.state import State
 from fedvlp.federation import Federation
-from fedvlp.state import State
 
 IMAGES = 4
 
@@ -69,9 +69,9 @@ def measure_rounds(method: str, spec: CLIPSpec, count: int, together: int) -> tu
             clients_per_step=together,
         )
         found = measure_for(lambda: federation.fit(module, data), 0.0)
-    seconds = [float(row["seconds"]) for row in federation.progress.history[1:]]
+    seconds = [float(row["seconds"]) for row in federation.run_state.history[1:]]
     floor = count * least_operations(method, clip, names, IMAGES) / matrix_rate()
-    return Measurement(seconds, found.megabytes), federation.progress.server.shared, floor
+    return Measurement(seconds, found.megabytes), federation.run_state.server.shared, floor
 
 
 def _difference(found: State, expected: State) -> float:

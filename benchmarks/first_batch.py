@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from fedvlp.callbacks import FederationCallback
-from fedvlp.commands import FederationCLI
-from fedvlp.config_files import configs_folder
+from fedvlp.commands.lightning_cli import FederationCLI
+from fedvlp.training.callback import FederationCallback
+from fedvlp.utils.config_files import configs_folder
 
 
 class Stop(FederationCallback):

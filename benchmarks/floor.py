@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import torch
 
-from fedvlp.clip.packed_weights import PackedWeights
+from fedvlp.clip.towers.packed_weights import PackedWeights
 
 
 def matrix_rate(size: int = 1536, repeats: int = 5) -> float:

@@ -24,7 +24,7 @@ from benchmarks.steps import (
 )
 from benchmarks.tables import Table, number, percent, seconds_with_spread
 from fedvlp.clip import CLIPSpec, load_clip
-from fedvlp.heap import freed_memory_kept
+from fedvlp.utils.memory import freed_memory_kept
 
 SIDES = {"reference": "reference, 77 tokens", "cut": "cut at the longest name", "ours": "ours"}
 HEADER = ("", "seconds", "least to greatest", "repeats", "times faster", "GFLOP", "of the rate", "of the floor", "MB")

@@ -13,9 +13,9 @@ from PIL import Image
 from torch import Tensor, nn
 
 from fedvlp.clip import CLIP
-from fedvlp.module import FederatedModule
-from fedvlp.protocols import Batch, Loader
-from fedvlp.state import Client
+from fedvlp.core.module import FederatedModule
+from fedvlp.core.protocols import Batch, Loader
+from fedvlp.core.state import Client
 
 
 def write_images(root: Path, domains: int, class_names: list[str], images: int, size: int = 256) -> None:
@@ -48,7 +48,7 @@ class Nothing(FederatedModule):
 
     def __init__(self, clip: CLIP, shape: tuple[int, ...], kept: tuple[int, ...] | None = None) -> None:
         super().__init__(lambda parameters: torch.optim.AdamW(parameters, lr=4e-4))
-        self.adopt(clip)
+        self.set_backbone(clip)
         self.prompts = nn.Parameter(torch.zeros(shape))
         if kept is not None:
             self.personal = ("own",)

@@ -18,10 +18,10 @@ from benchmarks.measure import peak_megabytes, reset_peak, resident_megabytes
 from benchmarks.overhead import PROMPTS
 from benchmarks.steps import CLASS_NAMES, make_module
 from benchmarks.tables import Table, number
-from fedvlp.callbacks import FederationCallback
 from fedvlp.clip import CLIP, load_clip
+from fedvlp.core.module import FederatedModule
 from fedvlp.federation import Federation
-from fedvlp.module import FederatedModule
+from fedvlp.training.callback import FederationCallback
 
 NOTES = """Resident memory of the process after each round, each run in a process of its own with the tiny CLIP.
 DiPrompT trains on made-up features, 16 images a client, one step a round, and writes all files (checkpoints, tables,

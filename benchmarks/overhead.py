@@ -16,9 +16,9 @@ from benchmarks.made_up import NoImages, Nothing
 from benchmarks.measure import Measurement, measure_for
 from benchmarks.tables import Table, number, percent, seconds_with_spread
 from fedvlp.clip import load_clip
+from fedvlp.core.state import Client, ClientUpdate, ServerState, State
+from fedvlp.core.strategies import FedAvg
 from fedvlp.federation import Federation
-from fedvlp.state import Client, ClientUpdate, ServerState, State
-from fedvlp.strategies import FedAvg
 
 PROMPTS = (4, 32, 512)  # TRIP's, 65,536 numbers
 LARGE = (25, 1024, 1024)  # 100 MB
@@ -84,7 +84,7 @@ def measure_loop(count: int, rounds: int, shape: tuple[int, ...], files: bool) -
             default_callbacks=files,
         )
         found = measure_for(lambda: federation.fit(module, data), 0.0)
-    seconds = [float(row["seconds"]) for row in federation.progress.history[1:]]
+    seconds = [float(row["seconds"]) for row in federation.run_state.history[1:]]
     return LoopResult(Measurement(seconds, found.megabytes), bandwidth())
 
 

@@ -16,13 +16,15 @@ from torch import Tensor
 
 from benchmarks.reference import Call, Reference, backward, train, without_gradient
 from benchmarks.reference_towers import reference_images
-from fedvlp.methods.adapt import ADAPT
-from fedvlp.methods.diprompt import DiPrompT
-from fedvlp.methods.plan import PLAN
+from fedvlp.methods._shared.teacher import distillation_losses
+from fedvlp.methods.diprompt.diprompt import DiPrompT
+from fedvlp.methods.diprompt.losses import domain_terms, query_terms
+from fedvlp.methods.fed_dpt.adapt import ADAPT
+from fedvlp.methods.fed_dpt.losses import pairs_correspondence
+from fedvlp.methods.plan.plan import PLAN
 from fedvlp.methods.promptfl import PromptFL
-from fedvlp.methods.teacher import taught_losses
-from fedvlp.methods.trip import TRIP
-from fedvlp.ops import cosine_logits, domain_terms, pairs_correspondence, query_terms
+from fedvlp.methods.trip.trip import TRIP
+from fedvlp.ops import cosine_logits
 
 
 class TRIPReference(Reference):
@@ -38,7 +40,7 @@ class TRIPReference(Reference):
         for feature, weights in zip(features, constants["train_weights"], strict=True):
             prompt = torch.einsum("e,eld->ld", weights, self.module.experts)
             logits.append(cosine_logits(feature[None], self.texts(prompt), self.scale))
-        return taught_losses(torch.cat(logits), labels, teacher, self.module.kl_weight)["loss"]
+        return distillation_losses(torch.cat(logits), labels, teacher, self.module.kl_weight)["loss"]
 
     def calls(self, images: Tensor, labels: Tensor, constants: dict[str, Tensor]) -> list[Call]:
         """Returns the step for the first two images; with many classes the two image calls and one text call."""
@@ -113,7 +115,9 @@ class PLANReference(Reference):
         """Returns cross-entropy and divergence from the global prompts."""
         with torch.no_grad():
             teacher = self._logits(images, self.module.pool.globals)
-        return taught_losses(self._logits(images, self.module.pool.own), labels, teacher, self.module.kl_weight)["loss"]
+        return distillation_losses(self._logits(images, self.module.pool.own), labels, teacher, self.module.kl_weight)[
+            "loss"
+        ]
 
     def calls(self, images: Tensor, labels: Tensor, constants: dict[str, Tensor]) -> list[Call]:
         """Returns the text calls and, for a quarter of the images, the image calls."""

@@ -17,10 +17,10 @@ from benchmarks.made_up import write_images
 from benchmarks.steps import BATCH_SIZES, CLASS_NAMES, make_module
 from benchmarks.stopwatch import Stopwatch
 from benchmarks.tables import Table, number, percent, seconds_with_spread
-from fedvlp.callbacks import FederationCallback
 from fedvlp.clip import CLIPSpec, load_clip
 from fedvlp.data import DomainFolders
 from fedvlp.federation import Federation
+from fedvlp.training.callback import FederationCallback
 
 TIMES = ("reading and preparing", "round 1", "later rounds", "least to greatest", "rounds", "an epoch", "evaluation")
 HEADER = ("", *TIMES, "text tower and optimizer", "elsewhere")
@@ -99,7 +99,7 @@ def measure_run(method: str, spec: CLIPSpec, names: list[str], folder: str, roun
     )
     started = time.perf_counter()
     federation.fit(module, data)
-    history, busy = federation.progress.history, sum(stopwatch.seconds.values()) - marks.after_first
+    history, busy = federation.run_state.history, sum(stopwatch.seconds.values()) - marks.after_first
     taken, training = ([float(row[name]) for row in history] for name in ("seconds", "train_seconds"))
     return RunResult(marks.began - started, taken, training, busy)
 

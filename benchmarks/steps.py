@@ -16,15 +16,15 @@ from benchmarks.operations import (
     prompted_image,
     text_tower,
 )
+from fedvlp.catalog.known import DOMAIN_NET, OFFICE_HOME, PACS
 from fedvlp.clip import CLIP, clean_class_names
-from fedvlp.data_sets.known import DOMAIN_NET, OFFICE_HOME, PACS
-from fedvlp.methods.adapt import ADAPT
-from fedvlp.methods.diprompt import DiPrompT
-from fedvlp.methods.plan import PLAN
+from fedvlp.core.module import FederatedModule, RoundContext
+from fedvlp.core.state import Client
+from fedvlp.methods.diprompt.diprompt import DiPrompT
+from fedvlp.methods.fed_dpt.adapt import ADAPT
+from fedvlp.methods.plan.plan import PLAN
 from fedvlp.methods.promptfl import PromptFL
-from fedvlp.methods.trip import TRIP
-from fedvlp.module import FederatedModule, RoundContext
-from fedvlp.state import Client
+from fedvlp.methods.trip.trip import TRIP
 
 CLASS_NAMES = {len(known.class_names): list(known.class_names) for known in (PACS, OFFICE_HOME, DOMAIN_NET)}
 BATCH_SIZES = {"TRIP": 16, "PromptFL": 32, "DiPrompT": 16, "PLAN": 32, "ADAPT": 32}
@@ -44,7 +44,7 @@ def make_module(method: str, clip: CLIP, class_names: list[str], domains: Sequen
         torch.manual_seed(0)
         module = makers[method]()
     module.train()
-    module.begin(RoundContext(1, module.configure_phases()[0], Client(0, 0, 100, "first")))
+    module.start_client(RoundContext(1, module.configure_phases()[0], Client(0, 0, 100, "first")))
     return module
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from fedvlp.report import accuracy_over_rounds
 from fedvlp.report.rows import complete_rows
-from fedvlp.report.table import format_accuracies
 from fedvlp.results import find_records
+from fedvlp.results.accuracy_table import format_accuracies
 from fedvlp.results.compare import Table, tables
 from fedvlp.results.compare_sheets import sheet
 from fedvlp.results.formats import render

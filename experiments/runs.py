@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from fedvlp.cli import main
+from fedvlp.commands.cli import main
 from fedvlp.data import DomainFolders, StyledShapes
 from fedvlp.sweep import Job, Status, run_jobs, run_name
 

@@ -17,11 +17,13 @@ Axes of tensors, in docstrings, shape annotations and einsums:
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from fedvlp.errors import UserError
+from fedvlp.utils.errors import UserError
 from fedvlp.version import __version__
 
 if TYPE_CHECKING:
     from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder, load_clip
+    from fedvlp.core.module import FederatedModule, Phase, RoundContext
+    from fedvlp.core.state import Client, ClientUpdate, ServerState, State
     from fedvlp.data import (
         PACS,
         VLCS,
@@ -40,8 +42,6 @@ if TYPE_CHECKING:
     )
     from fedvlp.federation import Federation
     from fedvlp.methods import ADAPT, PLAN, TRIP, DiPrompT, FedDPT, PromptFL, SingleDomain, ZeroShotCLIP
-    from fedvlp.module import FederatedModule, Phase, RoundContext
-    from fedvlp.state import Client, ClientUpdate, ServerState, State
 
 _HOMES = {
     "fedvlp.clip": ("CLIP", "CLIPSpec", "PromptedTextEncoder", "load_clip"),
@@ -63,8 +63,8 @@ _HOMES = {
     ),
     "fedvlp.federation": ("Federation",),
     "fedvlp.methods": ("ADAPT", "PLAN", "TRIP", "DiPrompT", "FedDPT", "PromptFL", "SingleDomain", "ZeroShotCLIP"),
-    "fedvlp.module": ("FederatedModule", "Phase", "RoundContext"),
-    "fedvlp.state": ("Client", "ClientUpdate", "ServerState", "State"),
+    "fedvlp.core.module": ("FederatedModule", "Phase", "RoundContext"),
+    "fedvlp.core.state": ("Client", "ClientUpdate", "ServerState", "State"),
 }
 
 __all__ = [

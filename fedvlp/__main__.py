@@ -2,6 +2,6 @@
 
 import sys
 
-from fedvlp.cli import main
+from fedvlp.commands.cli import main
 
 sys.exit(main())

@@ -13,26 +13,35 @@ import lightning as L
 from lightning.fabric.loggers.logger import Logger
 from lightning.pytorch.callbacks import Callback
 
-from fedvlp.attachment import attach, launch
-from fedvlp.batched_training import BatchedTraining
 from fedvlp.callbacks import default_callbacks as make_default_callbacks
-from fedvlp.callbacks.dispatch import Hooks
-from fedvlp.checkpoint import Progress
-from fedvlp.client_states import InMemory, OnDisk
-from fedvlp.diagnosis import Diagnosis
-from fedvlp.errors import UserError
-from fedvlp.evaluation import evaluate, of_roles
-from fedvlp.heap import freed_memory_kept, old_objects_kept
-from fedvlp.inspection import inspect_method, run_of
-from fedvlp.local_training import LocalTraining
-from fedvlp.module import FederatedModule
-from fedvlp.phases import check_phases
-from fedvlp.prediction import predict_images
-from fedvlp.protocols import FederatedData
-from fedvlp.rounds import Rounds
-from fedvlp.run_folder import describe_run, load_deployed_to_all, load_trained, new_run_folder, resume, run_name
-from fedvlp.schedules import Schedule
-from fedvlp.state import ServerState, State
+from fedvlp.core.diagnosis import Diagnosis
+from fedvlp.core.module import FederatedModule
+from fedvlp.core.phase_checks import check_phases
+from fedvlp.core.protocols import FederatedData
+from fedvlp.core.state import ServerState, State
+from fedvlp.data.files.images import ImageFiles, image_paths
+from fedvlp.runs.checkpoint import RunState
+from fedvlp.runs.client_store import InMemory, OnDisk
+from fedvlp.runs.run_folder import (
+    describe_run,
+    load_deployed_to_all,
+    load_trained,
+    new_run_folder,
+    resume,
+    run_name,
+    run_of,
+)
+from fedvlp.training.batched.batched_training import BatchedTraining
+from fedvlp.training.dispatch import Hooks
+from fedvlp.training.evaluation import evaluate, of_roles
+from fedvlp.training.inspection import inspect_method
+from fedvlp.training.local_training import LocalTraining
+from fedvlp.training.prediction import predict_images
+from fedvlp.training.rounds import Rounds
+from fedvlp.training.schedules import Schedule, describe_schedule
+from fedvlp.training.setup import attach, launch
+from fedvlp.utils.errors import UserError
+from fedvlp.utils.memory import freed_memory_kept, old_objects_kept
 
 
 class Federation:
@@ -122,7 +131,7 @@ class Federation:
             callbacks=own + (make_default_callbacks(enable_progress_bar) if default_callbacks else []),
         )
         self.hooks = Hooks(self.fabric._callbacks)
-        self.progress = Progress(ServerState.start({}))
+        self.run_state = RunState(ServerState.start({}))
         self.folder: Path | None = None
         self.description: dict[str, Any] = {}
         self.module: FederatedModule
@@ -173,20 +182,20 @@ class Federation:
         phases = check_phases(model)
         for phase in phases:
             phase.strategy.check(datamodule.clients)
-        self.description = describe_run(self, model, datamodule)
+        self.description = describe_run(model, datamodule, self._training_options())
         name = self.name or run_name(model, datamodule)
-        self.progress = Progress(ServerState.start(model.shared_state()))
+        self.run_state = RunState(ServerState.start(model.shared_state()))
         self.folder = None
         if ckpt_path is not None and (found := resume(self._where(ckpt_path), self.description, self.fabric.print)):
-            self.progress, self.folder = found
+            self.run_state, self.folder = found
         if self.is_global_zero:
             self.folder = self.folder or new_run_folder(self.default_root_dir / name)
             OnDisk(self.folder).tidy(None, ())
         self.folder = self.fabric.broadcast(self.folder)
         states = OnDisk(Path(self.log_dir)) if self.personal_on_disk else InMemory()
-        personal, optimizers = self.progress.personal, self.progress.optimizers
-        self.progress = replace(
-            self.progress,
+        personal, optimizers = self.run_state.personal, self.run_state.optimizers
+        self.run_state = replace(
+            self.run_state,
             personal=states.begin(personal, "personal"),
             optimizers=states.begin(optimizers, "optimizer"),
         )
@@ -207,11 +216,11 @@ class Federation:
         self._call("setup", stage="fit")
         self._call("on_fit_start")
         with freed_memory_kept(), old_objects_kept():
-            while self.progress.server.round < self.rounds and phases and not self._plateau():
+            while self.run_state.server.round < self.rounds and phases and not self._plateau():
                 self._round(rounds)
         self._call("on_fit_end")
-        model.load_state(self.progress.server.shared | self.progress.server.deployed)
-        return self.progress.server
+        model.load_state(self.run_state.server.shared | self.run_state.server.deployed)
+        return self.run_state.server
 
     def validate(
         self, model: FederatedModule, datamodule: FederatedData, ckpt_path: str | None = None
@@ -266,8 +275,11 @@ class Federation:
         self._launch(model)
         if ckpt_path is not None:
             model.load_state(load_deployed_to_all(self._where(ckpt_path), model))
-        paths = [images] if isinstance(images, str) else images
-        return predict_images(model, self.fabric, paths, Path(output))
+        paths = image_paths([images] if isinstance(images, str) else images)
+        file = Path(output)
+        count = predict_images(model, self.fabric, ImageFiles(paths, model.transform), file)
+        self.fabric.print(f"{count} images -> {file}")
+        return file
 
     def diagnose(
         self,
@@ -301,23 +313,23 @@ class Federation:
     # ---- shared steps
 
     def _round(self, rounds: Rounds) -> None:
-        """Runs a round, evaluates, and replaces ``self.progress``."""
+        """Runs a round, evaluates, and replaces ``self.run_state``."""
         began = time.perf_counter()
-        progress, row = rounds.run(self.progress)
+        progress, row = rounds.run(self.run_state)
         server = progress.server
         row["train_seconds"] = time.perf_counter() - began
         if server.round % self.evaluate_every == 0 or server.round >= self.rounds:
             row |= self.evaluate(self.module, server.deployed, progress.personal)
         row["seconds"] = time.perf_counter() - began
         self._call("on_round_metrics", row=row)
-        self.progress = replace(progress, history=(*progress.history, row))
+        self.run_state = replace(progress, history=(*progress.history, row))
         self._call("on_round_end", row=row)
         if self.is_global_zero:
             rounds.states.tidy(server.round, (progress.personal, progress.optimizers))
 
     def _plateau(self) -> bool:
         """Whether the mean source validation accuracy has not risen for ``patience`` evaluations."""
-        scores = [row["validation"] for row in self.progress.history if "validation" in row]
+        scores = [row["validation"] for row in self.run_state.history if "validation" in row]
         return self.patience is not None and bool(scores) and len(scores) > scores.index(max(scores)) + self.patience
 
     def evaluate(self, module: FederatedModule, deployed: State, personal: Mapping[int, State]) -> dict[str, float]:
@@ -349,6 +361,18 @@ class Federation:
         lines = [datamodule.protocol, *(f"{name}: {value:.2f} %" for name, value in scores.items())]
         self.fabric.print("\n".join(lines), flush=True)
         return scores
+
+    def _training_options(self) -> dict[str, Any]:
+        """Returns the options that change what is trained; a run continues only with the same ones."""
+        return {
+            "seed": self.seed,
+            "local_epochs": self.local_epochs,
+            "local_steps": self.local_steps,
+            "reset_optimizer": self.reset_optimizer,
+            "cohort_size": self.cohort_size,
+            "precision": self.precision,
+            "schedule": describe_schedule(self.schedule, self.rounds),
+        }
 
     def _where(self, ckpt_path: str) -> Path:
         """Returns the file or folder that a ``ckpt_path`` means."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.outside import Guard  # before any package looks for its folders
+from tests.helpers.outside import Guard
 
 # isort: split
 
@@ -15,8 +15,8 @@ import torch
 from PIL import Image
 
 from fedvlp.clip import load_clip
-from fedvlp.commands import FederationCLI
-from fedvlp.config_files import configs_folder
+from fedvlp.commands.lightning_cli import FederationCLI
+from fedvlp.utils.config_files import configs_folder
 
 torch.set_num_threads(1)
 

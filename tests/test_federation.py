@@ -10,17 +10,17 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fedvlp.checkpoint import load_checkpoint
-from fedvlp.errors import UserError
-from fedvlp.module import Phase
-from fedvlp.strategies import FedAvg
-from tests.points import Linear, Points, federation
+from fedvlp.core.module import Phase
+from fedvlp.core.strategies import FedAvg
+from fedvlp.runs.checkpoint import load_checkpoint
+from fedvlp.utils.errors import UserError
+from tests.helpers.toy_federation import Linear, Points, federation
 
 
 def test_learns_and_reports(tmp_path):
     run = federation(tmp_path)
     run.fit(Linear(), Points())
-    rows = run.progress.history
+    rows = run.run_state.history
     assert [row["round"] for row in rows] == [1, 2, 3]
     assert rows[-1]["held_out"] == rows[-1]["held_out/other"] > 90
     assert rows[-1]["client/client0/loss"] < rows[0]["client/client0/loss"]
@@ -35,10 +35,10 @@ def test_one_round_of_one_client_is_central_training(tmp_path):
     """With one client, federated averaging is plain SGD on its batches."""
     data = Points(clients=1)
     after = federation(tmp_path, rounds=1, local_epochs=2).fit(Linear(), data)
-    from fedvlp.seeding import seed_of
+    from fedvlp.utils.seeding import derive_seed
 
     weight = torch.zeros(3, 4, requires_grad=True)
-    batches = data.train_dataloader(data.clients[0], seed=seed_of(0, 0, 0, 0))
+    batches = data.train_dataloader(data.clients[0], seed=derive_seed(0, 0, 0, 0))
     for inputs, labels in [*batches, *batches]:
         (gradient,) = torch.autograd.grad(F.cross_entropy(inputs["features"] @ weight.mT, labels), weight)
         weight = (weight - 0.5 * gradient).detach().requires_grad_()
@@ -70,20 +70,20 @@ def test_cohort_depends_on_seed_and_round_alone(tmp_path):
 def test_stops_on_a_plateau_of_source_validation(tmp_path):
     run = federation(tmp_path, rounds=50, patience=2)
     run.fit(Linear(learning_rate=0.0), Points())
-    assert len(run.progress.history) == 3
+    assert len(run.run_state.history) == 3
 
 
 def test_evaluates_every_n_rounds_and_at_the_end(tmp_path):
     run = federation(tmp_path, rounds=5, evaluate_every=2)
     run.fit(Linear(), Points())
-    assert ["validation" in row for row in run.progress.history] == [False, True, False, True, True]
+    assert ["validation" in row for row in run.run_state.history] == [False, True, False, True, True]
 
 
 def test_update_that_is_not_finite_is_refused_and_counted(tmp_path, capsys):
     run = federation(tmp_path, rounds=1)
     after = run.fit(Linear(), Points(spoil=True))
     assert torch.isfinite(after.shared["weight"]).all()
-    assert run.progress.history[0]["refused_clients"] == 1
+    assert run.run_state.history[0]["refused_clients"] == 1
     assert "client0" in capsys.readouterr().out
 
 
@@ -123,7 +123,7 @@ def test_logger_that_fails_never_stops_training(tmp_path, capsys):
     BrokenLogger.calls = 0
     run = federation(tmp_path, logger=BrokenLogger(tmp_path / "logs"))
     run.fit(Linear(), Points())
-    assert len(run.progress.history) == 3
+    assert len(run.run_state.history) == 3
     assert BrokenLogger.calls == 1
     assert "ConnectionError: the service is away" in capsys.readouterr().out
 
@@ -151,7 +151,7 @@ def test_damaged_checkpoint_falls_back_to_the_one_before(tmp_path, capsys):
     again = federation(tmp_path, name="run")
     assert torch.equal(again.fit(Linear(), Points(), ckpt_path="last").shared["weight"], whole.shared["weight"])
     assert "Going back to the checkpoint before it" in capsys.readouterr().out
-    assert [row["round"] for row in again.progress.history] == [1, 2, 3]
+    assert [row["round"] for row in again.run_state.history] == [1, 2, 3]
 
 
 def test_planted_pickle_is_never_loaded(tmp_path):

@@ -12,7 +12,7 @@ import pytest
 
 CONFTEST = """
 from pathlib import Path
-from tests.outside import Guard
+from tests.helpers.outside import Guard
 
 def pytest_configure(config):
     config.pluginmanager.register(Guard(Path(__file__).parent, config))

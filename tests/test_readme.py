@@ -17,13 +17,13 @@ from pathlib import Path
 import pytest
 
 import fedvlp.data
-import fedvlp.schedules
-from fedvlp.cli import main
+import fedvlp.training.schedules
 from fedvlp.clip import CLIPSpec, load_clip
-from fedvlp.cost import communication_cost
+from fedvlp.commands.cli import main
+from fedvlp.core.state import Client
 from fedvlp.federation import Federation
-from fedvlp.report.table import accuracy_columns
-from fedvlp.state import Client
+from fedvlp.results.accuracy_table import accuracy_columns
+from fedvlp.training.communication import communication_cost
 from tests.conftest import METHODS, draw
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -152,7 +152,7 @@ def test_schedules(desk):
     assert options <= inspect.signature(Federation).parameters.keys()
     for name in ("ExponentialDecay", "CosineDecay", "Constant"):
         assert f"`{name}`" in table or f"schedule {name}" in table
-        assert issubclass(getattr(fedvlp.schedules, name), fedvlp.schedules.Schedule)
+        assert issubclass(getattr(fedvlp.training.schedules, name), fedvlp.training.schedules.Schedule)
 
 
 def test_costs(desk, capsys):
@@ -227,7 +227,13 @@ def test_new_method_in_one_file(desk):
     (words,) = [words for words in commands("fedvlp") if "proximal.yaml" in words]
     variable, program, *arguments = words
     assert (variable, program) == ("PYTHONPATH=.", "fedvlp")
-    command = [sys.executable, "-c", "import sys; from fedvlp.cli import main; sys.exit(main())", *arguments, *BRIEF]
+    command = [
+        sys.executable,
+        "-c",
+        "import sys; from fedvlp.commands.cli import main; sys.exit(main())",
+        *arguments,
+        *BRIEF,
+    ]
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     summary = json.loads((newest_run("runs/ProximalPrompt-StyledShapes-sketch") / "summary.json").read_text("utf-8"))

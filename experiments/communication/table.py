@@ -17,8 +17,8 @@ import torch
 from torchvision.models import resnet50, vit_b_16
 
 from experiments.communication.claims import CLAIMS, Claim, printed_number, prints_as
-from fedvlp.config_files import config_names, with_config_paths
-from fedvlp.cost_command import costs
+from fedvlp.commands.cost import costs
+from fedvlp.utils.config_files import config_names, with_config_paths
 
 README = Path(__file__).with_name("README.md")
 MARK = "<!-- table: written by python -m experiments.communication.table -->\n"

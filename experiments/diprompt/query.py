@@ -23,8 +23,8 @@ from fedvlp.data import StyledShapes
 from fedvlp.data.partition import Dispersed
 from fedvlp.federation import Federation
 from fedvlp.methods import DiPrompT
-from fedvlp.methods.diprompt_parts import Part
-from fedvlp.ops import given_class, pair_logits
+from fedvlp.methods.diprompt.losses import given_class, pair_logits
+from fedvlp.methods.diprompt.parts import Part
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedvlp.data_sets import DESCRIPTIONS, Description
+from fedvlp.catalog import DESCRIPTIONS, Description
+from fedvlp.commands.sweep import parsed
 from fedvlp.results.papers import PrintedTable, dataset_key, main_tables
 from fedvlp.sweep import Sweep, make_sweep, read_sweep
-from fedvlp.sweep_command import parsed
 
 HERE = Path(__file__).parent
 FOLDER = HERE / "recipes"

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedvlp.cli import main as fedvlp
+from fedvlp.commands.cli import main as fedvlp
 from fedvlp.data import DomainFolders, StyledShapes
 
 VARIANTS = {

@@ -23,14 +23,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim.lr_scheduler import OneCycleLR
 
-from fedvlp.clip.bundled import bundled_config, expand
-from fedvlp.data.drawings.captions import describe, is_true, scene_codes
-from fedvlp.data.drawings.pretraining import pretraining_drawing
-from fedvlp.data.drawings.scene import Scene
+from fedvlp.clip.loading.bundled import bundled_config, expand
+from fedvlp.data.styled_shapes.drawings.captions import describe, is_true, scene_codes
+from fedvlp.data.styled_shapes.drawings.pretraining import pretraining_drawing
+from fedvlp.data.styled_shapes.drawings.scene import Scene
 
 _LOG = logging.getLogger(__name__)
 _ATTRIBUTE_WEIGHTS = (0.15, 1.0, 0.6, 0.15, 0.15, 0.15)
-_WEIGHTS = Path(__file__).parents[2] / "fedvlp" / "clip" / "tiny" / "weights.safetensors"
+_WEIGHTS = Path(__file__).parents[2] / "fedvlp" / "clip" / "loading" / "tiny" / "weights.safetensors"
 
 
 @dataclass(frozen=True)

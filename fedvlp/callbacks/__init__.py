@@ -5,11 +5,11 @@ from lightning.pytorch.callbacks import Callback
 from fedvlp.callbacks.baseline import Baseline
 from fedvlp.callbacks.checkpoints import Checkpoints
 from fedvlp.callbacks.communication import Communication
-from fedvlp.callbacks.hooks import FederationCallback
 from fedvlp.callbacks.metrics import MetricsFile, MetricsLoggers
 from fedvlp.callbacks.plots import Plots
 from fedvlp.callbacks.progress import ProgressBar
 from fedvlp.callbacks.summary import Summary
+from fedvlp.training.callback import FederationCallback
 
 __all__ = [
     "Baseline",

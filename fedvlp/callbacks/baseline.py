@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fedvlp.callbacks.hooks import FederationCallback
+from fedvlp.training.callback import FederationCallback
 
 
 class Baseline(FederationCallback):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from fedvlp.callbacks.hooks import FederationCallback
 from fedvlp.callbacks.row_texts import RowTexts
-from fedvlp.checkpoint import save_checkpoint, save_prompts
-from fedvlp.report.selection import best_round
+from fedvlp.results.selection import best_round
+from fedvlp.runs.checkpoint import save_checkpoint, save_prompts
+from fedvlp.training.callback import FederationCallback
 
 
 class Checkpoints(FederationCallback):
@@ -29,12 +29,12 @@ class Checkpoints(FederationCallback):
         if not federation.is_global_zero:
             return
         self._write_prompts(federation, "prompts.safetensors")
-        if best_round(federation.progress.history) is row:
+        if best_round(federation.run_state.history) is row:
             self._write_prompts(federation, "prompts_best.safetensors")
         folder = federation.folder / "checkpoints"
         path = folder / f"round-{row['round']:05d}.safetensors"
-        history = "\n".join(self.lines.of(federation.progress.history))
-        save_checkpoint(path, federation.progress, federation.description, history)
+        history = "\n".join(self.lines.of(federation.run_state.history))
+        save_checkpoint(path, federation.run_state, federation.description, history)
         for old in sorted(folder.glob("round-*.safetensors"))[: -self.keep]:
             old.unlink()
 
@@ -46,6 +46,6 @@ class Checkpoints(FederationCallback):
     @staticmethod
     def _write_prompts(federation: Any, name: str) -> None:
         """Writes the deployed state, and what stays on the clients where they cannot be tested without it."""
-        progress = federation.progress
+        progress = federation.run_state
         personal = progress.personal if federation.module.personal else {}
         save_prompts(federation.folder / name, progress.server.deployed, personal, federation.description["model"])

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fedvlp.callbacks.hooks import FederationCallback
-from fedvlp.cost import COUNTS
-from fedvlp.module import Phase
-from fedvlp.state import ClientUpdate, ServerState, State, num_bytes, numel
+from fedvlp.core.module import Phase
+from fedvlp.core.state import ClientUpdate, ServerState, State, num_bytes, numel
+from fedvlp.training.callback import FederationCallback
+from fedvlp.training.communication import COUNTS
 
 
 class Communication(FederationCallback):

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
-import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-from fedvlp.callbacks.hooks import FederationCallback
 from fedvlp.callbacks.row_texts import RowTexts
 from fedvlp.callbacks.wandb_summary import facts, join_group, send_summary
+from fedvlp.training.callback import FederationCallback
+from fedvlp.utils.files import write_text
 
 
 class MetricsFile(FederationCallback):
@@ -32,7 +31,7 @@ class MetricsFile(FederationCallback):
         """Writes the file."""
         if not federation.is_global_zero:
             return
-        history = federation.progress.history
+        history = federation.run_state.history
         columns = list(dict.fromkeys(name for past in (self.columns, row) for name in past))
         if columns != self.columns:
             self.columns = list(dict.fromkeys(name for past in history for name in past))
@@ -86,16 +85,6 @@ class MetricsLoggers(FederationCallback):
                 self.failed.add(index)
                 name = type(logger).__name__
                 federation.fabric.print(f"{name} failed and is left out: {type(error).__name__}: {error}", flush=True)
-
-
-def write_text(path: Path, text: str) -> None:
-    """Writes a file in one step."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_bytes(text.encode())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _csv_line(values: Sequence[Any]) -> str:

@@ -10,10 +10,10 @@ from typing import Any
 from torch import Tensor
 from tqdm import tqdm
 
-from fedvlp.callbacks.hooks import FederationCallback
-from fedvlp.local_training import num_steps
-from fedvlp.report.selection import ROLES
-from fedvlp.state import Client
+from fedvlp.core.roles import ROLES
+from fedvlp.core.state import Client
+from fedvlp.training.callback import FederationCallback
+from fedvlp.training.local_training import num_steps
 
 
 class ProgressBar(FederationCallback):
@@ -35,7 +35,7 @@ class ProgressBar(FederationCallback):
         batch_size = getattr(federation.data, "batch_size", 1)
         batches = [-(-client.num_examples // batch_size) for client in cohort]
         steps = sum(num_steps(count, federation.local_epochs, federation.local_steps) for count in batches)
-        title = f"round {federation.progress.server.round + 1}/{federation.rounds}"
+        title = f"round {federation.run_state.server.round + 1}/{federation.rounds}"
         self.bar = tqdm(total=steps * len(phases), desc=title, unit="step", disable=hidden, leave=False)
 
     def on_client_step(self, federation: Any, client: Client, loss: Tensor) -> None:
@@ -52,7 +52,7 @@ class ProgressBar(FederationCallback):
 
     def on_round_end(self, federation: Any, row: dict[str, Any]) -> None:
         """Prints the round."""
-        done = federation.progress.history
+        done = federation.run_state.history
         left = (federation.rounds - row["round"]) * sum(past["seconds"] for past in done) / len(done)
         accuracies = [f"{title} {row[role]:.1f} %" for role, title in ROLES.items() if role in row]
         text = [f"round {row['round']}/{federation.rounds}", *accuracies, f"{row['seconds']:.1f} s, {left:.0f} s left"]

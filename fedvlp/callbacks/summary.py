@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import os
 import platform
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any
 
 from fedvlp.callbacks.baseline import Baseline
-from fedvlp.callbacks.hooks import FederationCallback
-from fedvlp.report.selection import is_accuracy
-from fedvlp.report.table import accuracy_table, format_accuracies
+from fedvlp.results.accuracy_table import accuracy_table, format_accuracies
+from fedvlp.results.selection import is_accuracy
+from fedvlp.training.callback import FederationCallback
+from fedvlp.utils.files import write_json
 from fedvlp.version import __version__
 
 NOTES = {
@@ -49,7 +47,7 @@ class Summary(FederationCallback):
         """Prints the table and writes the file."""
         if not trainer.is_global_zero:
             return
-        history = trainer.progress.history
+        history = trainer.run_state.history
         rows = accuracy_table(self.baseline.scores, history)
         trainer.fabric.print(f"\n{trainer.data.protocol}\n{format_accuracies(rows)}")
         roles = {name.split("/")[0] for _, row in rows for name in row}
@@ -73,7 +71,7 @@ class Summary(FederationCallback):
     @staticmethod
     def _summary(federation: Any, rows: Any) -> dict[str, Any]:
         """Returns all of the table, and what is needed to trust it."""
-        history = federation.progress.history
+        history = federation.run_state.history
         last = history[-1] if history else {}
         costs = ("upload_parameters", "upload_bytes", "download_parameters", "download_bytes")
         return {
@@ -81,7 +79,7 @@ class Summary(FederationCallback):
             "data": federation.data.describe(),
             "held_out": federation.data.held_out_domains,
             "clients": {client.name: client.num_examples for client in federation.data.clients},
-            "rounds": federation.progress.server.round,
+            "rounds": federation.run_state.server.round,
             "accuracy": {title: {k: v for k, v in row.items() if is_accuracy(k)} for title, row in rows},
             "communication_per_client_and_round": {name: last.get(name, 0) for name in costs},
             "seconds": sum(row["seconds"] for row in history),
@@ -94,13 +92,6 @@ def _features(data: Any) -> dict[str, float]:
     """Returns what computing features took and what the cache saved; nothing of data that keep none."""
     binding = getattr(data, "binding", None)
     return {} if binding is None else dict(binding.feature_counts())
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Writes JSON in one step that can't be seen half done."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    temporary.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    os.replace(temporary, path)
 
 
 def _versions() -> dict[str, str]:

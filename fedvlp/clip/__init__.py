@@ -1,12 +1,12 @@
 """Everything that touches open_clip: loading a frozen CLIP, the prompted encoders of texts and images, zero-shot."""
 
 from fedvlp.clip.backbone import CLIP, build_model, load_clip
-from fedvlp.clip.domain_text import DomainTextEncoder
-from fedvlp.clip.names import clean_class_name, clean_class_names
-from fedvlp.clip.prompted_image import PromptedImageEncoder, PromptedImages
-from fedvlp.clip.prompted_text import PromptedTextEncoder
-from fedvlp.clip.sources import CLIPSpec
-from fedvlp.clip.zero_shot import SINGLE_TEMPLATE, TEMPLATES, zero_shot_text_features
+from fedvlp.clip.image.prompted_image import PromptedImageEncoder, PromptedImages
+from fedvlp.clip.loading.sources import CLIPSpec
+from fedvlp.clip.text.domain_text import DomainTextEncoder
+from fedvlp.clip.text.names import clean_class_name, clean_class_names
+from fedvlp.clip.text.prompted_text import PromptedTextEncoder
+from fedvlp.clip.text.zero_shot import SINGLE_TEMPLATE, TEMPLATES, zero_shot_text_features
 
 __all__ = [
     "CLIP",

@@ -18,12 +18,12 @@ from open_clip.transform import PreprocessCfg
 from PIL import Image
 from torch import Tensor, nn
 
-from fedvlp.clip.blocks import Blocks
-from fedvlp.clip.image_tower import ImageTower
-from fedvlp.clip.sources import Blueprint, CLIPSpec, Tokenizer, resolve
-from fedvlp.clip.text_tower import TextTower
-from fedvlp.clip.transforms import evaluation_transform, training_transform
-from fedvlp.errors import UserError
+from fedvlp.clip.loading.sources import Blueprint, CLIPSpec, Tokenizer, resolve
+from fedvlp.clip.loading.transforms import evaluation_transform, training_transform
+from fedvlp.clip.towers.blocks import Blocks
+from fedvlp.clip.towers.image_tower import ImageTower
+from fedvlp.clip.towers.text_tower import TextTower
+from fedvlp.utils.errors import UserError
 
 
 class CLIP(nn.Module):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from fedvlp.data.benchmarks import PACS, VLCS, DomainNet, DomainNet10, DomainNet126, OfficeHome, TerraIncognita
-from fedvlp.data.folders import DomainFolders
-from fedvlp.data.images import ArrayImages, FolderImages, ImageFiles, Images, image_paths
+from fedvlp.data.files.folders import DomainFolders
+from fedvlp.data.files.images import ArrayImages, FolderImages, ImageFiles, Images, image_paths
+from fedvlp.data.loading.serving import EvaluationSplit
 from fedvlp.data.module import FederatedDataModule
 from fedvlp.data.partition import ByDomain, Dirichlet, Dispersed, Partitioner, Shards
-from fedvlp.data.serving import EvaluationSplit
 from fedvlp.data.splits import few_shot, stratified_split
-from fedvlp.data.styled_shapes import StyledShapes
+from fedvlp.data.styled_shapes.module import StyledShapes
 
 __all__ = [
     "PACS",

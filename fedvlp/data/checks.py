@@ -7,7 +7,7 @@ import unicodedata
 from collections.abc import Sequence
 
 from fedvlp.data.splits import SplitRule
-from fedvlp.errors import UserError
+from fedvlp.utils.errors import UserError
 
 
 def check_arguments(

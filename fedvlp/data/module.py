@@ -13,18 +13,18 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from fedvlp.data.binding import Binding, Loader
+from fedvlp.core.state import Client
+from fedvlp.data.cache.feature_cache import Prepare
 from fedvlp.data.checks import check_arguments, choose_held_out, mapped_names
-from fedvlp.data.feature_cache import Prepare
-from fedvlp.data.images import Images, Transform
-from fedvlp.data.loaders import image_loader
+from fedvlp.data.files.images import Images, Transform
+from fedvlp.data.loading.binding import Binding, Loader
+from fedvlp.data.loading.loaders import image_loader
+from fedvlp.data.loading.serving import EvaluationSplit, Serving
 from fedvlp.data.partition import ByDomain, Partitioner
-from fedvlp.data.protocol import describe_protocol, describe_split
-from fedvlp.data.serving import EvaluationSplit, Serving
+from fedvlp.data.protocol_text import describe_protocol, describe_split
 from fedvlp.data.split_table import image_hash, split_hash, split_table
 from fedvlp.data.splits import OfficialSplit, Share, SplitRule, deal
-from fedvlp.errors import UserError
-from fedvlp.state import Client
+from fedvlp.utils.errors import UserError
 
 
 class FederatedDataModule(L.LightningDataModule):

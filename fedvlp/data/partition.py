@@ -8,8 +8,8 @@ from typing import Protocol
 
 import numpy as np
 
-from fedvlp.data.images import Indices
-from fedvlp.errors import UserError
+from fedvlp.data.files.images import Indices
+from fedvlp.utils.errors import UserError
 
 DRAWS = 100  # how often a random partition is drawn anew before it is given up
 

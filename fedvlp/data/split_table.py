@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedvlp.data.images import Images
+from fedvlp.data.files.images import Images
 from fedvlp.data.splits import Share
 
 

@@ -9,9 +9,9 @@ from typing import Literal
 
 import numpy as np
 
-from fedvlp.data.images import Images, Indices
-from fedvlp.errors import UserError
-from fedvlp.state import Client
+from fedvlp.core.state import Client
+from fedvlp.data.files.images import Images, Indices
+from fedvlp.utils.errors import UserError
 
 Role = Literal["train", "validation", "test", "held_out"]
 Deal = Callable[[Indices, Indices, np.random.Generator], list[Indices]]

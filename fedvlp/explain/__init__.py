@@ -1,11 +1,11 @@
 """What a trained method does, in pictures and words."""
 
+from fedvlp.explain.artifacts import Exhibit, write_exhibits
 from fedvlp.explain.embeddings import tsne, tsne_picture
-from fedvlp.explain.exhibits import Exhibit, write_exhibits
+from fedvlp.explain.explanations import KINDS, Subject
 from fedvlp.explain.hooks import ChangesImageFeatures, HasSinglePrompts, HasTextPrompts, RoutesTokens
 from fedvlp.explain.overlays import overlay_picture
 from fedvlp.explain.relevance import relevance
-from fedvlp.explain.show import KINDS, Subject
 from fedvlp.explain.token_maps import token_map_picture
 from fedvlp.explain.words import format_words, prompt_words
 

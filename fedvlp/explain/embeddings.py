@@ -18,10 +18,10 @@ from matplotlib.patheffects import withStroke
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedvlp.errors import UserError
+from fedvlp.core.module import FederatedModule
 from fedvlp.explain.hooks import ChangesImageFeatures
-from fedvlp.module import FederatedModule
 from fedvlp.report.style import COLOURS, MARKERS, MOST, SMALL, TEXT, WIDTH, Picture, written
+from fedvlp.utils.errors import UserError
 
 Points = NDArray[np.float32]
 FILLS = ("full", "empty", "hatched")

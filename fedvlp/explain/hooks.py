@@ -7,7 +7,7 @@ from typing import Protocol, runtime_checkable
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from fedvlp.protocols import Inputs
+from fedvlp.core.protocols import Inputs
 
 
 @runtime_checkable

@@ -17,12 +17,12 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedvlp.errors import UserError
+from fedvlp.core.module import FederatedModule
 from fedvlp.explain.hooks import HasSinglePrompts
 from fedvlp.explain.relevance import Logits, Method, differentiable_constants, differentiable_logits, relevance
 from fedvlp.explain.samples import Samples
-from fedvlp.module import FederatedModule
 from fedvlp.report.style import SMALL, Picture, written
+from fedvlp.utils.errors import UserError
 
 COLOUR_MAP = "inferno"
 LINE = 27

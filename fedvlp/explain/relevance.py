@@ -25,8 +25,8 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from fedvlp.clip import CLIP
-from fedvlp.errors import UserError
-from fedvlp.module import FederatedModule
+from fedvlp.core.module import FederatedModule
+from fedvlp.utils.errors import UserError
 
 Method = Literal["grad_cam", "attention"]
 Logits = Callable[[Tensor], Tensor]

@@ -15,7 +15,7 @@ from torch.utils.data import Dataset
 
 from fedvlp.clip import CLIP
 from fedvlp.data import FederatedDataModule
-from fedvlp.data.images import ImageFiles, image_paths
+from fedvlp.data.files.images import ImageFiles, image_paths
 
 
 @dataclass(frozen=True)

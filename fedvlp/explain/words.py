@@ -19,7 +19,7 @@ from torch import Tensor
 
 from fedvlp.clip import CLIP
 from fedvlp.report.style import SMALL, Picture
-from fedvlp.report.table import text_table
+from fedvlp.utils.text_table import text_table
 
 FONT = "DejaVu Sans Mono"
 COLUMNS_OF_A_TABLE = 6

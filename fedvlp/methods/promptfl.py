@@ -5,9 +5,9 @@ the prompt is CoOp's (Zhou et al., IJCV 2022).
 
 Symbols: v prompt, L x D -> ``prompt``; f(x) image feature -> ``features``; w_c(v) text feature of "[SOS][v][class c]."
     p(c | x) = softmax_c(cos(w_c(v), f(x)) / tau)    CoOp, Eq. 2; :meth:`PromptFL.forward`
-    v <- sum_k |S_k| v_k / sum_k |S_k|               PromptFL, Eq. 3; :class:`fedvlp.strategies.FedAvg`
+    v <- sum_k |S_k| v_k / sum_k |S_k|               PromptFL, Eq. 3; :class:`.FedAvg`
 With ``kl_weight`` it is TRIP of one expert: the control that tells what TRIP's loss gives from what its routing gives.
-    CE + beta KL(p_zs || p)                          TRIP, Eqs. 10-12; :func:`fedvlp.methods.teacher.taught_losses`
+    CE + beta KL(p_zs || p)                          TRIP, Eqs. 10-12; :func:`.distillation_losses`
 
 Departures:
     * The released code averages by reference and without weights, so its "mean" is the last client's prompt; here it is
@@ -25,14 +25,14 @@ from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor
 
 from fedvlp.clip import CLIP, CLIPSpec, load_clip
-from fedvlp.clip.prompted_text import ClassPosition
-from fedvlp.errors import UserError
-from fedvlp.methods.learned_prompt import learned_prompt
-from fedvlp.methods.teacher import ZeroShotTeacher, taught_losses
+from fedvlp.clip.text.prompted_text import ClassPosition
+from fedvlp.core.module import FederatedModule
+from fedvlp.core.protocols import Batch, Inputs
+from fedvlp.methods._shared.learned_prompt import learned_prompt
+from fedvlp.methods._shared.teacher import ZeroShotTeacher, distillation_losses
 from fedvlp.methods.zero_shot import ZeroShotCLIP, image_features
-from fedvlp.module import FederatedModule
 from fedvlp.ops import cosine_logits
-from fedvlp.protocols import Batch, Inputs
+from fedvlp.utils.errors import UserError
 
 
 class PromptFL(FederatedModule):
@@ -66,7 +66,7 @@ class PromptFL(FederatedModule):
         if kl_weight < 0:
             raise UserError(f"PromptFL needs a kl_weight of at least 0; got {kl_weight}.")
         self.save_hyperparameters(ignore=["clip", "optimizer"])
-        self.adopt(load_clip(clip))
+        self.set_backbone(load_clip(clip))
         self.class_names, self.kl_weight = class_names, kl_weight
         self.teacher = ZeroShotTeacher(self.clip, class_names, templates) if kl_weight else None
         self.prepare_options = ("class_names", "templates") if self.teacher else ()
@@ -98,7 +98,7 @@ class PromptFL(FederatedModule):
         logits = self(constants)
         losses = {"loss": F.cross_entropy(logits, labels)}
         if self.teacher is not None:
-            losses = taught_losses(logits, labels, constants["teacher"], self.kl_weight)
+            losses = distillation_losses(logits, labels, constants["teacher"], self.kl_weight)
         for name, value in losses.items():
             self.log(name, value)
         return losses["loss"]

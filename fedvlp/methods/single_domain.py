@@ -21,13 +21,13 @@ from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor
 
 from fedvlp.clip import CLIP, CLIPSpec, load_clip
-from fedvlp.clip.prompted_text import ClassPosition
-from fedvlp.methods.learned_prompt import learned_prompt
+from fedvlp.clip.text.prompted_text import ClassPosition
+from fedvlp.core.module import FederatedModule, Phase
+from fedvlp.core.protocols import Batch, Inputs
+from fedvlp.core.strategies import Local
+from fedvlp.methods._shared.learned_prompt import learned_prompt
 from fedvlp.methods.zero_shot import ZeroShotCLIP, image_features
-from fedvlp.module import FederatedModule, Phase
 from fedvlp.ops import cosine_logits
-from fedvlp.protocols import Batch, Inputs
-from fedvlp.strategies import Local
 
 
 class SingleDomain(FederatedModule):
@@ -58,7 +58,7 @@ class SingleDomain(FederatedModule):
     ) -> None:
         super().__init__(optimizer)
         self.save_hyperparameters(ignore=["clip", "optimizer"])
-        self.adopt(load_clip(clip))
+        self.set_backbone(load_clip(clip))
         self.class_names = class_names
         self.text, self.prompt = learned_prompt(self.clip, class_names, prompt_length, init_words, class_position)
 

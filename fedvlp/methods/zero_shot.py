@@ -17,9 +17,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fedvlp.clip import CLIP, CLIPSpec, load_clip, zero_shot_text_features
-from fedvlp.module import FederatedModule
+from fedvlp.core.module import FederatedModule
+from fedvlp.core.protocols import Inputs
 from fedvlp.ops import cosine_logits
-from fedvlp.protocols import Inputs
 
 
 def image_features(module: Any, images: Float[Tensor, "B 3 H V"]) -> dict[str, Tensor]:
@@ -43,7 +43,7 @@ class ZeroShotCLIP(FederatedModule):
     def __init__(self, class_names: list[str], clip: CLIPSpec | CLIP | str = "ViT-B-16", templates: int = 1) -> None:
         super().__init__()
         self.save_hyperparameters(ignore="clip")
-        self.adopt(load_clip(clip))
+        self.set_backbone(load_clip(clip))
         self.class_names, self.templates = class_names, templates
 
     @cached_property

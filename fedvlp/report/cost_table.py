@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from fedvlp.report.table import text_table
+from fedvlp.utils.text_table import text_table
 
 CostFormat = Literal["table", "markdown", "csv", "json"]
 TITLES = {

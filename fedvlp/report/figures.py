@@ -8,8 +8,9 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from fedvlp.report.selection import ROLES, is_accuracy
+from fedvlp.core.roles import ROLES
 from fedvlp.report.style import SMALL, add_legend, look, new_axes, written
+from fedvlp.results.selection import is_accuracy
 
 History = Sequence[Mapping[str, Any]]
 

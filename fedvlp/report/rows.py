@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from fedvlp.report.selection import ROLES
+from fedvlp.core.roles import ROLES
 from fedvlp.results.compare import Table
 from fedvlp.results.record import Record
 from fedvlp.results.statistics import Cell, over_seeds

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import yaml
 
-from fedvlp.errors import UserError
+from fedvlp.utils.errors import UserError
 
 FOLDER = Path(__file__).with_name("printed")
 DATASETS = {"pacs": "PACS", "office_home": "OfficeHome", "vlcs": "VLCS", "domainnet": "DomainNet"}

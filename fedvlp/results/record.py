@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from fedvlp.errors import UserError
+from fedvlp.utils.errors import UserError
 
 TABLE = (
     *("name", "images", "classes", "kind", "partition", "shots"),

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from pathlib import Path
 
-from fedvlp.errors import UserError
 from fedvlp.results.record import Record, load_record
+from fedvlp.utils.errors import UserError
 
 
 def find_records(paths: Sequence[str | Path]) -> tuple[list[Record], list[str]]:

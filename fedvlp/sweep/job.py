@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 Train = Callable[[Sequence[str]], int]
-"""Makes a run from the arguments of ``fedvlp`` and returns an exit code, as ``fedvlp.cli.main`` does."""
+"""Makes a run from the arguments of ``fedvlp`` and returns an exit code, as ``fedvlp.commands.cli.main`` does."""
 
 BEGIN = "$ fedvlp "
 

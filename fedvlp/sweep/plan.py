@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from fedvlp.config_files import find_config
+from fedvlp.utils.config_files import find_config
 
 
 @dataclass(frozen=True)

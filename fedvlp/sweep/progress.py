@@ -9,10 +9,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TextIO
 
-from fedvlp.report.table import text_table
 from fedvlp.sweep.job import headline
 from fedvlp.sweep.plan import Run
 from fedvlp.sweep.state import Status
+from fedvlp.utils.text_table import text_table
 
 CLEAR = "\x1b[J"
 

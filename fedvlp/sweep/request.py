@@ -9,9 +9,9 @@ from typing import Any
 
 import yaml
 
-from fedvlp.config_files import find_config
-from fedvlp.errors import UserError
 from fedvlp.sweep.plan import Row, Sweep
+from fedvlp.utils.config_files import find_config
+from fedvlp.utils.errors import UserError
 
 KEYS = ("config", "models", "held_out", "seeds", "arguments", "note")
 OWN = {

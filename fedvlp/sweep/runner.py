@@ -18,7 +18,7 @@ from typing import Any
 from fedvlp.sweep.job import Job, Train, carry_out
 from fedvlp.sweep.state import Status
 
-PRELOADED = ["fedvlp.commands"]
+PRELOADED = ["fedvlp.commands.lightning_cli"]
 GRACE = 10.0  # seconds between asking a run to stop and ending it
 
 

@@ -10,9 +10,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from fedvlp.callbacks.summary import write_json
-from fedvlp.errors import UserError
 from fedvlp.sweep.job import Job, locked
+from fedvlp.utils.errors import UserError
+from fedvlp.utils.files import write_json
 
 State = Literal["waiting", "running", "done", "failed", "interrupted"]
 

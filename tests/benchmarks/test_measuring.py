@@ -18,7 +18,7 @@ from benchmarks.measure import Measurement, measure_for
 from benchmarks.stopwatch import Stopwatch
 from benchmarks.tables import Table
 from fedvlp.clip import PromptedTextEncoder
-from fedvlp.state import Client, ClientUpdate, ServerState
+from fedvlp.core.state import Client, ClientUpdate, ServerState
 
 
 def test_what_runs_apart_prints_nothing(capsys):

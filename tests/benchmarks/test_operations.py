@@ -6,7 +6,7 @@ import torch
 from benchmarks.operations import image_tower, packed_text, patches_work, text_tower
 from benchmarks.reference_towers import ReferenceText, reference_images
 from benchmarks.steps import BATCH_SIZES, least_operations, make_module, reference_operations
-from tests.counting import counted
+from tests.helpers.counting import counted
 
 NAMES = ["dog", "fire truck", "The Great Wall of China"]
 

@@ -8,7 +8,7 @@ import pytest
 
 from fedvlp.callbacks import MetricsFile
 from fedvlp.callbacks.row_texts import RowTexts
-from tests.points import Linear, Points, federation
+from tests.helpers.toy_federation import Linear, Points, federation
 
 
 def table(run):
@@ -23,7 +23,7 @@ def test_columns_that_come_late_are_in_every_row(tmp_path):
     rows = table(run)
     assert [row["round"] for row in rows] == ["1", "2", "3", "4", "5"]
     assert [bool(row["validation"]) for row in rows] == [False, True, True, True, True]
-    for row, kept in zip(rows, run.progress.history, strict=True):
+    for row, kept in zip(rows, run.run_state.history, strict=True):
         assert {name: float(value) for name, value in row.items() if value} == kept
 
 
@@ -57,7 +57,7 @@ def test_many_clients_have_three_columns(tmp_path):
     run = federation(tmp_path, rounds=1, cohort_size=3, evaluate_every=9, default_callbacks=False)
     run.evaluate = lambda *_: {}
     run.fit(Linear(), Points(clients=101))
-    row = run.progress.history[0]
+    row = run.run_state.history[0]
     assert {name for name in row if name.startswith("client")} == {
         f"clients/loss/{of}" for of in ("mean", "min", "max")
     }

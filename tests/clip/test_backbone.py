@@ -9,7 +9,7 @@ from PIL import Image
 from torch import nn
 
 from fedvlp.clip import build_model
-from fedvlp.errors import UserError
+from fedvlp.utils.errors import UserError
 
 
 def test_features_are_open_clips(clip):

@@ -11,7 +11,7 @@ from torch import nn
 from torchvision.transforms import v2
 
 from fedvlp.data import ArrayImages, Dispersed, FederatedDataModule
-from fedvlp.errors import UserError
+from fedvlp.utils.errors import UserError
 
 
 def prepared(images):

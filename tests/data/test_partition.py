@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedvlp.data import ByDomain, Dirichlet, Dispersed, Shards
-from fedvlp.errors import UserError
+from fedvlp.utils.errors import UserError
 
 PARTITIONS = [
     ByDomain(),

@@ -9,7 +9,7 @@ from fedvlp.data import ArrayImages, ByDomain, Dirichlet, Dispersed, Shards, few
 from fedvlp.data.split_table import split_hash, split_table
 from fedvlp.data.splits import OfficialSplit, SplitRule, generator_for
 from fedvlp.data.splits import deal as deal_shares
-from fedvlp.errors import UserError
+from fedvlp.utils.errors import UserError
 
 
 def images(counts, prefix="x"):

@@ -7,9 +7,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedvlp.errors import UserError
 from fedvlp.explain.embeddings import check_tsne, embedding, neighbour_agreement, tsne, tsne_picture
 from fedvlp.methods import ADAPT, PLAN, PromptFL, ZeroShotCLIP
+from fedvlp.utils.errors import UserError
 
 NAMES = ["cat", "dog", "bird"]
 

@@ -5,10 +5,10 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 
-from fedvlp.errors import UserError
 from fedvlp.explain.overlays import View, classes_in_question, draw_map, overlay_picture, views
 from fedvlp.explain.samples import Samples
 from fedvlp.methods import ADAPT, TRIP, PromptFL, ZeroShotCLIP
+from fedvlp.utils.errors import UserError
 
 NAMES = ["cat", "dog", "bird"]
 

@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 
 from fedvlp.clip import PromptedImageEncoder
-from fedvlp.errors import UserError
 from fedvlp.explain.relevance import differentiable_logits, relevance, suited_method
 from fedvlp.methods import ADAPT, PLAN, TRIP, PromptFL, ZeroShotCLIP
+from fedvlp.utils.errors import UserError
 
 NAMES = ["cat", "dog", "bird"]
 

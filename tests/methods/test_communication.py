@@ -7,10 +7,10 @@ import torch
 
 from fedvlp.callbacks import Communication
 from fedvlp.clip import CLIPSpec, load_clip
+from fedvlp.core.module import RoundContext
+from fedvlp.core.phase_checks import check_phases
+from fedvlp.core.state import Client, ClientUpdate, ServerState
 from fedvlp.methods import TRIP, DiPrompT, PromptFL, SingleDomain, ZeroShotCLIP
-from fedvlp.module import RoundContext
-from fedvlp.phases import check_phases
-from fedvlp.state import Client, ClientUpdate, ServerState
 
 CLASSES = ["dog", "elephant", "giraffe", "guitar", "horse", "house", "person"]
 
@@ -38,7 +38,7 @@ def test_parameters_each_way(vit, make, parameters):
     server = ServerState.start(module.shared_state())
     counter.on_round_start(None, None, None)
     for phase in check_phases(module):
-        module.begin(RoundContext(0, phase, client))
+        module.start_client(RoundContext(0, phase, client))
         update = ClientUpdate(client, module.upload_state(), 10)
         counter.on_phase_end(None, phase, server, server, [update])
     row: dict[str, int] = {}

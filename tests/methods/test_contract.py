@@ -9,12 +9,12 @@ import lightning
 import pytest
 import torch
 
-from fedvlp.callbacks import FederationCallback
-from fedvlp.checkpoint import load_deployed
-from fedvlp.cost import COUNTS, communication_cost
-from fedvlp.evaluation import evaluate
-from fedvlp.phases import check_phases
-from fedvlp.state import covers, num_bytes, numel
+from fedvlp.core.phase_checks import check_phases
+from fedvlp.core.state import matches_prefix, num_bytes, numel
+from fedvlp.runs.checkpoint import load_deployed
+from fedvlp.training.callback import FederationCallback
+from fedvlp.training.communication import COUNTS, communication_cost
+from fedvlp.training.evaluation import evaluate
 from tests.conftest import METHODS
 
 each_method = pytest.mark.parametrize("method", METHODS)
@@ -31,7 +31,7 @@ class StopAfter(FederationCallback):
         self.rounds = rounds
 
     def on_round_start(self, federation, phases, cohort):
-        if federation.progress.server.round == self.rounds:
+        if federation.run_state.server.round == self.rounds:
             raise Interrupted
 
 
@@ -42,14 +42,14 @@ class Sent(FederationCallback):
         self.states = {}
 
     def on_client_end(self, federation, phase, update):
-        self.states[federation.progress.server.round, update.client.id, phase.name] = update.state
+        self.states[federation.run_state.server.round, update.client.id, phase.name] = update.state
 
 
 def everything(federation):
     """All tensors of a federation, by where they are and by name."""
-    server = federation.progress.server
+    server = federation.run_state.server
     states = {"shared": server.shared, "deployed": server.deployed, "memory": server.memory}
-    states |= {str(client): state for client, state in federation.progress.personal.items()}
+    states |= {str(client): state for client, state in federation.run_state.personal.items()}
     return {f"{where}/{name}": value for where, state in states.items() for name, value in state.items()}
 
 
@@ -72,7 +72,7 @@ def test_trains_its_tensors_and_nothing_of_clip(build, method):
     run.model.clip._fingerprint = None
     assert run.model.clip.fingerprint() == fingerprint
     assert not any(name.startswith("clip") for name in run.model.state_dict())
-    trained = {name for phase in check_phases(run.model) for name in before if covers(phase.train, name)}
+    trained = {name for phase in check_phases(run.model) for name in before if matches_prefix(phase.train, name)}
     assert bool(trained) == bool(after)
     assert trained <= {name.split("/")[-1] for name in after}
     for name, value in after.items():
@@ -92,7 +92,7 @@ def test_resumed_run_equals_an_unbroken_one(build, method, tmp_path):
     assert_equal(fit(again, ckpt_path="last"), whole)
     files = [next((tmp_path / "runs" / name).glob("*/prompts.safetensors")) for name in ("whole", "broken")]
     assert files[0].read_bytes() == files[1].read_bytes()
-    assert [row["round"] for row in again.trainer.progress.history] == ([1, 2, 3, 4] if trains else [])
+    assert [row["round"] for row in again.trainer.run_state.history] == ([1, 2, 3, 4] if trains else [])
 
 
 @each_method
@@ -110,7 +110,7 @@ def test_order_of_clients_and_global_generator_do_not_matter(build, method, monk
 def test_partial_participation(build, method):
     run = build(method, "--trainer.cohort_size=1", "--trainer.rounds=3")
     fit(run)
-    cohorts = [[name for name in row if name.endswith("/loss")] for row in run.trainer.progress.history]
+    cohorts = [[name for name in row if name.endswith("/loss")] for row in run.trainer.run_state.history]
     assert [len(cohort) for cohort in cohorts] == ([1, 1, 1] if check_phases(run.model) else [])
 
 
@@ -119,13 +119,13 @@ def test_only_what_a_phase_uploads_is_sent_and_nothing_personal(build, method):
     run, sent = build(method), Sent()
     run.trainer.fabric._callbacks.append(sent)
     fit(run)
-    private = (*run.model.personal, *run.model.remembered)
+    private = (*run.model.personal, *run.model.train_only_personal)
     assert bool(sent.states) == bool(check_phases(run.model))
     uploads = {phase.name: phase.upload for phase in check_phases(run.model)}
     for (_, _, phase), state in sent.states.items():
         assert bool(state) == bool(uploads[phase])
-        assert all(covers(uploads[phase], name) for name in state)
-        assert not [name for name in state if covers(private, name)]
+        assert all(matches_prefix(uploads[phase], name) for name in state)
+        assert not [name for name in state if matches_prefix(private, name)]
 
 
 @each_method
@@ -136,13 +136,13 @@ def test_communication_is_what_was_sent_and_what_cost_says(build, method):
     fresh = build(method).model
     cost = communication_cost(fresh, run.datamodule.clients).rows(rounds=2)[-1]
     fit(run)
-    for row in run.trainer.progress.history:
+    for row in run.trainer.run_state.history:
         states = {where: state for where, state in sent.states.items() if where[0] == row["round"] - 1}
         clients = {client for _, client, _ in states}
         for name, count in {"upload_parameters": numel, "upload_bytes": num_bytes}.items():
             assert row[name] == max(sum(count(s) for at, s in states.items() if at[1] == client) for client in clients)
         assert {name: row[name] for name in COUNTS} == {name: cost[name] for name in COUNTS}
-    counted = sum(row["total_bytes"] for row in run.trainer.progress.history)
+    counted = sum(row["total_bytes"] for row in run.trainer.run_state.history)
     assert cost["total_bytes"] == counted + cost["once_bytes"] * len(run.datamodule.clients)
 
 
@@ -194,7 +194,7 @@ def test_plain_trainer_trains_it_centrally(build, method, tmp_path):
     trainer.fit(run.model, run.datamodule)
     assert trainer.global_step == 2
     first = check_phases(run.model)[0]  # later phases combine what several clients sent
-    moved = [not torch.equal(v, before[k]) for k, v in run.model.state_dict().items() if covers(first.train, k)]
+    moved = [not torch.equal(v, before[k]) for k, v in run.model.state_dict().items() if matches_prefix(first.train, k)]
     assert moved
     assert all(moved)
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from fedvlp.clip import zero_shot_text_features
-from fedvlp.errors import UserError
 from fedvlp.methods import PromptFL, SingleDomain
+from fedvlp.utils.errors import UserError
 
 CLASSES = ["red circle", "star", "big square"]
 both = pytest.mark.parametrize("method", [PromptFL, SingleDomain])

@@ -8,7 +8,7 @@ from fedvlp.report.page import report_page
 from fedvlp.report.rows import complete_rows
 from fedvlp.results import find_records
 from fedvlp.results.compare import tables
-from tests.report.made import write_run
+from tests.helpers.report_runs import write_run
 
 
 def write_runs(folder):

@@ -6,7 +6,7 @@ import pytest
 from fedvlp.report.curves import accuracy_over_communication, accuracy_over_rounds, option_curve
 from fedvlp.report.options import option_studies
 from fedvlp.results import find_records
-from tests.report.made import write_run
+from tests.helpers.report_runs import write_run
 
 
 def lines(axes):

@@ -2,7 +2,7 @@
 
 from fedvlp.report.options import option_studies
 from fedvlp.results import find_records
-from tests.report.made import write_run
+from tests.helpers.report_runs import write_run
 
 
 def studies(folder):

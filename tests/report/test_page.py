@@ -15,7 +15,7 @@ from PIL import Image
 from fedvlp.report import page
 from fedvlp.report.page import report_page
 from fedvlp.results import find_records
-from tests.report.made import write_run
+from tests.helpers.report_runs import write_run
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 WIDTHS = (360, 1280)

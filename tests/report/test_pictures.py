@@ -7,7 +7,7 @@ from fedvlp.report.rows import complete_rows
 from fedvlp.report.style import MOST
 from fedvlp.results import find_records
 from fedvlp.results.compare import tables
-from tests.report.made import write_run
+from tests.helpers.report_runs import write_run
 
 
 def pictures(folder):

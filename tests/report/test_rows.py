@@ -8,7 +8,7 @@ from fedvlp.report.rows import baseline, columns_of, complete_rows, seed_counts
 from fedvlp.results import find_records
 from fedvlp.results.compare import tables
 from fedvlp.results.statistics import AVERAGE, over_seeds
-from tests.report.made import write_run
+from tests.helpers.report_runs import write_run
 
 
 def test_rows_agree_with_the_table(table, rows):

@@ -4,7 +4,7 @@ import pytest
 
 from fedvlp.results.compare import repeated, tables
 from fedvlp.results.compare_sheets import sheet, tidy
-from tests.results.made import DATA, made
+from tests.helpers.records import DATA, made
 
 DOMAINS = DATA["domains"]
 

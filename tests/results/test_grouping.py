@@ -2,7 +2,7 @@ import pytest
 
 from fedvlp.results.grouping import group_records, told_apart
 from fedvlp.results.record import TABLE
-from tests.results.made import DATA, made
+from tests.helpers.records import DATA, made
 
 OTHER = {
     "name": "Icons",

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 import fedvlp.results
-from fedvlp.errors import UserError
 from fedvlp.results.compare import tables
 from fedvlp.results.compare_papers import lines_of, printed_beside, printed_sheet, tidy_printed
 from fedvlp.results.footnotes import Notes, all_footnotes
@@ -21,7 +20,8 @@ from fedvlp.results.papers import (
     plain_name,
     printed_tables,
 )
-from tests.results.made import made
+from fedvlp.utils.errors import UserError
+from tests.helpers.records import made
 
 DOMAINS = {
     "pacs": {"art_painting", "cartoon", "photo", "sketch"},

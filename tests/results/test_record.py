@@ -3,9 +3,9 @@ import json
 import pytest
 import yaml
 
-from fedvlp.cli import main
-from fedvlp.errors import UserError
+from fedvlp.commands.cli import main
 from fedvlp.results import find_records, load_record, row_labels
+from fedvlp.utils.errors import UserError
 from tests.conftest import DOMAINS
 
 

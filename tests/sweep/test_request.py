@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from fedvlp.errors import UserError
 from fedvlp.sweep import Row, make_sweep, read_sweep
+from fedvlp.utils.errors import UserError
 
 
 def test_a_sweep_of_names():

@@ -11,7 +11,7 @@ import pytest
 
 from fedvlp.sweep import Job, Status, run_jobs
 from fedvlp.sweep.job import locked
-from tests.sweep import stubs
+from tests.helpers import sweep_stubs as stubs
 
 
 def jobs_of(tmp_path: Path, *words: str) -> list[Job]:

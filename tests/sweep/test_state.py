@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from fedvlp.errors import UserError
 from fedvlp.sweep import Job, Status, SweepFile, lock_sweep
-from tests.sweep.stubs import finish
+from fedvlp.utils.errors import UserError
+from tests.helpers.sweep_stubs import finish
 
 
 def test_states_are_kept_but_folders_count_more(tmp_path):

@@ -3,15 +3,7 @@
 from __future__ import annotations
 
 from fedvlp.data.benchmarks.base import Benchmark
-from fedvlp.data.benchmarks.modules import (
-    PACS,
-    VLCS,
-    DomainNet,
-    DomainNet10,
-    DomainNet126,
-    OfficeHome,
-    TerraIncognita,
-)
+from fedvlp.data.benchmarks.modules import PACS, VLCS, DomainNet, DomainNet10, DomainNet126, OfficeHome, TerraIncognita
 
 __all__ = [
     "PACS",

@@ -8,15 +8,15 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from fedvlp.catalog import ClassNameStyle, Description, prompt_names
 from fedvlp.data.benchmarks.layouts import some
 from fedvlp.data.benchmarks.official import list_places
 from fedvlp.data.benchmarks.on_disk import OnDisk, read_on_disk
 from fedvlp.data.checks import mapped_names
-from fedvlp.data.folders import DomainFolders, labelled_images
-from fedvlp.data.images import FolderImages, Indices
+from fedvlp.data.files.folders import DomainFolders, labelled_images
+from fedvlp.data.files.images import FolderImages, Indices
 from fedvlp.data.splits import OfficialSplit, Role
-from fedvlp.data_sets import ClassNameStyle, Description, prompt_names
-from fedvlp.errors import UserError
+from fedvlp.utils.errors import UserError
 
 log = logging.getLogger(__name__)
 

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedvlp.catalog import Description
 from fedvlp.data.benchmarks.layouts import some
 from fedvlp.data.benchmarks.on_disk import KNOWN_BAD, OnDisk
-from fedvlp.data.decoding import in_threads, unreadable
-from fedvlp.data.layout import ImageFile
+from fedvlp.data.files.decoding import in_threads, unreadable
+from fedvlp.data.files.layout import ImageFile
 from fedvlp.data.splits import Role
-from fedvlp.data_sets import Description
 
 ROLES: tuple[Role, ...] = ("train", "validation", "test")
 

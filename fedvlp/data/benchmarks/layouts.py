@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedvlp.data.decoding import is_hidden
-from fedvlp.data.layout import ImageFile, composed, list_images, unique
-from fedvlp.data_sets import Description
-from fedvlp.errors import UserError
+from fedvlp.catalog import Description
+from fedvlp.data.files.decoding import is_hidden
+from fedvlp.data.files.layout import ImageFile, composed, list_images, unique
+from fedvlp.utils.errors import UserError
 
 DEPTH = 3
 MOST_FOLDERS = 2_000

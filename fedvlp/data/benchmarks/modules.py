@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from fedvlp.catalog import known
 from fedvlp.data.benchmarks.base import Benchmark
-from fedvlp.data_sets import known
 
 
 class PACS(Benchmark):

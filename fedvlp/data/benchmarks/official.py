@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedvlp.catalog import Description
 from fedvlp.data.benchmarks.layouts import Tree, some
-from fedvlp.data.layout import ImageFile
+from fedvlp.data.files.layout import ImageFile
 from fedvlp.data.splits import Role
-from fedvlp.data_sets import Description
-from fedvlp.errors import UserError
+from fedvlp.utils.errors import UserError
 
 Roles = Mapping[str, Mapping[str, Role]]
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedvlp.catalog import Description
 from fedvlp.data.benchmarks.layouts import find_tree, some
 from fedvlp.data.benchmarks.official import Roles, list_places, split_of_folders, split_of_lists
-from fedvlp.data.layout import ImageFile
-from fedvlp.data_sets import Description
+from fedvlp.data.files.layout import ImageFile
 
 KNOWN_BAD = "known bad images"
 

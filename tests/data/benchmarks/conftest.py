@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedvlp.data_sets import DESCRIPTIONS
+from fedvlp.catalog import DESCRIPTIONS
 
 FEW = {
     "PACS": ("dog", "giraffe", "person"),

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
+from fedvlp.catalog.known import PACS
 from fedvlp.data.benchmarks.comparison import compare, duplicates, role_counts
 from fedvlp.data.benchmarks.on_disk import OnDisk, read_on_disk
-from fedvlp.data.layout import scan
-from fedvlp.data_sets.known import PACS
+from fedvlp.data.files.layout import scan
 from tests.data.benchmarks.conftest import FEW, IMAGES, kfold, picture
 
 

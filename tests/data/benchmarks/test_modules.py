@@ -7,8 +7,8 @@ import pytest
 
 import fedvlp.data
 from fedvlp.callbacks.plots import Plots
-from fedvlp.cli import main
-from fedvlp.errors import UserError
+from fedvlp.commands.cli import main
+from fedvlp.utils.errors import UserError
 from tests.data.benchmarks.conftest import FEW, FIRST_LAYOUTS, LAYOUTS, kfold, names_of, plain_tree, write_images
 
 

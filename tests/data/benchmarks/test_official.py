@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+from fedvlp.catalog.known import DOMAIN_NET_126, PACS
 from fedvlp.data.benchmarks.on_disk import read_on_disk
-from fedvlp.data_sets.known import DOMAIN_NET_126, PACS
-from fedvlp.errors import UserError
+from fedvlp.utils.errors import UserError
 from tests.data.benchmarks.conftest import domain_net, kfold, write_list
 
 

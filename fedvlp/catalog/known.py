@@ -1,0 +1,169 @@
+"""The published data sets: counts, spellings, lists and folders, known defects, and where they can be had."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from fedvlp.catalog.description import Description, Part
+
+DOMAIN_NET_10_CLASSES = (
+    "bird", "feather", "headphones", "ice_cream", "teapot", "tiger", "whale", "windmill", "wine_glass", "zebra",
+)  # fmt: skip
+_DOMAIN_NET_SPLIT = {
+    "clipart": (33_525, 14_604),
+    "infograph": (36_023, 15_582),
+    "painting": (50_416, 21_850),
+    "quickdraw": (120_750, 51_750),
+    "real": (120_906, 52_041),
+    "sketch": (48_212, 20_916),
+}
+_LABEL_LIST: Mapping[str, Part | None] = {"img_label_list": None}
+
+
+def _facts(name: str) -> tuple[tuple[str, ...], dict[str, dict[str, int]]]:
+    """Reads the classes of a data set, and the number of images of each class in each domain as far as published."""
+    path = Path(__file__).parent / "facts" / f"{name}.csv"
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    domains = [column for column in rows[0] if column != "class"]
+    counts = {domain: {row["class"]: int(row[domain]) for row in rows if row[domain]} for domain in domains}
+    return tuple(row["class"] for row in rows), {domain: of for domain, of in counts.items() if of}
+
+
+def _totals(counts: Mapping[str, Mapping[str, int]]) -> dict[str, int | None]:
+    """Returns the number of images of each domain."""
+    return {domain: sum(of_domain.values()) for domain, of_domain in counts.items()}
+
+
+def _pacs() -> Description:
+    """Describes PACS; its lists number the classes from 1."""
+    classes, counts = _facts("pacs")
+    sizes = {"art_painting": (1_840, 208), "cartoon": (2_107, 237), "photo": (1_499, 171), "sketch": (3_531, 398)}
+    return Description(
+        name="PACS",
+        config="data/pacs",
+        source='the authors\' project page, "Deeper, Broader and Artier Domain Generalization" (ICCV 2017)',
+        class_names=classes,
+        counts=counts,
+        domain_counts=_totals(counts),
+        split_counts={name: {"train": train, "validation": rest} for name, (train, rest) in sizes.items()},
+        spellings={"art": "art_painting"},
+        lists=(
+            {"train_kfold": "train", "crossval_kfold": "validation", "test_kfold": None},
+            {"train": "train", "val": "validation", "test": None},
+        ),
+        list_folders=(".", "splits", "Train val splits and h5py files pre-read"),
+        known_bad=("sketch/dog/n02103406_4068-1.png",),
+    )
+
+
+def _office_home() -> Description:
+    """Describes OfficeHome, which has no official split; Dassl's train and val folders are a split of its own."""
+    classes, counts = _facts("office_home")
+    return Description(
+        name="OfficeHome",
+        config="data/office_home",
+        source='the Office-Home project page, "Deep Hashing Network for Unsupervised Domain Adaptation" (CVPR 2017)',
+        class_names=classes,
+        counts=counts,
+        domain_counts=_totals(counts),
+        spellings={"real": "Real_World"},
+        lists=(_LABEL_LIST,),
+        parts={"train": None, "val": None},
+    )
+
+
+def _vlcs() -> Description:
+    """Describes VLCS; in one of its layouts class folders are numbered, in the alphabetical order of their names."""
+    classes, counts = _facts("vlcs")
+    tests = {"Caltech101": 424, "LabelMe": 797, "SUN09": 985, "VOC2007": 1_013}
+    return Description(
+        name="VLCS",
+        config="data/vlcs",
+        source='the DomainBed and JigenDG projects; after "Unbiased Metric Learning" (ICCV 2013)',
+        class_names=classes,
+        counts=counts,
+        domain_counts=_totals(counts),
+        split_counts={name: {"test": number} for name, number in tests.items()},
+        spellings={"caltech": "Caltech101", "sun": "SUN09", "pascal": "VOC2007", "voc": "VOC2007"},
+        parts={"full": "train", "train": "train", "crossval": "validation", "test": "test"},
+        has_numbered_classes=True,
+    )
+
+
+def _domain_net() -> Description:
+    """Describes the cleaned DomainNet; of `real`, counts by class are not published in a form that we could check."""
+    classes, counts = _facts("domain_net")
+    return Description(
+        name="DomainNet",
+        config="data/domain_net",
+        source='the M3SDA project page, cleaned version; "Moment Matching for Multi-Source Domain Adaptation"',
+        class_names=classes,
+        counts=counts,
+        domain_counts={name: train + test for name, (train, test) in _DOMAIN_NET_SPLIT.items()},
+        split_counts={name: {"train": train, "test": test} for name, (train, test) in _DOMAIN_NET_SPLIT.items()},
+        spellings={"clip": "clipart", "info": "infograph", "paint": "painting", "quick": "quickdraw"},
+        lists=({"train": "train", "test": "test"},),
+        list_folders=("splits", "."),
+        tests_on_list=True,
+        duplicates_list="domain_net_duplicates.txt",
+        known_gaps=(("painting", "t-shirt"),),
+    )
+
+
+def _part_of_domain_net(name: str, config: str, source: str, classes: tuple[str, ...]) -> Description:
+    """Describes the part of DomainNet that has these classes only."""
+    whole = _domain_net()
+    counts = {domain: {name: of[name] for name in classes} for domain, of in whole.counts.items()}
+    totals = {domain: None if domain not in counts else sum(counts[domain].values()) for domain in whole.domains}
+    return replace(
+        whole,
+        name=name,
+        config=config,
+        source=f"{source} (images: {whole.source})",
+        class_names=classes,
+        counts=counts,
+        domain_counts=totals,
+        split_counts={},
+        known_gaps=(),
+        is_part=True,
+    )
+
+
+def _domain_net_126() -> Description:
+    """Describes mini-DomainNet: 126 classes and four domains."""
+    source = "the lists of Dassl (splits_mini), after those of MME"
+    part = _part_of_domain_net("DomainNet126", "data/domain_net_126", source, _facts("domain_net_126")[0])
+    kept = ("clipart", "painting", "real", "sketch")
+    return replace(
+        part,
+        domain_counts={domain: part.domain_counts[domain] for domain in kept},
+        counts={domain: of for domain, of in part.counts.items() if domain in kept},
+        list_folders=("splits_mini", "splits", "."),
+    )
+
+
+def _terra_incognita() -> Description:
+    """Describes the camera traps as DomainBed's script sorts them now; its paper counts 24,788 images."""
+    return Description(
+        name="TerraIncognita",
+        config="data/terra_incognita",
+        source="Caltech Camera Traps (ECCV 2018) in the LILA BC library; DomainBed's download script sorts them",
+        class_names=_facts("terra_incognita")[0],
+        domain_counts={"location_100": 4_741, "location_38": 9_736, "location_43": 3_970, "location_46": 5_883},
+        spellings={f"{letter}{place}": f"location_{place}" for place in (38, 43, 46, 100) for letter in ("l", "")},
+        lists=(_LABEL_LIST,),
+    )
+
+
+PACS = _pacs()
+OFFICE_HOME = _office_home()
+VLCS = _vlcs()
+DOMAIN_NET = _domain_net()
+TERRA_INCOGNITA = _terra_incognita()
+DOMAIN_NET_10 = _part_of_domain_net("DomainNet10", "data/domain_net_10", "FedBN's ten classes", DOMAIN_NET_10_CLASSES)
+DOMAIN_NET_126 = _domain_net_126()
+DESCRIPTIONS = (PACS, OFFICE_HOME, VLCS, DOMAIN_NET, TERRA_INCOGNITA, DOMAIN_NET_10, DOMAIN_NET_126)

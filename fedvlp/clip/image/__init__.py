@@ -1,0 +1,1 @@
+"""Image features with learned tokens, and tokens in the joint space. Imports the backbone and its towers."""

@@ -1,0 +1,158 @@
+"""From what a person writes in a config to a CLIP's architecture, transform, tokenizer and weights."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import open_clip
+from open_clip.constants import HF_CONFIG_NAME
+from open_clip.pretrained import download_pretrained_from_hf
+from torch import Tensor
+
+from fedvlp.clip.loading.bundled import bundled_config, bundled_state_dict
+from fedvlp.clip.loading.weights import WEIGHT_SUFFIXES, fetch_weights, read_weights, uses_quick_gelu
+from fedvlp.utils.errors import UserError
+
+BUNDLED_NAME = "fedvlp-tiny"
+HUB_PREFIX = "hf-hub:"
+QUICK_GELU_SUFFIX = "-quickgelu"
+Tokenizer = Callable[[Sequence[str]], Tensor]
+
+
+@dataclass
+class CLIPSpec:
+    """Which CLIP to load, and with which weights.
+
+    Args:
+        name: `fedvlp-tiny`, a name that open_clip knows such as `ViT-B-16` or `RN50`, or `hf-hub:organisation/model`.
+            With `-quickgelu` behind it, a local file's weights are run with QuickGELU, as OpenAI's must be; a file
+            that is known to be OpenAI's is so anyway.
+        pretrained: `auto` takes the bundled weights of `fedvlp-tiny`, a hub model's own, and OpenAI's of any other
+            name; else one of open_clip's tags, the path of a `.safetensors`, `.pt` or `.bin` file, or `random`.
+        seed: Seed of random weights.
+        prepack: On x86 processors in float32, keep large weights a second time in oneDNN's order: steps of few tokens
+            take seven tenths of the time, others nine, for up to two more copies of a tower's weights. Without, and
+            where towers are compiled, products are PyTorch's own, which round differently.
+    """
+
+    name: str = "ViT-B-16"
+    pretrained: str | None = "auto"
+    seed: int = 0
+    prepack: bool = True
+
+
+@dataclass(frozen=True)
+class Blueprint:
+    """All that is needed to build a CLIP: open_clip's model config, the transform's options, weights, tokenizer."""
+
+    name: str
+    config: dict[str, Any]
+    tokenizer: Tokenizer
+    weights: dict[str, Tensor] | None
+    preprocess: dict[str, Any] = field(default_factory=dict)
+
+
+def resolve(spec: CLIPSpec) -> Blueprint:
+    """Returns what to build for a spec, with its weights read.
+
+    Raises:
+        UserError: If the name or the weights are unknown, missing or cannot be downloaded.
+    """
+    if spec.name == BUNDLED_NAME:
+        return _resolve_bundled(spec)
+    if spec.name.startswith(HUB_PREFIX):
+        return _resolve_hub(spec)
+    return _resolve_registered(spec)
+
+
+def _resolve_bundled(spec: CLIPSpec) -> Blueprint:
+    """Returns the tiny CLIP that the package ships."""
+    config = bundled_config()
+    tokenizer = open_clip.SimpleTokenizer(context_length=config["text_cfg"].get("context_length", 77))
+    if spec.pretrained == "auto":
+        weights: dict[str, Tensor] | None = bundled_state_dict()
+    else:
+        path = _weights_path(spec, tags=[])
+        weights = read_weights(path) if path else None
+    return Blueprint(spec.name, config, tokenizer, weights)
+
+
+def _resolve_hub(spec: CLIPSpec) -> Blueprint:
+    """Returns a model of the hub, or from its cache on this machine."""
+    path = None if spec.pretrained == "auto" else _weights_path(spec, tags=[])
+    repository = spec.name.removeprefix(HUB_PREFIX)
+    try:
+        description = json.loads(Path(download_pretrained_from_hf(repository, HF_CONFIG_NAME)).read_text("utf-8"))
+        tokenizer = open_clip.get_tokenizer(spec.name)
+        if spec.pretrained == "auto":
+            path = Path(download_pretrained_from_hf(repository))
+    except Exception as error:  # the hub's client raises many kinds; all of them mean that there is no file
+        raise UserError(
+            f"{spec.name} is not on this machine and could not be downloaded ({error}). Check the name; without "
+            f"network, download https://huggingface.co/{repository} elsewhere and give its weights file with the "
+            "architecture's name: --model.clip.name NAME --model.clip.pretrained /path/to/the/file."
+        ) from error
+    weights = read_weights(path) if path else None
+    return Blueprint(spec.name, description["model_cfg"], tokenizer, weights, description.get("preprocess_cfg", {}))
+
+
+def _resolve_registered(spec: CLIPSpec) -> Blueprint:
+    """Returns a model of open_clip's own list, with the activation that its weights were trained with."""
+    name = spec.name.replace("/", "-")
+    config = _registered_config(name)
+    path = _weights_path(spec, tags=open_clip.list_pretrained_tags_by_model(name))
+    published: dict[str, Any] = {}
+    weights: dict[str, Tensor] | None = None
+    if path is not None:
+        weights = read_weights(path)
+        config["quick_gelu"] = config.get("quick_gelu", False) or uses_quick_gelu(path, weights)
+    elif spec.pretrained not in (None, "random"):
+        tag = "openai" if spec.pretrained == "auto" else str(spec.pretrained)
+        published = open_clip.get_pretrained_cfg(name, tag)
+        weights = read_weights(fetch_weights(name, tag))
+        config["quick_gelu"] = bool(published.get("quick_gelu", False))
+    tokenizer = open_clip.get_tokenizer(name.removesuffix(QUICK_GELU_SUFFIX))
+    return Blueprint(spec.name, config, tokenizer, weights, published)
+
+
+def _registered_config(name: str) -> dict[str, Any]:
+    """Returns open_clip's config of a name, with QuickGELU if the name ends so."""
+    known = open_clip.list_models()
+    base = name if name in known else name.removesuffix(QUICK_GELU_SUFFIX)
+    if base not in known:
+        nearest = difflib.get_close_matches(name, [BUNDLED_NAME, *known], n=3, cutoff=0.4)
+        raise UserError(
+            f"There is no CLIP named '{name}'. Nearest: {', '.join(nearest) or 'none'}. Take {BUNDLED_NAME}, a name of "
+            f"open_clip.list_models(), or {HUB_PREFIX}organisation/model."
+        )
+    config: dict[str, Any] = open_clip.get_model_config(base)
+    if name.endswith(QUICK_GELU_SUFFIX):
+        config["quick_gelu"] = True
+    return config
+
+
+def _weights_path(spec: CLIPSpec, tags: list[str]) -> Path | None:
+    """Returns the local file that a spec names; None for random weights and for a published tag.
+
+    Raises:
+        UserError: If the spec names neither a file nor one of the tags.
+    """
+    wanted = spec.pretrained
+    if wanted in (None, "random"):
+        return None
+    tag = "openai" if wanted == "auto" else str(wanted).lower().replace("-", "_")
+    if tag in tags:
+        return None
+    path = Path(str(wanted)).expanduser()
+    if wanted != "auto" and (path.suffix in WEIGHT_SUFFIXES or path.exists() or len(path.parts) > 1):
+        return path
+    found = "no weights by OpenAI" if wanted == "auto" else f"no weights '{wanted}'"
+    raise UserError(
+        f"There are {found} for {spec.name}. Give --model.clip.pretrained one of: "
+        f"{', '.join([*tags, 'random', 'the path of a weights file'])}."
+    )

@@ -1,0 +1,160 @@
+"""Weights of a CLIP from files and from open_clip's published tags. Nothing here ever runs pickled code."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import pickle
+import warnings
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import open_clip
+import torch
+from open_clip.constants import HF_SAFE_WEIGHTS_NAME
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from fedvlp.utils.errors import UserError
+
+WEIGHT_SUFFIXES = (".safetensors", ".pt", ".pth", ".bin")
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """Returns the tensors of a checkpoint file, by name.
+
+    Args:
+        path: A `.safetensors` file, a `.pt`, `.pth` or `.bin` file with a state dict (also under the key `state_dict`),
+            or one of OpenAI's own TorchScript archives, known by its checksum.
+
+    Raises:
+        UserError: If the file is missing, damaged, or holds anything but tensors.
+    """
+    if not path.is_file():
+        raise UserError(
+            f"There is no weights file {path}. Give --model.clip.pretrained an existing "
+            f"{', '.join(WEIGHT_SUFFIXES)} file, a tag that open_clip knows, or 'random'."
+        )
+    content = load_file_safely(path) if path.suffix == ".safetensors" else _load_archive(path)
+    if isinstance(content, dict) and isinstance(content.get("state_dict"), dict):
+        content = content["state_dict"]
+    if not isinstance(content, dict) or not all(isinstance(value, Tensor) for value in content.values()):
+        raise UserError(
+            f"{path} should hold a state dict, names with tensors, but holds other values ({type(content).__name__}). "
+            "Save model.state_dict() alone and give that file."
+        )
+    return {name.removeprefix("module."): value for name, value in content.items()}
+
+
+def load_file_safely(path: Path) -> dict[str, Tensor]:
+    """Returns the tensors of a safetensors file.
+
+    Raises:
+        UserError: If the file is damaged or cut short.
+    """
+    try:
+        return dict(load_file(path))
+    except (SafetensorError, OSError) as error:
+        raise UserError(f"{path} is no readable safetensors file ({error}). Copy or download it again.") from error
+
+
+def fetch_weights(name: str, tag: str) -> Path:
+    """Returns the local path of the weights that open_clip publishes under a tag, downloaded and checked if need be.
+
+    Raises:
+        UserError: If they cannot be downloaded; names the file and the option that takes it.
+    """
+    published = open_clip.get_pretrained_cfg(name, tag)
+    try:
+        return Path(open_clip.download_pretrained(published))
+    except Exception as error:  # the hub's client raises many kinds; all of them mean that there is no file
+        raise UserError(_download_help(name, tag, published, error)) from error
+
+
+def uses_quick_gelu(path: Path, weights: dict[str, Tensor]) -> bool:
+    """Returns whether a weights file is known to belong to a model with QuickGELU, which no tensor says outright.
+
+    An `open_clip_config.json` beside the file decides. Else known are: OpenAI's archives, by checksum; files whose
+    name, or whose folder in the hub's cache, contains `openai` or `quickgelu`; and weights stored in single precision
+    whose values are all half-precision numbers, as OpenAI's are, which were published in half precision.
+    """
+    beside = path.parent / "open_clip_config.json"
+    if beside.is_file():
+        return bool(json.loads(beside.read_text(encoding="utf-8")).get("model_cfg", {}).get("quick_gelu", False))
+    hub_folders = [part for part in path.parts if part.startswith("models--")]
+    named = any(word in part.lower() for part in [path.name, *hub_folders] for word in ("openai", "quickgelu"))
+    return named or _is_torchscript(path) or _are_widened_halves(weights)
+
+
+def _are_widened_halves(weights: dict[str, Tensor]) -> bool:
+    """Returns whether the perceptrons' weights are half-precision numbers in single precision."""
+    perceptrons = [value for name, value in weights.items() if name.endswith("mlp.c_fc.weight")]
+    return bool(perceptrons) and all(
+        value.dtype == torch.float32 and torch.equal(value, value.half().float()) for value in perceptrons
+    )
+
+
+def _download_help(name: str, tag: str, published: dict[str, Any], error: Exception) -> str:
+    """Returns what to tell a person whose machine cannot download."""
+    repository, _, file_name = published.get("hf_hub", "").rpartition("/")
+    hub = f"https://huggingface.co/{repository}/resolve/main/{file_name or HF_SAFE_WEIGHTS_NAME}" if repository else ""
+    addresses = " or ".join(filter(None, [hub, published.get("url", "")]))
+    quick = published.get("quick_gelu") and not name.endswith("-quickgelu")
+    return (
+        f"The weights '{tag}' of {name} are not on this machine and could not be downloaded ({type(error).__name__}: "
+        f"{str(error).strip() or 'no message'}). Download {addresses} elsewhere, copy it here and give "
+        f"--model.clip.name {name}{'-quickgelu' if quick else ''} --model.clip.pretrained /path/to/the/file."
+    )
+
+
+def _load_archive(path: Path) -> Any:
+    """Returns what torch saved in a file, restricted to tensors and plain containers."""
+    if _is_torchscript(path):
+        return _load_openai_archive(path)
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, OSError) as error:
+        raise UserError(
+            f"{path} cannot be read as plain tensors: it is damaged or holds pickled code, which is never run. "
+            "Save model.state_dict() alone, best as .safetensors, and give that file."
+        ) from error
+
+
+def _load_openai_archive(path: Path) -> dict[str, Tensor]:
+    """Returns the tensors of one of OpenAI's TorchScript archives, refusing any other archive of that kind."""
+    if _checksum(path) not in _openai_checksums():
+        raise UserError(
+            f"{path} is a TorchScript archive that is none of OpenAI's (its SHA-256 is not on their list), so it may "
+            "hold code and is not opened. Save model.state_dict() alone, best as .safetensors, and give that file."
+        )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # TorchScript is deprecated; the archives stay what they are
+        archive: Any = torch.jit
+        state: dict[str, Tensor] = archive.load(str(path), map_location="cpu").state_dict()
+    described = ("input_resolution", "context_length", "vocab_size")
+    return {name: value for name, value in state.items() if name not in described}
+
+
+def _is_torchscript(path: Path) -> bool:
+    """Returns whether a file is a TorchScript archive: a zip file with a table of constants."""
+    if not path.is_file() or not zipfile.is_zipfile(path):
+        return False
+    with zipfile.ZipFile(path) as archive:
+        return any(entry.endswith("/constants.pkl") for entry in archive.namelist())
+
+
+def _checksum(path: Path) -> str:
+    """Returns a file's SHA-256."""
+    digest = hashlib.sha256()
+    with path.open("rb") as stream:
+        for block in iter(lambda: stream.read(1 << 20), b""):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _openai_checksums() -> set[str]:
+    """Returns the SHA-256 sums of OpenAI's archives, which stand in their addresses."""
+    models = open_clip.list_pretrained_models_by_tag("openai")
+    return {open_clip.get_pretrained_url(model, "openai").split("/")[-2] for model in models}

@@ -1,0 +1,156 @@
+"""Text features of `[SOS][prompt][class].[EOT]` for all classes, with the prompt's tokens learned and CLIP frozen.
+
+CoOp-style code encodes C sequences of 77 tokens for every prompt. The tower is causal: `[SOS][prompt]` has the same
+hidden states for all classes, and nothing behind EOT matters. So the prompt is encoded once, with the classes' own few
+tokens behind it in one packed sequence. Features and gradients are those of the 77-token sequences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from fedvlp.clip.backbone import CLIP
+from fedvlp.clip.text.names import clean_class_names
+from fedvlp.clip.text.packing import TokenRows, pack, prompt_ids, stack
+from fedvlp.clip.text.prompt_cache import PromptFeatureCache
+from fedvlp.utils.errors import UserError
+
+ClassPosition = Literal["end", "middle", "front"]
+Layout = Literal["packed", "cut", "plain"]
+
+
+class PromptedTextEncoder(nn.Module):
+    """The text classifier that a prompt makes: one feature for each class, differentiable in the prompt alone.
+
+    Args:
+        clip: The frozen CLIP, shared and not copied.
+        class_names: One name for each class; `_` and `-` are read as spaces.
+        prompt_length: L, the number of learned vectors in a prompt.
+        class_position: Where the class's name stands: behind the prompt, in its middle, or before it (CoOp's three).
+        layout: `packed` puts the classes behind one shared prefix, and behind each other's first words where they have
+            these in common (for `front` and `middle` it means `cut`); `cut` has a sequence for each class, as long as
+            the longest; `plain` has sequences of the full context length. All give the same features.
+        token_budget: Largest number of tokens whose attention is computed together in the packed layout: the prefix
+            and a chunk of classes.
+
+    Raises:
+        UserError: If a class's name does not fit into the context together with the prompt.
+    """
+
+    def __init__(
+        self,
+        clip: CLIP,
+        class_names: Sequence[str],
+        *,
+        prompt_length: int,
+        class_position: ClassPosition = "end",
+        layout: Layout = "packed",
+        token_budget: int = 96,
+    ) -> None:
+        super().__init__()
+        self.clip = clip
+        self.class_names = clean_class_names(class_names)
+        self.prompt_length = prompt_length
+        sequences = self._sequences(class_position)
+        self._check_lengths(sequences)
+        self.rows = _lay_out(sequences, class_position, layout, token_budget, clip.context_length)
+        self._remembered = PromptFeatureCache()
+
+    def forward(
+        self, prompt: Float[Tensor, "*batch L D"], deeper: Float[Tensor, "*batch J L D"] | None = None
+    ) -> Float[Tensor, "*batch C d"]:
+        """Returns the text features w_c of all classes, not normalised, for each prompt of the batch.
+
+        Those of single prompts without a gradient are computed again only when the prompt has changed.
+
+        Args:
+            prompt: What goes into the first block.
+            deeper: `deeper[j]` takes the prompt's places before block j + 2; None for a prompt in the first block only.
+
+        Raises:
+            UserError: If there are more prompts than blocks.
+        """
+        if prompt.ndim > 2:
+            return self._encode(prompt, deeper)
+        return self._remembered("", self._encode, prompt, *(() if deeper is None else (deeper,)))
+
+    def _encode(
+        self, prompt: Tensor, deeper: Tensor | None = None, tokens_at_once: int = 16384
+    ) -> Float[Tensor, "*batch C d"]:
+        """Returns `forward(prompt, deeper)`, computed now; without a graph in parts, so that it takes little memory."""
+        prompts = prompt.reshape(-1, *prompt.shape[-2:])  # [N, L, D]
+        levels = None if deeper is None else deeper.reshape(len(prompts), *deeper.shape[-3:])  # [N, J, L, D]
+        has_graph = torch.is_grad_enabled() and any(
+            each is not None and each.requires_grad for each in (prompt, deeper)
+        )
+        size = max(1, len(prompts) if has_graph else tokens_at_once // self.rows.ids.numel())
+        parts = torch.split(prompts, size)
+        level_parts = [None] * len(parts) if levels is None else torch.split(levels, size)
+        features = [self.rows.encode(self.clip.text, *part) for part in zip(parts, level_parts, strict=True)]
+        return torch.cat(features).reshape(*prompt.shape[:-2], len(self.class_names), -1)
+
+    def initial_prompt(
+        self, words: str | None = None, generator: torch.Generator | None = None
+    ) -> Float[Tensor, "L D"]:
+        """Returns a prompt to start from: values of N(0, 0.02), or the words' token embeddings followed by such values.
+
+        Args:
+            words: Words to begin with, for example "a photo of a".
+            generator: Source of the random values.
+
+        Raises:
+            UserError: If the words have more tokens than the prompt.
+        """
+        prompt = torch.randn(self.prompt_length, self.clip.text_width, generator=generator) * 0.02
+        if words is None:
+            return prompt
+        ids = self.clip.tokenize([words])[0][1:-1]
+        if len(ids) > self.prompt_length:
+            raise UserError(
+                f"A prompt of {self.prompt_length} tokens cannot start from '{words}', which has {len(ids)} tokens. "
+                f"Use fewer words or a prompt_length of at least {len(ids)}."
+            )
+        device = next(self.clip.parameters()).device
+        embeddings = self.clip.text.embed(torch.tensor(ids, dtype=torch.long, device=device))
+        prompt[: len(ids)] = embeddings.detach().to(prompt)
+        return prompt
+
+    def _sequences(self, class_position: ClassPosition) -> list[list[int]]:
+        """Returns each class's token ids, prompt included, through its end-of-text token."""
+        texts = self.clip.tokenize([f"{name}." for name in self.class_names])
+        name_lengths = [len(ids) - 2 for ids in self.clip.tokenize(self.class_names)]
+        slots = prompt_ids(self.prompt_length)
+        before = {"end": self.prompt_length, "middle": self.prompt_length // 2, "front": 0}[class_position]
+        return [
+            [ids[0], *slots[:before], *ids[1 : 1 + length], *slots[before:], *ids[1 + length :]]
+            for ids, length in zip(texts, name_lengths, strict=True)
+        ]
+
+    def _check_lengths(self, sequences: list[list[int]]) -> None:
+        """Refuses prompts that leave no room for a class's name."""
+        longest = max(range(len(sequences)), key=lambda index: len(sequences[index]))
+        length, context = len(sequences[longest]), self.clip.context_length
+        if length > context:
+            raise UserError(
+                f"A prompt of {self.prompt_length} tokens and the class '{self.class_names[longest]}' make {length} "
+                f"tokens, but the text tower reads {context}. Use a prompt_length of at most "
+                f"{self.prompt_length - (length - context)} or a shorter name for this class."
+            )
+
+
+def _lay_out(
+    sequences: list[list[int]],
+    class_position: ClassPosition,
+    layout: Layout,
+    token_budget: int,
+    context_length: int,
+) -> TokenRows:
+    """Returns the rows that the layout asks for."""
+    if layout == "packed" and class_position == "end":
+        return pack(sequences, token_budget)
+    return stack(sequences, context_length if layout == "plain" else max(map(len, sequences)))

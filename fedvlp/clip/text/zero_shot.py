@@ -1,0 +1,82 @@
+"""Zero-shot CLIP's text classifier: templates, and the features of class names in them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from open_clip import OPENAI_IMAGENET_TEMPLATES
+from torch import Tensor
+
+from fedvlp.clip.backbone import CLIP
+from fedvlp.clip.text.names import clean_class_names
+from fedvlp.clip.text.packing import pack
+from fedvlp.utils.errors import UserError
+
+SINGLE_TEMPLATE = "a photo of a {}."
+
+
+def _ensemble() -> tuple[str, ...]:
+    """Returns OpenAI's ImageNet templates as strings, with the single template in front instead of at its own place."""
+    listed = [template("{}") for template in OPENAI_IMAGENET_TEMPLATES]
+    return (SINGLE_TEMPLATE, *(template for template in listed if template != SINGLE_TEMPLATE))
+
+
+TEMPLATES = _ensemble()
+"""OpenAI's 80 templates, "a photo of a {}." first; the first 60, up to "itap of the {}.", are TRIP's ensemble."""
+
+
+def choose_templates(templates: int | Sequence[str]) -> tuple[str, ...]:
+    """Returns the first templates of the list, or the templates given, checked.
+
+    Args:
+        templates: How many of `TEMPLATES` (1: the single one; 60: TRIP's ensemble), or templates with one `{}` each.
+
+    Raises:
+        UserError: If the number is not in [1, 80], or a template lacks its `{}`.
+
+    Example:
+        >>> choose_templates(1), choose_templates(60)[-1]
+        (('a photo of a {}.',), 'itap of the {}.')
+    """
+    if isinstance(templates, int):
+        if not 1 <= templates <= len(TEMPLATES):
+            raise UserError(f"There are 1 to {len(TEMPLATES)} templates, but {templates} were asked for.")
+        return TEMPLATES[:templates]
+    chosen = (templates,) if isinstance(templates, str) else tuple(templates)
+    wrong = [template for template in chosen if template.count("{}") != 1]
+    if wrong or not chosen:
+        raise UserError(f"A template has one {{}} for the class's name, but found {wrong or 'no template'}.")
+    return chosen
+
+
+@torch.no_grad()
+def zero_shot_text_features(
+    clip: CLIP, class_names: Sequence[str], templates: int | Sequence[str] = 1, token_budget: int = 96
+) -> Float[Tensor, "C d"]:
+    """Returns each class's mean over templates of features that are not normalised, in float32, then normalised.
+
+    Args:
+        clip: The frozen CLIP.
+        class_names: One name for each class; `_` and `-` are read as spaces.
+        templates: How many of `TEMPLATES`, or templates of one's own.
+        token_budget: Largest number of tokens whose attention is computed together.
+    """
+    names, chosen = clean_class_names(class_names), choose_templates(templates)
+    device = next(clip.parameters()).device
+    total = torch.zeros(len(names), clip.embed_dim, device=device)
+    with torch.autocast(device.type, enabled=False):
+        for template in chosen:
+            total += _template_features(clip, [template.replace("{}", name) for name in names], token_budget).float()
+    return F.normalize(total / len(chosen), dim=-1)
+
+
+def _template_features(clip: CLIP, texts: list[str], token_budget: int) -> Tensor:
+    """Returns the joint features of texts that begin alike, packed behind what they share."""
+    sequences, tower = clip.tokenize(texts), clip.text
+    rows = pack(sequences, token_budget)
+    device = next(clip.parameters()).device
+    nothing = tower.embed(torch.empty(1, 0, dtype=torch.long, device=device))  # a prompt of no tokens
+    return rows.to(device).encode(tower, nothing).squeeze(0)

@@ -1,0 +1,1 @@
+"""CLIP's two transformers, run block by block on weights that stay frozen. Imports utils."""

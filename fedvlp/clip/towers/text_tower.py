@@ -1,0 +1,158 @@
+"""The text tower of an open_clip model, fed with embeddings and an attention mask of our own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from fedvlp.clip.towers.blocks import Between, Blocks
+from fedvlp.clip.towers.chunked_mask import Mask
+from fedvlp.utils.errors import UserError
+
+
+class TextTower:
+    """A causal CLIP text tower: token embedding, open_clip's unmodified transformer, and the projection of EOT.
+
+    It is a view on the open_clip model, never a copy, so it follows the model to any device and precision.
+
+    Args:
+        model: An open_clip `CLIP` or `CustomTextCLIP`.
+
+    Raises:
+        UserError: If the tower is not causal or does not read its features at the end-of-text token.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._tower: Any = getattr(model, "text", model)
+        self._pool = getattr(self._tower, "text_pool_type", None) or getattr(self._tower, "pool_type", None)
+        self._end_id = int(getattr(self._tower, "text_eos_id", None) or getattr(self._tower, "eos_id", None) or 0)
+        reason = _unsuited(self._tower, self._pool)
+        if reason:
+            raise UserError(
+                "Prompts are learned in a causal CLIP text transformer that is read at its end-of-text token, but this "
+                f"model's text tower {reason}. Choose another --model.clip.name, for example ViT-B-16."
+            )
+
+    @property
+    def depth(self) -> int:
+        """The number of blocks."""
+        return len(self._blocks)
+
+    @property
+    def compute_dtype(self) -> torch.dtype:
+        """The type that attention is computed in."""
+        device = self._tower.positional_embedding.device.type
+        return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else self._blocks.dtype
+
+    @property
+    def context_length(self) -> int:
+        """The largest number of tokens in a sequence."""
+        return int(self._tower.context_length)
+
+    @property
+    def width(self) -> int:
+        """D, the width of a token."""
+        return int(self._tower.token_embedding.embedding_dim)
+
+    def trim(self, ids: Int[Tensor, "sequences context"]) -> list[list[int]]:
+        """Returns each sequence's token ids through the end-of-text token, without padding."""
+        ends = ids.argmax(dim=-1) if self._pool == "argmax" else (ids == self._end_id).int().argmax(dim=-1)
+        return [row[: int(end) + 1].tolist() for row, end in zip(ids, ends, strict=True)]
+
+    def embed(self, ids: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape D"]:
+        """Returns token embeddings, without positions."""
+        embeddings: Tensor = self._tower.token_embedding(ids)
+        return embeddings
+
+    def positions(self, indices: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape D"]:
+        """Returns the positional embeddings at these positions of a sequence."""
+        embeddings: Tensor = self._tower.positional_embedding[indices]
+        return embeddings
+
+    def transform(
+        self,
+        tokens: Float[Tensor, "sequences length D"],
+        mask: Mask,
+        between: Sequence[Between] = (),
+    ) -> Float[Tensor, "sequences length D"]:
+        """Returns the last block's output for embedded tokens.
+
+        Args:
+            tokens: Embedded tokens with their positions.
+            mask: Which tokens see which.
+            between: `between[j]` changes the tokens between blocks j + 1 and j + 2.
+
+        Raises:
+            UserError: If there are more changes than places between blocks.
+        """
+        blocks, hidden = self._before_last(tokens, mask, between)
+        return blocks.run(len(blocks) - 1, hidden, mask)
+
+    def transform_at(
+        self,
+        tokens: Float[Tensor, "sequences length D"],
+        mask: Mask,
+        places: Int[Tensor, "K"],
+        mask_at: Mask,
+        between: Sequence[Between] = (),
+    ) -> Float[Tensor, "sequences K D"]:
+        """Returns `transform(tokens, mask, between)[:, places]`, the last block being run for these places alone."""
+        blocks, hidden = self._before_last(tokens, mask, between)
+        return blocks.run_last(hidden, places, mask, mask_at)
+
+    def project(self, ends: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch d"]:
+        """Returns joint features, not normalised, from the last block's output at end-of-text tokens."""
+        normalised: Tensor = self._tower.ln_final(ends)
+        projection = self._tower.text_projection
+        if projection is None:
+            return normalised
+        if isinstance(projection, nn.Linear):
+            projected: Tensor = projection(normalised)
+            return projected
+        return normalised @ cast(Tensor, projection)
+
+    @property
+    def _blocks(self) -> Blocks:
+        return Blocks(self._tower.transformer)
+
+    def _before_last(self, tokens: Tensor, mask: Mask, between: Sequence[Between]) -> tuple[Blocks, Tensor]:
+        """Returns the blocks and what goes into the last one."""
+        blocks = self._blocks
+        blocks.check_depth(1 + len(between), "text")
+        return blocks, blocks.run_before_last(tokens.to(blocks.dtype), between, mask)
+
+
+def causal_mask(parents: Sequence[int]) -> Float[Tensor, "length length"]:
+    """Returns the additive mask under which a token sees itself, the one it follows, and all that this one sees.
+
+    Args:
+        parents: The place of the token that each one follows, always an earlier one; -1 for none.
+
+    Example:
+        >>> causal_mask([-1, 0, 0])
+        tensor([[0., -inf, -inf],
+                [0., 0., -inf],
+                [0., -inf, 0.]])
+    """
+    visible = torch.eye(len(parents), dtype=torch.bool)
+    for place, parent in enumerate(parents):
+        if parent >= 0:
+            visible[place] |= visible[parent]
+    return torch.zeros(visible.shape).masked_fill(~visible, float("-inf"))
+
+
+def _unsuited(tower: Any, pool: str | None) -> str | None:
+    """Returns why prompts cannot be learned in this tower, or None if they can."""
+    if getattr(tower, "transformer", None) is None or not hasattr(tower, "token_embedding"):
+        return "is not open_clip's own transformer"
+    if getattr(tower, "attn_mask", None) is None:
+        return "is not causal"
+    if getattr(tower, "cls_emb", None) is not None:
+        return "appends a class token"
+    if pool not in ("argmax", "eos"):
+        return f"pools its tokens by '{pool}'"
+    return None

@@ -1,0 +1,118 @@
+"""The command ``fedvlp compare``: tables of finished runs, and of the papers' printed numbers."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fedvlp.results import find_records
+from fedvlp.results.compare import Selection, Table, tables
+from fedvlp.results.compare_papers import printed_beside, printed_sheet, tidy_printed
+from fedvlp.results.compare_sheets import TIDY, sheet, tidy
+from fedvlp.results.formats import SheetFormat, render
+from fedvlp.results.grouping import told_apart
+from fedvlp.results.papers import PrintedTable, main_tables, papers
+from fedvlp.utils.errors import UserError
+from fedvlp.utils.files import write_text
+
+SELECTIONS: dict[str, tuple[Selection, ...]] = {"last": ("last",), "best": ("best",), "both": ("last", "best")}
+Part = Table | tuple[PrintedTable, Table | None]
+"""One of our tables, or a printed one with that of ours which stands in it."""
+
+
+def print_tables(arguments: Sequence[str]) -> int:
+    """Prints the tables, and returns the exit code: 1 if a path was no finished run, else 0.
+
+    Raises:
+        UserError: if there is nothing to print.
+    """
+    options = _parser().parse_args(arguments)
+    records, problems = find_records(options.runs)
+    ours = tables(records, SELECTIONS[options.row])
+    parts = _parts(ours, options.papers, options.data)
+    if not parts:
+        told = " ".join(problems) or "Give run folders, or folders of runs."
+        raise UserError(f"There is no finished run to compare. {told}")
+    text = _tidy(parts) if options.format == "csv" else _sheets(ours, parts, options.format)
+    _write(f"{text}\n", options.output)
+    sys.stderr.writelines(f"fedvlp compare: left out: {problem}\n" for problem in problems)
+    return 1 if problems else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    """Returns the parser of the command's options."""
+    parser = argparse.ArgumentParser(
+        "fedvlp compare", description="Compare finished runs: domains as columns, mean and deviation over seeds."
+    )
+    parser.add_argument("runs", nargs="*", metavar="RUN", help="run folders, or folders of runs at any depth")
+    parser.add_argument("--format", choices=("table", "markdown", "csv", "latex"), default="table")
+    parser.add_argument(
+        "--row", choices=SELECTIONS, default="both", help="which round: last, best on source validation"
+    )
+    parser.add_argument(
+        "--papers",
+        nargs="*",
+        metavar="PAPER",
+        help=f"put printed numbers beside ours, of all papers or of some: {', '.join(papers())}",
+    )
+    parser.add_argument("--data", metavar="NAME", help="with --papers: print tables of this data set without runs, too")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="write into a file instead")
+    return parser
+
+
+def _parts(ours: Sequence[Table], wanted: Sequence[str] | None, data: str | None) -> list[Part]:
+    """Returns what is printed, in order: each table of ours with the papers' beside it, then papers' tables alone."""
+    if wanted is None:
+        if data is not None:
+            raise UserError("--data chooses printed tables. Give --papers as well, or leave it out.")
+        return list(ours)
+    asked = main_tables(wanted, data)
+    parts: list[Part] = []
+    shown: set[tuple[str, str, str]] = set()
+    for table in ours:
+        beside = printed_beside(table, wanted)
+        shown.update((printed.paper, printed.table, printed.dataset) for printed in beside)
+        parts += [table, *((printed, table) for printed in beside)]
+    if ours and data is None:
+        return parts
+    alone = [printed for printed in asked if (printed.paper, printed.table, printed.dataset) not in shown]
+    return parts + [(printed, None) for printed in alone]
+
+
+def _sheets(ours: Sequence[Table], parts: Sequence[Part], form: SheetFormat) -> str:
+    """Returns the tables for readers, below a line that says in what ours differ."""
+    sheets = [sheet(part) if isinstance(part, Table) else printed_sheet(*part) for part in parts]
+    differ = told_apart([table.group for table in ours])
+    return "\n\n".join([*([f"% {differ}" if form == "latex" else differ] if differ else []), render(sheets, form)])
+
+
+def _tidy(parts: Sequence[Part]) -> str:
+    """Returns every cell of every table as a row of CSV."""
+    rows: list[dict[str, Any]] = []
+    for which, part in enumerate(parts, 1):
+        rows += tidy(part, which) if isinstance(part, Table) else tidy_printed(part[0], which, part[1])
+    file = io.StringIO()
+    writer = csv.DictWriter(file, TIDY, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return file.getvalue().rstrip("\n")
+
+
+def _write(text: str, path: Path | None) -> None:
+    """Prints text, or writes it into a file in one step.
+
+    Raises:
+        UserError: if the file can't be written.
+    """
+    if path is None:
+        sys.stdout.write(text)
+        return
+    try:
+        write_text(path, text)
+    except OSError as error:
+        raise UserError(f"{path} can't be written ({error}). Give --output a file in a folder that exists.") from error

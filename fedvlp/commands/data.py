@@ -1,0 +1,139 @@
+"""The command ``fedvlp data``: lists the published data sets, and compares images on disk with them."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedvlp.catalog import DESCRIPTIONS, Description, Part, plain, prompt_names
+from fedvlp.utils.errors import UserError
+from fedvlp.utils.text_table import text_table
+
+if TYPE_CHECKING:
+    from fedvlp.data.benchmarks.comparison import Findings
+    from fedvlp.data.benchmarks.on_disk import OnDisk
+
+ROLES: tuple[Part, ...] = ("train", "validation", "test")
+
+
+def run_data(arguments: Sequence[str]) -> int:
+    """Runs ``list`` or ``check``; returns 0, or 1 if the images are not those that were published."""
+    parser = argparse.ArgumentParser(prog="fedvlp data", description="The field's data sets.", allow_abbrev=False)
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("list", help="list the published data sets that fedvlp knows", allow_abbrev=False)
+    check = commands.add_parser(
+        "check",
+        help="compare images on disk with the published counts, read all of them, and find duplicates",
+        allow_abbrev=False,
+    )
+    check.add_argument("name", help="data set of `fedvlp data list`, or folders for images of your own")
+    check.add_argument("--root", required=True, help="folder of the images")
+    given = parser.parse_args(arguments)
+    if given.command == "list":
+        sys.stdout.write(list_of_data_sets() + "\n")
+        return 0
+    text, matches = checked(given.name, Path(given.root).expanduser())
+    sys.stdout.write(text + "\n")
+    return 0 if matches else 1
+
+
+def list_of_data_sets() -> str:
+    """Returns the published data sets as a table."""
+    rows = [["data set", "domains", "classes", "images", "split", "config"]]
+    for known in DESCRIPTIONS:
+        images = "-" if known.images is None else f"{known.images:,}"
+        sizes = [str(len(known.domains)), str(len(known.class_names)), images]
+        rows.append([known.name, *sizes, known.official_parts or "drawn", known.config])
+    width = max(len(row[-1]) for row in rows)
+    table = text_table([[*row[:-1], row[-1].ljust(width)] for row in rows])
+    return "\n".join([
+        *(line.rstrip() for line in table.splitlines()),
+        "",
+        "Where an official split is not found, one is drawn by split_seed. Images of your own: data/folders.",
+        "Compare images with a data set: fedvlp data check pacs --root FOLDER",
+        "Train on them: fedvlp fit --config methods/promptfl --config data/pacs --data.root FOLDER",
+    ])  # fmt: skip
+
+
+def checked(name: str, root: Path) -> tuple[str, bool]:
+    """Returns what is to be said of a data set on disk, and whether it is as it was published.
+
+    Raises:
+        UserError: if there is no data set of that name, or its layout or lists are wrong.
+    """
+    from fedvlp.data.benchmarks.comparison import compare
+    from fedvlp.data.benchmarks.on_disk import OnDisk, read_on_disk
+    from fedvlp.data.files.layout import scan
+
+    description = _described(name)
+    if description is None:
+        found = OnDisk(root, scan(root), {}, "", {})
+    else:
+        try:
+            found = read_on_disk(root, description)
+        except UserError as error:
+            raise UserError(f"{error}\n{description.name} can be had from {description.source}.") from error
+    findings = compare(found, description)
+    return _page(found, description, findings), not findings.problems
+
+
+def _described(name: str) -> Description | None:
+    """Returns the description of a data set by its name or config; None for folders."""
+    from fedvlp.data.checks import nearest
+
+    wanted = plain(name.removeprefix("data/"))
+    if wanted in ("folders", "domainfolders"):
+        return None
+    for known in DESCRIPTIONS:
+        if wanted == plain(known.name):
+            return known
+    names = [*(known.config.removeprefix("data/") for known in DESCRIPTIONS), "folders"]
+    raise UserError(f"Expected the name of a data set; got {name!r}. {nearest(name, names)}")
+
+
+def _page(found: OnDisk, description: Description | None, findings: Findings) -> str:
+    """Returns counts, names, notes and problems, in one screen."""
+    lines = [f"{description.name if description else 'images'} in {found.folder}", "", *_counts(found, description), ""]
+    lines += _class_names(found, description)
+    lines += [f"note: {note}" for note in findings.notes]
+    lines += [f"problem: {problem}" for problem in findings.problems]
+    if description is None:
+        last = "These images can be used." if not findings.problems else "Mend these problems before you train."
+    elif findings.problems:
+        last = f"This is not {description.name} as it was published. It can be had from {description.source}."
+    else:
+        last = f"This is {description.name} as it was published."
+    return "\n".join([*lines, "", last])
+
+
+def _counts(found: OnDisk, description: Description | None) -> list[str]:
+    """Returns the table of domains, with the official split if there is one."""
+    from fedvlp.data.benchmarks.comparison import role_counts
+
+    parts = {domain: role_counts(found, domain) for domain in found.files}
+    roles = [role for role in ROLES if any(counts[role] for counts in parts.values())]
+    rows = [["domain", "images", "published", "classes", *roles]]
+    for domain, files in found.files.items():
+        published = description.domain_counts[domain] if description else None
+        counts = [parts[domain][role] for role in roles]
+        numbers = [len(files), published, len({image.class_name for image in files}), *counts]
+        rows.append([domain, *("-" if number is None else f"{number:,}" for number in numbers)])
+    split = f"official {found.split} split" if found.roles else "no official split here: one is drawn"
+    return [*text_table(rows).splitlines(), split]
+
+
+def _class_names(found: OnDisk, description: Description | None) -> list[str]:
+    """Returns how prompts call the classes, where that is not just the name of the folder."""
+    if description is None:
+        return []
+    from fedvlp.data.benchmarks.layouts import some
+
+    here = {image.class_name for files in found.files.values() for image in files}
+    names = [name for name in description.class_names if name in here]
+    clip, bare = (prompt_names(description.name, names, style) for style in ("clip", "plain"))
+    renamed = [f"{old} -> {new}" for old, plain, new in zip(names, bare, clip, strict=True) if plain != new]
+    said = f"; {some(renamed)}, unless data.class_names=plain" if renamed else ""
+    return [f"class names in prompts: spaces for _ and -{said}"]

@@ -1,0 +1,77 @@
+"""The command ``fedvlp report``: one page of the tables, figures and configs of finished runs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from fedvlp.results import find_records
+from fedvlp.utils.errors import UserError
+from fedvlp.utils.files import write_bytes
+
+
+def write_report(arguments: Sequence[str]) -> int:
+    """Writes the page, says where it is, and returns the exit code: 1 if a path or run is not in it, else 0.
+
+    Raises:
+        UserError: if no run has ended, or the page can't be written.
+    """
+    given = _parser().parse_args(list(arguments))
+    target: Path = given.output
+    if target.is_dir():
+        raise UserError(f"--output {target} is a folder. Give a file's name, such as {target / 'report.html'}.")
+    records, problems = find_records(given.runs)
+    problems += [line for path in given.runs for line in sweep_problems(path)]
+    if not records:
+        raise UserError(f"There is no finished run to report. {' '.join(problems)}")
+    from fedvlp.report.page import report_page
+
+    page = report_page(records, problems, given.title).encode("utf-8", "replace")
+    _write(target, page)
+    sys.stdout.write(f"{target}: {len(records)} runs, {len(page) / 1e6:.1f} MB\n")
+    sys.stderr.writelines(f"fedvlp report: left out: {problem}\n" for problem in problems)
+    return 1 if problems else 0
+
+
+def sweep_problems(folder: Path) -> list[str]:
+    """Returns what a sweep's folder says of its runs that are not done, a line for each state and error."""
+    try:
+        runs = json.loads((folder / "sweep.json").read_text(encoding="utf-8"))["runs"]
+        found = [(run["state"], run.get("error", ""), name) for name, run in runs.items() if run["state"] != "done"]
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as reason:
+        return [f"{folder / 'sweep.json'} can't be read ({reason!r})."]
+    names: dict[str, list[str]] = {}
+    for state, error, name in found:
+        names.setdefault(f"{state}: {error}" if error else state, []).append(name)
+    return [f"{folder}, {state} ({', '.join(of_state)})" for state, of_state in names.items()]
+
+
+def _parser() -> argparse.ArgumentParser:
+    """Returns the command's arguments."""
+    parser = argparse.ArgumentParser(
+        prog="fedvlp report",
+        description="Write one self-contained HTML page with the tables, figures, configs and versions of finished "
+        "runs. It needs no other file and no network.",
+    )
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUNS", help="Run folders, or folders with runs in them.")
+    parser.add_argument("-o", "--output", type=Path, default=Path("report.html"), help="The file to write.")
+    parser.add_argument("--title", default="fedvlp report", help="What stands at its top.")
+    return parser
+
+
+def _write(target: Path, page: bytes) -> None:
+    """Writes the page in one step, in a folder that is made if it is missing.
+
+    Raises:
+        UserError: if the folder or the file can't be written.
+    """
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        write_bytes(target, page)
+    except OSError as error:
+        raise UserError(f"{target} can't be written ({error}). Pass another --output.") from error

@@ -1,0 +1,1 @@
+"""What every method and the loop agree on: states, phases, the base class, strategies. Imports utils."""

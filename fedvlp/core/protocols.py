@@ -1,0 +1,150 @@
+"""What the core asks of backbones and data, so that it need not import them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal, Protocol
+
+import torch
+from torch import Tensor
+
+from fedvlp.core.state import Client
+
+Inputs = Tensor | dict[str, Tensor]
+Batch = tuple[Inputs, Tensor]
+Transform = Callable[[Any], Tensor]
+
+
+class Backbone(Protocol):
+    """A frozen vision-language model."""
+
+    @property
+    def spec(self) -> Any:
+        """A dataclass that says which model it is."""
+        ...
+
+    @property
+    def preprocess(self) -> Transform:
+        """The transform for evaluation, PIL image to [3, height, width]."""
+        ...
+
+    @property
+    def train_preprocess(self) -> Transform:
+        """The transform with augmentation, PIL image to [3, height, width]."""
+        ...
+
+    def fingerprint(self) -> str:
+        """A digest of the weights."""
+        ...
+
+    def compile_towers(self) -> None:
+        """Lets a compiler fuse what prompts go through."""
+        ...
+
+
+class Loader(Protocol):
+    """Batches of (inputs, labels); the inputs are images or prepared constants."""
+
+    def __len__(self) -> int:
+        """The number of batches."""
+        ...
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Goes through the images once."""
+        ...
+
+
+class EvaluationSplit(Protocol):
+    """Images of one domain on which accuracy is measured."""
+
+    @property
+    def name(self) -> str:
+        """``<role>/<domain>``."""
+        ...
+
+    @property
+    def role(self) -> Literal["validation", "test", "held_out"]:
+        """Whether clients train on other images of the domain, or nobody does."""
+        ...
+
+    @property
+    def domain(self) -> str:
+        """The domain's name."""
+        ...
+
+    @property
+    def clients(self) -> Sequence[Client]:
+        """Who trains on other images of the domain; nobody where held out."""
+        ...
+
+    @property
+    def loader(self) -> Loader:
+        """The images, in a fixed order."""
+        ...
+
+
+class FederatedData(Protocol):
+    """The data module of a federation; ``fedvlp.data.FederatedDataModule`` is one."""
+
+    trainer: Any
+
+    @property
+    def class_names(self) -> list[str]:
+        """The classes, in the order of the labels."""
+        ...
+
+    @property
+    def clients(self) -> list[Client]:
+        """All clients; known after ``setup``."""
+        ...
+
+    @property
+    def held_out_domains(self) -> list[str]:
+        """Domains that no client has."""
+        ...
+
+    @property
+    def protocol(self) -> str:
+        """What is trained on, by whom, and what it is measured on, in one line."""
+        ...
+
+    @property
+    def split_hash(self) -> str:
+        """A digest of which image is in which split."""
+        ...
+
+    def describe(self) -> dict[str, Any]:
+        """Returns what results must have in common to stand in one table, made to be written as JSON."""
+        ...
+
+    def prepare_data(self) -> None:
+        """Lightning's hook."""
+        ...
+
+    def setup(self, stage: str) -> None:
+        """Reads what there is and splits it."""
+        ...
+
+    def bind(
+        self,
+        *,
+        transform: Transform,
+        train_transform: Transform,
+        prepare: Callable[[Tensor], dict[str, Tensor]] | None,
+        key: str,
+        device: torch.device,
+    ) -> None:
+        """Takes what the method asks of images."""
+        ...
+
+    def encode(self) -> None:
+        """Computes once per image what never changes, with ``prepare``."""
+        ...
+
+    def train_dataloader(self, client: Client | None = None, seed: int | None = None) -> Loader:
+        """Returns one client's training images, shuffled by ``seed`` alone."""
+        ...
+
+    def evaluation_splits(self) -> Sequence[EvaluationSplit]:
+        """Returns every split on which accuracy is measured."""
+        ...

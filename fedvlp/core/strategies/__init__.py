@@ -1,0 +1,23 @@
+"""Server side of a phase: what each client downloads, and how uploads become the next server state."""
+
+from fedvlp.core.strategies.averaging import ByName, FedAvg
+from fedvlp.core.strategies.base import BroadcastShared, Strategy
+from fedvlp.core.strategies.derived import DownloadOnly, ServerComputed
+from fedvlp.core.strategies.local import Local
+from fedvlp.core.strategies.moving_average import MovingAverage, beta_share, ema_share
+from fedvlp.core.strategies.slots import IndicatorMean, Slots
+
+__all__ = [
+    "BroadcastShared",
+    "ByName",
+    "DownloadOnly",
+    "FedAvg",
+    "IndicatorMean",
+    "Local",
+    "MovingAverage",
+    "ServerComputed",
+    "Slots",
+    "Strategy",
+    "beta_share",
+    "ema_share",
+]

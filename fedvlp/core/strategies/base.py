@@ -1,0 +1,38 @@
+"""The protocol of all strategies, and the default download."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from fedvlp.core.state import Client, ClientUpdate, ServerState, State
+
+
+class Strategy(Protocol):
+    """A pure pair of functions: neither changes what it is given, and both are deterministic.
+
+    The loop hands the updates over sorted by client id, so sums are taken in that order.
+    """
+
+    def broadcast(self, server: ServerState, client: Client) -> State:
+        """Returns what this client downloads before it trains."""
+        ...
+
+    def aggregate(self, server: ServerState, updates: Sequence[ClientUpdate]) -> ServerState:
+        """Returns the server's state after the cohort's updates."""
+        ...
+
+    def check(self, clients: Sequence[Client]) -> None:
+        """Raises UserError, before training, if it can't combine what these clients will send."""
+        ...
+
+
+class BroadcastShared:
+    """Defaults: every client gets all shared tensors, and any clients will do."""
+
+    def broadcast(self, server: ServerState, client: Client) -> State:
+        """Returns every shared tensor, whoever asks."""
+        return server.shared
+
+    def check(self, clients: Sequence[Client]) -> None:
+        """Accepts all clients."""

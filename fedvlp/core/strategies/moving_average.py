@@ -1,0 +1,97 @@
+"""Server-side averages over rounds: what is deployed, and perhaps what clients go on from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from fedvlp.core.state import Client, ClientUpdate, ServerState, State, select
+from fedvlp.core.strategies.base import Strategy
+from fedvlp.utils.errors import UserError
+
+
+@dataclass(frozen=True)
+class MovingAverage:
+    """Deploys a running average over rounds of the shared tensors: d <- (1 - share) d + share s.
+
+    Args:
+        inner: the strategy that makes the new shared tensors.
+        share: from the number of finished rounds to the newest tensors' share, in [0, 1].
+        names: the tensors (or prefixes) that are averaged; all others are deployed as they are.
+        sends_average: whether clients go on from the average (DiPrompT), not from the newest tensors.
+
+    >>> from fedvlp.core.state import Client
+    >>> from fedvlp.core.strategies.averaging import FedAvg
+    >>> server = ServerState.start({"prompt": torch.zeros(1)})
+    >>> update = ClientUpdate(Client(0, 0, 1), {"prompt": torch.tensor([8.0])}, 1)
+    >>> server = MovingAverage(FedAvg(), ema_share(0.75), ("prompt",)).aggregate(server, [update])
+    >>> server.shared["prompt"].item(), server.deployed["prompt"].item()
+    (8.0, 2.0)
+    """
+
+    inner: Strategy
+    share: Callable[[int], float]
+    names: tuple[str, ...]
+    sends_average: bool = False
+
+    def broadcast(self, server: ServerState, client: Client) -> State:
+        """Returns what the inner strategy would."""
+        return self.inner.broadcast(server, client)
+
+    def check(self, clients: Sequence[Client]) -> None:
+        """Raises what the inner strategy would."""
+        self.inner.check(clients)
+
+    def aggregate(self, server: ServerState, updates: Sequence[ClientUpdate]) -> ServerState:
+        """Aggregates, then moves the deployed tensors a share of the way to the shared ones."""
+        before = server.deployed
+        server = self.inner.aggregate(server, updates)
+        share = self.share(server.round)
+        average = {
+            name: torch.lerp(before[name].float(), value.float(), share).to(value.dtype)
+            for name, value in select(server.shared, self.names).items()
+        }
+        return server.updated(average) if self.sends_average else replace(server, deployed=server.deployed | average)
+
+
+def beta_share(beta: float, rounds: int) -> Callable[[int], float]:
+    """Share of round r in the Beta moving average: a_{r+1} / sum_{i <= r+1} a_i (DiPrompT, Eq. 5).
+
+    a_i is the Beta(beta, beta) density at (i + 0.5) / (rounds + 1): large early and late, small between. The tensors
+    before the first round carry a_0.
+
+    Args:
+        beta: both parameters of the density, > 0.
+        rounds: the number of rounds R; asking for the share of a later one raises UserError.
+
+    >>> [round(beta_share(1.0, 3)(r), 3) for r in range(3)]
+    [0.5, 0.333, 0.25]
+    """
+    if beta <= 0:
+        raise UserError(f"The Beta average needs a beta > 0; got {beta}. DiPrompT's is 0.2.")
+    points = [(i + 0.5) / (rounds + 1) for i in range(rounds + 1)]
+    weights: list[float] = [(x * (1 - x)) ** (beta - 1) for x in points]  # the density's constant cancels
+
+    def share(finished: int) -> float:
+        if finished >= rounds:
+            raise UserError(
+                f"The Beta average was made for {rounds} rounds, but round {finished + 1} was run. "
+                "Give the method as many rounds as the federation."
+            )
+        return weights[finished + 1] / sum(weights[: finished + 2])
+
+    return share
+
+
+def ema_share(momentum: float) -> Callable[[int], float]:
+    """Share of every round in an exponential moving average: 1 - momentum.
+
+    Args:
+        momentum: how much of the old average stays, in [0, 1).
+
+    >>> ema_share(0.75)(12)
+    0.25
+    """
+    return lambda finished: 1 - momentum

@@ -1,0 +1,215 @@
+"""Image files that are decoded once: kept on disk as they are after the fixed first steps of a transform.
+
+For CLIP's own transform these steps are the resize of the shorter side and the centre crop, so an image of 224 x 224
+pixels takes 150 kB. Random crops begin at the whole image, so ``augmentation="crop_flip"`` goes on decoding the files.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import logging
+import os
+import shutil
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import PIL
+from numpy.typing import NDArray
+from PIL import Image
+
+from fedvlp.data.cache.fixed_steps import FixedSteps
+from fedvlp.data.files.decoding import in_threads
+from fedvlp.data.files.images import FolderImages, Indices
+from fedvlp.utils.locks import locked
+
+log = logging.getLogger(__name__)
+
+
+class DecodedImages:
+    """Image files after the fixed first steps of a transform, from disk where they are kept, else from the file.
+
+    ``<key>.npy`` holds the images of a domain, uint8 [N, H, W, 3], as a file with holes for those that nobody wanted
+    yet; ``<key>.sums`` holds a checksum for each, written after it, and 0 for a hole. So whatever ends a process, what
+    it kept is whole or is not there.
+
+    Args:
+        images: the files.
+        cut: the fixed first steps of the transform.
+        folder: where the two files are.
+    """
+
+    def __init__(self, images: FolderImages, cut: FixedSteps, folder: Path) -> None:
+        self.images, self.cut = images, cut
+        self.labels, self.names = images.labels, images.names
+        self.shape = (len(images), *cut.size, 3)
+        text = json.dumps([cut.describe(), PIL.__version__, images.fingerprint(range(len(images)))])
+        self.path = folder / f"{hashlib.sha256(text.encode()).hexdigest()}.npy"
+        self.sums_path = self.path.with_suffix(".sums")
+        self._pixels: np.memmap[Any, Any] | None = None
+        self._sums: NDArray[np.uint32] | None = None
+        self._has_warned = False
+
+    def __len__(self) -> int:
+        """Counts the images."""
+        return len(self.images)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leaves the open file to each process."""
+        return {**self.__dict__, "_pixels": None, "_sums": None}
+
+    def __getitem__(self, row: int) -> Image.Image:
+        """Returns one image in 8-bit RGB, cut; one that is kept but damaged is decoded and kept again."""
+        sums = self._opened()
+        if self._pixels is None or not sums[row]:
+            return self.cut(self.images[row])
+        pixels = np.array(self._pixels[row])
+        if _checksum(pixels) == sums[row]:
+            return Image.fromarray(pixels)
+        self._warn("Decoded images in %s are damaged; decoding them again.", self.path)
+        return self._mended(row)
+
+    def fingerprint(self, indices: Sequence[int] | Indices) -> str:
+        """Returns that of the files."""
+        return self.images.fingerprint(indices)
+
+    @property
+    def image_bytes(self) -> int:
+        """The bytes of one image."""
+        return int(np.prod(self.shape[1:]))
+
+    def missing(self, rows: Indices) -> Indices:
+        """Returns those rows that are not kept."""
+        is_missing = self._opened()[rows] == 0
+        return np.asarray(rows[is_missing], dtype=np.int64)
+
+    def fill(self, rows: Indices, workers: int, description: str) -> None:
+        """Decodes and keeps those rows that are not kept yet; one process at a time.
+
+        Raises:
+            OSError: if the disk refuses.
+        """
+        with locked(self.path):
+            self._sums = None
+            missing = self.missing(rows)  # another process may have kept them meanwhile
+            if not len(missing):
+                return
+            if self._pixels is None:
+                self._create()
+            try:
+                in_threads(self._keep, missing.tolist(), description, workers)
+            finally:
+                self._sums = None
+
+    def _keep(self, row: int) -> None:
+        """Decodes and keeps one row."""
+        try:
+            image = self.cut(self.images[row])
+        except Exception:  # PIL's decoders raise nearly every type; whoever reads the image will meet it
+            return
+        self._write(row, np.asarray(image))
+
+    def _mended(self, row: int) -> Image.Image:
+        """Decodes one row and keeps it in place of what is there."""
+        image = self.cut(self.images[row])
+        try:
+            self._write(row, np.asarray(image))
+        except OSError:  # the cache may only be read
+            return image
+        self._opened()[row] = _checksum(np.asarray(image))
+        return image
+
+    def _write(self, row: int, pixels: NDArray[np.uint8]) -> None:
+        """Writes one row, then its checksum."""
+        offset = self.path.stat().st_size - (len(self) - row) * self.image_bytes
+        for path, place, content in (
+            (self.path, offset, pixels.tobytes()),
+            (self.sums_path, 4 * row, np.uint32(_checksum(pixels)).tobytes()),
+        ):
+            with path.open("r+b") as file:
+                file.seek(place)
+                file.write(content)
+
+    def _opened(self) -> NDArray[np.uint32]:
+        """Returns the checksums, after the files were opened; all of them 0 if there are none or they are damaged."""
+        if self._sums is not None:
+            return self._sums
+        self._pixels, self._sums = None, np.zeros(len(self), np.uint32)
+        if not self.path.is_file():
+            return self._sums
+        try:
+            pixels, sums = np.load(self.path, mmap_mode="r"), np.fromfile(self.sums_path, np.uint32)
+        except (OSError, ValueError, EOFError) as error:
+            self._warn("Decoded images in %s can't be read (%s); decoding them again.", self.path, error)
+            return self._sums
+        if pixels.shape != self.shape or pixels.dtype != np.uint8 or len(sums) != len(self):
+            self._warn("Decoded images in %s are damaged; decoding them again.", self.path)
+            return self._sums
+        self._pixels, self._sums = pixels, sums
+        return sums
+
+    def _create(self) -> None:
+        """Makes both files, without an image; the checksums first, so that they never speak of older images."""
+        temporary = self.path.with_name(f".{self.path.stem}.tmp")
+        try:
+            np.zeros(len(self), np.uint32).tofile(temporary)
+            os.replace(temporary, self.sums_path)
+            np.lib.format.open_memmap(temporary, mode="w+", dtype=np.uint8, shape=self.shape)
+            os.replace(temporary, self.path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    def _warn(self, message: str, *arguments: object) -> None:
+        """Logs one warning, whatever else is found."""
+        if not self._has_warned:
+            log.warning(message, *arguments)
+        self._has_warned = True
+
+
+def _checksum(pixels: NDArray[np.uint8]) -> int:
+    """Returns a checksum that is never 0."""
+    return zlib.crc32(pixels.tobytes()) or 1
+
+
+def keep_decoded(wanted: Sequence[tuple[str, DecodedImages, Indices]], workers: int = 0) -> None:
+    """Decodes and keeps those images that are not kept yet; a disk that refuses costs a warning and not the run.
+
+    Args:
+        wanted: domains, their images, and the rows that will be read.
+        workers: threads; a few more than there are cores if 0.
+    """
+    missing = [(domain, images, images.missing(rows)) for domain, images, rows in wanted]
+    size = sum(len(rows) * images.image_bytes for _, images, rows in missing)
+    if not size:
+        return
+    folder = wanted[0][1].path.parent
+    level = logging.WARNING if size > 1e9 else logging.INFO
+    log.log(level, "Keeping %s of decoded images in %s.", gb(size), folder)
+    try:
+        _check_room(folder, size)
+        for domain, images, rows in missing:
+            images.fill(rows, workers, f"decoding {domain}")
+    except OSError as error:
+        advice = "files are decoded each time. Give data.cache_dir more room, or pass data.cache_images=false."
+        log.warning("Could not keep decoded images in %s (%s); %s", folder, error.strerror or error, advice)
+
+
+def _check_room(folder: Path, size: int) -> None:
+    """Raises an OSError if a disk has not so many bytes left."""
+    folder.mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(folder).free
+    if size > free:
+        raise OSError(errno.ENOSPC, f"{gb(size)} are needed, {gb(free)} are free")
+
+
+def gb(size: int) -> str:
+    """Returns a number of bytes in GB.
+
+    >>> gb(88_300_000_000), gb(1_500_000)
+    ('88.3 GB', '0.0015 GB')
+    """
+    return f"{size / 1e9:.3g} GB"

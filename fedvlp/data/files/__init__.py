@@ -1,0 +1,1 @@
+"""Images as files: folders, layouts, decoding. Imports core and utils."""

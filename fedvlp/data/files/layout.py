@@ -1,0 +1,147 @@
+"""Reads ``root/domain/class/image`` trees, and says what is wrong with trees that are laid out otherwise."""
+
+from __future__ import annotations
+
+import logging
+import os
+import unicodedata
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedvlp.data.files.decoding import EXTENSIONS, is_hidden, is_image_name
+from fedvlp.utils.errors import UserError
+
+EXPECTED = "root/domain/class/image, such as root/sketch/dog/1.png"
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, order=True)
+class ImageFile:
+    """One image of the tree; sorts by domain, class and name, however the file system orders or encodes them.
+
+    Attributes:
+        domain: name of the folder below the root.
+        class_name: name of the folder below that.
+        name: path below the root with forward slashes; Unicode in composed form (NFC), as all names here.
+        path: where the file system has it.
+    """
+
+    domain: str
+    class_name: str
+    name: str
+    path: str
+
+
+def scan(root: Path) -> dict[str, list[ImageFile]]:
+    """Returns the images of each domain, sorted, with an empty list for a domain folder without images.
+
+    Raises:
+        UserError: if the root is missing or empty, or is not laid out as root/domain/class/image.
+    """
+    if not root.exists():
+        raise UserError(f"Expected a folder of images at {root}; it does not exist. Check data.root.")
+    if not root.is_dir():
+        raise UserError(f"Expected a folder laid out as {EXPECTED}; {root} is a file.")
+    found: dict[str, list[ImageFile]] = {composed(name): [] for name in _folders(root)}
+    shallow: dict[int, list[str]] = defaultdict(list)
+    for parts, path in list_images(root):
+        if len(parts) < 3:
+            shallow[len(parts)].append("/".join(parts))
+        else:
+            names = [composed(part) for part in parts]
+            found[names[0]].append(ImageFile(names[0], names[1], "/".join(names), path))
+    _check_layout(root, found, shallow)
+    return {domain: unique(sorted(files)) for domain, files in sorted(found.items())}
+
+
+def composed(name: str) -> str:
+    """Returns a name in composed Unicode, since file systems keep accents in different forms."""
+    return unicodedata.normalize("NFC", name)
+
+
+def _folders(folder: Path) -> list[str]:
+    """Returns the folders directly in a folder, but hidden ones."""
+    return sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and not is_hidden(entry.name))
+
+
+def _names(folder: Path) -> set[str]:
+    """Returns the names of the folders in a folder, none where it may not be read."""
+    try:
+        return set(_folders(folder))
+    except OSError:
+        return set()
+
+
+def list_images(root: Path) -> list[tuple[tuple[str, ...], str]]:
+    """Returns all images below the root; a folder that may not be read is the user's to mend."""
+    try:
+        return sorted(_images(root, ()))
+    except OSError as error:
+        raise UserError(f"Could not list the images in {root}: {error}. Check the rights and the disk.") from error
+
+
+def _images(
+    folder: Path, parts: tuple[str, ...], above: frozenset[str] = frozenset()
+) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Yields the images below a folder, as names of folders and file; links are followed, but never in a circle."""
+    real = os.path.realpath(folder)
+    if real in above:
+        return
+    for entry in os.scandir(folder):
+        if is_hidden(entry.name):
+            continue
+        if entry.is_dir():
+            yield from _images(Path(entry.path), (*parts, entry.name), above | {real})
+        elif is_image_name(entry.name):
+            yield (*parts, entry.name), entry.path
+
+
+def unique(files: list[ImageFile]) -> list[ImageFile]:
+    """Gives files whose names differ in Unicode form alone names of their own."""
+    seen: dict[str, int] = defaultdict(int)
+    result = []
+    for file in files:
+        seen[file.name] += 1
+        again = f"#{seen[file.name]}" if seen[file.name] > 1 else ""
+        result.append(ImageFile(file.domain, file.class_name, file.name + again, file.path))
+    return result
+
+
+def _check_layout(root: Path, found: dict[str, list[ImageFile]], shallow: dict[int, list[str]]) -> None:
+    """Raises unless there are at least two domains with images in class folders; warns of images that are ignored."""
+    filled = [domain for domain, files in found.items() if files]
+    stray = [name for names in shallow.values() for name in names]
+    if not filled and not stray:
+        raise UserError(f"Expected {EXPECTED}; found no image ({', '.join(sorted(EXTENSIONS))}) in {root}.")
+    if not filled or (shallow[2] and len(shallow[2]) > sum(len(files) for files in found.values())):
+        raise UserError(_missing_level(root, shallow))
+    if len(found) < 2:
+        raise UserError(_single_domain(root, filled[0], found[filled[0]]))
+    if stray:
+        log.warning("Ignoring %d image(s) outside class folders in %s, such as %s.", len(stray), root, stray[0])
+
+
+def _missing_level(root: Path, shallow: dict[int, list[str]]) -> str:
+    """Says why images lie too near to the root."""
+    if not shallow[2]:
+        return f"Expected {EXPECTED}; found images directly in {root}. Sort them into folders by domain and class."
+    message = f"Expected {EXPECTED}; found root/{shallow[2][0]} in {root}, so one level of folders is missing."
+    classes, here = set(_folders(root)), root.resolve()
+    alike = [name for name in _folders(here.parent) if name != here.name and classes & _names(here.parent / name)]
+    if alike:
+        return f"{message} It looks like a domain beside {alike[0]!r}: point data.root one level up, at {here.parent}."
+    return f"{message} Put the class folders into one folder for each domain."
+
+
+def _single_domain(root: Path, name: str, files: list[ImageFile]) -> str:
+    """Says why there is but one domain."""
+    message = f"Expected at least two domains laid out as {EXPECTED}; found one, {name!r}, in {root}."
+    below = {tuple(file.name.split("/")[1:3]) for file in files if file.name.count("/") >= 3}
+    classes: dict[str, set[str]] = defaultdict(set)
+    for folder, inner in below:
+        classes[inner].add(folder)
+    if any(len(folders) > 1 for folders in classes.values()):
+        return f"{message} The domains seem to be inside it: point data.root one level down, at {root / name}."
+    return f"{message} Add a folder for each other domain."

@@ -1,0 +1,1 @@
+"""Batches in the form that a module wants. Imports files, cache and core."""

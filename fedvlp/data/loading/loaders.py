@@ -1,0 +1,163 @@
+"""Batches of images or of what was computed from them, the same for every number of workers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import torch
+from jaxtyping import Int
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+from fedvlp.data.files.images import Images, Indices, Transform
+
+Inputs = Tensor | dict[str, Tensor]
+
+
+class Shuffle(Sampler[tuple[int, int]]):
+    """Draws an order of images, and a seed for each image's augmentation, for one pass after another.
+
+    Args:
+        count: number of images.
+        seed: all that the draws depend on; the global generator is neither read nor moved.
+    """
+
+    def __init__(self, count: int, seed: int) -> None:
+        self.count = count
+        self.generator = torch.Generator().manual_seed(seed)
+
+    def draw(self) -> tuple[Int[Tensor, " images"], Int[Tensor, " images"]]:
+        """Returns the order of the next pass, and the seed of the image at each position."""
+        order = torch.randperm(self.count, generator=self.generator)
+        return order, torch.randint(2**62, (self.count,), generator=self.generator)
+
+    def __len__(self) -> int:
+        """Counts the images."""
+        return self.count
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        """Yields (position, seed of the augmentation)."""
+        order, seeds = self.draw()
+        return iter(list(zip(order.tolist(), seeds[order].tolist(), strict=True)))
+
+
+class ImageDataset(Dataset[tuple[Tensor, int]]):
+    """Transformed images with their labels.
+
+    Args:
+        parts: images of a domain and the rows of it to take, one domain after another.
+        transform: makes a tensor [3, H, W] of an image.
+    """
+
+    def __init__(self, parts: Sequence[tuple[Images, Indices]], transform: Transform) -> None:
+        self.images = [images for images, _ in parts]
+        self.part = np.repeat(np.arange(len(parts)), [len(rows) for _, rows in parts])
+        self.row = np.concatenate([rows for _, rows in parts])
+        self.transform = transform
+
+    def __len__(self) -> int:
+        """Counts the images."""
+        return len(self.row)
+
+    def __getitem__(self, item: int | tuple[int, int]) -> tuple[Tensor, int]:
+        """Returns pixels and label; given (position, seed), a random transform draws from that seed alone."""
+        position, seed = item if isinstance(item, tuple) else (item, None)
+        images, row = self.images[self.part[position]], int(self.row[position])
+        image, label = images[row], int(images.labels[row])
+        if seed is None:
+            return self.transform(image), label
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(seed)
+            return self.transform(image), label
+
+
+def image_loader(
+    dataset: ImageDataset,
+    batch_size: int,
+    num_workers: int = 0,
+    seed: int | None = None,
+    device: torch.device | None = None,
+) -> DataLoader[tuple[Tensor, int]]:
+    """Returns a PyTorch loader of (pixels, labels): shuffled by ``seed``, or in order where there is none.
+
+    Batches for a CUDA ``device`` lie in pinned memory, from which they are copied while others are computed.
+    """
+    return DataLoader(
+        dataset,
+        batch_size=batch_size,
+        sampler=None if seed is None else Shuffle(len(dataset), seed),
+        num_workers=num_workers,
+        pin_memory=device is not None and device.type == "cuda",
+        generator=torch.Generator().manual_seed(0),  # else each pass would draw from the global generator
+    )
+
+
+class DeviceLoader:
+    """Moves the batches of a loader to a device.
+
+    Args:
+        loader: gives (pixels, labels).
+        device: where they are wanted.
+    """
+
+    def __init__(self, loader: DataLoader[tuple[Tensor, int]], device: torch.device) -> None:
+        self.loader, self.device = loader, device
+
+    def __len__(self) -> int:
+        """Counts the batches."""
+        return len(self.loader)
+
+    def __iter__(self) -> Iterator[tuple[Inputs, Tensor]]:
+        """Yields pixels [B, 3, H, W] and labels [B]."""
+        for pixels, labels in self.loader:
+            pinned = self.loader.pin_memory
+            yield pixels.to(self.device, non_blocking=pinned), labels.to(self.device, non_blocking=pinned)
+
+
+class PreparedLoader:
+    """Batches cut from tensors that hold whole domains; nothing is read, decoded or encoded.
+
+    Args:
+        tensors: gives each domain's tensors, [images, ...] by name, when the first batch is asked for.
+        rows: which of each domain's rows to take.
+        labels: class of each row, one domain after another.
+        batch_size: rows in a batch; the last may be smaller.
+        seed: of the order; None keeps the order of ``rows``.
+    """
+
+    def __init__(
+        self,
+        tensors: Callable[[], Sequence[dict[str, Tensor]]],
+        rows: Sequence[Int[Tensor, " rows"]],
+        labels: Int[Tensor, " images"],
+        batch_size: int,
+        seed: int | None = None,
+    ) -> None:
+        self.tensors, self.labels, self.batch_size = tensors, labels, batch_size
+        self.rows = torch.cat(list(rows))
+        self.part = torch.repeat_interleave(torch.tensor([len(part) for part in rows])).to(self.rows.device)
+        self.shuffle = None if seed is None else Shuffle(len(self.rows), seed)
+
+    def __len__(self) -> int:
+        """Counts the batches."""
+        return -(-len(self.rows) // self.batch_size)
+
+    def __iter__(self) -> Iterator[tuple[Inputs, Tensor]]:
+        """Yields tensors [B, ...] by name and labels [B], on the device of the tensors."""
+        tensors = self.tensors()
+        order = torch.arange(len(self.rows)) if self.shuffle is None else self.shuffle.draw()[0]
+        for positions in torch.split(order.to(self.rows.device), self.batch_size):
+            yield self._gathered(tensors, positions), self.labels[positions]
+
+    def _gathered(self, tensors: Sequence[dict[str, Tensor]], positions: Int[Tensor, " B"]) -> dict[str, Tensor]:
+        """Returns the tensors [B, ...] of a batch, from whichever domain each of its images is."""
+        rows, part = self.rows[positions], self.part[positions]
+        if len(tensors) == 1:
+            return {name: tensor[rows] for name, tensor in tensors[0].items()}
+        place = torch.argsort(torch.argsort(part, stable=True))  # of each image in a batch sorted by domain
+        chosen = [rows[part == domain] for domain in range(len(tensors))]
+        return {
+            name: torch.cat([known[name][own] for known, own in zip(tensors, chosen, strict=True)])[place]
+            for name in tensors[0]
+        }

@@ -1,0 +1,1 @@
+"""StyledShapes: images drawn by code, with no download. Imports the data module and files."""

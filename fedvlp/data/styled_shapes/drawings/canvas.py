@@ -1,0 +1,124 @@
+"""The pencil case of the styles: coverage masks, strokes, patterns, noise and blur, on drawings of 64 x 64 pixels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageFilter
+
+from fedvlp.data.styled_shapes.drawings.scene import SIZES, Scene
+from fedvlp.data.styled_shapes.drawings.things import THINGS, Part
+
+Plane = NDArray[np.float64]
+"""Values in 0 to 1 of shape ``[64, 64]``."""
+Picture = NDArray[np.float64]
+"""Red, green and blue in 0 to 1 of shape ``[64, 64, 3]``."""
+
+SIDE = 64
+"""Height and width of a drawing in pixels."""
+_FINE = 4
+_ROLES = ("body", "trim", "dark", "line")
+
+
+@dataclass(frozen=True)
+class Canvas:
+    """A thing put in place on an empty drawing.
+
+    Args:
+        parts: Its parts, in pixels of the drawing.
+        masks: Coverage of each role, after later parts have hidden earlier ones.
+        solid: Coverage of the whole thing.
+        pattern: Strength of the pattern at each pixel, whether or not the body covers it.
+    """
+
+    parts: tuple[Part, ...]
+    masks: dict[str, Plane]
+    solid: Plane
+    pattern: Plane
+
+    def stroke(self, generator: np.random.Generator, width: float, wobble: float = 0.0) -> Plane:
+        """Returns the coverage of all outlines drawn once with a pen.
+
+        Args:
+            generator: Source of randomness of the wobble.
+            width: Width of the pen in pixels.
+            wobble: Standard deviation of the hand's slow drift in pixels.
+        """
+        image = Image.new("L", (SIDE * _FINE, SIDE * _FINE))
+        pen = ImageDraw.Draw(image)
+        for part in self.parts:
+            points = part.points if part.role == "line" else np.concatenate([part.points, part.points[:1]])
+            drift = np.repeat(generator.normal(0.0, wobble, (len(points) // 4 + 1, 2)), 4, axis=0)[: len(points)]
+            steps = ((points + 0.5 * drift + generator.normal(0.0, wobble, 2)) * _FINE).ravel().tolist()
+            pen.line(steps, fill=255, width=max(1, round(width * _FINE)), joint="curve")
+        return _reduced(image)
+
+
+def _reduced(image: Image.Image) -> Plane:
+    return np.asarray(image.reduce(_FINE), dtype=np.float64) / 255.0
+
+
+def _covered(parts: tuple[Part, ...]) -> dict[str, Plane]:
+    image = Image.new("L", (SIDE * _FINE, SIDE * _FINE))
+    pen = ImageDraw.Draw(image)
+    for part in parts:
+        points = (part.points * _FINE).ravel().tolist()
+        if part.role == "line":
+            pen.line(points, fill=1 + _ROLES.index(part.role), width=round(1.6 * _FINE), joint="curve")
+        else:
+            pen.polygon(points, fill=1 + _ROLES.index(part.role))
+    labels = np.asarray(image)
+    blocks = labels.reshape(SIDE, _FINE, SIDE, _FINE)
+    return {role: (blocks == 1 + index).mean(axis=(1, 3)) for index, role in enumerate(_ROLES)}
+
+
+def _pattern(name: str, u: Plane, v: Plane, generator: np.random.Generator) -> Plane:
+    angle = float(generator.choice([0.0, 0.5, 0.25, 0.75])) * np.pi + generator.normal(0.0, 0.08)
+    across, along = u * np.cos(angle) + v * np.sin(angle), v * np.cos(angle) - u * np.sin(angle)
+    across, along = across + generator.uniform(0, 1), along + generator.uniform(0, 1)
+    if name == "striped":
+        return np.asarray(np.clip(0.5 + 2.0 * np.sin(2 * np.pi * across / generator.uniform(0.42, 0.54)), 0, 1))
+    if name == "spotted":
+        period = generator.uniform(0.48, 0.58)
+        row = np.floor(along / (0.87 * period))
+        x = np.mod(across / period + 0.5 * np.mod(row, 2), 1) - 0.5
+        y = (np.mod(along / (0.87 * period), 1) - 0.5) * 0.87
+        return np.asarray(np.clip(0.5 + 6.0 * (generator.uniform(0.27, 0.33) - np.hypot(x, y)), 0, 1))
+    if name == "checked":
+        step = 2 * np.pi / generator.uniform(0.62, 0.76)
+        return np.asarray(np.clip(0.5 + 3.0 * np.sin(step * across) * np.sin(step * along), 0, 1))
+    return np.zeros_like(u)
+
+
+def place(scene: Scene, generator: np.random.Generator) -> Canvas:
+    """Returns the scene's thing at a random place, turned a little and mirrored by chance."""
+    half = generator.uniform(*SIZES[scene.size])
+    angle = generator.normal(0.0, 0.16)
+    centre = SIDE / 2 + generator.uniform(-1.0, 1.0, 2) * 0.6 * (30.0 - half)
+    mirror = np.array([generator.choice([-1.0, 1.0]), 1.0])
+    turn = half * np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
+    parts = tuple(Part(part.role, (part.points * mirror) @ turn.T + centre) for part in THINGS[scene.thing](generator))
+    masks = _covered(parts)
+    y, x = np.mgrid[0:SIDE, 0:SIDE] + 0.5
+    u, v = np.einsum("ij,jyx->iyx", np.linalg.inv(turn), np.stack([x - centre[0], y - centre[1]]))
+    solid = np.minimum(1.0, sum(masks.values(), np.zeros_like(u)))
+    return Canvas(parts, masks, solid, _pattern(scene.pattern, u, v, generator))
+
+
+def blur(plane: Plane, radius: float) -> Plane:
+    """Returns the plane, clipped to 0 to 1, after a Gaussian blur of the radius in pixels."""
+    image = Image.fromarray((np.clip(plane, 0, 1) * 255).astype(np.uint8))
+    return np.asarray(image.filter(ImageFilter.GaussianBlur(radius)), dtype=np.float64) / 255.0
+
+
+def noise(generator: np.random.Generator, cells: int) -> Plane:
+    """Returns smooth noise in 0 to 1 with about that many bumps a side."""
+    coarse = Image.fromarray(generator.random((cells + 1, cells + 1), dtype=np.float32))
+    return np.clip(np.asarray(coarse.resize((SIDE, SIDE), Image.Resampling.BICUBIC), dtype=np.float64), 0, 1)
+
+
+def blend(below: Picture, above: NDArray[np.float64], cover: Plane) -> Picture:
+    """Returns the picture with a colour or picture laid over it where the cover is 1."""
+    return below + cover[..., None] * (above - below)

@@ -1,9 +1,0 @@
-"""What is known of the field's data sets: facts that need no image, and no library, to be read."""
-
-from __future__ import annotations
-
-from fedvlp.data_sets.class_name_maps import ClassNameStyle, prompt_names
-from fedvlp.data_sets.description import Description, Part, plain
-from fedvlp.data_sets.known import DESCRIPTIONS
-
-__all__ = ["DESCRIPTIONS", "ClassNameStyle", "Description", "Part", "plain", "prompt_names"]

@@ -1,0 +1,1 @@
+"""Parts that several methods use. Imports clip, core, ops and utils."""

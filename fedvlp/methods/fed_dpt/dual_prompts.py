@@ -1,0 +1,159 @@
+"""What Fed-DPT and ADAPT share: a text prompt and an image token for each domain, and text features mixed by domain.
+
+The equations are numbered as in Fed-DPT (Wei et al., "Dual prompt tuning for domain-aware federated learning").
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from fedvlp.clip import CLIP, PromptedImageEncoder, PromptedTextEncoder, zero_shot_text_features
+from fedvlp.core.module import Phase
+from fedvlp.core.state import State, detached
+from fedvlp.core.strategies import ByName
+from fedvlp.methods.fed_dpt.per_domain_prompts import PerDomainPrompts
+from fedvlp.ops import cosine_logits
+from fedvlp.utils.errors import UserError
+
+Components = Literal["domain", "agnostic", "text", "visual"]
+
+
+@dataclass(frozen=True)
+class DualFeatures:
+    """What the two towers say of a batch; K is the number of text prompts.
+
+    Attributes:
+        image: f_V, joint image features, not normalised.
+        text: f_T^k(c), normalised.
+        weights: w, the mixture over text prompts.
+        scores: <q_cls, k_j>, before temperature and softmax, of as many image tokens as there are.
+        tokens: h_j, joint features of the image tokens' outputs, not normalised.
+    """
+
+    image: Float[Tensor, "B d"]
+    text: Float[Tensor, "K C d"]
+    weights: Float[Tensor, "B K"]
+    scores: Float[Tensor, "B domains"]
+    tokens: Float[Tensor, "B domains d"]
+
+    def logits(self, scale: float) -> Float[Tensor, "B C"]:
+        """Returns the cosines of f_V with f_T(c) = sum_k w_k f_T^k(c), times `scale` (Eq. 6)."""
+        with torch.autocast(self.text.device.type, enabled=False):
+            mixed = torch.einsum("bk,kcd->bcd", self.weights.float(), self.text.float())
+        return cosine_logits(self.image, mixed, scale)
+
+
+class DualPrompts(nn.Module):
+    """Prompts of both towers and the forward pass through them.
+
+    Args:
+        clip: The frozen CLIP, shared and not copied.
+        class_names: The classes.
+        domains: Names of the source domains.
+        prompt_length: Tokens of a text prompt, m.
+        components: What there is: `domain` for everything; `agnostic` for one text prompt, not mixed; `text` for one
+            text prompt and no image tokens; `visual` for image tokens and the template "a photo of a".
+        temperature: tau_d of the weights, above 0.
+        text_momentum: alpha of the text prompts; see :class:`.PerDomainPrompts`.
+        visual_momentum: The same for the image tokens.
+    """
+
+    zero_shot: Tensor
+
+    def __init__(
+        self,
+        clip: CLIP,
+        class_names: list[str],
+        domains: list[str],
+        prompt_length: int,
+        components: Components,
+        temperature: float,
+        text_momentum: float | None,
+        visual_momentum: float | None,
+    ) -> None:
+        super().__init__()
+        if not domains or temperature <= 0:
+            raise UserError(f"Expected source domains and a temperature above 0, got {domains} and {temperature}.")
+        self.clip, self.temperature, self.mixes = clip, temperature, components == "domain"
+        self.domains = domains
+        self.text_encoder = PromptedTextEncoder(clip, class_names, prompt_length=prompt_length)
+        self.text: PerDomainPrompts | None = None
+        self.visual: PerDomainPrompts | None = None
+        if components == "visual":
+            self.register_buffer("zero_shot", zero_shot_text_features(clip, class_names)[None], persistent=False)
+        else:
+            prompts = [self.text_encoder.initial_prompt() for _ in (domains if self.mixes else domains[:1])]
+            self.text = PerDomainPrompts(torch.stack(prompts), text_momentum if self.mixes else None)  # [K, L, D]
+        if components != "text":
+            self.image_encoder = PromptedImageEncoder(clip)
+            self.visual = PerDomainPrompts(torch.randn(len(domains), clip.image_width) * 0.02, visual_momentum)
+
+    def forward(self, images: Float[Tensor, "B 3 V V"], domain: int | None) -> DualFeatures:
+        """Returns features and weights (Eqs. 3-5) as a client of this domain has them; with None the server's."""
+        text = self.text_features(domain)
+        if self.visual is None:
+            image = self.clip.encode_image(images)
+            nothing = image.new_empty(len(images), 0)
+            return DualFeatures(image, text, image.new_ones(len(images), 1), nothing, nothing[:, :, None])
+        prompted = self.image_encoder(images, torch.stack(self.visual(domain))[None])
+        scores = prompted.scores.float()
+        weights = (scores / self.temperature).softmax(-1) if self.mixes else scores.new_ones(len(images), 1)
+        return DualFeatures(prompted.features, text, weights, scores, prompted.prompt_features)
+
+    def text_features(self, domain: int | None) -> Float[Tensor, "K C d"]:
+        """Returns f_T^k(c), normalised (Eq. 3); prompt by prompt, so that only those with a gradient keep a graph."""
+        if self.text is None:
+            return self.zero_shot
+        features = torch.stack([self.text_encoder(prompt) for prompt in self.text(domain)])
+        return F.normalize(features.float(), dim=-1)
+
+    def text_prompts(self) -> dict[str, Tensor]:
+        """Returns the server's text prompts [L, D], by domain where there is one for each."""
+        prompts = [] if self.text is None else self.text(None)
+        names = [f"prompt of {domain}" for domain in self.domains] if self.mixes else ["prompt"]
+        return dict(zip(names, prompts, strict=False))
+
+    def logits_by_prompt(self, images: Float[Tensor, "B 3 V V"]) -> dict[str, Tensor]:
+        """Returns the logits [B, C] under each domain's text prompt alone; nothing where prompts are not mixed."""
+        features: DualFeatures = self(images, None)
+        alone = torch.eye(len(features.text), device=images.device)[:, None].expand(-1, len(images), -1)
+        names = self.text_prompts() if self.mixes else ()
+        return {
+            name: replace(features, weights=weights).logits(self.clip.logit_scale)
+            for name, weights in zip(names, alone, strict=False)
+        }
+
+    def stacks(self) -> dict[str, PerDomainPrompts]:
+        """Returns the prompts that there are, by name."""
+        both = {"text": self.text, "visual": self.visual}
+        return {name: stack for name, stack in both.items() if stack is not None}
+
+    def phase(self, prefix: str) -> Phase:
+        """Returns the one phase of a round; `prefix` is this module's name in its method."""
+        names = tuple(f"{prefix}.{name}.shared" for name in self.stacks())
+        strategies = [stack.strategy for stack in self.stacks().values()]
+        return Phase("prompts", train=names, upload=names, strategy=ByName(dict(zip(names, strategies, strict=True))))
+
+    def copies(self, prefix: str) -> tuple[str, ...]:
+        """Returns the names of the copies that a client keeps."""
+        return tuple(f"{prefix}.{name}.copies" for name, stack in self.stacks().items() if stack.momentum is not None)
+
+    def begin(self) -> None:
+        """Prepares for a client's local training."""
+        for stack in self.stacks().values():
+            stack.begin()
+
+    def follow(self, domain: int | None) -> None:
+        """Moves the copies of the other domains' prompts by one step."""
+        for stack in self.stacks().values():
+            stack.follow(domain)
+
+    def upload(self, prefix: str, domain: int) -> State:
+        """Returns what a client of this domain sends."""
+        return detached({f"{prefix}.{name}.shared": stack.upload(domain) for name, stack in self.stacks().items()})

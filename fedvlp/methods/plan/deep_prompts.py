@@ -1,0 +1,64 @@
+"""CLIP with prompts in many blocks of both towers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from fedvlp.clip import CLIP, PromptedImageEncoder, PromptedTextEncoder
+from fedvlp.ops import cosine_logits
+from fedvlp.utils.errors import UserError
+
+Prompts = Mapping[str, Tensor] | nn.ParameterDict
+"""`text` [J, L, D] and `visual` [J, L, W]: prompts for the first J blocks of each tower."""
+
+
+class DeepPromptedCLIP(nn.Module):
+    """Classifies with prompts in both towers; has no parameters of its own.
+
+    Args:
+        clip: The frozen CLIP, shared and not copied.
+        class_names: The classes, in the order of the labels.
+        prompt_length: Number of learned vectors in a block's prompt.
+    """
+
+    def __init__(self, clip: CLIP, class_names: list[str], prompt_length: int) -> None:
+        super().__init__()
+        self.clip, self.prompt_length = clip, prompt_length
+        self.text = PromptedTextEncoder(clip, class_names, prompt_length=prompt_length)
+        self.visual = PromptedImageEncoder(clip)
+
+    def initial_prompts(self, depth: int | None) -> dict[str, Tensor]:
+        """Returns prompts of N(0, 0.02) for the first blocks of each tower; for all blocks if no depth is given.
+
+        Raises:
+            UserError: If there is no block or no vector, or there are more blocks than a tower has.
+        """
+        towers = {"text": (self.clip.text.depth, self.clip.text_width)}
+        towers["visual"] = (self.visual.depth, self.clip.image_width)
+        most = min(blocks for blocks, _ in towers.values())
+        if self.prompt_length < 1 or not (depth is None or 1 <= depth <= most):
+            raise UserError(
+                f"Expected a prompt_length of at least 1 and a depth in [1, {most}] or none for all blocks; got "
+                f"{self.prompt_length} and {depth}."
+            )
+        shapes = {kind: (depth or blocks, self.prompt_length, width) for kind, (blocks, width) in towers.items()}
+        return {kind: initial_prompt(shape) for kind, shape in shapes.items()}
+
+    def text_features(self, prompts: Prompts) -> Float[Tensor, "C d"]:
+        """Returns w_c, not normalised (PLAN, Eqs. 2, 3)."""
+        features: Tensor = self.text(prompts["text"][0], prompts["text"][1:])
+        return features
+
+    def logits(self, images: Float[Tensor, "B 3 V V"], prompts: Prompts) -> Float[Tensor, "B C"]:
+        """Returns the logits cos(w_c, f) / tau (PLAN, Eqs. 2-6)."""
+        text, image = self.text_features(prompts), self.visual.encode(images, prompts["visual"])
+        return cosine_logits(image, text, self.clip.logit_scale)
+
+
+def initial_prompt(shape: Sequence[int]) -> Tensor:
+    """Returns random values of N(0, 0.02)."""
+    return 0.02 * torch.randn(*shape)

@@ -1,0 +1,49 @@
+"""What TRIP's routers are made from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from jaxtyping import Float
+from torch import Tensor
+
+from fedvlp.methods.trip.routing import KeyInit, make_keys
+from fedvlp.utils.errors import UserError
+
+Routing = Literal["token", "image", "uniform", "random", "random_tokens", "learned_token", "learned_image"]
+Experts = Callable[[], Float[Tensor, "E d"]]
+"""Gives the experts' place in the joint space, for the router that asks for it."""
+
+
+@dataclass(frozen=True)
+class RouterOptions:
+    """What a router is made from; TRIP's arguments of the same names say what each is."""
+
+    routing: Routing
+    num_experts: int
+    train_capacity: float | None
+    eval_capacity: float | None
+    key_init: KeyInit
+    key_seed: int
+    matched_to: Literal["keys", "experts"]
+    cluster_start: Literal["random", "keys"]
+
+    def __post_init__(self) -> None:
+        """Refuses options that make no sense.
+
+        Raises:
+            UserError: If there is no expert, a capacity is not positive, or clusters start at keys that do not exist.
+        """
+        if self.num_experts < 1:
+            raise UserError(f"TRIP needs at least one expert; got {self.num_experts}.")
+        for capacity in (self.train_capacity, self.eval_capacity):
+            if capacity is not None and capacity <= 0:
+                raise UserError(f"A capacity factor must be positive, or null for no limit; got {capacity}.")
+        if self.matched_to == "experts" and self.cluster_start == "keys":
+            raise UserError("Clusters matched to experts have no keys to start at. Use cluster_start=random.")
+
+    def key(self, width: int) -> Float[Tensor, "E W"]:
+        """Returns the keys for items of this width."""
+        return make_keys(self.key_init, self.num_experts, width, self.key_seed)

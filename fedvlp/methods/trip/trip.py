@@ -1,0 +1,174 @@
+"""TRIP: an image's tokens choose, without parameters, how a few prompt experts are mixed for it.
+
+Paper: Gong et al., "Token-level prompt mixture with parameter-free routing for federated domain generalization" (TRIP).
+
+Symbols: x_0 .. x_N image tokens -> ``tokens`` [B, P, W]; E_m experts -> ``experts`` [E, L, D]; v_m keys ->
+``router.keys`` [E, W]; alpha -> ``capacity``; pi -> ``weights`` [B, E]; f(x) -> ``features``; p_zs -> ``teacher``.
+    clusters under capacity, Eqs. 2-4         :func:`.capacity_kmeans`
+    clusters to experts, Eqs. 5-7             :func:`.match_clusters`
+    pi_m = tokens of m / tokens kept, IV-B    :class:`.TokenRouter`
+    E(x) = sum_m pi_m E_m, p(c | x), Eqs. 8-9 :meth:`TRIP.forward`
+    CE + beta KL(p_zs || p), Eqs. 10-12       :func:`.distillation_losses`
+    E_m <- sum_k |S_k| E_m,k / sum, Eq. 13    :class:`.FedAvg`
+
+Departures:
+    * Experts start from different values; in the released code all start from the same ones (``same_start``).
+    * A clustering's random start is drawn from the image's own pixels, not from the order of the files or the batch.
+    * FedAvg weighs by training images; the released code by training and validation images, and in half precision.
+    * The released code's decay of the learning rate and its moving average are options; the paper has neither.
+    * The paper's multiplier step has no value; that of the released code, 1e-4, is used.
+    * What the paper leaves open of the other routers is decided in :mod:`.routers`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from lightning.pytorch.cli import OptimizerCallable
+from torch import Tensor, nn
+
+from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder, load_clip
+from fedvlp.core.diagnosis import Diagnosis
+from fedvlp.core.module import FederatedModule, Phase
+from fedvlp.core.protocols import Batch, Inputs
+from fedvlp.core.strategies import MovingAverage, beta_share, ema_share
+from fedvlp.methods._shared.teacher import ZeroShotTeacher, distillation_losses
+from fedvlp.methods.trip.diagnosis import diagnose_routes
+from fedvlp.methods.trip.options import RouterOptions, Routing
+from fedvlp.methods.trip.routers import LearnedRouter, make_router, token_experts
+from fedvlp.methods.trip.routing import KeyInit
+from fedvlp.methods.zero_shot import ZeroShotCLIP
+from fedvlp.ops import cosine_logits
+from fedvlp.utils.errors import UserError
+
+
+class TRIP(FederatedModule):
+    """Mixes prompt experts for each image, by where its tokens cluster.
+
+    Args:
+        class_names: The classes, in the order of the labels.
+        clip: The frozen CLIP: a name, name and weights, or one that was loaded before.
+        num_experts: Number of experts M.
+        prompt_length: Number of learned vectors n of an expert.
+        kl_weight: Weight beta of the divergence from zero-shot CLIP, at least 0.
+        train_capacity: Capacity factor alpha in training: a cluster keeps alpha P / M of P tokens; null for no limit.
+        eval_capacity: Capacity factor alpha in evaluation.
+        templates: How many of CLIP's templates make the zero-shot teacher, in [1, 80].
+        key_seed: Seed of the keys, which the clients make themselves, and of all that is random in routing.
+        key_init: What the keys' elements are drawn from (Table VI).
+        matched_to: What token clusters are matched with: static ``keys``, or the ``experts`` as they stand (Table V).
+        cluster_start: Where clusters start: at ``random`` tokens, or, our own proposal, at those nearest to ``keys``.
+        routing: What pi follows: clusters of each image's tokens or of a batch's images, a layer learned from either
+            (Fig. 3), nothing (``uniform``), chance (``random``), or chance for each token (Table V).
+        same_start: Whether all experts start from the same values, as in the released code.
+        server_average: Moving average over rounds that is deployed: none, by Beta(0.2), or with momentum 0.99 (EMA).
+        rounds: Number of rounds that will be trained, which ``server_average: beta`` depends on.
+        optimizer: Makes the optimizer of a client's local training.
+    """
+
+    clip: CLIP
+    prepare_options = (
+        *("class_names", "num_experts", "train_capacity", "eval_capacity", "templates"),
+        *("key_seed", "key_init", "matched_to", "cluster_start", "routing"),
+    )
+
+    def __init__(
+        self,
+        class_names: list[str],
+        clip: CLIPSpec | CLIP | str = "ViT-B-16",
+        num_experts: int = 4,
+        prompt_length: int = 32,
+        kl_weight: float = 0.8,
+        train_capacity: float | None = 1.0,
+        eval_capacity: float | None = 2.0,
+        templates: int = 60,
+        key_seed: int = 0,
+        key_init: KeyInit = "orthogonal",
+        matched_to: Literal["keys", "experts"] = "keys",
+        cluster_start: Literal["random", "keys"] = "random",
+        routing: Routing = "token",
+        same_start: bool = False,
+        server_average: Literal["none", "beta", "ema"] = "none",
+        rounds: int = 15,
+        optimizer: OptimizerCallable = lambda parameters: torch.optim.AdamW(parameters, lr=4e-4),
+    ) -> None:
+        super().__init__(optimizer)
+        if kl_weight < 0:
+            raise UserError(f"TRIP needs a kl_weight of at least 0; got {kl_weight}.")
+        unused = () if server_average == "beta" else ("rounds",)  # so that a run may go on for more rounds
+        self.save_hyperparameters(ignore=["clip", "optimizer", *unused])
+        self.set_backbone(load_clip(clip))
+        routes = (routing, num_experts, train_capacity, eval_capacity, key_init, key_seed, matched_to, cluster_start)
+        options = RouterOptions(*routes)
+        self.class_names, self.kl_weight = class_names, kl_weight
+        self.server_average, self.rounds = server_average, rounds
+        self.text = PromptedTextEncoder(self.clip, class_names, prompt_length=prompt_length)
+        experts = torch.stack([self.text.initial_prompt() for _ in range(num_experts)])  # [E, L, D]
+        self.experts = nn.Parameter(experts[-1:].repeat(num_experts, 1, 1) if same_start else experts)
+        self.router = make_router(options, self.clip)
+        self.broadcast_once = ("router.keys",) if hasattr(self.router, "keys") else ()
+        self.teacher = ZeroShotTeacher(self.clip, class_names, templates)
+
+    def configure_phases(self) -> Sequence[Phase]:
+        """Returns one phase: experts and what a router learns are trained, sent and averaged (Eq. 13)."""
+        (phase,) = super().configure_phases()
+        if self.server_average == "none":
+            return (phase,)
+        share = beta_share(0.2, self.rounds) if self.server_average == "beta" else ema_share(0.99)
+        return (replace(phase, strategy=MovingAverage(phase.strategy, share, phase.upload)),)
+
+    def baseline(self) -> ZeroShotCLIP:
+        """Returns zero-shot CLIP with the same towers."""
+        return ZeroShotCLIP(self.class_names, self.clip)
+
+    def prepare(self, images: Float[Tensor, "B 3 H V"]) -> dict[str, Tensor]:
+        """Returns f(x), the teacher's logits, and what the router knows of the image: pi, for the paper's router."""
+        features, tokens = self.clip.encode_image_tokens(images)
+        routes = self.router.prepare(images, features, tokens)
+        return {"features": features, "teacher": self.teacher(features), **routes}
+
+    def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
+        """Returns the logits cos(w_c(E(x)), f(x)) / tau under the mixture E(x) = sum_m pi_m E_m (Eqs. 8, 9)."""
+        constants = self.constants(inputs)
+        weights = self.router(constants, self.expert_features)
+        prompts = torch.einsum("be,eld->bld", weights, self.experts)  # [B, L, D]
+        return cosine_logits(constants["features"], self.text(prompts), self.clip.logit_scale)
+
+    @torch.no_grad()
+    def expert_features(self) -> Float[Tensor, "E d"]:
+        """Returns each expert's place in the joint space: the mean over classes of its text features."""
+        return F.normalize(self.text(self.experts), dim=-1).mean(dim=1)
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
+        """Returns cross-entropy + beta KL(zero-shot || local) (Eq. 12), and a learned router's balance loss."""
+        inputs, labels = batch
+        constants = self.constants(inputs)
+        losses = distillation_losses(self(constants), labels, constants["teacher"], self.kl_weight)
+        if isinstance(self.router, LearnedRouter):
+            losses["loss"] = losses["loss"] + self.router.balance_weight * self.router.imbalance(constants)
+        for name, value in losses.items():
+            self.log(name, value)
+        return losses["loss"]
+
+    def diagnose(self, domains: Mapping[str, Iterable[Float[Tensor, "B 3 H V"]]]) -> Diagnosis:
+        """Returns how much routes depend on the image rather than on the clustering's start."""
+        return diagnose_routes(self, domains)
+
+    def text_prompts(self) -> dict[str, Tensor]:
+        """Returns the experts by name."""
+        return {f"expert {index + 1}": expert for index, expert in enumerate(self.experts)}
+
+    def logits_by_prompt(self, inputs: Inputs) -> dict[str, Tensor]:
+        """Returns the logits [B, C] under each expert alone."""
+        features, scale = self.constants(inputs)["features"], self.clip.logit_scale
+        return {name: cosine_logits(features, self.text(expert), scale) for name, expert in self.text_prompts().items()}
+
+    @torch.no_grad()
+    def token_experts(self, images: Float[Tensor, "B 3 H V"]) -> Int[Tensor, "B P"] | None:
+        """Returns the expert of each token in evaluation, -1 for a dropped one; None where tokens have no experts."""
+        return token_experts(self.router, images, self.clip.encode_image_tokens(images)[1], self.expert_features)

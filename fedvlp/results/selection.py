@@ -1,0 +1,33 @@
+"""Which round is reported: the last, and the best on source validation. Target data never choose."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fedvlp.core.roles import ROLES
+
+
+def is_accuracy(name: str) -> bool:
+    """Whether a metric is an accuracy: of one split, ``<role>/<domain>``, or the mean of a role.
+
+    >>> is_accuracy("test/photo"), is_accuracy("held_out"), is_accuracy("client/photo/loss")
+    (True, True, False)
+    """
+    return name.split("/")[0] in ROLES
+
+
+def last_round(history: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """Returns the last evaluated round's row; None if no round was evaluated."""
+    evaluated = [row for row in history if "validation" in row]
+    return evaluated[-1] if evaluated else None
+
+
+def best_round(history: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """Returns the row of the round with the best mean source validation accuracy, the first of equals.
+
+    >>> best_round([{"round": 1, "validation": 60.0, "held_out": 9.0}, {"round": 2, "validation": 50.0}])["round"]
+    1
+    """
+    evaluated = [row for row in history if "validation" in row]
+    return max(evaluated, key=lambda row: row["validation"]) if evaluated else None

@@ -1,0 +1,158 @@
+"""Where a run lives, how it describes itself, and how it is found again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from fedvlp.core.module import FederatedModule
+from fedvlp.core.protocols import FederatedData
+from fedvlp.core.state import State
+from fedvlp.runs.checkpoint import RunState, differences, load_checkpoint, load_deployed
+from fedvlp.utils.errors import UserError
+
+
+def run_name(model: FederatedModule, data: FederatedData) -> str:
+    """Returns ``<method>-<data>-<held-out domains>``, safe as a folder's name."""
+    held_out = "+".join(data.held_out_domains) or "none"
+    name = f"{type(model).__name__}-{type(data).__name__}-{held_out}"
+    return "".join(letter if letter.isalnum() or letter in "-+_." else "_" for letter in name)
+
+
+def new_run_folder(parent: Path) -> Path:
+    """Makes and returns ``parent/<time>``, which did not exist before."""
+    stamp = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
+    for attempt in range(1000):
+        folder = parent / (stamp if attempt == 0 else f"{stamp}_{attempt}")
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        return folder
+    raise UserError(f"Can't make a new run folder in {parent}.")
+
+
+def describe_model(model: FederatedModule) -> dict[str, Any]:
+    """Returns the method's class, its options and the digest of its CLIP: all that a state must fit."""
+    kind = type(model)
+    return {
+        "class_path": f"{kind.__module__}.{kind.__qualname__}",
+        "init_args": model.describe(),
+        "clip_fingerprint": model.clip.fingerprint(),
+    }
+
+
+def describe_run(model: FederatedModule, data: FederatedData, training: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what must be equal for a checkpoint to be continued; the number of rounds may differ.
+
+    Args:
+        model: the method.
+        data: clients and splits.
+        training: options of the federation that change what is trained.
+    """
+    return {
+        "model": describe_model(model),
+        "optimizer": describe_optimizer(model),
+        "protocol": data.protocol,
+        "split": data.split_hash,
+        "batch_size": getattr(data, "batch_size", None),
+        "training": dict(training),
+    }
+
+
+def describe_optimizer(model: FederatedModule) -> dict[str, Any] | None:
+    """Returns the optimizer's class and settings."""
+    if model.make_optimizer is None:
+        return None
+    optimizer = model.make_optimizer([nn.Parameter()])
+    settings = {
+        name: value if isinstance(value, (int, float, bool, type(None))) else repr(value)
+        for name, value in optimizer.defaults.items()
+    }
+    return {"class": type(optimizer).__name__, **settings}
+
+
+def find_checkpoints(where: Path) -> list[Path]:
+    """Returns the checkpoints in a run folder, or in the newest run below a folder, newest first."""
+    runs = [where] if (where / "checkpoints").is_dir() else sorted(where.glob("*/"), reverse=True)
+    for run in runs:
+        if found := sorted((run / "checkpoints").glob("round-*.safetensors"), reverse=True):
+            return found
+    return []
+
+
+def resume(where: Path, description: Mapping[str, Any], say: Callable[[str], None]) -> tuple[RunState, Path] | None:
+    """Returns the newest readable progress and its run folder; None if there is no checkpoint at all.
+
+    Raises:
+        UserError: if the checkpoint belongs to another run, or none of those found can be read.
+    """
+    candidates = [where] if where.is_file() else find_checkpoints(where)
+    for path in candidates:
+        try:
+            progress, saved = load_checkpoint(path)
+        except UserError as error:
+            if path == candidates[-1]:
+                raise
+            say(f"{error} Going back to the checkpoint before it.")
+            continue
+        if wrong := differences(comparable(saved), comparable(description)):
+            raise UserError(f"{path} is of another run, so it can't go on here: " + "; ".join(wrong))
+        say(f"going on from {path} after round {progress.server.round}")
+        return progress, path.parent.parent
+    if where.suffix or (where / "config.yaml").exists():
+        raise UserError(f"No checkpoint at {where}. Pass a checkpoint file, a run folder, or last.")
+    say(f"no checkpoint under {where}: starting anew")
+    return None
+
+
+def run_of(trained: Path) -> Path:
+    """Returns the run folder in which trained tensors lie, from a file in it or a folder above it."""
+    if trained.is_file():
+        return trained.parent.parent if trained.parent.name == "checkpoints" else trained.parent
+    found = find_checkpoints(trained)
+    return found[0].parent.parent if found else trained
+
+
+def load_trained(where: Path, model: FederatedModule) -> tuple[State, Mapping[int, State]]:
+    """Returns the deployed and personal states of a run folder, a checkpoint or ``prompts.safetensors``.
+
+    Raises:
+        UserError: if there is none, or it belongs to another method, CLIP or classes.
+    """
+    path = where
+    if not where.is_file():
+        found = find_checkpoints(where)
+        if not found:
+            raise UserError(f"No trained state at {where}. Pass prompts.safetensors, a checkpoint or a run folder.")
+        path = found[0]
+    deployed, personal, saved = load_deployed(path)
+    own = comparable({"model": describe_model(model)})
+    if wrong := differences(comparable({"model": saved}), own):
+        raise UserError(f"{path} belongs to another model: " + "; ".join(wrong))
+    return deployed, personal
+
+
+def load_deployed_to_all(where: Path, model: FederatedModule) -> State:
+    """Returns the deployed state of a method that has one model for everybody.
+
+    Raises:
+        UserError: as :func:`load_trained`, or if the method keeps tensors on each client.
+    """
+    deployed, personal = load_trained(where, model)
+    if personal and model.personal:
+        raise UserError(
+            f"{type(model).__name__} keeps tensors on each client, so there is no one model to predict with."
+        )
+    return deployed
+
+
+def comparable(description: Mapping[str, Any]) -> dict[str, Any]:
+    """Leaves out where CLIP's weights came from: their digest says what they are."""
+    model = dict(description["model"])
+    model["init_args"] = {name: value for name, value in model["init_args"].items() if name != "clip"}
+    return {**description, "model": model}

@@ -1,0 +1,1 @@
+"""Several clients trained in one batched call. Imports core, utils and what training gives to every client."""

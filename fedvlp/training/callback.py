@@ -1,0 +1,104 @@
+"""The hooks of a federation, in the order in which they are called."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from lightning import Fabric
+from lightning.fabric.loggers.logger import Logger
+from lightning.pytorch.callbacks import Callback
+from torch import Tensor
+
+from fedvlp.core.module import FederatedModule, Phase
+from fedvlp.core.protocols import FederatedData
+from fedvlp.core.state import Client, ClientUpdate, ServerState, State
+from fedvlp.runs.checkpoint import RunState
+
+
+class RunView(Protocol):
+    """What callbacks see of a federation; :class:`fedvlp.Federation` is one.
+
+    Attributes:
+        fabric: devices, precision and processes.
+        module: the method.
+        data: clients and splits.
+        run_state: where the federation stands after the last finished round.
+        description: the run's options, which results are compared by.
+        folder: the run's folder; None outside ``fit``.
+        rounds: number of all rounds.
+        local_epochs: passes over a client's data in each phase.
+        local_steps: optimizer steps in place of passes; None for passes.
+    """
+
+    fabric: Fabric
+    module: FederatedModule
+    data: FederatedData
+    run_state: RunState
+    description: dict[str, Any]
+    folder: Path | None
+    rounds: int
+    local_epochs: float
+    local_steps: int | None
+
+    @property
+    def is_global_zero(self) -> bool:
+        """Whether this process writes files."""
+        ...
+
+    @property
+    def loggers(self) -> list[Logger]:
+        """The loggers that were given."""
+        ...
+
+    def evaluate(self, module: FederatedModule, deployed: State, personal: Mapping[int, State]) -> dict[str, float]:
+        """Returns the accuracies, in percent, of a state on all splits."""
+        ...
+
+
+class FederationCallback(Callback):
+    """Lightning's callback with a federation's hooks; a subclass overrides those that it needs.
+
+    ::
+
+        setup, on_fit_start                   Lightning's own; they take (trainer, pl_module)
+        for each round:
+            on_round_start
+            for each phase, for each client of the cohort:
+                on_client_start               it has downloaded
+                on_client_step                after each optimizer step
+                on_client_end                 it has uploaded
+            on_phase_end                      after each phase: the server has aggregated
+            on_round_metrics                  the row of metrics may still be added to
+            on_round_end                      the round counts: ``federation.run_state`` holds it
+        on_fit_end                            Lightning's own
+    """
+
+    def on_round_start(self, federation: RunView, phases: Sequence[Phase], cohort: Sequence[Client]) -> None:
+        """Called when the cohort is known."""
+
+    def on_client_start(self, federation: RunView, phase: Phase, client: Client, steps: int) -> None:
+        """Called before a client trains ``steps`` steps; only in the process that trains it."""
+
+    def on_client_step(self, federation: RunView, client: Client, loss: Tensor) -> None:
+        """Called after each local step, with its loss."""
+
+    def on_client_end(self, federation: RunView, phase: Phase, update: ClientUpdate) -> None:
+        """Called after a client trained, with what it uploads; only in the process that trained it."""
+
+    def on_phase_end(
+        self,
+        federation: RunView,
+        phase: Phase,
+        before: ServerState,
+        server: ServerState,
+        updates: Sequence[ClientUpdate],
+    ) -> None:
+        """Called after the server aggregated: its states before and after, and all updates that it received."""
+
+    def on_round_metrics(self, federation: RunView, row: dict[str, Any]) -> None:
+        """Called with the round's metrics, which may be added to."""
+
+    def on_round_end(self, federation: RunView, row: dict[str, Any]) -> None:
+        """Called when the round is over and counts."""

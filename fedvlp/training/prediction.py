@@ -1,0 +1,51 @@
+"""Class probabilities of image files, as a CSV."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import torch
+from lightning import Fabric
+from torch import Tensor
+
+from fedvlp.core.module import FederatedModule
+from fedvlp.utils.files import atomic_write
+
+
+def predict_images(
+    module: FederatedModule, fabric: Fabric, batches: Iterable[tuple[Sequence[Path], Tensor]], output: Path
+) -> int:
+    """Writes path, class and every class's probability for each image, and returns how many images there were.
+
+    Args:
+        module: the method, with the tensors that it is to predict with.
+        fabric: device and precision.
+        batches: paths of images with their pixels [B, 3, V, V], as the method's transform makes them.
+        output: the CSV file; it appears whole or not at all.
+    """
+    module.eval()
+    names = list(module.hparams["class_names"])
+    count = 0
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_write(output) as temporary, open(temporary, "w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(["path", "class", *names])
+        for paths, pixels in batches:
+            writer.writerows(_rows(paths, _probabilities(module, fabric, pixels), names))
+            count += len(paths)
+    return count
+
+
+@torch.no_grad()
+def _probabilities(module: FederatedModule, fabric: Fabric, pixels: Tensor) -> Tensor:
+    """Returns [B, C]."""
+    with fabric.autocast():
+        return module.predict_step(fabric.to_device(pixels), 0).float().cpu()
+
+
+def _rows(paths: Sequence[Path], probabilities: Tensor, names: Sequence[str]) -> Iterator[list[str]]:
+    """Yields one row an image."""
+    for path, row in zip(paths, probabilities, strict=True):
+        yield [str(path), names[int(row.argmax())], *(f"{value:.6f}" for value in row.tolist())]

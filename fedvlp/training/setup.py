@@ -1,0 +1,61 @@
+"""Brings a method and its data to the devices: processes, transforms, and what is computed once for each image."""
+
+from __future__ import annotations
+
+import torch
+from lightning import Fabric
+
+from fedvlp.core.module import FederatedModule
+from fedvlp.core.protocols import FederatedData
+from fedvlp.core.state import State
+
+
+def launch(fabric: Fabric, module: FederatedModule, num_threads: int | None, compiles: bool = False) -> None:
+    """Starts the processes, moves the method, and has its towers compiled.
+
+    Args:
+        fabric: devices and precision.
+        module: the method.
+        num_threads: CPU threads of PyTorch; its own choice if None.
+        compiles: whether the towers are compiled.
+    """
+    if num_threads is not None:
+        torch.set_num_threads(num_threads)
+    fabric.launch()
+    fabric.to_device(module)
+    if compiles:
+        module.clip.compile_towers()
+
+
+def attach(fabric: Fabric, module: FederatedModule, data: FederatedData, precision: str, serves_images: bool) -> None:
+    """Lets the data be read, split, and prepared for the method.
+
+    Args:
+        fabric: devices and precision, launched.
+        module: the method.
+        data: clients and splits.
+        precision: of the frozen towers; what is prepared in another is another.
+        serves_images: whether batches hold images even where the method has constants to prepare.
+    """
+    data.prepare_data()
+    data.setup("fit")
+    module.eval()
+
+    def prepare(images: torch.Tensor) -> State:
+        with torch.no_grad(), fabric.autocast():
+            return {name: _compact(value) for name, value in module.prepare(images).items()}
+
+    data.bind(
+        transform=module.transform,
+        train_transform=module.train_transform,
+        prepare=prepare if module.prepares and not serves_images else None,
+        key=f"{module.prepare_key()}-{precision}",
+        device=fabric.device,
+    )
+    if not serves_images:  # else each is read but once
+        data.encode()
+
+
+def _compact(value: torch.Tensor) -> torch.Tensor:
+    """Returns what was computed in half precision as it is, all else in float32; a method gets float32 of either."""
+    return value if value.dtype in (torch.bfloat16, torch.float16) else value.float()

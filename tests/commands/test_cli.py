@@ -1,0 +1,247 @@
+"""The command line as users call it: what it accepts, what it answers, what it leaves behind."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from fedvlp.commands.cli import main
+from fedvlp.utils.config_files import config_names, find_config
+from fedvlp.utils.errors import UserError
+
+QUIET = ["--trainer.accelerator=cpu", "--trainer.enable_progress_bar=false"]
+
+
+@pytest.fixture
+def options(image_root: Path, tmp_path: Path) -> list[str]:
+    """What a short run on the made-up images needs, besides a method."""
+    return [
+        "--config=folders",
+        f"--data.root={image_root}",
+        "--data.held_out=photo",
+        f"--data.cache_dir={tmp_path / 'cache'}",
+        "--model.clip.name=fedvlp-tiny",
+        "--trainer.rounds=2",
+        f"--trainer.default_root_dir={tmp_path / 'runs'}",
+        *QUIET,
+    ]
+
+
+def run_folder(tmp_path: Path) -> Path:
+    return next((tmp_path / "runs").glob("*/*"))
+
+
+def read_csv(path: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+
+
+def test_version_and_help_import_no_torch():
+    code = "import sys; from fedvlp.commands.cli import main; main(['{}']); assert 'torch' not in sys.modules"
+    for option in ("--version", "--help"):
+        done = subprocess.run([sys.executable, "-c", code.format(option)], capture_output=True, text=True, check=True)
+        assert "fedvlp" in done.stdout
+
+
+def test_nothing_asked_is_an_error(capsys):
+    assert main([]) == 2
+    assert "usage: fedvlp" in capsys.readouterr().out
+
+
+def test_fit_leaves_a_whole_run_folder(options, tmp_path, capsys):
+    assert main(["fit", "--config=trip", *options]) == 0
+    folder = run_folder(tmp_path)
+    names = {path.name for path in folder.iterdir()}
+    assert names == {
+        "accuracy.png",
+        "checkpoints",
+        "communication.png",
+        "config.yaml",
+        "metrics.csv",
+        "prompts.safetensors",
+        "prompts_best.safetensors",
+        "splits.json",
+        "summary.json",
+    }
+    printed = capsys.readouterr().out
+    assert "zero-shot CLIP" in printed
+    assert "held out" in printed
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["split"] == json.loads((folder / "splits.json").read_text())["hash"]
+    titles = list(summary["accuracy"])
+    assert titles[:2] == ["zero-shot CLIP", "last round (2)"]
+    assert titles[2].startswith("best on source validation")
+    rows = read_csv(folder / "metrics.csv")
+    assert [row["round"] for row in rows] == ["1", "2"]
+    assert float(rows[1]["held_out/photo"]) == summary["accuracy"]["last round (2)"]["held_out/photo"]
+    assert not list(folder.rglob(".*.tmp"))
+
+
+def test_saved_config_is_accepted_back_and_gives_the_same_result(options, tmp_path):
+    assert main(["fit", "--config=promptfl", *options]) == 0
+    first = run_folder(tmp_path)
+    again = tmp_path / "again"
+    assert main(["fit", f"--config={first / 'config.yaml'}", f"--trainer.default_root_dir={again}"]) == 0
+    second = next(again.glob("*/*"))
+    assert (first / "prompts.safetensors").read_bytes() == (second / "prompts.safetensors").read_bytes()
+
+
+def test_killed_run_goes_on_to_the_same_bytes(options, tmp_path):
+    """SIGKILL in the third round, then ``--ckpt_path last``; many rounds, so that the run cannot end before it."""
+    arguments = ["fit", "--config=promptfl", *options, "--trainer.rounds=15"]
+    assert main([*arguments, "--trainer.name=whole"]) == 0
+    command = [sys.executable, "-m", "fedvlp", *arguments, "--trainer.name=killed"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment())
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith("round 2/15"):
+            process.send_signal(signal.SIGKILL)
+            break
+    process.wait()
+    process.stdout.close()
+    assert process.returncode == -signal.SIGKILL
+    assert main([*arguments, "--trainer.name=killed", "--ckpt_path=last"]) == 0
+    files = [next((tmp_path / "runs" / name).glob("*/prompts.safetensors")) for name in ("whole", "killed")]
+    assert files[0].read_bytes() == files[1].read_bytes()
+    metrics = next((tmp_path / "runs" / "killed").glob("*/metrics.csv"))
+    assert len(metrics.read_text().splitlines()) == 16
+
+
+def test_two_processes_give_the_same_bytes_as_one(options, tmp_path):
+    """Two gloo ranks train different clients; only updates are gathered."""
+    arguments = ["fit", "--config=trip_lite", *options]
+    assert main([*arguments, "--trainer.name=one"]) == 0
+    two = ["--trainer.name=two", "--trainer.devices=2", "--trainer.strategy=ddp"]
+    command = [sys.executable, "-m", "fedvlp", *arguments, *two]
+    subprocess.run(command, check=True, capture_output=True, env=environment(), timeout=240)
+    files = [next((tmp_path / "runs" / name).glob("*/prompts.safetensors")) for name in ("one", "two")]
+    assert files[0].read_bytes() == files[1].read_bytes()
+    tables = [read_csv(next((tmp_path / "runs" / name).glob("*/metrics.csv"))) for name in ("one", "two")]
+    timeless = [[{k: v for k, v in row.items() if "seconds" not in k} for row in table] for table in tables]
+    assert timeless[0] == timeless[1]
+
+
+def test_validate_test_and_predict_from_the_deployed_prompts(options, image_root, tmp_path, capsys):
+    assert main(["fit", "--config=trip", *options]) == 0
+    folder = run_folder(tmp_path)
+    row = read_csv(folder / "metrics.csv")[-1]
+    trained = [f"--config={folder / 'config.yaml'}", f"--ckpt_path={folder / 'prompts.safetensors'}"]
+    capsys.readouterr()
+    assert main(["test", *trained]) == 0
+    assert f"held_out/photo: {float(row['held_out/photo']):.2f} %" in capsys.readouterr().out
+    assert main(["validate", *trained]) == 0
+    assert f"validation: {float(row['validation']):.2f} %" in capsys.readouterr().out
+
+    output = tmp_path / "predictions.csv"
+    checkpoint = next((folder / "checkpoints").glob("round-00002*"))
+    tables = []
+    for path in (folder / "prompts.safetensors", checkpoint, folder):
+        given = [f"--ckpt_path={path}", f"--images={image_root / 'photo'}", f"--output={output}"]
+        assert main(["predict", *given, "--trainer.accelerator=cpu"]) == 0
+        tables.append(output.read_text())
+    assert tables[0] == tables[1] == tables[2]
+    rows = read_csv(output)
+    assert len(rows) == 24
+    assert list(rows[0]) == ["path", "class", "circle", "square", "star"]
+    right = [Path(row["path"]).parent.name == row["class"] for row in rows]
+    assert 100 * sum(right) / len(right) == pytest.approx(float(row["held_out/photo"]), abs=1e-3)
+    assert sum(float(rows[0][name]) for name in ("circle", "square", "star")) == pytest.approx(1, abs=1e-4)
+
+
+def test_print_config_is_accepted_back(options, tmp_path, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(["fit", "--config=trip", *options, "--print_config"])
+    assert stopped.value.code == 0
+    config = yaml.safe_load(capsys.readouterr().out)
+    assert config["trainer"]["rounds"] == 2
+    assert config["model"]["init_args"]["num_experts"] == 4
+
+
+def test_short_class_names(image_root, tmp_path):
+    given = ["--data=DomainFolders", f"--data.root={image_root}", f"--data.cache_dir={tmp_path / 'cache'}"]
+    given += ["--model=ZeroShotCLIP", "--model.clip=fedvlp-tiny"]
+    assert main(["fit", *given, f"--trainer.default_root_dir={tmp_path / 'runs'}", *QUIET]) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--data.heldout=photo"], "Did you mean 'held_out'?"),
+        (["--trainer.round=3"], "Did you mean 'rounds'?"),
+        (["--model.prompt_lenght=3"], "Did you mean 'prompt_length'?"),
+        (["--model=Trip"], "Did you mean 'TRIP'?"),
+        (["--trainer.rounds=two"], "trainer.rounds"),
+    ],
+)
+def test_bad_option_is_named_with_the_nearest(options, arguments, message, capsys, tmp_path):
+    with pytest.raises(SystemExit) as stopped:
+        main(["fit", "--config=promptfl", *options, *arguments])
+    assert stopped.value.code == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--data.root=/nowhere"], "/nowhere"),
+        (["--data.held_out=foto"], "Did you mean 'photo'?"),
+        (["--model.clip.name=ViT-B-17"], "ViT-B-16"),
+        (["--trainer.local_epochs=0"], "local_epochs"),
+        (["--model.prompt_length=100"], "77"),
+    ],
+)
+def test_bad_input_is_one_error_before_training(options, arguments, message, capsys, tmp_path):
+    assert main(["fit", "--config=promptfl", *options, *arguments]) == 1
+    errors = capsys.readouterr().err
+    assert errors.startswith("fedvlp: error: ")
+    assert message in errors
+    assert "Traceback" not in errors
+    assert not (tmp_path / "runs").exists()
+
+
+def test_checkpoint_of_another_method_is_refused(options, tmp_path, capsys):
+    assert main(["fit", "--config=promptfl", *options]) == 0
+    path = next(run_folder(tmp_path).glob("checkpoints/*"))
+    assert main(["fit", "--config=trip", *options, f"--ckpt_path={path}"]) == 1
+    assert (
+        "class_path: was 'fedvlp.methods.promptfl.PromptFL', is 'fedvlp.methods.trip.trip.TRIP'"
+        in capsys.readouterr().err
+    )
+
+
+def test_wandb_offline(options, tmp_path):
+    """One run for the whole federation, with keys for each client; no network, no account."""
+    given = ["--config=wandb", "--trainer.logger.offline=true", f"--trainer.logger.save_dir={tmp_path}"]
+    command = [sys.executable, "-m", "fedvlp", "fit", "--config=promptfl", *options, *given]
+    started = time.monotonic()
+    at_home = {**environment(), "HOME": str(tmp_path)}  # wandb keeps logs there
+    done = subprocess.run(command, capture_output=True, text=True, env=at_home, cwd=tmp_path, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert "left out" not in done.stdout
+    runs = list((tmp_path / "wandb").glob("offline-run-*"))
+    assert len(runs) == 1, (runs, time.monotonic() - started)
+    logged = next(runs[0].glob("*.wandb")).read_bytes()
+    assert b"client/ink/loss" in logged
+    assert b"last/held_out/photo" in logged
+    assert b"PromptFL, DomainFolders" in logged
+
+
+def test_configs_are_found_by_name():
+    assert "quickstart" in config_names()
+    assert find_config("trip") == find_config("methods/trip") == find_config("methods/trip.yaml")
+    assert Path(find_config("trip")).is_file()
+    with pytest.raises(UserError, match="Did you mean 'quickstart'"):
+        find_config("quikstart")

@@ -1,0 +1,136 @@
+import csv
+import io
+import json
+
+import pytest
+
+from fedvlp.commands.cli import main
+from tests.helpers.records import made
+
+
+def write(folder, run, data=None):
+    """Writes the summary of a made-up run, as one that ended leaves it."""
+    folder.mkdir(parents=True)
+    summary = {
+        "model": {
+            "class_path": f"fedvlp.methods.{run.method}",
+            "init_args": dict(run.options) | {"clip": {"name": run.clip}},
+            "clip_fingerprint": run.clip_fingerprint,
+        },
+        "optimizer": run.optimizer,
+        "protocol": run.protocol,
+        "split": run.split,
+        "training": dict(run.training),
+        "held_out": list(run.held_out),
+        "rounds": run.rounds,
+        "accuracy": run.accuracy,
+        "communication_per_client_and_round": run.communication,
+        "seconds": run.seconds,
+        "versions": run.versions,
+        "data": dict(run.data),
+    }
+    (folder / "summary.json").write_text(json.dumps(summary))
+
+
+@pytest.fixture
+def runs(tmp_path):
+    """Two seeds of one method, with two domains held out in turn."""
+    for seed in (0, 1):
+        for held_out in ("photo", "sketch"):
+            write(tmp_path / f"{held_out}-{seed}", made(60.0 + seed, held_out=held_out, seed=seed))
+    return tmp_path
+
+
+def test_prints_the_table(runs, capsys):
+    assert main(["compare", str(runs)]) == 0
+    out = capsys.readouterr().out
+    assert "PACS, leave-domains-out, 1 held out, CLIP ViT-B-16" in out
+    assert out.count("60.5 ± 0.7") == 6  # two domains and their average, last and best
+    assert "average of 2 of 4" in out
+
+
+def test_an_unknown_run_is_named_and_the_rest_printed(runs, capsys):
+    (runs / "broken" / "run").mkdir(parents=True)
+    (runs / "broken" / "run" / "config.yaml").touch()
+    assert main(["compare", str(runs), str(runs / "nowhere"), "--row", "last"]) == 1
+    said = capsys.readouterr()
+    assert said.out.count("60.5 ± 0.7") == 3
+    assert [line.rpartition("/")[2] for line in said.err.splitlines() if "nowhere" in line]
+    assert "broken/run has not ended" in said.err
+
+
+def test_an_unknown_paper_is_an_error_whatever_the_runs(runs, capsys):
+    write(runs / "other" / "run", made(data={"name": "Icons"}))
+    assert main(["compare", str(runs / "other"), "--papers", "tripp"]) == 1
+    said = capsys.readouterr()
+    assert (said.out, "got tripp" in said.err) == ("", True)
+
+
+def test_no_run_at_all_is_an_error(tmp_path, capsys):
+    assert main(["compare", str(tmp_path)]) == 1
+    assert "no run is here" in capsys.readouterr().err
+    assert main(["compare"]) == 1
+    assert "Give run folders" in capsys.readouterr().err
+    assert main(["compare", "--data", "pacs"]) == 1
+    assert "--papers" in capsys.readouterr().err
+    assert main(["compare", "--papers", "tripp"]) == 1
+    assert "Expected papers among trip" in capsys.readouterr().err
+
+
+def test_different_protocols_are_different_tables(runs, capsys):
+    write(runs / "other", made(33.0, data={"shots": 16}))
+    assert main(["compare", str(runs)]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("2 tables, which must not be mixed; they differ in shots (16-shot | all images)")
+    assert out.count("\nPACS, ") == 2
+
+
+def test_papers_stand_beside_runs_and_alone(runs, capsys):
+    assert main(["compare", str(runs), "--papers", "trip", "plan"]) == 0
+    out = capsys.readouterr().out
+    assert out.index("PACS, leave") < out.index("TRIP, Table I: PACS") < out.index("PLAN, Table II: PACS")
+    assert out.count("ours - printed") == 4
+    assert "Office" not in out
+    assert main(["compare", str(runs), "--papers", "trip", "--data", "office_home"]) == 0
+    out = capsys.readouterr().out
+    assert out.index("TRIP, Table I: PACS") < out.index("TRIP, Table II: OfficeHome")
+    assert main(["compare", "--papers", "trip", "--data", "pacs"]) == 0
+    alone = capsys.readouterr().out
+    assert alone.startswith("TRIP, Table I: PACS")
+    assert "ours" not in alone
+    assert "90.37" in alone
+
+
+def test_papers_that_print_nothing_of_the_data_are_not_looked_for(runs, capsys):
+    write(runs / "other", made(33.0, data={"name": "Icons"}))
+    assert main(["compare", str(runs), "--papers"]) == 0
+    assert capsys.readouterr().out.count("Table") == 3
+
+
+@pytest.mark.parametrize("form", ["table", "markdown", "latex", "csv"])
+def test_every_format_goes_into_a_file(runs, form, capsys):
+    file = runs / "table.txt"
+    assert main(["compare", str(runs), "--papers", "trip", "--format", form, "--output", str(file)]) == 0
+    assert capsys.readouterr().out == ""
+    assert main(["compare", str(runs), "--papers", "trip", "--format", form]) == 0
+    assert file.read_text(encoding="utf-8") == capsys.readouterr().out
+    assert [path.name for path in runs.iterdir() if path.name.startswith(".")] == []
+
+
+def test_a_file_that_cannot_be_written_is_an_error(runs, capsys):
+    assert main(["compare", str(runs), "--output", str(runs / "no" / "table.txt")]) == 1
+    assert "can't be written" in capsys.readouterr().err
+
+
+def test_csv_has_a_row_for_each_cell(runs, capsys):
+    assert main(["compare", str(runs), "--papers", "plan", "--format", "csv"]) == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    (cell,) = [
+        row
+        for row in rows
+        if (row["source"], row["method"], row["round"], row["column"]) == ("ours", "PromptFL", "last", "photo")
+    ]
+    assert (float(cell["mean"]), round(float(cell["std"]), 3), cell["n"]) == (60.5, 0.707, "2")
+    (printed,) = [r for r in rows if (r["source"], r["method"], r["column"]) == ("PLAN, Table II", "PLAN", "photo")]
+    assert printed["mean"] == "99.82"
+    assert {row["source"] for row in rows} == {"ours", "PLAN, Table II", "ours - PLAN, Table II"}

@@ -1,0 +1,152 @@
+"""``fedvlp sweep`` as users call it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from fedvlp.commands.cli import main
+from fedvlp.commands.sweep import parsed, visible_devices
+from fedvlp.results import find_records
+from fedvlp.sweep import make_sweep, read_sweep
+from fedvlp.sweep.progress import Progress
+
+EXAMPLES = sorted((Path(__file__).resolve().parents[2] / "experiments" / "sweeps").glob("*.yaml"))
+
+
+@pytest.fixture
+def more(image_root: Path, tmp_path: Path) -> list[str]:
+    """What every run of a short sweep needs."""
+    return [
+        f"--data.root={image_root}",
+        f"--data.cache_dir={tmp_path / 'cache'}",
+        "--data.batch_size=4",
+        "--model.clip.name=fedvlp-tiny",
+        "--trainer.rounds=1",
+        "--trainer.accelerator=cpu",
+    ]
+
+
+def states(folder: Path) -> dict[str, list[str]]:
+    """The states in ``sweep.json``, by method."""
+    found: dict[str, list[str]] = {}
+    for run in json.loads((folder / "sweep.json").read_text())["runs"].values():
+        found.setdefault(run["model"], []).append(run["state"])
+    return found
+
+
+def test_a_sweep_is_stopped_goes_on_and_makes_no_run_twice(more, tmp_path, capsys, monkeypatch):
+    output = tmp_path / "sweep"
+    own = ["--config=data/folders", "--models=zero_shot,promptfl", "--held_out=ink,photo", "--workers=2"]
+    command = ["sweep", *own, f"--output={output}", "--", *more]
+
+    def stop(progress, run, status):
+        if status.state == "done" and run.row.label == "zero_shot":
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Progress, "changed", stop)
+        assert main(command) == 130
+    assert "the same command goes on" in capsys.readouterr().err
+    before = {path: path.stat().st_mtime_ns for path in output.rglob("summary.json")}
+    assert 1 <= len(before) <= 2
+    assert states(output)["promptfl"] == ["waiting", "waiting"]
+
+    assert main(command) == 0
+    printed = capsys.readouterr().out
+    assert f"4 runs in {output}, {4 - len(before)} of them missing; 2 at a time" in printed
+    assert "4 of 4 runs done" in printed
+    assert "saved by the cache" in printed
+    assert f"fedvlp compare {output}" in printed
+    assert states(output) == {"zero_shot": ["done", "done"], "promptfl": ["done", "done"]}
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+
+    records, problems = find_records([output])
+    assert not [problem for problem in problems if "promptfl" in problem]
+    assert {(record.method, record.held_out, record.seed) for record in records} == {
+        (method, (domain,), 0) for method in ("ZeroShotCLIP", "PromptFL") for domain in ("ink", "photo")
+    }
+    config = next(record.config for record in records if record.method == "PromptFL" and record.held_out == ("ink",))
+    assert (config["seed_everything"], config["data"]["init_args"]["held_out"]) == (0, "ink")
+
+    same = ["--config=methods/promptfl", "--config=data/folders", *more, "--data.held_out=ink"]
+    assert main(["fit", *same, "--seed_everything=0", f"--trainer.default_root_dir={tmp_path / 'alone'}"]) == 0
+    (alone,) = (tmp_path / "alone").rglob("prompts.safetensors")
+    (swept,) = output.glob("promptfl-*/ink-0/*/prompts.safetensors")
+    assert alone.read_bytes() == swept.read_bytes()
+
+
+def test_a_sweep_whose_run_fails(more, tmp_path, capsys):
+    file = tmp_path / "sweep.yaml"
+    model = {"label": "too long", "config": "promptfl", "arguments": ["--model.prompt_length=100"]}
+    content = {"config": "data/folders", "models": [model, "zero_shot"], "held_out": "none", "arguments": more}
+    file.write_text(yaml.safe_dump({**content, "note": "A note."}))
+    command = ["sweep", f"--file={file}", f"--output={tmp_path / 'runs'}", "--workers=2", "--"]
+    command += ["--data.test_fraction=0.3"]
+    assert main([*command[:-2], "--dry_run", *command[-2:]]) == 0
+    assert not (tmp_path / "runs").exists()
+    assert main(command) == 1
+    said = capsys.readouterr()
+    assert said.out.startswith("A note.\nmissing too_long-")
+    assert "1 of 2 runs done" in said.out
+    assert "failed: too long, all domains seen, seed 0: fedvlp: error: " in said.err
+    (log,) = (tmp_path / "runs").glob("too_long-*/all_seen-0/log.txt")
+    assert str(log) in said.err
+    assert states(tmp_path / "runs") == {"too long": ["failed"], "zero_shot": ["done"]}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--models=trip,promtfl"], "Did you mean 'promptfl'?"),
+        (["--models=trip", "--held_out=foto"], "Did you mean 'photo'?"),
+        (["--models=zero_shot,trip", "--", "--model.prompt_lenght=2"], "Model 'zero_shot' of the sweep: "),
+        (["--models=trip", "--", "--model.expert=2"], "Did you mean 'num_experts'?"),
+        (["--models=trip", "--", "--trainer.round=2"], "Did you mean 'rounds'?"),
+        (["--models=trip", "--", "--data.root=/nowhere"], "/nowhere"),
+        (["--models=trip", "--", "--trainer.devices=2"], "one device"),
+    ],
+)
+def test_bad_input_is_one_error_before_anything_runs(image_root, tmp_path, capsys, arguments, message):
+    given = [] if "--data.root=/nowhere" in arguments else [f"--data.root={image_root}"]
+    line = arguments if "--" in arguments else [*arguments, "--"]
+    assert main(["sweep", "--config=data/folders", f"--output={tmp_path / 'runs'}", *line, *given]) == 1
+    errors = capsys.readouterr().err
+    assert errors.startswith("fedvlp: error: ")
+    assert message in errors
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_sweep_needs_a_data_set(capsys):
+    assert main(["sweep", "--models=trip"]) == 1
+    assert "Name its config" in capsys.readouterr().err
+
+
+def test_devices_are_those_that_are_visible(monkeypatch):
+    plan = make_sweep({"models": ["trip"], "config": "data/styled_shapes"})
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert visible_devices(parsed(plan).values()) == ["0", "1"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a,GPU-b")
+    assert visible_devices(parsed(plan).values()) == ["GPU-a", "GPU-b"]
+    on_cpu = make_sweep(
+        {"models": ["trip"], "config": "data/styled_shapes", "arguments": ["--trainer.accelerator=cpu"]}
+    )
+    assert visible_devices(parsed(on_cpu).values()) == []
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_the_examples_are_accepted(path):
+    more = ["--data.root=my_images"] if path.stem == "folders" else []
+    assert parsed(make_sweep(read_sweep(path), more))
+
+
+@pytest.mark.parametrize("wrong", ["--seeds=a", "--workers=0", "--model=trip"])
+def test_bad_options(capsys, wrong):
+    with pytest.raises(SystemExit) as stopped:
+        main(["sweep", wrong])
+    assert stopped.value.code == 2
+    assert "fedvlp sweep: error: " in capsys.readouterr().err

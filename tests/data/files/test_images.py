@@ -1,0 +1,189 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from fedvlp.data import ArrayImages, FolderImages, ImageFiles, Images, image_paths
+from fedvlp.data.files.decoding import read_rgb, to_rgb, unreadable
+from fedvlp.data.files.images import bad_images_message
+from fedvlp.utils.errors import UserError
+
+RED, WHITE = (255, 0, 0), (255, 255, 255)
+
+
+def test_transparency_shows_white_in_every_mode_that_has_it(tmp_path):
+    clear = Image.new("RGBA", (4, 4), (255, 0, 0, 0))
+    clear.putpixel((0, 0), (255, 0, 0, 255))
+    palette = clear.convert("RGB").quantize(4)
+    palette.info["transparency"] = bytes([0] * 256)
+    palette.save(tmp_path / "palette.png")
+    clear.save(tmp_path / "rgba.png")
+    Image.new("LA", (4, 4), (0, 0)).save(tmp_path / "la.png")
+    keyed = Image.new("RGB", (4, 4), RED)
+    keyed.save(tmp_path / "keyed.png", transparency=RED)
+    grey = Image.new("L", (4, 4), 7)
+    grey.save(tmp_path / "grey.png", transparency=7)
+    for name in ("palette", "rgba", "la", "keyed", "grey"):
+        image = read_rgb(tmp_path / f"{name}.png")
+        assert image.mode == "RGB"
+        assert image.getpixel((3, 3)) == WHITE, name
+    assert read_rgb(tmp_path / "rgba.png").getpixel((0, 0)) == RED
+
+
+def test_half_transparent_is_mixed_with_white():
+    assert to_rgb(Image.new("RGBA", (1, 1), (0, 0, 0, 128))).getpixel((0, 0)) == (127, 127, 127)
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "P", "CMYK", "YCbCr", "HSV", "LAB"])
+def test_opaque_modes_become_rgb(mode):
+    image = Image.new("RGB", (2, 2), WHITE)
+    source = image.convert(mode) if mode != "LAB" else Image.new("LAB", (2, 2), (255, 128, 128))
+    assert to_rgb(source).mode == "RGB"
+    assert to_rgb(source).size == (2, 2)
+
+
+def test_sixteen_bits_keep_their_high_byte(tmp_path):
+    values = np.array([[0, 255, 256], [32768, 65280, 65535]], dtype=np.uint16)
+    Image.fromarray(values).save(tmp_path / "deep.png")
+    found = np.asarray(read_rgb(tmp_path / "deep.png"))[..., 0]
+    assert found.tolist() == [[0, 0, 1], [128, 255, 255]]
+
+
+def test_wide_integers_and_floats_are_brought_to_bytes():
+    wide = Image.fromarray(np.array([[0, 65535]], dtype=np.int32))
+    assert np.asarray(to_rgb(wide))[0, :, 0].tolist() == [0, 255]
+    narrow = Image.fromarray(np.array([[0, 200]], dtype=np.int32))
+    assert np.asarray(to_rgb(narrow))[0, :, 0].tolist() == [0, 200]
+    unit = Image.fromarray(np.array([[0.0, 1.0]], dtype=np.float32))
+    assert np.asarray(to_rgb(unit))[0, :, 0].tolist() == [0, 255]
+    large = Image.fromarray(np.array([[-3.0, 300.0, np.nan]], dtype=np.float32))
+    assert np.asarray(to_rgb(large))[0, :, 0].tolist() == [0, 255, 0]
+
+
+def test_exif_orientation_is_applied(tmp_path):
+    image = Image.new("RGB", (4, 2), RED)
+    exif = Image.Exif()
+    exif[0x0112] = 6  # rotated by 90 degrees
+    image.save(tmp_path / "turned.jpg", exif=exif)
+    assert read_rgb(tmp_path / "turned.jpg").size == (2, 4)
+
+
+def test_damaged_exif_does_not_spoil_the_pixels(tmp_path):
+    Image.new("RGB", (4, 2), RED).save(tmp_path / "odd.jpg", exif=b"Exif\0\0nonsense")
+    assert read_rgb(tmp_path / "odd.jpg").size == (4, 2)
+
+
+def test_first_frame_of_an_animation(tmp_path):
+    frames = [Image.new("RGB", (4, 4), color) for color in (RED, (0, 255, 0))]
+    frames[0].save(tmp_path / "moving.gif", save_all=True, append_images=frames[1:])
+    assert read_rgb(tmp_path / "moving.gif").getpixel((0, 0)) == RED
+
+
+def test_unreadable_says_why(tmp_path, save):
+    good = save(tmp_path / "good.png", size=64)
+    (tmp_path / "empty.png").touch()
+    (tmp_path / "text.png").write_text("not an image")
+    (tmp_path / "half.png").write_bytes(good.read_bytes()[:-200])
+    (tmp_path / "gone.png").symlink_to(tmp_path / "nowhere.png")
+    names = ["good.png", "empty.png", "text.png", "half.png", "gone.png"]
+    reasons = unreadable([tmp_path / name for name in names])
+    assert list(reasons) == [1, 2, 3, 4]
+    assert reasons[1] == "the file is empty"
+    assert reasons[2] == "it is not an image that Pillow knows"
+    assert "truncated" in reasons[3]
+    assert reasons[4] == "No such file or directory"
+
+
+def test_bad_images_beyond_the_cap_are_counted():
+    message = bad_images_message([(f"{i}.png", "empty") for i in range(60)], total=100)
+    assert message.startswith("60 of 100 images can't be read:")
+    assert "... and 10 more" in message
+
+
+def test_folder_images(tmp_path, save):
+    paths = [save(tmp_path / f"{i}.png", seed=i) for i in range(3)]
+    images = FolderImages(paths, ["x/0", "x/1", "x/2"], [0, 1, 1])
+    assert isinstance(images, Images)
+    assert images[1].mode == "RGB"
+    assert images.labels.dtype == np.int64
+    assert images.without([1]).names == ["x/0", "x/2"]
+    assert images.without([1]).labels.tolist() == [0, 1]
+
+
+def test_fingerprint_of_files_follows_those_files_alone(tmp_path, save):
+    paths = [save(tmp_path / f"{i}.png", seed=i) for i in range(3)]
+    images = FolderImages(paths, ["0", "1", "2"], [0, 0, 0])
+    before = images.fingerprint([0, 1])
+    os.utime(paths[2], ns=(1, 1))
+    assert images.fingerprint([0, 1]) == before
+    assert images.fingerprint([1, 0]) != before
+    os.utime(paths[1], ns=(1, 1))
+    assert images.fingerprint([0, 1]) != before
+
+
+def test_array_images():
+    arrays = np.zeros((3, 4, 4, 3), dtype=np.uint8)
+    images = ArrayImages(arrays, [0, 1, 2])
+    assert isinstance(images, Images)
+    assert (len(images), images[0].size, images.names[2]) == (3, (4, 4), "000002")
+    before = images.fingerprint([0, 1])
+    arrays[2] = 1
+    assert images.fingerprint([0, 1]) == before
+    arrays[1] = 1
+    assert images.fingerprint([0, 1]) != before
+
+
+def test_images_that_do_not_fit_together_are_refused():
+    arrays = np.zeros((2, 4, 4, 3), dtype=np.uint8)
+    with pytest.raises(ValueError, match="one name and one label"):
+        ArrayImages(arrays, [0])
+    with pytest.raises(ValueError, match="unique names"):
+        ArrayImages(arrays, [0, 1], ["a", "a"])
+    with pytest.raises(ValueError, match="uint8"):
+        ArrayImages(arrays.astype(np.float32), [0, 1])
+
+
+def test_image_paths_expands_folders(tmp_path, save):
+    save(tmp_path / "b" / "deep er" / "é.JPG")
+    save(tmp_path / "b" / "1.png")
+    save(tmp_path / "b" / ".hidden" / "2.png")
+    (tmp_path / "b" / "notes.txt").touch()
+    lone = save(tmp_path / "lone.webp")
+    found = image_paths([str(lone), str(tmp_path / "b"), str(lone)])
+    assert found == [lone, tmp_path / "b" / "1.png", tmp_path / "b" / "deep er" / "é.JPG"]
+
+
+def test_image_paths_refuses(tmp_path):
+    (tmp_path / "notes.txt").touch()
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match="does not exist"):
+        image_paths([str(tmp_path / "nowhere")])
+    with pytest.raises(UserError, match=r"Expected an image .*notes\.txt"):
+        image_paths([str(tmp_path / "notes.txt")])
+    with pytest.raises(UserError, match=r"found none"):
+        image_paths([str(tmp_path / "empty")])
+    with pytest.raises(UserError, match="got none"):
+        image_paths([])
+
+
+def test_image_files_are_batched_in_order(tmp_path, save, transform):
+    paths = [save(tmp_path / f"{i}.png", seed=i) for i in range(5)]
+    files = ImageFiles(paths, transform, batch_size=2)
+    batches = list(files)
+    assert len(files) == len(batches) == 3
+    assert [path for names, _ in batches for path in names] == paths
+    assert batches[0][1].shape == (2, 3, 8, 8)
+    assert torch.equal(batches[2][1][0], transform(read_rgb(paths[4])))
+
+
+def test_image_files_reports_damaged_files_before_work(tmp_path, save, transform):
+    good = save(tmp_path / "good.png")
+    bad = Path(tmp_path / "bad.png")
+    bad.write_text("no")
+    with pytest.raises(UserError, match=r"(?s)1 of 2 images can't be read.*bad\.png: it is not an image"):
+        ImageFiles([good, bad], transform)

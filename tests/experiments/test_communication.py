@@ -1,0 +1,80 @@
+"""The study of communication: what counts as the same number, and that its table is of these methods."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+
+from experiments.communication.claims import CLAIMS, printed_number, prints_as
+from experiments.communication.table import HEAD, MARK, README, cells, counted, networks, verdict, with_table
+from fedvlp.utils.config_files import find_config
+
+
+@pytest.mark.parametrize(
+    ("number", "printed", "same"),
+    [
+        (65_536, "0.065M", True),  # cut off
+        (65_536, "0.066M", True),  # rounded
+        (65_536, "0.067M", False),
+        (1_024, "0.001M", True),
+        (2_000, "0.001M", False),
+        (16_896, "16.9k", True),
+        (12_800, "16.9k", False),
+        (78_336, "0.08M", True),
+        (8_192, "625x of A", False),  # a ratio is compared in percent
+    ],
+)
+def test_what_a_paper_would_print(number, printed, same):
+    assert prints_as(number, printed) == same
+
+
+def test_times_less():
+    assert printed_number("4x of A", {"A": 102}) == Fraction(51, 2)
+    with pytest.raises(ValueError, match="a number such as"):
+        printed_number("many", {})
+
+
+def test_whole_networks():
+    assert networks() == {"ViT-B/16": 85_798_656, "ResNet-50": 25_557_032}
+
+
+def row(up, down):
+    return {
+        "upload_parameters": up,
+        "download_parameters": down,
+        "upload_bytes": 4 * up,
+        "once_parameters": 0,
+        "all_clients": 3,
+    }
+
+
+def test_every_claim_that_differs_has_its_reason():
+    """Its row in the README is the proof: where it is not the same, there is a reason, and nowhere else."""
+    lines = [line.split(" | ") for line in README.read_text(encoding="utf-8").split(MARK)[1].splitlines()]
+    table = [line for line in lines if len(line) == len(HEAD)][2:]
+    assert [line[0].removeprefix("| ") for line in table] == [claim.title for claim in CLAIMS]
+    for claim, line in zip(CLAIMS, table, strict=True):
+        assert bool(claim.printed) == bool(claim.source)
+        assert bool(claim.reason) == (line[-1] not in ("the same |", "no number in the papers |"))
+        ours = [int(number.replace(",", "")) for number in line[2:6]]
+        again = {**row(*ours[:2]), "once_parameters": ours[3], "all_clients": int(line[1].split(", ")[-1].split()[0])}
+        assert f"| {' | '.join(cells(claim, again, networks()))} |" == " | ".join(line)
+        assert find_config(claim.config)
+
+
+def test_verdict_takes_the_worst_direction():
+    claim = next(claim for claim in CLAIMS if claim.title == "TRIP")
+    assert verdict(claim, row(65_536, 65_536), {}) == "the same"
+    assert verdict(claim, row(65_536, 130_000), {}).startswith("both +100.0 %")
+
+
+def test_numbers_of_the_table_are_those_of_the_command():
+    claim = next(claim for claim in CLAIMS if claim.title == "TRIP-Lite")
+    assert f"| {' | '.join(cells(claim, counted(claim), {}))} |" in README.read_text(encoding="utf-8")
+
+
+def test_writing_the_table_replaces_it():
+    once = with_table("a\n" + MARK + "\nb\n", "| 1 |\n| 2 |")
+    assert once == "a\n" + MARK + "\n| 1 |\n| 2 |\n\nb\n"
+    assert with_table(once, "| 3 |") == "a\n" + MARK + "\n| 3 |\n\nb\n"

@@ -1,0 +1,142 @@
+"""The recipes: they parse, have the papers' settings, and their README and costs are what the code says."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from PIL import Image
+
+from experiments.reproduce import cost, table
+from experiments.reproduce.cost import Tower, costs, work_of
+from experiments.reproduce.recipe import FOLDER, HERE, PRINTED, all_recipes
+from fedvlp import PromptFL
+from fedvlp.commands.cli import main
+from fedvlp.results.papers import main_tables
+from tests.helpers.counting import counted
+
+SETTINGS = {  # optimizer, learning rate, batch, rounds
+    "trip": ("AdamW", 4e-4, 16, 15),
+    "trip_lite": ("AdamW", 4e-4, 16, 15),
+    "plan": ("SGD", 0.0015, 32, 20),
+    "fed_dpt": ("AdamW", 5e-4, 32, 200),
+    "adapt": ("AdamW", 5e-4, 32, 200),
+    "diprompt": ("Adam", 5e-4, 16, 100),
+}
+
+
+@pytest.fixture(scope="module")
+def recipes():
+    """All recipes, by name."""
+    return {recipe.name: recipe for recipe in all_recipes()}
+
+
+def test_every_file_and_every_main_table_has_its_place(recipes):
+    assert {path.stem for path in FOLDER.glob("*.yaml")} == set(PRINTED)
+    found = [(t.paper, t.table, t.dataset) for recipe in recipes.values() for t in recipe.printed]
+    assert sorted(found) == sorted((t.paper, t.table, t.dataset) for t in main_tables())
+
+
+@pytest.mark.parametrize("name", PRINTED)
+def test_a_recipe_has_its_papers_settings(recipes, name):
+    recipe = recipes[name]
+    checked = 0
+    for label, config in recipe.configs.items():
+        assert config.data.init_args.root == "/data"
+        assert config.data.init_args.class_names == "plain"
+        if label in SETTINGS:
+            optimizer = config.model.init_args.optimizer
+            own = (optimizer.class_path.rpartition(".")[2], optimizer.init_args.lr)
+            assert (*own, config.data.init_args.batch_size, config.trainer.rounds) == SETTINGS[label]
+            checked += 1
+    assert checked
+    first = recipe.printed[0]
+    assert {config.data.init_args.shots for config in recipe.configs.values()} == {
+        None if first.shots == "full" else int(first.shots)
+    }
+    assert (recipe.plan.held_out == "none") == (first.protocol == "all_domains")
+    clips = {getattr(c.model.init_args.clip, "name", c.model.init_args.clip) for c in recipe.configs.values()}
+    assert clips == {"RN50" if first.paper == "diprompt" else "ViT-B-16"}
+    (clients,) = {row.clients for row in first.rows if row.method in ("PromptFL", "DiPrompT")}
+    sources = len(recipe.data.domains) - len(recipe.held_out[0])
+    assert {cost._clients(config, sources) for config in recipe.configs.values()} == {int(clients)}
+
+
+@pytest.mark.parametrize("name", PRINTED)
+def test_a_recipe_is_a_sweep_of_three_seeds(recipes, name):
+    recipe = recipes[name]
+    assert recipe.plan.seeds == (0, 1, 2)
+    assert {found.runs for found in costs(recipe)} == {3 * len(recipe.held_out)}
+    assert f"--file experiments/reproduce/recipes/{name}.yaml" in recipe.path.read_text("utf-8")
+
+
+def test_a_recipe_runs_on_a_folder(recipes, tmp_path, capsys):
+    description = recipes["trip_pacs"].data
+    for domain in description.domains:
+        for name in description.class_names:
+            (tmp_path / domain / name).mkdir(parents=True)
+            Image.new("RGB", (8, 8)).save(tmp_path / domain / name / "1.png")
+    file = recipes["trip_pacs"].path
+    assert main(["sweep", "--file", str(file), "--dry_run", "--", f"--data.root={tmp_path}"]) == 0
+    out = capsys.readouterr().out
+    assert out.count(": fedvlp fit ") == sum(found.runs for found in costs(recipes["trip_pacs"])) == 72
+    assert "Why numbers may differ" in out
+
+
+def test_the_readme_is_what_the_command_writes(recipes):
+    readme = (HERE / "README.md").read_text(encoding="utf-8")
+    written = readme.split("<!-- recipes -->\n")[1].split("\n<!-- /recipes -->")[0]
+    assert written == table.text(list(recipes.values())), "run `python -m experiments.reproduce.table --readme`"
+
+
+def test_the_printed_numbers_are_in_the_readme(recipes):
+    text = table.text(list(recipes.values()))
+    assert "| TRIP | `trip` | 98.14 | 99.19 | 99.88 | 90.37 | 96.90 |" in text
+    assert "| DiPrompT | `diprompt` | 74.21 | 58.90 | 85.51 | 86.12 | 76.18 |" in text
+
+
+def test_operations_are_those_that_are_counted(clip):
+    visual = clip.model.visual
+    (patch, width), tokens = (visual.conv1.kernel_size[0], visual.conv1.out_channels), len(visual.positional_embedding)
+    start = 2 * (tokens - 1) * 3 * patch**2 * width
+    tower = Tower(width, len(visual.transformer.resblocks), tokens, start)
+    images = torch.zeros(3, 3, *visual.image_size, requires_grad=True)  # else a fused kernel hides from the counter
+    projection = 2 * width * clip.embed_dim
+    assert counted(lambda: clip.encode_image(images)) == 3 * (tower.operations(tokens) + projection)
+
+
+def test_a_backward_pass_is_as_much_again(clip):
+    module = PromptFL(["circle", "square", "star"], clip)
+    batch = ({"features": torch.randn(4, clip.embed_dim)}, torch.tensor([0, 1, 2, 0]))
+    with torch.no_grad():
+        forward = counted(lambda: module.training_step(batch, 0))
+    both = counted(lambda: module.training_step(batch, 0).backward())
+    assert both / forward == pytest.approx(work_of("PromptFL", 3, {}).batch_texts, rel=0.15)
+
+
+def test_cost_grows_with_rounds_and_seeds(recipes):
+    recipe = recipes["plan_pacs"]
+    before = {found.label: found for found in costs(recipe)}
+    plan = before["plan"]
+    assert before["zero_shot"].training == before["zero_shot"].evaluation == 0
+    twice = {found.label: found for found in costs(replace(recipe, plan=replace(recipe.plan, seeds=range(6))))}["plan"]
+    assert (twice.training, twice.evaluation, twice.encoding) == (2 * plan.training, 2 * plan.evaluation, plan.encoding)
+    (config,) = [config for label, config in recipe.configs.items() if label == "plan"]
+    longer = config.clone()
+    longer.trainer.rounds *= 3
+    (found,) = costs(replace(recipe, configs={"plan": longer}))
+    assert found.training == pytest.approx(3 * plan.training)
+
+
+def test_training_images_of_plan_by_hand(recipes):
+    """PACS has 9,991 images; each is in three of four runs, where four fifths of it train; PLAN passes 5 times."""
+    (found,) = [found for found in costs(recipes["plan_pacs"]) if found.label == "plan"]
+    passes = 3 * 20 * 5 * 3 * 0.8 * 9_991  # seeds, rounds, passes, runs
+    image = 12 * 205 * (24 * 768**2 + 4 * 205 * 768) + 2 * 196 * 768 * 768
+    assert found.training == pytest.approx(passes * image, rel=0.01)  # the rest is texts
+
+
+def test_the_command_says_that_it_computes(capsys):
+    cost.main([str(FOLDER / "diprompt_pacs.yaml"), "--rate", "20"])
+    out = capsys.readouterr().out
+    assert out.startswith("computed, not measured, for 20 x 10^12")
+    assert "36 runs" in out

@@ -1,0 +1,247 @@
+"""PLAN against its equations, its two stages step by step, and its limit cases."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from fedvlp.clip import (
+    CLIPSpec,
+    PromptedImageEncoder,
+    PromptedTextEncoder,
+    load_clip,
+    zero_shot_text_features,
+)
+from fedvlp.core.module import RoundContext
+from fedvlp.core.phase_checks import check_phases
+from fedvlp.core.state import Client, ClientUpdate, ServerState, numel
+from fedvlp.methods import PLAN
+from fedvlp.utils.errors import UserError
+
+CLASSES = ["red circle", "star", "big square"]
+LABELS = torch.tensor([0, 1, 2, 0])
+
+
+def make(clip, **options):
+    torch.manual_seed(0)
+    module = PLAN(CLASSES, 3, clip, prompt_length=4, **options)
+    with torch.no_grad():
+        for prompts in [*module.pool.own.values(), *module.pool.globals.values()]:
+            prompts.add_(0.5 * torch.randn_like(prompts))
+        for stack in module.pool.clients.values():
+            stack.copy_(0.5 * torch.randn_like(stack))
+    return module.train()
+
+
+@pytest.fixture
+def plan(clip):
+    return make(clip)
+
+
+@pytest.fixture
+def images(clip):
+    return torch.randn(4, 3, clip.image_size, clip.image_size, generator=torch.Generator().manual_seed(1))
+
+
+def begin(module, stage, finished=0, client=1):
+    module.start_client(RoundContext(finished, check_phases(module)[stage], Client(client, client, 10)))
+
+
+def probabilities(module, images, prompts):
+    """Eqs. 2-6, one image and one class at a time, through text sequences of the full context."""
+    clip = module.clip
+    text = PromptedTextEncoder(clip, CLASSES, prompt_length=4, layout="plain")
+    words = text(prompts["text"][0], prompts["text"][1:]).detach().double().numpy()
+    visual = PromptedImageEncoder(clip)
+    features = [visual(image[None], prompts["visual"]).features[0].detach().double().numpy() for image in images]
+    return np.array([softmax([clip.logit_scale * cosine(f, w) for w in words]) for f in features])
+
+
+def cosine(one, other):
+    return (one @ other) / (np.linalg.norm(one) * np.linalg.norm(other))
+
+
+def softmax(values):
+    powers = np.exp(np.array(values) - max(values))
+    return powers / powers.sum()
+
+
+def stage_one_loss(local, reference, kl_weight):
+    """Eqs. 7, 9 and 10."""
+    cross_entropy = -np.mean([np.log(row[label]) for row, label in zip(local, LABELS, strict=True)])
+    divergence = np.mean([(q * np.log(q / p)).sum() for q, p in zip(reference, local, strict=True)])
+    return cross_entropy + kl_weight * divergence
+
+
+def test_probabilities_are_those_of_the_global_prompts(plan, images):
+    assert np.allclose(plan(images).softmax(-1).detach(), probabilities(plan, images, plan.pool.globals), atol=1e-4)
+
+
+def test_first_round_is_held_to_zero_shot_clip(clip, images):
+    module = make(clip, kl_weight=0.7, templates=60)
+    begin(module, 0)
+    words, features = zero_shot_text_features(clip, CLASSES, 60).numpy(), clip.encode_image(images).numpy()
+    reference = np.array([softmax([clip.logit_scale * cosine(f, w) for w in words]) for f in features])
+    expected = stage_one_loss(probabilities(module, images, module.pool.own), reference, 0.7)
+    assert module.training_step((images, LABELS), 0).item() == pytest.approx(expected, rel=1e-3)
+
+
+def test_later_rounds_are_held_to_the_global_prompts(clip, images):
+    module = make(clip, kl_weight=0.7)
+    begin(module, 0, finished=3)
+    reference = probabilities(module, images, module.pool.globals)
+    expected = stage_one_loss(probabilities(module, images, module.pool.own), reference, 0.7)
+    assert module.training_step((images, LABELS), 0).item() == pytest.approx(expected, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("options", "finished"), [({"first_round_reference": False}, 0), ({"kl_weight": 0.0}, 0), ({"kl_weight": 0.0}, 2)]
+)
+def test_without_a_reference_the_loss_is_the_cross_entropy(clip, images, options, finished):
+    module = make(clip, **options)
+    begin(module, 0, finished)
+    local = probabilities(module, images, module.pool.own)
+    assert module.training_step((images, LABELS), 0).item() == pytest.approx(stage_one_loss(local, local, 0), rel=1e-3)
+
+
+def test_without_a_first_reference_later_rounds_still_have_one(clip, images):
+    module = make(clip, first_round_reference=False)
+    begin(module, 0, finished=1)
+    assert torch.equal(module.reference(images), module(images))
+
+
+def test_each_stage_trains_its_own_tensors(plan, images):
+    for stage, prefix in enumerate(("pool.own", "pool.aggregators")):
+        begin(plan, stage, finished=1)
+        plan.zero_grad()
+        plan.training_step((images, LABELS), 0).backward()
+        moved = {name for name, parameter in plan.named_parameters() if parameter.grad is not None}
+        assert moved == {name for name in plan.state_dict() if name.startswith(prefix)}
+
+
+def test_second_stage_is_the_cross_entropy_of_the_mixture(plan, images):
+    begin(plan, 1)
+    mixed = {kind: plan.pool.aggregators[kind](plan.pool.clients[kind]) for kind in ("text", "visual")}
+    local = probabilities(plan, images, mixed)
+    expected = stage_one_loss(local, local, 0)
+    assert plan.training_step((images, LABELS), 0).item() == pytest.approx(expected, rel=1e-3)
+
+
+def test_the_server_computes_what_the_clients_would(plan):
+    server = ServerState.start(plan.shared_state())
+    first, second = (phase.strategy for phase in check_phases(plan))
+    client = Client(2, 2, 10)
+    begin(plan, 0, client=2)
+    server = first.aggregate(server, [ClientUpdate(client, plan.upload_state(), 10)])
+    assert torch.equal(server.shared["pool.clients.text"][2], plan.pool.own["text"])
+    assert torch.equal(server.shared["pool.clients.text"][1], plan.pool.clients["text"][1])
+    begin(plan, 1, client=2)
+    plan.load_state(second.broadcast(server, client))
+    server = second.aggregate(server, [ClientUpdate(client, plan.upload_state(), 10)])
+    assert set(server.deployed) == {"pool.globals.text", "pool.globals.visual"}
+    for kind, prompts in plan.pool.aggregate().items():
+        torch.testing.assert_close(server.deployed[f"pool.globals.{kind}"], prompts)
+
+
+def test_empty_slots_are_not_mixed_in(plan):
+    full = {kind: stack.clone() for kind, stack in plan.pool.clients.items()}
+    with torch.no_grad():
+        for stack in plan.pool.clients.values():
+            stack[1] = 0
+    for kind, prompts in plan.pool.aggregate().items():
+        torch.testing.assert_close(prompts, plan.pool.aggregators[kind](full[kind][[0, 2]]))
+
+
+@pytest.mark.parametrize("kind", ["text", "visual"])
+def test_without_an_aggregator_the_mean_is_taken(clip, kind):
+    module = make(clip, **{f"aggregate_{kind}": False})
+    torch.testing.assert_close(module.pool.aggregate()[kind], module.pool.clients[kind].mean(0))
+    assert {name.split(".")[2] for name in module.state_dict() if "aggregators" in name} == {"text", "visual"} - {kind}
+
+
+def test_without_aggregators_there_is_one_stage(clip):
+    module = make(clip, aggregate_text=False, aggregate_visual=False)
+    (phase,) = check_phases(module)
+    begin(module, 0)
+    update = ClientUpdate(Client(1, 1, 10), module.upload_state(), 10)
+    server = phase.strategy.aggregate(ServerState.start(module.shared_state()), [update])
+    expected = torch.stack([module.pool.clients["text"][0], module.pool.own["text"], module.pool.clients["text"][2]])
+    torch.testing.assert_close(server.deployed["pool.globals.text"], expected.mean(0))
+
+
+def test_a_single_client_without_aggregators_is_deployed_as_it_is(clip):
+    torch.manual_seed(0)
+    module = PLAN(CLASSES, 1, clip, prompt_length=4, aggregate_text=False, aggregate_visual=False)
+    begin(module, 0, client=0)
+    update = ClientUpdate(Client(0, 0, 10), module.upload_state(), 10)
+    server = check_phases(module)[0].strategy.aggregate(ServerState.start(module.shared_state()), [update])
+    assert torch.equal(server.deployed["pool.globals.visual"], module.pool.own["visual"])
+
+
+def test_clients_start_from_prompts_of_their_own(build):
+    run = build("plan", "--trainer.rounds=1", "--model.init_args.optimizer.init_args.lr=0")
+    run.trainer.fit(run.model, run.datamodule)
+    slots = run.trainer.run_state.server.shared["pool.clients.text"]
+    assert not torch.allclose(slots[0], slots[1], atol=1e-3)
+    assert torch.equal(slots[1], run.trainer.run_state.personal[1]["pool.own.text"])
+    again = build("plan", "--trainer.rounds=1", "--model.init_args.optimizer.init_args.lr=0", "--trainer.cohort_size=1")
+    again.trainer.fit(again.model, again.datamodule)
+    ((client, kept),) = again.trainer.run_state.personal.items()
+    assert torch.equal(kept["pool.own.text"], slots[client])
+    empty = again.trainer.run_state.server.shared["pool.clients.text"][1 - client]
+    assert not empty.any()
+
+
+def test_depth_leaves_later_blocks_to_themselves(clip, images):
+    module = make(clip, depth=2)
+    assert {kind: len(prompts) for kind, prompts in module.pool.own.items()} == {"text": 2, "visual": 2}
+    deep = make(clip)
+    shallow = {kind: prompts[:2] for kind, prompts in deep.pool.own.items()}
+    logits = module.prompted.logits(images, shallow)
+    assert not torch.allclose(logits, module.prompted.logits(images, deep.pool.own), atol=1e-2)
+    assert np.allclose(logits.softmax(-1).detach(), probabilities(module, images, shallow), atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"kl_weight": -1.0}, {"depth": 9}, {"depth": 0}, {"prompt_length": 0}, {"num_clients": 0}, {"reduction": 0}],
+)
+def test_options_that_make_no_sense_are_refused(clip, options):
+    with pytest.raises(UserError):
+        PLAN(**{"class_names": CLASSES, "num_clients": 3, "clip": clip, **options})
+
+
+def test_more_clients_than_slots_are_refused(plan):
+    with pytest.raises(UserError, match="3 slots"):
+        check_phases(plan)[0].strategy.check([Client(3, 0, 10)])
+
+
+def test_without_a_federation_the_own_prompts_are_deployed(plan, images):
+    assert not torch.equal(plan.pool.globals["text"], plan.pool.own["text"])
+    loss = plan.training_step((images, LABELS), 0)
+    plan.on_train_batch_end(loss, (images, LABELS), 0)
+    assert torch.equal(plan.pool.globals["text"], plan.pool.own["text"])
+    begin(plan, 0)
+    with torch.no_grad():
+        plan.pool.own["text"].add_(1)
+    plan.on_train_batch_end(loss, (images, LABELS), 0)
+    assert not torch.equal(plan.pool.globals["text"], plan.pool.own["text"])
+
+
+@pytest.mark.parametrize(
+    ("options", "upload", "download"),
+    [
+        ({}, 5_161_728, 5_530_368),
+        ({"aggregator": "attention_over_clients"}, 81_901_568, 82_270_208),
+        ({"aggregator": "attention_over_clients", "aggregate_text": False}, 56_690_688, 57_059_328),
+    ],
+)
+def test_parameters_of_each_stage_with_vit_b_16(options, upload, download):
+    module = PLAN(CLASSES, 3, load_clip(CLIPSpec("ViT-B-16", "random")), **options)
+    server, client = ServerState.start(module.shared_state()), Client(0, 0, 10)
+    counts = []
+    for stage, phase in enumerate(check_phases(module)):
+        begin(module, stage, client=0)
+        counts.append((numel(module.upload_state()), numel(phase.strategy.broadcast(server, client))))
+    assert counts == [(122_880, 122_880), (upload, download)]

@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from fedvlp.methods.trip.assignments import claim_with_capacity
+from fedvlp.methods.trip.clustering import capacity_kmeans, cluster_capacities, several_kmeans
+from fedvlp.methods.trip.lloyd import token_products
+from fedvlp.utils.errors import UserError
+
+
+def replaced_assignment(costs, limits):
+    """The paper's words: tokens arrive by index; a full cluster takes one that is cheaper and discards its worst."""
+    members = [[] for _ in limits]
+    for token, row in enumerate(costs):
+        cluster = int(np.argmin(row))
+        members[cluster].append(token)
+        if len(members[cluster]) > limits[cluster]:
+            members[cluster].remove(max(members[cluster], key=lambda other, at=cluster: costs[other][at]))
+    return members
+
+
+@pytest.mark.parametrize("capacity", [0.5, 1.0, 2.0, None])
+@pytest.mark.parametrize("seed", range(4))
+def test_equals_the_sequential_algorithm(scene, sequential_kmeans, capacity, seed):
+    tokens, start = scene(seed=seed, scale=[0.3, 1.0, 3.0, 10.0][seed])
+    capacities = cluster_capacities(50, 4, capacity)
+    clusters = capacity_kmeans(tokens, start, capacities)
+    for image in range(len(tokens)):
+        centroids, sizes, assignment = sequential_kmeans(tokens[image].numpy(), start[image].numpy(), capacities)
+        assert clusters.assignment[image].tolist() == assignment.tolist()
+        assert clusters.sizes[image].tolist() == sizes.tolist()
+        np.testing.assert_allclose(clusters.centroids[image].numpy(), centroids, atol=1e-5)
+
+
+@pytest.mark.parametrize("iterations", [1, 2, 7])
+def test_stops_after_the_largest_number_of_iterations_with_the_moved_centroids(scene, sequential_kmeans, iterations):
+    tokens, start = scene(seed=5)
+    capacities = cluster_capacities(50, 4, 1.0)
+    clusters = capacity_kmeans(tokens, start, capacities, max_iterations=iterations)
+    expected = sequential_kmeans(tokens[0].numpy(), start[0].numpy(), capacities, max_iterations=iterations)
+    np.testing.assert_allclose(clusters.centroids[0].numpy(), expected[0], atol=1e-5)
+    assert clusters.assignment[0].tolist() == expected[2].tolist()
+
+
+def test_an_image_is_clustered_alike_alone_and_in_any_batch(scene):
+    tokens, start = scene(batch=9, seed=3)
+    capacities = cluster_capacities(50, 4, 1.0)
+    together = capacity_kmeans(tokens, start, capacities)
+    backwards = capacity_kmeans(tokens.flip(0), start.flip(0), capacities)
+    assert torch.equal(together.assignment, backwards.assignment.flip(0))
+    for image in range(9):
+        alone = capacity_kmeans(tokens[image : image + 1], start[image : image + 1], capacities)
+        assert torch.equal(alone.assignment[0], together.assignment[image])
+        assert torch.equal(alone.centroids[0], together.centroids[image])
+
+
+def test_equal_tokens_and_empty_clusters(sequential_kmeans):
+    generator = torch.Generator().manual_seed(0)
+    kinds = torch.randn(3, 8, generator=generator)
+    tokens = kinds[torch.randint(3, (4, 30), generator=generator)]
+    start = torch.arange(6).expand(4, 6)
+    capacities = cluster_capacities(30, 6, 1.0)
+    clusters = capacity_kmeans(tokens, start, capacities)
+    for image in range(4):
+        _, sizes, assignment = sequential_kmeans(tokens[image].numpy(), start[image].numpy(), capacities)
+        assert clusters.sizes[image].tolist() == sizes.tolist()
+        assert clusters.assignment[image].tolist() == assignment.tolist()
+
+
+def test_constant_tokens_make_no_trouble():
+    clusters = capacity_kmeans(torch.ones(2, 10, 4), torch.arange(3).expand(2, 3), cluster_capacities(10, 3, 1.0))
+    assert torch.isfinite(clusters.centroids).all()
+    assert (clusters.sizes.sum(dim=1) >= 1).all()
+
+
+def test_capacities_hold_and_dropped_tokens_are_marked(scene):
+    tokens, start = scene(seed=8)
+    capacities = cluster_capacities(50, 4, 0.5)
+    clusters = capacity_kmeans(tokens, start, capacities)
+    assert (clusters.sizes <= torch.tensor(capacities)).all()
+    assert ((clusters.assignment >= 0).sum(dim=1) == clusters.sizes.sum(dim=1)).all()
+
+
+def test_keeping_the_cheapest_claimants_is_token_replacement():
+    costs = torch.rand(3, 4, 40, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    limits = torch.tensor([5, 3, 20, 1])
+    claims = claim_with_capacity(costs, limits.expand(3, 4))
+    for image in range(3):
+        members = replaced_assignment(costs[image].T.numpy(), limits.tolist())
+        for cluster in range(4):
+            assert claims.kept[image, cluster].nonzero().flatten().tolist() == sorted(members[cluster])
+            assert claims.sizes[image, cluster] == len(members[cluster])
+
+
+@pytest.mark.parametrize(
+    ("num_tokens", "num_clusters", "capacity", "expected"),
+    [
+        (197, 4, 1.0, [50, 49, 49, 49]),
+        (197, 4, 2.0, [99, 98, 98, 98]),
+        (197, 2, 1.0, [99, 98]),
+        (197, 8, 1.0, [25, 25, 25, 25, 25, 24, 24, 24]),
+        (197, 4, 0.5, [25, 24, 24, 24]),
+        (7, 3, None, [7, 7, 7]),
+    ],
+)
+def test_capacities(num_tokens, num_clusters, capacity, expected):
+    assert cluster_capacities(num_tokens, num_clusters, capacity) == expected
+
+
+@pytest.mark.parametrize("arguments", [(3, 4, 1.0), (10, 4, 0.1), (10, 4, -1.0), (10, 0, 1.0)])
+def test_impossible_capacities_are_refused(arguments):
+    with pytest.raises(UserError):
+        cluster_capacities(*arguments)
+
+
+def test_several_capacities_at_once_are_those_one_by_one(scene):
+    tokens, start = scene(batch=5, seed=6)
+    several = [cluster_capacities(50, 4, capacity) for capacity in (1.0, 2.0, None)]
+    for found, capacities in zip(several_kmeans(tokens, start, several), several, strict=True):
+        alone = capacity_kmeans(tokens, start, capacities)
+        assert torch.equal(found.kept, alone.kept)
+        assert torch.equal(found.weights, alone.weights)
+        torch.testing.assert_close(found.centroids, alone.centroids)
+
+
+def test_products_give_the_distances_of_tokens(scene):
+    tokens = 100 + scene(batch=11, num_tokens=197, seed=6)[0]
+    products = token_products(tokens)
+    squares = products.diagonal(dim1=1, dim2=2)
+    squared = squares[:, :, None] + squares[:, None] - 2 * products
+    expected = torch.cdist(tokens.double(), tokens.double()).square()
+    torch.testing.assert_close(squared.double(), expected, atol=1e-3, rtol=1e-3)
+
+
+def test_lower_matrix_precision_decides_nothing(scene, monkeypatch):
+    tokens, start = scene(seed=9)
+    capacities = cluster_capacities(50, 4, 1.0)
+    expected = capacity_kmeans(tokens, start, capacities)
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "medium")
+    assert token_products(tokens).dtype == torch.float64
+    assert torch.equal(capacity_kmeans(tokens, start, capacities).assignment, expected.assignment)
+
+
+def test_costs_within_rounding_are_decided_in_double_precision():
+    """Tokens so far from the origin, and so near to each other, that single precision cannot order their distances."""
+    generator = torch.Generator().manual_seed(0)
+    tokens = 100 + 1e-3 * torch.randn(4, 40, 16, generator=generator)
+    start = torch.arange(4).expand(4, 4)
+    together = capacity_kmeans(tokens, start, cluster_capacities(40, 4, 1.0), tolerance=1e-9)
+    for image in range(4):
+        alone = capacity_kmeans(tokens[image, None].double(), start[:1], cluster_capacities(40, 4, 1.0), tolerance=1e-9)
+        assert torch.equal(alone.assignment[0], together.assignment[image])

@@ -1,0 +1,223 @@
+"""Every router of TRIP against its definition, written out image by image, and what all have in common."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import linear_sum_assignment
+
+from fedvlp.clip import CLIPSpec, load_clip
+from fedvlp.clip.image.projection import project_image_tokens
+from fedvlp.methods import TRIP, PromptFL
+from fedvlp.methods.trip.clustering import cluster_capacities
+from fedvlp.methods.trip.hashing import image_seeds, random_start
+from fedvlp.methods.trip.routing import token_clusters
+from fedvlp.utils.errors import UserError
+
+CLASSES = ["red circle", "star", "big square"]
+OWN = [
+    {"routing": "token", "cluster_start": "keys"},
+    {"routing": "token", "key_init": "binary", "train_capacity": None},
+    {"matched_to": "experts"},
+    {"routing": "uniform"},
+    {"routing": "random"},
+    {"routing": "random_tokens"},
+    {"routing": "learned_token"},
+    {"routing": "learned_image"},
+]
+ALL = [{"routing": "token"}, *OWN, {"routing": "image"}, {"routing": "image", "cluster_start": "keys"}]
+
+
+@pytest.fixture
+def images(clip):
+    return torch.randn(9, 3, clip.image_size, clip.image_size, generator=torch.Generator().manual_seed(1))
+
+
+def make(clip, **options):
+    torch.manual_seed(0)
+    module = TRIP(CLASSES, clip, num_experts=3, prompt_length=4, **options)
+    with torch.no_grad():
+        module.experts.mul_(20)  # far from zero, so that experts differ
+    return module
+
+
+def route(module, images, training):
+    return module.train(training).router(module.prepare(images), module.expert_features)
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("options", ALL, ids=str)
+def test_weights_sum_to_one_and_are_reproducible(clip, images, options, training):
+    weights = route(make(clip, **options), images, training)
+    torch.testing.assert_close(weights.sum(1), torch.ones(9))
+    assert (weights >= 0).all()
+    torch.manual_seed(77)
+    assert torch.equal(route(make(clip, **options), images, training), weights)
+
+
+@pytest.mark.parametrize("options", OWN, ids=str)
+def test_an_images_weights_are_its_own(clip, images, options):
+    module, order = make(clip, **options), torch.tensor([4, 0, 8, 2])
+    for training in (True, False):
+        weights = route(module, images, training)
+        torch.testing.assert_close(route(module, images[order], training), weights[order])
+        torch.testing.assert_close(route(module, images[3:4], training), weights[3:4])
+
+
+@pytest.mark.parametrize("options", ALL, ids=str)
+def test_trains_only_what_it_sends(clip, images, options):
+    module = make(clip, **options).train()
+    module.training_step((images, torch.arange(9) % 3), 0).backward()
+    (phase,) = module.configure_phases()
+    with_gradient = {name for name, parameter in module.named_parameters() if parameter.grad is not None}
+    assert with_gradient == set(phase.train) == set(phase.upload) == set(module.shared_state())
+    is_learned = "learned" in options.get("routing", "")
+    assert with_gradient == {"experts"} | ({"router.linear.weight", "router.linear.bias"} if is_learned else set())
+    assert all(parameter.grad.any() for name, parameter in module.named_parameters() if name in with_gradient)
+
+
+def test_keys_are_constants_that_are_sent_once_where_there_are_any(clip):
+    for options in ALL:
+        module = make(clip, **options)
+        has_keys = options.get("routing", "token") in ("token", "image") and "matched_to" not in options
+        assert module.broadcast_once == (("router.keys",) if has_keys else ())
+        assert [name for name, _ in module.named_buffers() if "keys" in name] == list(module.broadcast_once)
+    assert make(clip).router.keys.shape == (3, clip.image_width)
+    assert make(clip, routing="image").router.keys.shape == (3, clip.embed_dim)
+
+
+def test_uniform_routing_is_the_mean_prompt(clip, images):
+    module, promptfl = make(clip, routing="uniform"), PromptFL(CLASSES, clip, prompt_length=4)
+    promptfl.load_state({"prompt": module.experts.detach().mean(0)})
+    torch.testing.assert_close(module(images), promptfl(images), rtol=1e-4, atol=1e-3)
+
+
+def test_learned_routing_of_tokens_is_their_mean_probability(clip, images):
+    module = make(clip, routing="learned_token")
+    with torch.no_grad():
+        module.router.linear.weight.mul_(3)
+    weight, bias = (parameter.detach().double().numpy() for parameter in module.router.linear.parameters())
+    tokens = clip.encode_image_tokens(images)[1].double().numpy()
+    weights = route(module, images, training=True).detach()
+    everything = []
+    for image in range(9):
+        powers = np.exp(tokens[image] @ weight.T + bias)
+        probabilities = powers / powers.sum(1, keepdims=True)
+        np.testing.assert_allclose(weights[image].numpy(), probabilities.mean(0), atol=1e-5)
+        everything.append(probabilities)
+    everything = np.concatenate(everything)
+    fractions = np.bincount(everything.argmax(1), minlength=3) / len(everything)
+    imbalance = module.router.imbalance(module.prepare(images)).item()
+    assert imbalance == pytest.approx(3 * (fractions * everything.mean(0)).sum(), rel=1e-4)
+
+
+def test_learned_routing_of_images_is_the_features_probability(clip, images):
+    module = make(clip, routing="learned_image")
+    weight, bias = (parameter.detach().double().numpy() for parameter in module.router.linear.parameters())
+    powers = np.exp(clip.encode_image(images).double().numpy() @ weight.T + bias)
+    expected = powers / powers.sum(1, keepdims=True)
+    np.testing.assert_allclose(route(module, images, training=True).detach().numpy(), expected, atol=1e-5)
+
+
+def test_balance_loss_is_added_with_its_weight(clip, images):
+    module, labels = make(clip, routing="learned_token").train(), torch.arange(9) % 3
+    with_balance = module.training_step((images, labels), 0)
+    imbalance = module.router.imbalance(module.prepare(images))
+    module.router.balance_weight = 0.0
+    without = module.training_step((images, labels), 0)
+    assert with_balance.item() == pytest.approx(without.item() + 0.01 * imbalance.item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_without_keys_clusters_go_to_the_experts_nearest_in_the_joint_space(clip, images, training):
+    module = make(clip, matched_to="experts")
+    tokens = clip.encode_image_tokens(images)[1]
+    start = random_start(image_seeds(images), tokens.shape[1], 3, 0)
+    (clusters,) = token_clusters(tokens, 3, [1.0 if training else 2.0], start)
+    text = torch.stack([module.text(expert) for expert in module.experts]).detach().double().numpy()  # [E, C, d]
+    places = (text / np.linalg.norm(text, axis=2, keepdims=True)).mean(1)
+    weights = route(module, images, training)
+    visual = clip.model.visual
+    for image in range(9):
+        centroids = (visual.ln_post(clusters.centroids[image]) @ visual.proj).double().numpy()
+        lengths = np.outer(np.linalg.norm(centroids, axis=1), np.linalg.norm(places, axis=1))
+        experts = linear_sum_assignment(1 - centroids @ places.T / lengths)[1]
+        sizes = clusters.sizes[image].numpy()
+        for cluster, expert in enumerate(experts):
+            assert weights[image, expert].item() == pytest.approx(sizes[cluster] / sizes.sum(), abs=1e-6)
+
+
+def test_without_keys_routes_follow_the_experts(clip, images):
+    module = make(clip, matched_to="experts").eval()
+    constants = module.prepare(images)
+    before = module.router(constants, module.expert_features)
+    with torch.no_grad():
+        module.experts.copy_(module.experts.flip(0))
+    torch.testing.assert_close(module.router(constants, module.expert_features), before.flip(1))
+
+
+def test_single_tokens_have_no_place_in_a_resnets_joint_space():
+    with pytest.raises(UserError, match="ViT"):
+        project_image_tokens(load_clip(CLIPSpec("RN50", "random")), torch.zeros(1, 2048))
+
+
+def test_a_cls_token_in_the_joint_space_is_the_images_feature(clip, images):
+    features, tokens = clip.encode_image_tokens(images)
+    torch.testing.assert_close(project_image_tokens(clip, tokens[:, 0]), features)
+
+
+def test_images_of_one_batch_share_experts(clip, images):
+    module = make(clip, routing="image", eval_capacity=None)
+    weights = route(module, images, training=False)
+    assert weights.unique().tolist() == [0, 1]
+    assert weights.any(0).all()
+    order = torch.randperm(9, generator=torch.Generator().manual_seed(3))
+    assert torch.equal(route(module, images[order], training=False), weights[order])
+    nearest = torch.nn.functional.cosine_similarity(clip.encode_image(images)[:1], module.router.keys).argmax()
+    assert route(module, images[:1], training=False).argmax().item() == nearest.item()
+
+
+def test_capacities_of_images_are_those_of_training_and_evaluation(clip):
+    images = torch.randn(12, 3, clip.image_size, clip.image_size, generator=torch.Generator().manual_seed(5))
+    module = make(clip, routing="image", train_capacity=1.0, eval_capacity=None)
+    is_single = (route(module, images, training=True) == 1).sum(0)
+    assert (is_single <= torch.tensor(cluster_capacities(12, 3, 1.0)).max()).all()
+    assert (route(module, images, training=False) == 1).sum() == 12
+
+
+def test_key_inits_change_the_routes(clip, images):
+    """All but normal keys, which in many dimensions are orthogonal ones of the same seed but for their length."""
+    routers = {kind: make(clip, key_init=kind) for kind in ("orthogonal", "uniform", "normal", "binary")}
+    routes = {kind: module.prepare(images)["train_weights"] for kind, module in routers.items()}
+    assert len({tuple(weights.flatten().tolist()) for weights in routes.values()}) >= 3
+    assert not torch.equal(routers["normal"].router.keys, routers["orthogonal"].router.keys)
+
+
+@pytest.mark.parametrize("routing", ["random", "random_tokens"])
+def test_random_weights_follow_pixels_and_seed(clip, images, routing):
+    weights = make(clip, routing=routing).prepare(images)["weights"]
+    assert len({tuple(row) for row in weights.tolist()}) == 9
+    changed = images.clone()
+    changed[0, 0, 0, 0] += 1e-3
+    again = make(clip, routing=routing).prepare(changed)["weights"]
+    assert torch.equal(again[1:], weights[1:])
+    assert not torch.equal(again[0], weights[0])
+    assert not torch.equal(make(clip, routing=routing, key_seed=1).prepare(images)["weights"], weights)
+
+
+def trained(run, **options):
+    """What the server shares and deploys at the end of a run."""
+    server = run.trainer.fit(run.model, run.datamodule, **options)
+    return {**server.shared, **{f"deployed/{name}": value for name, value in server.deployed.items()}}
+
+
+@pytest.mark.parametrize("option", ["routing=image", "routing=learned_token", "matched_to=experts"])
+def test_resumes_bit_for_bit_with_any_router(build, option):
+    arguments = [f"--model.{option}", "--model.server_average=ema"]
+    whole = trained(build("trip", *arguments, "--trainer.rounds=3", "--trainer.name=whole"))
+    trained(build("trip", *arguments, "--trainer.rounds=1", "--trainer.name=broken"))
+    again = trained(build("trip", *arguments, "--trainer.rounds=3", "--trainer.name=broken"), ckpt_path="last")
+    assert whole.keys() == again.keys()
+    assert all(torch.equal(value, again[name]) for name, value in whole.items())
+    assert not torch.equal(whole["experts"], whole["deployed/experts"])

@@ -1,0 +1,223 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import linear_sum_assignment
+
+from fedvlp.methods.trip.clustering import cluster_capacities
+from fedvlp.methods.trip.hashing import image_seeds, random_shares, random_start, random_token_shares, random_uniforms
+from fedvlp.methods.trip.route_statistics import correlations
+from fedvlp.methods.trip.routing import (
+    image_routing_weights,
+    key_start,
+    make_keys,
+    match_clusters,
+    orthogonal_keys,
+    routing_weights,
+)
+from fedvlp.ops import load_balance
+from fedvlp.utils.errors import UserError
+
+
+def slow_routing(sequential_kmeans, tokens, keys, capacity, start):
+    """The routing weights of one image, step by step."""
+    centroids, sizes, _ = sequential_kmeans(tokens, start, cluster_capacities(len(tokens), len(keys), capacity))
+    cosines = (centroids @ keys.T) / np.outer(np.linalg.norm(centroids, axis=1), np.linalg.norm(keys, axis=1))
+    _, experts = linear_sum_assignment(1 - cosines)
+    weights = np.zeros(len(keys))
+    weights[experts] = sizes / sizes.sum()
+    return weights
+
+
+@pytest.mark.parametrize("capacity", [1.0, 2.0, None])
+@pytest.mark.parametrize("num_experts", [2, 4, 8])
+def test_equals_the_steps_one_by_one(scene, sequential_kmeans, capacity, num_experts):
+    tokens, _ = scene(batch=12, seed=num_experts)
+    keys = orthogonal_keys(num_experts, tokens.shape[2], seed=0)
+    start = random_start(torch.arange(12), tokens.shape[1], num_experts)
+    weights = routing_weights(tokens, keys, capacity, start)
+    for image in range(12):
+        expected = slow_routing(
+            sequential_kmeans, tokens[image].double().numpy(), keys.double().numpy(), capacity, start[image].numpy()
+        )
+        np.testing.assert_allclose(weights[image].numpy(), expected, atol=1e-6)
+    torch.testing.assert_close(weights.sum(dim=1), torch.ones(12))
+
+
+def test_an_image_is_routed_alike_alone_and_in_any_batch(scene):
+    tokens, _ = scene(batch=9, num_tokens=197, width=64, seed=1)
+    images = torch.randn(9, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    keys = orthogonal_keys(4, 64, seed=0)
+
+    def route(chosen):
+        start = random_start(image_seeds(images[chosen]), 197, 4, seed=3)
+        return routing_weights(tokens[chosen], keys, 1.0, start)
+
+    together = route(torch.arange(9))
+    order = torch.tensor([4, 0, 8, 2])
+    assert torch.equal(route(order), together[order])
+    for image in range(9):
+        assert torch.equal(route(torch.tensor([image])), together[image : image + 1])
+
+
+def test_permuted_keys_permute_the_weights(scene):
+    tokens, start = scene(seed=2)
+    keys, order = orthogonal_keys(4, 24, seed=0), torch.tensor([2, 0, 3, 1])
+    weights = routing_weights(tokens, keys, 1.0, start)
+    torch.testing.assert_close(routing_weights(tokens, keys[order], 1.0, start), weights[:, order])
+
+
+@pytest.mark.parametrize("num_experts", [1, 2, 4, 6, 9])
+def test_matching_is_optimal(num_experts):
+    generator = torch.Generator().manual_seed(num_experts)
+    centroids = torch.randn(20, num_experts, 12, generator=generator)
+    keys = orthogonal_keys(num_experts, 12, seed=1)
+    experts = match_clusters(centroids, keys)
+    for image in range(20):
+        cosines = torch.nn.functional.normalize(centroids[image].double(), dim=-1) @ keys.double().T
+        rows, columns = linear_sum_assignment(-cosines.numpy())
+        assert experts[image].tolist() == columns.tolist()
+        assert sorted(experts[image].tolist()) == rows.tolist()
+
+
+def test_matching_needs_as_many_keys_as_clusters():
+    with pytest.raises(UserError, match="3 clusters"):
+        match_clusters(torch.randn(2, 3, 8), orthogonal_keys(4, 8, seed=0))
+
+
+def test_keys_are_orthonormal_and_their_own():
+    torch.manual_seed(0)
+    expected = torch.rand(2)
+    torch.manual_seed(0)
+    keys = orthogonal_keys(4, 768, seed=5)
+    assert torch.equal(torch.rand(2), expected)
+    torch.testing.assert_close(keys @ keys.T, torch.eye(4), atol=1e-6, rtol=0)
+    assert torch.equal(keys, orthogonal_keys(4, 768, seed=5))
+    assert not torch.equal(keys, orthogonal_keys(4, 768, seed=6))
+    with pytest.raises(UserError, match="orthogonal"):
+        orthogonal_keys(9, 8, seed=0)
+
+
+def test_key_start_takes_the_nearest_token_that_is_left(scene):
+    tokens, _ = scene(batch=5, seed=4)
+    keys = orthogonal_keys(6, 24, seed=0)
+    start = key_start(tokens, keys)
+    for image in range(5):
+        cosines = torch.nn.functional.normalize(tokens[image].double(), dim=-1) @ keys.double().T
+        free = set(range(50))
+        for cluster in range(6):
+            best = max(sorted(free), key=lambda token, at=cluster: round(float(cosines[token, at]), 9))
+            assert int(start[image, cluster]) == best
+            free.remove(best)
+
+
+def test_keys_of_every_kind_have_their_own_generator():
+    torch.manual_seed(0)
+    expected = torch.rand(2)
+    torch.manual_seed(0)
+    kinds = ("orthogonal", "uniform", "normal", "binary")
+    keys = {kind: make_keys(kind, 200, 300, seed=3) for kind in kinds}
+    assert torch.equal(torch.rand(2), expected)
+    assert torch.equal(keys["orthogonal"], orthogonal_keys(200, 300, seed=3))
+    assert keys["uniform"].min() >= 0
+    assert keys["uniform"].max() <= 1
+    assert keys["uniform"].mean().item() == pytest.approx(0.5, abs=0.01)
+    assert keys["normal"].mean().item() == pytest.approx(0, abs=0.02)
+    assert keys["normal"].std().item() == pytest.approx(1, abs=0.02)
+    assert keys["binary"].unique().tolist() == [0, 1]
+    assert keys["binary"].mean().item() == pytest.approx(0.5, abs=0.01)
+    for kind in kinds:
+        assert torch.equal(make_keys(kind, 200, 300, seed=3), keys[kind])
+        assert not torch.equal(make_keys(kind, 200, 300, seed=4), keys[kind])
+    with pytest.raises(UserError, match="gaussian"):
+        make_keys("gaussian", 2, 3, seed=0)
+
+
+def slow_image_routing(sequential_kmeans, features, keys, capacities, start):
+    """The expert of each image of a batch, step by step; None where it was dropped."""
+    centroids, _, assignment = sequential_kmeans(features, start, capacities)
+    cosines = (centroids @ keys.T) / np.outer(np.linalg.norm(centroids, axis=1), np.linalg.norm(keys, axis=1))
+    clusters, experts = linear_sum_assignment(1 - cosines)
+    expert_of = dict(zip(clusters.tolist(), experts.tolist(), strict=True))
+    return [expert_of[cluster] if cluster >= 0 else None for cluster in assignment.tolist()]
+
+
+@pytest.mark.parametrize(("capacity", "dropped"), [(1.0, True), (2.0, False), (None, False)])
+def test_images_of_a_batch_are_clustered_and_matched(sequential_kmeans, scene, capacity, dropped):
+    features = scene(batch=1, num_tokens=18, width=12, seed=3)[0][0]
+    keys, start = orthogonal_keys(4, 12, seed=1), torch.tensor([3, 7, 11, 0])
+    weights = image_routing_weights(features, keys, capacity, start)
+    expected = slow_image_routing(
+        sequential_kmeans,
+        features.double().numpy(),
+        keys.double().numpy(),
+        cluster_capacities(18, 4, capacity),
+        start.numpy(),
+    )
+    for image, expert in enumerate(expected):
+        wanted = torch.full((4,), 0.25) if expert is None else torch.nn.functional.one_hot(torch.tensor(expert), 4)
+        assert torch.equal(weights[image], wanted.float())
+    assert (None in expected) == dropped
+
+
+def test_a_batch_of_images_in_another_order_is_routed_alike(scene):
+    features = scene(batch=1, num_tokens=18, width=12, seed=3)[0][0]
+    keys, order = orthogonal_keys(4, 12, seed=1), torch.randperm(18, generator=torch.Generator().manual_seed(0))
+    start = torch.tensor([3, 7, 11, 0])
+    places = torch.tensor([order.tolist().index(image) for image in start.tolist()])
+    straight = image_routing_weights(features, keys, 1.0, start)
+    assert torch.equal(image_routing_weights(features[order], keys, 1.0, places), straight[order])
+
+
+@pytest.mark.parametrize("capacity", [0.5, 1.0, None])
+def test_fewer_images_than_experts_have_a_cluster_each(capacity):
+    generator = torch.Generator().manual_seed(0)
+    keys = orthogonal_keys(5, 12, seed=1)
+    for count in (1, 3):
+        features = torch.randn(count, 12, generator=generator)
+        weights = image_routing_weights(features, keys, capacity, torch.arange(count))
+        costs = -torch.nn.functional.normalize(features, dim=-1) @ keys.T
+        assert weights.argmax(1).tolist() == linear_sum_assignment(costs.numpy())[1].tolist()
+        assert torch.equal(weights.sum(1), torch.ones(count))
+
+
+def test_random_shares_are_uniform_on_the_simplex_and_an_images_own():
+    seeds = torch.arange(20000)
+    shares = random_shares(seeds, 4, seed=2)
+    torch.testing.assert_close(shares.sum(1), torch.ones(20000))
+    torch.testing.assert_close(shares.mean(0), torch.full((4,), 0.25), atol=0.01, rtol=0)
+    torch.testing.assert_close(shares.var(0), torch.full((4,), 0.25 * 0.75 / 5), atol=1e-3, rtol=0)
+    assert torch.equal(random_shares(seeds[[5, 2]], 4, seed=2), shares[[5, 2]])
+    assert not torch.equal(random_shares(seeds, 4, seed=3), shares)
+    assert torch.equal(random_shares(seeds[:3], 1), torch.ones(3, 1))
+
+
+def test_random_experts_of_tokens_are_counted():
+    seeds = torch.arange(5000)
+    shares = random_token_shares(seeds, 50, 4, seed=2)
+    drawn = (random_uniforms(seeds[:3], 50, seed=2) * 4).floor()
+    for image in range(3):
+        counts = [sum(1 for expert in drawn[image].tolist() if expert == m) for m in range(4)]
+        assert (shares[image] * 50).round().tolist() == counts
+    torch.testing.assert_close(shares.var(0), torch.full((4,), 0.25 * 0.75 / 50), atol=5e-4, rtol=0)
+
+
+def test_balance_loss_item_by_item():
+    probabilities = torch.randn(30, 3, generator=torch.Generator().manual_seed(0)).softmax(1).requires_grad_()
+    chosen = [max(range(3), key=lambda m, row=row: row[m]) for row in probabilities.tolist()]
+    fractions = [chosen.count(m) / 30 for m in range(3)]
+    means = [sum(row[m] for row in probabilities.tolist()) / 30 for m in range(3)]
+    loss = load_balance(probabilities)
+    assert loss.item() == pytest.approx(3 * sum(f * p for f, p in zip(fractions, means, strict=True)))
+    (gradient,) = torch.autograd.grad(loss, probabilities)
+    torch.testing.assert_close(gradient, 3 * torch.tensor(fractions).expand(30, 3) / 30)
+
+
+def test_correlations_are_numpys():
+    generator = torch.Generator().manual_seed(0)
+    first, second = torch.rand(40, 3, generator=generator), torch.rand(40, 3, generator=generator)
+    for expert, value in enumerate(correlations(first, second).tolist()):
+        assert value == pytest.approx(np.corrcoef(first[:, expert], second[:, expert])[0, 1], abs=1e-6)
+    torch.testing.assert_close(correlations(first, 2 * first + 1), torch.ones(3))
+    assert correlations(torch.full((40, 3), 1 / 3), first).isnan().all()

@@ -1,0 +1,184 @@
+"""TRIP against its equations, written out image by image, and against its limit cases."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from fedvlp.clip import PromptedTextEncoder, zero_shot_text_features
+from fedvlp.core.state import Client, ClientUpdate, ServerState
+from fedvlp.methods import TRIP, PromptFL
+from fedvlp.utils.errors import UserError
+
+CLASSES = ["red circle", "star", "big square"]
+
+
+@pytest.fixture
+def images(clip):
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(6, 3, clip.image_size, clip.image_size, generator=generator)
+
+
+@pytest.fixture
+def trip(clip):
+    torch.manual_seed(0)
+    module = TRIP(CLASSES, clip, num_experts=3, prompt_length=5)
+    with torch.no_grad():
+        module.experts.mul_(20)  # far from zero, so that mixing matters
+    return module
+
+
+def softmax(values):
+    powers = np.exp(values - values.max(-1, keepdims=True))
+    return powers / powers.sum(-1, keepdims=True)
+
+
+def cosine(one, other):
+    return (one @ other) / (np.linalg.norm(one) * np.linalg.norm(other))
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_logits_are_those_of_each_images_own_mixture(trip, images, training):
+    """Eqs. 8 and 9, one image and one class at a time, through sequences of the full context."""
+    trip.train(training)
+    constants = trip.prepare(images)
+    plain = PromptedTextEncoder(trip.clip, CLASSES, prompt_length=5, layout="plain")
+    weights = constants["train_weights" if training else "eval_weights"]
+    expected = np.empty((6, 3))
+    for i in range(6):
+        mixture = sum(weights[i, m] * trip.experts[m] for m in range(3))
+        text = plain(mixture).detach().numpy()
+        for c in range(3):
+            expected[i, c] = trip.clip.logit_scale * cosine(constants["features"][i].numpy(), text[c])
+    assert np.allclose(trip(images).detach().numpy(), expected, atol=1e-3)
+
+
+def test_loss_is_cross_entropy_and_divergence_from_the_teacher(trip, images):
+    """Eq. 12, with the teacher's mean over 60 templates."""
+    trip.train()
+    labels = torch.tensor([0, 1, 2, 0, 1, 2])
+    text = zero_shot_text_features(trip.clip, CLASSES, 60).numpy()
+    features = trip.prepare(images)["features"].numpy()
+    teacher = softmax(np.array([[trip.clip.logit_scale * cosine(f, w) for w in text] for f in features]))
+    student = softmax(trip(images).detach().double().numpy())
+    cross_entropy = -np.log(student[np.arange(6), labels]).mean()
+    divergence = (teacher * (np.log(teacher) - np.log(student))).sum(1).mean()
+    loss = trip.training_step((images, labels), 0)
+    assert loss.item() == pytest.approx(cross_entropy + 0.8 * divergence, rel=1e-4)
+
+
+def test_only_experts_get_gradients(trip, images):
+    trip.training_step((images, torch.zeros(6, dtype=torch.long)), 0).backward()
+    assert [name for name, parameter in trip.named_parameters() if parameter.grad is not None] == ["experts"]
+    assert all(trip.experts.grad[m].any() for m in range(3))
+
+
+@pytest.mark.parametrize("options", [{}, {"matched_to": "experts"}, {"routing": "image"}, {"routing": "learned_token"}])
+def test_one_expert_is_promptfl_with_the_divergence(clip, images, options):
+    trip = TRIP(CLASSES, clip, num_experts=1, prompt_length=16, **options).train()
+    promptfl = PromptFL(CLASSES, clip, kl_weight=0.8).train()
+    promptfl.load_state({"prompt": trip.experts[0].detach()})
+    assert torch.allclose(trip(images), promptfl(images), atol=1e-4)
+    labels = torch.tensor([0, 1, 2, 0, 1, 2])
+    losses = [module.training_step((images, labels), 0) for module in (trip, promptfl)]
+    balance = 0.01 if "learned" in options.get("routing", "") else 0  # of one expert the loss is 1
+    assert losses[0].item() == pytest.approx(losses[1].item() + balance, rel=1e-5)
+    for loss in losses:
+        loss.backward()
+    torch.testing.assert_close(trip.experts.grad[0], promptfl.prompt.grad, rtol=1e-3, atol=1e-5)
+
+
+def test_equal_experts_make_the_routes_irrelevant(trip, images):
+    with torch.no_grad():
+        trip.experts.copy_(trip.experts[:1].expand_as(trip.experts))
+    constants = trip.prepare(images)
+    other = {**constants, "train_weights": constants["train_weights"].flip(1)}
+    assert torch.allclose(trip(constants), trip(other), atol=1e-4)
+
+
+def test_routes_sum_to_one_and_depend_on_the_image_alone(trip, images):
+    together = trip.prepare(images)
+    order = torch.tensor([3, 0, 5, 1, 4, 2])
+    shuffled = trip.prepare(images[order])
+    for name in ("train_weights", "eval_weights"):
+        assert torch.allclose(together[name].sum(1), torch.ones(6))
+        assert torch.equal(together[name][order], shuffled[name])
+        alone = torch.cat([trip.prepare(image[None])[name] for image in images])
+        assert torch.equal(together[name], alone)
+
+
+def test_experts_start_from_different_values(clip):
+    experts = TRIP(CLASSES, clip).experts
+    assert experts.shape == (4, 32, clip.text_width)
+    assert not torch.equal(experts[0], experts[1])
+    assert experts.std().item() == pytest.approx(0.02, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"num_experts": 0},
+        {"kl_weight": -1.0},
+        {"train_capacity": 0.001},
+        {"eval_capacity": 0.0},
+        {"key_init": "gaussian"},
+        {"routing": "patch"},
+        {"matched_to": "experts", "cluster_start": "keys"},
+    ],
+)
+def test_options_that_make_no_sense_are_refused(clip, images, options):
+    with pytest.raises(UserError):
+        TRIP(CLASSES, clip, **options).prepare(images)
+
+
+def test_keys_are_orthogonal_and_come_from_their_seed(clip):
+    torch.manual_seed(1)
+    one = TRIP(CLASSES, clip)
+    torch.manual_seed(2)
+    other, third = TRIP(CLASSES, clip), TRIP(CLASSES, clip, key_seed=1)
+    assert torch.allclose(one.router.keys @ one.router.keys.mT, torch.eye(4), atol=1e-5)
+    assert torch.equal(one.router.keys, other.router.keys)
+    assert not torch.equal(one.router.keys, third.router.keys)
+    assert list(one.shared_state()) == ["experts"]
+
+
+def test_released_experts_start_alike(clip):
+    experts = TRIP(CLASSES, clip, same_start=True).experts
+    assert all(torch.equal(expert, experts[0]) for expert in experts)
+
+
+def test_without_a_capacity_no_token_is_dropped(clip, images):
+    constants = TRIP(CLASSES, clip, train_capacity=None, eval_capacity=1.0).prepare(images)
+    assert torch.equal(constants["train_kept"], torch.ones(6))
+    assert (constants["eval_kept"] < 1).any()
+
+
+def fill(module, value, rounds):
+    """Aggregates one client's uploads of constant tensors, with these values, round after round."""
+    server = ServerState.start({"experts": torch.zeros_like(module.experts)})
+    (phase,) = module.configure_phases()
+    for finished in range(rounds):
+        upload = {"experts": torch.full_like(module.experts, value(finished))}
+        server = phase.strategy.aggregate(server, [ClientUpdate(Client(0, 0, 5), upload, 5)])
+        server = replace(server, round=finished + 1)
+    assert server.shared["experts"].unique().item() == value(rounds - 1)
+    return server.deployed["experts"].unique().item()
+
+
+def test_server_averages(clip):
+    """The deployed experts over four rounds that send 1, 2, 3, 4, from a start of 0."""
+    averages = {kind: TRIP(CLASSES, clip, server_average=kind, rounds=4) for kind in ("none", "beta", "ema")}
+    deployed = {kind: fill(module, lambda finished: finished + 1.0, 4) for kind, module in averages.items()}
+    assert deployed["none"] == 4
+    points = (np.arange(5) + 0.5) / 5
+    densities = (points * (1 - points)) ** -0.8
+    assert deployed["beta"] == pytest.approx((densities * np.arange(5)).sum() / densities.sum(), rel=1e-5)
+    assert deployed["ema"] == pytest.approx(sum(0.01 * 0.99 ** (4 - r) * r for r in range(1, 5)), rel=1e-4)
+
+
+def test_rounds_count_only_where_the_average_depends_on_them(clip):
+    assert "rounds" not in TRIP(CLASSES, clip, rounds=3).describe()
+    assert TRIP(CLASSES, clip, rounds=3, server_average="beta").describe()["rounds"] == 3

@@ -1,0 +1,205 @@
+"""`fedvlp cost`: counted by hand for made-up methods, and as a command that needs neither weights nor images."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+
+import pytest
+import torch
+from torch import nn
+
+from fedvlp.commands.cli import main
+from fedvlp.core.module import Phase
+from fedvlp.core.state import Client
+from fedvlp.core.strategies import FedAvg, Local, Slots
+from fedvlp.data.placeholder import Outline
+from fedvlp.training.communication import communication_cost
+from fedvlp.utils.errors import UserError
+from tests.helpers.toy_federation import Linear
+
+CLIENTS = [Client(i, i, 10) for i in range(3)]
+COLUMNS = ["upload_parameters", "upload_bytes", "download_parameters", "download_bytes"]
+
+
+class TwoStages(Linear):
+    """Uploads its own slot of a stack [3, 5], then a half-precision router of 7; 11 constants are sent once."""
+
+    broadcast_once = ("keys",)
+
+    def __init__(self):
+        super().__init__()
+        self.prompts = nn.Parameter(torch.zeros(3, 5))
+        self.router = nn.Parameter(torch.zeros(7, dtype=torch.bfloat16))
+        self.register_buffer("keys", torch.zeros(11), persistent=False)
+
+    def configure_phases(self):
+        return [
+            Phase("prompts", train=("prompts",), upload=("prompts",), strategy=Slots(by="domain")),
+            Phase("router", train=("router",), upload=("router",), strategy=FedAvg()),
+        ]
+
+    def upload_state(self):
+        state = super().upload_state()
+        return {
+            name: value[self.context.client.domain] if name == "prompts" else value for name, value in state.items()
+        }
+
+
+def test_phases_are_counted_by_hand():
+    """Down: the whole stack and the router, 15 * 4 + 7 * 2 bytes in each phase. Up: 5 floats, then 7 halves."""
+    rows = communication_cost(TwoStages(), CLIENTS).rows(rounds=10)
+    assert [row["phase"] for row in rows] == ["prompts", "router", "all"]
+    counts = [[row[name] for name in COLUMNS] for row in rows]
+    assert counts == [[5, 20, 22, 74], [7, 14, 22, 74], [12, 34, 44, 148]]
+    assert [(row["once_parameters"], row["once_bytes"]) for row in rows] == [(0, 0), (0, 0), (11, 44)]
+    each_way = 12 + 44
+    assert rows[-1]["total_parameters"] == 10 * 3 * each_way + 3 * 11
+    assert rows[0]["total_bytes"] == 10 * 3 * (20 + 74)
+    assert rows[-1]["total_bytes"] == 10 * 3 * (34 + 148) + 3 * 44
+
+
+def test_total_of_a_cohort_is_that_of_the_clients_of_each_round():
+    rows = communication_cost(TwoStages(), CLIENTS).rows(rounds=10, cohort_size=2)
+    assert rows[0]["total_parameters"] == 10 * 2 * (5 + 22)
+    assert communication_cost(TwoStages(), CLIENTS).rows(10, cohort_size=9) == communication_cost(
+        TwoStages(), CLIENTS
+    ).rows(10)
+
+
+def test_client_that_sends_most_is_shown_and_all_are_summed():
+    class Uneven(TwoStages):
+        def configure_phases(self):
+            return [Phase("prompts", train=("prompts",), upload=("prompts",), strategy=Keep())]
+
+        def upload_state(self):
+            return {"prompts": self.prompts[: 1 + self.context.client.id]}
+
+    class Keep(Local):
+        def broadcast(self, server, client):
+            return {"prompts": server.shared["prompts"]} if client.id == 0 else {}
+
+    row = communication_cost(Uneven(), CLIENTS).rows(rounds=1)[-1]
+    assert (row["upload_parameters"], row["download_parameters"]) == (15, 15)
+    assert row["total_parameters"] == 5 + 10 + 15 + 15 + 3 * 11
+
+
+def test_nothing_is_trained_or_left_behind():
+    module = TwoStages()
+    with torch.no_grad():
+        module.prompts += torch.arange(15).view(3, 5)
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    communication_cost(module, CLIENTS)
+    assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
+    assert module.context is None
+
+
+def test_method_without_phases_costs_nothing():
+    class Idle(Linear):
+        def configure_phases(self):
+            return ()
+
+    (row,) = communication_cost(Idle(), CLIENTS).rows(rounds=10)
+    assert row["phase"] == "all"
+    assert not any(value for name, value in row.items() if name != "phase")
+
+
+@pytest.mark.parametrize("options", [{"classes": 0}, {"domains": 0}, {"num_clients": 0}])
+def test_outline_needs_at_least_one_of_all(options):
+    with pytest.raises(UserError, match="at least one"):
+        Outline(**options)
+
+
+def test_outline():
+    outline = Outline(classes=65, domains=3, num_clients=7, batch_size=32)
+    assert len(set(outline.class_names)) == 65
+    assert len(outline.source_domains) == 3
+    assert [client.domain for client in outline.clients] == [0, 1, 2, 0, 1, 2, 0]
+    assert outline.num_clients == len({client.id for client in outline.clients}) == 7
+    with pytest.raises(UserError, match="no images"):
+        outline.load_domains()
+
+
+def printed(capsys, *arguments):
+    assert main(["cost", *arguments]) == 0
+    return capsys.readouterr().out
+
+
+TINY = "--model.clip.name=fedvlp-tiny"
+
+
+def test_command_in_all_forms(capsys):
+    """The tiny CLIP's text is 64 wide: 16 vectors each way, 4 bytes a number."""
+    given = ["--config", "promptfl", TINY, "--trainer.rounds=3", "--data.num_clients=4"]
+    (record,) = json.loads(printed(capsys, *given, "--format=json"))
+    assert record["upload_parameters"] == record["download_parameters"] == 16 * 64
+    assert record["total_bytes"] == 3 * 4 * 2 * 4 * 16 * 64
+    assert (record["clip"], record["classes"], record["domains"], record["all_clients"]) == ("fedvlp-tiny", 7, 3, 4)
+    (row,) = csv.DictReader(io.StringIO(printed(capsys, *given, "--format=csv")))
+    assert all(str(record[name]) == value for name, value in row.items())
+    markdown = printed(capsys, *given, "--format=markdown").splitlines()
+    assert markdown[2].startswith("| PromptFL | promptfl | all | 1,024 | 4,096 | 1,024 | 4,096 | 0 | 0 | 4 | 3 |")
+    table = printed(capsys, *given).splitlines()
+    assert table[2].split() == markdown[2].replace("|", " ").split()
+    assert any(line.startswith("once: ") for line in table)
+
+
+@pytest.mark.usefixtures("home")
+def test_several_methods_are_compared_and_other_configs_are_for_all(capsys):
+    given = ["--config=trip", "-c", "styled_shapes", "--config", "promptfl", "--config=zero_shot", TINY]
+    rows = json.loads(printed(capsys, *given, "--format=json"))
+    assert [(row["config"], row["upload_parameters"]) for row in rows] == [
+        ("trip", 4 * 32 * 64),
+        ("promptfl", 16 * 64),
+        ("zero_shot", 0),
+    ]
+    assert {row["classes"] for row in rows} == {18}
+
+
+def test_no_image_is_opened(capsys, image_root, tmp_path, monkeypatch):
+    """Class names and clients come from the names of files and folders; broken images do not matter."""
+    root = tmp_path / "images"
+    for path in image_root.rglob("*.png"):
+        copy = root / path.relative_to(image_root)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_bytes(b"broken")
+    options = ["--config=folders", f"--data.root={root}", "--data.held_out=photo", TINY]
+    (row,) = json.loads(printed(capsys, "--config=promptfl", *options, "--format=json"))
+    assert (row["classes"], row["domains"], row["clients"]) == (3, 2, 2)
+
+
+def test_weights_that_are_not_there_are_not_needed(capsys):
+    given = ["--model=PromptFL", TINY, "--model.clip.pretrained=/nowhere/weights.safetensors", "--format=json"]
+    assert json.loads(printed(capsys, *given))[0]["upload_parameters"] == 16 * 64
+    assert json.loads(printed(capsys, "--model=PromptFL", "--model.clip=fedvlp-tiny", "--format=json"))
+
+
+def test_config_of_a_run_is_accepted(capsys, image_root, tmp_path):
+    options = ["--config=folders", f"--data.root={image_root}", f"--data.cache_dir={tmp_path / 'cache'}", TINY]
+    federation = ["--trainer.rounds=1", "--trainer.accelerator=cpu", f"--trainer.default_root_dir={tmp_path / 'runs'}"]
+    assert main(["fit", "--config=promptfl", *options, *federation]) == 0
+    capsys.readouterr()
+    config = next((tmp_path / "runs").glob("*/*/config.yaml"))
+    (row,) = json.loads(printed(capsys, f"--config={config}", "--format=json"))
+    summary = json.loads((config.parent / "summary.json").read_text())["communication_per_client_and_round"]
+    assert {name: row[name] for name in summary} == summary
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["--config=promptfl", "--data.num_clints=2"], 2, "Did you mean 'num_clients'?"),
+        (["--config=promptfl", "--format=pdf"], 2, "format"),
+        (["--config=styled_shapes"], 2, "model"),
+        (["--config=promptfl", "--data.classes=0"], 1, "at least one class"),
+        (["--config=promtfl"], 1, "Did you mean 'promptfl'?"),
+    ],
+)
+def test_mistakes(capsys, arguments, code, message):
+    try:
+        found = main(["cost", *arguments])
+    except SystemExit as stop:
+        found = stop.code
+    assert found == code
+    assert message in capsys.readouterr().err

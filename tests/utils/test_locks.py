@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+from fedvlp.utils import locks
+
+# Loads that one file alone, since importing torch takes seconds.
+HOLD = """
+import importlib.util, sys
+from pathlib import Path
+spec = importlib.util.spec_from_file_location("locks", sys.argv[1])
+locks = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(locks)
+with locks.locked(Path(sys.argv[2])):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_one_at_a_time_and_nothing_left(tmp_path):
+    inside, most = [], []
+
+    def work(number):
+        with locks.locked(tmp_path / "new" / "file.npy"):
+            inside.append(number)
+            most.append(len(inside))
+            time.sleep(0.005)
+            inside.remove(number)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(12)))
+    assert most == [1] * 12
+    assert list((tmp_path / "new").iterdir()) == []
+
+
+def test_a_lock_ends_with_its_process(tmp_path, caplog):
+    """A second process waits, says so, and goes on when the first is killed."""
+    command = [sys.executable, "-c", HOLD, locks.__file__, str(tmp_path / "file")]
+    first = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    def wait():
+        with caplog.at_level(logging.WARNING), locks.locked(tmp_path / "file"):
+            return first.wait(30)
+
+    with first, ThreadPoolExecutor(1) as pool:
+        assert first.stdout.readline() == b"held\n"
+        second = pool.submit(wait)
+        while "waiting for it" not in caplog.text:
+            time.sleep(0.02)
+        assert not second.done()
+        first.kill()
+        assert second.result(60) is not None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_where_there_can_be_no_lock_nobody_waits(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    with locks.locked(tmp_path / "file" / "below"):
+        pass
+    monkeypatch.setattr("fedvlp.utils.locks.fcntl", None)
+    with locks.locked(tmp_path / "a"), locks.locked(tmp_path / "a"):
+        assert not (tmp_path / "a").exists()

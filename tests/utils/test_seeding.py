@@ -1,0 +1,44 @@
+import random
+
+import numpy as np
+import torch
+
+from fedvlp.utils.seeding import derive_seed, derive_seeds, restored_generators, seed_generators
+
+
+def draw():
+    return random.random(), float(np.random.rand()), torch.rand(1).item()
+
+
+def test_generators_go_on_where_they_were():
+    seed_generators(5)
+    expected = [draw(), draw()]
+    seed_generators(5)
+    first = draw()
+    with restored_generators():
+        seed_generators(7)
+        draw()
+    assert [first, draw()] == expected
+
+
+def test_a_seed_fixes_every_generator():
+    with restored_generators():
+        seed_generators(3)
+        one = draw()
+        seed_generators(4)
+        other = draw()
+        seed_generators(3)
+        assert draw() == one
+    assert all(a != b for a, b in zip(one, other, strict=True))
+
+
+def test_seeds_of_many_are_those_of_each():
+    """Words of 32 bits, several words a number, zeros, and more words than NumPy's pool has."""
+    generator = random.Random(0)
+    numbers = [0, 1, 2**32 - 1, 2**32, 2**64 + 3, *(generator.randrange(2**63) for _ in range(5))]
+    last = [0, 1, 7, 2**32 - 1, *(generator.randrange(2**32) for _ in range(5))]
+    for length in range(6):
+        for _ in range(10):
+            where = generator.choices(numbers, k=length)
+            assert derive_seeds(where, last) == [derive_seed(*where, each) for each in last]
+    assert derive_seeds((1, 2), []) == []
