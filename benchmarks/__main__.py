@@ -31,7 +31,8 @@ def main() -> None:
 
 def report(suite: str, arguments: argparse.Namespace, command: str, targets: list[TextIO]) -> None:
     """Runs one benchmark and writes its tables as they come."""
-    module, started = importlib.import_module(f"benchmarks.{suite}"), time.perf_counter()
+    module = importlib.import_module(f"benchmarks.{suite}")
+    started = time.perf_counter()
     say(f"# {suite}\n\n`{command}`\n\n{describe_machine()}\n\n{module.NOTES}\n", targets)
     output: Path | None = arguments.output
     figures = output.parent if output is not None and output.suffix else output

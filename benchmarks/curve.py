@@ -44,5 +44,6 @@ def slope(sizes: Sequence[float], values: Sequence[float], last: int = 3) -> flo
     >>> slope([1, 10, 100], [3, 30, 300])
     1.0
     """
-    points = [(math.log(size), math.log(value)) for size, value in zip(sizes, values, strict=True)][-last:]
-    return statistics.linear_regression(*zip(*points, strict=True)).slope
+    x = [math.log(size) for size in sizes][-last:]
+    y = [math.log(value) for value in values][-last:]
+    return statistics.linear_regression(x, y).slope

@@ -22,10 +22,10 @@ def plot(curves: Sequence[Curve], path: Path) -> None:
     time, memory = figure.subplots(1, 2)
     for curve, marker in zip(curves, "osD^vPX", strict=False):
         ratios = [size / curve.sizes[0] for size in curve.sizes]
-        label, style = f"{curve.axis}: {curve.time_slope:.2f}", {"marker": marker}
-        time.plot(ratios, [value / curve.seconds[0] for value in curve.seconds], label=label, **style)
+        label = f"{curve.axis}: {curve.time_slope:.2f}"
+        time.plot(ratios, [value / curve.seconds[0] for value in curve.seconds], label=label, marker=marker)
         label = curve.axis if curve.memory_slope is None else f"{curve.axis}: {curve.memory_slope:.2f}"
-        memory.plot(ratios, [max(value, 1) for value in curve.megabytes], label=label, **style)
+        memory.plot(ratios, [max(value, 1) for value in curve.megabytes], label=label, marker=marker)
     most = max(curve.sizes[-1] / curve.sizes[0] for curve in curves)
     time.plot([1, most], [1, most], color="grey", linestyle=":", label="linear")
     _finish(time, "time, as multiples of that of the smallest size")
@@ -53,7 +53,6 @@ def plot_over_rounds(runs: Mapping[str, Sequence[float]], path: Path) -> None:
 
 
 def _finish(panel: Any, label: str) -> None:
-    """Labels a panel."""
     panel.set(xscale="log", yscale="log", xlabel="multiples of the smallest size", ylabel=label)
     panel.legend(title="slope of the last three sizes")
     panel.grid(which="both", alpha=0.3)

@@ -10,7 +10,7 @@ from fedvlp.training.callback import FederationCallback
 from fedvlp.utils.config_files import configs_folder
 
 
-class Stop(FederationCallback):
+class StopAfterStep(FederationCallback):
     """Ends the process after the first step."""
 
     def on_client_step(self, **arguments: Any) -> None:  # type: ignore[override]
@@ -24,7 +24,7 @@ def main(folder: str) -> None:
     given += [f"--trainer.default_root_dir={folder}/runs", "--trainer.enable_progress_bar=false"]
     command = FederationCLI(run=False, args=given, save_config_callback=None)
     federation: Any = command.trainer
-    federation.fabric._callbacks.append(Stop())
+    federation.add_callback(StopAfterStep())
     federation.fit(command.model, command.datamodule)
 
 

@@ -8,15 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.apart import apart
-from benchmarks.floor import matrix_rate
+from benchmarks.hardware_limits import matrix_rate
+from benchmarks.in_subprocess import in_subprocess
 from benchmarks.measure import Measurement, measure_for
-from benchmarks.reference import Call, train
+from benchmarks.reference import Call, Reference, train
 from benchmarks.reference_steps import REFERENCES
 from benchmarks.steps import (
     BATCH_SIZES,
     CLASS_NAMES,
     Step,
+    StepBatch,
     least_operations,
     make_batch,
     make_module,
@@ -68,7 +69,7 @@ def tables(quick: bool, figures: Path | None = None) -> Iterator[Table]:
     for method, batch_size in BATCH_SIZES.items():
         for num_classes in [7] if quick else sorted(CLASS_NAMES):
             case: dict[str, Any] = {"method": method, "num_classes": num_classes, "spec": spec, "quick": quick}
-            results = {side: apart(measure_side, side=side, **case) for side in SIDES}
+            results = {side: in_subprocess(measure_side, side=side, **case) for side in SIDES}
             title = f"local_step: {method}, {num_classes} classes, batch {batch_size}, {spec.name}"
             yield Table(title, HEADER, _rows(results), _sentence(results))
 
@@ -76,38 +77,46 @@ def tables(quick: bool, figures: Path | None = None) -> Iterator[Table]:
 @freed_memory_kept()
 def measure_side(method: str, num_classes: int, side: str, spec: CLIPSpec, quick: bool) -> SideResult:
     """Returns what one side took in this process."""
-    clip, names, batch_size = load_clip(spec), CLASS_NAMES[num_classes], BATCH_SIZES[method]
-    module = make_module(method, clip, names)
-    images, labels, constants = make_batch(module, batch_size)
-    least = least_operations(method, clip, names, batch_size)
-    rates, seconds = [matrix_rate()], 1.0 if quick else 6.0
-    operations, parts = least, ""
+    clip = load_clip(spec)
+    batch_size = BATCH_SIZES[method]
+    module = make_module(method, clip, CLASS_NAMES[num_classes])
+    batch = make_batch(module, batch_size)
+    least = least_operations(method, clip, CLASS_NAMES[num_classes], batch_size)
+    seconds = 1.0 if quick else 6.0
+    operations = least
+    parts = ""
+    rate_before = matrix_rate()
     if side == "ours":
-        found = measure_for(Step(module, constants, labels), seconds, least=2, warm_up=True)
+        found = measure_for(Step(module, batch), seconds, least=2, warm_up=True)
     else:
         reference = REFERENCES[method](module, side == "cut")
         operations = reference_operations(method, clip, num_classes, reference.texts.length, batch_size)
-        whole = Call("", lambda: train(reference, images, labels, constants))
-        calls = [whole] if num_classes == min(CLASS_NAMES) else reference.calls(images, labels, constants)
-        found = _measure_calls(calls, seconds)
-        parts = ", ".join(f"{call.label} x {call.times:g}" for call in calls if call is not whole)
-    rates.append(matrix_rate())
-    return SideResult(found.seconds, found.megabytes, operations, least, max(rates), parts)
+        found, parts = _measure_reference(reference, batch, seconds)
+    rate = max(rate_before, matrix_rate())
+    return SideResult(found.seconds, found.megabytes, operations, least, rate, parts)
+
+
+def _measure_reference(reference: Reference, batch: StepBatch, seconds: float) -> tuple[Measurement, str]:
+    """Returns what a reference step took and, if it was too large to be measured whole, which parts were measured."""
+    if len(reference.texts) == min(CLASS_NAMES):
+        return _measure_calls([Call("", lambda: train(reference, batch))], seconds), ""
+    calls = reference.calls(batch)
+    return _measure_calls(calls, seconds), ", ".join(f"{call.label} x {call.times:g}" for call in calls)
 
 
 def _measure_calls(calls: list[Call], seconds: float) -> Measurement:
     """Returns the seconds of a step that is made of these calls; the part that was repeated least says how often."""
     found = [measure_for(call.run, seconds) for call in calls]
     repeats = min(len(one.seconds) for one in found)
-    took = [
-        sum(call.times * one.seconds[index] for call, one in zip(calls, found, strict=True)) for index in range(repeats)
-    ]
+    took = []
+    for index in range(repeats):
+        took.append(sum(call.times * one.seconds[index] for call, one in zip(calls, found, strict=True)))
     return Measurement(took, max(one.megabytes for one in found))
 
 
 def _rows(results: dict[str, SideResult]) -> list[list[str]]:
-    """Returns the table's rows."""
-    first, rows = statistics.median(results["reference"].seconds), []
+    first = statistics.median(results["reference"].seconds)
+    rows = []
     for side, result in results.items():
         median = statistics.median(result.seconds)
         label = SIDES[side] + (f"; measured: {result.parts}" if result.parts else "")
@@ -120,7 +129,8 @@ def _rows(results: dict[str, SideResult]) -> list[list[str]]:
 
 def _sentence(results: dict[str, SideResult]) -> str:
     """Returns what the count of operations allows."""
-    ours, reference = results["ours"], results["reference"]
+    ours = results["ours"]
+    reference = results["reference"]
     rates = sorted(result.rate / 1e9 for result in results.values())
     return (
         f"Large products: {rates[0]:.0f} to {rates[-1]:.0f} GFLOP a second. The floor is {ours.least / 1e9:.4g} GFLOP, "

@@ -1,4 +1,4 @@
-"""Seconds and peak memory of a function, and a table of them."""
+"""Seconds and peak memory of a function, and the machine that they were measured on."""
 
 from __future__ import annotations
 
@@ -83,7 +83,6 @@ def measure_for(
 
 
 def _timed(function: Callable[[], object]) -> float:
-    """Returns the wall-clock seconds of a call."""
     started = time.perf_counter()
     function()
     return time.perf_counter() - started
@@ -113,7 +112,7 @@ def resident_megabytes() -> float:
 
 
 def reset_peak() -> None:
-    """Set the high-water mark back to the present memory, where the system can."""
+    """Sets the high-water mark back to the present memory, where the system can."""
     marks = Path("/proc/self/clear_refs")
     if marks.exists():
         marks.write_text("5")

@@ -11,17 +11,31 @@ from typing import Any
 
 import torch
 
-from benchmarks.apart import apart
 from benchmarks.figures import plot_over_rounds
-from benchmarks.made_up import NoImages, Nothing, Points
+from benchmarks.in_subprocess import in_subprocess
 from benchmarks.measure import peak_megabytes, reset_peak, resident_megabytes
 from benchmarks.overhead import PROMPTS
 from benchmarks.steps import CLASS_NAMES, make_module
+from benchmarks.synthetic import IdleMethod, NoImages, Points
 from benchmarks.tables import Table, number
 from fedvlp.clip import CLIP, load_clip
 from fedvlp.core.module import FederatedModule
 from fedvlp.federation import Federation
-from fedvlp.training.callback import FederationCallback
+from fedvlp.training.callback import FederationCallback, RunView
+
+HEADER = (
+    "",
+    "rounds",
+    "before",
+    "after 1",
+    "half-way",
+    "last",
+    "last less half-way",
+    "peak",
+    "states",
+    "times",
+    "seconds",
+)
 
 NOTES = """Resident memory of the process after each round, each run in a process of its own with the tiny CLIP.
 DiPrompT trains on made-up features, 16 images a client, one step a round, and writes all files (checkpoints, tables,
@@ -65,7 +79,7 @@ class RunMemory:
     seconds: float
 
 
-class Watch(FederationCallback):
+class MemoryWatch(FederationCallback):
     """Notes the memory after each round."""
 
     def __init__(self) -> None:
@@ -75,34 +89,36 @@ class Watch(FederationCallback):
         """Notes the memory before round 1."""
         self.megabytes.append(resident_megabytes())
 
-    def on_round_end(self, federation: Federation, row: dict[str, Any]) -> None:
+    def on_round_end(self, federation: RunView, row: dict[str, Any]) -> None:
         """Notes the memory."""
         self.megabytes.append(resident_megabytes())
 
 
 def tables(quick: bool, figures: Path | None = None) -> Iterator[Table]:
     """Returns one table, and plots it as `memory.png` where there is a folder for figures."""
-    many, most, rounds = (200, 100, 8) if quick else (2000, 10000, 50)
-    runs = [
-        Run(f"DiPrompT, 5 of {many} clients", many, 5, rounds, "diprompt"),
-        Run(f"loop alone, {most} clients", most, None, 8 if quick else 10, "overhead"),
-        Run(f"loop alone, {most} clients keeping prompts", most, None, 4, "keeping"),
-        Run(f"loop alone, {most} clients keeping prompts on disk", most, None, 3, "disk"),
-    ]
-    found = {run.label: apart(measure_memory, run=run) for run in runs}
+    runs = _runs(quick)
+    found = {run.label: in_subprocess(measure_memory, run=run) for run in runs}
     if figures is not None:
         plot_over_rounds({label: result.megabytes for label, result in found.items()}, figures / "memory.png")
-    header = ("", "rounds", "before", "after 1", "half-way", "last", "last less half-way", "peak", "states", "times")
     notes = "" if figures is None else "![Memory over rounds](memory.png)"
-    yield Table(
-        "memory: resident MB over rounds", (*header, "seconds"), [_row(run, found[run.label]) for run in runs], notes
-    )
+    yield Table("memory: resident MB over rounds", HEADER, [_row(run, found[run.label]) for run in runs], notes)
+
+
+def _runs(quick: bool) -> list[Run]:
+    trained = 200 if quick else 2000
+    idle = 100 if quick else 10000
+    return [
+        Run(f"DiPrompT, 5 of {trained} clients", trained, 5, 8 if quick else 50, "diprompt"),
+        Run(f"loop alone, {idle} clients", idle, None, 8 if quick else 10, "overhead"),
+        Run(f"loop alone, {idle} clients keeping prompts", idle, None, 4, "keeping"),
+        Run(f"loop alone, {idle} clients keeping prompts on disk", idle, None, 3, "disk"),
+    ]
 
 
 def measure_memory(run: Run) -> RunMemory:
     """Returns the memory over a run's rounds in this process."""
-    clip, watch = load_clip("fedvlp-tiny"), Watch()
-    module, data = _parts(run, clip)
+    watch = MemoryWatch()
+    module, data = _module_and_data(run, load_clip("fedvlp-tiny"))
     with TemporaryDirectory() as folder:
         federation = Federation(
             run.rounds,
@@ -121,10 +137,10 @@ def measure_memory(run: Run) -> RunMemory:
         return RunMemory(watch.megabytes, peak_megabytes(), time.perf_counter() - started)
 
 
-def _parts(run: Run, clip: CLIP) -> tuple[FederatedModule, NoImages]:
-    """Returns the method and its data."""
+def _module_and_data(run: Run, clip: CLIP) -> tuple[FederatedModule, NoImages]:
     if run.kind != "diprompt":
-        return Nothing(clip, PROMPTS, PROMPTS if run.kind in ("keeping", "disk") else None), NoImages(run.clients)
+        kept = PROMPTS if run.kind in ("keeping", "disk") else None
+        return IdleMethod(clip, PROMPTS, kept), NoImages(run.clients)
     module = make_module("DiPrompT", clip, CLASS_NAMES[7])
     module.context = None
     return module, Points(run.clients, class_names=CLASS_NAMES[7], width=clip.embed_dim)
@@ -132,9 +148,12 @@ def _parts(run: Run, clip: CLIP) -> tuple[FederatedModule, NoImages]:
 
 def _row(run: Run, result: RunMemory) -> list[str]:
     """Returns a row of the table."""
-    before, first, half, last = (result.megabytes[at] for at in (0, 1, run.rounds // 2, run.rounds))
+    before = result.megabytes[0]
+    half = result.megabytes[run.rounds // 2]
+    last = result.megabytes[run.rounds]
+    # In a round with prompts that stay on clients in memory, old and new ones are there together.
     copies = {"overhead": 1, "keeping": 2, "disk": 1}.get(run.kind, 0)
     states = copies * run.clients * 4 * torch.Size(PROMPTS).numel() / 2**20
     times = number((result.peak - before) / states) if states else "-"
-    values = [number(value) for value in (before, first, half, last, last - half, result.peak)]
+    values = [number(value) for value in (before, result.megabytes[1], half, last, last - half, result.peak)]
     return [run.label, str(run.rounds), *values, number(states) if states else "-", times, number(result.seconds)]

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from fedvlp.clip import CLIP, clean_class_names
+from fedvlp.clip import CLIP, PromptedImageEncoder, clean_class_names
 
 
 @dataclass(frozen=True)
@@ -67,7 +66,8 @@ class Tower:
 
     def whole(self, sequences: int, length: int) -> Work:
         """Returns the operations of whole sequences in all blocks, every token with every other."""
-        tokens, pairs = sequences * length, sequences * length**2
+        tokens = sequences * length
+        pairs = sequences * length**2
         return self.work(tokens, pairs, tokens, pairs, sequences)
 
 
@@ -78,8 +78,7 @@ def text_tower(clip: CLIP) -> Tower:
 
 def image_tower(clip: CLIP) -> Tower:
     """Returns the sizes of a vision transformer."""
-    visual: Any = clip.model.visual
-    return Tower(clip.image_width, len(visual.transformer.resblocks), clip.embed_dim)
+    return Tower(clip.image_width, PromptedImageEncoder(clip).depth, clip.embed_dim)
 
 
 def patches_work(clip: CLIP) -> float:
@@ -98,13 +97,16 @@ def packed_text(clip: CLIP, class_names: Sequence[str], prompt_length: int) -> W
         class_names: The classes.
         prompt_length: Learned vectors of the prompt.
     """
+    sentences = [f"{name}." for name in clean_class_names(class_names)]
     prompt = [-1] * prompt_length
-    texts = [
-        [ids[0], *prompt, *ids[1:]] for ids in clip.tokenize([f"{name}." for name in clean_class_names(class_names)])
-    ]
-    tree = {tuple(ids[:length]) for ids in texts for length in range(1, len(ids) + 1)}  # each token with all it sees
-    pairs, ends = sum(map(len, tree)), sum(map(len, texts))
-    return text_tower(clip).work(len(tree), pairs, len(texts), ends, len(texts))
+    texts = [[ids[0], *prompt, *ids[1:]] for ids in clip.tokenize(sentences)]
+    # A token is known by all that it sees, so that equal prefixes of two texts are one token in the set.
+    prefixes: set[tuple[int, ...]] = set()
+    for ids in texts:
+        prefixes.update(tuple(ids[:length]) for length in range(1, len(ids) + 1))
+    pairs = sum(map(len, prefixes))
+    last_pairs = sum(map(len, texts))
+    return text_tower(clip).work(len(prefixes), pairs, len(texts), last_pairs, len(texts))
 
 
 def prompted_image(clip: CLIP, prompt_length: int, read: int) -> Work:

@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 
-from benchmarks.apart import apart
-from benchmarks.floor import bandwidth
-from benchmarks.made_up import NoImages, Nothing
+from benchmarks.hardware_limits import bandwidth
+from benchmarks.in_subprocess import in_subprocess
 from benchmarks.measure import Measurement, measure_for
+from benchmarks.synthetic import IdleMethod, NoImages
 from benchmarks.tables import Table, number, percent, seconds_with_spread
 from fedvlp.clip import load_clip
 from fedvlp.core.state import Client, ClientUpdate, ServerState, State
@@ -50,16 +50,20 @@ def tables(quick: bool, figures: Path | None = None) -> Iterator[Table]:
     cases = [(count, rounds, PROMPTS) for count, rounds in counts.items()]
     cases += [] if quick else [(4, 4, LARGE), (10, 4, LARGE)]
     columns = ("least to greatest", "rounds", "microseconds a client", "floor, ms", "of the floor", "MB")
-    loop = [row for case in cases for row in _loop_rows(*case)]
+    loop: list[list[str]] = []
+    for count, rounds, shape in cases:
+        loop.extend(_loop_rows(count, rounds, shape))
     yield Table("overhead: the loop's own cost", ("", "ms a round", *columns), loop)
-    averages = [row for count, _, shape in cases for row in _average_rows(count, shape, 1.0 if quick else 4.0)]
+    averages: list[list[str]] = []
+    for count, _, shape in cases:
+        averages.extend(_average_rows(count, shape, 1.0 if quick else 4.0))
     yield Table("aggregation: the average of all clients", ("", "ms", *columns), averages)
 
 
 def _loop_rows(count: int, rounds: int, shape: tuple[int, ...]) -> Iterator[list[str]]:
     """Returns the rows of a number of clients, without and, for small states, with files."""
-    for files in (False, True) if count <= 1000 and shape == PROMPTS else (False,):
-        result = apart(measure_loop, count=count, rounds=rounds + 1, shape=shape, files=files)
+    for files in [False, True] if count <= 1000 and shape == PROMPTS else [False]:
+        result = in_subprocess(measure_loop, count=count, rounds=rounds + 1, shape=shape, files=files)
         label = f"{count} clients, {_size(shape)}{', with files' if files else ''}"
         yield _row(label, result, count, 5 * _bytes(shape))
 
@@ -67,13 +71,14 @@ def _loop_rows(count: int, rounds: int, shape: tuple[int, ...]) -> Iterator[list
 def _average_rows(count: int, shape: tuple[int, ...], seconds: float) -> Iterator[list[str]]:
     """Returns the rows of a number of clients, one for each way to average."""
     for label, average in AVERAGES.items():
-        result = apart(measure_average, count=count, shape=shape, average=average, seconds=seconds)
+        result = in_subprocess(measure_average, count=count, shape=shape, average=average, seconds=seconds)
         yield _row(f"{count} clients, {_size(shape)}, {label}", result, count, _bytes(shape))
 
 
 def measure_loop(count: int, rounds: int, shape: tuple[int, ...], files: bool) -> LoopResult:
     """Returns what the rounds of so many clients took in this process, the first one left out."""
-    module, data = Nothing(load_clip("fedvlp-tiny"), shape), NoImages(count)
+    module = IdleMethod(load_clip("fedvlp-tiny"), shape)
+    data = NoImages(count)
     with tempfile.TemporaryDirectory() as folder:
         federation = Federation(
             rounds,
@@ -117,8 +122,10 @@ AVERAGES: dict[str, Callable[..., Any]] = {"plain": plain, "ours": ours}
 
 def _row(label: str, result: LoopResult, count: int, bytes_a_client: int) -> list[str]:
     """Returns a row of the table, in milliseconds."""
-    found, moved = result.found, count * bytes_a_client
+    found = result.found
+    moved = count * bytes_a_client
     floor = moved / result.bandwidth
+    # What fits into caches is not bound by the bandwidth of a copy of main memory.
     limits = [number(1000 * floor), percent(floor / found.median)] if moved >= 1e8 else ["-", "-"]
     each = number(1e6 * found.median / count)
     spread = seconds_with_spread([1000 * second for second in found.seconds])
@@ -126,10 +133,8 @@ def _row(label: str, result: LoopResult, count: int, bytes_a_client: int) -> lis
 
 
 def _bytes(shape: tuple[int, ...]) -> int:
-    """Returns the bytes of a state in float32."""
     return 4 * torch.Size(shape).numel()
 
 
 def _size(shape: tuple[int, ...]) -> str:
-    """Returns a state's size in words."""
     return f"{_bytes(shape) / 2**20:g} MB"

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.reference_towers import ReferenceText
+from benchmarks.steps import StepBatch
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,9 @@ class Reference:
     """
 
     def __init__(self, module: Any, cut: bool) -> None:
-        self.module, self.clip, self.cut = module, module.clip, cut
+        self.module = module
+        self.clip = module.clip
+        self.cut = cut
         self.scale = module.clip.logit_scale
         self.texts = self.text(module.class_names)
 
@@ -50,17 +53,15 @@ class Reference:
         """Learned vectors of a text prompt."""
         return int(self.module.text.prompt_length)
 
-    def loss(self, images: Tensor, labels: Tensor, constants: dict[str, Tensor]) -> Tensor:
+    def loss(self, batch: StepBatch) -> Tensor:
         """Returns the loss of a batch.
 
         Args:
-            images: Pixels [B, 3, V, V].
-            labels: Classes [B].
-            constants: Ours; only routing weights are read, which the released code of TRIP has computed before too.
+            batch: Of its constants only routing weights are read, which TRIP's released code has computed before too.
         """
         raise NotImplementedError
 
-    def calls(self, images: Tensor, labels: Tensor, constants: dict[str, Tensor]) -> list[Call]:
+    def calls(self, batch: StepBatch) -> list[Call]:
         """Returns the calls of towers that a step is made of, where a whole step takes too long or too much memory."""
         raise NotImplementedError
 
@@ -69,7 +70,7 @@ class Reference:
 
         Args:
             label: What it is.
-            prompt: The prompt [L, D], or prompts [J, L, D] for the first blocks.
+            prompt: The prompt [L, D], or one for each of the first J blocks [J, L, D].
             times: How often the step has the whole call.
             learns: Whether it has a backward pass.
         """
@@ -103,6 +104,6 @@ def without_gradient(encode: Callable[[Tensor], Tensor], prompt: Tensor) -> None
     encode(prompt)
 
 
-def train(reference: Reference, images: Tensor, labels: Tensor, constants: dict[str, Tensor]) -> None:
+def train(reference: Reference, batch: StepBatch) -> None:
     """Does a step but for the optimizer's part."""
-    reference.loss(images, labels, constants).backward()  # type: ignore[no-untyped-call]
+    reference.loss(batch).backward()  # type: ignore[no-untyped-call]

@@ -16,11 +16,12 @@ from torch import Tensor
 
 from benchmarks.reference import Call, Reference, backward, train, without_gradient
 from benchmarks.reference_towers import reference_images
+from benchmarks.steps import StepBatch
+from fedvlp.clip import CLIP
 from fedvlp.methods._shared.teacher import distillation_losses
 from fedvlp.methods.diprompt.diprompt import DiPrompT
 from fedvlp.methods.diprompt.losses import domain_terms, query_terms
-from fedvlp.methods.fed_dpt.adapt import ADAPT
-from fedvlp.methods.fed_dpt.losses import pairs_correspondence
+from fedvlp.methods.fed_dpt.adapt import ADAPT, pairs_correspondence
 from fedvlp.methods.plan.plan import PLAN
 from fedvlp.methods.promptfl import PromptFL
 from fedvlp.methods.trip.trip import TRIP
@@ -32,24 +33,25 @@ class TRIPReference(Reference):
 
     module: TRIP
 
-    def loss(self, images: Tensor, labels: Tensor, constants: dict[str, Tensor]) -> Tensor:
+    def loss(self, batch: StepBatch) -> Tensor:
         """Returns cross-entropy and divergence from zero-shot CLIP."""
-        features, again = self.frozen(images), self.frozen(images)
-        teacher = cosine_logits(again, self.module.teacher.text_features, self.scale)
+        features = self.frozen(batch.images)
+        # The released code has an image tower for the teacher besides the student's.
+        teacher_features = self.frozen(batch.images)
+        teacher = cosine_logits(teacher_features, self.module.teacher.text_features, self.scale)
         logits = []
-        for feature, weights in zip(features, constants["train_weights"], strict=True):
+        for feature, weights in zip(features, batch.constants["train_weights"], strict=True):
             prompt = torch.einsum("e,eld->ld", weights, self.module.experts)
             logits.append(cosine_logits(feature[None], self.texts(prompt), self.scale))
-        return distillation_losses(torch.cat(logits), labels, teacher, self.module.kl_weight)["loss"]
+        return distillation_losses(torch.cat(logits), batch.labels, teacher, self.module.kl_weight)["loss"]
 
-    def calls(self, images: Tensor, labels: Tensor, constants: dict[str, Tensor]) -> list[Call]:
+    def calls(self, batch: StepBatch) -> list[Call]:
         """Returns the step for the first two images; with many classes the two image calls and one text call."""
+        batch_size = len(batch.images)
         if len(self.texts) < 100:
-            few = {name: value[:2] for name, value in constants.items()}
-            step = partial(train, self, images[:2], labels[:2], few)
-            return [Call(f"2 of {len(images)} images", step, len(images) / 2)]
-        image = Call("an image call", partial(self.frozen, images), 2)
-        return [image, self.text_call(f"1 of {len(images)} text calls", self.module.experts[0], len(images))]
+            return [Call(f"2 of {batch_size} images", partial(train, self, batch.first(2)), batch_size / 2)]
+        image = Call("an image call", partial(self.frozen, batch.images), 2)
+        return [image, self.text_call(f"1 of {batch_size} text calls", self.module.experts[0], batch_size)]
 
 
 class PromptFLReference(Reference):
@@ -57,13 +59,14 @@ class PromptFLReference(Reference):
 
     module: PromptFL
 
-    def loss(self, images: Tensor, labels: Tensor, constants: dict[str, Tensor]) -> Tensor:
+    def loss(self, batch: StepBatch) -> Tensor:
         """Returns the cross-entropy."""
-        return F.cross_entropy(cosine_logits(self.frozen(images), self.texts(self.module.prompt), self.scale), labels)
+        logits = cosine_logits(self.frozen(batch.images), self.texts(self.module.prompt), self.scale)
+        return F.cross_entropy(logits, batch.labels)
 
-    def calls(self, images: Tensor, labels: Tensor, constants: dict[str, Tensor]) -> list[Call]:
+    def calls(self, batch: StepBatch) -> list[Call]:
         """Returns the two calls."""
-        images_call = Call("the image call", partial(self.frozen, images))
+        images_call = Call("the image call", partial(self.frozen, batch.images))
         return [images_call, self.text_call("the text call", self.module.prompt)]
 
 
@@ -76,16 +79,22 @@ class DiPrompTReference(Reference):
         super().__init__(module, cut)
         self.domains: list[str] = module.hparams["domains"]
         names = module.class_names
-        self.own = [self.text([f"{domain} {name}" for name in names]) for domain in self.domains]
-        self.asked = [self.text([f"{name} with the domain of {domain}" for name in names]) for domain in self.domains]
+        self.own = []
+        self.asked = []
+        for domain in self.domains:
+            self.own.append(self.text([f"{domain} {name}" for name in names]))
+            self.asked.append(self.text([f"{name} with the domain of {domain}" for name in names]))
 
-    def loss(self, images: Tensor, labels: Tensor, constants: dict[str, Tensor]) -> Tensor:
+    def loss(self, batch: StepBatch) -> Tensor:
         """Returns L_G + lambda L_D + L_Q of a client's first step."""
-        module, features = self.module, self.frozen(images)
+        module = self.module
+        labels = batch.labels
+        features = self.frozen(batch.images)
         if module.global_prompt is None or module.domain_prompts is None or module.query_prompt is None:
             raise ValueError("The reference has all three kinds of prompts.")
         pairs = torch.stack([text(module.query_prompt) for text in self.asked], dim=1)  # [C, M, d]
-        logits = cosine_logits(features, pairs.flatten(0, 1), self.scale).view(len(images), *pairs.shape[:2])
+        logits = cosine_logits(features, pairs.flatten(0, 1), self.scale).view(len(labels), *pairs.shape[:2])
+        # The domain prompts are chosen by the question prompt's best domain for the image's own class.
         domains = logits[torch.arange(len(labels)), labels].argmax(dim=1)
         own = torch.stack([text(prompt) for text, prompt in zip(self.own, module.domain_prompts, strict=True)], dim=1)
         terms = domain_terms(features, labels, domains, own, module.domain_text.handwritten, self.scale)
@@ -94,11 +103,11 @@ class DiPrompTReference(Reference):
         common = F.cross_entropy(cosine_logits(features, self.texts(module.global_prompt), self.scale), labels)
         return common + torch.stack(list(terms.values())).sum()
 
-    def calls(self, images: Tensor, labels: Tensor, constants: dict[str, Tensor]) -> list[Call]:
+    def calls(self, batch: StepBatch) -> list[Call]:
         """Returns the image call, and one of the text calls."""
         count = 1 + len(self.own) + len(self.asked)
         text = self.text_call(f"1 of {count} text calls", self.module.text.initial_prompt(), count)
-        return [Call("the image call", partial(self.frozen, images)), text]
+        return [Call("the image call", partial(self.frozen, batch.images)), text]
 
 
 class PLANReference(Reference):
@@ -111,34 +120,31 @@ class PLANReference(Reference):
         """Learned vectors of a text prompt."""
         return self.module.prompted.prompt_length
 
-    def loss(self, images: Tensor, labels: Tensor, constants: dict[str, Tensor]) -> Tensor:
+    def loss(self, batch: StepBatch) -> Tensor:
         """Returns cross-entropy and divergence from the global prompts."""
         with torch.no_grad():
-            teacher = self._logits(images, self.module.pool.globals)
-        return distillation_losses(self._logits(images, self.module.pool.own), labels, teacher, self.module.kl_weight)[
-            "loss"
-        ]
+            teacher = self._logits(batch.images, self.module.pool.globals)
+        logits = self._logits(batch.images, self.module.pool.own)
+        return distillation_losses(logits, batch.labels, teacher, self.module.kl_weight)["loss"]
 
-    def calls(self, images: Tensor, labels: Tensor, constants: dict[str, Tensor]) -> list[Call]:
+    def calls(self, batch: StepBatch) -> list[Call]:
         """Returns the text calls and, for a quarter of the images, the image calls."""
-        pool, few = self.module.pool, images[: -(-len(images) // 4)]
-        times, part = len(images) / len(few), f"{len(few)} of {len(images)} images"
-        images_of = partial(self._image, few)
+        pool = self.module.pool
+        few = quarter(batch.images)
+        times = len(batch.images) / len(few)
+        part = f"{len(few)} of {len(batch.images)} images"
+        encode = partial(image_features, self.clip, few)
         return [
             self.text_call("text", pool.own["text"]),
             self.text_call("text of the reference", pool.globals["text"], learns=False),
-            Call(part, partial(backward, images_of, pool.own["visual"]), times),
-            Call(f"{part} for the reference", partial(without_gradient, images_of, pool.globals["visual"]), times),
+            Call(part, partial(backward, encode, pool.own["visual"]), times),
+            Call(f"{part} for the reference", partial(without_gradient, encode, pool.globals["visual"]), times),
         ]
 
-    def _text(self, prompts: Tensor) -> Tensor:
-        return self.texts(prompts[0], prompts[1:])
-
-    def _image(self, images: Tensor, prompts: Tensor) -> Tensor:
-        return reference_images(self.clip, images, prompts)[0]
-
     def _logits(self, images: Tensor, prompts: Any) -> Tensor:
-        return cosine_logits(self._image(images, prompts["visual"]), self._text(prompts["text"]), self.scale)
+        image = image_features(self.clip, images, prompts["visual"])
+        text = self.texts(prompts["text"][0], prompts["text"][1:])
+        return cosine_logits(image, text, self.scale)
 
 
 class ADAPTReference(Reference):
@@ -151,31 +157,43 @@ class ADAPTReference(Reference):
         """Learned vectors of a text prompt."""
         return self.module.dual.text_encoder.prompt_length
 
-    def loss(self, images: Tensor, labels: Tensor, constants: dict[str, Tensor]) -> Tensor:
+    def loss(self, batch: StepBatch) -> Tensor:
         """Returns the cross-entropies over classes and over domains."""
-        dual, domain = self.module.dual, self.module.domain
+        dual = self.module.dual
+        domain = self.module.domain
         if dual.text is None or dual.visual is None:
             raise ValueError("The reference has prompts in both towers.")
         text = F.normalize(torch.stack([self.texts(prompt) for prompt in dual.text(domain)]), dim=-1)  # [K, C, d]
-        image, tokens, scores = reference_images(self.clip, images, torch.stack(dual.visual(domain))[None])
-        mixed = torch.einsum("bk,kcd->bcd", (scores / dual.temperature).softmax(dim=-1), text)
-        loss = F.cross_entropy(cosine_logits(image, mixed, self.scale), labels)
-        return loss + self.module.domain_weight * pairs_correspondence(tokens, text, labels, self.scale)
+        found = reference_images(self.clip, batch.images, torch.stack(dual.visual(domain))[None])
+        mixed = torch.einsum("bk,kcd->bcd", (found.scores / dual.temperature).softmax(dim=-1), text)
+        loss = F.cross_entropy(cosine_logits(found.features, mixed, self.scale), batch.labels)
+        return loss + self.module.domain_weight * pairs_correspondence(found.tokens, text, batch.labels, self.scale)
 
-    def calls(self, images: Tensor, labels: Tensor, constants: dict[str, Tensor]) -> list[Call]:
+    def calls(self, batch: StepBatch) -> list[Call]:
         """Returns the text calls and, for a quarter of the images, the image call."""
-        dual, few = self.module.dual, images[: -(-len(images) // 4)]
+        dual = self.module.dual
+        few = quarter(batch.images)
         if dual.text is None or dual.visual is None:
             raise ValueError("The reference has prompts in both towers.")
-        prompt, others = dual.text.shared[0], len(dual.text.shared) - 1
-        tokens = dual.visual.shared[None]
+        prompt = dual.text.shared[0]
+        others = len(dual.text.shared) - 1
         image = Call(
-            f"{len(few)} of {len(images)} images",
-            partial(backward, lambda prompts: reference_images(self.clip, few, prompts)[0], tokens),
-            len(images) / len(few),
+            f"{len(few)} of {len(batch.images)} images",
+            partial(backward, partial(image_features, self.clip, few), dual.visual.shared[None]),
+            len(batch.images) / len(few),
         )
         frozen = self.text_call(f"1 of {others} texts without a gradient", prompt, others, learns=False)
         return [self.text_call("text", prompt), frozen, image]
+
+
+def quarter(images: Tensor) -> Tensor:
+    """Returns the first quarter of the images [B, 3, V, V], rounded up."""
+    return images[: -(-len(images) // 4)]
+
+
+def image_features(clip: CLIP, images: Tensor, prompts: Tensor) -> Tensor:
+    """Returns features [B, d] of images [B, 3, V, V] with prompts [J, L, W] for the first J blocks."""
+    return reference_images(clip, images, prompts).features
 
 
 REFERENCES: dict[str, type[Reference]] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -41,7 +41,8 @@ class ReferenceText:
     def first(self, count: int) -> ReferenceText:
         """Returns the same for the first classes alone, with sequences of the same length."""
         few = copy(self)
-        few._ids, few._ends = self._ids[:count], self._ends[:count]
+        few._ids = self._ids[:count]
+        few._ends = self._ends[:count]
         return few
 
     def __call__(
@@ -62,9 +63,21 @@ class ReferenceText:
         return torch.cat([tokens[:, :1], prompt.expand(len(tokens), -1, -1), tokens[:, 1 + len(prompt) :]], dim=1)
 
 
-def reference_images(
-    clip: CLIP, images: Float[Tensor, "B 3 V V"], prompts: Float[Tensor, "J L W"]
-) -> tuple[Float[Tensor, "B d"], Float[Tensor, "B L d"], Float[Tensor, "B L"]]:
+class PromptedImages(NamedTuple):
+    """What the image tower says of images with prompts.
+
+    Attributes:
+        features: Joint features of the images, not normalised.
+        tokens: Joint features of the prompt tokens, not normalised.
+        scores: Products of the class token's query and the prompt tokens' keys in the last block, averaged over heads.
+    """
+
+    features: Float[Tensor, "B d"]
+    tokens: Float[Tensor, "B L d"]
+    scores: Float[Tensor, "B L"]
+
+
+def reference_images(clip: CLIP, images: Float[Tensor, "B 3 V V"], prompts: Float[Tensor, "J L W"]) -> PromptedImages:
     """Returns features of images and of prompt tokens, and what the class token's query gives the prompts' keys.
 
     Args:
@@ -79,14 +92,18 @@ def reference_images(
     for index, block in enumerate(visual.transformer.resblocks):
         if 0 < index < len(prompts):
             hidden = torch.cat([hidden[:, :-length], prompts[index].expand(len(hidden), -1, -1)], dim=1)
-        before, hidden = hidden, block(hidden)
+        before = hidden
+        hidden = block(hidden)
     joint = visual.ln_post(hidden) @ visual.proj
-    return joint[:, 0], joint[:, -length:], _scores(visual.transformer.resblocks[-1], before, length)
+    scores = _scores(visual.transformer.resblocks[-1], before, length)
+    return PromptedImages(joint[:, 0], joint[:, -length:], scores)
 
 
 def _scores(block: Any, hidden: Float[Tensor, "B N W"], length: int) -> Float[Tensor, "B L"]:
     """Returns a block's attention from the first token to the last ones before the softmax, averaged over heads."""
-    attention, normalised = block.attn, block.ln_1(hidden[:, [0, *range(-length, 0)]])
-    query, key, _ = linear(normalised, attention.in_proj_weight, attention.in_proj_bias).chunk(3, dim=-1)
+    attention = block.attn
+    normalised = block.ln_1(hidden[:, [0, *range(-length, 0)]])
+    projected = linear(normalised, attention.in_proj_weight, attention.in_proj_bias)
+    query, key = projected.chunk(3, dim=-1)[:2]
     products = (query[:, :1] * key[:, 1:]).sum(dim=-1)
     return products / float(attention.num_heads * attention.head_dim**0.5)

@@ -12,15 +12,15 @@ from typing import Any
 
 import torch
 
-from benchmarks.apart import apart
-from benchmarks.made_up import write_images
+from benchmarks.in_subprocess import in_subprocess
 from benchmarks.steps import BATCH_SIZES, CLASS_NAMES, make_module
 from benchmarks.stopwatch import Stopwatch
+from benchmarks.synthetic import write_images
 from benchmarks.tables import Table, number, percent, seconds_with_spread
 from fedvlp.clip import CLIPSpec, load_clip
 from fedvlp.data import DomainFolders
 from fedvlp.federation import Federation
-from fedvlp.training.callback import FederationCallback
+from fedvlp.training.callback import FederationCallback, RunView
 
 TIMES = ("reading and preparing", "round 1", "later rounds", "least to greatest", "rounds", "an epoch", "evaluation")
 HEADER = ("", *TIMES, "text tower and optimizer", "elsewhere")
@@ -54,14 +54,14 @@ class Marks(FederationCallback):
 
     def __init__(self, stopwatch: Stopwatch) -> None:
         self.stopwatch = stopwatch
-        self.began = self.after_first = 0.0
-        self._seen = False
+        self.began = 0.0
+        self.after_first = 0.0
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """Notes the time."""
         self.began = time.perf_counter()
 
-    def on_round_end(self, federation: Federation, row: dict[str, Any]) -> None:
+    def on_round_end(self, federation: RunView, row: dict[str, Any]) -> None:
         """Notes the stopwatch, once."""
         if row["round"] == 1:
             self.after_first = sum(self.stopwatch.seconds.values())
@@ -70,13 +70,15 @@ class Marks(FederationCallback):
 def tables(quick: bool, figures: Path | None = None) -> Iterator[Table]:
     """Returns one table of all methods."""
     spec = CLIPSpec("fedvlp-tiny") if quick else CLIPSpec("ViT-B-16", "random")
-    images, rounds, names = (28, 3, CLASS_NAMES[7]) if quick else (42, 5, CLASS_NAMES[7])
+    names = CLASS_NAMES[7]
+    images = 28 if quick else 42
+    rounds = 3 if quick else 5
     rows = []
     for method in ("TRIP", "PromptFL")[: 1 if quick else 2]:
         with tempfile.TemporaryDirectory() as folder:
             write_images(Path(folder) / "images", 4, names, images)
             for label in ("cold", "warm"):
-                result = apart(measure_run, method=method, spec=spec, names=names, folder=folder, rounds=rounds)
+                result = in_subprocess(measure_run, method=method, spec=spec, names=names, folder=folder, rounds=rounds)
                 rows.append(_row(f"{method}, {label}", result))
     yield Table(f"round: {4 * images} images, {len(names)} classes, {spec.name}", HEADER, rows)
 
@@ -99,14 +101,17 @@ def measure_run(method: str, spec: CLIPSpec, names: list[str], folder: str, roun
     )
     started = time.perf_counter()
     federation.fit(module, data)
-    history, busy = federation.run_state.history, sum(stopwatch.seconds.values()) - marks.after_first
-    taken, training = ([float(row[name]) for row in history] for name in ("seconds", "train_seconds"))
+    busy = sum(stopwatch.seconds.values()) - marks.after_first
+    history = federation.run_state.history
+    taken = [float(row["seconds"]) for row in history]
+    training = [float(row["train_seconds"]) for row in history]
     return RunResult(marks.began - started, taken, training, busy)
 
 
 def _row(label: str, result: RunResult) -> list[str]:
     """Returns a row of the table."""
-    later, training = result.rounds[1:], result.training[1:]
+    later = result.rounds[1:]
+    training = result.training[1:]
     share = result.busy / sum(later)
     trained = statistics.median(training)
     evaluated = statistics.median(whole - part for whole, part in zip(later, training, strict=True))

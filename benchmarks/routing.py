@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.apart import apart
-from benchmarks.cases import RoutingCase
-from benchmarks.floor import matrix_rate
+from benchmarks.comparisons import RoutingCase
+from benchmarks.hardware_limits import matrix_rate
+from benchmarks.in_subprocess import in_subprocess
 from benchmarks.measure import Measurement, measure_for
 from benchmarks.tables import Table, number, percent, seconds_with_spread
 
@@ -21,9 +21,11 @@ rate of a large float32 product in the same process."""
 
 def tables(quick: bool, figures: Path | None = None) -> Iterator[Table]:
     """Returns one table."""
-    count, floor = 16 if quick else 128, 2 * 197**2 * 768
-    found = {label: apart(measure_side, batched=batched, count=count) for label, batched in SIDES.items()}
-    first, rows = found["loop over tokens"][0].median, []
+    count = 16 if quick else 128
+    floor = 2 * 197**2 * 768
+    found = {label: in_subprocess(measure_side, batched=batched, count=count) for label, batched in SIDES.items()}
+    first = found["loop over tokens"][0].median
+    rows = []
     for label, (measurement, rate) in found.items():
         median = measurement.median
         numbers = [number(count / median), number(first / median), percent(floor * count / rate / median)]

@@ -6,15 +6,15 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from benchmarks.apart import apart
 from benchmarks.curve import Curve
 from benchmarks.figures import plot
-from benchmarks.floor import matrix_rate
-from benchmarks.made_up import write_images
+from benchmarks.hardware_limits import matrix_rate
+from benchmarks.in_subprocess import in_subprocess
 from benchmarks.measure import Measurement, measure_for
 from benchmarks.overhead import PROMPTS, measure_loop
 from benchmarks.round import measure_run
 from benchmarks.steps import CLASS_NAMES, Step, least_operations, make_batch, make_module
+from benchmarks.synthetic import write_images
 from benchmarks.tables import Table, number, percent
 from fedvlp.clip import CLIPSpec, load_clip
 
@@ -34,9 +34,12 @@ def tables(quick: bool, figures: Path | None = None) -> Iterator[Table]:
     if figures is not None:
         plot(curves, figures / "scale.png")
     columns = max(len(curve.sizes) for curve in curves)
-    rows = [row for curve in curves for row in _rows(curve, columns)]
+    header = ("", *(f"size {index + 1}" for index in range(columns)), "slope", "of the floor")
+    rows: list[list[str]] = []
+    for curve in curves:
+        rows.extend(_rows(curve, columns))
     notes = "" if figures is None else "![Time and memory against each number](scale.png)"
-    yield Table("scale", ("", *(f"size {index + 1}" for index in range(columns)), "slope", "of the floor"), rows, notes)
+    yield Table("scale", header, rows, notes)
 
 
 def clients(size: int, quick: bool) -> Point:
@@ -60,15 +63,14 @@ def domains(size: int, quick: bool) -> Point:
 def images(size: int, quick: bool) -> Point:
     """Measures reading, preparing and a round."""
     names = CLASS_NAMES[7]
+    seconds: list[float] = []
     with tempfile.TemporaryDirectory() as folder:
         write_images(Path(folder) / "images", 4, names, size // 4, size=64)
-        spec = CLIPSpec("fedvlp-tiny")
 
         def run() -> None:
-            result = measure_run("TRIP", spec, names, folder, rounds=1)
+            result = measure_run("TRIP", CLIPSpec("fedvlp-tiny"), names, folder, rounds=1)
             seconds.append(result.preparing + result.rounds[0])
 
-        seconds: list[float] = []
         found = measure_for(run, 0.0)
     return Measurement(seconds, found.megabytes), None
 
@@ -92,16 +94,16 @@ AXES: dict[str, tuple[Callable[[int, bool], Point], Sequence[int], Sequence[int]
 def _step(method: str, spec: CLIPSpec, names: list[str], batch_size: int, of: Sequence[str] = ("a", "b", "c")) -> Point:
     """Measures a local step and its share of the floor."""
     module = make_module(method, load_clip(spec), names, of)
-    _, labels, constants = make_batch(module, batch_size)
-    found = measure_for(Step(module, constants, labels), 4.0, least=2)
+    found = measure_for(Step(module, make_batch(module, batch_size)), 4.0, least=2)
     least = least_operations(method, load_clip(spec), names, batch_size, of)
     return found, least / matrix_rate() / found.median
 
 
 def _curve(axis: str, measure: Callable[[int, bool], Point], sizes: Sequence[int], quick: bool) -> Curve:
     """Measures an axis."""
-    points = [apart(measure, size=size, quick=quick) for size in sizes]
-    seconds, megabytes = [found.median for found, _ in points], [found.megabytes for found, _ in points]
+    points = [in_subprocess(measure, size=size, quick=quick) for size in sizes]
+    seconds = [found.median for found, _ in points]
+    megabytes = [found.megabytes for found, _ in points]
     return Curve(axis, sizes, seconds, megabytes, points[-1][1])
 
 

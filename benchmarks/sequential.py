@@ -18,18 +18,15 @@ def sequential_routing(tokens: Tensor, start: Tensor, capacities: list[int], key
         keys: The experts' keys [M, W].
     """
     tokens = tokens.double()
-    limits, centroids = torch.tensor(capacities), tokens[start]
+    limits = torch.tensor(capacities)
+    centroids = tokens[start]
     multipliers = torch.zeros(len(capacities), dtype=torch.float64)
     for _ in range(100):
         distances = torch.cdist(tokens, centroids, compute_mode="donot_use_mm_for_euclid_dist")
-        assignment, sizes = _fill(distances + multipliers, limits)
+        assignment, sizes = _assign(distances + multipliers, limits)
         multipliers = multipliers + 1e-4 * (sizes - limits)
-        moved = centroids.clone()
-        for cluster in range(len(capacities)):
-            if sizes[cluster] > 0:
-                moved[cluster] = tokens[assignment == cluster].mean(dim=0)
-            else:
-                moved[cluster], multipliers[cluster] = tokens[distances.amin(dim=1).argmax()], 0.0
+        multipliers[sizes == 0] = 0.0
+        moved = _means(tokens, assignment, distances)
         if (moved - centroids).norm(dim=1).mean() < 1e-4:
             break
         centroids = moved
@@ -40,7 +37,24 @@ def sequential_routing(tokens: Tensor, start: Tensor, capacities: list[int], key
     return weights
 
 
-def _fill(costs: Tensor, limits: Tensor) -> tuple[Tensor, Tensor]:
+def _means(tokens: Tensor, assignment: Tensor, distances: Tensor) -> Tensor:
+    """Returns the means of the clusters' tokens [M, W].
+
+    An empty cluster starts again at the token that is farthest from all centroids.
+
+    Args:
+        tokens: The image's tokens [P, W].
+        assignment: Each token's cluster [P], -1 for none.
+        distances: Of tokens to centroids [P, M].
+    """
+    means = []
+    for cluster in range(distances.shape[1]):
+        members = tokens[assignment == cluster]
+        means.append(members.mean(dim=0) if len(members) else tokens[distances.amin(dim=1).argmax()])
+    return torch.stack(means)
+
+
+def _assign(costs: Tensor, limits: Tensor) -> tuple[Tensor, Tensor]:
     """Returns assignment and sizes: tokens come cheapest first, and take their cheapest cluster while it has room."""
     lowest, claimed = costs.min(dim=1)
     order = lowest.argsort(stable=True)

@@ -20,7 +20,8 @@ IMPORTS = "import torch, lightning, open_clip, jsonargparse"
 
 def tables(quick: bool, figures: Path | None = None) -> Iterator[Table]:
     """Returns one table."""
-    python, program = [sys.executable], [sys.executable, "-m", "fedvlp"]
+    python = [sys.executable]
+    program = [*python, "-m", "fedvlp"]
     print_config = [*program, "fit", "--config", "quickstart", "--print_config"]
     commands = {
         "Python alone": [*python, "-c", "pass"],
@@ -29,7 +30,8 @@ def tables(quick: bool, figures: Path | None = None) -> Iterator[Table]:
         "fedvlp fit --help": [*program, "fit", "--help"],
         "fedvlp fit --config quickstart --print_config": print_config,
     }
-    seconds, most = (2.0, 2) if quick else (15.0, 7)
+    seconds = 2.0 if quick else 15.0
+    most = 2 if quick else 7
     found = {label: measure_for(partial(_run, command), seconds, most=most) for label, command in commands.items()}
     with tempfile.TemporaryDirectory() as folder:
         first_batch = [*python, "-m", "benchmarks.first_batch", folder]
@@ -41,10 +43,8 @@ def tables(quick: bool, figures: Path | None = None) -> Iterator[Table]:
 
 
 def _row(label: str, measurement: Measurement, floor: float) -> list[str]:
-    """Returns a row of the table."""
     return [label, *seconds_with_spread(measurement.seconds), number(measurement.median - floor)]
 
 
 def _run(command: list[str]) -> None:
-    """Runs a command to its end, unseen."""
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from benchmarks.operations import (
-    image_tower,
-    packed_text,
-    patches_work,
-    prompted_image,
-    text_tower,
-)
+from benchmarks.operations import image_tower, packed_text, patches_work, prompted_image, text_tower
 from fedvlp.catalog.known import DOMAIN_NET, OFFICE_HOME, PACS
 from fedvlp.clip import CLIP, clean_class_names
-from fedvlp.core.module import FederatedModule, RoundContext
+from fedvlp.core.module import FederatedModule
+from fedvlp.core.phases import RoundContext
 from fedvlp.core.state import Client
 from fedvlp.methods.diprompt.diprompt import DiPrompT
 from fedvlp.methods.fed_dpt.adapt import ADAPT
@@ -48,16 +44,37 @@ def make_module(method: str, clip: CLIP, class_names: list[str], domains: Sequen
     return module
 
 
-def make_batch(module: FederatedModule, batch_size: int) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-    """Returns made-up images, labels and constants; those that are prepared come from two images, again and again."""
+@dataclass(frozen=True)
+class StepBatch:
+    """A batch of synthetic images.
+
+    Attributes:
+        images: Pixels [B, 3, V, V].
+        labels: Classes [B].
+        constants: What the module's training step reads in place of the images, each [B, ...].
+    """
+
+    images: Tensor
+    labels: Tensor
+    constants: dict[str, Tensor]
+
+    def first(self, count: int) -> StepBatch:
+        """Returns the first images alone."""
+        constants = {name: value[:count] for name, value in self.constants.items()}
+        return StepBatch(self.images[:count], self.labels[:count], constants)
+
+
+def make_batch(module: FederatedModule, batch_size: int) -> StepBatch:
+    """Returns synthetic images; constants that are prepared come from two of them, again and again."""
     clip: Any = module.clip
     generator = torch.Generator().manual_seed(0)
     images = torch.randn(batch_size, 3, clip.image_size, clip.image_size, generator=generator)
     labels = torch.randint(len(module.class_names), (batch_size,), generator=generator)  # type: ignore[arg-type]
     if not module.prepares:
-        return images, labels, {"images": images}
+        return StepBatch(images, labels, {"images": images})
+    # Preparing takes long and its values do not matter to the time of a step.
     few = module.constants(images[:2])
-    return images, labels, {name: _repeat(value, batch_size) for name, value in few.items()}
+    return StepBatch(images, labels, {name: _repeat(value, batch_size) for name, value in few.items()})
 
 
 @dataclass
@@ -66,13 +83,11 @@ class Step:
 
     Attributes:
         module: The method, begun.
-        constants: What was prepared of the batch's images.
-        labels: Their classes.
+        batch: What it trains on.
     """
 
     module: FederatedModule
-    constants: dict[str, Tensor]
-    labels: Tensor
+    batch: StepBatch
 
     def __post_init__(self) -> None:
         """Makes the optimizer."""
@@ -83,25 +98,27 @@ class Step:
 
     def __call__(self) -> None:
         """Does a step."""
-        loss: Any = self.module.training_step((self.constants, self.labels), 0)
+        inputs = (self.batch.constants, self.batch.labels)
+        loss: Any = self.module.training_step(inputs, 0)
         loss.backward()
         self._optimizer.step()
         self._optimizer.zero_grad()
-        self.module.on_train_batch_end(loss, (self.constants, self.labels), 0)
+        self.module.on_train_batch_end(loss, inputs, 0)
 
 
 def least_operations(
     method: str, clip: CLIP, class_names: list[str], batch_size: int, domains: Sequence[str] = DOMAINS
 ) -> float:
     """Returns the least operations of a step: each token once, images without prompts prepared before."""
-    lengths, names = {"TRIP": 32, "PLAN": 8}, clean_class_names(class_names)
-    length = lengths.get(method, 16)
+    names = clean_class_names(class_names)
+    length = {"TRIP": 32, "PLAN": 8}.get(method, 16)
     text = packed_text(clip, names, length)
     if method in ("TRIP", "PromptFL"):
         return text.both * (batch_size if method == "TRIP" else 1)
     if method == "DiPrompT":
         return text.both + _diprompt(clip, names, length, domains)
-    if method == "PLAN":  # in a round the global prompts' texts are constants, their images are met once each
+    if method == "PLAN":
+        # In a round the global prompts' text features are constants, and each image meets the global prompts once.
         image = prompted_image(clip, length, read=1)
         return text.both + batch_size * (image.both + image.forward + 2 * patches_work(clip))
     image = prompted_image(clip, len(domains), read=1 + len(domains))
@@ -110,8 +127,10 @@ def least_operations(
 
 def _diprompt(clip: CLIP, names: list[str], length: int, domains: Sequence[str]) -> float:
     """Returns the operations of DiPrompT's domain prompts, of which a client trains its own, and question prompt."""
-    own = [packed_text(clip, [f"{domain} {name}" for name in names], length) for domain in domains]
-    pairs = [f"{name} with the domain of {domain}" for name in names for domain in domains]
+    own = []
+    for domain in domains:
+        own.append(packed_text(clip, [f"{domain} {name}" for name in names], length))
+    pairs = [f"{name} with the domain of {domain}" for name, domain in product(names, domains)]
     asked = packed_text(clip, pairs, length)
     return own[0].both + sum(work.forward for work in own[1:]) + asked.both
 
@@ -126,7 +145,8 @@ def reference_operations(method: str, clip: CLIP, num_classes: int, length: int,
         length: Tokens in a text sequence.
         batch_size: Images in a batch.
     """
-    text, tower = text_tower(clip).whole(num_classes, length), image_tower(clip)
+    text = text_tower(clip).whole(num_classes, length)
+    tower = image_tower(clip)
     tokens = int(clip.num_image_tokens or 0)
     image = tower.whole(1, tokens).forward + patches_work(clip)
     if method == "TRIP":
@@ -144,5 +164,4 @@ def reference_operations(method: str, clip: CLIP, num_classes: int, length: int,
 
 
 def _repeat(value: Tensor, count: int) -> Tensor:
-    """Returns the rows of a tensor again and again, `count` in all."""
     return value[torch.arange(count) % len(value)]

@@ -17,8 +17,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from benchmarks.cases import CLASS_NAMES, RoutingCase, TextCase
+from benchmarks.comparisons import CLASS_NAMES, RoutingCase, TextCase
 from benchmarks.measure import Measurement, describe_machine, measure
+from fedvlp.utils.files import write_text
 
 Result = tuple[Tensor, Tensor]
 
@@ -64,7 +65,7 @@ run. The 77-token side is open_clip's own text tower, as other code calls it."""
 
 
 def main() -> None:
-    """Runs every comparison and write one table."""
+    """Runs every comparison and writes one table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.text_encoder", description=__doc__)
     parser.add_argument("--output", type=Path, help="also write the table to this Markdown file")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="threads of each side")
@@ -72,8 +73,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     if arguments.side:
-        comparison, side, folder = arguments.side
-        _run_side(list(COMPARISONS.values())[int(comparison)][int(side)], Path(folder))
+        _run_side(*arguments.side)
         return
     lines = ["# Text encoder and routing", "", describe_machine(), "", NOTES, ""]
     sys.stdout.write("\n".join(lines) + "\n")
@@ -83,7 +83,7 @@ def main() -> None:
         lines.extend(table)
     if arguments.output:
         arguments.output.parent.mkdir(parents=True, exist_ok=True)
-        arguments.output.write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
+        write_text(arguments.output, "\n".join(lines).rstrip() + "\n")
 
 
 def _compare(index: int, title: str, sides: list[Side], threads: int) -> list[str]:
@@ -96,28 +96,34 @@ def _compare(index: int, title: str, sides: list[Side], threads: int) -> list[st
             command = [sys.executable, "-m", "benchmarks.text_encoder", "--threads", str(threads), "--side", *place]
             subprocess.run(command, check=True)
         found = [_read(Path(folder), side.label) for side in sides]
-    first, (reference, gradient) = found[0]
     for side, (measurement, result) in zip(sides, found, strict=True):
-        features, gradients = _difference(result[0], reference), _difference(result[1], gradient)
-        seconds = measurement.seconds
-        lines.append(
-            f"| {side.label} | {measurement.median:.4g} | {min(seconds):.4g} to {max(seconds):.4g} | {len(seconds)} "
-            f"| {first.median / measurement.median:.1f} | {measurement.megabytes:.0f} "
-            f"| {features:.1e}, gradients {gradients:.1e} |"
-        )
+        faster = found[0][0].median / measurement.median
+        lines.append(_row(side.label, measurement, faster, result, found[0][1]))
     return [*lines, ""]
 
 
-def _run_side(side: Side, folder: Path) -> None:
-    """Measures one side in this process and leave what was found in the folder."""
-    function, results = side.make(), []
+def _row(label: str, measurement: Measurement, faster: float, result: Result, reference: Result) -> str:
+    """Returns a row of the table; `reference` is the result of the first side."""
+    seconds = measurement.seconds
+    features = _difference(result[0], reference[0])
+    gradients = _difference(result[1], reference[1])
+    return (
+        f"| {label} | {measurement.median:.4g} | {min(seconds):.4g} to {max(seconds):.4g} | {len(seconds)} "
+        f"| {faster:.1f} | {measurement.megabytes:.0f} | {features:.1e}, gradients {gradients:.1e} |"
+    )
+
+
+def _run_side(comparison: str, number: str, folder: str) -> None:
+    """Measures one side in this process and leaves what was found in the folder."""
+    side = list(COMPARISONS.values())[int(comparison)][int(number)]
+    function = side.make()
+    results: list[Result] = []
     measurement = measure(lambda: results.append(function()), side.repeats, side.warm_up)
-    torch.save(results[-1], folder / f"{side.label}.pt")
-    (folder / f"{side.label}.json").write_text(json.dumps(measurement.to_dict()), encoding="utf-8")
+    torch.save(results[-1], Path(folder, f"{side.label}.pt"))
+    Path(folder, f"{side.label}.json").write_text(json.dumps(measurement.to_dict()), encoding="utf-8")
 
 
 def _read(folder: Path, label: str) -> tuple[Measurement, Result]:
-    """Returns what a side left in the folder."""
     values = json.loads((folder / f"{label}.json").read_text(encoding="utf-8"))
     return Measurement(**values), torch.load(folder / f"{label}.pt", weights_only=True)
 

@@ -12,12 +12,12 @@ import sys
 from pathlib import Path
 
 from fedvlp.report import accuracy_over_rounds
-from fedvlp.report.rows import complete_rows
+from fedvlp.report.series import complete_series
 from fedvlp.results import find_records
 from fedvlp.results.accuracy_table import format_accuracies
 from fedvlp.results.compare import Table, tables
-from fedvlp.results.compare_sheets import sheet
-from fedvlp.results.formats import render
+from fedvlp.results.formats import format_tables
+from fedvlp.results.rendering import render_table
 
 DOCS = Path(__file__).resolve().parent
 README = DOCS.parent / "README.md"
@@ -33,7 +33,7 @@ def with_table(text: str, run: Path) -> str:
 
 def with_sweep(text: str, table: Table) -> str:
     """Returns the README's text with what ``fedvlp compare`` prints of the sweep under its mark."""
-    return _with_block(text, SWEEP_MARK, render([sheet(table)], "table"))
+    return _with_block(text, SWEEP_MARK, format_tables([render_table(table)], "table"))
 
 
 def sweep_table(folder: Path) -> Table:
@@ -53,7 +53,7 @@ def main(run: Path, sweep: Path) -> None:
     table = sweep_table(sweep)
     README.write_text(with_sweep(with_table(README.read_text(encoding="utf-8"), run), table), encoding="utf-8")
     shutil.copyfile(run / "accuracy.png", DOCS / "quickstart.png")
-    picture = accuracy_over_rounds(complete_rows(table)[0], "held_out")
+    picture = accuracy_over_rounds(complete_series(table)[0], "held_out")
     picture.figure.savefig(DOCS / "comparison.png", dpi=150)
 
 

@@ -63,14 +63,13 @@ def parse(parser: argparse.ArgumentParser, arguments: Sequence[str] | None = Non
     given = list(sys.argv[1:] if arguments is None else arguments)
     end = given.index("--") if "--" in given else len(given)
     options = parser.parse_args(given[:end])
-    more = (
-        []
-        if options.rounds is None
-        else [f"--trainer.{name}={options.rounds}" for name in ("rounds", "evaluate_every")]
-    )
+    more: list[str] = []
+    if options.rounds is not None:
+        more = [f"--trainer.rounds={options.rounds}", f"--trainer.evaluate_every={options.rounds}"]
     setting = Setting(options.data, options.clip, options.output, (*more, *given[end + 1 :]))
     domains = chosen_domains(options.held_out or held_out, setting)
-    return Choice(options, setting, domains, tuple(int(seed) for seed in options.seeds.split(",")), options.workers)
+    seeds = tuple(int(seed) for seed in options.seeds.split(","))
+    return Choice(options, setting, domains, seeds, options.workers)
 
 
 def chosen_domains(held_out: str, setting: Setting) -> tuple[str | None, ...]:

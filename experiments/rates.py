@@ -6,9 +6,10 @@ import json
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 
-from experiments.runs import Run, Setting, adamw, make_runs
+from experiments.runs import Setting, StudyRun, adamw, make_runs
 
 
 def choose_rates(
@@ -27,19 +28,28 @@ def choose_rates(
         held_out: the domains held out in turn.
         workers: runs at a time.
     """
-    runs = {
-        (config, rate): [Run(config, domain, 0, setting, (*overrides, *adamw(rate))) for domain in held_out]
-        for config, overrides in methods.items()
-        for rate in rates
-    }
-    make_runs((run for group in runs.values() for run in group), workers)
+    runs: dict[tuple[str, float | None], list[StudyRun]] = {}
+    for config, overrides in methods.items():
+        for rate in rates:
+            arguments = (*overrides, *adamw(rate))
+            runs[config, rate] = [StudyRun(config, domain, 0, setting, arguments) for domain in held_out]
+    make_runs(chain.from_iterable(runs.values()), workers)
     chosen = {}
     for config in methods:
-        scores = {rate: statistics.mean(run.accuracy("validation") for run in runs[config, rate]) for rate in rates}
-        chosen[config] = max(scores, key=lambda rate: scores[rate])
-        line = ", ".join(f"{'its own' if rate is None else f'{rate:g}'}: {score:.2f}" for rate, score in scores.items())
+        scores = {rate: mean_validation(runs[config, rate]) for rate in rates}
+        chosen[config] = max(scores, key=scores.__getitem__)
+        line = ", ".join(f"{_rate_name(rate)}: {score:.2f}" for rate, score in scores.items())
         sys.stdout.write(f"* {config}: mean source validation accuracy in % by learning rate: {line}\n")
     return chosen
+
+
+def mean_validation(runs: Sequence[StudyRun]) -> float:
+    """Returns the mean source validation accuracy of runs, in percent."""
+    return statistics.mean(run.accuracy("validation") for run in runs)
+
+
+def _rate_name(rate: float | None) -> str:
+    return "its own" if rate is None else f"{rate:g}"
 
 
 def add_rates(path: Path, chosen: Mapping[str, float | None]) -> None:

@@ -10,12 +10,13 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from fedvlp.commands.cli import main
+from fedvlp.commands.sweep import train
 from fedvlp.data import DomainFolders, StyledShapes
-from fedvlp.sweep import Job, Status, run_jobs, run_name
+from fedvlp.sweep import Job, Status, fit_arguments, run_jobs, run_name
 
 
 @dataclass(frozen=True)
@@ -49,12 +50,13 @@ class Setting:
 
     def domains(self) -> list[str]:
         """Returns the names of all domains."""
-        return list((StyledShapes() if self.data == "styled_shapes" else DomainFolders(self.data)).domains)
+        data = StyledShapes() if self.data == "styled_shapes" else DomainFolders(self.data)
+        return list(data.domains)
 
 
 @dataclass(frozen=True)
-class Run:
-    """One training.
+class StudyRun:
+    """One training, named and made as a run of a sweep is.
 
     Attributes:
         config: name of the method's config.
@@ -79,27 +81,19 @@ class Run:
     def name(self) -> str:
         """The run's folder below ``output``: data, method, changes, a digest of configs and arguments, and domain."""
         changes = "".join("-" + re.sub(r"^[^=]*\.", "", argument) for argument in self.overrides[:3])
-        return f"{self.setting.name}/{run_name(f'{self.config}{changes}', self._choices, self.held_out, self.seed)}"
+        label = f"{self.config}{changes}"
+        return f"{self.setting.name}/{run_name(label, self._choices, self.held_out, self.seed)}"
 
     @property
-    def arguments(self) -> list[str]:
+    def arguments(self) -> tuple[str, ...]:
         """The arguments of ``fedvlp`` that make it."""
-        return [
-            "fit",
-            *self._choices,
-            f"--data.held_out={self.held_out or 'null'}",
-            f"--seed_everything={self.seed}",
-            f"--trainer.default_root_dir={self.setting.output}",
-            f"--trainer.name={self.name}",
-            "--trainer.num_threads=1",
-            "--trainer.enable_progress_bar=false",
-            "--ckpt_path=last",
-        ]
+        choices = (*self._choices, "--trainer.num_threads=1", "--trainer.enable_progress_bar=false")
+        return fit_arguments(choices, self.held_out, self.seed, self.setting.output, self.name)
 
     @property
     def job(self) -> Job:
         """The run as a sweep makes it."""
-        return Job(self.name, tuple(self.arguments), self.setting.output / self.name)
+        return Job(self.name, self.arguments, self.setting.output / self.name)
 
     @property
     def is_done(self) -> bool:
@@ -122,7 +116,11 @@ class Run:
         return next(scores for title, scores in rows.items() if title.startswith(row) or len(rows) == 1)[role]
 
 
-def make_runs(runs: Iterable[Run], workers: int) -> None:
+SeededRuns = Sequence[Sequence[StudyRun]]
+"""The runs of one row of a table: for each seed, one for each held-out domain."""
+
+
+def make_runs(runs: Iterable[StudyRun], workers: int) -> None:
     """Makes the runs that are missing, several at a time; stopped and called again, it goes on with what is left.
 
     Raises:
@@ -138,7 +136,7 @@ def make_runs(runs: Iterable[Run], workers: int) -> None:
             sys.stderr.write(f"{len(ended)}/{len(missing)}: {job.name}\n{error}")
             sys.stderr.flush()
 
-    run_jobs(missing, workers, main, report)
+    run_jobs(missing, workers, train, report)
     failed = [name for name, status in ended.items() if status.state == "failed"]
     if failed:
         raise RuntimeError(f"{len(failed)} of {len(missing)} runs failed: {', '.join(failed)}. See above.")
@@ -151,6 +149,17 @@ def adamw(rate: float | None) -> tuple[str, ...]:
 
 def every_run(
     config: str, overrides: Sequence[str], setting: Setting, held_out: Sequence[str | None], seeds: Sequence[int]
-) -> list[list[Run]]:
+) -> list[list[StudyRun]]:
     """Returns the runs of one row of a table: for each seed, one for each held-out domain."""
-    return [[Run(config, domain, seed, setting, tuple(overrides)) for domain in held_out] for seed in seeds]
+    runs = []
+    for seed in seeds:
+        runs.append([StudyRun(config, domain, seed, setting, tuple(overrides)) for domain in held_out])
+    return runs
+
+
+def seed_by_seed(rows: Iterable[SeededRuns]) -> list[StudyRun]:
+    """Returns the runs of several rows in the order in which they are best made: the first seed of all rows first."""
+    runs: list[StudyRun] = []
+    for rows_of_seed in zip(*rows, strict=True):
+        runs += chain.from_iterable(rows_of_seed)
+    return runs

@@ -7,25 +7,30 @@ import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
-from experiments.runs import Run
-
-Rows = Sequence[Sequence[Run]]
-"""The runs of one row: for each seed, one for each held-out domain."""
+from experiments.runs import SeededRuns, StudyRun
 
 
-def tested_role(runs: Rows) -> str:
+def tested_role(runs: SeededRuns) -> str:
     """Returns on which images a row is compared: those of held-out domains, or, if none is, those that test."""
     return "test" if runs[0][0].held_out is None else "held_out"
 
 
-def complete(runs: Rows) -> Rows:
+def complete(runs: SeededRuns) -> SeededRuns:
     """Returns the seeds all of whose runs have ended."""
-    return [of_seed for of_seed in runs if all(run.is_done for run in of_seed)]
+    return [of_seed for of_seed in runs if _is_complete(of_seed)]
 
 
-def seed_means(runs: Rows, role: str) -> list[float]:
+def seed_means(runs: SeededRuns, role: str) -> list[float]:
     """Returns for each seed the mean accuracy over held-out domains, in percent."""
-    return [statistics.mean(run.accuracy(role) for run in of_seed) for of_seed in runs]
+    return [_mean_accuracy(of_seed, role) for of_seed in runs]
+
+
+def _is_complete(runs: Sequence[StudyRun]) -> bool:
+    return all(run.is_done for run in runs)
+
+
+def _mean_accuracy(runs: Sequence[StudyRun], role: str) -> float:
+    return statistics.mean(run.accuracy(role) for run in runs)
 
 
 def spread(values: Sequence[float]) -> str:
@@ -38,12 +43,12 @@ def spread(values: Sequence[float]) -> str:
     return mean if len(values) == 1 else f"{mean} ± {statistics.pstdev(values):.1f}"
 
 
-def describe(runs: Rows) -> str:
+def describe(runs: SeededRuns) -> str:
     """Returns data, CLIP, protocol, rounds and seeds of a row, in one line."""
     run = runs[0][0]
-    held_out = (
-        "" if run.held_out is None else "each of " + ", ".join(str(r.held_out) for r in runs[0]) + " held out in turn; "
-    )
+    held_out = ""
+    if run.held_out is not None:
+        held_out = f"each of {', '.join(str(other.held_out) for other in runs[0])} held out in turn; "
     protocol = re.sub(r"held-out domain: [^;]*; ", "", run.summary["protocol"])
     seeds = ", ".join(str(of_seed[0].seed) for of_seed in runs)
     model = run.setting.clip
@@ -64,7 +69,8 @@ def write_block(readme: Path, name: str, new: str) -> None:
         ValueError: if the marks are not there.
     """
     text = readme.read_text(encoding="utf-8")
-    start, end = f"<!-- {name} -->", f"<!-- /{name} -->"
+    start = f"<!-- {name} -->"
+    end = f"<!-- /{name} -->"
     if text.count(start) != 1 or text.count(end) != 1:
         raise ValueError(f"Expected {start} and {end} once each in {readme}. Write them where the table is to stand.")
     before, rest = text.split(start)

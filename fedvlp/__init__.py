@@ -11,105 +11,28 @@ Glossary:
 
 Axes of tensors, in docstrings, shape annotations and einsums:
     B images of a batch     P tokens of an image    E experts       L prompt length     C classes
-    D text width            W image-token width     d width of the joint features       V image height and width
+    D text width            W image-token width     d width of the joint features       K clients
+    V height and width of an image, so that images are [B, 3, V, V]
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
-from fedvlp.utils.errors import UserError
-from fedvlp.version import __version__
+from fedvlp.utils.stubs import exported_names
 
-if TYPE_CHECKING:
-    from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder, load_clip
-    from fedvlp.core.module import FederatedModule, Phase, RoundContext
-    from fedvlp.core.state import Client, ClientUpdate, ServerState, State
-    from fedvlp.data import (
-        PACS,
-        VLCS,
-        ByDomain,
-        Dirichlet,
-        Dispersed,
-        DomainFolders,
-        DomainNet,
-        DomainNet10,
-        DomainNet126,
-        FederatedDataModule,
-        OfficeHome,
-        Shards,
-        StyledShapes,
-        TerraIncognita,
-    )
-    from fedvlp.federation import Federation
-    from fedvlp.methods import ADAPT, PLAN, TRIP, DiPrompT, FedDPT, PromptFL, SingleDomain, ZeroShotCLIP
-
-_HOMES = {
-    "fedvlp.clip": ("CLIP", "CLIPSpec", "PromptedTextEncoder", "load_clip"),
-    "fedvlp.data": (
-        "ByDomain",
-        "Dirichlet",
-        "Dispersed",
-        "DomainFolders",
-        "DomainNet",
-        "DomainNet10",
-        "DomainNet126",
-        "FederatedDataModule",
-        "OfficeHome",
-        "PACS",
-        "Shards",
-        "StyledShapes",
-        "TerraIncognita",
-        "VLCS",
-    ),
-    "fedvlp.federation": ("Federation",),
-    "fedvlp.methods": ("ADAPT", "PLAN", "TRIP", "DiPrompT", "FedDPT", "PromptFL", "SingleDomain", "ZeroShotCLIP"),
-    "fedvlp.core.module": ("FederatedModule", "Phase", "RoundContext"),
-    "fedvlp.core.state": ("Client", "ClientUpdate", "ServerState", "State"),
-}
-
-__all__ = [
-    "ADAPT",
-    "CLIP",
-    "PACS",
-    "PLAN",
-    "TRIP",
-    "VLCS",
-    "ByDomain",
-    "CLIPSpec",
-    "Client",
-    "ClientUpdate",
-    "DiPrompT",
-    "Dirichlet",
-    "Dispersed",
-    "DomainFolders",
-    "DomainNet",
-    "DomainNet10",
-    "DomainNet126",
-    "FedDPT",
-    "FederatedDataModule",
-    "FederatedModule",
-    "Federation",
-    "OfficeHome",
-    "Phase",
-    "PromptFL",
-    "PromptedTextEncoder",
-    "RoundContext",
-    "ServerState",
-    "Shards",
-    "SingleDomain",
-    "State",
-    "StyledShapes",
-    "TerraIncognita",
-    "UserError",
-    "ZeroShotCLIP",
-    "__version__",
-    "load_clip",
-]
+# The stub beside this file is the list of the public names, for type checkers and for the functions below.
+_MODULES = exported_names(Path(__file__).with_suffix(".pyi"))
+__all__ = list(_MODULES)
 
 
 def __getattr__(name: str) -> Any:
     """Imports a public name when it is first asked for, so that ``import fedvlp`` does not wait for torch."""
-    for home, names in _HOMES.items():
-        if name in names:
-            return getattr(import_module(home), name)
-    raise AttributeError(f"module 'fedvlp' has no attribute {name!r}")
+    if name not in _MODULES:
+        raise AttributeError(f"module 'fedvlp' has no attribute {name!r}")
+    return getattr(import_module(_MODULES[name]), name)
+
+
+def __dir__() -> list[str]:
+    """Lists the public names, whether they were imported already or not."""
+    return sorted({*globals(), *__all__})

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,35 +13,32 @@ from lightning.pytorch.callbacks import Callback
 from fedvlp.callbacks import default_callbacks as make_default_callbacks
 from fedvlp.core.diagnosis import Diagnosis
 from fedvlp.core.module import FederatedModule
-from fedvlp.core.phase_checks import check_phases
+from fedvlp.core.phases import check_phases
 from fedvlp.core.protocols import FederatedData
+from fedvlp.core.run_state import RunState
 from fedvlp.core.state import ServerState, State
 from fedvlp.data.files.images import ImageFiles, image_paths
-from fedvlp.runs.checkpoint import RunState
-from fedvlp.runs.client_store import InMemory, OnDisk
 from fedvlp.runs.run_folder import (
     describe_run,
     load_deployed_to_all,
     load_trained,
-    new_run_folder,
-    resume,
     run_name,
     run_of,
 )
-from fedvlp.training.batched.batched_training import BatchedTraining
 from fedvlp.training.dispatch import Hooks
 from fedvlp.training.evaluation import evaluate, of_roles
+from fedvlp.training.fit_loop import FitLoop
+from fedvlp.training.fit_options import FitOptions
 from fedvlp.training.inspection import inspect_method
 from fedvlp.training.local_training import LocalTraining
 from fedvlp.training.prediction import predict_images
-from fedvlp.training.rounds import Rounds
-from fedvlp.training.schedules import Schedule, describe_schedule
-from fedvlp.training.setup import attach, launch
+from fedvlp.training.schedules import Schedule
+from fedvlp.training.setup import set_up_data, set_up_method
+from fedvlp.training.trainer_attributes import TrainerAttributes
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.memory import freed_memory_kept, old_objects_kept
 
 
-class Federation:
+class Federation(TrainerAttributes):
     """Simulates the server and all clients with one copy of the method, whose small state is swapped in and out.
 
     Every random draw depends on (seed, round, phase, client) alone, so a resumed run equals an unbroken one, and
@@ -80,7 +74,7 @@ class Federation:
             run's folder; only those of the client that trains are in memory.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (each argument is an option of the command line, as with Lightning's Trainer)
         self,
         rounds: int = 15,
         local_epochs: float = 1,
@@ -107,20 +101,27 @@ class Federation:
         clients_per_step: int = 1,
         compile: bool = False,
     ) -> None:
-        counts = {"evaluate_every": evaluate_every, "local_steps": local_steps, "cohort_size": cohort_size}
-        counts |= {"patience": patience, "num_threads": num_threads, "clients_per_step": clients_per_step}
-        for option, value in counts.items():
-            if value is not None and value < 1:
-                raise UserError(f"Expected {option} of at least 1, got {value}.")
-        if rounds < 0 or not 0 < local_epochs < math.inf:
-            raise UserError(f"Expected rounds of at least 0 and local_epochs above 0, got {rounds} and {local_epochs}.")
-        self.rounds, self.local_epochs, self.local_steps = rounds, local_epochs, local_steps
-        self.schedule, self.reset_optimizer = schedule, reset_optimizer
-        self.cohort_size, self.evaluate_every, self.patience = cohort_size, evaluate_every, patience
-        self.seed, self.precision, self.num_threads, self.name = seed, precision, num_threads, name
-        self.default_root_dir, self.enable_progress_bar = Path(default_root_dir), enable_progress_bar
-        self.personal_on_disk, self.clients_per_step, self.compile = personal_on_disk, clients_per_step, compile
-        own = list(callbacks) if isinstance(callbacks, list) else [callbacks] if callbacks else []
+        if num_threads is not None and num_threads < 1:
+            raise UserError(f"Expected num_threads of at least 1, got {num_threads}.")
+        self.options = FitOptions(
+            rounds=rounds,
+            local=LocalTraining(local_epochs, local_steps, schedule, reset_optimizer),
+            cohort_size=cohort_size,
+            clients_per_step=clients_per_step,
+            evaluate_every=evaluate_every,
+            patience=patience,
+            seed=seed,
+            personal_on_disk=personal_on_disk,
+        )
+        self.precision = precision
+        self.num_threads = num_threads
+        self.compile = compile
+        self.default_root_dir = Path(default_root_dir)
+        self.name = name
+        own = [callbacks] if isinstance(callbacks, Callback) else callbacks
+        self.callbacks = list(own or [])
+        if default_callbacks:
+            self.callbacks += make_default_callbacks(enable_progress_bar)
         self.fabric = L.Fabric(
             accelerator=accelerator,
             devices=devices,
@@ -128,43 +129,14 @@ class Federation:
             strategy=strategy,
             precision=precision,
             loggers=logger or [],
-            callbacks=own + (make_default_callbacks(enable_progress_bar) if default_callbacks else []),
         )
-        self.hooks = Hooks(self.fabric._callbacks)
+        self.folder = None
         self.run_state = RunState(ServerState.start({}))
-        self.folder: Path | None = None
-        self.description: dict[str, Any] = {}
-        self.module: FederatedModule
-        self.data: FederatedData
+        self.description = {}
 
-    # ---- what Lightning's callbacks and data modules ask of a trainer
-
-    @property
-    def lightning_module(self) -> FederatedModule:
-        """The method that is running."""
-        return self.module
-
-    @property
-    def log_dir(self) -> str:
-        """The run's folder."""
-        return str(self.folder or self.default_root_dir)
-
-    @property
-    def is_global_zero(self) -> bool:
-        """Whether this process writes files."""
-        return self.fabric.is_global_zero
-
-    @property
-    def strategy(self) -> Any:
-        """Fabric's strategy."""
-        return self.fabric.strategy
-
-    @property
-    def loggers(self) -> list[Logger]:
-        """The loggers that were given."""
-        return self.fabric.loggers
-
-    # ---- the commands
+    def add_callback(self, callback: Callback) -> None:
+        """Adds a Lightning or fedvlp callback, whose hooks are called after those of all others."""
+        self.callbacks.append(callback)
 
     def fit(self, model: FederatedModule, datamodule: FederatedData, ckpt_path: str | None = None) -> ServerState:
         """Trains a method on all source clients, round by round, and reports every domain's accuracy.
@@ -182,45 +154,11 @@ class Federation:
         phases = check_phases(model)
         for phase in phases:
             phase.strategy.check(datamodule.clients)
-        self.description = describe_run(model, datamodule, self._training_options())
-        name = self.name or run_name(model, datamodule)
-        self.run_state = RunState(ServerState.start(model.shared_state()))
-        self.folder = None
-        if ckpt_path is not None and (found := resume(self._where(ckpt_path), self.description, self.fabric.print)):
-            self.run_state, self.folder = found
-        if self.is_global_zero:
-            self.folder = self.folder or new_run_folder(self.default_root_dir / name)
-            OnDisk(self.folder).tidy(None, ())
-        self.folder = self.fabric.broadcast(self.folder)
-        states = OnDisk(Path(self.log_dir)) if self.personal_on_disk else InMemory()
-        personal, optimizers = self.run_state.personal, self.run_state.optimizers
-        self.run_state = replace(
-            self.run_state,
-            personal=states.begin(personal, "personal"),
-            optimizers=states.begin(optimizers, "optimizer"),
-        )
-        rounds = Rounds(
-            self.fabric,
-            model,
-            datamodule,
-            phases,
-            newcomer=model.personal_state(),
-            seed=self.seed,
-            rounds=self.rounds,
-            local=LocalTraining(self.local_epochs, self.local_steps, self.schedule, self.reset_optimizer),
-            cohort_size=self.cohort_size,
-            notify=self._call,
-            states=states,
-            batched=BatchedTraining(self.fabric, model, self.clients_per_step),
-        )
-        self._call("setup", stage="fit")
-        self._call("on_fit_start")
-        with freed_memory_kept(), old_objects_kept():
-            while self.run_state.server.round < self.rounds and phases and not self._plateau():
-                self._round(rounds)
-        self._call("on_fit_end")
-        model.load_state(self.run_state.server.shared | self.run_state.server.deployed)
-        return self.run_state.server
+        training = {**self.options.describe(), "precision": self.precision}
+        self.description = describe_run(model, datamodule, training)
+        hooks = Hooks(self.callbacks, {"federation": self, "trainer": self, "pl_module": model})
+        checkpoint = None if ckpt_path is None else self._where(ckpt_path)
+        return FitLoop(self, self.options, phases, hooks).fit(self._where("last"), checkpoint)
 
     def validate(
         self, model: FederatedModule, datamodule: FederatedData, ckpt_path: str | None = None
@@ -256,7 +194,7 @@ class Federation:
         self,
         model: FederatedModule,
         images: str | list[str],
-        datamodule: FederatedData | None = None,
+        datamodule: Any = None,
         ckpt_path: str | None = None,
         output: str = "predictions.csv",
     ) -> Path:
@@ -310,28 +248,6 @@ class Federation:
             self.fabric.print(f"written to {diagnosis.write(path)}", flush=True)
         return diagnosis
 
-    # ---- shared steps
-
-    def _round(self, rounds: Rounds) -> None:
-        """Runs a round, evaluates, and replaces ``self.run_state``."""
-        began = time.perf_counter()
-        progress, row = rounds.run(self.run_state)
-        server = progress.server
-        row["train_seconds"] = time.perf_counter() - began
-        if server.round % self.evaluate_every == 0 or server.round >= self.rounds:
-            row |= self.evaluate(self.module, server.deployed, progress.personal)
-        row["seconds"] = time.perf_counter() - began
-        self._call("on_round_metrics", row=row)
-        self.run_state = replace(progress, history=(*progress.history, row))
-        self._call("on_round_end", row=row)
-        if self.is_global_zero:
-            rounds.states.tidy(server.round, (progress.personal, progress.optimizers))
-
-    def _plateau(self) -> bool:
-        """Whether the mean source validation accuracy has not risen for ``patience`` evaluations."""
-        scores = [row["validation"] for row in self.run_state.history if "validation" in row]
-        return self.patience is not None and bool(scores) and len(scores) > scores.index(max(scores)) + self.patience
-
     def evaluate(self, module: FederatedModule, deployed: State, personal: Mapping[int, State]) -> dict[str, float]:
         """Returns the accuracies, in percent, of a state on all splits; one process measures for all."""
         scores = evaluate(module, self.data, self.fabric, deployed, personal) if self.is_global_zero else {}
@@ -340,14 +256,14 @@ class Federation:
     def _launch(self, model: FederatedModule) -> None:
         """Starts the processes and moves the model."""
         self.module = model
-        launch(self.fabric, model, self.num_threads, self.compile)
+        set_up_method(self.fabric, model, self.num_threads, self.compile)
 
     def _attach(self, model: FederatedModule, datamodule: FederatedData, serves_images: bool = False) -> None:
         """Launches, and lets the data be read, split and prepared."""
         self._launch(model)
         self.data = datamodule
         datamodule.trainer = self
-        attach(self.fabric, model, datamodule, self.precision, serves_images)
+        set_up_data(self.fabric, model, datamodule, self.precision, serves_images)
 
     def _measured(
         self, model: FederatedModule, datamodule: FederatedData, ckpt_path: str | None, roles: tuple[str, ...]
@@ -362,24 +278,8 @@ class Federation:
         self.fabric.print("\n".join(lines), flush=True)
         return scores
 
-    def _training_options(self) -> dict[str, Any]:
-        """Returns the options that change what is trained; a run continues only with the same ones."""
-        return {
-            "seed": self.seed,
-            "local_epochs": self.local_epochs,
-            "local_steps": self.local_steps,
-            "reset_optimizer": self.reset_optimizer,
-            "cohort_size": self.cohort_size,
-            "precision": self.precision,
-            "schedule": describe_schedule(self.schedule, self.rounds),
-        }
-
     def _where(self, ckpt_path: str) -> Path:
         """Returns the file or folder that a ``ckpt_path`` means."""
         if ckpt_path != "last":
             return Path(ckpt_path)
         return self.default_root_dir / (self.name or run_name(self.module, self.data))
-
-    def _call(self, hook: str, **arguments: Any) -> None:
-        """Calls a hook of every callback; each takes the arguments that it names."""
-        self.hooks.call(hook, federation=self, trainer=self, pl_module=self.module, **arguments)

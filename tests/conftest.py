@@ -1,7 +1,8 @@
-"""What many tests need: made-up image folders, the tiny CLIP, and runs that leave nothing behind."""
+"""What many tests need: folders of synthetic images, the tiny CLIP, and runs that leave nothing behind."""
 
 from __future__ import annotations
 
+from tests.helpers import shapes  # noqa: F401  (before anything of fedvlp is imported)
 from tests.helpers.outside import Guard
 
 # isort: split
@@ -9,32 +10,20 @@ from tests.helpers.outside import Guard
 import os
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from fedvlp.clip import load_clip
 from fedvlp.commands.lightning_cli import FederationCLI
 from fedvlp.utils.config_files import configs_folder
+from tests.helpers.images import CLASSES, DOMAINS, draw
 
 torch.set_num_threads(1)
-
-DOMAINS = ("ink", "paint", "photo")
-CLASSES = ("circle", "square", "star")
-METHODS = sorted(path.stem for path in (configs_folder() / "methods").glob("*.yaml"))
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Makes tests fail that write outside their temporary folders."""
     config.pluginmanager.register(Guard(Path(__file__).parents[1], config))
-
-
-def draw(domain: int, label: int, index: int) -> Image.Image:
-    """Draws a bright bar whose place tells the class, in a colour that tells the domain."""
-    pixels = np.random.default_rng([domain, label, index]).integers(0, 60, (32, 32, 3), dtype=np.uint8)
-    pixels[8 * label + 2 : 8 * label + 8, 4:28, domain] = 250
-    return Image.fromarray(pixels)
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fedvlp.core.module import Phase
+from fedvlp.core.phases import Phase
 from fedvlp.core.strategies import FedAvg
 from fedvlp.runs.checkpoint import load_checkpoint
 from fedvlp.utils.errors import UserError

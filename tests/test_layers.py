@@ -1,6 +1,7 @@
 """Imports point down, from folder to folder; imports in functions and for type checkers count as well."""
 
 import ast
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -101,6 +102,28 @@ def test_every_folder_says_what_may_live_there():
         if path.name == "__init__.py":
             assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))), f"{path} has no docstring"
         assert (path.parent / "__init__.py").exists(), f"{path.parent} is a folder without __init__.py"
+
+
+def acyclic(graph):
+    """Whether a graph has an order; raises CycleError with the circle if not."""
+    return list(TopologicalSorter(graph).static_order())
+
+
+def test_no_folder_imports_in_a_circle():
+    """Each folder at any depth is one place; a file that lies beside folders is a place of its own."""
+    for parent in {path.parent for path in FILES}:
+        prefix = [*parent.relative_to(PACKAGE).parts]
+        graph = {}
+        for module, path in MODULES.items():
+            parts = module.split(".")
+            if parts[: len(prefix)] != prefix or path.name == "__init__.py":
+                continue
+            place = parts[len(prefix)]
+            for imported in imports(path):
+                other = imported.split(".")
+                if other[: len(prefix)] == prefix and len(other) > len(prefix) and other[len(prefix)] != place:
+                    graph.setdefault(place, set()).add(other[len(prefix)])
+        acyclic(graph)
 
 
 def test_the_loop_names_no_method_and_methods_name_no_loop():

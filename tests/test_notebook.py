@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from pathlib import Path
 
 import nbformat
@@ -25,13 +26,10 @@ def printed(notebook, cell_id):
 def test_runs(tmp_path, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     notebook = read()
-    NotebookClient(
-        notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
-    ).execute()
-    pictures = [
-        output for cell in notebook.cells for output in cell.get("outputs", []) if "image/png" in output.get("data", {})
-    ]
-    assert len(pictures) == 3
+    place = {"metadata": {"path": str(tmp_path)}}
+    NotebookClient(notebook, timeout=300, kernel_name="python3", resources=place).execute()
+    outputs = chain(*(cell.get("outputs", []) for cell in notebook.cells))
+    assert len([output for output in outputs if "image/png" in output.get("data", {})]) == 3
     assert "TRIP" in printed(notebook, "table")
     assert printed(notebook, "predict").count("drawn:") >= 4
     assert list(tmp_path.glob("runs/TRIP-StyledShapes-sketch/*/prompts.safetensors"))

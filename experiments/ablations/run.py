@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from experiments.ablations.study import Study, Variant, load_study, study_names
 from experiments.options import Choice, parse, shared_parser
-from experiments.runs import Run, every_run, make_runs
+from experiments.runs import StudyRun, every_run, make_runs, seed_by_seed
 
 
 def study_parser(description: str | None) -> argparse.ArgumentParser:
@@ -29,7 +29,7 @@ def chosen_studies(parser: argparse.ArgumentParser, arguments: Sequence[str] | N
     return [(study, parse(parser, arguments, study.held_out)) for study in studies]
 
 
-def runs_of(study: Study, variant: Variant, choice: Choice) -> list[list[Run]]:
+def runs_of(study: Study, variant: Variant, choice: Choice) -> list[list[StudyRun]]:
     """Returns a variant's runs: for each seed, one for each held-out domain.
 
     What the study's rows have in common gives way to what the command line says after ``--``, and this to the variant.
@@ -41,13 +41,9 @@ def runs_of(study: Study, variant: Variant, choice: Choice) -> list[list[Run]]:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Makes the runs, one seed of all variants of a study after the other."""
     chosen = chosen_studies(study_parser(__doc__), arguments)
-    runs = [
-        run
-        for study, choice in chosen
-        for number in range(len(choice.seeds))
-        for variant in study.variants
-        for run in runs_of(study, variant, choice)[number]
-    ]
+    runs: list[StudyRun] = []
+    for study, choice in chosen:
+        runs += seed_by_seed(runs_of(study, variant, choice) for variant in study.variants)
     make_runs(runs, chosen[0][1].workers)
 
 

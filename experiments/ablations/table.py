@@ -12,12 +12,13 @@ from collections.abc import Sequence
 from experiments.ablations.run import chosen_studies, runs_of, study_parser
 from experiments.ablations.study import HERE, Study, Variant, paper_numbers
 from experiments.options import Choice
-from experiments.tables import Rows, complete, describe, markdown, seed_means, spread, tested_role, write_block
+from experiments.runs import SeededRuns
+from experiments.tables import complete, describe, markdown, seed_means, spread, tested_role, write_block
 
 NOT_RUN = "not run yet"
 
 
-def ours(runs: Rows) -> str:
+def ours(runs: SeededRuns) -> str:
     """Returns the mean over held-out domains, with its standard deviation over the seeds that are complete."""
     done = complete(runs)
     if not done:
@@ -35,25 +36,26 @@ def printed(study: Study, variant: Variant, dataset: str) -> str:
 
 def datasets(study: Study) -> list[str]:
     """Returns the data sets of the paper's table."""
-    keys = paper_numbers()
-    labels = [label for variant in study.variants for label in variant.paper]
-    return list(dict.fromkeys(name for label in labels for name in keys[study.paper, study.table, label]))
+    numbers = paper_numbers()
+    names: dict[str, None] = {}
+    for variant in study.variants:
+        for label in variant.paper:
+            names |= dict.fromkeys(numbers[study.paper, study.table, label])
+    return list(names)
 
 
 def table(study: Study, choice: Choice) -> str:
     """Returns the study's table, under a line that says how ours was made."""
-    rows = [runs_of(study, variant, choice) for variant in study.variants]
-    cells = [ours(row) for row in rows]
-    done = max(
-        (complete(row) for row, variant in zip(rows, study.variants, strict=True) if variant.config != "zero_shot"),
-        key=len,
-    )
     columns = datasets(study)
-    made = f"Ours: {describe(done)}." if done else f"Ours: {NOT_RUN}."
-    lines = [
-        [variant.label, cell, *(printed(study, variant, dataset) for dataset in columns)]
-        for variant, cell in zip(study.variants, cells, strict=True)
-    ]
+    trained = []
+    lines = []
+    for variant in study.variants:
+        runs = runs_of(study, variant, choice)
+        if variant.config != "zero_shot":
+            trained.append(complete(runs))
+        lines.append([variant.label, ours(runs), *(printed(study, variant, dataset) for dataset in columns)])
+    longest = max(trained, key=len)
+    made = f"Ours: {describe(longest)}." if longest else f"Ours: {NOT_RUN}."
     head = ["variant", "ours", *(f"paper, {dataset}" for dataset in columns)]
     return f"{made}\n\n{markdown(head, lines)}"
 

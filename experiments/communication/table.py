@@ -18,7 +18,7 @@ from torchvision.models import resnet50, vit_b_16
 
 from experiments.communication.claims import CLAIMS, Claim, printed_number, prints_as
 from fedvlp.commands.cost import costs
-from fedvlp.utils.config_files import config_names, with_config_paths
+from fedvlp.utils.config_files import config_names
 
 README = Path(__file__).with_name("README.md")
 MARK = "<!-- table: written by python -m experiments.communication.table -->\n"
@@ -28,7 +28,8 @@ HEAD = ("method", "setting", "up", "down", "bytes up", "once", "the paper", "whe
 def networks() -> dict[str, int]:
     """Returns the parameters of the whole networks that papers compare with; ViT-B/16 without its classifier."""
     with torch.device("meta"):
-        vit, resnet = vit_b_16(), resnet50()
+        vit = vit_b_16()
+        resnet = resnet50()
     heads = {id(parameter) for parameter in vit.heads.parameters()}
     trunk = sum(parameter.numel() for parameter in vit.parameters() if id(parameter) not in heads)
     return {"ViT-B/16": trunk, "ResNet-50": sum(parameter.numel() for parameter in resnet.parameters())}
@@ -36,7 +37,7 @@ def networks() -> dict[str, int]:
 
 def counted(claim: Claim) -> dict[str, Any]:
     """Returns our row of all phases together."""
-    rows, _ = costs(with_config_paths([*claim.arguments(), "--model.clip.name=ViT-B-16"]))
+    rows, _ = costs([*claim.arguments(), "--model.clip.name=ViT-B-16"])
     return rows[-1]
 
 

@@ -10,6 +10,7 @@ import argparse
 import statistics
 import sys
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import get_args
 
@@ -102,13 +103,15 @@ def main() -> None:
         help="clients know their domain; Q chooses test images' D-prompts",
     )
     options = parser.parse_args()
-    clip, styles = load_clip("fedvlp-tiny"), StyledShapes().domains
+    clip = load_clip("fedvlp-tiny")
+    styles = StyledShapes().domains
     labelled = options.domain_labels
     without = tuple(dict.fromkeys([*options.without, *(["ensemble"] if labelled else [])]))
-    runs = {
-        style: [train(clip, style, seed, without, options.rounds, options.output, labelled) for seed in options.seeds]
-        for style in styles
-    }
+    runs: dict[str, list[Outcome]] = {}
+    for style in styles:
+        runs[style] = [
+            train(clip, style, seed, without, options.rounds, options.output, labelled) for seed in options.seeds
+        ]
     head = ["prompt", *styles, "mean", "over all classes", "moved by"]
     sys.stdout.write(f"| {' | '.join(head)} |\n|---|{'---:|' * (len(head) - 1)}\n")
     for prompt in runs[styles[0]][0].found:
@@ -117,10 +120,12 @@ def main() -> None:
 
 def row(runs: dict[str, list[Outcome]], prompt: str) -> list[str]:
     """Returns the cells of one prompt: each held-out style's runs, their mean, and how far the prompt moved."""
-    shares = [[run.found[prompt][0] for run in of_style] for of_style in runs.values()]
+    shares = []
+    for of_style in runs.values():
+        shares.append([run.found[prompt][0] for run in of_style])
     shares.append([statistics.mean(of_seed) for of_seed in zip(*shares, strict=True)])
     cells = [f"{statistics.mean(values):.1f} ± {statistics.pstdev(values):.1f}" for values in shares]
-    everything = [run for of_style in runs.values() for run in of_style]
+    everything = list(chain.from_iterable(runs.values()))
     moved = 100 * statistics.mean(run.moved for run in everything)
     over_all = statistics.mean(run.found[prompt][1] for run in everything)
     return [*cells, f"{over_all:.1f}", f"{moved:.1f} %" if prompt.endswith("trained") else ""]

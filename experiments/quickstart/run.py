@@ -12,9 +12,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from experiments.quickstart.rows import CHOSEN, setting
+from experiments.quickstart.setting import CHOSEN, setting
 from experiments.rates import read_rates
-from experiments.runs import Run, Setting, adamw, every_run, make_runs
+from experiments.runs import Setting, StudyRun, adamw, every_run, make_runs, seed_by_seed
 from experiments.tables import spread
 
 TITLES = {
@@ -25,26 +25,35 @@ TITLES = {
     "trip": "TRIP",
     "trip_keys": "TRIP, clusters start at keys",
 }
-Row = tuple[str, float | None]
+MethodAndRate = tuple[str, float | None]
+"""A method's config, and AdamW's learning rate in place of its paper's optimizer, if there is one."""
 
 
-def runs_of(row: Row, where: Setting, seeds: Sequence[int]) -> list[list[Run]]:
+def runs_of(row: MethodAndRate, where: Setting, seeds: Sequence[int]) -> list[list[StudyRun]]:
     """Returns a row's runs: for each seed, one for each held-out style."""
     config, rate = row
     return every_run(config, adamw(rate), where, where.domains(), seeds)
 
 
-def table(rows: Sequence[Row], where: Setting, seeds: Sequence[int], choice: str) -> str:
+def optimizer_name(row: MethodAndRate) -> str:
+    """Returns what the table calls the optimizer."""
+    config, rate = row
+    if config.startswith("zero"):
+        return "none"
+    return "paper's" if rate is None else f"AdamW {rate:g}"
+
+
+def table(rows: Sequence[MethodAndRate], where: Setting, seeds: Sequence[int], choice: str) -> str:
     """Returns mean and standard deviation over seeds in percent, a column a held-out style, as Markdown."""
     styles = where.domains()
     lines = [f"| method | optimizer | {' | '.join(styles)} | mean |", f"|---|---|{'---:|' * (len(styles) + 1)}"]
     for row in rows:
-        scores = [[run.accuracy("held_out", choice) for run in of_seed] for of_seed in runs_of(row, where, seeds)]
+        scores = []
+        for of_seed in runs_of(row, where, seeds):
+            scores.append([run.accuracy("held_out", choice) for run in of_seed])
         columns = [*zip(*scores, strict=True), tuple(statistics.mean(of_seed) for of_seed in scores)]
         cells = " | ".join(spread(column) for column in columns)
-        config, rate = row
-        optimizer = "none" if config.startswith("zero") else "paper's" if rate is None else f"AdamW {rate:g}"
-        lines.append(f"| {TITLES[config]} | {optimizer} | {cells} |")
+        lines.append(f"| {TITLES[row[0]]} | {optimizer_name(row)} | {cells} |")
     return "\n".join(lines)
 
 
@@ -57,13 +66,13 @@ def main() -> None:
     parser.add_argument("--more", nargs="*", default=[], help="further configs to run with TRIP's learning rate")
     options = parser.parse_args()
     rates = read_rates(CHOSEN)
-    rows: list[Row] = [("zero_shot", None), ("zero_shot_ensemble", None)]
-    rows += [(method, rate) for method in rates for rate in (None, rates[method])]
+    rows: list[MethodAndRate] = [("zero_shot", None), ("zero_shot_ensemble", None)]
+    for method, rate in rates.items():
+        rows += [(method, None), (method, rate)]
     rows += [(config, rates["trip"]) for config in options.more]
     where = setting(options.output)
     seeds: list[int] = options.seeds
-    runs = [runs_of(row, where, seeds) for row in rows]
-    make_runs((run for number in range(len(seeds)) for row in runs for run in row[number]), options.workers)
+    make_runs(seed_by_seed(runs_of(row, where, seeds) for row in rows), options.workers)
     text = []
     for choice in ("last round", "best on source validation"):
         text += [

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from experiments.quickstart.rows import CHOSEN, setting
+from experiments.quickstart.setting import CHOSEN, setting
 from experiments.rates import add_rates, choose_rates
 
 RATES = (4e-4, 1e-3, 3e-3, 1e-2)

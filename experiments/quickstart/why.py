@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import argparse
 import sys
+from itertools import chain
 from pathlib import Path
 
-from experiments.quickstart.rows import CHOSEN, setting
+from experiments.quickstart.setting import CHOSEN, setting
 from experiments.rates import read_rates
 from experiments.runs import adamw, every_run, make_runs
 from experiments.tables import seed_means, spread
@@ -41,7 +42,7 @@ def main() -> None:
         title: every_run(config, (*adamw(rate), *overrides), where, where.domains(), options.seeds)
         for title, (config, overrides) in VARIANTS.items()
     }
-    make_runs((run for row in rows.values() for of_seed in row for run in of_seed), options.workers)
+    make_runs(chain.from_iterable(chain.from_iterable(rows.values())), options.workers)
     lines = ["| variant | source validation | held-out style |", "|---|---:|---:|"]
     for title, row in rows.items():
         cells = [spread(seed_means(row, role)) for role in ("validation", "held_out")]

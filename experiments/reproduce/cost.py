@@ -124,40 +124,76 @@ def costs(recipe: Recipe) -> list[Cost]:
     return [_cost(recipe, label, config) for label, config in recipe.configs.items()]
 
 
+@dataclass(frozen=True)
+class Images:
+    """How many images are passed.
+
+    Attributes:
+        learned: that train in a round.
+        measured: that measure after a round that is evaluated.
+    """
+
+    learned: float
+    measured: float
+
+
 def _cost(recipe: Recipe, label: str, config: Any) -> Cost:
     """Returns the cost of a method's runs over all held-out domains and seeds."""
-    data, options = config.data.init_args, config.model.init_args
-    clip = options.clip if isinstance(options.clip, str) else options.clip.name
-    names = prompt_names(recipe.data.name, recipe.data.class_names, data.class_names)
-    text = TEXT.operations(TEXT.tokens) / TEXT.tokens * _text_tokens(tuple(names), options.get("prompt_length") or 0)
-    seeds, training, evaluation, encoded = len(recipe.plan.seeds), 0.0, 0.0, 0.0
+    seeds = len(recipe.plan.seeds)
+    text = _text(recipe, config)
+    training = 0.0
+    evaluation = 0.0
     for held_out in recipe.held_out:
-        sources = len(recipe.data.domains) - len(held_out)
-        work = work_of(config.model.class_path.rpartition(".")[2], sources, options)
-        image = _image(clip, work.prompt_tokens)
-        learned, measured = _images(recipe, config, held_out)
+        work = _work(recipe, config, held_out)
+        image = _image(_clip(config), work.prompt_tokens)
+        images = _images(recipe, config, held_out)
         rounds = config.trainer.rounds if work.images + work.texts + work.batch_texts else 0
-        batches = learned / data.batch_size
+        batches = images.learned / config.data.init_args.batch_size
         evaluated = rounds / config.trainer.evaluate_every
-        training += rounds * (learned * (work.images * image + work.texts * text) + batches * work.batch_texts * text)
-        evaluation += evaluated * measured * (work.evaluated_images * image + work.evaluated_texts * text)
-        encoded = _image(clip, 0) * (recipe.data.images or 0)
+        each = images.learned * (work.images * image + work.texts * text)
+        training += rounds * (each + batches * work.batch_texts * text)
+        evaluation += evaluated * images.measured * (work.evaluated_images * image + work.evaluated_texts * text)
+    encoded = _image(_clip(config), 0) * (recipe.data.images or 0)
     return Cost(label, seeds * len(recipe.held_out), encoded, seeds * training, seeds * evaluation)
 
 
-def _images(recipe: Recipe, config: Any, held_out: Sequence[str]) -> tuple[float, float]:
+def _work(recipe: Recipe, config: Any, held_out: Sequence[str]) -> Work:
+    """Returns what a method encodes while some domains are held out."""
+    sources = len(recipe.data.domains) - len(held_out)
+    return work_of(config.model.class_path.rpartition(".")[2], sources, config.model.init_args)
+
+
+def _clip(config: Any) -> str:
+    """Returns the name of the frozen CLIP."""
+    clip = config.model.init_args.clip
+    return str(clip if isinstance(clip, str) else clip.name)
+
+
+def _text(recipe: Recipe, config: Any) -> float:
+    """Returns the operations of a forward pass over all classes under one prompt."""
+    names = prompt_names(recipe.data.name, recipe.data.class_names, config.data.init_args.class_names)
+    prompt_length = config.model.init_args.get("prompt_length") or 0
+    return TEXT.operations(TEXT.tokens) / TEXT.tokens * _text_tokens(tuple(names), prompt_length)
+
+
+def _images(recipe: Recipe, config: Any, held_out: Sequence[str]) -> Images:
     """Returns how many images train in a round, and how many measure after it."""
-    data, counts, parts = config.data.init_args, recipe.data.domain_counts, recipe.data.split_counts
-    learned, measured = 0.0, float(sum(counts[name] or 0 for name in held_out))
+    data = config.data.init_args
+    counts = recipe.data.domain_counts
+    learned = 0.0
+    measured = float(sum(counts[name] or 0 for name in held_out))
     for name in set(counts) - set(held_out):
         images = counts[name] or 0
-        test = parts[name].get("test", 0) if data.split == "official" else round(images * data.test_fraction)
+        if data.split == "official":
+            test = recipe.data.split_counts[name].get("test", 0)
+        else:
+            test = round(images * data.test_fraction)
         validation = (images - test) * data.validation_fraction
         shots = data.shots and data.shots * len(recipe.data.class_names)
         learned += min(images - test - validation, shots or images)
         measured += test + validation
     clients = _clients(config, len(counts) - len(held_out))
-    return learned * min(config.trainer.cohort_size or clients, clients) / clients, measured
+    return Images(learned * min(config.trainer.cohort_size or clients, clients) / clients, measured)
 
 
 def _clients(config: Any, sources: int) -> int:

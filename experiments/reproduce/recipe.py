@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedvlp.catalog import DESCRIPTIONS, Description
-from fedvlp.commands.sweep import parsed
+from fedvlp.commands.sweep import parse_methods
 from fedvlp.results.papers import PrintedTable, dataset_key, main_tables
 from fedvlp.sweep import Sweep, make_sweep, read_sweep
 
@@ -86,7 +86,7 @@ def load_recipe(path: Path, root: str = "/data") -> Recipe:
     content = read_sweep(path)
     plan = make_sweep(content, [f"--data.root={root}"])
     (data,) = [known for known in DESCRIPTIONS if known.config in plan.configs]
-    return Recipe(path, plan, parsed(plan), content["note"], data)
+    return Recipe(path, plan, parse_methods(plan), content["note"], data)
 
 
 def all_recipes() -> list[Recipe]:

@@ -13,8 +13,9 @@ from itertools import groupby
 from experiments.reproduce.cost import RATE, Cost, costs
 from experiments.reproduce.recipe import HERE, PRINTED, Recipe, all_recipes
 from experiments.tables import markdown, write_block
-from fedvlp.results.compare_papers import paper_name
-from fedvlp.results.papers import AVERAGE, BACKBONES, PrintedTable, papers, plain_name
+from fedvlp.results.paper_methods import paper_name
+from fedvlp.results.papers import BACKBONES, PrintedTable, papers, plain_name
+from fedvlp.results.statistics import AVERAGE
 
 
 def overview(recipes: Sequence[Recipe]) -> str:
@@ -26,23 +27,27 @@ def overview(recipes: Sequence[Recipe]) -> str:
 def _row(recipe: Recipe) -> list[str]:
     """Returns what a recipe is in a line."""
     found = costs(recipe)
-    own = [
-        row.numbers[AVERAGE]
-        for table in recipe.printed
-        for row in table.rows
-        if plain_name(row.method) == plain_name(papers()[table.paper]["name"])
-    ]
+    own: list[str] = []
+    for table in recipe.printed:
+        name = plain_name(papers()[table.paper]["name"])
+        own += [row.numbers[AVERAGE] for row in table.rows if plain_name(row.method) == name]
     names = "; ".join(table.name for table in recipe.printed)
     runs = sum(cost.runs for cost in found)
     return [f"`{recipe.name}`", f"{names}: {recipe.data.name}", ", ".join(own), f"{runs}", _hours(found)]
 
 
 def chapter(recipes: Sequence[Recipe]) -> str:
-    """Returns all that is to be said of the recipes of one study: why numbers may differ, and a section for each."""
-    first, *_ = recipes[0].note.splitlines()
-    shared = [reason for reason in reasons(recipes[0]) if all(reason in reasons(recipe) for recipe in recipes)]
-    titles = list(dict.fromkeys(papers()[table.paper]["name"] for recipe in recipes for table in recipe.printed))
-    sections = [section(recipe, [own for own in reasons(recipe) if own not in shared]) for recipe in recipes]
+    """Returns the chapter of one study's recipes: why numbers may differ, and a section for each."""
+    first = recipes[0].note.splitlines()[0]
+    shared = reasons(recipes[0])
+    titles: dict[str, None] = {}
+    for recipe in recipes:
+        own = reasons(recipe)
+        shared = [reason for reason in shared if reason in own]
+        titles |= dict.fromkeys(papers()[table.paper]["name"] for table in recipe.printed)
+    sections = []
+    for recipe in recipes:
+        sections.append(section(recipe, [reason for reason in reasons(recipe) if reason not in shared]))
     return "\n\n".join([f"## {' and '.join(titles)}", first, "\n".join(shared), *sections])
 
 
@@ -69,15 +74,15 @@ def reasons(recipe: Recipe) -> list[str]:
 
 def expected(recipe: Recipe, table: PrintedTable) -> str:
     """Returns the printed rows of the methods that a recipe runs, and which others the paper has."""
-    models = {
-        plain_name(paper_name(config.model.class_path.rpartition(".")[2], config.model.init_args.as_dict())): label
-        for label, config in recipe.configs.items()
-    }
+    models = {}
+    for label, config in recipe.configs.items():
+        method = config.model.class_path.rpartition(".")[2]
+        models[plain_name(paper_name(method, config.model.init_args.as_dict()))] = label
     ours = [row for row in table.rows if plain_name(row.method) in models and row.backbone.startswith("clip")]
-    lines = [
-        [row.method, f"`{models[plain_name(row.method)]}`", *(row.numbers[name] for name in (*table.domains, AVERAGE))]
-        for row in ours
-    ]
+    lines = []
+    for row in ours:
+        numbers = [row.numbers[name] for name in (*table.domains, AVERAGE)]
+        lines.append([row.method, f"`{models[plain_name(row.method)]}`", *numbers])
     left = ", ".join(dict.fromkeys(row.method for row in table.rows if row not in ours))
     backbones = " and ".join(dict.fromkeys(BACKBONES[row.backbone] for row in ours))
     text = markdown([f"printed in {table.name}", "model", *table.domains, AVERAGE], lines, texts=2)
@@ -91,14 +96,16 @@ def _hours(found: Sequence[Cost]) -> str:
     ('120', '0.01')
     """
     hours = sum(cost.hours() for cost in found)
-    return f"{float(f'{hours:.2g}'):,.0f}" if hours >= 10 else f"{hours:.1f}" if hours >= 1 else f"{hours:.2f}"
+    if hours >= 10:
+        return f"{float(f'{hours:.2g}'):,.0f}"
+    return f"{hours:.1f}" if hours >= 1 else f"{hours:.2f}"
 
 
 def text(recipes: Sequence[Recipe]) -> str:
     """Returns the overview and a chapter for each study."""
     chapters = [list(of) for _, of in groupby(recipes, key=lambda recipe: recipe.printed[0].paper)]
-    said = f"GPU hours are computed for {RATE:g} x 10^12 operations a second, see `cost.py`; nothing was measured."
-    return "\n\n".join([overview(recipes), said, *(chapter(of) for of in chapters)])
+    note = f"GPU hours are computed for {RATE:g} x 10^12 operations a second, see `cost.py`; nothing was measured."
+    return "\n\n".join([overview(recipes), note, *(chapter(of) for of in chapters)])
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -24,23 +24,29 @@ VARIANTS = {
     "random expert for each token": ["--model.routing=random_tokens"],
 }
 COLUMNS = ("dropped", "seeds r", "seeds same", "chance same", "mirror r", "mirror same", "spread")
-Row = Mapping[str, Any]
+Measurement = Mapping[str, Any]
+"""What ``fedvlp diagnose`` measures of a domain with one capacity, by the name of the column."""
 
 
-def diagnose(data: list[str], domain: str, options: list[str], output: Path) -> list[Row]:
-    """Returns the rows of a domain that is held out, for training's and for evaluation's capacity."""
+def diagnose(data: list[str], domain: str, options: list[str], output: Path) -> list[Measurement]:
+    """Returns the measurements of a domain that is held out, for training's and for evaluation's capacity."""
     arguments = ["diagnose", "--config=methods/trip", *data, f"--data.held_out={domain}", *options]
     arguments += ["--model.clip.name=fedvlp-tiny", "--trainer.accelerator=cpu", f"--output={output}"]
     if fedvlp(arguments) != 0:
         raise SystemExit(1)
-    rows: list[Row] = json.loads((output / "routing.json").read_text(encoding="utf-8"))["rows"]
+    rows: list[Measurement] = json.loads((output / "routing.json").read_text(encoding="utf-8"))["rows"]
     return [row for row in rows if row["domain"] == domain]
 
 
-def line(name: str, mode: str, rows: list[Row]) -> str:
+def cell(rows: list[Measurement], column: str) -> str:
+    """Returns the mean of a column over domains."""
+    values = [row[column] for row in rows if row[column] is not None]
+    return f"{statistics.mean(values):.2f}" if values else "-"
+
+
+def line(name: str, mode: str, rows: list[Measurement]) -> str:
     """Returns a row of the table: means over domains, as Markdown."""
-    values = [[row[column] for row in rows if row[column] is not None] for column in COLUMNS]
-    cells = " | ".join(f"{statistics.mean(of):.2f}" if of else "-" for of in values)
+    cells = " | ".join(cell(rows, column) for column in COLUMNS)
     return f"| {name} | {mode} | {cells} |"
 
 
@@ -51,7 +57,8 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("runs/routing"), help="folder of the measurements")
     options = parser.parse_args()
     if options.folder is None:
-        data, domains = ["--config=data/styled_shapes"], StyledShapes().domains
+        data = ["--config=data/styled_shapes"]
+        domains = StyledShapes().domains
     else:
         data = ["--config=data/folders", f"--data.root={options.folder}"]
         domains = DomainFolders(root=options.folder).domains

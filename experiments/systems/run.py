@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from experiments.options import Choice, parse, shared_parser
-from experiments.runs import Run, every_run, make_runs
-from experiments.systems.rows import Row, all_rows
+from experiments.runs import StudyRun, every_run, make_runs, seed_by_seed
+from experiments.systems.methods import TunedMethod, all_methods
 
 ROUNDS = 5
 
 
-def runs_of(row: Row, choice: Choice) -> list[list[Run]]:
-    """Returns a row's runs: for each seed, one for each held-out domain."""
-    return every_run(row.config, row.arguments, choice.setting, choice.held_out, choice.seeds)
+def runs_of(method: TunedMethod, choice: Choice) -> list[list[StudyRun]]:
+    """Returns a method's runs: for each seed, one for each held-out domain."""
+    return every_run(method.config, method.arguments, choice.setting, choice.held_out, choice.seeds)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -25,9 +25,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = shared_parser(__doc__, ROUNDS)
     parser.add_argument("--methods", default="", help="names of configs, a,b,c; all if not given")
     choice = parse(parser, arguments)
-    wanted = choice.options.methods.split(",") if choice.options.methods else [row.config for row in all_rows()]
-    rows = [runs_of(row, choice) for row in all_rows() if row.config in wanted]
-    make_runs((run for number in range(len(choice.seeds)) for row in rows for run in row[number]), choice.workers)
+    methods = all_methods()
+    if choice.options.methods:
+        wanted = choice.options.methods.split(",")
+        methods = [method for method in methods if method.config in wanted]
+    rows = [runs_of(method, choice) for method in methods]
+    make_runs(seed_by_seed(rows), choice.workers)
 
 
 if __name__ == "__main__":

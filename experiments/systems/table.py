@@ -8,37 +8,45 @@ from __future__ import annotations
 import statistics
 import sys
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 
 from experiments.options import Choice, parse, shared_parser
-from experiments.systems.rows import Row, all_rows
+from experiments.runs import SeededRuns
+from experiments.systems.methods import TunedMethod, all_methods
 from experiments.systems.run import ROUNDS, runs_of
-from experiments.tables import Rows, complete, describe, markdown, seed_means, spread, tested_role, write_block
+from experiments.tables import complete, describe, markdown, seed_means, spread, tested_role, write_block
 
 README = Path(__file__).with_name("README.md")
 
 
-def cells(row: Row, runs: Rows) -> list[str]:
+def cells(method: TunedMethod, runs: SeededRuns) -> list[str]:
     """Returns a row: accuracies on each held-out domain, their mean, and the last round's mean source validation."""
     role = tested_role(runs)
-    by_domain = [[run.accuracy(role) for run in of] for of in zip(*runs, strict=True) if of[0].held_out is not None]
+    by_domain = []
+    for of_domain in zip(*runs, strict=True):
+        if of_domain[0].held_out is not None:
+            by_domain.append(spread([run.accuracy(role) for run in of_domain]))
     means = [spread(seed_means(runs, kind)) for kind in (role, "validation")]
-    seconds = statistics.median(run.summary["seconds"] for of_seed in runs for run in of_seed)
-    return [row.title, row.optimizer, *map(spread, by_domain), *means, f"{len(runs)}", f"{seconds:.0f}"]
+    seconds = statistics.median(run.summary["seconds"] for run in chain.from_iterable(runs))
+    return [method.title, method.optimizer, *by_domain, *means, f"{len(runs)}", f"{seconds:.0f}"]
 
 
 def table(choice: Choice) -> str:
     """Returns the table under a line that says how it was made; what is not complete is left out."""
-    rows = [(row, complete(runs_of(row, choice))) for row in all_rows()]
-    done = [(row, runs) for row, runs in rows if runs]
-    left_out = [f"{row.title} ({row.optimizer})" for row, runs in rows if not runs]
+    rows = [(method, complete(runs_of(method, choice))) for method in all_methods()]
+    done = [(method, runs) for method, runs in rows if runs]
+    left_out = [f"{method.title} ({method.optimizer})" for method, runs in rows if not runs]
     columns = [name for name in choice.held_out if name is not None]
     head = ["method", "optimizer", *columns, "mean", "source validation", "seeds", "seconds a run"]
-    text = markdown(head, [cells(row, runs) for row, runs in done], texts=2)
-    trained = [runs for row, runs in done if not row.config.startswith("zero_shot")]
-    longest = max(trained, key=len, default=done[0][1] if done else [])
-    made = f"Accuracy in %. {describe(longest)}." if done else "Not run yet."
-    return "\n\n".join([made, text, *([f"Not run yet: {', '.join(left_out)}."] if left_out else [])])
+    parts = ["Not run yet.", markdown(head, [cells(method, runs) for method, runs in done], texts=2)]
+    if done:
+        trained = [runs for method, runs in done if not method.config.startswith("zero_shot")]
+        longest = max(trained, key=len, default=done[0][1])
+        parts[0] = f"Accuracy in %. {describe(longest)}."
+    if left_out:
+        parts.append(f"Not run yet: {', '.join(left_out)}.")
+    return "\n\n".join(parts)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

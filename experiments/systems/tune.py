@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from experiments.options import parse, shared_parser
 from experiments.rates import add_rates, choose_rates
-from experiments.systems.rows import CHOSEN, METHODS
+from experiments.systems.methods import CHOSEN, METHODS
 from experiments.systems.run import ROUNDS
 
 RATES = "0.001,0.003,0.01"
@@ -23,7 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--methods", required=True, help="names of configs, a,b,c")
     parser.add_argument("--rates", default=RATES, help="the rates to choose from, a,b,c")
     choice = parse(parser, arguments)
-    overrides = {row.config: row.overrides for row in METHODS}
+    overrides = {method.config: method.overrides for method in METHODS}
     methods = {config: overrides[config] for config in choice.options.methods.split(",")}
     rates = [None, *(float(rate) for rate in choice.options.rates.split(","))]
     add_rates(CHOSEN, choose_rates(methods, rates, choice.setting, choice.held_out, choice.workers))

@@ -151,7 +151,8 @@ def measure(model: CLIP, shapes: StyledShapesImages, extra: Features, options: a
         scores = [features @ plain.T, *(features @ encoder(prompt).T for prompt in prompts)]
         others = {style: data for style, data in extra.items() if style != held_out}
         heads = [linear_probe(data, len(plain)) for data in (others, {held_out: extra[held_out]})]
-        rows.append([accuracy(score, labels) for score in (*scores, *(head(features) for head in heads))])
+        scores += [head(features) for head in heads]
+        rows.append([accuracy(score, labels) for score in scores])
     rows.append(np.mean(rows, axis=0).tolist())
     lines = [
         "| held-out style | zero-shot | PromptFL | probe of other styles | probe of this style |",

@@ -64,7 +64,9 @@ def make_corpus(count: int, captions: int, seed: int) -> Corpus:
     """Returns a corpus of drawings with that many captions each."""
     images, scenes = draw_all(count, seed)
     generator = np.random.default_rng([seed, 3])
-    described = [describe(scene, generator) for scene in scenes for _ in range(captions)]
+    described = []
+    for scene in scenes:
+        described += [describe(scene, generator) for _ in range(captions)]
     tokens = SimpleTokenizer()([caption.text for caption in described])
     tokens = tokens[:, : int(tokens.argmax(dim=1).max()) + 1]
     index, renumbered = tokens.unique(return_inverse=True)
@@ -151,7 +153,8 @@ def train(model: CLIP, corpus: Corpus, epochs: int, batch_size: int, rate: float
     cycle = partial(OneCycleLR, total_steps=epochs * steps, pct_start=0.15, cycle_momentum=False)
     schedules = [cycle(optimizer, optimizer.param_groups[0]["lr"]) for optimizer in optimizers]
     for _ in range(epochs):
-        order, losses = torch.randperm(len(corpus.images), generator=generator), []
+        order = torch.randperm(len(corpus.images), generator=generator)
+        losses = []
         for rows in order[: steps * batch_size].view(steps, batch_size):
             loss = step_loss(model, heads, corpus, rows, generator)
             for optimizer in optimizers:

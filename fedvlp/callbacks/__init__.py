@@ -1,4 +1,9 @@
-"""What happens beside the loop: progress, communication, checkpoints, metrics, table and plots; one each."""
+"""What happens beside the loop: progress, communication, checkpoints, metrics, table and plots; one file each.
+
+Imports core, runs, results, report and training; a callback knows the federation as a ``RunView`` alone. Lightning
+declares ``(trainer: Trainer, pl_module)`` for its own hooks, so ``trainer`` is ``Any`` there and then assigned to a
+``RunView``.
+"""
 
 from lightning.pytorch.callbacks import Callback
 

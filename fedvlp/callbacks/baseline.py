@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fedvlp.training.callback import FederationCallback
+from fedvlp.training.callback import FederationCallback, RunView
 
 
 class Baseline(FederationCallback):
@@ -18,8 +18,9 @@ class Baseline(FederationCallback):
         self.scores: dict[str, float] = {}
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
-        """Measures it."""
+        """Measures the baseline."""
+        federation: RunView = trainer
         baseline = pl_module.baseline()
         if baseline is not None:
-            baseline = trainer.fabric.to_device(baseline)
-            self.scores = trainer.evaluate(baseline, baseline.shared_state(), {})
+            baseline = federation.fabric.to_device(baseline)
+            self.scores = federation.evaluate(baseline, baseline.shared_state(), {})

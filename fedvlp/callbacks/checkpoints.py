@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
-from fedvlp.callbacks.row_texts import RowTexts
+from fedvlp.callbacks.row_serializer import RowSerializer
 from fedvlp.results.selection import best_round
 from fedvlp.runs.checkpoint import save_checkpoint, save_prompts
-from fedvlp.training.callback import FederationCallback
+from fedvlp.training.callback import FederationCallback, RunView
 
 
 class Checkpoints(FederationCallback):
@@ -22,30 +23,33 @@ class Checkpoints(FederationCallback):
 
     def __init__(self, keep: int = 2) -> None:
         self.keep = keep
-        self.lines = RowTexts(json.dumps)
+        self.history = RowSerializer(json.dumps)
 
-    def on_round_end(self, federation: Any, row: dict[str, Any]) -> None:
-        """Writes the files, the checkpoint last: what it says is done, is done."""
+    def on_round_end(self, federation: RunView, row: dict[str, Any]) -> None:
+        """Writes the files, the checkpoint last: a run goes on from it, so the others must be there by then."""
         if not federation.is_global_zero:
             return
-        self._write_prompts(federation, "prompts.safetensors")
-        if best_round(federation.run_state.history) is row:
-            self._write_prompts(federation, "prompts_best.safetensors")
-        folder = federation.folder / "checkpoints"
-        path = folder / f"round-{row['round']:05d}.safetensors"
-        history = "\n".join(self.lines.of(federation.run_state.history))
-        save_checkpoint(path, federation.run_state, federation.description, history)
+        _write_prompts(federation, "prompts.safetensors")
+        run_state = federation.run_state
+        if best_round(run_state.history) is row:
+            _write_prompts(federation, "prompts_best.safetensors")
+        folder = Path(federation.log_dir) / "checkpoints"
+        history = "\n".join(self.history.serialize_all(run_state.history))
+        save_checkpoint(folder / f"round-{row['round']:05d}.safetensors", run_state, federation.description, history)
+        # Numbers of rounds are padded with zeros, so names sort as rounds do.
         for old in sorted(folder.glob("round-*.safetensors"))[: -self.keep]:
             old.unlink()
 
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
         """Writes the prompts of a method that trains nothing, too."""
-        if trainer.is_global_zero:
-            self._write_prompts(trainer, "prompts.safetensors")
+        federation: RunView = trainer
+        if federation.is_global_zero:
+            _write_prompts(federation, "prompts.safetensors")
 
-    @staticmethod
-    def _write_prompts(federation: Any, name: str) -> None:
-        """Writes the deployed state, and what stays on the clients where they cannot be tested without it."""
-        progress = federation.run_state
-        personal = progress.personal if federation.module.personal else {}
-        save_prompts(federation.folder / name, progress.server.deployed, personal, federation.description["model"])
+
+def _write_prompts(federation: RunView, name: str) -> None:
+    """Writes the deployed state, and what stays on the clients where they cannot be tested without it."""
+    run_state = federation.run_state
+    personal = run_state.personal if federation.module.personal else {}
+    path = Path(federation.log_dir) / name
+    save_prompts(path, run_state.server.deployed, personal, federation.description["model"])

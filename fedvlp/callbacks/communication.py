@@ -2,55 +2,52 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from fedvlp.core.module import Phase
-from fedvlp.core.state import ClientUpdate, ServerState, State, num_bytes, numel
-from fedvlp.training.callback import FederationCallback
-from fedvlp.training.communication import COUNTS
+from fedvlp.core.phases import Phase
+from fedvlp.core.state import Client, ClientUpdate, ServerState, State
+from fedvlp.training.callback import FederationCallback, RunView
+from fedvlp.training.communication import COUNTS, Counts, exchange
 
 
 class Communication(FederationCallback):
     """Adds to each round's row the parameters and bytes that a client sent and received, over all phases.
 
     Attributes:
-        counts: for each client of the running round, by id, the four ``COUNTS``.
+        counts: for each client of the running round, by id, the four ``COUNTS`` by name.
     """
 
     def __init__(self) -> None:
-        self.counts: dict[int, tuple[int, ...]] = {}
+        self.counts: dict[int, Counter[str]] = {}
 
-    def on_round_start(self, federation: Any, phases: Any, cohort: Any) -> None:
+    def on_round_start(self, federation: RunView, phases: Sequence[Phase], cohort: Sequence[Client]) -> None:
         """Starts counting at zero."""
         self.counts = {}
 
     def on_phase_end(
         self,
-        federation: Any,
+        federation: RunView,
         phase: Phase,
         before: ServerState,
         server: ServerState,
         updates: Sequence[ClientUpdate],
     ) -> None:
-        """Counts what each client downloaded and uploaded in this phase; what all download is counted once."""
-        downloads: dict[int, tuple[State, tuple[int, int]]] = {}
+        """Counts what each client downloaded and uploaded in this phase."""
+        # Most strategies send one state to all clients, and it is counted once. It is kept beside its counts: as
+        # long as it is kept no other state has its id.
+        downloads: dict[int, tuple[State, Counts]] = {}
         for update in updates:
             download = phase.strategy.broadcast(before, update.client)
             if id(download) not in downloads:
-                downloads[id(download)] = download, _size(download)
-            counts = (*_size(update.state), *downloads[id(download)][1])
-            known = self.counts.get(update.client.id)
-            self.counts[update.client.id] = tuple(map(sum, zip(known, counts, strict=True))) if known else counts
+                downloads[id(download)] = (download, exchange(download=download, upload={}))
+            counts = self.counts.setdefault(update.client.id, Counter())
+            counts.update(exchange(download={}, upload=update.state))
+            counts.update(downloads[id(download)][1])
 
-    def on_round_metrics(self, federation: Any, row: dict[str, Any]) -> None:
+    def on_round_metrics(self, federation: RunView, row: dict[str, Any]) -> None:
         """Writes the largest client's counts, which are every client's where all send the same; and the sum."""
-        for place, name in enumerate(COUNTS):
-            row[name] = max((counts[place] for counts in self.counts.values()), default=0)
-        bytes_of = [place for place, name in enumerate(COUNTS) if name.endswith("bytes")]
-        row["total_bytes"] = sum(counts[place] for counts in self.counts.values() for place in bytes_of)
-
-
-def _size(state: State) -> tuple[int, int]:
-    """Returns the parameters and the bytes of a state."""
-    return numel(state), num_bytes(state)
+        for name in COUNTS:
+            row[name] = max((counts[name] for counts in self.counts.values()), default=0)
+        row["total_bytes"] = sum(counts["upload_bytes"] + counts["download_bytes"] for counts in self.counts.values())

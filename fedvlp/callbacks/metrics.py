@@ -4,43 +4,45 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
-from fedvlp.callbacks.row_texts import RowTexts
-from fedvlp.callbacks.wandb_summary import facts, join_group, send_summary
-from fedvlp.training.callback import FederationCallback
+from lightning.fabric.loggers.logger import Logger
+
+from fedvlp.callbacks.row_serializer import RowSerializer
+from fedvlp.callbacks.wandb_summary import join_group, run_attributes, send_summary
+from fedvlp.training.callback import FederationCallback, RunView
 from fedvlp.utils.files import write_text
 
 
 class MetricsFile(FederationCallback):
     """Writes ``metrics.csv``: a row per round, the whole table in one step, so that it is never half a table.
 
-    Each row is made into text only once.
+    Each row is made into text only once, unless a later row brings new columns.
     """
 
     def __init__(self) -> None:
         self.columns: list[str] = []
-        self.lines = RowTexts(self._line)
+        self.lines = RowSerializer(self._line)
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """Begins a table."""
         self.columns = []
 
-    def on_round_end(self, federation: Any, row: dict[str, Any]) -> None:
+    def on_round_end(self, federation: RunView, row: dict[str, Any]) -> None:
         """Writes the file."""
         if not federation.is_global_zero:
             return
         history = federation.run_state.history
-        columns = list(dict.fromkeys(name for past in (self.columns, row) for name in past))
-        if columns != self.columns:
-            self.columns = list(dict.fromkeys(name for past in history for name in past))
-            self.lines = RowTexts(self._line)
-        header = _csv_line(self.columns)
-        write_text(federation.folder / "metrics.csv", "".join([header, *self.lines.of(history)]))
+        # A new column changes every line of the file, so all lines are made anew.
+        if _columns([self.columns, row]) != self.columns:
+            self.columns = _columns(history)
+            self.lines = RowSerializer(self._line)
+        lines = [_csv_line(self.columns), *self.lines.serialize_all(history)]
+        write_text(Path(federation.log_dir) / "metrics.csv", "".join(lines))
 
     def _line(self, row: dict[str, Any]) -> str:
-        """Returns a row as CSV."""
         return _csv_line([row.get(name, "") for name in self.columns])
 
 
@@ -49,28 +51,31 @@ class MetricsLoggers(FederationCallback):
 
     def __init__(self) -> None:
         self.failed: set[int] = set()
-        self.about: dict[str, Any] = {}
+        self.attributes: dict[str, Any] = {}
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """Sends the run's description."""
-        if not trainer.loggers:
+        federation: RunView = trainer
+        if not federation.loggers:
             return
-        self.about = facts(trainer.description, trainer.data.describe())
-        description = {**trainer.description, **self.about, "run_folder": str(trainer.folder)}
-        self._each(trainer, lambda logger: join_group(logger, self.about))
-        self._each(trainer, lambda logger: logger.log_hyperparams(description))
+        self.attributes = run_attributes(federation.description, federation.data.describe())
+        description = {**federation.description, **self.attributes, "run_folder": federation.log_dir}
+        self._each(federation, lambda logger: join_group(logger, self.attributes))
+        self._each(federation, lambda logger: logger.log_hyperparams(description))
 
-    def on_round_end(self, federation: Any, row: dict[str, Any]) -> None:
+    def on_round_end(self, federation: RunView, row: dict[str, Any]) -> None:
         """Sends the row."""
         numbers = {name: value for name, value in row.items() if isinstance(value, (int, float))}
         self._each(federation, lambda logger: logger.log_metrics(numbers, step=row["round"]))
 
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
         """Sends what a table needs, and closes the loggers."""
-        self._each(trainer, lambda logger: send_summary(logger, self.about, trainer.folder))
-        self._each(trainer, lambda logger: logger.finalize("success"))
+        federation: RunView = trainer
+        folder = Path(federation.log_dir)
+        self._each(federation, lambda logger: send_summary(logger, self.attributes, folder))
+        self._each(federation, lambda logger: logger.finalize("success"))
 
-    def _each(self, federation: Any, action: Any) -> None:
+    def _each(self, federation: RunView, action: Callable[[Logger], Any]) -> None:
         """Does something with each logger that has not failed; training is worth more than a log."""
         if not federation.is_global_zero:
             return
@@ -87,8 +92,15 @@ class MetricsLoggers(FederationCallback):
                 federation.fabric.print(f"{name} failed and is left out: {type(error).__name__}: {error}", flush=True)
 
 
+def _columns(rows: Iterable[Iterable[str]]) -> list[str]:
+    """Returns all names in rows, in the order in which they first occur."""
+    columns: dict[str, None] = {}
+    for row in rows:
+        columns |= dict.fromkeys(row)
+    return list(columns)
+
+
 def _csv_line(values: Sequence[Any]) -> str:
-    """Returns one line of CSV."""
     line = io.StringIO(newline="")
     csv.writer(line).writerow(values)
     return line.getvalue()

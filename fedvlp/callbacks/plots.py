@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from fedvlp.callbacks.baseline import Baseline
 from fedvlp.report.figures import accuracy_figure, communication_figure
-from fedvlp.training.callback import FederationCallback
+from fedvlp.training.callback import FederationCallback, RunView
 from fedvlp.utils.files import atomic_write
+
+FIGURES = {"accuracy.png": accuracy_figure, "communication.png": communication_figure}
 
 
 class Plots(FederationCallback):
@@ -22,10 +25,12 @@ class Plots(FederationCallback):
 
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
         """Draws both."""
-        history = trainer.run_state.history
-        if not (trainer.is_global_zero and history):
+        federation: RunView = trainer
+        history = federation.run_state.history
+        if not federation.is_global_zero or not history:
             return
-        title = f"{type(pl_module).__name__}, {type(trainer.data).__name__}\n{trainer.data.protocol}"
-        for name, draw in {"accuracy.png": accuracy_figure, "communication.png": communication_figure}.items():
-            with atomic_write(trainer.folder / name) as temporary:
-                draw(history, self.baseline.scores, title).savefig(temporary, format="png")
+        title = f"{type(pl_module).__name__}, {type(federation.data).__name__}\n{federation.data.protocol}"
+        for name, draw in FIGURES.items():
+            figure = draw(history, self.baseline.scores, title)
+            with atomic_write(Path(federation.log_dir) / name) as temporary:
+                figure.savefig(temporary, format="png")

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 from fedvlp.callbacks.baseline import Baseline
-from fedvlp.results.accuracy_table import accuracy_table, format_accuracies
+from fedvlp.core.protocols import FederatedData
+from fedvlp.results.accuracy_table import AccuracyRows, accuracy_table, format_accuracies
 from fedvlp.results.selection import is_accuracy
-from fedvlp.training.callback import FederationCallback
+from fedvlp.training.callback import FederationCallback, RunView
+from fedvlp.training.communication import COUNTS
 from fedvlp.utils.files import write_json
 from fedvlp.version import __version__
 
@@ -18,6 +22,8 @@ NOTES = {
     "held_out": "* held out: no client has it, and it never chooses a round",
 }
 PACKAGES = ("torch", "lightning", "open_clip_torch", "numpy", "torchvision")
+MAX_CLIENTS = 12
+"""How many clients are named before training."""
 
 
 class Summary(FederationCallback):
@@ -32,69 +38,97 @@ class Summary(FederationCallback):
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """Says what will run, and writes down the split."""
-        data = trainer.data
-        shown = [f"{client.name}: {client.num_examples} images" for client in data.clients[:12]]
-        shown += ["..."] if len(data.clients) > len(shown) else []
-        trainer.fabric.print(
-            f"{type(pl_module).__name__} on {len(data.clients)} clients ({', '.join(shown)}), "
-            f"{len(data.class_names)} classes, split {data.split_hash}, {trainer.fabric.device}\n{data.protocol}",
+        federation: RunView = trainer
+        data = federation.data
+        federation.fabric.print(
+            f"{type(pl_module).__name__} on {len(data.clients)} clients ({_name_clients(data)}), "
+            f"{len(data.class_names)} classes, split {data.split_hash}, {federation.fabric.device}\n{data.protocol}",
             flush=True,
         )
-        if trainer.is_global_zero and hasattr(data, "split_table"):
-            write_json(trainer.folder / "splits.json", {"hash": data.split_hash, "splits": data.split_table()})
+        if federation.is_global_zero and hasattr(data, "split_table"):
+            splits = {"hash": data.split_hash, "splits": data.split_table()}
+            write_json(Path(federation.log_dir) / "splits.json", splits)
 
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
         """Prints the table and writes the file."""
-        if not trainer.is_global_zero:
+        federation: RunView = trainer
+        if not federation.is_global_zero:
             return
-        history = trainer.run_state.history
-        rows = accuracy_table(self.baseline.scores, history)
-        trainer.fabric.print(f"\n{trainer.data.protocol}\n{format_accuracies(rows)}")
-        roles = {name.split("/")[0] for _, row in rows for name in row}
-        for role, note in NOTES.items():
-            if role in roles:
-                trainer.fabric.print(note)
-        trainer.fabric.print("")
-        if history:
-            row = history[-1]
-            trainer.fabric.print(
-                f"each client and round: {row['upload_parameters']:,} parameters ({row['upload_bytes']:,} bytes) up, "
-                f"{row['download_parameters']:,} parameters ({row['download_bytes']:,} bytes) down; "
-                f"{sum(row['seconds'] for row in history):.1f} s for {len(history)} rounds"
-            )
-        if (features := _features(trainer.data)) and features["saved_seconds"]:
-            images, seconds = features["cached_images"], features["saved_seconds"]
-            trainer.fabric.print(f"features of {images:,} images came from the cache, which saved {seconds:.1f} s")
-        trainer.fabric.print(f"run folder: {trainer.folder}")
-        write_json(trainer.folder / "summary.json", self._summary(trainer, rows))
-
-    @staticmethod
-    def _summary(federation: Any, rows: Any) -> dict[str, Any]:
-        """Returns all of the table, and what is needed to trust it."""
-        history = federation.run_state.history
-        last = history[-1] if history else {}
-        costs = ("upload_parameters", "upload_bytes", "download_parameters", "download_bytes")
-        return {
-            **federation.description,
-            "data": federation.data.describe(),
-            "held_out": federation.data.held_out_domains,
-            "clients": {client.name: client.num_examples for client in federation.data.clients},
-            "rounds": federation.run_state.server.round,
-            "accuracy": {title: {k: v for k, v in row.items() if is_accuracy(k)} for title, row in rows},
-            "communication_per_client_and_round": {name: last.get(name, 0) for name in costs},
-            "seconds": sum(row["seconds"] for row in history),
-            "features": _features(federation.data),
-            "versions": {"fedvlp": __version__, "python": platform.python_version(), **_versions()},
-        }
+        rows = accuracy_table(self.baseline.scores, federation.run_state.history)
+        _print_accuracies(federation, rows)
+        _print_costs(federation)
+        federation.fabric.print(f"run folder: {federation.log_dir}")
+        write_json(Path(federation.log_dir) / "summary.json", _summary(federation, rows))
 
 
-def _features(data: Any) -> dict[str, float]:
+def _name_clients(data: FederatedData) -> str:
+    names = [f"{client.name}: {client.num_examples} images" for client in data.clients[:MAX_CLIENTS]]
+    if len(data.clients) > len(names):
+        names.append("...")
+    return ", ".join(names)
+
+
+def _print_accuracies(federation: RunView, rows: AccuracyRows) -> None:
+    """Prints the table with the notes on its columns."""
+    write = federation.fabric.print
+    write(f"\n{federation.data.protocol}\n{format_accuracies(rows)}")
+    roles: set[str] = set()
+    for _, row in rows:
+        roles.update(name.split("/")[0] for name in row)
+    for role, note in NOTES.items():
+        if role in roles:
+            write(note)
+    write("")
+
+
+def _print_costs(federation: RunView) -> None:
+    """Prints what a client sent and received, and how long the rounds took."""
+    history = federation.run_state.history
+    if history:
+        last = history[-1]
+        federation.fabric.print(
+            f"each client and round: {last['upload_parameters']:,} parameters ({last['upload_bytes']:,} bytes) up, "
+            f"{last['download_parameters']:,} parameters ({last['download_bytes']:,} bytes) down; "
+            f"{sum(row['seconds'] for row in history):.1f} s for {len(history)} rounds"
+        )
+    features = _feature_counts(federation.data)
+    if features and features["saved_seconds"]:
+        federation.fabric.print(
+            f"features of {features['cached_images']:,} images came from the cache, "
+            f"which saved {features['saved_seconds']:.1f} s"
+        )
+
+
+def _summary(federation: RunView, rows: AccuracyRows) -> dict[str, Any]:
+    """Returns all of the table, and what is needed to trust it."""
+    data = federation.data
+    history = federation.run_state.history
+    last = history[-1] if history else {}
+    return {
+        **federation.description,
+        "data": data.describe(),
+        "held_out": data.held_out_domains,
+        "clients": {client.name: client.num_examples for client in data.clients},
+        "rounds": federation.run_state.server.round,
+        "accuracy": {title: _accuracies(row) for title, row in rows},
+        "communication_per_client_and_round": {name: last.get(name, 0) for name in COUNTS},
+        "seconds": sum(row["seconds"] for row in history),
+        "features": _feature_counts(data),
+        "versions": {"fedvlp": __version__, "python": platform.python_version(), **_package_versions()},
+    }
+
+
+def _accuracies(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if is_accuracy(name)}
+
+
+def _feature_counts(data: FederatedData) -> dict[str, float]:
     """Returns what computing features took and what the cache saved; nothing of data that keep none."""
     binding = getattr(data, "binding", None)
     return {} if binding is None else dict(binding.feature_counts())
 
 
-def _versions() -> dict[str, str]:
+def _package_versions() -> dict[str, str]:
     """Returns the versions of the packages that numbers depend on."""
     found = {}
     for package in PACKAGES:

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedvlp.results import load_record
+from fedvlp.results import Record, load_record
 
-TAG_LENGTH = 64  # the service refuses longer tags
+MAX_TAG_LENGTH = 64  # the service refuses longer tags
 
 
-def facts(description: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
+def run_attributes(description: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
     """Returns what runs are grouped by, each under one short name.
 
     Args:
@@ -33,41 +33,53 @@ def facts(description: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, 
     }
 
 
-def join_group(logger: Any, about: Mapping[str, Any]) -> None:
+def join_group(logger: Any, attributes: Mapping[str, Any]) -> None:
     """Puts a logger's run, which has not begun, into the group of its method and data; what the user chose stays.
 
     Args:
         logger: any; only Lightning's WandbLogger has groups.
-        about: what ``facts`` returns.
+        attributes: what ``run_attributes`` returns.
     """
+    # Lightning has no public way to set a group once the logger is made.
     options = getattr(logger, "_wandb_init", None)
     if options is None:
         return
-    method, data, held_out, seed = (str(about[name]) for name in ("method", "data", "held_out", "seed"))
-    chosen = {
-        "name": f"{method}, {data}, held out {held_out}, seed {seed}",
-        "group": f"{method}, {data}",
-        "job_type": f"held out {held_out}",
-        "tags": [tag[:TAG_LENGTH] for tag in (method, data, f"held out {held_out}", f"seed {seed}")],
+    group = f"{attributes['method']}, {attributes['data']}"
+    held_out = f"held out {attributes['held_out']}"
+    seed = f"seed {attributes['seed']}"
+    tags = [str(attributes["method"]), str(attributes["data"]), held_out, seed]
+    defaults = {
+        "name": f"{group}, {held_out}, {seed}",
+        "group": group,
+        "job_type": held_out,
+        "tags": [tag[:MAX_TAG_LENGTH] for tag in tags],
     }
-    for name, value in chosen.items():
+    for name, value in defaults.items():
         if options.get(name) is None:
             options[name] = value
 
 
-def send_summary(logger: Any, about: Mapping[str, Any], folder: Path) -> None:
+def send_summary(logger: Any, attributes: Mapping[str, Any], folder: Path) -> None:
     """Sends all that a table of runs needs, so that it can be made there; a run without ``ended`` was stopped.
 
     Args:
         logger: any; only Lightning's WandbLogger has summaries.
-        about: what ``facts`` returns.
+        attributes: what ``run_attributes`` returns.
         folder: the run's, which has ended.
     """
-    if not hasattr(logger, "_wandb_init"):
-        return
-    record = load_record(folder)
-    rows = {"last": record.last, "best": record.best, "zero_shot": record.baseline}
-    accuracies = {f"{title}/{name}": value for title, row in rows.items() for name, value in row.items()}
-    communication = {f"communication/{name}": value for name, value in record.communication.items()}
-    whole = {"protocol": record.protocol, "split": record.split, "rounds": record.rounds, "seconds": record.seconds}
-    logger.experiment.summary.update({**about, **accuracies, **communication, **whole, "ended": True})
+    if hasattr(logger, "_wandb_init"):
+        logger.experiment.summary.update({**attributes, **_results(load_record(folder)), "ended": True})
+
+
+def _results(record: Record) -> dict[str, Any]:
+    """Returns accuracies as ``<row>/<role>/<domain>``, communication, and what says which run it was."""
+    found: dict[str, Any] = {}
+    for title, row in {"last": record.last, "best": record.best, "zero_shot": record.baseline}.items():
+        found |= {f"{title}/{name}": value for name, value in row.items()}
+    found |= {f"communication/{name}": value for name, value in record.communication.items()}
+    return found | {
+        "protocol": record.protocol,
+        "split": record.split,
+        "rounds": record.rounds,
+        "seconds": record.seconds,
+    }

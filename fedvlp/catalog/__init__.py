@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedvlp.catalog.class_name_maps import ClassNameStyle, prompt_names
-from fedvlp.catalog.description import Description, Part, plain
+from fedvlp.catalog.description import Description, SplitName, plain
 from fedvlp.catalog.known import DESCRIPTIONS
 
-__all__ = ["DESCRIPTIONS", "ClassNameStyle", "Description", "Part", "plain", "prompt_names"]
+__all__ = ["DESCRIPTIONS", "ClassNameStyle", "Description", "SplitName", "plain", "prompt_names"]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
-Part = Literal["train", "validation", "test"]
+SplitName = Literal["train", "validation", "test"]
 
 
 @dataclass(frozen=True)
@@ -25,13 +25,13 @@ class Description:
         spellings: other names of domains, by how they are spelled on disk; case, spaces, ``_`` and ``-`` count nothing.
         lists: for each style of list files, the role of a list ``<domain>_<ending>.txt``; "all" lists give no role.
         list_folders: where lists may lie, beside or below the images.
-        parts: folders between domain and class, with the role of what is in them; None for no role.
+        split_folders: folders between domain and class, with the role of what is in them; None for no role.
         has_numbered_classes: whether class folders may be named by their number, from 0.
         tests_on_list: whether of a held-out domain only its official test images test, and not all.
         known_bad: images that many leave out because they can't be read.
         duplicates_list: name of a list of images to leave out, where the data set is known to have duplicates.
         known_gaps: classes that a domain is known to lack.
-        is_part: whether it is a part of a larger data set, so that other classes may lie in the folders.
+        is_subset: whether it is a part of a larger data set, so that other classes may lie in the folders.
     """
 
     name: str
@@ -40,17 +40,17 @@ class Description:
     class_names: tuple[str, ...]
     domain_counts: Mapping[str, int | None]
     counts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    split_counts: Mapping[str, Mapping[Part, int]] = field(default_factory=dict)
+    split_counts: Mapping[str, Mapping[SplitName, int]] = field(default_factory=dict)
     spellings: Mapping[str, str] = field(default_factory=dict)
-    lists: tuple[Mapping[str, Part | None], ...] = ()
+    lists: tuple[Mapping[str, SplitName | None], ...] = ()
     list_folders: tuple[str, ...] = (".",)
-    parts: Mapping[str, Part | None] = field(default_factory=dict)
+    split_folders: Mapping[str, SplitName | None] = field(default_factory=dict)
     has_numbered_classes: bool = False
     tests_on_list: bool = False
     known_bad: tuple[str, ...] = ()
     duplicates_list: str | None = None
     known_gaps: tuple[tuple[str, str], ...] = ()
-    is_part: bool = False
+    is_subset: bool = False
 
     @property
     def domains(self) -> tuple[str, ...]:
@@ -66,7 +66,8 @@ class Description:
     @property
     def official_parts(self) -> str:
         """The parts of the official split as it is usually had, such as "train/crossval"; empty without one."""
-        parts = self.lists[0] if self.lists else self.parts
+        parts = self.lists[0] if self.lists else self.split_folders
+        # "full" stands for the other parts together.
         names = [name.removesuffix("_kfold") for name, role in parts.items() if role and name != "full"]
         return "/".join(names)
 
@@ -82,14 +83,11 @@ class Description:
 
     @cached_property
     def _domains(self) -> dict[str, str]:
-        """The domains by their plain spellings."""
-        return {plain(name): name for name in self.domain_counts} | {
-            plain(spelling): name for spelling, name in self.spellings.items()
-        }
+        known = {plain(name): name for name in self.domain_counts}
+        return known | {plain(spelling): name for spelling, name in self.spellings.items()}
 
     @cached_property
     def _classes(self) -> dict[str, str]:
-        """The classes by their plain spellings."""
         return {plain(name): name for name in self.class_names}
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import csv
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
-from fedvlp.catalog.description import Description, Part
+from fedvlp.catalog.description import Description, SplitName
 
 DOMAIN_NET_10_CLASSES = (
     "bird", "feather", "headphones", "ice_cream", "teapot", "tiger", "whale", "windmill", "wine_glass", "zebra",
@@ -20,7 +21,7 @@ _DOMAIN_NET_SPLIT = {
     "real": (120_906, 52_041),
     "sketch": (48_212, 20_916),
 }
-_LABEL_LIST: Mapping[str, Part | None] = {"img_label_list": None}
+_LABEL_LIST: Mapping[str, SplitName | None] = {"img_label_list": None}
 
 
 def _facts(name: str) -> tuple[tuple[str, ...], dict[str, dict[str, int]]]:
@@ -29,13 +30,16 @@ def _facts(name: str) -> tuple[tuple[str, ...], dict[str, dict[str, int]]]:
     with path.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     domains = [column for column in rows[0] if column != "class"]
-    counts = {domain: {row["class"]: int(row[domain]) for row in rows if row[domain]} for domain in domains}
-    return tuple(row["class"] for row in rows), {domain: of for domain, of in counts.items() if of}
+    counts: dict[str, dict[str, int]] = {}
+    for domain in domains:
+        of_class = {row["class"]: int(row[domain]) for row in rows if row[domain]}
+        if of_class:  # nothing is published of a domain whose column is empty
+            counts[domain] = of_class
+    return tuple(row["class"] for row in rows), counts
 
 
 def _totals(counts: Mapping[str, Mapping[str, int]]) -> dict[str, int | None]:
-    """Returns the number of images of each domain."""
-    return {domain: sum(of_domain.values()) for domain, of_domain in counts.items()}
+    return {domain: sum(of_class.values()) for domain, of_class in counts.items()}
 
 
 def _pacs() -> Description:
@@ -52,6 +56,7 @@ def _pacs() -> Description:
         split_counts={name: {"train": train, "validation": rest} for name, (train, rest) in sizes.items()},
         spellings={"art": "art_painting"},
         lists=(
+            # The lists of the test images hold all images of a domain, so they give no role.
             {"train_kfold": "train", "crossval_kfold": "validation", "test_kfold": None},
             {"train": "train", "val": "validation", "test": None},
         ),
@@ -72,7 +77,7 @@ def _office_home() -> Description:
         domain_counts=_totals(counts),
         spellings={"real": "Real_World"},
         lists=(_LABEL_LIST,),
-        parts={"train": None, "val": None},
+        split_folders={"train": None, "val": None},
     )
 
 
@@ -89,7 +94,8 @@ def _vlcs() -> Description:
         domain_counts=_totals(counts),
         split_counts={name: {"test": number} for name, number in tests.items()},
         spellings={"caltech": "Caltech101", "sun": "SUN09", "pascal": "VOC2007", "voc": "VOC2007"},
-        parts={"full": "train", "train": "train", "crossval": "validation", "test": "test"},
+        # "full" holds what "train" and "crossval" hold together.
+        split_folders={"full": "train", "train": "train", "crossval": "validation", "test": "test"},
         has_numbered_classes=True,
     )
 
@@ -114,11 +120,14 @@ def _domain_net() -> Description:
     )
 
 
-def _part_of_domain_net(name: str, config: str, source: str, classes: tuple[str, ...]) -> Description:
+def _subset_of_domain_net(name: str, config: str, source: str, classes: tuple[str, ...]) -> Description:
     """Describes the part of DomainNet that has these classes only."""
     whole = _domain_net()
-    counts = {domain: {name: of[name] for name in classes} for domain, of in whole.counts.items()}
-    totals = {domain: None if domain not in counts else sum(counts[domain].values()) for domain in whole.domains}
+    counts: dict[str, dict[str, int]] = {}
+    totals: dict[str, int | None] = dict.fromkeys(whole.domains)
+    for domain, of_class in whole.counts.items():
+        counts[domain] = {name: of_class[name] for name in classes}
+        totals[domain] = sum(counts[domain].values())
     return replace(
         whole,
         name=name,
@@ -129,19 +138,19 @@ def _part_of_domain_net(name: str, config: str, source: str, classes: tuple[str,
         domain_counts=totals,
         split_counts={},
         known_gaps=(),
-        is_part=True,
+        is_subset=True,
     )
 
 
 def _domain_net_126() -> Description:
     """Describes mini-DomainNet: 126 classes and four domains."""
     source = "the lists of Dassl (splits_mini), after those of MME"
-    part = _part_of_domain_net("DomainNet126", "data/domain_net_126", source, _facts("domain_net_126")[0])
+    subset = _subset_of_domain_net("DomainNet126", "data/domain_net_126", source, _facts("domain_net_126")[0])
     kept = ("clipart", "painting", "real", "sketch")
     return replace(
-        part,
-        domain_counts={domain: part.domain_counts[domain] for domain in kept},
-        counts={domain: of for domain, of in part.counts.items() if domain in kept},
+        subset,
+        domain_counts={domain: subset.domain_counts[domain] for domain in kept},
+        counts={domain: of_class for domain, of_class in subset.counts.items() if domain in kept},
         list_folders=("splits_mini", "splits", "."),
     )
 
@@ -154,7 +163,7 @@ def _terra_incognita() -> Description:
         source="Caltech Camera Traps (ECCV 2018) in the LILA BC library; DomainBed's download script sorts them",
         class_names=_facts("terra_incognita")[0],
         domain_counts={"location_100": 4_741, "location_38": 9_736, "location_43": 3_970, "location_46": 5_883},
-        spellings={f"{letter}{place}": f"location_{place}" for place in (38, 43, 46, 100) for letter in ("l", "")},
+        spellings={f"{letter}{place}": f"location_{place}" for place, letter in product((38, 43, 46, 100), ("l", ""))},
         lists=(_LABEL_LIST,),
     )
 
@@ -164,6 +173,6 @@ OFFICE_HOME = _office_home()
 VLCS = _vlcs()
 DOMAIN_NET = _domain_net()
 TERRA_INCOGNITA = _terra_incognita()
-DOMAIN_NET_10 = _part_of_domain_net("DomainNet10", "data/domain_net_10", "FedBN's ten classes", DOMAIN_NET_10_CLASSES)
+DOMAIN_NET_10 = _subset_of_domain_net("DomainNet10", "data/domain_net_10", "FedBN's ten classes", DOMAIN_NET_10_CLASSES)
 DOMAIN_NET_126 = _domain_net_126()
 DESCRIPTIONS = (PACS, OFFICE_HOME, VLCS, DOMAIN_NET, TERRA_INCOGNITA, DOMAIN_NET_10, DOMAIN_NET_126)

@@ -1,7 +1,8 @@
 """Everything that touches open_clip: loading a frozen CLIP, the prompted encoders of texts and images, zero-shot."""
 
-from fedvlp.clip.backbone import CLIP, build_model, load_clip
+from fedvlp.clip.backbone import CLIP, load_clip
 from fedvlp.clip.image.prompted_image import PromptedImageEncoder, PromptedImages
+from fedvlp.clip.loading.models import build_model
 from fedvlp.clip.loading.sources import CLIPSpec
 from fedvlp.clip.text.domain_text import DomainTextEncoder
 from fedvlp.clip.text.names import clean_class_name, clean_class_names

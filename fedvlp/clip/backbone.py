@@ -6,22 +6,19 @@ import hashlib
 import json
 import shutil
 from collections.abc import Callable, Iterable
-from copy import deepcopy
 from typing import Any, cast
 
-import open_clip
 import torch
 from jaxtyping import Float, Int
-from open_clip.convert import convert_state_dict
-from open_clip.model import convert_to_custom_text_state_dict
 from open_clip.transform import PreprocessCfg
 from PIL import Image
 from torch import Tensor, nn
 
-from fedvlp.clip.loading.sources import Blueprint, CLIPSpec, Tokenizer, resolve
+from fedvlp.clip.loading.models import build_model, install_weights
+from fedvlp.clip.loading.sources import CLIPSpec, Tokenizer, resolve
 from fedvlp.clip.loading.transforms import evaluation_transform, training_transform
 from fedvlp.clip.towers.blocks import Blocks
-from fedvlp.clip.towers.image_tower import ImageTower
+from fedvlp.clip.towers.image_tower import ImageTower, make_image_tower
 from fedvlp.clip.towers.text_tower import TextTower
 from fedvlp.utils.errors import UserError
 
@@ -31,12 +28,17 @@ class CLIP(nn.Module):
 
     Args:
         model: An open_clip `CLIP` or `CustomTextCLIP`; frozen here.
-        tokenizer: From texts to token ids [N, context].
+        tokenizer: From texts to token ids [texts, context].
         config: open_clip's model config, part of the fingerprint.
         preprocess: Options of the evaluation transform, by open_clip's names; CLIP's own where absent.
         spec: Name and weights by which it was asked for.
+
+    Attributes:
+        image: The image tower. Modules that share a CLIP take this and `text` from it at each use, and keep neither: a
+            copy of the CLIP has towers of its own.
     """
 
+    image: ImageTower
     preprocess: Callable[[Image.Image], Tensor]
     train_preprocess: Callable[[Image.Image], Tensor]
 
@@ -50,22 +52,23 @@ class CLIP(nn.Module):
         spec: CLIPSpec | None = None,
     ) -> None:
         super().__init__()
-        self.spec, self.config = spec or CLIPSpec(name="custom"), config
+        self.spec = spec or CLIPSpec(name="custom")
+        self.config = config
         self.model = model.requires_grad_(False).eval()
         self.tokenizer = tokenizer
-        towers = cast(Any, self.model)
-        visual = ImageTower(towers.visual)
-        self.image_size, self.image_width, self.num_image_tokens = visual.image_size, visual.width, visual.num_tokens
+        # The towers are no modules: the weights that they refer to are listed once, as those of `model`.
+        self.image = make_image_tower(cast(nn.Module, model.visual), self.spec.prepack)
+        self._text = TextTower(model, self.spec.prepack)
+        self.image_size = self.image.image_size
+        self.image_width = self.image.width
+        self.num_image_tokens = self.image.num_tokens
+        self.embed_dim = int(config["embed_dim"])
+        self.context_length = int(cast(Any, model).context_length)
+        self.logit_scale = float(cast(Any, model).logit_scale.exp())
         options = {key: value for key, value in (preprocess or {}).items() if key in PreprocessCfg.__annotations__}
         self.preprocess_options = PreprocessCfg(**{**options, "size": self.image_size})
         self.preprocess = evaluation_transform(self.preprocess_options)
         self.train_preprocess = training_transform(self.preprocess_options)
-        self.embed_dim = int(config["embed_dim"])
-        self.context_length = int(towers.context_length)
-        self.logit_scale = float(towers.logit_scale.exp())
-        if self.spec.prepack:
-            for blocks in self._towers():
-                blocks.pack()
         self._fingerprint: str | None = None
         self._state_prefix = ""
         self.register_load_state_dict_post_hook(_forget_missing)  # type: ignore[no-untyped-call]
@@ -73,28 +76,28 @@ class CLIP(nn.Module):
     @property
     def text(self) -> TextTower:
         """The text tower, fed with embeddings; refused where prompts cannot be learned in it."""
-        return TextTower(self.model)
+        return self._text.for_prompts()
 
     @property
     def text_width(self) -> int:
         """D, the width of a text token and of a prompt's vectors."""
         return self.text.width
 
-    def encode_image(self, images: Float[Tensor, "B 3 height width"]) -> Float[Tensor, "B d"]:
+    def encode_image(self, images: Float[Tensor, "B 3 V V"]) -> Float[Tensor, "B d"]:
         """Returns joint image features f(x), not normalised."""
-        return ImageTower(cast(nn.Module, self.model.visual)).features(images)
+        return self.image.features(images)
 
     def encode_image_tokens(
-        self, images: Float[Tensor, "B 3 height width"]
+        self, images: Float[Tensor, "B 3 V V"]
     ) -> tuple[Float[Tensor, "B d"], Float[Tensor, "B P W"]]:
         """Returns joint image features f(x), not normalised, and the image's tokens x_0 .. x_N.
 
         A ViT's tokens are the output of its last block, CLS first, before `ln_post`. A ResNet's are the pixels of its
         last feature map behind their mean, in which order its attention pool reads them, without positions.
         """
-        return ImageTower(cast(nn.Module, self.model.visual)).encode(images)
+        return self.image.encode(images)
 
-    def encode_text(self, token_ids: Int[Tensor, "N context"]) -> Float[Tensor, "N d"]:
+    def encode_text(self, token_ids: Int[Tensor, "texts context"]) -> Float[Tensor, "texts d"]:
         """Returns joint text features of tokenised texts, not normalised."""
         features: Tensor = cast(Any, self.model).encode_text(token_ids)
         return features
@@ -115,7 +118,7 @@ class CLIP(nn.Module):
                 "Towers are compiled by a C++ compiler, but none was found (c++, g++, clang++ or cl). "
                 "Install one, or leave out --trainer.compile."
             )
-        for blocks in self._towers():
+        for blocks in self._transformers:
             blocks.compile()
 
     def fingerprint(self) -> str:
@@ -130,18 +133,17 @@ class CLIP(nn.Module):
             self._fingerprint = digest.hexdigest()[:16]
         return self._fingerprint
 
+    @property
+    def _transformers(self) -> list[Blocks]:
+        both = (self._text.blocks, self.image.blocks)
+        return [blocks for blocks in both if blocks is not None]
+
     def _apply(self, fn: Any, recurse: bool = True) -> CLIP:
-        """Forgets packed weights where weights move."""
-        for blocks in self._towers():
-            blocks.forget()
+        # All moves to another device or type come through here; packed copies of the old weights are of no use then.
+        for blocks in self._transformers:
+            blocks.forget_packs()
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         return self
-
-    def _towers(self) -> list[Blocks]:
-        """Returns the blocks of those towers that are transformers."""
-        towers = (getattr(self.model, "text", self.model), self.model.visual)
-        found = (getattr(tower, "transformer", None) for tower in towers)
-        return [Blocks(transformer) for transformer in found if transformer is not None]
 
     def train(self, mode: bool = True) -> CLIP:
         """Stays in evaluation mode."""
@@ -166,74 +168,15 @@ def load_clip(spec: CLIPSpec | str | dict[str, Any] | CLIP) -> CLIP:
     """
     if isinstance(spec, CLIP):
         return spec
-    wanted = CLIPSpec(name=spec) if isinstance(spec, str) else CLIPSpec(**spec) if isinstance(spec, dict) else spec
-    blueprint = resolve(wanted)
-    model = build_model(blueprint.config, seed=wanted.seed)
+    if isinstance(spec, str):
+        spec = CLIPSpec(name=spec)
+    elif isinstance(spec, dict):
+        spec = CLIPSpec(**spec)
+    blueprint = resolve(spec)
+    model = build_model(blueprint.config, seed=spec.seed)
     if blueprint.weights is not None:
-        _install(model, blueprint, str(wanted.pretrained))
-    return CLIP(
-        model,
-        blueprint.tokenizer,
-        blueprint.config,
-        preprocess=blueprint.preprocess,
-        spec=wanted,
-    )
-
-
-def build_model(config: dict[str, Any], seed: int = 0) -> nn.Module:
-    """Returns an open_clip model with random weights, leaving every global generator as it was.
-
-    Args:
-        config: open_clip's model config: `embed_dim`, `vision_cfg`, `text_cfg` and perhaps `quick_gelu`, `custom_text`.
-        seed: Seed of the weights.
-
-    Raises:
-        UserError: If the architecture is one in which prompts cannot be learned.
-    """
-    options = deepcopy(config)
-    custom = options.pop("custom_text", False)
-    if "multimodal_cfg" in options or options["text_cfg"].get("hf_model_name"):
-        raise UserError(
-            "Prompts are learned in CLIP's own text transformer, but this model has a text tower of another library or "
-            "a caption decoder. Choose another --model.clip.name, for example ViT-B-16."
-        )
-    if "timm_model_name" in options["vision_cfg"]:
-        options["vision_cfg"]["timm_model_pretrained"] = False
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
-        model: nn.Module = (open_clip.CustomTextCLIP if custom else open_clip.CLIP)(**options)
-    return model
-
-
-def _install(model: nn.Module, blueprint: Blueprint, origin: str) -> None:
-    """Puts weights into a model, in float32, refusing those of another architecture."""
-    state: dict[str, Tensor] = convert_state_dict(model, dict(blueprint.weights or {}))
-    if "positional_embedding" in state and not hasattr(model, "positional_embedding"):
-        state = convert_to_custom_text_state_dict(state)
-    own = model.state_dict()
-    if "logit_scale" in state:
-        state["logit_scale"] = state["logit_scale"].reshape(own["logit_scale"].shape)
-    differences = _differences({name: tuple(value.shape) for name, value in own.items()}, state)
-    if differences:
-        raise UserError(
-            f"The weights '{origin}' do not fit {blueprint.name}: {'; '.join(differences[:3])}"
-            f"{f'; and {len(differences) - 3} more' if len(differences) > 3 else ''}. "
-            "Give --model.clip.name the architecture that they were trained with."
-        )
-    model.load_state_dict({name: state[name].to(own[name].dtype) for name in own})
-
-
-def _differences(expected: dict[str, tuple[int, ...]], state: dict[str, Tensor]) -> list[str]:
-    """Returns what is missing, unexpected or of another shape, in words."""
-    missing = [f"{name} is missing" for name in expected if name not in state]
-    shapes = [
-        f"{name} has shape {tuple(state[name].shape)} instead of {shape}"
-        for name, shape in expected.items()
-        if name in state and tuple(state[name].shape) != shape
-    ]
-    ignored = ("position_ids", "attn_mask", "num_batches_tracked")
-    unexpected = [f"{name} is unexpected" for name in state if name not in expected and not name.endswith(ignored)]
-    return [*shapes, *missing, *unexpected]
+        install_weights(model, blueprint, str(spec.pretrained))
+    return CLIP(model, blueprint.tokenizer, blueprint.config, preprocess=blueprint.preprocess, spec=spec)
 
 
 def _forget_missing(clip: nn.Module, incompatible: Any) -> None:

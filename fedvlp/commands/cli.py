@@ -1,31 +1,102 @@
-"""The command line, ``fedvlp fit|validate|test|predict|diagnose|cost|...``: LightningCLI around the federation."""
+"""The entry point ``fedvlp``: the table of commands, their help, and the call of the one that was given.
+
+It imports neither torch nor any command, so that ``--help`` and ``--version`` answer at once.
+"""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib import import_module
 
 from fedvlp.utils.errors import UserError
 from fedvlp.version import __version__
 
-USAGE = """\
-usage: fedvlp [-h] [--version] {fit,validate,test,predict,diagnose,explain,cost,data,compare,sweep,report} ...
+
+@dataclass(frozen=True)
+class Command:
+    """One command of ``fedvlp``.
+
+    Attributes:
+        name: the first word of the command line.
+        module: the module of ``fedvlp.commands`` that carries it out.
+        function: the function in it, which takes the words after the name and returns the exit code.
+        help: what it does, in a line.
+        keeps_name: whether the function takes the name as well, since LightningCLI parses it as a subcommand.
+    """
+
+    name: str
+    module: str
+    function: str
+    help: str
+    keeps_name: bool = False
+
+    def __call__(self, arguments: Sequence[str]) -> int:
+        """Carries the command out.
+
+        Args:
+            arguments: all words after ``fedvlp``.
+
+        Returns:
+            The exit code.
+        """
+        function = getattr(import_module(f"fedvlp.commands.{self.module}"), self.function)
+        return int(function(arguments if self.keeps_name else arguments[1:]))
+
+
+def _of_federation(name: str, text: str) -> Command:
+    return Command(name, "run", "run_federation", text, keeps_name=True)
+
+
+COMMANDS = (
+    _of_federation("fit", "Train a method on all source clients and report every domain's accuracy."),
+    _of_federation("validate", "Measure a trained method on the source validation splits."),
+    _of_federation("test", "Measure a trained method on held-out domains and test splits."),
+    _of_federation("predict", "Classify images with a trained method and write a CSV."),
+    _of_federation("diagnose", "Look inside a method on every domain's images, such as at TRIP's routes."),
+    Command(
+        "explain",
+        "explain",
+        "run_explain",
+        "Show what a trained method does: where it looks, its experts, its prompts' nearest words.",
+    ),
+    Command(
+        "cost",
+        "cost",
+        "run_cost",
+        "Print what a method sends, without training; with several configs of methods, compare them.",
+    ),
+    Command(
+        "data", "data", "run_data", "List the field's data sets, or compare images on disk with what was published."
+    ),
+    Command(
+        "compare",
+        "compare",
+        "run_compare",
+        "Put finished runs into tables, with the papers' printed numbers beside them.",
+    ),
+    Command(
+        "sweep",
+        "sweep",
+        "run_sweep",
+        "Make the runs of several methods, held-out domains and seeds; called again, go on with what is missing.",
+    ),
+    Command(
+        "report", "report", "run_report", "Write one HTML page of finished runs: tables, figures, configs, versions."
+    ),
+)
+
+_NAMES = ",".join(command.name for command in COMMANDS)
+_LINES = "\n".join(f"  {command.name:<12}{command.help}" for command in COMMANDS)
+
+USAGE = f"""\
+usage: fedvlp [-h] [--version] {{{_NAMES}}} ...
 
 Federated prompt learning of vision-language models.
 
 commands:
-  fit         Train a method on all source clients and report every domain's accuracy.
-  validate    Measure a trained method on the source validation splits.
-  test        Measure a trained method on held-out domains and test splits.
-  predict     Classify images with a trained method and write a CSV.
-  diagnose    Look inside a method on every domain's images, such as at TRIP's routes.
-  explain     Show what a trained method does: where it looks, its experts, its prompts' nearest words.
-  cost        Print what a method sends, without training; with several configs of methods, compare them.
-  data        List the field's data sets, or compare images on disk with what was published.
-  compare     Put finished runs into tables, with the papers' printed numbers beside them.
-  sweep       Make the runs of several methods, held-out domains and seeds; called again, go on with what is missing.
-  report      Write one HTML page of finished runs: tables, figures, configs, versions.
+{_LINES}
 
 What trains or loads a method takes one or more --config (a file, or the name of a
 config that is bundled, such as quickstart), and dotted overrides of any of its keys:
@@ -47,14 +118,6 @@ options:
   --version   Show the version.
 """
 
-WITHOUT_METHODS = {
-    "compare": ("fedvlp.commands.compare", "print_tables"),
-    "data": ("fedvlp.commands.data", "run_data"),
-    "report": ("fedvlp.commands.report", "write_report"),
-    "sweep": ("fedvlp.commands.sweep", "sweep"),
-}
-"""Commands without LightningCLI: the functions that take their other arguments and return the exit code."""
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line and returns its exit code: 0 only on success, 1 for bad input, 2 for a bad command."""
@@ -65,21 +128,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given[0] == "--version":
         sys.stdout.write(f"fedvlp {__version__}\n")
         return 0
+    # LightningCLI also answers for a command that does not exist: it names those that do.
+    command = next((command for command in COMMANDS if command.name == given[0]), COMMANDS[0])
     try:
-        if given[0] in WITHOUT_METHODS:
-            module, function = WITHOUT_METHODS[given[0]]
-            return int(getattr(import_module(module), function)(given[1:]))
-        from fedvlp.commands.lightning_cli import run
-
-        run(given)
+        return command(given)
     except UserError as error:
         sys.stderr.write(f"fedvlp: error: {error}\n")
         return 1
     except KeyboardInterrupt:
         sys.stderr.write("fedvlp: stopped; go on with --ckpt_path last\n")
         return 130
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -12,20 +12,22 @@ from typing import Any
 
 from fedvlp.results import find_records
 from fedvlp.results.compare import Selection, Table, tables
-from fedvlp.results.compare_papers import printed_beside, printed_sheet, tidy_printed
-from fedvlp.results.compare_sheets import TIDY, sheet, tidy
-from fedvlp.results.formats import SheetFormat, render
-from fedvlp.results.grouping import told_apart
+from fedvlp.results.compare_papers import render_printed_table, tidy_printed_rows
+from fedvlp.results.formats import TableFormat, format_tables
+from fedvlp.results.grouping import describe_differences
+from fedvlp.results.paper_methods import matching_printed_tables
 from fedvlp.results.papers import PrintedTable, main_tables, papers
+from fedvlp.results.rendering import render_table
+from fedvlp.results.tidy import TIDY_COLUMNS, tidy_rows
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import write_text
 
 SELECTIONS: dict[str, tuple[Selection, ...]] = {"last": ("last",), "best": ("best",), "both": ("last", "best")}
-Part = Table | tuple[PrintedTable, Table | None]
+TableToPrint = Table | tuple[PrintedTable, Table | None]
 """One of our tables, or a printed one with that of ours which stands in it."""
 
 
-def print_tables(arguments: Sequence[str]) -> int:
+def run_compare(arguments: Sequence[str]) -> int:
     """Prints the tables, and returns the exit code: 1 if a path was no finished run, else 0.
 
     Raises:
@@ -36,9 +38,9 @@ def print_tables(arguments: Sequence[str]) -> int:
     ours = tables(records, SELECTIONS[options.row])
     parts = _parts(ours, options.papers, options.data)
     if not parts:
-        told = " ".join(problems) or "Give run folders, or folders of runs."
-        raise UserError(f"There is no finished run to compare. {told}")
-    text = _tidy(parts) if options.format == "csv" else _sheets(ours, parts, options.format)
+        reason = " ".join(problems) or "Give run folders, or folders of runs."
+        raise UserError(f"There is no finished run to compare. {reason}")
+    text = _tidy(parts) if options.format == "csv" else _rendered(ours, parts, options.format)
     _write(f"{text}\n", options.output)
     sys.stderr.writelines(f"fedvlp compare: left out: {problem}\n" for problem in problems)
     return 1 if problems else 0
@@ -65,17 +67,17 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _parts(ours: Sequence[Table], wanted: Sequence[str] | None, data: str | None) -> list[Part]:
+def _parts(ours: Sequence[Table], wanted: Sequence[str] | None, data: str | None) -> list[TableToPrint]:
     """Returns what is printed, in order: each table of ours with the papers' beside it, then papers' tables alone."""
     if wanted is None:
         if data is not None:
             raise UserError("--data chooses printed tables. Give --papers as well, or leave it out.")
         return list(ours)
     asked = main_tables(wanted, data)
-    parts: list[Part] = []
+    parts: list[TableToPrint] = []
     shown: set[tuple[str, str, str]] = set()
     for table in ours:
-        beside = printed_beside(table, wanted)
+        beside = matching_printed_tables(table, wanted)
         shown.update((printed.paper, printed.table, printed.dataset) for printed in beside)
         parts += [table, *((printed, table) for printed in beside)]
     if ours and data is None:
@@ -84,20 +86,23 @@ def _parts(ours: Sequence[Table], wanted: Sequence[str] | None, data: str | None
     return parts + [(printed, None) for printed in alone]
 
 
-def _sheets(ours: Sequence[Table], parts: Sequence[Part], form: SheetFormat) -> str:
+def _rendered(ours: Sequence[Table], parts: Sequence[TableToPrint], form: TableFormat) -> str:
     """Returns the tables for readers, below a line that says in what ours differ."""
-    sheets = [sheet(part) if isinstance(part, Table) else printed_sheet(*part) for part in parts]
-    differ = told_apart([table.group for table in ours])
-    return "\n\n".join([*([f"% {differ}" if form == "latex" else differ] if differ else []), render(sheets, form)])
+    rendered = [render_table(part) if isinstance(part, Table) else render_printed_table(*part) for part in parts]
+    differ = describe_differences([table.group for table in ours])
+    text = format_tables(rendered, form)
+    if not differ:
+        return text
+    return f"% {differ}\n\n{text}" if form == "latex" else f"{differ}\n\n{text}"
 
 
-def _tidy(parts: Sequence[Part]) -> str:
+def _tidy(parts: Sequence[TableToPrint]) -> str:
     """Returns every cell of every table as a row of CSV."""
     rows: list[dict[str, Any]] = []
     for which, part in enumerate(parts, 1):
-        rows += tidy(part, which) if isinstance(part, Table) else tidy_printed(part[0], which, part[1])
+        rows += tidy_rows(part, which) if isinstance(part, Table) else tidy_printed_rows(part[0], which, part[1])
     file = io.StringIO()
-    writer = csv.DictWriter(file, TIDY, lineterminator="\n")
+    writer = csv.DictWriter(file, TIDY_COLUMNS, lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     return file.getvalue().rstrip("\n")

@@ -5,20 +5,21 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-import yaml
 from jsonargparse import Namespace
 from lightning.pytorch.cli import LightningArgumentParser
 
 from fedvlp.clip import CLIPSpec
+from fedvlp.commands.console import quiet_lightning, unwrapped_errors
 from fedvlp.commands.lightning_cli import FederationCLI
 from fedvlp.data import FederatedDataModule
-from fedvlp.data.placeholder import Outline
+from fedvlp.data.without_images import PlaceholderData
 from fedvlp.report.cost_table import CostFormat, format_costs
 from fedvlp.training.communication import communication_cost
+from fedvlp.utils.config_files import CONFIG_OPTION, names_a_method, with_config_paths
 
-CONFIG = "--config="
+PARSER = {"prog": "fedvlp cost", "description": "Print what methods send, without training."}
 
 
 class CostCLI(FederationCLI):
@@ -29,35 +30,38 @@ class CostCLI(FederationCLI):
         super().add_arguments_to_parser(parser)
         parser.add_argument("--format", type=CostFormat, default="table", help="How to print the table.")
         parser.add_argument("--ckpt_path", help="Not used; it stands in the config of a run.")
-        parser.set_defaults({"data": {"class_path": f"{Outline.__module__}.{Outline.__name__}"}})
+        parser.set_defaults({"data": {"class_path": f"{PlaceholderData.__module__}.{PlaceholderData.__name__}"}})
 
     def before_instantiate_classes(self) -> None:
         """Leaves out what counting does not need: weights, images, loggers."""
-        self.parser.add_instantiator(unopened, FederatedDataModule, subclasses=True, prepend=True)
+        self.parser.add_instantiator(_without_verifying, FederatedDataModule, subclasses=True, prepend=True)
         config = self.config
-        config.trainer.logger = config.trainer.callbacks = None
+        config.trainer.logger = None
+        config.trainer.callbacks = None
         options = config.model.get("init_args")
         if options is not None and "clip" in options:
-            options.clip = _random(options.clip)
+            options.clip = _random_weights(options.clip)
 
     def instantiate_trainer(self, **options: Any) -> Any:
         """Returns the options of the federation, which need no device."""
         return self.config.trainer
 
 
-def print_costs(arguments: Sequence[str]) -> None:
-    """Writes the table of one method, or of several where several configs name one."""
-    rows, form = costs(arguments)
+def run_cost(arguments: Sequence[str]) -> int:
+    """Writes the table of one method, or of several where several configs name one; returns the exit code."""
+    quiet_lightning()
+    with unwrapped_errors():
+        rows, form = costs(arguments)
     sys.stdout.write(format_costs(rows, form) + "\n")
+    return 0
 
 
 def costs(arguments: Sequence[str]) -> tuple[list[dict[str, Any]], CostFormat]:
     """Returns what ``fedvlp cost`` prints with these arguments, and in which form."""
     rows: list[dict[str, Any]] = []
     form: CostFormat = "table"
-    for given, config in one_for_each_method(arguments):
-        about = {"prog": "fedvlp cost", "description": "Print what methods send, without training."}
-        command = CostCLI(run=False, args=given, save_config_callback=None, parser_kwargs=about)
+    for config, given in _arguments_by_config(with_config_paths(arguments)).items():
+        command = CostCLI(run=False, args=given, save_config_callback=None, parser_kwargs=PARSER)
         rows += _rows(command.model, command.datamodule, command.trainer, Path(config).stem)
         form = command.config.format
     return rows, form
@@ -65,7 +69,8 @@ def costs(arguments: Sequence[str]) -> tuple[list[dict[str, Any]], CostFormat]:
 
 def _rows(model: Any, data: Any, trainer: Any, config: str) -> list[dict[str, Any]]:
     """Returns the rows of one method, with all that they depend on."""
-    cost, clients = communication_cost(model, data.clients), len(data.clients)
+    cost = communication_cost(model, data.clients)
+    clients = len(data.clients)
     about = {
         "method": type(model).__name__,
         "config": config,
@@ -77,48 +82,35 @@ def _rows(model: Any, data: Any, trainer: Any, config: str) -> list[dict[str, An
         "rounds": trainer.rounds,
     }
     rows = [about | row for row in cost.rows(trainer.rounds, trainer.cohort_size)]
+    # The row of all phases together is the last; with one phase it says what the first says.
     return rows if len(cost.phases) > 1 else rows[-1:]
 
 
-def one_for_each_method(arguments: Sequence[str]) -> list[tuple[list[str], str]]:
-    """Returns the arguments of each method with the name of its config; all other configs and options are for all."""
-    given = _joined(arguments)
-    paths = [option.removeprefix(CONFIG) for option in given if option.startswith(CONFIG)]
-    methods = [path for path in dict.fromkeys(paths) if _names_a_method(path)]
+def _arguments_by_config(arguments: Sequence[str]) -> dict[str, list[str]]:
+    """Returns the arguments of each method by the path of its config; all other configs and options are for all."""
+    paths = [given.removeprefix(CONFIG_OPTION) for given in arguments if given.startswith(CONFIG_OPTION)]
+    methods = [path for path in dict.fromkeys(paths) if names_a_method(path)]
     if not methods:
-        return [(given, "")]
-    return [
-        ([option for option in given if option.removeprefix(CONFIG) not in methods or option == CONFIG + path], path)
-        for path in methods
-    ]
+        return {"": list(arguments)}
+    return {path: _without(arguments, {*methods} - {path}) for path in methods}
 
 
-def _joined(arguments: Sequence[str]) -> list[str]:
-    """Returns the arguments with every config in the form ``--config=path``."""
-    joined: list[str] = []
-    for argument in arguments:
-        if joined and joined[-1] in ("--config", "-c"):
-            joined[-1] = CONFIG + argument
-        else:
-            joined.append(argument)
-    return joined
+def _without(arguments: Sequence[str], configs: set[str]) -> list[str]:
+    """Returns the arguments but for some configs."""
+    left_out = {CONFIG_OPTION + path for path in configs}
+    return [argument for argument in arguments if argument not in left_out]
 
 
-def unopened(kind: Callable[..., FederatedDataModule], *arguments: Any, **options: Any) -> FederatedDataModule:
+def _without_verifying(
+    kind: Callable[..., FederatedDataModule], *arguments: Any, **options: Any
+) -> FederatedDataModule:
     """Returns a data set, split and dealt out as for training, but without a look into its images."""
-    data: Any = kind(*arguments, **options)
-    data.verified_domains = lambda: data.load_domains()[0]
-    return cast(FederatedDataModule, data)
+    data = kind(*arguments, **options)
+    data.verifies_images = False
+    return data
 
 
-def _random(clip: Any) -> Any:
+def _random_weights(clip: Any) -> Any:
     """Returns a CLIP's config with random weights, as only shapes are counted."""
     name = clip if isinstance(clip, str) else clip.name
     return Namespace(vars(CLIPSpec(name, "random")))
-
-
-def _names_a_method(path: str) -> bool:
-    """Whether a config says which method to use."""
-    config = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    model = config.get("model") if isinstance(config, dict) else None
-    return isinstance(model, str) or (isinstance(model, dict) and "class_path" in model)

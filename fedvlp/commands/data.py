@@ -4,23 +4,36 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedvlp.catalog import DESCRIPTIONS, Description, Part, plain, prompt_names
+from fedvlp.catalog import DESCRIPTIONS, Description, SplitName, plain, prompt_names
 from fedvlp.utils.errors import UserError
+from fedvlp.utils.suggestions import did_you_mean_or_choose
 from fedvlp.utils.text_table import text_table
 
 if TYPE_CHECKING:
     from fedvlp.data.benchmarks.comparison import Findings
     from fedvlp.data.benchmarks.on_disk import OnDisk
 
-ROLES: tuple[Part, ...] = ("train", "validation", "test")
+ROLES: tuple[SplitName, ...] = ("train", "validation", "test")
 
 
 def run_data(arguments: Sequence[str]) -> int:
     """Runs ``list`` or ``check``; returns 0, or 1 if the images are not those that were published."""
+    given = _parser().parse_args(arguments)
+    if given.command == "list":
+        sys.stdout.write(list_of_data_sets() + "\n")
+        return 0
+    text, matches = checked(given.name, Path(given.root).expanduser())
+    sys.stdout.write(text + "\n")
+    return 0 if matches else 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    """Returns the parser of the command's options."""
     parser = argparse.ArgumentParser(prog="fedvlp data", description="The field's data sets.", allow_abbrev=False)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("list", help="list the published data sets that fedvlp knows", allow_abbrev=False)
@@ -31,13 +44,7 @@ def run_data(arguments: Sequence[str]) -> int:
     )
     check.add_argument("name", help="data set of `fedvlp data list`, or folders for images of your own")
     check.add_argument("--root", required=True, help="folder of the images")
-    given = parser.parse_args(arguments)
-    if given.command == "list":
-        sys.stdout.write(list_of_data_sets() + "\n")
-        return 0
-    text, matches = checked(given.name, Path(given.root).expanduser())
-    sys.stdout.write(text + "\n")
-    return 0 if matches else 1
+    return parser
 
 
 def list_of_data_sets() -> str:
@@ -82,8 +89,6 @@ def checked(name: str, root: Path) -> tuple[str, bool]:
 
 def _described(name: str) -> Description | None:
     """Returns the description of a data set by its name or config; None for folders."""
-    from fedvlp.data.checks import nearest
-
     wanted = plain(name.removeprefix("data/"))
     if wanted in ("folders", "domainfolders"):
         return None
@@ -91,7 +96,7 @@ def _described(name: str) -> Description | None:
         if wanted == plain(known.name):
             return known
     names = [*(known.config.removeprefix("data/") for known in DESCRIPTIONS), "folders"]
-    raise UserError(f"Expected the name of a data set; got {name!r}. {nearest(name, names)}")
+    raise UserError(f"Expected the name of a data set; got {name!r}. {did_you_mean_or_choose(name, names)}")
 
 
 def _page(found: OnDisk, description: Description | None, findings: Findings) -> str:
@@ -113,13 +118,14 @@ def _counts(found: OnDisk, description: Description | None) -> list[str]:
     """Returns the table of domains, with the official split if there is one."""
     from fedvlp.data.benchmarks.comparison import role_counts
 
-    parts = {domain: role_counts(found, domain) for domain in found.files}
-    roles = [role for role in ROLES if any(counts[role] for counts in parts.values())]
+    by_domain = {domain: role_counts(found, domain) for domain in found.files}
+    totals = sum((Counter(counts) for counts in by_domain.values()), Counter())
+    roles = [role for role in ROLES if totals[role]]
     rows = [["domain", "images", "published", "classes", *roles]]
     for domain, files in found.files.items():
         published = description.domain_counts[domain] if description else None
-        counts = [parts[domain][role] for role in roles]
-        numbers = [len(files), published, len({image.class_name for image in files}), *counts]
+        classes = {image.class_name for image in files}
+        numbers = [len(files), published, len(classes), *(by_domain[domain][role] for role in roles)]
         rows.append([domain, *("-" if number is None else f"{number:,}" for number in numbers)])
     split = f"official {found.split} split" if found.roles else "no official split here: one is drawn"
     return [*text_table(rows).splitlines(), split]
@@ -131,9 +137,16 @@ def _class_names(found: OnDisk, description: Description | None) -> list[str]:
         return []
     from fedvlp.data.benchmarks.layouts import some
 
-    here = {image.class_name for files in found.files.values() for image in files}
+    here: set[str] = set()
+    for files in found.files.values():
+        here.update(image.class_name for image in files)
     names = [name for name in description.class_names if name in here]
-    clip, bare = (prompt_names(description.name, names, style) for style in ("clip", "plain"))
-    renamed = [f"{old} -> {new}" for old, plain, new in zip(names, bare, clip, strict=True) if plain != new]
-    said = f"; {some(renamed)}, unless data.class_names=plain" if renamed else ""
-    return [f"class names in prompts: spaces for _ and -{said}"]
+    clip_names = prompt_names(description.name, names, "clip")
+    plain_names = prompt_names(description.name, names, "plain")
+    renamed = [
+        f"{name} -> {clip_name}"
+        for name, plain_name, clip_name in zip(names, plain_names, clip_names, strict=True)
+        if plain_name != clip_name
+    ]
+    exceptions = f"; {some(renamed)}, unless data.class_names=plain" if renamed else ""
+    return [f"class names in prompts: spaces for _ and -{exceptions}"]

@@ -4,31 +4,33 @@ from __future__ import annotations
 
 import json
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
 import yaml
 from lightning.pytorch.cli import LightningArgumentParser
 
-from fedvlp.commands.lightning_cli import FederationCLI, trained_config, write_config
+from fedvlp.commands.console import quiet_lightning, unwrapped_errors
+from fedvlp.commands.lightning_cli import FederationCLI
+from fedvlp.commands.trained_config import config_option, first_look, trained_config
 from fedvlp.core.state import State
-from fedvlp.data.class_list import ClassNames
-from fedvlp.explain.artifacts import CAPTIONS, write_exhibits
-from fedvlp.explain.explanations import KINDS, Subject
+from fedvlp.data.without_images import PredictionData
+from fedvlp.explain.artifacts import CAPTIONS, write_artifacts
+from fedvlp.explain.context import ExplainContext
+from fedvlp.explain.explanations import EXPLANATIONS
 from fedvlp.explain.relevance import Method
-from fedvlp.explain.samples import Samples, read_samples, rows_of_run, samples_of_files
+from fedvlp.explain.samples import Samples, read_samples, run_images, samples_of_files
 from fedvlp.federation import Federation
 from fedvlp.runs.run_folder import load_trained, run_of
-from fedvlp.training.setup import attach, launch
+from fedvlp.training.setup import set_up_data, set_up_method
+from fedvlp.utils.config_files import with_config_paths
 from fedvlp.utils.errors import UserError
 
 HELP = {
     "ckpt_path": "A run's folder, its prompts.safetensors or one of its checkpoints.",
     "images": "Image files or folders to look at; if not given, a few of the run's own images on which nobody trained.",
-    "what": f"What to make, with commas between: {', '.join(KINDS)}; all that the method has if not given.",
+    "what": f"What to make, with commas between: {', '.join(EXPLANATIONS)}; all that the method has if not given.",
     "output": "Folder to write to; explanations in the run's folder if not given.",
     "toward": "The class that overlays are of: predicted, true, or the name of a class.",
     "relevance": "How overlays are measured: attention weighted by its gradient, which a ViT has, or Grad-CAM.",
@@ -36,6 +38,7 @@ HELP = {
     "most_points": "The largest number of images in t-SNE.",
     "perplexity": "Perplexity of t-SNE; 30, or less for few images, if not given.",
 }
+PARSER = {"prog": "fedvlp explain", "description": "Show what a trained method does, in pictures and words."}
 
 
 class ExplainCLI(FederationCLI):
@@ -57,47 +60,56 @@ class ExplainCLI(FederationCLI):
     def before_instantiate_classes(self) -> None:
         """Leaves out what writes about runs."""
         config = self.config
-        config.trainer.logger = config.trainer.callbacks = None
+        config.trainer.logger = None
+        config.trainer.callbacks = None
         config.trainer.default_callbacks = False
 
 
-def print_explanations(arguments: Sequence[str]) -> None:
-    """Makes what was asked for, says where it is, and prints the nearest words."""
-    about = {"prog": "fedvlp explain", "description": "Show what a trained method does, in pictures and words."}
-    given = list(arguments)
-    with tempfile.TemporaryDirectory() as scratch:
-        if not {"--help", "-h"} & set(given):
-            file = Path(scratch) / "trained.yaml"
-            write_config(file, _config(given))
-            given = ["--config", str(file), *given]
-        command = ExplainCLI(run=False, args=given, save_config_callback=None, parser_kwargs=about)
-    for line in explain(command):
-        sys.stdout.write(f"{line}\n")
+def run_explain(arguments: Sequence[str]) -> int:
+    """Makes what was asked for, says where it is, and prints the nearest words; returns the exit code.
+
+    Raises:
+        UserError: if there is no trained file, or nothing to explain it by.
+    """
+    quiet_lightning()
+    given = with_config_paths(arguments)
+    trained = _config(given)
+    if trained is not None:
+        given.insert(0, config_option(trained))
+    with unwrapped_errors():
+        command = ExplainCLI(run=False, args=given, save_config_callback=None, parser_kwargs=PARSER)
+        lines = explain(command)
+    sys.stdout.writelines(f"{line}\n" for line in lines)
+    return 0
 
 
 def explain(command: ExplainCLI) -> list[str]:
-    """Writes the explanations, and returns what there is to say of them."""
+    """Writes the explanations, and returns what there is to say of them.
+
+    Raises:
+        UserError: if what was asked for by name can't be made of this method, or nothing can.
+    """
     config = command.config
-    named, kinds = config.what is not None, _kinds(config.what)
+    kinds = _kinds(config.what)
     where = trained_file(config.ckpt_path)
-    subject = _subject(command, where, kinds)
-    said: list[str] = []
+    context = _context(command, where, kinds)
+    messages: list[str] = []
     found = []
     for kind in kinds:
         try:
-            KINDS[kind][0](subject)
+            EXPLANATIONS[kind].check(context)
         except UserError as error:
-            if named:
+            if config.what is not None:
                 raise
-            said.append(f"{kind} left out: {error}")
+            messages.append(f"{kind} left out: {error}")
         else:
             found.append(kind)
-    exhibits = {kind: KINDS[kind][1](subject) for kind in found}
-    if not exhibits:
-        raise UserError(f"There is nothing to explain {subject.name} by. " + " ".join(said))
+    artifacts = {kind: EXPLANATIONS[kind].make(context) for kind in found}
+    if not artifacts:
+        raise UserError(f"There is nothing to explain {context.name} by. " + " ".join(messages))
     folder = Path(config.output) if config.output else run_of(where) / "explanations"
-    written = write_exhibits(folder, exhibits)
-    return [*said, *(str(path) for path in written), f"captions: {folder / CAPTIONS}"]
+    written = write_artifacts(folder, artifacts)
+    return [*messages, *(str(path) for path in written), f"captions: {folder / CAPTIONS}"]
 
 
 def trained_file(given: str | None) -> Path:
@@ -112,13 +124,15 @@ def trained_file(given: str | None) -> Path:
     return run_of(where) / "prompts.safetensors" if where.is_dir() else where
 
 
-def _config(arguments: Sequence[str]) -> dict[str, Any]:
-    """Returns the config of the trained method, with its run's data where images of it are needed."""
-    options = dict(pairwise(arguments)) | dict(argument.split("=", 1) for argument in arguments if "=" in argument)
-    where = trained_file(options.get("--ckpt_path"))
+def _config(arguments: Sequence[str]) -> dict[str, Any] | None:
+    """Returns the config of the trained method, with its run's data where images of it are needed; None for help."""
+    given = first_look(arguments)
+    if given.help:
+        return None
+    where = trained_file(given.ckpt_path)
     config = trained_config(where)
     run = run_of(where) / "config.yaml"
-    if run.is_file() and _needs_data(_kinds(options.get("--what")), "--images" in options):
+    if run.is_file() and _needs_data(_kinds(given.what), given.images is not None):
         config["data"] = yaml.safe_load(run.read_text(encoding="utf-8"))["data"]
     return config
 
@@ -135,28 +149,32 @@ def _kinds(what: str | None) -> list[str]:
         UserError: if there is no such kind.
     """
     if what is None:
-        return list(KINDS)
+        return list(EXPLANATIONS)
     kinds = list(dict.fromkeys(what.split(",")))
-    if unknown := [kind for kind in kinds if kind not in KINDS]:
-        raise UserError(f"Expected --what of {', '.join(KINDS)}, with commas between; got {', '.join(unknown)!r}.")
+    if unknown := [kind for kind in kinds if kind not in EXPLANATIONS]:
+        raise UserError(
+            f"Expected --what of {', '.join(EXPLANATIONS)}, with commas between; got {', '.join(unknown)!r}."
+        )
     return kinds
 
 
-def _subject(command: ExplainCLI, where: Path, kinds: Sequence[str]) -> Subject:
+def _context(command: ExplainCLI, where: Path, kinds: Sequence[str]) -> ExplainContext:
     """Returns the trained method with the images to look at."""
-    config, module, data = command.config, command.model, command.datamodule
+    config = command.config
+    module = command.model
+    data = command.datamodule
     federation = cast(Federation, command.trainer)
     if config.num_images < 1 or config.most_points < 4:
         found = f"{config.num_images} and {config.most_points}"
         raise UserError(f"Expected num_images of at least 1 and most_points of at least 4, got {found}.")
-    launch(federation.fabric, module, federation.num_threads)
-    own = None if isinstance(data, ClassNames) else data
+    set_up_method(federation.fabric, module, federation.num_threads)
+    own = None if isinstance(data, PredictionData) else data
     deployed, personal = load_trained(where, module)
     module.load_state(deployed)
     module.eval()
     if own is not None:
-        attach(federation.fabric, module, own, federation.precision, serves_images=True)
-    return Subject(
+        set_up_data(federation.fabric, module, own, federation.precision, serves_images=True)
+    return ExplainContext(
         module=module,
         deployed=deployed,
         personal=_by_name(personal, run_of(where)),
@@ -173,11 +191,13 @@ def _samples(config: Any, clip: Any, data: Any) -> Samples | None:
     """Returns the images to look at: those given, or a few of the run's."""
     if config.images:
         return samples_of_files(config.images, clip)
-    return None if data is None else read_samples(rows_of_run(data, config.num_images))
+    return None if data is None else read_samples(run_images(data, config.num_images))
 
 
 def _by_name(personal: Mapping[int, State], run: Path) -> dict[str, State]:
     """Returns what clients keep by the clients' names, as far as the run's summary knows them."""
     summary = run / "summary.json"
-    names = list(json.loads(summary.read_text(encoding="utf-8"))["clients"]) if summary.is_file() else []
+    names: list[str] = []
+    if summary.is_file():
+        names = list(json.loads(summary.read_text(encoding="utf-8"))["clients"])
     return {names[client] if client < len(names) else f"client {client}": state for client, state in personal.items()}

@@ -5,14 +5,13 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from difflib import get_close_matches
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, NoReturn
 
 from lightning.pytorch.cli import LightningArgumentParser
 
-import fedvlp
-from fedvlp.federation import Federation
+from fedvlp.utils.suggestions import did_you_mean
 
 NOISE = (
     "Does not validate",
@@ -22,24 +21,60 @@ NOISE = (
     "- Expected a <class 'NoneType'>",
     "Given value",
 )
+"""How lines begin in which jsonargparse speaks of its own types."""
+
+# jsonargparse says only in words which name it does not know, so the words are what is looked at. Where a new version
+# words them differently, the message still comes out, without a hint.
+UNKNOWN_OPTION = re.compile(r"class_path '([\w.]+)':\s+Option '(\w+)' is not accepted")
+UNKNOWN_TRAINER_OPTION = re.compile(r"unrecognized arguments: --trainer\.(\w+)")
+UNKNOWN_CLASS = re.compile(r"dot import path string: (\w+)")
 
 
 class FederationParser(LightningArgumentParser):
-    """Parses as LightningCLI does; takes no abbreviated options, and explains unknown ones with the nearest name."""
+    """Parses as LightningCLI does; takes no abbreviated options, and explains unknown ones with the nearest name.
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
+    Args:
+        *arguments: those of LightningArgumentParser.
+        known_trainer_options: names of the options below ``trainer``.
+        known_classes: short names of classes.
+        **options: those of LightningArgumentParser.
+    """
+
+    def __init__(
+        self,
+        *arguments: Any,
+        known_trainer_options: Sequence[str] = (),
+        known_classes: Sequence[str] = (),
+        **options: Any,
+    ) -> None:
         super().__init__(*arguments, **{"allow_abbrev": False, **options})
+        self.known_trainer_options = known_trainer_options
+        self.known_classes = known_classes
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """Writes what is wrong, without usage and without the parser's own details, and exits with code 2."""
         if not self.exit_on_error:  # a parser inside the parser: the outer one will say it
             super().error(message, ex)
         command = (getattr(ex, "subcommand_parser", None) or self).prog.replace(" [options]", "")
-        sys.stderr.write(f"{command}: error: {condense(message)}{nearest(message)}\n")
+        sys.stderr.write(f"{command}: error: {self.explain(message)}\n")
         sys.stderr.write(
             f"`{command} --help` lists all options, --model.help NAME and --data.help NAME those of a class.\n"
         )
         sys.exit(2)
+
+    def explain(self, message: str) -> str:
+        """Returns what a message of the parser's says, with the name that was probably meant."""
+        return condense(message) + self._hint(message)
+
+    def _hint(self, message: str) -> str:
+        """Returns the nearest known name in a sentence, or all of them; nothing where no name is unknown."""
+        if unknown := UNKNOWN_OPTION.search(message):
+            return _nearest(unknown.group(2), argument_names(_class_at(unknown.group(1))))
+        if unknown := UNKNOWN_TRAINER_OPTION.search(message):
+            return _nearest(unknown.group(1), self.known_trainer_options)
+        if unknown := UNKNOWN_CLASS.search(message):
+            return _nearest(unknown.group(1), self.known_classes)
+        return ""
 
 
 def condense(message: str) -> str:
@@ -48,42 +83,26 @@ def condense(message: str) -> str:
     >>> condense("Errors:\n    - Option 'x' is not accepted\n  Given value: x")
     "Option 'x' is not accepted"
     """
-    lines = [line.strip() for line in message.splitlines() if line.strip() and not line.strip().startswith(NOISE)]
-    return " ".join(line.removeprefix("- ") for line in lines)
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    return " ".join(line.removeprefix("- ") for line in lines if not line.startswith(NOISE))
 
 
-def nearest(message: str) -> str:
-    """Returns a hint at what was probably meant; nothing if nothing is near."""
-    if unknown := re.search(r"class_path '([\w.]+)':\s+Option '(\w+)' is not accepted", message):
-        return _hint(unknown.group(2), _parameters(_class(unknown.group(1))))
-    if unknown := re.search(r"unrecognized arguments: --trainer\.(\w+)", message):
-        return _hint(unknown.group(1), _parameters(Federation))
-    if unknown := re.search(r"dot import path string: (\w+)", message):
-        return _hint(unknown.group(1), fedvlp.__all__)
-    return ""
+def argument_names(kind: type) -> list[str]:
+    """Returns the names of a class's arguments, those of its bases in this package included."""
+    names: dict[str, None] = {}
+    for base in kind.__mro__:
+        if base.__module__.startswith("fedvlp") and "__init__" in vars(base):
+            parameters = inspect.signature(base).parameters.values()
+            names |= dict.fromkeys(each.name for each in parameters if each.kind is not each.VAR_KEYWORD)
+    return list(names)
 
 
-def _hint(name: str, known: list[str]) -> str:
-    """Returns the known name that is nearest, without regard to case, in a sentence; else all of them."""
-    by_lower = {option.lower(): option for option in known}
-    close = get_close_matches(name.lower(), by_lower, n=1)
-    return f". Did you mean {by_lower[close[0]]!r}?" if close else f". Known: {', '.join(known)}."
+def _nearest(name: str, known: Sequence[str]) -> str:
+    near = did_you_mean(name, known)
+    return f". {near}" if near else f". Known: {', '.join(known)}."
 
 
-def _class(path: str) -> type:
-    """Returns the class at a dotted path."""
-    module, _, name = path.rpartition(".")
+def _class_at(path: str) -> type:
+    module, name = path.rsplit(".", 1)
     found: type = getattr(import_module(module), name)
     return found
-
-
-def _parameters(kind: type) -> list[str]:
-    """Returns the names of a class's arguments, those of its bases included."""
-    names = [
-        name
-        for base in kind.__mro__
-        if base.__module__.startswith("fedvlp") and "__init__" in vars(base)
-        for name, parameter in inspect.signature(base).parameters.items()
-        if parameter.kind is not inspect.Parameter.VAR_KEYWORD
-    ]
-    return list(dict.fromkeys(names))

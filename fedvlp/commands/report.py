@@ -13,7 +13,7 @@ from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import write_bytes
 
 
-def write_report(arguments: Sequence[str]) -> int:
+def run_report(arguments: Sequence[str]) -> int:
     """Writes the page, says where it is, and returns the exit code: 1 if a path or run is not in it, else 0.
 
     Raises:
@@ -24,7 +24,8 @@ def write_report(arguments: Sequence[str]) -> int:
     if target.is_dir():
         raise UserError(f"--output {target} is a folder. Give a file's name, such as {target / 'report.html'}.")
     records, problems = find_records(given.runs)
-    problems += [line for path in given.runs for line in sweep_problems(path)]
+    for path in given.runs:
+        problems += sweep_problems(path)
     if not records:
         raise UserError(f"There is no finished run to report. {' '.join(problems)}")
     from fedvlp.report.page import report_page

@@ -34,11 +34,24 @@ class Diagnosis:
         <BLANKLINE>
         kept: share of tokens
         """
-        columns = list(dict.fromkeys(column for row in self.rows for column in row))
-        cells = [columns, *([_cell(row.get(column)) for column in columns] for row in self.rows)]
-        widths = [max(len(row[place]) for row in cells) for place in range(len(columns))]
-        lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in cells]
-        return "\n".join([*lines, "", *(f"{column}: {text}" for column, text in self.meaning.items())])
+        columns = self._columns()
+        cells = [columns]
+        for row in self.rows:
+            cells.append([_cell(row.get(column)) for column in columns])
+        widths = [max(map(len, cells_of_column)) for cells_of_column in zip(*cells, strict=True)]
+        lines = []
+        for first, *others in cells:
+            aligned = [first.ljust(widths[0]), *map(str.rjust, others, widths[1:])]
+            lines.append("  ".join(aligned).rstrip())
+        meanings = [f"{column}: {text}" for column, text in self.meaning.items()]
+        return "\n".join([*lines, "", *meanings])
+
+    def _columns(self) -> list[str]:
+        """All columns of all rows, in the order in which they first appear."""
+        seen: dict[str, None] = {}
+        for row in self.rows:
+            seen |= dict.fromkeys(row)
+        return list(seen)
 
     def write(self, path: Path) -> Path:
         """Writes all of it as JSON, in one step that can't be seen half done; a folder gets ``<name>.json``."""
@@ -49,7 +62,6 @@ class Diagnosis:
 
 
 def _cell(value: Value) -> str:
-    """Returns a value as a cell of the table."""
     if value is None:
         return "-"
     if isinstance(value, list):

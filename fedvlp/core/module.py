@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
 from typing import Any
 
 import lightning as L
@@ -14,44 +15,16 @@ from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 
 from fedvlp.core.diagnosis import Diagnosis
+from fedvlp.core.phases import Phase, RoundContext
+from fedvlp.core.prepare_key import prepare_key
 from fedvlp.core.protocols import Backbone, Batch, Inputs
-from fedvlp.core.state import Client, State, detached, matches_prefix, select
-from fedvlp.core.strategies import FedAvg, Strategy
-from fedvlp.utils.digests import code_digest, digest, plain
+from fedvlp.core.state import State, detached, matches_prefix, select
+from fedvlp.core.strategies import FedAvg
+from fedvlp.core.tensors import check_not_replaced, copy_state
+from fedvlp.utils.digests import to_jsonable
 from fedvlp.utils.errors import UserError
-from fedvlp.version import __version__
 
-
-@dataclass(frozen=True)
-class Phase:
-    """One train-and-communicate stage of a round; a round is a list of phases.
-
-    Attributes:
-        name: what the paper calls the stage.
-        train: names (or prefixes) of the parameters that get gradients.
-        upload: names (or prefixes) of the tensors sent to the server afterwards.
-        strategy: what the server sends and what it does with the uploads.
-    """
-
-    name: str
-    train: tuple[str, ...]
-    upload: tuple[str, ...]
-    strategy: Strategy
-
-
-@dataclass(frozen=True)
-class RoundContext:
-    """Where training stands; read-only for methods.
-
-    Attributes:
-        round: number of finished rounds, from 0.
-        phase: the phase that is running.
-        client: whose data are trained on.
-    """
-
-    round: int
-    phase: Phase
-    client: Client
+Logs = dict[str, list[Tensor]]  # by name, one value a local step
 
 
 class FederatedModule(L.LightningModule):
@@ -67,17 +40,17 @@ class FederatedModule(L.LightningModule):
         personal: names (or prefixes) of the tensors that stay on the client between rounds.
         train_only_personal: those that stay there too, but for training alone: the deployed model does without them.
         broadcast_once: names (or prefixes) of constants that the server sends once, before the first round.
-        prepare_options: the hyperparameters that :meth:`prepare` depends on; None means all of them.
-        prepare_definition: the function that :meth:`prepare` comes to, where several methods have the same.
+        needs_images: whether batches hold images, since what is trained changes the image tower; else they hold the
+            joint image features of the frozen CLIP, which are computed once.
+        prepare_depends_on: the options on which a :meth:`prepare` of the method's own depends; None means all.
         context: where the federation stands; None outside a federation.
-        known_tensors: what :meth:`exchangeable_tensors` returns during a phase, in which none may be replaced.
     """
 
     personal: tuple[str, ...] = ()
     train_only_personal: tuple[str, ...] = ()
     broadcast_once: tuple[str, ...] = ()
-    prepare_options: tuple[str, ...] | None = None
-    prepare_definition: Callable[..., dict[str, Tensor]] | None = None
+    needs_images: bool = False
+    prepare_depends_on: tuple[str, ...] | None = None
     strict_loading = False  # the frozen CLIP is not part of any checkpoint
     clip: Backbone
 
@@ -85,15 +58,13 @@ class FederatedModule(L.LightningModule):
         super().__init__()
         self.make_optimizer = optimizer
         self.context: RoundContext | None = None
-        self._logged: dict[str, list[Tensor]] = {}
-        self.known_tensors: dict[str, Tensor] | None = None
+        self._logged: Logs = {}
+        self._fixed_tensors: dict[str, Tensor] | None = None
 
     def set_backbone(self, clip: Backbone) -> None:
         """Takes the frozen CLIP as ``self.clip`` and records in ``hparams`` which one it is."""
         self.clip = clip
         self.save_hyperparameters({"clip": asdict(clip.spec)})
-
-    # ---- what a method says of itself
 
     def configure_phases(self) -> Sequence[Phase]:
         """Returns the phases of a round; by default one: train all, upload all but the personal, average."""
@@ -107,16 +78,40 @@ class FederatedModule(L.LightningModule):
         """Returns an untrained method that results stand beside, such as zero-shot CLIP; None for none."""
         return None
 
-    def diagnose(self, domains: Mapping[str, Iterable[Float[Tensor, "B 3 H V"]]]) -> Diagnosis | None:
+    def diagnose(self, domains: Mapping[str, Iterable[Float[Tensor, "B 3 V V"]]]) -> Diagnosis | None:
         """Returns what there is to see inside the method on each domain's images, in batches; None for nothing."""
         return None
 
-    def prepare(self, images: Float[Tensor, "B 3 H V"]) -> dict[str, Tensor]:
-        """Returns what never changes for an image, each tensor [B, ...]: features, routing weights, teacher logits.
+    def explain_hooks(self) -> object:
+        """Returns what offers the functions of ``fedvlp.explain.hooks``; by default the method itself."""
+        return self
 
-        It is computed once per image and kept. A method without such constants leaves this out and gets images.
+    def prepare(self, images: Float[Tensor, "B 3 V V"]) -> dict[str, Tensor]:
+        """Returns what never changes for an image, each tensor [B, ...]; it is computed once an image and kept.
+
+        By default this is the joint image feature f(x), ``features`` [B, d]. A method of its own may add more, such as
+        routing weights or a teacher's logits. One that ``needs_images`` gets ``images``, of which nothing is kept.
         """
-        return {"images": images}
+        if self.needs_images:
+            return {"images": images}
+        return {"features": self.clip.encode_image(images)}
+
+    @property
+    def prepares(self) -> bool:
+        """Whether there are constants worth keeping; else batches hold images."""
+        return not self.needs_images or type(self).prepare is not FederatedModule.prepare
+
+    @property
+    def prepares_features_only(self) -> bool:
+        """Whether the constants are CLIP's image features alone, which all such methods share."""
+        return not self.needs_images and type(self).prepare is FederatedModule.prepare
+
+    def prepare_key(self) -> str:
+        """Returns a digest of all that :meth:`prepare` depends on besides the image; equal keys share a cache."""
+        if self.prepares_features_only:
+            return prepare_key(type(self.clip).encode_image, (), self.clip, {})
+        classes = type(self).mro()[: type(self).mro().index(FederatedModule)]
+        return prepare_key(type(self).prepare, classes, self.clip, self.describe(self.prepare_depends_on))
 
     def constants(self, inputs: Inputs) -> dict[str, Tensor]:
         """Returns the constants of a batch: as they came from the cache, or prepared from images now."""
@@ -124,17 +119,6 @@ class FederatedModule(L.LightningModule):
             return {name: value.float() for name, value in inputs.items()}
         with torch.no_grad():
             return self.prepare(inputs)
-
-    def prepare_key(self) -> str:
-        """Returns a digest of all that :meth:`prepare` depends on besides the image; equal keys share a cache."""
-        definition = self.prepare_definition or type(self).prepare
-        code = code_digest(definition, ("fedvlp.clip", "fedvlp.methods", "fedvlp.ops"))
-        return digest([code, __version__, self.clip.fingerprint(), self.describe(self.prepare_options)])
-
-    @property
-    def prepares(self) -> bool:
-        """Whether this method has constants worth keeping."""
-        return type(self).prepare is not FederatedModule.prepare
 
     @property
     def transform(self) -> Callable[[Any], Tensor]:
@@ -148,21 +132,23 @@ class FederatedModule(L.LightningModule):
 
     def describe(self, names: Sequence[str] | None = None) -> dict[str, Any]:
         """Returns the hyperparameters (all, or those named) as plain values that JSON can hold."""
-        own = inspect.signature(type(self)).parameters.keys() - {"optimizer"}  # not what the command line adds
-        chosen = [name for name in self.hparams if name in own] if names is None else names
-        return {name: plain(self.hparams[name]) for name in sorted(chosen)}
+        if names is None:  # the command line adds others to the hyperparameters
+            own = inspect.signature(type(self)).parameters.keys() - {"optimizer"}
+            names = [name for name in self.hparams if name in own]
+        return {name: to_jsonable(self.hparams[name]) for name in sorted(names)}
 
     def shared_state(self) -> State:
         """Returns what the server starts from: every tensor that some phase uploads."""
-        return detached(
-            select(self.exchangeable_tensors(), [name for phase in self.configure_phases() for name in phase.upload])
-        )
+        uploaded: list[str] = []
+        for phase in self.configure_phases():
+            uploaded.extend(phase.upload)
+        return detached(select(self.exchangeable_tensors(), uploaded))
 
     def upload_state(self) -> State:
-        """Returns what the client sends after the running phase."""
+        """Returns what the client sends after the running phase: the tensors themselves, which the loop copies."""
         if self.context is None:
             raise RuntimeError("upload_state() is for a running phase. Call start_client(context) first.")
-        return detached(select(self.exchangeable_tensors(), self.context.phase.upload))
+        return select(self.exchangeable_tensors(), self.context.phase.upload)
 
     def personal_state(self) -> State:
         """Returns what stays on the client."""
@@ -170,11 +156,7 @@ class FederatedModule(L.LightningModule):
         return detached(select(self.exchangeable_tensors(), kept)) if kept else {}
 
     def initial_personal_state(self, start: State) -> State:
-        """Returns what a client keeps before its first round, with random draws of its own if the method wants them.
-
-        Args:
-            start: what stayed on the module at the beginning; the default.
-        """
+        """Returns what a client keeps before its first round; by default what the module began with."""
         return start
 
     def load_state(self, state: State) -> None:
@@ -183,33 +165,36 @@ class FederatedModule(L.LightningModule):
         Raises:
             UserError: if a name is unknown or a shape differs.
         """
-        own = self.exchangeable_tensors()
-        if unknown := sorted(state.keys() - own.keys()):
-            raise UserError(f"{type(self).__name__} has no tensors named {unknown}; it has {sorted(own)}.")
-        for name, value in state.items():
-            if own[name].shape != value.shape:
-                raise UserError(
-                    f"{type(self).__name__} expects {name!r} in shape {tuple(own[name].shape)}, got "
-                    f"{tuple(value.shape)}. Use the prompt length, experts and CLIP that it was trained with."
-                )
-            own[name].detach().copy_(value)
+        copy_state(state, self.exchangeable_tensors(), owner=type(self).__name__)
 
     def exchangeable_tensors(self) -> dict[str, Tensor]:
         """Returns all tensors by name, themselves and no copies; those of the frozen CLIP are not among them."""
-        return self.known_tensors or self.state_dict(keep_vars=True)
+        return self._fixed_tensors or self.state_dict(keep_vars=True)
+
+    @contextmanager
+    def fixed_tensors(self) -> Iterator[None]:
+        """Looks for :meth:`exchangeable_tensors` only once in the block, where none may be replaced.
+
+        Raises:
+            UserError: at the end, if one was replaced, for what was trained in it was then never sent.
+        """
+        fixed = self.exchangeable_tensors()
+        self._fixed_tensors = fixed
+        try:
+            yield
+        finally:
+            self._fixed_tensors = None
+        check_not_replaced(fixed, self.exchangeable_tensors(), owner=type(self).__name__)
 
     def trainable(self) -> list[Tensor]:
         """Returns the parameters that get gradients now."""
-        return [
-            value
-            for value in self.exchangeable_tensors().values()
-            if value.requires_grad and isinstance(value, nn.Parameter)
-        ]
+        tensors = self.exchangeable_tensors().values()
+        return [tensor for tensor in tensors if tensor.requires_grad and isinstance(tensor, nn.Parameter)]
 
     def start_client(self, context: RoundContext) -> None:
         """Prepares for one client's local training: only the phase's tensors get gradients."""
         self.context = context
-        self._logged.clear()
+        self._logged = {}
         for name, tensor in self.exchangeable_tensors().items():
             if isinstance(tensor, nn.Parameter):
                 tensor.requires_grad_(matches_prefix(context.phase.train, name))
@@ -217,6 +202,16 @@ class FederatedModule(L.LightningModule):
     def logged_means(self) -> dict[str, float]:
         """Returns the mean over the client's local steps of all that was logged."""
         return {name: torch.stack(values).float().mean().item() for name, values in self._logged.items()}
+
+    def take_logs(self) -> Logs:
+        """Returns what was logged since the client was started, or since logs were last taken, and begins anew."""
+        logs = self._logged
+        self._logged = {}
+        return logs
+
+    def put_logs(self, logs: Logs) -> None:
+        """Replaces what was logged by what a client's steps logged elsewhere."""
+        self._logged = logs
 
     def configure_optimizers(self) -> torch.optim.Optimizer | None:
         """Returns a fresh optimizer over the tensors that are trainable now; None if there are none."""
@@ -251,5 +246,4 @@ class FederatedModule(L.LightningModule):
     def predict_step(self, batch: Batch | Inputs, batch_idx: int, dataloader_idx: int = 0) -> Float[Tensor, "B C"]:
         """Returns class probabilities; a batch may come with labels, which are ignored."""
         inputs = batch[0] if isinstance(batch, (tuple, list)) else batch
-        probabilities: Tensor = self(inputs).softmax(-1)
-        return probabilities
+        return torch.softmax(self(inputs), -1)

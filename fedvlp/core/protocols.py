@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -11,10 +11,12 @@ from torch import Tensor
 from fedvlp.core.state import Client
 
 Inputs = Tensor | dict[str, Tensor]
-Batch = tuple[Inputs, Tensor]
+Batch = tuple[Inputs, Tensor] | list[Any]
+"""Inputs and labels; a list where PyTorch's own DataLoader made it."""
 Transform = Callable[[Any], Tensor]
 
 
+@runtime_checkable
 class Backbone(Protocol):
     """A frozen vision-language model."""
 
@@ -33,6 +35,10 @@ class Backbone(Protocol):
         """The transform with augmentation, PIL image to [3, height, width]."""
         ...
 
+    def encode_image(self, images: Tensor) -> Tensor:
+        """Joint features [B, d] of images [B, 3, V, V]."""
+        ...
+
     def fingerprint(self) -> str:
         """A digest of the weights."""
         ...
@@ -42,6 +48,7 @@ class Backbone(Protocol):
         ...
 
 
+@runtime_checkable
 class Loader(Protocol):
     """Batches of (inputs, labels); the inputs are images or prepared constants."""
 
@@ -54,6 +61,7 @@ class Loader(Protocol):
         ...
 
 
+@runtime_checkable
 class EvaluationSplit(Protocol):
     """Images of one domain on which accuracy is measured."""
 
@@ -83,6 +91,7 @@ class EvaluationSplit(Protocol):
         ...
 
 
+@runtime_checkable
 class FederatedData(Protocol):
     """The data module of a federation; ``fedvlp.data.FederatedDataModule`` is one."""
 

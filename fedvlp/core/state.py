@@ -115,7 +115,10 @@ def weighted_mean(states: Sequence[State], weights: Sequence[float]) -> State:
                 f"Clients uploaded different tensors: {sorted(states[0].keys() ^ state.keys())} are not in every "
                 "update. Make upload_state() return the same names on every client."
             )
-    return {name: _mean([state[name] for state in states], weights, total, name) for name in states[0]}
+    mean: State = {}
+    for name in states[0]:
+        mean[name] = _mean([state[name] for state in states], weights, total, name)
+    return mean
 
 
 def _mean(values: Sequence[Tensor], weights: Sequence[float], total: float, name: str) -> Tensor:

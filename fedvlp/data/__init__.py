@@ -1,14 +1,20 @@
-"""Data sets of several domains, dealt out to clients."""
+"""Data sets of several domains, divided among clients. Imports core, utils and the catalog.
+
+The way of an image: ``load_domains`` of a data module names the images of each domain (``files``); ``split_parts``
+gives each image its role and client (``splits``, ``partition``); ``bind`` takes from a module its transform, and what
+its frozen parts compute of an image; a ``BatchSource`` then makes the loaders (``loading``), whose batches come from
+the files, from the cache of decoded images or from the cache of features (``cache``).
+"""
 
 from __future__ import annotations
 
 from fedvlp.data.benchmarks import PACS, VLCS, DomainNet, DomainNet10, DomainNet126, OfficeHome, TerraIncognita
-from fedvlp.data.files.folders import DomainFolders
+from fedvlp.data.domain_folders import DomainFolders
 from fedvlp.data.files.images import ArrayImages, FolderImages, ImageFiles, Images, image_paths
-from fedvlp.data.loading.serving import EvaluationSplit
+from fedvlp.data.loading.batch_source import EvaluationSplit
 from fedvlp.data.module import FederatedDataModule
 from fedvlp.data.partition import ByDomain, Dirichlet, Dispersed, Partitioner, Shards
-from fedvlp.data.splits import few_shot, stratified_split
+from fedvlp.data.split_rule import few_shot, stratified_split
 from fedvlp.data.styled_shapes.module import StyledShapes
 
 __all__ = [

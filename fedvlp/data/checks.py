@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-import difflib
 import unicodedata
 from collections.abc import Sequence
 
-from fedvlp.data.splits import SplitRule
+from fedvlp.data.split_rule import SplitRule
 from fedvlp.utils.errors import UserError
+from fedvlp.utils.suggestions import did_you_mean_or_choose
+
+NOT_BOUND = (
+    "The data do not know how the module wants its images. Give it a `transform` (PIL image to tensor), "
+    "or call bind(transform=...)."
+)
 
 
 def check_arguments(
@@ -32,33 +37,20 @@ def check_arguments(
         raise UserError(f'Expected augmentation "none" or "crop_flip"; got {augmentation!r}.')
 
 
-def nearest(name: str, names: Sequence[str]) -> str:
-    """Returns a question that offers the most similar name, or lists them all.
-
-    >>> nearest("Sketches", ["photo", "sketch"])
-    "Did you mean 'sketch'?"
-    >>> nearest("x", ["photo", "sketch"])
-    'Choose from photo, sketch.'
-    """
-    lowered = {other.casefold(): other for other in names}
-    close = difflib.get_close_matches(name.casefold(), list(lowered), n=1)
-    return f"Did you mean {lowered[close[0]]!r}?" if close else f"Choose from {', '.join(names)}."
-
-
 def choose_held_out(wanted: Sequence[str], domains: Sequence[str]) -> list[str]:
     """Returns the held-out domains, sorted and each once.
 
     Raises:
         UserError: if one does not exist, or none would be left to train.
     """
+    # File systems and keyboards keep accents in different forms.
     composed = {unicodedata.normalize("NFC", name): name for name in domains}
     names = sorted({composed.get(unicodedata.normalize("NFC", name), name) for name in wanted})
     for name in names:
         if name not in domains:
             found = ", ".join(domains)
-            raise UserError(
-                f"Expected held_out to name one of the domains ({found}); got {name!r}. {nearest(name, domains)}"
-            )
+            hint = did_you_mean_or_choose(name, domains)
+            raise UserError(f"Expected held_out to name one of the domains ({found}); got {name!r}. {hint}")
     if len(names) == len(domains):
         raise UserError(f"All {len(domains)} domains are held out, so none is left to train. Hold out fewer.")
     return names
@@ -72,5 +64,6 @@ def mapped_names(names: Sequence[str], replacements: dict[str, str]) -> list[str
     """
     for name in replacements:
         if name not in names:
-            raise UserError(f"class_names_map renames {name!r}, but there is no such class. {nearest(name, names)}")
+            hint = did_you_mean_or_choose(name, names)
+            raise UserError(f"class_names_map renames {name!r}, but there is no such class. {hint}")
     return [replacements.get(name, name) for name in names]

@@ -10,20 +10,19 @@ from typing import Any, Literal
 
 import lightning as L
 import torch
-from torch import Tensor
-from torch.utils.data import DataLoader
 
 from fedvlp.core.state import Client
-from fedvlp.data.cache.feature_cache import Prepare
-from fedvlp.data.checks import check_arguments, choose_held_out, mapped_names
+from fedvlp.data.checks import NOT_BOUND, check_arguments, choose_held_out, mapped_names
 from fedvlp.data.files.images import Images, Transform
-from fedvlp.data.loading.binding import Binding, Loader
-from fedvlp.data.loading.loaders import image_loader
-from fedvlp.data.loading.serving import EvaluationSplit, Serving
+from fedvlp.data.loading.batch_source import BatchSource, EvaluationSplit
+from fedvlp.data.loading.encoding import Prepare
+from fedvlp.data.loading.loaders import ImageLoader
+from fedvlp.data.loading.module_binding import BatchLoader, ModuleBinding
 from fedvlp.data.partition import ByDomain, Partitioner
 from fedvlp.data.protocol_text import describe_protocol, describe_split
+from fedvlp.data.split_rule import OfficialSplit, SplitRule
 from fedvlp.data.split_table import image_hash, split_hash, split_table
-from fedvlp.data.splits import OfficialSplit, Share, SplitRule, deal
+from fedvlp.data.splits import SplitPart, make_splits
 from fedvlp.utils.errors import UserError
 
 
@@ -53,7 +52,10 @@ class FederatedDataModule(L.LightningDataModule):
         cache_images: Whether methods that read images in every round keep them there decoded (150 kB each at 224 px).
     """
 
-    def __init__(
+    verifies_images: bool = True
+    """Whether images are opened before the split; False where only their numbers matter, as for ``fedvlp cost``."""
+
+    def __init__(  # noqa: PLR0913 (each argument is an option of the command line)
         self,
         held_out: str | list[str] | None = None,
         batch_size: int = 16,
@@ -74,14 +76,17 @@ class FederatedDataModule(L.LightningDataModule):
         self.rule = SplitRule(validation_fraction, test_fraction, shots, split_seed)
         check_arguments(batch_size, eval_batch_size, self.rule, augmentation, num_workers)
         self.held_out = [held_out] if isinstance(held_out, str) else list(held_out or [])
-        self.batch_size, self.eval_batch_size = batch_size, eval_batch_size
+        self.batch_size = batch_size
+        self.eval_batch_size = eval_batch_size
         self.partition = ByDomain() if partition is None else partition
-        self.augmentation, self.num_workers = augmentation, num_workers
+        self.augmentation = augmentation
+        self.num_workers = num_workers
         self.class_names_map = dict(class_names_map or {})
         self.cache_images = cache_images
         self.cache_dir = None if cache_dir is None else Path(os.path.expanduser(cache_dir))
-        self._binding: Binding | None = None
+        self._binding: ModuleBinding | None = None
         self._bound_to: L.LightningModule | None = None
+        self._source: BatchSource | None = None
 
     def load_domains(self) -> tuple[Mapping[str, Images], list[str]]:
         """Returns the images of each domain by name, in an order that never changes, and the class names.
@@ -96,13 +101,11 @@ class FederatedDataModule(L.LightningDataModule):
 
     @cached_property
     def _loaded(self) -> tuple[Mapping[str, Images], list[str]]:
-        """The answer of ``load_domains``."""
         return self.load_domains()
 
     @cached_property
     def _images(self) -> Mapping[str, Images]:
-        """The domains that are used, by name."""
-        return self.verified_domains()
+        return self.verified_domains() if self.verifies_images else self._loaded[0]
 
     @property
     def class_names(self) -> list[str]:
@@ -130,15 +133,16 @@ class FederatedDataModule(L.LightningDataModule):
         return None
 
     @cached_property
-    def shares(self) -> list[Share]:
+    def split_parts(self) -> list[SplitPart]:
         """Which images play which role: training by client, then validation, test and held-out by domain."""
-        sources, held_out = self.source_domains, self.held_out_domains  # a wrong name is found before files are read
-        return deal(self._images, sources, held_out, self.rule, self.partition, self.official)
+        sources = self.source_domains  # before the images, so that a wrong name is found before files are read
+        held_out = self.held_out_domains
+        return make_splits(self._images, sources, held_out, self.rule, self.partition, self.official)
 
     @property
     def clients(self) -> list[Client]:
         """The clients, in the order of their ids."""
-        return [share.clients[0] for share in self.shares if share.role == "train"]
+        return [part.clients[0] for part in self.split_parts if part.role == "train"]
 
     @property
     def num_clients(self) -> int:
@@ -158,14 +162,15 @@ class FederatedDataModule(L.LightningDataModule):
 
     def prepare_data(self) -> None:
         """Reads or makes the images, so that every mistake is found before training."""
-        self.shares  # noqa: B018 (computed here, kept for later)
+        self.split_parts  # noqa: B018 (computed here, kept for later)
 
     def setup(self, stage: str | None = None) -> None:
-        """Splits the images; takes the transform of the trainer's module unless ``bind`` gave one for it."""
-        self.shares  # noqa: B018 (computed here, kept for later)
+        """Splits the images; binds the data to the trainer's module unless they were bound without a trainer."""
+        self.split_parts  # noqa: B018 (computed here, kept for later)
         module = getattr(self.trainer, "lightning_module", None)
         transform = getattr(module, "transform", None)
         if transform is not None and (self._binding is None or self._bound_to not in (None, module)):
+            # All that a plain Trainer needs; a federation binds once more, with what its method prepares.
             self.bind(transform, train_transform=getattr(module, "train_transform", None))
 
     def bind(
@@ -179,8 +184,8 @@ class FederatedDataModule(L.LightningDataModule):
         """Says what the module asks of the images; forgets what was computed for another.
 
         Args:
-            transform: makes a tensor [3, H, W] of a PIL image.
-            prepare: makes of images [B, 3, H, W] on ``device`` what its frozen parts compute, tensors [B, ...] by name.
+            transform: makes a tensor [3, V, V] of a PIL image.
+            prepare: makes of images [B, 3, V, V] on ``device`` what its frozen parts compute, tensors [B, ...] by name.
                 Batches then hold these in place of images; they are computed once for each image.
             key: everything but transform, images and device that ``prepare`` depends on: weights, options, precision.
             device: where batches are wanted.
@@ -189,31 +194,29 @@ class FederatedDataModule(L.LightningDataModule):
         if self.augmentation == "crop_flip" and train_transform is None:
             raise UserError('augmentation="crop_flip" needs a module with a `train_transform`. Add it, or use "none".')
         self._bound_to = getattr(self.trainer, "lightning_module", None)
-        device, options = torch.device(device), (self.cache_dir, self.num_workers, self.cache_images)
-        self._binding = Binding(transform, train_transform, prepare, key, device, *options)
+        self._source = None
+        options = (self.cache_dir, self.num_workers, self.cache_images)
+        self._binding = ModuleBinding(transform, train_transform, prepare, key, torch.device(device), *options)
 
     @property
-    def binding(self) -> Binding:
+    def binding(self) -> ModuleBinding:
         """What the module asks of the images."""
         if self._binding is None:
-            raise UserError(
-                "The data do not know how the module wants its images. Give it a `transform` (PIL image to tensor), "
-                "or call bind(transform=...)."
-            )
+            raise UserError(NOT_BOUND)
         return self._binding
 
     @property
-    def _serving(self) -> Serving:
-        """Makes loaders of the shares for the bound module."""
-        return Serving(self._images, self.shares, self.binding, is_augmented=self.augmentation == "crop_flip")
+    def _batches(self) -> BatchSource:
+        """Makes the loaders for the bound module; made when first asked for, since it needs the images."""
+        if self._source is None:
+            self._source = BatchSource(self._images, self.split_parts, self.binding, self.augmentation == "crop_flip")
+        return self._source
 
     def encode(self) -> None:
         """Computes, or reads from the cache, all that ``prepare`` gives; without it, keeps images decoded."""
-        self._serving.encode()
+        self._batches.encode()
 
-    def train_dataloader(
-        self, client: Client | None = None, seed: int | None = None
-    ) -> Loader | DataLoader[tuple[Tensor, int]]:
+    def train_dataloader(self, client: Client | None = None, seed: int | None = None) -> BatchLoader | ImageLoader:
         """Returns shuffled training batches of (inputs, labels); each pass over them has its own order.
 
         Args:
@@ -221,30 +224,27 @@ class FederatedDataModule(L.LightningDataModule):
             seed: of order and augmentation in all passes; None takes that of ``seed_everything``.
         """
         seed = torch.initial_seed() if seed is None else seed
-        serving = self._serving
-        shares = serving.of_role("train")
         if client is None:
-            dataset = serving.dataset(shares, is_augmented=serving.is_augmented)
-            return image_loader(dataset, self.batch_size, self.num_workers, seed)
-        return serving.train_loader(shares[client.id], self.batch_size, seed)
+            return self._batches.train_image_loader(self.batch_size, seed)
+        return self._batches.train_loader(client.id, self.batch_size, seed)
 
     def evaluation_splits(self) -> list[EvaluationSplit]:
         """Returns the validation and test splits of each source domain, then the held-out domains; none is empty."""
-        return self._serving.evaluation_splits(self.eval_batch_size)
+        return self._batches.evaluation_splits(self.eval_batch_size)
 
-    def val_dataloader(self) -> list[DataLoader[tuple[Tensor, int]]]:
+    def val_dataloader(self) -> list[ImageLoader]:
         """Returns a loader of images for each source domain's validation split."""
-        return self._serving.image_loaders(self.eval_batch_size, "validation")
+        return self._batches.image_loaders(self.eval_batch_size, "validation")
 
-    def test_dataloader(self) -> list[DataLoader[tuple[Tensor, int]]]:
+    def test_dataloader(self) -> list[ImageLoader]:
         """Returns a loader of images for each test split and held-out domain, or the validation loaders if none is."""
-        return self._serving.image_loaders(self.eval_batch_size, "test", "held_out") or self.val_dataloader()
+        return self._batches.image_loaders(self.eval_batch_size, "test", "held_out") or self.val_dataloader()
 
     @cached_property
     def split_hash(self) -> str:
         """16 hexadecimal digits that change with the role, domain, client, name or class of any image."""
-        return split_hash(self.shares, self._images, self._loaded[1])
+        return split_hash(self.split_parts, self._images, self._loaded[1])
 
     def split_table(self) -> list[dict[str, Any]]:
         """Returns the names of the images for each role, domain and client, made to be written as JSON."""
-        return split_table(self.shares, self._images)
+        return split_table(self.split_parts, self._images)

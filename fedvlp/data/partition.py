@@ -1,10 +1,10 @@
-"""How the training images of the source domains are dealt out to clients."""
+"""How the training images of the source domains are divided among clients."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from fedvlp.utils.errors import UserError
 DRAWS = 100  # how often a random partition is drawn anew before it is given up
 
 
+@runtime_checkable
 class Partitioner(Protocol):
     """Deals images to clients."""
 
@@ -88,14 +89,16 @@ class Dispersed(Partitioner):
                 f"num_clients={self.num_clients}. Raise it, or use Dirichlet, which ignores domains."
             )
         clients: list[Indices] = []
-        for domain, members in zip(known, np.array_split(np.arange(self.num_clients), len(known)), strict=True):
-            rows, count = np.flatnonzero(domains == domain), len(members)
-            parts = self._deal(labels[rows], count, generator)
-            clients += [rows[part] for part in parts]
+        # Clients are spread over domains as evenly as they can be, the first domains having one more.
+        members = np.array_split(np.arange(self.num_clients), len(known))
+        for domain, clients_of_domain in zip(known, members, strict=True):
+            rows = np.flatnonzero(domains == domain)
+            divided = self._divide(labels[rows], len(clients_of_domain), generator)
+            clients += [rows[positions] for positions in divided]
         return clients
 
-    def _deal(self, labels: Indices, count: int, generator: np.random.Generator) -> list[Indices]:
-        """Deals the images of one domain to so many clients."""
+    def _divide(self, labels: Indices, count: int, generator: np.random.Generator) -> list[Indices]:
+        """Divides the images of one domain among so many clients."""
         alpha = self.alpha
         if alpha is None:
             order = generator.permutation(len(labels))
@@ -123,7 +126,7 @@ class Dirichlet(Partitioner):
         min_examples: Training images that each client must get; what is drawn otherwise is drawn again.
 
     >>> labels = np.repeat([0, 1], 6)
-    >>> clients = Dirichlet(num_clients=3, alpha=1e6)(labels, np.zeros(12), np.random.default_rng(0))
+    >>> clients = Dirichlet(num_clients=3, alpha=1e6)(labels, np.zeros(12, np.int64), np.random.default_rng(0))
     >>> [labels[rows].tolist() for rows in clients]
     [[0, 0, 1, 1], [0, 0, 1, 1], [0, 0, 1, 1]]
     """
@@ -162,7 +165,7 @@ class Shards(Partitioner):
         shards_per_client: Shards that each client gets, at random; their sizes differ by at most one image.
 
     >>> labels = np.asarray([1, 0, 1, 0])
-    >>> clients = Shards(num_clients=2, shards_per_client=1)(labels, np.zeros(4), np.random.default_rng(0))
+    >>> clients = Shards(num_clients=2, shards_per_client=1)(labels, np.zeros(4, np.int64), np.random.default_rng(0))
     >>> sorted(rows.tolist() for rows in clients)
     [[0, 2], [1, 3]]
     """
@@ -185,7 +188,10 @@ class Shards(Partitioner):
         order = generator.permutation(len(labels))  # so that a class is not cut by domain
         shards = np.array_split(order[np.argsort(labels[order], kind="stable")], count)
         owners = generator.permutation(count).reshape(self.num_clients, self.shards_per_client)
-        return _sorted([np.concatenate([shards[shard] for shard in own]) for own in owners])
+        clients = []
+        for own in owners:
+            clients.append(np.concatenate([shards[shard] for shard in own]))
+        return _sorted(clients)
 
     @property
     def description(self) -> str:
@@ -194,21 +200,21 @@ class Shards(Partitioner):
 
 
 def _dirichlet(labels: Indices, count: int, alpha: float, generator: np.random.Generator) -> list[Indices]:
-    """Deals each class by shares that are drawn for it; the images are cut where the shares end, rounded."""
-    parts: list[list[Indices]] = [[] for _ in range(count)]
+    """Divides each class in proportions that are drawn for it; cuts are rounded to whole images."""
+    pieces: list[list[Indices]] = [[] for _ in range(count)]
     for label in np.unique(labels):
         rows = generator.permutation(np.flatnonzero(labels == label))
-        shares = generator.dirichlet(np.full(count, alpha))
-        cuts = np.rint(np.cumsum(shares)[:-1] * len(rows)).astype(np.int64)
-        clients = generator.permutation(count)  # rounding favours places in the middle, so each class has other places
-        for client, part in zip(clients, np.split(rows, cuts), strict=True):
-            parts[client].append(part)
-    return _sorted([np.concatenate(part) if part else np.empty(0, np.int64) for part in parts])
+        proportions = generator.dirichlet(np.full(count, alpha))
+        cuts = np.rint(np.cumsum(proportions)[:-1] * len(rows)).astype(np.int64)
+        # Rounding favours places in the middle, so each class gives its clients other places.
+        order = generator.permutation(count)
+        for client, piece in zip(order, np.split(rows, cuts), strict=True):
+            pieces[client].append(piece)
+    return _sorted([np.concatenate(own) if own else np.empty(0, np.int64) for own in pieces])
 
 
-def _sorted(parts: list[Indices]) -> list[Indices]:
-    """Returns each client's positions ascending."""
-    return [np.sort(part).astype(np.int64) for part in parts]
+def _sorted(clients: list[Indices]) -> list[Indices]:
+    return [np.sort(positions).astype(np.int64) for positions in clients]
 
 
 def _with_enough(draw: Callable[[], list[Indices]], least: int, description: str, draws: int) -> list[Indices]:
@@ -219,13 +225,13 @@ def _with_enough(draw: Callable[[], list[Indices]], least: int, description: str
     """
     most = 0
     for _ in range(draws):
-        parts = draw()
-        fewest = min(len(part) for part in parts)
+        clients = draw()
+        fewest = min(len(positions) for positions in clients)
         if fewest >= least:
-            return parts
+            return clients
         most = max(most, fewest)
     raise UserError(
-        f"{description}: could not give each of {len(parts)} clients {least} of {sum(map(len, parts))} training "
+        f"{description}: could not give each of {len(clients)} clients {least} of {sum(map(len, clients))} training "
         f"images in {draws} draw(s); the best gave the poorest client {most}. Lower num_clients or min_examples, "
         "raise alpha, or give more images (shots, validation_fraction, test_fraction)."
     )

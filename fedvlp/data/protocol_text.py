@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fedvlp.data.partition import Partitioner
-from fedvlp.data.splits import OfficialSplit, SplitRule
+from fedvlp.data.split_rule import OfficialSplit, SplitRule
 
 
 def describe_protocol(
@@ -22,17 +22,30 @@ def describe_protocol(
     >>> describe_protocol(["sketch"], SplitRule(), ByDomain(), OfficialSplit("train/crossval", {}))
     'held-out domain: sketch; one client a domain; official train/crossval split'
     """
-    seen = f"test split {100 * rule.test_fraction:g} %" if rule.test_fraction else "no test split"
-    seen = "official test split" if official and official.has("test") else seen
-    parts = [f"all domains seen, {seen}"]
-    if held_out:
+    # Results stand in one table only if these lines are equal: all that a number depends on is in it.
+    seen = _seen_domains(rule, official)
+    parts = []
+    if not held_out:
+        parts.append(f"all domains seen, {seen or 'no test split'}")
+    else:
+        plural = "s" if len(held_out) > 1 else ""
         only = ", official test split only" if official and official.has("held_out") else ""
-        parts = [f"held-out domain{'s' * (len(held_out) > 1)}: {', '.join(held_out)}{only}"]
-        parts += [f"seen domains, {seen}"] if seen != "no test split" else []
+        parts.append(f"held-out domain{plural}: {', '.join(held_out)}{only}")
+        if seen:
+            parts.append(f"seen domains, {seen}")
     parts.append(partition.description)
-    parts += [f"official {official.title} split"] if official else []
-    parts += [f"{rule.shots}-shot"] if rule.shots is not None else []
+    if official:
+        parts.append(f"official {official.title} split")
+    if rule.shots is not None:
+        parts.append(f"{rule.shots}-shot")
     return "; ".join(parts)
+
+
+def _seen_domains(rule: SplitRule, official: OfficialSplit | None) -> str:
+    """Returns what tests on the domains that clients have; an empty text if nothing does."""
+    if official and official.has("test"):
+        return "official test split"
+    return f"test split {100 * rule.test_fraction:g} %" if rule.test_fraction else ""
 
 
 def describe_split(

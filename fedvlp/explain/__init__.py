@@ -1,22 +1,26 @@
-"""What a trained method does, in pictures and words."""
+"""What a trained method does, in pictures and words. Imports clip, core, data, report and results, and no method."""
 
-from fedvlp.explain.artifacts import Exhibit, write_exhibits
-from fedvlp.explain.embeddings import tsne, tsne_picture
-from fedvlp.explain.explanations import KINDS, Subject
+from fedvlp.explain.artifacts import Artifact, write_artifacts
+from fedvlp.explain.context import ExplainContext
+from fedvlp.explain.embeddings import tsne
+from fedvlp.explain.explanations import EXPLANATIONS, Explanation
 from fedvlp.explain.hooks import ChangesImageFeatures, HasSinglePrompts, HasTextPrompts, RoutesTokens
-from fedvlp.explain.overlays import overlay_picture
+from fedvlp.explain.overlay_picture import overlay_picture
 from fedvlp.explain.relevance import relevance
 from fedvlp.explain.token_maps import token_map_picture
-from fedvlp.explain.words import format_words, prompt_words
+from fedvlp.explain.tsne_picture import tsne_picture
+from fedvlp.explain.word_tables import format_words
+from fedvlp.explain.words import prompt_words
 
 __all__ = [
-    "KINDS",
+    "EXPLANATIONS",
+    "Artifact",
     "ChangesImageFeatures",
-    "Exhibit",
+    "ExplainContext",
+    "Explanation",
     "HasSinglePrompts",
     "HasTextPrompts",
     "RoutesTokens",
-    "Subject",
     "format_words",
     "overlay_picture",
     "prompt_words",
@@ -24,5 +28,5 @@ __all__ = [
     "token_map_picture",
     "tsne",
     "tsne_picture",
-    "write_exhibits",
+    "write_artifacts",
 ]

@@ -12,11 +12,10 @@ from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import write_bytes, write_json
 
 CAPTIONS = "captions.json"
-SHOWN = ("file", "title", "caption", "alt")
 
 
 @dataclass(frozen=True)
-class Exhibit:
+class Artifact:
     """A file to show, with what a reader needs to understand it.
 
     Attributes:
@@ -33,35 +32,43 @@ class Exhibit:
     alt: str
     content: bytes
 
+    def entry(self) -> dict[str, str]:
+        """Returns what ``captions.json`` says of it."""
+        return {"file": self.file, "title": self.title, "caption": self.caption, "alt": self.alt}
 
-def exhibit(file: str, picture: Picture) -> Exhibit:
+
+def picture_artifact(file: str, picture: Picture) -> Artifact:
     """Returns a picture as a PNG."""
-    return Exhibit(file, picture.title, picture.caption, picture.alt, picture.image("png"))
+    return Artifact(file, picture.title, picture.caption, picture.alt, picture.image("png"))
 
 
-def write_exhibits(folder: Path, made: Mapping[str, Sequence[Exhibit]]) -> list[Path]:
+def write_artifacts(folder: Path, artifacts: Mapping[str, Sequence[Artifact]]) -> list[Path]:
     """Writes files and ``captions.json``, each in one step that can't be seen half done, and returns the files.
 
-    Pictures that were made before of the same kinds are replaced; those of other kinds stay, with their captions.
+    Files that were written before for the same explanations are replaced; those of others stay, with their captions.
 
     Args:
         folder: Made if it is not there.
-        made: Exhibits by kind; a kind's files begin with its name.
+        artifacts: By the name of the explanation, with which the names of its files begin.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    before = _captions(folder)
-    kept = [entry for entry in before if not entry["file"].startswith(tuple(made))]
-    new = [exhibit for exhibits in made.values() for exhibit in exhibits]
-    for exhibit in new:
-        write_bytes(folder / exhibit.file, exhibit.content)
-    shown = [{name: getattr(exhibit, name) for name in SHOWN} for exhibit in new if exhibit.caption]
-    write_json(folder / CAPTIONS, [*kept, *shown])
-    for file in {Path(entry["file"]).name for entry in before} - {entry["file"] for entry in [*kept, *shown]}:
+    old = _read_captions(folder)
+    new: list[Artifact] = []
+    for of_explanation in artifacts.values():
+        new += of_explanation
+    for artifact in new:
+        write_bytes(folder / artifact.file, artifact.content)
+    kept = [entry for entry in old if not entry["file"].startswith(tuple(artifacts))]
+    listed = kept + [artifact.entry() for artifact in new if artifact.caption]
+    write_json(folder / CAPTIONS, listed)
+    # Only files that an earlier call listed: the folder may hold files of the user's.
+    replaced = {Path(entry["file"]).name for entry in old} - {entry["file"] for entry in listed}
+    for file in replaced:
         (folder / file).unlink()
-    return [folder / exhibit.file for exhibit in new]
+    return [folder / artifact.file for artifact in new]
 
 
-def _captions(folder: Path) -> list[dict[str, str]]:
+def _read_captions(folder: Path) -> list[dict[str, str]]:
     """Returns the captions of the files that are there already."""
     path = folder / CAPTIONS
     if not path.exists():

@@ -1,4 +1,7 @@
-"""What a method may offer to be explained by; it need not inherit anything, only have the function."""
+"""What a method may offer to be explained by; it need not inherit anything, only have the function.
+
+The functions may be the method's own, or those of the object that its ``explain_hooks`` returns.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ class RoutesTokens(Protocol):
         """Returns the experts by name, in their order."""
         ...
 
-    def token_experts(self, images: Float[Tensor, "B 3 H V"]) -> Int[Tensor, "B P"] | None:
+    def token_experts(self, images: Float[Tensor, "B 3 V V"]) -> Int[Tensor, "B P"] | None:
         """Returns the expert of each token, from 0, or -1 for a dropped one; None where tokens have no experts."""
         ...
 
@@ -45,6 +48,6 @@ class RoutesTokens(Protocol):
 class ChangesImageFeatures(Protocol):
     """A method whose image features are not CLIP's own."""
 
-    def image_features(self, images: Float[Tensor, "B 3 H V"]) -> Float[Tensor, "B d"]:
+    def image_features(self, images: Float[Tensor, "B 3 V V"]) -> Float[Tensor, "B d"]:
         """Returns joint image features, not normalised."""
         ...

@@ -2,35 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float, Int
-from matplotlib.axes import Axes
-from matplotlib.cm import ScalarMappable
-from matplotlib.colors import Normalize
-from matplotlib.figure import Figure
-from numpy.typing import NDArray
 from torch import Tensor
 
 from fedvlp.core.module import FederatedModule
 from fedvlp.explain.hooks import HasSinglePrompts
 from fedvlp.explain.relevance import Logits, Method, differentiable_constants, differentiable_logits, relevance
 from fedvlp.explain.samples import Samples
-from fedvlp.report.style import SMALL, Picture, written
 from fedvlp.utils.errors import UserError
 
-COLOUR_MAP = "inferno"
-LINE = 27
 FIXED = "zero-shot CLIP"
-METHODS = {
-    "grad_cam": "Grad-CAM (Selvaraju et al., 2017) on the image tower's last feature map",
-    "attention": "attention weighted by its gradient (Chefer et al., 2021), mean over blocks",
-}
+"""What an untrained baseline is called beside the trained method."""
 
 
 @dataclass(frozen=True)
@@ -38,30 +25,31 @@ class View:
     """What one classifier says of the images.
 
     Attributes:
-        probabilities: of all classes.
-        maps: relevance of each patch for the class in question.
+        probabilities: of all classes, in [0, 1].
+        maps: relevance of each patch for the class in question, at least 0.
     """
 
     probabilities: Float[Tensor, "B C"]
     maps: Float[Tensor, "B rows columns"]
 
 
-def classifiers(module: FederatedModule, images: Float[Tensor, "B 3 H V"]) -> dict[str, Logits]:
+def classifiers(module: FederatedModule, images: Float[Tensor, "B 3 V V"]) -> dict[str, Logits]:
     """Returns the logits under the fixed prompt, under what was trained, and under each prompt that this mixes."""
     found: dict[str, Logits] = {}
     baseline = module.baseline()
     if baseline is not None and baseline is not module:
         found[FIXED] = differentiable_logits(baseline)
     found[type(module).__name__] = differentiable_logits(module)
-    if isinstance(module, HasSinglePrompts):
+    hooks = module.explain_hooks()
+    if isinstance(hooks, HasSinglePrompts):
         with torch.no_grad():
-            names = list(module.logits_by_prompt(module.constants(images)))
-        found |= {name: _alone(module, name) for name in names}
+            names = list(hooks.logits_by_prompt(module.constants(images)))
+        found |= {name: _logits_of_prompt(module, name) for name in names}
     return found
 
 
 def views(
-    module: FederatedModule, images: Float[Tensor, "B 3 H V"], toward: Int[Tensor, "B"] | None, method: Method
+    module: FederatedModule, images: Float[Tensor, "B 3 V V"], toward: Int[Tensor, "B"] | None, method: Method
 ) -> tuple[dict[str, View], Int[Tensor, "B"]]:
     """Returns what each classifier says of images, and the classes in question.
 
@@ -72,14 +60,15 @@ def views(
         method: How relevance is measured.
     """
     clip: Any = module.clip
-    made = classifiers(module, images)
+    by_name = classifiers(module, images)
     with torch.no_grad():
-        probabilities = {name: logits(images).float().softmax(dim=-1) for name, logits in made.items()}
+        probabilities = {name: logits(images).float().softmax(dim=-1) for name, logits in by_name.items()}
+    # All classifiers are asked for the same class, or their maps would not compare.
     classes = probabilities[type(module).__name__].argmax(dim=-1) if toward is None else toward
-    found = {
-        name: View(probabilities[name].cpu(), relevance(clip, logits, images, classes, method).cpu())
-        for name, logits in made.items()
-    }
+    found = {}
+    for name, logits in by_name.items():
+        maps = relevance(clip, logits, images, classes, method)
+        found[name] = View(probabilities[name].cpu(), maps.cpu())
     return found, classes.cpu()
 
 
@@ -106,93 +95,11 @@ def classes_in_question(toward: str, samples: Samples, class_names: Sequence[str
     return samples.labels
 
 
-def overlay_picture(
-    samples: Samples,
-    pictures: NDArray[np.float32],
-    seen: Mapping[str, View],
-    classes: Int[Tensor, "B"],
-    class_names: Sequence[str],
-    method: Method,
-) -> Picture:
-    """Returns a row for each image: the image, then each classifier's map over it, scaled to its own largest value."""
-    asked = [class_names[int(label)] for label in classes]
-    caption = (
-        f"What speaks for a class in an image: {METHODS[method]}, of the class's logit. Each map is scaled to its own "
-        "largest value, so maps compare in place, not in strength. Above each map: the probability of the class that "
-        "is asked for, and the predicted class where it is another. The weights that mix prompts are held fixed."
-    )
-    rows = [
-        f"{samples.names[row]}, asked for {asked[row]}: "
-        + ", ".join(f"{name} most at the {place_in_words(view.maps[row])}" for name, view in seen.items())
-        for row in range(len(samples))
-    ]
-    figure = _draw(samples, pictures, seen, classes, class_names)
-    return Picture(figure, "What speaks for a class, under each prompt", caption, ". ".join(rows) + ".")
+def _logits_of_prompt(module: FederatedModule, name: str) -> Logits:
+    hooks: Any = module.explain_hooks()
 
+    def logits(images: Float[Tensor, "B 3 V V"]) -> Float[Tensor, "B C"]:
+        by_prompt: dict[str, Tensor] = hooks.logits_by_prompt(differentiable_constants(module, images))
+        return by_prompt[name]
 
-def _draw(
-    samples: Samples,
-    pictures: NDArray[np.float32],
-    seen: Mapping[str, View],
-    classes: Int[Tensor, "B"],
-    class_names: Sequence[str],
-) -> Figure:
-    """Returns the images and the maps over them, with a bar for the colours."""
-    columns = 1 + len(seen)
-    figure = Figure(figsize=(1.4 * columns, 1.8 * len(samples) + 0.6), dpi=200, layout="constrained")
-    panels = figure.subplots(len(samples), columns, squeeze=False)
-    for row, axes in enumerate(panels):
-        _show(axes[0], pictures[row], [samples.title(row, class_names), f"asked for: {class_names[int(classes[row])]}"])
-        for place, (name, view) in enumerate(seen.items(), start=1):
-            said = _said(view.probabilities[row], int(classes[row]), class_names)
-            _show(axes[place], pictures[row], [name, *said] if row == 0 else said)
-            draw_map(axes[place], view.maps[row], pictures.shape[1:3])
-    colours = ScalarMappable(Normalize(0, 1), COLOUR_MAP)
-    bar = figure.colorbar(colours, ax=panels, location="bottom", shrink=0.4, aspect=40)
-    bar.ax.tick_params(labelsize=SMALL - 1)
-    bar.set_label("share of each map's largest value", fontsize=SMALL)
-    return figure
-
-
-def draw_map(axes: Axes, values: Float[Tensor, "rows columns"], size: tuple[int, int]) -> None:
-    """Draws a map over the image that the axes show, more opaque where it is larger; nothing where all is zero."""
-    largest = float(values.max())
-    scaled = values / largest if largest > 0 else values
-    smooth = F.interpolate(scaled[None, None], size=size, mode="bilinear", align_corners=False)[0, 0].numpy()
-    axes.imshow(smooth, cmap=COLOUR_MAP, vmin=0, vmax=1, alpha=0.85 * smooth)
-
-
-def place_in_words(values: Float[Tensor, "rows columns"]) -> str:
-    """Returns where a map is largest, in words.
-
-    >>> place_in_words(torch.tensor([[0.0, 0.0, 1.0], [0.0, 0.0, 0.0], [0.0, 0.0, 0.0]]))
-    'top right'
-    >>> place_in_words(torch.zeros(3, 3))
-    'no place'
-    """
-    if float(values.max()) <= 0:
-        return "no place"
-    row, column = divmod(int(values.argmax()), values.shape[1])
-    vertical = ("top", "", "bottom")[3 * row // values.shape[0]]
-    horizontal = ("left", "", "right")[3 * column // values.shape[1]]
-    return f"{vertical} {horizontal}".strip() or "middle"
-
-
-def _alone(module: Any, name: str) -> Logits:
-    """Returns the logits under one prompt."""
-    return lambda images: module.logits_by_prompt(differentiable_constants(module, images))[name]
-
-
-def _show(axes: Axes, picture: NDArray[np.float32], lines: Sequence[str]) -> None:
-    """Draws an image under some lines, the longer of which are cut."""
-    cut = [line if len(line) <= LINE else f"{line[: LINE - 1]}…" for line in lines]
-    axes.imshow(picture)
-    axes.set_title("\n".join(map(written, cut)), fontsize=SMALL - 1, linespacing=1.3)
-    axes.set_axis_off()
-
-
-def _said(probabilities: Float[Tensor, "C"], label: int, class_names: Sequence[str]) -> list[str]:
-    """Returns the probability of a class, and the predicted class if that is another, in two lines."""
-    best = int(probabilities.argmax())
-    said = f"{class_names[label]} {float(probabilities[label]):.0%}"
-    return ["", said] if best == label else [said, f"best: {class_names[best]} {float(probabilities[best]):.0%}"]
+    return logits

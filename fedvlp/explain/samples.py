@@ -29,7 +29,7 @@ class Samples:
         domains: the domain of each; empty where it is not known.
     """
 
-    pixels: Float[Tensor, "B 3 H V"]
+    pixels: Float[Tensor, "B 3 V V"]
     names: list[str]
     labels: Int[Tensor, "B"]
     domains: list[str]
@@ -40,12 +40,18 @@ class Samples:
     def title(self, row: int, class_names: Sequence[str]) -> str:
         """Returns what stands above an image: its domain and class, or its name."""
         label = int(self.labels[row])
-        return self.names[row].split("/")[-1] if label < 0 else f"{self.domains[row]}: {class_names[label]}"
+        if label < 0:
+            return self.names[row].split("/")[-1]
+        return f"{self.domains[row]}: {class_names[label]}"
 
     def part(self, start: int, stop: int) -> Samples:
         """Returns some of the images."""
-        chosen = slice(start, stop)
-        return Samples(self.pixels[chosen], self.names[chosen], self.labels[chosen], self.domains[chosen])
+        return Samples(
+            self.pixels[start:stop],
+            self.names[start:stop],
+            self.labels[start:stop],
+            self.domains[start:stop],
+        )
 
 
 def samples_of_files(paths: Sequence[str], clip: CLIP) -> Samples:
@@ -61,23 +67,35 @@ def samples_of_files(paths: Sequence[str], clip: CLIP) -> Samples:
 
 
 @dataclass(frozen=True)
-class Row:
+class RunImage:
     """One image of a run, not yet read.
 
     Attributes:
         domain: its domain.
         name: its name.
-        dataset: where it is read, with its label.
-        place: its index there.
+        dataset: from which it is read, with its label.
+        index: its own in the dataset.
     """
 
     domain: str
     name: str
     dataset: Dataset[tuple[Tensor, int]]
-    place: int
+    index: int
 
 
-def rows_of_run(data: FederatedDataModule, count: int) -> list[Row]:
+@dataclass(frozen=True)
+class _Split:
+    domain: str
+    dataset: Dataset[tuple[Tensor, int]]
+    names: list[str]
+
+    def spread_images(self, count: int) -> list[RunImage]:
+        """Returns up to ``count`` of its images, evenly spread."""
+        indices = spread(len(self.names), count)
+        return [RunImage(self.domain, self.names[index], self.dataset, index) for index in indices]
+
+
+def run_images(data: FederatedDataModule, count: int) -> list[RunImage]:
     """Returns images of the held-out domains, else of the test splits, else of validation, evenly spread over each.
 
     Args:
@@ -85,49 +103,57 @@ def rows_of_run(data: FederatedDataModule, count: int) -> list[Row]:
         count: How many images in all; fewer if there are fewer.
     """
     splits = _splits(data)
-    shares = [count // len(splits) + (place < count % len(splits)) for place in range(len(splits))]
-    return [
-        Row(domain, names[place], dataset, place)
-        for (domain, dataset, names), share in zip(splits, shares, strict=True)
-        for place in spread(len(names), share)
-    ]
+    images: list[RunImage] = []
+    for place, split in enumerate(splits):
+        # The first splits get one image more where the count is no multiple of their number.
+        share = count // len(splits) + (place < count % len(splits))
+        images += split.spread_images(share)
+    return images
 
 
-def read_samples(rows: Sequence[Row]) -> Samples:
+def read_samples(images: Sequence[RunImage]) -> Samples:
     """Returns images of a run with their labels."""
-    pixels, labels = zip(*(row.dataset[row.place] for row in rows), strict=True)
-    return Samples(torch.stack(pixels), [row.name for row in rows], torch.tensor(labels), [row.domain for row in rows])
+    pixels, labels = zip(*(image.dataset[image.index] for image in images), strict=True)
+    names = [image.name for image in images]
+    domains = [image.domain for image in images]
+    return Samples(torch.stack(pixels), names, torch.tensor(labels), domains)
 
 
 def spread(total: int, count: int) -> list[int]:
-    """Returns up to `count` of `total` places, each in the middle of an equal part.
+    """Returns up to ``count`` of ``total`` indices, each in the middle of an equal part.
 
     >>> spread(10, 2), spread(2, 5)
     ([2, 7], [0, 1])
     """
     chosen = min(total, count)
-    return [(2 * place + 1) * total // (2 * chosen) for place in range(chosen)]
+    return [(2 * part + 1) * total // (2 * chosen) for part in range(chosen)]
 
 
-def visible(clip: CLIP, pixels: Float[Tensor, "B 3 H V"]) -> NDArray[np.float32]:
-    """Returns transformed images as pictures [B, H, V, 3] in [0, 1], as the tower sees them: resized and cropped."""
+def visible(clip: CLIP, pixels: Float[Tensor, "B 3 V V"]) -> NDArray[np.float32]:
+    """Returns transformed images as pictures [B, V, V, 3] in [0, 1], as the tower sees them: resized and cropped."""
     options: Any = clip.preprocess_options
-    mean, deviation = (torch.tensor(values)[:, None, None] for values in (options.mean, options.std))
+    mean = torch.tensor(options.mean)[:, None, None]
+    deviation = torch.tensor(options.std)[:, None, None]
     pictures = (pixels.cpu().float() * deviation + mean).clamp(0, 1)
     shown: NDArray[np.float32] = pictures.permute(0, 2, 3, 1).numpy()
     return shown
 
 
-def _splits(data: FederatedDataModule) -> list[tuple[str, Any, list[str]]]:
-    """Returns domain, dataset and names of the splits of the farthest role from training that there is."""
-    roles = [split.role for split in data.evaluation_splits()]
-    role = next(known for known in ("held_out", "test", "validation") if known in roles)
-    loaders = data.val_dataloader() if role == "validation" else data.test_dataloader()
-    tested = [entry for entry in data.split_table() if entry["role"] in _served(role)]
-    pairs = zip(tested, loaders, strict=True)
-    return [(entry["domain"], loader.dataset, entry["images"]) for entry, loader in pairs if entry["role"] == role]
-
-
-def _served(role: str) -> tuple[str, ...]:
-    """Returns the roles that one of the data's loaders serves together."""
-    return ("validation",) if role == "validation" else ("test", "held_out")
+def _splits(data: FederatedDataModule) -> list[_Split]:
+    """Returns the splits of the farthest role from training that there is."""
+    present = [split.role for split in data.evaluation_splits()]
+    role = next(known for known in ("held_out", "test", "validation") if known in present)
+    if role == "validation":
+        loaders = data.val_dataloader()
+        served = ["validation"]
+    else:
+        loaders = data.test_dataloader()
+        served = ["test", "held_out"]
+    # The loaders stand in the order of the table, among those of the roles that they serve together.
+    entries = [entry for entry in data.split_table() if entry["role"] in served]
+    splits = []
+    for entry, loader in zip(entries, loaders, strict=True):
+        if entry["role"] == role:
+            dataset: Any = loader.dataset
+            splits.append(_Split(entry["domain"], dataset, entry["images"]))
+    return splits

@@ -15,16 +15,19 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedvlp.explain.samples import Samples
-from fedvlp.report.style import COLOURS, MOST, SMALL, Picture, written
+from fedvlp.report.style import COLOURS, MAX_SERIES, SMALL_FONT_SIZE, Picture, escape_text
+
+MAX_NUMBERED_SIDE = 16
+"""Patches in a row up to which there is room for numbers in them."""
 
 DROPPED = {"facecolor": "0.75", "edgecolor": "0.35", "hatch": "//////"}
 
 
-def expert_shares_of(tokens: Int[Tensor, "P"], num_experts: int) -> list[float]:
+def expert_shares(tokens: Int[Tensor, "P"], num_experts: int) -> list[float]:
     """Returns the share of the kept tokens that each expert got, the class token included: TRIP's pi.
 
     >>> from torch import tensor
-    >>> expert_shares_of(tensor([0, 0, 1, -1]), 2)
+    >>> expert_shares(tensor([0, 0, 1, -1]), 2)
     [0.6666666666666666, 0.3333333333333333]
     """
     kept = max(int((tokens >= 0).sum()), 1)
@@ -53,10 +56,10 @@ def token_map_picture(
         "evaluation; hatched in grey: dropped, as its expert was full. Above: the experts' shares of the kept tokens, "
         f"the class token included, by which the prompts are mixed. {dropped:.1%} of these tokens were dropped."
     )
-    rows_in_words = [f"{samples.names[row]}: {_in_words(tokens, names)}" for row, tokens in enumerate(experts)]
+    alt_texts = [f"{samples.names[row]}: {_describe_counts(tokens, names)}" for row, tokens in enumerate(experts)]
     titles = [samples.title(row, class_names) for row in range(len(samples))]
     figure = _draw(titles, pictures, experts, names)
-    return Picture(figure, "The expert of each patch", caption, ". ".join(rows_in_words) + ".")
+    return Picture(figure, "The expert of each patch", caption, ". ".join(alt_texts) + ".")
 
 
 def _draw(
@@ -70,44 +73,47 @@ def _draw(
     for axes in panels.flat:
         axes.set_axis_off()
     for place, tokens in enumerate(experts):
-        plain, mapped = panels[place // columns, 2 * (place % columns) :][:2]
-        plain.imshow(pictures[place])
-        plain.set_title(written(titles[place]), fontsize=SMALL)
-        shares = expert_shares_of(tokens, len(names))
-        draw_token_map(mapped, pictures[place], tokens)
-        mapped.set_title(":".join(f"{100 * share:.0f}" for share in shares) + " %", fontsize=SMALL)
-    _legend(figure, names)
+        row, column = divmod(place, columns)
+        image_axes = panels[row, 2 * column]
+        image_axes.imshow(pictures[place])
+        image_axes.set_title(escape_text(titles[place]), fontsize=SMALL_FONT_SIZE)
+        map_axes = panels[row, 2 * column + 1]
+        draw_token_map(map_axes, pictures[place], tokens)
+        shares = ":".join(f"{100 * share:.0f}" for share in expert_shares(tokens, len(names)))
+        map_axes.set_title(f"{shares} %", fontsize=SMALL_FONT_SIZE)
+    _add_legend(figure, names)
     return figure
 
 
 def draw_token_map(axes: Axes, picture: NDArray[np.float32], tokens: Int[Tensor, "P"]) -> None:
     """Draws the patches of an image, whose class token comes first, over the image in grey."""
     side = isqrt(len(tokens) - 1)
-    height, width = picture.shape[0] / side, picture.shape[1] / side
+    height = picture.shape[0] / side
+    width = picture.shape[1] / side
     axes.imshow(picture.mean(axis=2), cmap="gray", vmin=-0.3, vmax=1)
     for patch, expert in enumerate(tokens[1:].tolist()):
         row, column = divmod(patch, side)
         corner = (column * width - 0.5, row * height - 0.5)
-        axes.add_patch(Rectangle(corner, width, height, linewidth=0.3, **_look(expert), in_layout=False))
-        if expert >= 0 and side <= 16:
+        axes.add_patch(Rectangle(corner, width, height, linewidth=0.3, **_patch_options(expert), in_layout=False))
+        if expert >= 0 and side <= MAX_NUMBERED_SIDE:
             middle = (corner[0] + width / 2, corner[1] + height / 2)
             axes.text(*middle, str(expert + 1), fontsize=28 / side, ha="center", va="center", in_layout=False)
 
 
-def _look(expert: int) -> dict[str, Any]:
-    """Returns how a patch of an expert is drawn."""
-    return DROPPED if expert < 0 else {"facecolor": COLOURS[expert % MOST], "edgecolor": "white", "alpha": 0.55}
+def _patch_options(expert: int) -> dict[str, Any]:
+    """Returns matplotlib's options for a patch whose token went to an expert, or was dropped."""
+    if expert < 0:
+        return DROPPED
+    return {"facecolor": COLOURS[expert % MAX_SERIES], "edgecolor": "white", "alpha": 0.55}
 
 
-def _legend(figure: Figure, names: Sequence[str]) -> None:
-    """Names the experts' colours."""
-    handles = [Patch(**_look(expert), label=written(name)) for expert, name in enumerate(names)]
-    handles.append(Patch(**_look(-1), label="dropped"))
-    figure.legend(handles=handles, loc="outside lower center", ncols=6, fontsize=SMALL, frameon=False)
+def _add_legend(figure: Figure, names: Sequence[str]) -> None:
+    handles = [Patch(**_patch_options(expert), label=escape_text(name)) for expert, name in enumerate(names)]
+    handles.append(Patch(**_patch_options(-1), label="dropped"))
+    figure.legend(handles=handles, loc="outside lower center", ncols=6, fontsize=SMALL_FONT_SIZE, frameon=False)
 
 
-def _in_words(tokens: Int[Tensor, "P"], names: Sequence[str]) -> str:
-    """Returns how many patches each expert got."""
+def _describe_counts(tokens: Int[Tensor, "P"], names: Sequence[str]) -> str:
     patches = tokens[1:]
     counts = [f"{name}: {int((patches == expert).sum())}" for expert, name in enumerate(names)]
     return f"{', '.join(counts)}, dropped: {int((patches < 0).sum())} of {len(patches)} patches"

@@ -1,5 +1,6 @@
-"""One method a file. Importing this package makes their short names known to the command line."""
+"""The methods, one file or folder each. Importing this package makes their short names known to the command line."""
 
+from fedvlp.methods._shared.prompt_learner import PromptLearner
 from fedvlp.methods.diprompt.diprompt import DiPrompT
 from fedvlp.methods.fed_dpt.adapt import ADAPT
 from fedvlp.methods.fed_dpt.fed_dpt import FedDPT
@@ -9,4 +10,4 @@ from fedvlp.methods.single_domain import SingleDomain
 from fedvlp.methods.trip.trip import TRIP
 from fedvlp.methods.zero_shot import ZeroShotCLIP
 
-__all__ = ["ADAPT", "PLAN", "TRIP", "DiPrompT", "FedDPT", "PromptFL", "SingleDomain", "ZeroShotCLIP"]
+__all__ = ["ADAPT", "PLAN", "TRIP", "DiPrompT", "FedDPT", "PromptFL", "PromptLearner", "SingleDomain", "ZeroShotCLIP"]

@@ -22,20 +22,18 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from lightning.pytorch.cli import OptimizerCallable
-from torch import Tensor
+from torch import Tensor, nn
 
-from fedvlp.clip import CLIP, CLIPSpec, load_clip
+from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder
 from fedvlp.clip.text.prompted_text import ClassPosition
-from fedvlp.core.module import FederatedModule
 from fedvlp.core.protocols import Batch, Inputs
-from fedvlp.methods._shared.learned_prompt import learned_prompt
+from fedvlp.methods._shared.prompt_learner import PromptLearner
 from fedvlp.methods._shared.teacher import ZeroShotTeacher, distillation_losses
-from fedvlp.methods.zero_shot import ZeroShotCLIP, image_features
 from fedvlp.ops import cosine_logits
 from fedvlp.utils.errors import UserError
 
 
-class PromptFL(FederatedModule):
+class PromptFL(PromptLearner):
     """Learns one text prompt, shared by all classes and clients.
 
     Args:
@@ -49,7 +47,7 @@ class PromptFL(FederatedModule):
         optimizer: Makes the optimizer of a client's local training.
     """
 
-    clip: CLIP
+    prepare_depends_on = ("class_names", "templates")
 
     def __init__(
         self,
@@ -62,34 +60,33 @@ class PromptFL(FederatedModule):
         templates: int = 60,
         optimizer: OptimizerCallable = lambda parameters: torch.optim.SGD(parameters, lr=0.002),
     ) -> None:
-        super().__init__(optimizer)
         if kl_weight < 0:
             raise UserError(f"PromptFL needs a kl_weight of at least 0; got {kl_weight}.")
-        self.save_hyperparameters(ignore=["clip", "optimizer"])
-        self.set_backbone(load_clip(clip))
-        self.class_names, self.kl_weight = class_names, kl_weight
+        super().__init__(class_names, clip, optimizer)
+        self.save_hyperparameters()
+        self.kl_weight = kl_weight
         self.teacher = ZeroShotTeacher(self.clip, class_names, templates) if kl_weight else None
-        self.prepare_options = ("class_names", "templates") if self.teacher else ()
-        self.prepare_definition = None if self.teacher else image_features
-        self.text, self.prompt = learned_prompt(self.clip, class_names, prompt_length, init_words, class_position)
+        self.text = PromptedTextEncoder(
+            self.clip, class_names, prompt_length=prompt_length, class_position=class_position
+        )
+        self.prompt = nn.Parameter(self.text.initial_prompt(init_words))  # [L, D]
 
-    def baseline(self) -> ZeroShotCLIP:
-        """Returns zero-shot CLIP with the same towers."""
-        return ZeroShotCLIP(self.class_names, self.clip)
+    @property
+    def prepares_features_only(self) -> bool:
+        """Whether there is no teacher, so that the cached features are those of other methods."""
+        return self.teacher is None and type(self).prepare is PromptFL.prepare
 
-    def prepare(self, images: Float[Tensor, "B 3 H V"]) -> dict[str, Tensor]:
+    def prepare(self, images: Float[Tensor, "B 3 V V"]) -> dict[str, Tensor]:
         """Returns f(x), the joint image features [B, d], and the teacher's logits where there is one."""
-        constants = image_features(self, images)
-        return constants if self.teacher is None else {**constants, "teacher": self.teacher(constants["features"])}
+        constants = super().prepare(images)
+        if self.teacher is not None:
+            constants["teacher"] = self.teacher(constants["features"])
+        return constants
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
         """Returns the logits cos(w_c, f(x)) / tau (CoOp, Eq. 2)."""
         features = self.constants(inputs)["features"]
         return cosine_logits(features, self.text(self.prompt), self.clip.logit_scale)
-
-    def text_prompts(self) -> dict[str, Tensor]:
-        """Returns the prompt [L, D] by name."""
-        return {"prompt": self.prompt}
 
     def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
         """Returns the cross-entropy of a batch, and beta KL(zero-shot || local) where there is a teacher."""

@@ -18,19 +18,18 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from lightning.pytorch.cli import OptimizerCallable
-from torch import Tensor
+from torch import Tensor, nn
 
-from fedvlp.clip import CLIP, CLIPSpec, load_clip
+from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder
 from fedvlp.clip.text.prompted_text import ClassPosition
-from fedvlp.core.module import FederatedModule, Phase
+from fedvlp.core.phases import Phase
 from fedvlp.core.protocols import Batch, Inputs
 from fedvlp.core.strategies import Local
-from fedvlp.methods._shared.learned_prompt import learned_prompt
-from fedvlp.methods.zero_shot import ZeroShotCLIP, image_features
+from fedvlp.methods._shared.prompt_learner import PromptLearner
 from fedvlp.ops import cosine_logits
 
 
-class SingleDomain(FederatedModule):
+class SingleDomain(PromptLearner):
     """Learns one text prompt for each client, without a server.
 
     Args:
@@ -42,10 +41,7 @@ class SingleDomain(FederatedModule):
         optimizer: Makes the optimizer of a client's local training.
     """
 
-    clip: CLIP
     personal = ("prompt",)
-    prepare = image_features
-    prepare_options = ()
 
     def __init__(
         self,
@@ -56,28 +52,21 @@ class SingleDomain(FederatedModule):
         class_position: ClassPosition = "end",
         optimizer: OptimizerCallable = lambda parameters: torch.optim.SGD(parameters, lr=0.002),
     ) -> None:
-        super().__init__(optimizer)
-        self.save_hyperparameters(ignore=["clip", "optimizer"])
-        self.set_backbone(load_clip(clip))
-        self.class_names = class_names
-        self.text, self.prompt = learned_prompt(self.clip, class_names, prompt_length, init_words, class_position)
+        super().__init__(class_names, clip, optimizer)
+        self.save_hyperparameters()
+        self.text = PromptedTextEncoder(
+            self.clip, class_names, prompt_length=prompt_length, class_position=class_position
+        )
+        self.prompt = nn.Parameter(self.text.initial_prompt(init_words))  # [L, D]
 
     def configure_phases(self) -> Sequence[Phase]:
         """Returns one phase that trains and sends nothing."""
         return (Phase("prompt", train=("prompt",), upload=(), strategy=Local()),)
 
-    def baseline(self) -> ZeroShotCLIP:
-        """Returns zero-shot CLIP with the same towers."""
-        return ZeroShotCLIP(self.class_names, self.clip)
-
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
         """Returns the logits cos(w_c, f(x)) / tau (CoOp, Eq. 2)."""
         features = self.constants(inputs)["features"]
         return cosine_logits(features, self.text(self.prompt), self.clip.logit_scale)
-
-    def text_prompts(self) -> dict[str, Tensor]:
-        """Returns the prompt [L, D] by name."""
-        return {"prompt": self.prompt}
 
     def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
         """Returns the cross-entropy of a batch."""

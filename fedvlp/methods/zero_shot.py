@@ -11,7 +11,6 @@ Departures: none.
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
 
 from jaxtyping import Float
 from torch import Tensor
@@ -20,11 +19,6 @@ from fedvlp.clip import CLIP, CLIPSpec, load_clip, zero_shot_text_features
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.protocols import Inputs
 from fedvlp.ops import cosine_logits
-
-
-def image_features(module: Any, images: Float[Tensor, "B 3 H V"]) -> dict[str, Tensor]:
-    """Returns f(x), the joint image features [B, d]: what methods share that leave the image tower as it is."""
-    return {"features": module.clip.encode_image(images)}
 
 
 class ZeroShotCLIP(FederatedModule):
@@ -37,14 +31,13 @@ class ZeroShotCLIP(FederatedModule):
     """
 
     clip: CLIP
-    prepare = image_features
-    prepare_options = ()
 
     def __init__(self, class_names: list[str], clip: CLIPSpec | CLIP | str = "ViT-B-16", templates: int = 1) -> None:
         super().__init__()
         self.save_hyperparameters(ignore="clip")
         self.set_backbone(load_clip(clip))
-        self.class_names, self.templates = class_names, templates
+        self.class_names = class_names
+        self.templates = templates
 
     @cached_property
     def text_features(self) -> Float[Tensor, "C d"]:

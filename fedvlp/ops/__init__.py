@@ -1,5 +1,5 @@
-"""Losses and precision that several methods share, as functions on tensors. Imports nothing of ours but utils."""
+"""Losses and logits that several methods share, as functions on tensors. Imports nothing of ours but utils."""
 
-from fedvlp.ops.losses import cosine_logits, distillation_kl, load_balance
+from fedvlp.ops.losses import cosine_logits, distillation_kl
 
-__all__ = ["cosine_logits", "distillation_kl", "load_balance"]
+__all__ = ["cosine_logits", "distillation_kl"]

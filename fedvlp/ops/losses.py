@@ -43,20 +43,3 @@ def distillation_kl(teacher_logits: Float[Tensor, "B C"], student_logits: Float[
     teacher = F.log_softmax(teacher_logits.detach().float(), dim=-1)
     student = F.log_softmax(student_logits.float(), dim=-1)
     return (teacher.exp() * (teacher - student)).sum() / len(student)  # F.kl_div cannot be batched over clients
-
-
-def load_balance(probabilities: Float[Tensor, "N E"]) -> Float[Tensor, ""]:
-    """Returns E sum_m f_m P_m, which is 1 when routed items are spread evenly and larger when they are not.
-
-    f_m is the share of items whose most probable expert is m, without a gradient, P_m the mean probability of m (Fedus
-    et al., "Switch Transformers", JMLR 2022, Eqs. 4 to 6).
-
-    Example:
-        >>> load_balance(torch.tensor([[1.0, 0.0], [0.0, 1.0]])).item()
-        1.0
-        >>> load_balance(torch.tensor([[1.0, 0.0], [1.0, 0.0]])).item()
-        2.0
-    """
-    num_experts = probabilities.shape[1]
-    fractions = F.one_hot(probabilities.argmax(dim=1), num_experts).to(probabilities).mean(dim=0)
-    return num_experts * (fractions * probabilities.mean(dim=0)).sum()

@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from fedvlp.utils.text_table import text_table
+from fedvlp.utils.text_table import markdown_table, text_table
 
 CostFormat = Literal["table", "markdown", "csv", "json"]
 TITLES = {
@@ -26,7 +26,7 @@ TITLES = {
     "total_parameters": "total",
     "total_bytes": "total bytes",
 }
-WORDS = ("method", "config", "phase")
+NUM_TEXT_COLUMNS = 3
 CAPTION = (
     "up, down: parameters and bytes that one client sends and receives in one round, the largest where they differ\n"
     "once: what the server sends to each client before the first round only\n"
@@ -46,18 +46,27 @@ def format_costs(rows: Sequence[Mapping[str, Any]], form: CostFormat) -> str:
     if form == "json":
         return json.dumps(list(rows), indent=2, ensure_ascii=False)
     if form == "csv":
-        file = io.StringIO()
-        writer = csv.DictWriter(file, list(TITLES), extrasaction="ignore", lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-        return file.getvalue().rstrip("\n")
-    cells = [[_cell(row[name]) for name in TITLES] for row in rows]
+        return _csv(rows)
+    head = list(TITLES.values())
+    cells = [_cells(row) for row in rows]
     if form == "markdown":
-        rule = ["---" if name in WORDS else "---:" for name in TITLES]
-        return "\n".join("| " + " | ".join(line) + " |" for line in [list(TITLES.values()), rule, *cells])
-    return f"{text_table([list(TITLES.values()), *cells])}\n\n{CAPTION}"
+        alignment = ["---"] * NUM_TEXT_COLUMNS + ["---:"] * (len(head) - NUM_TEXT_COLUMNS)
+        return markdown_table(head, alignment, cells)
+    return f"{text_table([head, *cells])}\n\n{CAPTION}"
+
+
+def _csv(rows: Sequence[Mapping[str, Any]]) -> str:
+    file = io.StringIO()
+    writer = csv.DictWriter(file, list(TITLES), extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return file.getvalue().rstrip("\n")
+
+
+def _cells(row: Mapping[str, Any]) -> list[str]:
+    return [_cell(row[name]) for name in TITLES]
 
 
 def _cell(value: Any) -> str:
-    """Returns a number with separators, or a word."""
+    """Returns a number with separators of thousands, or a word."""
     return f"{value:,}" if isinstance(value, int) else str(value)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import base64
 import html
-import re
 from collections.abc import Sequence
 
-from fedvlp.results.formats import Sheet
+from fedvlp.results.rendered_table import RenderedTable, split_marks, split_note
 
-MARK = re.compile(r"\^([0-9a-z]+(?:,[0-9a-z]+)*)$")
 VOID = ("img", "meta", "br")
+"""Elements that have nothing inside and no closing tag."""
 
 
 class Html(str):
@@ -27,8 +26,12 @@ def tag(name: str, /, *inside: str, **attributes: str) -> Html:
     >>> tag("p", "a < b ", tag("b", "&"), class_='"big"')
     '<p class="&quot;big&quot;">a &lt; b <b>&amp;</b></p>'
     """
-    given = "".join(f' {key.rstrip("_").replace("_", "-")}="{html.escape(value)}"' for key, value in attributes.items())
-    return Html(f"<{name}{given}>" if name in VOID else f"<{name}{given}>{joined(inside)}</{name}>")
+    given = ""
+    for key, value in attributes.items():
+        given += f' {key.rstrip("_").replace("_", "-")}="{html.escape(value)}"'
+    if name in VOID:
+        return Html(f"<{name}{given}>")
+    return Html(f"<{name}{given}>{joined(inside)}</{name}>")
 
 
 def joined(parts: Sequence[str]) -> Html:
@@ -36,20 +39,27 @@ def joined(parts: Sequence[str]) -> Html:
     return Html("".join(part if isinstance(part, Html) else html.escape(part) for part in parts))
 
 
-def sheet_table(sheet: Sheet) -> Html:
+def html_table(rendered: RenderedTable) -> Html:
     """Returns a table with its caption, the lines around it, and raised marks; it scrolls alone where it is wide."""
-    kinds = ["word" if column < sheet.texts else "number" for column in range(len(sheet.head))]
-    titles = zip(sheet.head, kinds, strict=True)
-    head = tag("tr", *(tag("th", *_raised(cell), scope="col", class_=kind) for cell, kind in titles))
-    rows = [tag("tr", *map(_cell, row, range(len(row)), kinds)) for row in sheet.rows]
-    table = tag("table", tag("caption", sheet.title), tag("thead", head), tag("tbody", *rows))
-    notes = [tag("p", *_raised_first(note), class_="note") for note in sheet.notes]
-    lines = [tag("p", line, class_="note") for line in sheet.lines]
-    return joined([*lines, scrolling(table, sheet.title), *notes])
+    kinds = ["word" if column < rendered.text_columns else "number" for column in range(len(rendered.head))]
+    titles = [
+        tag("th", *_raise_marks(cell), scope="col", class_=kind)
+        for cell, kind in zip(rendered.head, kinds, strict=True)
+    ]
+    rows = [tag("tr", *_cells(row, kinds)) for row in rendered.rows]
+    table = tag(
+        "table",
+        tag("caption", rendered.title),
+        tag("thead", tag("tr", *titles)),
+        tag("tbody", *rows),
+    )
+    lines = [tag("p", line, class_="note") for line in rendered.lines]
+    notes = [tag("p", *_raise_first_mark(note), class_="note") for note in rendered.notes]
+    return joined([*lines, scrolling(table, rendered.title), *notes])
 
 
 def scrolling(inside: Html, name: str) -> Html:
-    """Returns something wide in a box that scrolls, also by keyboard."""
+    """Returns an element in a box that scrolls by itself where it is wide, also by keyboard."""
     return tag("div", inside, class_="scroll", role="region", aria_label=name, tabindex="0")
 
 
@@ -63,9 +73,10 @@ def picture(image: bytes, kind: str, title: str, caption: str, alt: str) -> Html
         caption: what stands below it.
         alt: what is read to those who can't see it.
     """
-    media = {"svg": "image/svg+xml", "png": "image/png"}[kind]
-    source = f"data:{media};base64,{base64.b64encode(image).decode('ascii')}"
-    return tag("figure", tag("img", src=source, alt=alt), tag("figcaption", tag("strong", f"{title}."), f" {caption}"))
+    media_type = {"svg": "image/svg+xml", "png": "image/png"}[kind]
+    source = f"data:{media_type};base64,{base64.b64encode(image).decode('ascii')}"
+    image_element = tag("img", src=source, alt=alt)
+    return tag("figure", image_element, tag("figcaption", tag("strong", f"{title}."), f" {caption}"))
 
 
 def definitions(entries: Sequence[tuple[str, str]]) -> Html:
@@ -73,18 +84,19 @@ def definitions(entries: Sequence[tuple[str, str]]) -> Html:
     return tag("dl", *(tag("div", tag("dt", name), tag("dd", value)) for name, value in entries))
 
 
-def _cell(cell: str, column: int, kind: str) -> Html:
-    """Returns a cell; the first of a row is its name."""
-    return tag("td", *_raised(cell), class_=kind) if column else tag("th", *_raised(cell), scope="row")
+def _cells(row: Sequence[str], kinds: Sequence[str]) -> list[Html]:
+    """Returns the cells of a row, the first of which is its name."""
+    name, *others = row
+    cells = [tag("th", *_raise_marks(name), scope="row")]
+    cells += [tag("td", *_raise_marks(cell), class_=kind) for cell, kind in zip(others, kinds[1:], strict=True)]
+    return cells
 
 
-def _raised(cell: str) -> list[str]:
-    """Returns a cell's text and its marks, raised."""
-    found = MARK.search(cell)
-    return [cell[: found.start()], tag("sup", found.group(1))] if found else [cell]
+def _raise_marks(cell: str) -> list[str]:
+    text, marks = split_marks(cell)
+    return [text, tag("sup", marks)] if marks else [text]
 
 
-def _raised_first(note: str) -> list[str]:
-    """Returns a note that may begin with its mark, raised."""
-    found = re.match(r"\^(\w+) ", note)
-    return [tag("sup", found.group(1)), f" {note[found.end() :]}"] if found else [note]
+def _raise_first_mark(note: str) -> list[str]:
+    mark, text = split_note(note)
+    return [tag("sup", mark), f" {text}"] if mark else [text]

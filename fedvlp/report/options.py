@@ -1,4 +1,4 @@
-"""Rows that differ in the value of one option alone: what hyperparameter studies consist of."""
+"""Runs that differ in the value of one option alone: what hyperparameter studies consist of."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedvlp.report.rows import Row, complete_seeds
+from fedvlp.report.series import HeldOut, MethodSeries, complete_seeds
 from fedvlp.results.record import Record
 
-FEWEST = 3
+MIN_VALUES = 3
 """How many values an option must have for a curve."""
+
+RecordsByValue = dict[float, list[Record]]
 
 
 @dataclass(frozen=True)
@@ -22,13 +24,13 @@ class OptionStudy:
         method: the method's class.
         option: the option's name.
         setting: values of other options, where there are several such studies of the option.
-        rows: by value, with the choices of held-out domains that all values have.
+        series: by value, with the choices of held-out domains that all values have.
     """
 
     method: str
     option: str
     setting: str
-    rows: Mapping[float, Row]
+    series: Mapping[float, MethodSeries]
 
     @property
     def is_of_seeds(self) -> bool:
@@ -38,44 +40,66 @@ class OptionStudy:
 
 def option_studies(records: Iterable[Record]) -> list[OptionStudy]:
     """Returns each option of each method that has three or more numbers as values while all else is equal."""
-    buckets: dict[tuple[str, str], dict[str, dict[float, list[Record]]]] = {}
-    for record in records:
-        values = _values(record)
-        for option, value in values.items():
-            if isinstance(value, (int, float)) and not isinstance(value, bool):
-                others = json.dumps(
-                    {name: other for name, other in values.items() if name != option}, sort_keys=True, default=str
-                )
-                by_value = buckets.setdefault((record.method, option), {}).setdefault(others, {})
-                by_value.setdefault(value, []).append(record)
-    studies = []
-    for (method, option), settings in sorted(buckets.items()):
-        found = {others: _rows(by_value) for others, by_value in settings.items() if len(by_value) >= FEWEST}
-        kept = {others: rows for others, rows in found.items() if len(rows) >= FEWEST}
-        studies += [OptionStudy(method, option, _apart(others, list(kept)), rows) for others, rows in kept.items()]
+    studies: list[OptionStudy] = []
+    for (method, option), by_setting in sorted(_group_by_option(records).items()):
+        series = {others: _series_by_value(by_value) for others, by_value in by_setting.items()}
+        kept = {others: found for others, found in series.items() if len(found) >= MIN_VALUES}
+        for others, found in kept.items():
+            studies.append(OptionStudy(method, option, _describe_setting(others, list(kept)), found))
     return studies
 
 
-def _apart(own: str, settings: Sequence[str]) -> str:
+def _group_by_option(records: Iterable[Record]) -> dict[tuple[str, str], dict[str, RecordsByValue]]:
+    """Returns the runs by method and option, then by all other values as JSON, then by the option's value."""
+    groups: dict[tuple[str, str], dict[str, RecordsByValue]] = {}
+    for record in records:
+        values = _values(record)
+        for option, value in values.items():
+            if _is_number(value):
+                by_setting = groups.setdefault((record.method, option), {})
+                by_value = by_setting.setdefault(_without(values, option), {})
+                by_value.setdefault(value, []).append(record)
+    return groups
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _without(values: Mapping[str, Any], option: str) -> str:
+    """Returns all values but that of an option as JSON, equal for equal values."""
+    others = {name: value for name, value in values.items() if name != option}
+    return json.dumps(others, sort_keys=True, default=str)
+
+
+def _describe_setting(own: str, settings: Sequence[str]) -> str:
     """Returns the values in which one setting, written as JSON, differs from any other."""
-    all_values = [json.loads(setting) for setting in settings]
-    told = [
-        f"{name}={value}"
-        for name, value in json.loads(own).items()
-        if any(other.get(name) != value for other in all_values)
-    ]
-    return ", ".join(told)
+    others = [json.loads(setting) for setting in settings]
+    parts = []
+    for name, value in json.loads(own).items():
+        if any(other.get(name) != value for other in others):
+            parts.append(f"{name}={value}")
+    return ", ".join(parts)
 
 
-def _rows(by_value: Mapping[float, Sequence[Record]]) -> dict[float, Row]:
-    """Returns a row for each value, over the choices of held-out domains that all values have."""
-    shared = set.intersection(*({record.held_out for record in records} for records in by_value.values()))
-    found = {value: complete_seeds(records, sorted(shared)) for value, records in by_value.items() if shared}
-    return {value: Row(f"{value:g}", index, found[value]) for index, value in enumerate(sorted(found)) if found[value]}
+def _series_by_value(by_value: Mapping[float, Sequence[Record]]) -> dict[float, MethodSeries]:
+    """Returns a series for each value, over the choices of held-out domains that all values have."""
+    shared = sorted(set.intersection(*map(_choices, by_value.values())))
+    if not shared:
+        return {}
+    series: dict[float, MethodSeries] = {}
+    for index, value in enumerate(sorted(by_value)):
+        seeds = complete_seeds(by_value[value], shared)
+        if seeds:
+            series[value] = MethodSeries(f"{value:g}", index, seeds)
+    return series
+
+
+def _choices(records: Sequence[Record]) -> set[HeldOut]:
+    return {record.held_out for record in records}
 
 
 def _values(record: Record) -> dict[str, Any]:
-    """Returns all that sets a row apart, by the option's name."""
+    """Returns all in which runs of a method may differ, by the option's name."""
     optimizer = {f"optimizer.{name}": value for name, value in (record.optimizer or {}).items()}
-    training = {name: value for name, value in record.training.items() if name != "seed"}
-    return {**record.options, **optimizer, **training, "rounds": record.rounds}
+    return {**record.options, **optimizer, **record.training_without_seed, "rounds": record.rounds}

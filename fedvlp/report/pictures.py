@@ -11,16 +11,18 @@ from statistics import fmean
 from typing import Any, TypeVar
 
 from fedvlp.report.bars import domain_bars, seed_boxes
-from fedvlp.report.curves import accuracy_over_communication, accuracy_over_rounds, option_curve, parameters
+from fedvlp.report.curves import accuracy_over_communication, accuracy_over_rounds, option_curve
 from fedvlp.report.options import OptionStudy, option_studies
-from fedvlp.report.rows import Row, columns_of, role_title
-from fedvlp.report.style import MOST, Picture
+from fedvlp.report.series import MethodSeries, domain_columns, role_title
+from fedvlp.report.style import MAX_SERIES, Picture
 from fedvlp.results.compare import Table
 from fedvlp.results.record import Record
 
 Item = TypeVar("Item")
-FEWEST_SEEDS = 3
-"""How many seeds a row must have for boxes."""
+MIN_SEEDS = 3
+"""How many seeds a method must have for a box."""
+
+PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
 
 @dataclass(frozen=True)
@@ -33,28 +35,88 @@ class SavedPicture:
     alt: str
 
 
-def pictures_of(table: Table, rows: Sequence[Row]) -> Iterator[Picture]:
-    """Yields the figures of one table; those of many rows are several figures.
+def pictures_of(table: Table, series: Sequence[MethodSeries]) -> Iterator[Picture]:
+    """Yields the figures of one table; those of many methods are several figures.
 
     Args:
         table: all runs, from which hyperparameter curves take what they need.
-        rows: the table's complete rows.
+        series: the table's complete series.
     """
-    role = table.role
-    if any(_has_curve(row) for row in rows):
-        yield from _in_parts(
-            rows, lambda part: accuracy_over_rounds(part, role), lambda row: _has_curve(row) or not row.is_trained
-        )
-    methods = list(dict.fromkeys(row.example.method for row in rows)) if any(map(parameters, rows)) else []
-    yield from _in_parts(
-        methods, lambda part: accuracy_over_communication([row for row in rows if row.example.method in part], role)
-    )
-    yield from _in_parts(rows, lambda part: domain_bars(part, role))
-    yield from _in_parts(
-        rows, lambda part: _training_boxes(part, role), lambda row: len(row.means(role)) >= FEWEST_SEEDS
-    )
+    yield from _round_curves(series, table.role)
+    yield from _communication_curves(series, table.role)
+    yield from _in_parts(series, lambda part: domain_bars(part, table.role))
+    yield from _training_boxes(series, table.role)
     for study in option_studies(table.group.records):
-        yield _study_picture(study, role)
+        yield _study_picture(study, table.role)
+
+
+def _round_curves(series: Sequence[MethodSeries], role: str) -> Iterator[Picture]:
+    """Yields curves of the methods that were evaluated in several rounds, beside those that train nothing."""
+    if any(map(_has_curve, series)):
+        yield from _in_parts(
+            series,
+            lambda part: accuracy_over_rounds(part, role),
+            lambda method: _has_curve(method) or not method.is_trained,
+        )
+
+
+def _communication_curves(series: Sequence[MethodSeries], role: str) -> Iterator[Picture]:
+    """Yields accuracy against communication, unless nothing was sent."""
+
+    def draw(methods: Sequence[str]) -> Picture:
+        return accuracy_over_communication([one for one in series if one.example.method in methods], role)
+
+    if any(one.parameters for one in series):
+        yield from _in_parts(list(dict.fromkeys(one.example.method for one in series)), draw)
+
+
+def _training_boxes(series: Sequence[MethodSeries], role: str) -> Iterator[Picture]:
+    """Yields a box for each method that has enough seeds, over what these gave."""
+
+    def draw(part: Sequence[MethodSeries]) -> Picture:
+        means = {method.label: method.means(role) for method in part}
+        return seed_boxes(means, f"Mean {role_title(role)}", "training", [method.index for method in part])
+
+    yield from _in_parts(series, draw, lambda method: len(method.means(role)) >= MIN_SEEDS)
+
+
+def _study_picture(study: OptionStudy, role: str) -> Picture:
+    """Returns a curve over an option's values, or, of a seed, boxes for each domain."""
+    method = f"{study.method} ({study.setting})" if study.setting else study.method
+    if not study.is_of_seeds:
+        return option_curve(method, study.option, study.series, role)
+    accuracies: dict[str, list[float]] = {}
+    for title, name in domain_columns(study.series.values(), role).items():
+        means = [one.means(name) for one in study.series.values()]
+        accuracies[title] = [fmean(of_seeds) for of_seeds in means if of_seeds]
+    return seed_boxes(accuracies, f"{method}: {role_title(role)}", study.option.replace("_seed", ""))
+
+
+def _in_parts(
+    items: Sequence[Item],
+    draw: Callable[[Sequence[Item]], Picture],
+    is_drawn: Callable[[Item], bool] = lambda item: True,
+) -> Iterator[Picture]:
+    """Yields a picture, or several that are about equally full, of neighbours that one figure can tell apart."""
+    if not items:
+        return
+    num_parts = math.ceil(len(items) / MAX_SERIES)
+    size = math.ceil(len(items) / num_parts)
+    parts = []
+    for start in range(0, len(items), size):
+        part = [item for item in items[start : start + size] if is_drawn(item)]
+        if part:
+            parts.append(part)
+    for number, part in enumerate(parts, start=1):
+        picture = draw(part)
+        if len(parts) > 1:
+            picture = replace(picture, title=f"{picture.title} ({number} of {len(parts)})")
+        yield picture
+
+
+def _has_curve(method: MethodSeries) -> bool:
+    """Whether a method was evaluated in several rounds."""
+    return len(method.curve("validation")) > 1
 
 
 def saved_pictures(record: Record) -> tuple[list[SavedPicture], list[str]]:
@@ -64,55 +126,23 @@ def saved_pictures(record: Record) -> tuple[list[SavedPicture], list[str]]:
         return [], []
     try:
         entries: list[dict[str, Any]] = json.loads(listed.read_text(encoding="utf-8"))
-        found = [
-            SavedPicture(listed.parent / Path(entry["file"]).name, entry["title"], entry["caption"], entry["alt"])
-            for entry in entries
-        ]
+        pictures = [_saved_picture(listed.parent, entry) for entry in entries]
     except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
         return [], [f"{listed} can't be read ({error!r}). Make the explanations again."]
-    missing = [
-        f"{saved.path} is missing, or no PNG. Make the explanations again."
-        for saved in found
-        if not _is_png(saved.path)
-    ]
-    return [saved for saved in found if _is_png(saved.path)], missing
+    found: list[SavedPicture] = []
+    problems: list[str] = []
+    for picture in pictures:
+        if _is_png(picture.path):
+            found.append(picture)
+        else:
+            problems.append(f"{picture.path} is missing, or no PNG. Make the explanations again.")
+    return found, problems
 
 
-def _in_parts(
-    items: Sequence[Item],
-    draw: Callable[[Sequence[Item]], Picture],
-    is_drawn: Callable[[Item], bool] = lambda item: True,
-) -> Iterator[Picture]:
-    """Yields a picture, or several that are about equally full, of neighbours that one figure can tell apart."""
-    size = math.ceil(len(items) / max(math.ceil(len(items) / MOST), 1))
-    parts = [items[start : start + size] for start in range(0, len(items), max(size, 1))]
-    drawn = [kept for part in parts if (kept := [item for item in part if is_drawn(item)])]
-    for number, part in enumerate(drawn, 1):
-        made = draw(part)
-        yield made if len(drawn) == 1 else replace(made, title=f"{made.title} ({number} of {len(drawn)})")
-
-
-def _has_curve(row: Row) -> bool:
-    """Whether a row was evaluated in several rounds."""
-    return len(row.curve("validation")) > 1
-
-
-def _training_boxes(rows: Sequence[Row], role: str) -> Picture:
-    """Returns a box for each row, over what its seeds gave."""
-    values = {row.label: row.means(role) for row in rows}
-    return seed_boxes(values, f"Mean {role_title(role)}", "training", [row.index for row in rows])
-
-
-def _study_picture(study: OptionStudy, role: str) -> Picture:
-    """Returns a curve over an option's values, or, of a seed, boxes for each domain."""
-    method = f"{study.method} ({study.setting})" if study.setting else study.method
-    if not study.is_of_seeds:
-        return option_curve(method, study.option, study.rows, role)
-    values = {
-        title: [fmean(row.means(name)) for row in study.rows.values() if row.means(name)]
-        for title, name in columns_of(study.rows.values(), role).items()
-    }
-    return seed_boxes(values, f"{method}: {role_title(role)}", study.option.replace("_seed", ""))
+def _saved_picture(folder: Path, entry: dict[str, Any]) -> SavedPicture:
+    # The name alone: a list of pictures must not lead out of its own folder.
+    path = folder / Path(entry["file"]).name
+    return SavedPicture(path, entry["title"], entry["caption"], entry["alt"])
 
 
 def _is_png(path: Path) -> bool:
@@ -120,4 +150,4 @@ def _is_png(path: Path) -> bool:
     if not path.is_file():
         return False
     with path.open("rb") as file:
-        return file.read(8) == b"\x89PNG\r\n\x1a\n"
+        return file.read(len(PNG_SIGNATURE)) == PNG_SIGNATURE

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Mapping, Sequence
 
 import yaml
 
 from fedvlp.report.html import Html, joined, scrolling, tag
 from fedvlp.results.compare import role_of
+from fedvlp.results.grouping import by_settings
 from fedvlp.results.labels import row_labels
 from fedvlp.results.record import Record
 
@@ -18,33 +19,42 @@ HEAD = ("folder", "held out", "seed", "rounds", "last (%)", "best (%)", "split",
 def runs_section(records: Sequence[Record]) -> Html:
     """Returns the runs by method and settings, each with its config, folded up."""
     labels = row_labels(records)
-    rows: dict[Hashable, list[Record]] = {}
-    for record in records:
-        rows.setdefault(record.settings, []).append(record)
-    return joined([_row(labels[settings], members) for settings, members in rows.items()])
+    return joined([_row(labels[settings], members) for settings, members in by_settings(records).items()])
 
 
 def versions_section(records: Sequence[Record]) -> Html:
     """Returns the versions of all packages that numbers depend on; of several versions how many runs had which."""
-    names = list(dict.fromkeys(name for record in records for name in record.versions))
-    lines = []
-    for name in names:
-        counts = Counter(record.versions.get(name, "not said") for record in records)
-        told = [value if len(counts) == 1 else f"{value} ({count} runs)" for value, count in counts.items()]
-        lines.append(tag("tr", tag("th", name, scope="row"), tag("td", ", ".join(told))))
-    head = tag("tr", tag("th", "package", scope="col"), tag("th", "version", scope="col"))
-    caption = tag("caption", "Versions that the runs were made with")
-    return scrolling(tag("table", caption, tag("thead", head), tag("tbody", *lines)), "Versions") if lines else Html()
+    packages: dict[str, None] = {}
+    for record in records:
+        packages |= dict.fromkeys(record.versions)
+    if not packages:
+        return Html()
+    rows = [_table_row([package, _versions(records, package)]) for package in packages]
+    table = _table("Versions that the runs were made with", ("package", "version"), rows)
+    return scrolling(table, "Versions")
+
+
+def _versions(records: Sequence[Record], package: str) -> str:
+    counts = Counter(record.versions.get(package, "not said") for record in records)
+    if len(counts) == 1:
+        return next(iter(counts))
+    return ", ".join(f"{version} ({count} runs)" for version, count in counts.items())
+
+
+def _table(caption: str, head: Sequence[str], rows: Sequence[Html]) -> Html:
+    titles = [tag("th", name, scope="col") for name in head]
+    return tag("table", tag("caption", caption), tag("thead", tag("tr", *titles)), tag("tbody", *rows))
+
+
+def _table_row(cells: Sequence[str]) -> Html:
+    """Returns a row whose first cell is its name."""
+    return tag("tr", tag("th", cells[0], scope="row"), *(tag("td", cell) for cell in cells[1:]))
 
 
 def _row(label: str, records: Sequence[Record]) -> Html:
-    """Returns the runs of one row, folded up."""
-    head = tag("tr", *(tag("th", name, scope="col") for name in HEAD))
-    lines = [
-        tag("tr", tag("th", cells[0], scope="row"), *(tag("td", cell) for cell in cells[1:]))
-        for cells in map(_cells, records)
-    ]
-    table = tag("table", tag("caption", f"Runs of {label}"), tag("thead", head), tag("tbody", *lines))
+    """Returns the runs of one row of the comparison, folded up."""
+    rows = [_table_row(_cells(record)) for record in records]
+    table = _table(f"Runs of {label}", HEAD, rows)
     runs = f"{len(records)} run{'s' if len(records) > 1 else ''}"
     return tag(
         "details",
@@ -55,12 +65,22 @@ def _row(label: str, records: Sequence[Record]) -> Html:
 
 
 def _cells(record: Record) -> list[str]:
-    """Returns one line of the table of runs."""
+    """Returns the cells below each title of ``HEAD``."""
     role = role_of(record)
-    last, best = (f"{row[role]:.1f}" if role in row else "-" for row in (record.last, record.best))
-    held_out = ", ".join(record.held_out) or "-"
-    seconds = f"{record.seconds:.0f}"
-    return [str(record.folder), held_out, str(record.seed), str(record.rounds), last, best, record.split, seconds]
+    return [
+        str(record.folder),
+        ", ".join(record.held_out) or "-",
+        str(record.seed),
+        str(record.rounds),
+        _accuracy(record.last, role),
+        _accuracy(record.best, role),
+        record.split,
+        f"{record.seconds:.0f}",
+    ]
+
+
+def _accuracy(row: Mapping[str, float], role: str) -> str:
+    return f"{row[role]:.1f}" if role in row else "-"
 
 
 def _config(record: Record) -> Html:

@@ -13,7 +13,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8A8A00")  # Okabe and Ito
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8A8A00")
+"""After Okabe and Ito, Color universal design, 2008."""
+
+# No pattern of dots alone: dotted lines are zero-shot CLIP's.
 DASHES = (
     (4, 1.5),
     (6, 1.5, 1, 1.5),
@@ -22,22 +25,35 @@ DASHES = (
     (3, 1, 1, 1, 1, 1),
     (1.5, 2.5),
     (6, 2, 2, 2),
-)  # dots are zero-shot's
+)
 LINES: tuple[Any, ...] = ("-", *((0, dashes) for dashes in DASHES))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
-HATCHES = ("", "///", "\\\\\\", "xx", "--", "||", "++", "//--")  # lines alone: dots would make large files
-MOST = len(COLOURS)
+
+# Lines alone: hatches of dots make large files.
+HATCHES = ("", "///", "\\\\\\", "xx", "--", "||", "++", "//--")
+
+MAX_SERIES = len(COLOURS)
 """How many series one figure can show so that a reader can tell them apart."""
 
-WIDTH = 3.5
-"""Width of a column, in inches."""
+COLUMN_WIDTH = 3.5
+"""Width of a paper's column, in inches."""
 
-TEXT, SMALL = 8, 7
+FONT_SIZE = 8
+SMALL_FONT_SIZE = 7
+MAX_LINE_LENGTH = 52
+"""How many characters fit into a line of a column."""
 
 
 @dataclass(frozen=True)
-class Look:
-    """How one series is drawn everywhere: no two of ``MOST`` neighbours share any of these."""
+class SeriesStyle:
+    """How one series is drawn everywhere: no two of ``MAX_SERIES`` neighbours share any of these.
+
+    Attributes:
+        colour: of lines, markers and bars.
+        line: matplotlib's ``linestyle``.
+        marker: matplotlib's ``marker``.
+        hatch: of bars, matplotlib's ``hatch``.
+    """
 
     colour: str
     line: Any
@@ -64,14 +80,17 @@ class Picture:
     def image(self, kind: Literal["svg", "png"] = "svg") -> bytes:
         """Returns the figure as a file's content; the same for the same figure."""
         file = io.BytesIO()
+        # An SVG has a date and random identifiers in it unless it is told otherwise.
+        metadata = {"Date": None} if kind == "svg" else None
         with matplotlib.rc_context({"svg.hashsalt": self.title}):
-            self.figure.savefig(file, format=kind, metadata={"Date": None} if kind == "svg" else None)
+            self.figure.savefig(file, format=kind, metadata=metadata)
         return file.getvalue()
 
 
-def look(index: int) -> Look:
-    """Returns the look of the series with this index."""
-    return Look(*(values[index % len(values)] for values in (COLOURS, LINES, MARKERS, HATCHES)))
+def series_style(index: int) -> SeriesStyle:
+    """Returns the style of the series with this index."""
+    place = index % MAX_SERIES
+    return SeriesStyle(COLOURS[place], LINES[place], MARKERS[place], HATCHES[place])
 
 
 def new_axes(vertical: Sequence[str], horizontal: str, labels: Sequence[str] = ()) -> tuple[Figure, list[Axes]]:
@@ -82,43 +101,44 @@ def new_axes(vertical: Sequence[str], horizontal: str, labels: Sequence[str] = (
         horizontal: what the horizontal axis shows.
         labels: what the legend will name.
     """
-    lines = sum(name.count("\n") + 1 for name in map(written, labels)) / _legend_columns(labels)
-    height = 0.45 + 1.85 * len(vertical) + 0.14 * lines
-    figure = Figure(figsize=(WIDTH, height), dpi=300, layout="constrained")
+    legend_lines = sum(escape_text(label).count("\n") + 1 for label in labels)
+    height = 0.45 + 1.85 * len(vertical) + 0.14 * (legend_lines / _legend_columns(labels))
+    figure = Figure(figsize=(COLUMN_WIDTH, height), dpi=300, layout="constrained")
     panels = list(figure.subplots(len(vertical), 1, sharex=True, squeeze=False)[:, 0])
     for axes, name in zip(panels, vertical, strict=True):
-        axes.set_ylabel(name, fontsize=TEXT)
-        axes.tick_params(labelsize=SMALL)
+        axes.set_ylabel(name, fontsize=FONT_SIZE)
+        axes.tick_params(labelsize=SMALL_FONT_SIZE)
         axes.grid(color="0.9", linewidth=0.6)
         axes.set_axisbelow(True)
         axes.spines[["top", "right"]].set_visible(False)
-    panels[-1].set_xlabel(horizontal, fontsize=TEXT)
+    panels[-1].set_xlabel(horizontal, fontsize=FONT_SIZE)
     return figure, panels
 
 
 def add_legend(figure: Figure, axes: Axes) -> None:
-    """Names what the axes show, below the figure."""
+    """Adds a legend of what the axes show, below the figure."""
     handles, labels = axes.get_legend_handles_labels()
     figure.legend(
         handles,
         labels,
         loc="outside lower center",
         ncols=_legend_columns(labels),
-        fontsize=SMALL,
+        fontsize=SMALL_FONT_SIZE,
         frameon=False,
         handlelength=3.2,
         columnspacing=1.2,
     )
 
 
-def written(text: str) -> str:
+def escape_text(text: str) -> str:
     r"""Returns a text as matplotlib must be given it to write it as it is, in lines that fit into a column.
 
-    >>> print(written("a_$b$"))
+    >>> print(escape_text("a_$b$"))
     a_\$b\$
     """
-    wrapped = "\n".join(textwrap.wrap(text, 52, break_on_hyphens=False)) or text
+    wrapped = "\n".join(textwrap.wrap(text, MAX_LINE_LENGTH, break_on_hyphens=False)) or text
     escaped = wrapped.replace("$", r"\$")
+    # Matplotlib leaves labels that begin with an underscore out of legends.
     return f" {escaped}" if escaped.startswith("_") else escaped
 
 

@@ -1,4 +1,4 @@
-"""Finished runs, read from their folders, and what they have in common."""
+"""Finished runs, read from their folders, and tables of them. Imports core and utils; knows no figures and no HTML."""
 
 from fedvlp.results.labels import row_labels
 from fedvlp.results.record import Record, load_record

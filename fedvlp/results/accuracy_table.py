@@ -9,25 +9,41 @@ from fedvlp.core.roles import ROLES
 from fedvlp.results.selection import best_round, is_accuracy, last_round
 from fedvlp.utils.text_table import text_table
 
-Rows = list[tuple[str, Mapping[str, Any]]]
+AccuracyRows = list[tuple[str, Mapping[str, Any]]]
+"""Titles of rows, each with the accuracies in percent, by ``<role>/<domain>``, or by role for a mean."""
+
+SUFFIXES = {"validation": "", "test": "+", "held_out": "*"}
+"""What stands behind a column's title, by role."""
 
 
-def accuracy_table(baseline: Mapping[str, float], history: Sequence[Mapping[str, Any]]) -> Rows:
+def accuracy_table(baseline: Mapping[str, float], history: Sequence[Mapping[str, Any]]) -> AccuracyRows:
     """Returns the rows of the final table: zero-shot CLIP, the last round, and the round best on source validation."""
-    rows: Rows = [("zero-shot CLIP", baseline)] if baseline else []
-    last, best = last_round(history), best_round(history)
+    rows: AccuracyRows = []
+    if baseline:
+        rows.append(("zero-shot CLIP", baseline))
+    last = last_round(history)
+    best = best_round(history)
     if last is not None and best is not None:
-        rows += [(f"last round ({last['round']})", last), (f"best on source validation ({best['round']})", best)]
+        rows.append((f"last round ({last['round']})", last))
+        rows.append((f"best on source validation ({best['round']})", best))
     return rows
 
 
-def accuracy_columns(rows: Rows) -> list[str]:
+def accuracy_columns(rows: AccuracyRows) -> list[str]:
     """Returns the columns: each domain's accuracy and the mean, for source validation, test splits and held-out."""
-    names = dict.fromkeys(name for _, row in rows for name in row if is_accuracy(name))
-    return sorted(names, key=lambda name: (list(ROLES).index(name.split("/")[0]), "/" not in name, name))
+    names: set[str] = set()
+    for _, row in rows:
+        names.update(name for name in row if is_accuracy(name))
+    return sorted(names, key=_column_order)
 
 
-def format_accuracies(rows: Rows) -> str:
+def _column_order(name: str) -> tuple[int, bool, str]:
+    """Returns a sort key: by role, domains before their mean, by name."""
+    is_mean = "/" not in name
+    return list(ROLES).index(name.split("/")[0]), is_mean, name
+
+
+def format_accuracies(rows: AccuracyRows) -> str:
     """Returns the accuracies in percent as a text table.
 
     A column of a held-out domain is marked with a star, one of a source domain's test split with a plus.
@@ -38,13 +54,14 @@ def format_accuracies(rows: Rows) -> str:
     last round (1)  50.00  50.00  7.50
     """
     columns = accuracy_columns(rows)
-    head = ["accuracy in %", *(_column_title(name) for name in columns)]
-    body = [[title, *(f"{row[name]:.2f}" if name in row else "-" for name in columns)] for title, row in rows]
-    return text_table([head, *body])
+    table = [["accuracy in %", *map(_column_title, columns)]]
+    for title, row in rows:
+        table.append([title, *(f"{row[name]:.2f}" if name in row else "-" for name in columns)])
+    return text_table(table)
 
 
 def _column_title(name: str) -> str:
-    """Returns what stands above a column of accuracies."""
-    role, _, domain = name.partition("/")
+    role = name.split("/")[0]
+    domain = name.partition("/")[2]
     mean = "mean" if role == "validation" else f"{ROLES[role]} mean"
-    return (domain or mean) + {"validation": "", "test": "+", "held_out": "*"}[role]
+    return (domain or mean) + SUFFIXES[role]

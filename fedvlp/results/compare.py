@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from fedvlp.results.grouping import Group, group_records
+from fedvlp.results.grouping import Group, by_settings, group_records
 from fedvlp.results.labels import row_labels
 from fedvlp.results.record import Record
 from fedvlp.results.statistics import AVERAGE, Cell, cells, without_repeats
@@ -19,7 +19,7 @@ PACKAGES = ("fedvlp", "torch")
 
 
 @dataclass(frozen=True)
-class Line:
+class TableRow:
     """A row of a table.
 
     Attributes:
@@ -35,21 +35,37 @@ class Line:
     records: tuple[Record, ...]
 
     @property
+    def is_trained(self) -> bool:
+        """Whether the row is of something that trains."""
+        return self.selection != ""
+
+    @property
     def costs(self) -> dict[str, tuple[int, int]]:
         """Parameters and bytes of one client and round, the least and the most of the runs."""
-        found = {name: [run.communication[name] for run in self.records if name in run.communication] for name in COSTS}
-        return {name: (min(values), max(values)) for name, values in found.items() if values and self.selection}
+        ranges: dict[str, tuple[int, int]] = {}
+        if not self.is_trained:
+            return ranges
+        for name in COSTS:
+            values = [run.communication[name] for run in self.records if name in run.communication]
+            if values:
+                ranges[name] = (min(values), max(values))
+        return ranges
 
     @property
     def seconds(self) -> float | None:
-        """Mean time of a run; none for what trains nothing."""
-        return statistics.fmean(run.seconds for run in self.records) if self.selection else None
+        """Mean time of a run; None for what trains nothing."""
+        if not self.is_trained:
+            return None
+        return statistics.fmean(run.seconds for run in self.records)
 
     @property
     def versions(self) -> str:
         """Versions of fedvlp and PyTorch, of all runs."""
-        found = {name: sorted({run.versions.get(name, "not said") for run in self.records}) for name in PACKAGES}
-        return ", ".join(f"{name} {' and '.join(values)}" for name, values in found.items())
+        parts = []
+        for package in PACKAGES:
+            found = {run.versions.get(package, "not said") for run in self.records}
+            parts.append(f"{package} {' and '.join(sorted(found))}")
+        return ", ".join(parts)
 
 
 @dataclass(frozen=True)
@@ -59,14 +75,14 @@ class Table:
     Attributes:
         group: the runs, and what they have in common.
         domains: the columns: all domains of which a run measured the accuracy, in the order of their names.
-        known: number of domains of the data set; 0 if the runs do not say.
-        lines: the rows.
+        num_domains: number of domains of the data set; 0 if the runs do not say.
+        rows: one for each method, settings and selection.
     """
 
     group: Group
     domains: tuple[str, ...]
-    known: int
-    lines: tuple[Line, ...]
+    num_domains: int
+    rows: tuple[TableRow, ...]
 
     @property
     def role(self) -> str:
@@ -76,17 +92,21 @@ class Table:
     @property
     def is_whole(self) -> bool:
         """Whether every domain of the data set has a column."""
-        return self.known in (0, len(self.domains))
+        return self.num_domains in (0, len(self.domains))
 
     @property
     def average_title(self) -> str:
         """What the average is called, which says so if it is not over all domains."""
-        return AVERAGE if self.is_whole else f"{AVERAGE} of {len(self.domains)} of {self.known}"
+        return AVERAGE if self.is_whole else f"{AVERAGE} of {len(self.domains)} of {self.num_domains}"
 
     @property
     def seeds(self) -> list[int]:
         """The seeds of all runs that trained."""
-        return sorted({run.seed for line in self.lines if line.selection for run in line.records})
+        found: set[int] = set()
+        for row in self.rows:
+            if row.is_trained:
+                found.update(run.seed for run in row.records)
+        return sorted(found)
 
 
 def tables(records: Sequence[Record], selections: Sequence[Selection] = ("last", "best")) -> list[Table]:
@@ -103,65 +123,87 @@ def role_of(record: Record) -> str:
     """Returns on which images a run is compared: held-out domains, else test splits, else source validation."""
     if record.held_out:
         return "held_out"
-    return "test" if any(name.startswith("test/") for row in record.accuracy.values() for name in row) else "validation"
+    return "test" if any(map(_has_test_accuracy, record.accuracy.values())) else "validation"
+
+
+def repeat_warnings(table: Table) -> list[str]:
+    """Returns a line for each row of which a seed measured a domain more than once; then the last run counts."""
+    warnings: dict[str, str] = {}
+    for row in table.rows:
+        if row.is_trained and _has_repeats(row.records):
+            warnings[row.label] = f"{row.label}: several runs of one seed measured the same domain; the last one counts"
+    return list(warnings.values())
 
 
 def _table(group: Group, selections: Sequence[Selection]) -> Table:
-    """Returns the table of a group."""
-    measured = {name for record in group.records for row in record.accuracy.values() for name in _of_role(record, row)}
-    domains = sorted(measured)
+    domains = _measured_domains(group.records)
     trained = [record for record in group.records if record.method != ZERO_SHOT]
-    rows: dict[Hashable, list[Record]] = {}
-    for record in trained:
-        rows.setdefault(record.settings, []).append(record)
     labels = row_labels(trained)
-    lines = _zero_shot(group.records, domains)
-    for settings, members in rows.items():
-        lines += [_line(labels[settings], selection, members, domains) for selection in selections]
-    return Table(group, tuple(domains), len(group.records[0].data.get("domains", [])), tuple(lines))
+    rows = _zero_shot_rows(group.records, domains)
+    for settings, members in by_settings(trained).items():
+        rows += [_row(labels[settings], selection, members, domains) for selection in selections]
+    num_domains = len(group.records[0].data.get("domains", []))
+    return Table(group, tuple(domains), num_domains, tuple(rows))
 
 
-def _line(label: str, selection: Selection, members: Sequence[Record], domains: Sequence[str]) -> Line:
-    """Returns the row of one method and one way to choose the round."""
+def _measured_domains(records: Sequence[Record]) -> list[str]:
+    domains: set[str] = set()
+    for record in records:
+        for accuracies in record.accuracy.values():
+            domains.update(_compared(record, accuracies))
+    return sorted(domains)
+
+
+def _row(label: str, selection: Selection, members: Sequence[Record], domains: Sequence[str]) -> TableRow:
     scores: dict[int, dict[str, float]] = {}
     for record in members:
-        row = record.last if selection == "last" else record.best
-        scores.setdefault(record.seed, {}).update(_of_role(record, row))
-    return Line(label, selection, cells(scores, domains), tuple(members))
+        # A seed's runs, each with its own held-out domains, fill one row between them.
+        accuracies = record.last if selection == "last" else record.best
+        scores.setdefault(record.seed, {}).update(_compared(record, accuracies))
+    return TableRow(label, selection, cells(scores, domains), tuple(members))
 
 
-def _zero_shot(records: Sequence[Record], domains: Sequence[str]) -> list[Line]:
-    """Returns a row for each number of templates of zero-shot CLIP; that of one is in every run's own table."""
-    by_templates: dict[int, dict[int, dict[str, float]]] = {}
+def _zero_shot_rows(records: Sequence[Record], domains: Sequence[str]) -> list[TableRow]:
+    """Returns a row for each number of templates of zero-shot CLIP; every run has measured that of one itself."""
+    scores: dict[int, dict[int, dict[str, float]]] = {}
     runs: dict[int, list[Record]] = {}
     for record in records:
-        templates = int(record.options.get("templates", 1)) if record.method == ZERO_SHOT else 1
-        row = record.last if record.method == ZERO_SHOT else record.baseline
-        if row:
-            by_templates.setdefault(templates, {}).setdefault(record.seed, {}).update(_of_role(record, row))
+        templates, accuracies = _zero_shot(record)
+        if accuracies:
+            # Of several runs that measured the same, the last one counts.
+            of_seed = scores.setdefault(templates, {}).setdefault(record.seed, {})
+            of_seed.update(_compared(record, accuracies))
             runs.setdefault(templates, []).append(record)
-    return [
-        Line(_zero_shot_label(count), "", cells(without_repeats(scores), domains), tuple(runs[count]))
-        for count, scores in sorted(by_templates.items())
-    ]
+    rows = []
+    for templates, by_seed in sorted(scores.items()):
+        label = "zero-shot CLIP" if templates == 1 else f"zero-shot CLIP, {templates} templates"
+        rows.append(TableRow(label, "", cells(without_repeats(by_seed), domains), tuple(runs[templates])))
+    return rows
 
 
-def _zero_shot_label(templates: int) -> str:
-    """Returns what zero-shot CLIP's row is called."""
-    return "zero-shot CLIP" if templates == 1 else f"zero-shot CLIP, {templates} templates"
+def _zero_shot(record: Record) -> tuple[int, Mapping[str, float]]:
+    """Returns the number of templates of the zero-shot CLIP that a run measured, and its accuracies."""
+    if record.method == ZERO_SHOT:
+        return int(record.options.get("templates", 1)), record.last
+    return 1, record.baseline
 
 
-def _of_role(record: Record, row: Mapping[str, float]) -> dict[str, float]:
-    """Returns the accuracies that are compared, by domain."""
-    start = f"{role_of(record)}/"
-    return {name.removeprefix(start): value for name, value in row.items() if name.startswith(start)}
+def _compared(record: Record, accuracies: Mapping[str, float]) -> dict[str, float]:
+    """Returns those accuracies that are compared, by domain."""
+    prefix = f"{role_of(record)}/"
+    return {name.removeprefix(prefix): value for name, value in accuracies.items() if name.startswith(prefix)}
 
 
-def repeated(table: Table) -> list[str]:
-    """Returns a line for each row of which a seed measured a domain more than once; then the last run counts."""
-    found = {}
-    for line in table.lines:
-        runs = [(run.seed, domain) for run in line.records for domain in run.held_out or [""]]
-        if line.selection and len(set(runs)) < len(runs):
-            found[line.label] = f"{line.label}: several runs of one seed measured the same domain; the last one counts"
-    return list(found.values())
+def _has_test_accuracy(accuracies: Mapping[str, float]) -> bool:
+    return any(name.startswith("test/") for name in accuracies)
+
+
+def _has_repeats(records: Sequence[Record]) -> bool:
+    """Whether two runs of one seed hold out the same domain."""
+    seen: set[tuple[int, str]] = set()
+    for record in records:
+        for domain in record.held_out or [""]:
+            if (record.seed, domain) in seen:
+                return True
+            seen.add((record.seed, domain))
+    return False

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import yaml
 
+from fedvlp.results.statistics import AVERAGE
 from fedvlp.utils.errors import UserError
 
 FOLDER = Path(__file__).with_name("printed")
@@ -23,7 +24,10 @@ BACKBONES = {
     "resnet50_unspecified": "a ResNet-50, not said which",
 }
 PROTOCOLS = {"leave_one_domain_out": "leave-domains-out", "all_domains": "all domains seen"}
-AVERAGE = "average"
+
+
+TableKey = tuple[str, str, str, str, str]
+RowKey = tuple[str, str, str, str]
 
 
 @dataclass(frozen=True)
@@ -93,15 +97,17 @@ def printed_tables() -> tuple[PrintedTable, ...]:
     """Returns all printed tables, in the order of the papers."""
     with (FOLDER / "numbers.csv").open(newline="", encoding="utf-8") as file:
         lines = list(csv.DictReader(file))
-    tables: dict[tuple[str, str, str, str, str], dict[tuple[str, str, str, str], dict[str, str]]] = {}
+    # One line of the file is one number. Keys of the dictionaries are the first fields of table and row.
+    tables: dict[TableKey, dict[RowKey, dict[str, str]]] = {}
     for line in lines:
-        of = (line["paper"], line["table"], line["dataset"], line["protocol"], line["shots"])
+        table = (line["paper"], line["table"], line["dataset"], line["protocol"], line["shots"])
         row = (line["method"], line["variant"], line["backbone"], line["clients"])
-        tables.setdefault(of, {}).setdefault(row, {})[line["domain"]] = line["accuracy"]
-    return tuple(
-        PrintedTable(*of, tuple(PrintedRow(*row, numbers) for row, numbers in rows.items()))
-        for of, rows in tables.items()
-    )
+        tables.setdefault(table, {}).setdefault(row, {})[line["domain"]] = line["accuracy"]
+    return tuple(PrintedTable(*table, _rows(rows)) for table, rows in tables.items())
+
+
+def _rows(rows: Mapping[RowKey, Mapping[str, str]]) -> tuple[PrintedRow, ...]:
+    return tuple(PrintedRow(*row, numbers) for row, numbers in rows.items())
 
 
 def main_tables(wanted: Sequence[str] = (), dataset: str | None = None) -> list[PrintedTable]:
@@ -116,13 +122,13 @@ def main_tables(wanted: Sequence[str] = (), dataset: str | None = None) -> list[
     """
     if wrong := [name for name in wanted if name not in papers()]:
         raise UserError(f"Expected papers among {', '.join(papers())}; got {', '.join(wrong)}.")
-    of = None if dataset is None else dataset_key(dataset)
-    if dataset is not None and of is None:
+    key = None if dataset is None else dataset_key(dataset)
+    if dataset is not None and key is None:
         raise UserError(f"No paper prints numbers of {dataset!r}; there are {', '.join(DATASETS)}.")
     return [
         table
         for table in printed_tables()
-        if table.is_main and table.paper in (wanted or papers()) and of in (None, table.dataset)
+        if table.is_main and table.paper in (wanted or papers()) and key in (None, table.dataset)
     ]
 
 
@@ -132,11 +138,12 @@ def dataset_key(name: str) -> str | None:
     >>> dataset_key("OfficeHome"), dataset_key("data/domain_net"), dataset_key("DomainNet10")
     ('office_home', 'domainnet', None)
     """
-    return {plain_name(known): known for known in DATASETS}.get(plain_name(name.removeprefix("data/")))
+    by_plain_name = {plain_name(known): known for known in DATASETS}
+    return by_plain_name.get(plain_name(name.removeprefix("data/")))
 
 
 def plain_name(name: str) -> str:
-    """Returns a name without signs and capitals, as domains are written in several ways.
+    """Returns the letters and digits of a name in lower case, as papers write one name in several ways.
 
     >>> plain_name("Real World") == plain_name("real_world")
     True

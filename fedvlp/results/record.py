@@ -14,12 +14,25 @@ import yaml
 
 from fedvlp.utils.errors import UserError
 
-TABLE = (
-    *("name", "images", "classes", "kind", "partition", "shots"),
-    *("split_rule", "validation_fraction", "test_fraction", "split_seed"),
+TABLE_KEYS = (
+    "name",
+    "images",
+    "classes",
+    "kind",
+    "partition",
+    "shots",
+    "split_rule",
+    "validation_fraction",
+    "test_fraction",
+    "split_seed",
 )
-LINKED = ("class_names", "clip", "domains", "num_clients", "rounds")  # options that data, CLIP and trainer decide
-NEEDED = ("model", "protocol", "split", "training", "held_out", "rounds", "accuracy", "versions")
+"""What runs must have in common in their data's description to stand in one table."""
+
+LINKED_OPTIONS = ("class_names", "clip", "domains", "num_clients", "rounds")
+"""Options of a method that data, CLIP and trainer decide."""
+
+REQUIRED_KEYS = ("model", "protocol", "split", "training", "held_out", "rounds", "accuracy", "versions")
+"""What every ``summary.json`` has."""
 
 
 @dataclass(frozen=True)
@@ -91,15 +104,19 @@ class Record:
         Held-out domains and seeds may differ. A run that does not describe its data stands with those of the same
         protocol and split alone.
         """
-        described = [self.data.get(name) for name in TABLE]
-        own = None if self.data else (self.protocol, self.split)
-        return _frozen([*described, own, self.clip, self.clip_fingerprint])
+        described = [self.data.get(name) for name in TABLE_KEYS]
+        undescribed = None if self.data else (self.protocol, self.split)
+        return _hashable([*described, undescribed, self.clip, self.clip_fingerprint])
 
     @property
     def settings(self) -> Hashable:
         """Equal for runs that differ in seed, images and held-out domains alone: the rows of a table."""
-        training = {name: value for name, value in self.training.items() if name != "seed"}
-        return _frozen([self.method, self.options, self.optimizer, training, self.rounds])
+        return _hashable([self.method, self.options, self.optimizer, self.training_without_seed, self.rounds])
+
+    @property
+    def training_without_seed(self) -> dict[str, Any]:
+        """How clients trained, in all but the seed."""
+        return {name: value for name, value in self.training.items() if name != "seed"}
 
     @cached_property
     def history(self) -> list[dict[str, float]]:
@@ -108,18 +125,22 @@ class Record:
         if not path.is_file():
             return []
         with path.open(newline="", encoding="utf-8") as file:
-            return [{name: float(value) for name, value in row.items() if value} for row in csv.DictReader(file)]
+            return [_measured(row) for row in csv.DictReader(file)]
 
     @cached_property
     def config(self) -> dict[str, Any]:
         """The run's whole configuration; empty if it was made in Python."""
         path = self.folder / "config.yaml"
-        return (yaml.safe_load(path.read_text(encoding="utf-8")) or {}) if path.is_file() else {}
+        if not path.is_file():
+            return {}
+        return yaml.safe_load(path.read_text(encoding="utf-8")) or {}
 
     def _row(self, title: str) -> Mapping[str, float]:
-        """Returns the row whose title begins so, or the only one."""
-        rows = [row for name, row in self.accuracy.items() if name.startswith(title) or len(self.accuracy) == 1]
-        return rows[0] if rows else {}
+        """Returns the row whose title begins so, or the only one, as of a method that trains nothing."""
+        for name, row in self.accuracy.items():
+            if name.startswith(title) or len(self.accuracy) == 1:
+                return row
+        return {}
 
 
 def load_record(folder: str | Path) -> Record:
@@ -134,7 +155,8 @@ def load_record(folder: str | Path) -> Record:
         raise UserError(f"{folder} {state}: there is no summary.json in it.")
     try:
         summary = json.loads(path.read_text(encoding="utf-8"))
-        missing = [name for name in NEEDED if name not in summary]
+        # Of JSON that is no mapping, such as a number, this fails with a TypeError.
+        missing = [name for name in REQUIRED_KEYS if name not in summary]
     except (json.JSONDecodeError, UnicodeDecodeError, TypeError) as error:
         raise UserError(f"{path} can't be read ({error}). Make the run again, or remove it.") from error
     if missing:
@@ -143,9 +165,8 @@ def load_record(folder: str | Path) -> Record:
 
 
 def _record(folder: Path, summary: Mapping[str, Any]) -> Record:
-    """Returns the record of a summary."""
     model = summary["model"]
-    options = {name: value for name, value in model["init_args"].items() if name not in LINKED}
+    options = {name: value for name, value in model["init_args"].items() if name not in LINKED_OPTIONS}
     return Record(
         folder=folder,
         method=model["class_path"].rpartition(".")[2],
@@ -168,10 +189,15 @@ def _record(folder: Path, summary: Mapping[str, Any]) -> Record:
 
 
 def _clip_name(clip: Any) -> str:
-    """Returns the name of a CLIP, which may stand with its weights."""
+    """Returns the name of a CLIP, which is saved alone or as a mapping with its weights."""
     return str(clip.get("name", "")) if isinstance(clip, Mapping) else str(clip)
 
 
-def _frozen(value: Any) -> Hashable:
-    """Returns a value as text that is equal for equal values, whatever the order of keys."""
+def _measured(row: Mapping[str, str]) -> dict[str, float]:
+    """Returns the cells of a CSV row that are not empty, as numbers."""
+    return {name: float(value) for name, value in row.items() if value}
+
+
+def _hashable(value: Any) -> Hashable:
+    """Returns text that is equal for equal values, whatever the order of keys."""
     return json.dumps(value, sort_keys=True, default=str)

@@ -8,6 +8,9 @@ from pathlib import Path
 from fedvlp.results.record import Record, load_record
 from fedvlp.utils.errors import UserError
 
+RUN_FILES = ("summary.json", "config.yaml")
+"""What a run writes at its end, and at its beginning."""
+
 
 def find_records(paths: Sequence[str | Path]) -> tuple[list[Record], list[str]]:
     """Returns the finished runs at or below some paths, and a line for each path or run folder that is none.
@@ -26,13 +29,16 @@ def find_records(paths: Sequence[str | Path]) -> tuple[list[Record], list[str]]:
     for path in map(Path, paths):
         folders = _run_folders(path)
         if not folders:
-            problems.append(f"{path}: {'no run is here or below' if path.is_dir() else 'there is no such folder'}.")
+            problem = "no run is here or below" if path.is_dir() else "there is no such folder"
+            problems.append(f"{path}: {problem}.")
         for folder in folders:
             try:
                 record = load_record(folder)
             except UserError as error:
-                problems += [] if _ended_later(folder, folders) else [str(error)]
+                if not _was_repeated(folder, folders):
+                    problems.append(str(error))
                 continue
+            # Folders are named after the time at which a run began, so the later one has the greater name.
             known = found.get(_identity(record))
             if known is None or known.folder.name < record.folder.name:
                 found[_identity(record)] = record
@@ -40,20 +46,23 @@ def find_records(paths: Sequence[str | Path]) -> tuple[list[Record], list[str]]:
 
 
 def _identity(record: Record) -> Hashable:
-    """Equal for two attempts at the same run."""
+    """Returns what is equal for two attempts at the same run."""
     return record.key, record.settings, record.seed, record.held_out, record.split
 
 
 def _run_folders(path: Path) -> list[Path]:
     """Returns the folders of runs, ended or not, at or below a path, sorted."""
-    if any((path / name).is_file() for name in ("summary.json", "config.yaml")):
+    if any((path / name).is_file() for name in RUN_FILES):
         return [path]
-    return sorted({file.parent for name in ("summary.json", "config.yaml") for file in path.rglob(name)})
+    folders: set[Path] = set()
+    for name in RUN_FILES:
+        folders.update(file.parent for file in path.rglob(name))
+    return sorted(folders)
 
 
-def _ended_later(folder: Path, folders: Sequence[Path]) -> bool:
-    """Whether a run did not end, but one in the same folder that began later did."""
+def _was_repeated(folder: Path, folders: Sequence[Path]) -> bool:
+    """Whether a run did not end, but one beside it that began later did."""
     if (folder / "summary.json").is_file():
         return False
-    beside = [other for other in folders if other.parent == folder.parent and other.name > folder.name]
-    return any((other / "summary.json").is_file() for other in beside)
+    later = [other for other in folders if other.parent == folder.parent and other.name > folder.name]
+    return any((other / "summary.json").is_file() for other in later)

@@ -6,7 +6,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-AVERAGE, SPREAD = "average", "spread"
+AVERAGE = "average"
+SPREAD = "spread"
 Scores = Mapping[int, Mapping[str, float]]
 """Accuracies in percent, by seed and then by domain."""
 
@@ -48,24 +49,34 @@ def cells(scores: Scores, domains: Sequence[str]) -> dict[str, Cell]:
     >>> {name: (cell.mean, cell.count) for name, cell in row.items()}
     {'ink': (52.0, 2), 'photo': (70.0, 1), 'average': (60.0, 1), 'spread': (10.0, 1)}
     """
-    by_domain = {name: [of_seed[name] for of_seed in scores.values() if name in of_seed] for name in domains}
-    complete = [[of_seed[name] for name in domains] for of_seed in scores.values() if set(domains) <= set(of_seed)]
-    values = by_domain | {
-        AVERAGE: [statistics.fmean(of_seed) for of_seed in complete],
-        SPREAD: [statistics.pstdev(of_seed) for of_seed in complete if len(of_seed) > 1],
-    }
+    values: dict[str, list[float]] = {}
+    for domain in domains:
+        values[domain] = [accuracies[domain] for accuracies in scores.values() if domain in accuracies]
+    # Over domains first, so that the deviation of the average is that between seeds.
+    complete = _complete_seeds(scores, domains)
+    values[AVERAGE] = [statistics.fmean(accuracies) for accuracies in complete]
+    values[SPREAD] = [statistics.pstdev(accuracies) for accuracies in complete if len(accuracies) > 1]
     return {name: over_seeds(of_name) for name, of_name in values.items() if of_name}
 
 
+def _complete_seeds(scores: Scores, domains: Sequence[str]) -> list[list[float]]:
+    """Returns the accuracies on all domains, in their order, of each seed that has them all."""
+    complete = []
+    for accuracies in scores.values():
+        if set(domains) <= set(accuracies):
+            complete.append([accuracies[domain] for domain in domains])
+    return complete
+
+
 def without_repeats(scores: Scores) -> Scores:
-    """Returns the scores of one seed where no seed differs from another, as of a method that trains nothing.
+    """Returns the scores under a single seed where no two seeds differ, as of a method that trains nothing.
 
     >>> without_repeats({0: {"ink": 50.0}, 1: {"ink": 50.0, "photo": 70.0}})
     {0: {'ink': 50.0, 'photo': 70.0}}
     """
     merged: dict[str, float] = {}
-    for of_seed in scores.values():
-        if any(merged.get(name, value) != value for name, value in of_seed.items()):
+    for accuracies in scores.values():
+        if any(merged.get(domain, value) != value for domain, value in accuracies.items()):
             return scores
-        merged |= of_seed
+        merged |= accuracies
     return {0: merged}

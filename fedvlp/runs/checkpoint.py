@@ -1,59 +1,56 @@
-"""What a federation needs to go on, in one safetensors file: tensors, and JSON in its header. No pickle."""
+"""What a federation needs to be continued, in one safetensors file: tensors, and JSON in its header. No pickle."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from fedvlp.core.run_state import RunState
 from fedvlp.core.state import ServerState, State
 from fedvlp.runs.client_store import FOLDER, StatesOnDisk, files_of
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.tensor_files import read_tensors, strip_prefix, write_tensors
-
-Row = dict[str, Any]
+from fedvlp.utils.tensor_files import add_prefix, read_tensors, strip_prefix, write_tensors
 
 
-@dataclass(frozen=True)
-class RunState:
-    """Where a federation stands after a round; nothing else is needed to go on.
+class TrainedState(NamedTuple):
+    """What is needed to evaluate a trained method.
 
     Attributes:
-        server: the server's state; ``server.round`` rounds are finished.
-        personal: what each client keeps, by client id.
-        history: one row of metrics a finished round.
-        optimizers: what the clients' optimizers go on from, by client id; empty where they start anew each round.
+        deployed: the tensors that are evaluated.
+        personal: the tensors that stay on each client, by client id.
+        model: description of the method that they belong to.
     """
 
-    server: ServerState
-    personal: Mapping[int, State] = field(default_factory=dict)
-    history: tuple[Row, ...] = ()
-    optimizers: Mapping[int, State] = field(default_factory=dict)
+    deployed: State
+    personal: Mapping[int, State]
+    model: dict[str, Any]
 
 
-def save_checkpoint(path: Path, progress: RunState, description: Mapping[str, Any], history: str = "") -> None:
+def save_checkpoint(path: Path, state: RunState, description: Mapping[str, Any], history: str = "") -> None:
     """Writes a checkpoint; a reader sees all of it or nothing.
 
     Args:
         path: the file, in a folder of the run's folder.
-        progress: what to go on from.
+        state: what to continue from.
         description: of the run.
-        history: the rows as JSON, one a line, where the caller has them; they are made here if not.
+        history: the rounds' metrics as JSON, one a line, where the caller has them; they are made here if not.
     """
-    groups = {"shared": progress.server.shared, "deployed": progress.server.deployed, "memory": progress.server.memory}
-    files = files_of(progress.personal, progress.optimizers)
+    server = state.server
+    tensors = add_prefix(server.shared, "shared")
+    tensors |= add_prefix(server.deployed, "deployed")
+    tensors |= add_prefix(server.memory, "memory")
+    files = files_of(state.personal, state.optimizer_states)
     if not files:
-        groups |= {f"personal/{client}": state for client, state in progress.personal.items()}
-        groups |= {f"optimizer/{client}": state for client, state in progress.optimizers.items()}
-    tensors = {f"{group}/{name}": value for group, state in groups.items() for name, value in state.items()}
+        tensors |= _of_all_clients(state.personal, "personal")
+        tensors |= _of_all_clients(state.optimizer_states, "optimizer")
     header = {
         "kind": "checkpoint",
-        "round": progress.server.round,
-        "clients": sorted(progress.personal),
-        "optimizers": sorted(progress.optimizers),
-        "history": history or "\n".join(map(json.dumps, progress.history)),
+        "round": server.round,
+        "clients": sorted(state.personal),
+        "optimizers": sorted(state.optimizer_states),
+        "history": history or "\n".join(json.dumps(metrics) for metrics in state.history),
         "description": dict(description),
         "files": files,
     }
@@ -61,7 +58,7 @@ def save_checkpoint(path: Path, progress: RunState, description: Mapping[str, An
 
 
 def load_checkpoint(path: Path) -> tuple[RunState, dict[str, Any]]:
-    """Returns the progress and the description of the run that wrote it.
+    """Returns the run state and the description of the run that wrote it.
 
     Raises:
         UserError: if the file is missing, damaged, or not a checkpoint.
@@ -70,17 +67,19 @@ def load_checkpoint(path: Path) -> tuple[RunState, dict[str, Any]]:
     if header.get("kind") != "checkpoint":
         raise UserError(f"{path} holds {header.get('kind', 'unknown tensors')}, not a checkpoint to go on from.")
     server = ServerState(
-        strip_prefix(tensors, "shared"),
-        strip_prefix(tensors, "deployed"),
-        strip_prefix(tensors, "memory"),
+        shared=strip_prefix(tensors, "shared"),
+        deployed=strip_prefix(tensors, "deployed"),
+        memory=strip_prefix(tensors, "memory"),
         round=header["round"],
     )
-    history = header["history"]
-    rows = tuple(json.loads(line) for line in history.splitlines()) if isinstance(history, str) else tuple(history)
-    groups = {"personal": header["clients"], "optimizer": header.get("optimizers", [])}
     run = path.parent.parent
-    states = {group: _of_clients(run, group, clients, tensors, header) for group, clients in groups.items()}
-    return RunState(server, states["personal"], rows, states["optimizer"]), header["description"]
+    state = RunState(
+        server=server,
+        personal=_by_client(run, "personal", header["clients"], tensors, header),
+        history=tuple(json.loads(line) for line in header["history"].splitlines()),
+        optimizer_states=_by_client(run, "optimizer", header["optimizers"], tensors, header),
+    )
+    return state, header["description"]
 
 
 def save_prompts(path: Path, deployed: State, personal: Mapping[int, State], model: Mapping[str, Any]) -> None:
@@ -89,33 +88,27 @@ def save_prompts(path: Path, deployed: State, personal: Mapping[int, State], mod
     Personal states on disk stay where they are, and the header says in which files of the run's folder.
     """
     files = files_of(personal)
-    inside = {} if files else personal
-    kept = {f"personal/{client}/{name}": value for client, state in inside.items() for name, value in state.items()}
+    kept = {} if files else _of_all_clients(personal, "personal")
     header = {"kind": "prompts", "clients": sorted(personal), "model": dict(model), "files": files}
     write_tensors(path, {**deployed, **kept}, header)
 
 
-def load_deployed(path: Path) -> tuple[State, Mapping[int, State], dict[str, Any]]:
-    """Returns the deployed state, the personal states and the model's description, of prompts or a checkpoint."""
+def load_deployed(path: Path) -> TrainedState:
+    """Reads what is needed to evaluate a trained method, from prompts or a checkpoint.
+
+    Raises:
+        UserError: if the file is missing, damaged, or neither of these.
+    """
     tensors, header = read_tensors(path)
     is_checkpoint = header.get("kind") == "checkpoint"
     run = path.parent.parent if is_checkpoint else path.parent
-    personal = _of_clients(run, "personal", header.get("clients", []), tensors, header)
+    personal = _by_client(run, "personal", header.get("clients", []), tensors, header)
     if is_checkpoint:
-        return strip_prefix(tensors, "deployed"), personal, header["description"]["model"]
+        return TrainedState(strip_prefix(tensors, "deployed"), personal, header["description"]["model"])
     if header.get("kind") != "prompts":
         raise UserError(f"{path} was not written by fedvlp. Pass a run's prompts.safetensors or a checkpoint.")
-    return {k: v for k, v in tensors.items() if not k.startswith("personal/")}, personal, header["model"]
-
-
-def _of_clients(
-    run: Path, group: str, clients: Sequence[int], tensors: State, header: Mapping[str, Any]
-) -> Mapping[int, State]:
-    """Returns what stays on the clients: the tensors themselves, or where they are on disk."""
-    files = header.get("files", {})
-    if not files:
-        return {client: strip_prefix(tensors, f"{group}/{client}") for client in clients}
-    return StatesOnDisk(run / FOLDER, group, {client: files[str(client)] for client in clients}).checked()
+    deployed = {name: value for name, value in tensors.items() if not name.startswith("personal/")}
+    return TrainedState(deployed, personal, header["model"])
 
 
 def differences(saved: Any, now: Any, name: str = "") -> list[str]:
@@ -124,7 +117,32 @@ def differences(saved: Any, now: Any, name: str = "") -> list[str]:
     >>> differences({"model": {"length": 16}}, {"model": {"length": 8}})
     ['model.length: was 16, is 8']
     """
-    if isinstance(saved, dict) and isinstance(now, dict):
-        keys = sorted(saved.keys() | now.keys())
-        return [line for k in keys for line in differences(saved.get(k), now.get(k), f"{name}.{k}" if name else str(k))]
-    return [] if saved == now else [f"{name}: was {saved!r}, is {now!r}"]
+    if not (isinstance(saved, dict) and isinstance(now, dict)):
+        return [] if saved == now else [f"{name}: was {saved!r}, is {now!r}"]
+    found: list[str] = []
+    for key in sorted(saved.keys() | now.keys()):
+        inner = f"{name}.{key}" if name else str(key)
+        found += differences(saved.get(key), now.get(key), inner)
+    return found
+
+
+def _of_all_clients(states: Mapping[int, State], group: str) -> State:
+    """Returns the clients' tensors as ``<group>/<client>/<name>``."""
+    tensors: State = {}
+    for client, state in states.items():
+        tensors |= add_prefix(state, f"{group}/{client}")
+    return tensors
+
+
+def _by_client(
+    run: Path, group: str, clients: Sequence[int], tensors: State, header: Mapping[str, Any]
+) -> Mapping[int, State]:
+    """Returns what stays on the clients: the tensors themselves, or where they are on disk."""
+    files = header.get("files", {})
+    if files:
+        return StatesOnDisk(run / FOLDER, group, {client: files[str(client)] for client in clients}).checked()
+    states: dict[int, State] = {client: {} for client in clients}
+    for name, value in strip_prefix(tensors, group).items():
+        client, _, inner = name.partition("/")
+        states[int(client)][inner] = value
+    return states

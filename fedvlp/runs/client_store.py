@@ -1,4 +1,4 @@
-"""What stays on the clients between rounds: in memory, or in one file a client."""
+"""Where the tensors that stay on the clients lie between rounds: in memory, or in one file for each client."""
 
 from __future__ import annotations
 
@@ -6,13 +6,48 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 from fedvlp.core.state import State
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.tensor_files import make_durable, read_group, read_header, write_tensors
+from fedvlp.utils.tensor_files import add_prefix, make_durable, read_group, read_header, write_tensors
 
 FOLDER = "clients"
-Kept = State | str
+
+StoredState = State | str
+"""Tensors themselves, or the name of the file that holds them; empty where there is nothing to keep."""
+
+
+@runtime_checkable
+class ClientStore(Protocol):
+    """Keeps what stays on the clients from one round to the next."""
+
+    def open(self, states: Mapping[int, State], group: str) -> Mapping[int, State]:
+        """Takes over the states that a run continues from.
+
+        Args:
+            states: the states by client id.
+            group: what they are, ``personal`` or ``optimizer``.
+        """
+        ...
+
+    def keep(self, round: int, client: int, personal: State, optimizer_state: State) -> tuple[StoredState, StoredState]:
+        """Stores both states of one client after a phase, and returns what the run state has to hold of them."""
+        ...
+
+    def flush(self) -> None:
+        """Makes what was stored in a phase survive a power failure."""
+        ...
+
+    def remove_unused(self, finished: int | None, current: Sequence[Mapping[int, State]]) -> None:
+        """Deletes what no checkpoint and nothing current refers to.
+
+        Args:
+            finished: number of finished rounds, since other processes may be storing states of the next; None before
+                the first, when nobody writes and all that an interrupted run left can go.
+            current: states that the run continues from.
+        """
+        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,42 +91,45 @@ class StatesOnDisk(Mapping[int, State]):
         return self
 
 
-@dataclass(frozen=True)
-class InMemory:
-    """Lets states stay where they are."""
+class MemoryStore:
+    """Keeps the states of all clients in memory; checkpoints hold them."""
 
-    def begin(self, states: Mapping[int, State], group: str) -> Mapping[int, State]:
-        """Returns the states to go on from, in memory."""
-        return {client: states[client] for client in states}
+    def open(self, states: Mapping[int, State], group: str) -> Mapping[int, State]:
+        """Returns the states, read into memory."""
+        return dict(states)
 
-    def keep(self, round: int, client: int, personal: State, optimizer: State) -> tuple[Kept, Kept]:
-        """Returns what is to be known of both states of a client; empty where there is nothing."""
-        return personal, optimizer
+    def keep(self, round: int, client: int, personal: State, optimizer_state: State) -> tuple[StoredState, StoredState]:
+        """Returns both states."""
+        return personal, optimizer_state
 
-    def finish(self) -> None:
+    def flush(self) -> None:
         """Does nothing."""
 
-    def tidy(self, finished: int | None, current: Sequence[Mapping[int, State]]) -> None:
+    def remove_unused(self, finished: int | None, current: Sequence[Mapping[int, State]]) -> None:
         """Does nothing."""
 
 
-class OnDisk:
+class DiskStore:
     """Writes the states of a client to a file of its own, which is never changed.
 
-    What a client keeps later is another file, so that an older checkpoint still finds what it knows; files that nobody
-    knows any more are deleted after each round.
+    What a client keeps later is another file, so that an older checkpoint still finds what it refers to.
 
     Args:
         run: the run's folder; every process must see the same one.
     """
 
     def __init__(self, run: Path) -> None:
-        self.run, self.folder = run, run / FOLDER
-        self.number = max((_place(path)[1] for path in self.folder.glob("*.safetensors")), default=-1) + 1
+        self.run = run
+        self.folder = run / FOLDER
+        self.phase = 1 + max((_round_and_phase(path)[1] for path in self.folder.glob("*.safetensors")), default=-1)
         self.written: list[Path] = []
 
-    def begin(self, states: Mapping[int, State], group: str) -> Mapping[int, State]:
-        """Returns the states to go on from, on disk."""
+    def open(self, states: Mapping[int, State], group: str) -> Mapping[int, State]:
+        """Returns the states as files.
+
+        Raises:
+            UserError: if the run that is continued kept them in its checkpoints.
+        """
         if isinstance(states, StatesOnDisk) or not states:
             return StatesOnDisk(self.folder, group, files_of(states))
         raise UserError(
@@ -99,64 +137,69 @@ class OnDisk:
             "personal_on_disk to false, or start anew."
         )
 
-    def keep(self, round: int, client: int, personal: State, optimizer: State) -> tuple[Kept, Kept]:
+    def keep(self, round: int, client: int, personal: State, optimizer_state: State) -> tuple[StoredState, StoredState]:
         """Writes both states of a client and returns the file's name for each that is not empty."""
-        if not personal and not optimizer:
+        if not personal and not optimizer_state:
             return "", ""
-        groups = {"personal": personal, "optimizer": optimizer}
-        tensors = {f"{group}/{name}": value for group, state in groups.items() for name, value in state.items()}
-        path = self.folder / f"{client:06d}-{round:05d}-{self.number}.safetensors"
+        path = self.folder / f"{client:06d}-{round:05d}-{self.phase}.safetensors"
+        tensors = add_prefix(personal, "personal") | add_prefix(optimizer_state, "optimizer")
         write_tensors(path, tensors, {"kind": "client"}, is_durable=False)
         self.written.append(path)
-        return path.name if personal else "", path.name if optimizer else ""
+        return path.name if personal else "", path.name if optimizer_state else ""
 
-    def finish(self) -> None:
+    def flush(self) -> None:
         """Waits until a phase's files would survive a power failure, since a checkpoint will count on them."""
         with ThreadPoolExecutor(8) as pool:
             list(pool.map(make_durable, self.written))
         self.written.clear()
-        self.number += 1
+        self.phase += 1
 
-    def tidy(self, finished: int | None, current: Sequence[Mapping[int, State]]) -> None:
-        """Deletes the files of finished rounds that no checkpoint, no prompts and nothing current refers to.
-
-        Args:
-            finished: number of finished rounds, since other processes may be writing files of the next; None before
-                the first, when nobody writes and all that an interrupted run left can go.
-            current: states that the run goes on from.
-        """
+    def remove_unused(self, finished: int | None, current: Sequence[Mapping[int, State]]) -> None:
+        """Deletes files of finished rounds that no checkpoint, no prompts and nothing current refers to."""
         used = set(files_of(*current).values())
         for path in [*self.run.glob("checkpoints/*.safetensors"), *self.run.glob("*.safetensors")]:
-            used |= _referred(path)
+            used |= _files_referred_to(path)
         for path in self.folder.glob("*.safetensors"):
-            if path.name not in used and (finished is None or _place(path)[0] < finished):
+            is_finished = finished is None or _round_and_phase(path)[0] < finished
+            if path.name not in used and is_finished:
                 path.unlink(missing_ok=True)
-        for path in self.folder.glob(".*.tmp") if finished is None else ():
-            path.unlink(missing_ok=True)
+        if finished is None:  # nobody writes yet, so a temporary file is what a killed process left
+            for path in self.folder.glob(".*.tmp"):
+                path.unlink(missing_ok=True)
 
 
 def files_of(*states: Mapping[int, State]) -> dict[int, str]:
     """Returns the file of each client that has one."""
-    return {client: name for each in states if isinstance(each, StatesOnDisk) for client, name in each.files.items()}
+    found: dict[int, str] = {}
+    for each in states:
+        if isinstance(each, StatesOnDisk):
+            found.update(each.files)
+    return found
 
 
-def with_kept(states: Mapping[int, State], kept: Mapping[int, Kept]) -> Mapping[int, State]:
-    """Returns the states with those of some clients replaced, where there is something to replace them by."""
-    new = {client: each for client, each in kept.items() if each}
+def with_stored(states: Mapping[int, State], stored: Mapping[int, StoredState]) -> Mapping[int, State]:
+    """Returns the states with those of some clients replaced; an empty one replaces nothing.
+
+    Args:
+        states: the states by client id, in memory or on disk.
+        stored: what :meth:`ClientStore.keep` returned for some of the clients.
+    """
+    new = {client: each for client, each in stored.items() if each}
     if isinstance(states, StatesOnDisk):
-        return replace(states, files={**states.files, **{client: str(name) for client, name in new.items()}})
-    return {**states, **{client: state for client, state in new.items() if isinstance(state, dict)}}
+        names = {client: str(name) for client, name in new.items()}
+        return replace(states, files={**states.files, **names})
+    tensors = {client: state for client, state in new.items() if isinstance(state, dict)}
+    return {**states, **tensors}
 
 
-def _referred(path: Path) -> set[str]:
-    """Returns the files that a checkpoint or prompts refer to; none if they are damaged."""
+def _files_referred_to(path: Path) -> set[str]:
+    """Returns the clients' files that a checkpoint or prompts file names; none if it is damaged."""
     try:
         return set(read_header(path).get("files", {}).values())
     except UserError:
         return set()
 
 
-def _place(path: Path) -> tuple[int, int]:
-    """Returns the round and the number in a file's name."""
-    _, round, number = path.stem.split("-")
-    return int(round), int(number)
+def _round_and_phase(path: Path) -> tuple[int, int]:
+    numbers = path.stem.split("-")[1:]
+    return int(numbers[0]), int(numbers[1])

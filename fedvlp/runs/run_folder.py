@@ -1,4 +1,4 @@
-"""Where a run lives, how it describes itself, and how it is found again."""
+"""The folder of a run: its name, the description by which runs are compared, and the checkpoints in it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from torch import nn
 
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.protocols import FederatedData
+from fedvlp.core.run_state import RunState
 from fedvlp.core.state import State
-from fedvlp.runs.checkpoint import RunState, differences, load_checkpoint, load_deployed
+from fedvlp.runs.checkpoint import differences, load_checkpoint, load_deployed
 from fedvlp.utils.errors import UserError
 
 
@@ -86,7 +87,7 @@ def find_checkpoints(where: Path) -> list[Path]:
 
 
 def resume(where: Path, description: Mapping[str, Any], say: Callable[[str], None]) -> tuple[RunState, Path] | None:
-    """Returns the newest readable progress and its run folder; None if there is no checkpoint at all.
+    """Returns the newest readable run state and its run folder; None if there is no checkpoint at all.
 
     Raises:
         UserError: if the checkpoint belongs to another run, or none of those found can be read.
@@ -94,16 +95,17 @@ def resume(where: Path, description: Mapping[str, Any], say: Callable[[str], Non
     candidates = [where] if where.is_file() else find_checkpoints(where)
     for path in candidates:
         try:
-            progress, saved = load_checkpoint(path)
+            state, saved = load_checkpoint(path)
         except UserError as error:
             if path == candidates[-1]:
                 raise
             say(f"{error} Going back to the checkpoint before it.")
             continue
-        if wrong := differences(comparable(saved), comparable(description)):
+        wrong = differences(comparable(saved), comparable(description))
+        if wrong:
             raise UserError(f"{path} is of another run, so it can't go on here: " + "; ".join(wrong))
-        say(f"going on from {path} after round {progress.server.round}")
-        return progress, path.parent.parent
+        say(f"going on from {path} after round {state.server.round}")
+        return state, path.parent.parent
     if where.suffix or (where / "config.yaml").exists():
         raise UserError(f"No checkpoint at {where}. Pass a checkpoint file, a run folder, or last.")
     say(f"no checkpoint under {where}: starting anew")
@@ -130,11 +132,12 @@ def load_trained(where: Path, model: FederatedModule) -> tuple[State, Mapping[in
         if not found:
             raise UserError(f"No trained state at {where}. Pass prompts.safetensors, a checkpoint or a run folder.")
         path = found[0]
-    deployed, personal, saved = load_deployed(path)
+    trained = load_deployed(path)
     own = comparable({"model": describe_model(model)})
-    if wrong := differences(comparable({"model": saved}), own):
+    wrong = differences(comparable({"model": trained.model}), own)
+    if wrong:
         raise UserError(f"{path} belongs to another model: " + "; ".join(wrong))
-    return deployed, personal
+    return trained.deployed, trained.personal
 
 
 def load_deployed_to_all(where: Path, model: FederatedModule) -> State:

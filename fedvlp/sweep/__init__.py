@@ -1,21 +1,29 @@
-"""Sweeps: methods, held-out domains and seeds as runs, made several at a time, stopped and gone on with."""
+"""Sweeps: methods, held-out domains and seeds as runs, made several at a time, which can be stopped and resumed.
+
+Knows how to make runs and not how a run is trained, so it imports neither methods nor data nor the commands.
+"""
 
 from fedvlp.sweep.job import Job
-from fedvlp.sweep.plan import Row, Run, Sweep, all_runs, run_name
+from fedvlp.sweep.plan import Run, Sweep, SweepMethod, all_runs, fit_arguments, run_name
+from fedvlp.sweep.progress import SweepProgress
 from fedvlp.sweep.request import make_sweep, read_sweep
 from fedvlp.sweep.runner import run_jobs
 from fedvlp.sweep.state import Status, SweepFile, lock_sweep
+from fedvlp.sweep.summary import print_summary
 
 __all__ = [
     "Job",
-    "Row",
     "Run",
     "Status",
     "Sweep",
     "SweepFile",
+    "SweepMethod",
+    "SweepProgress",
     "all_runs",
+    "fit_arguments",
     "lock_sweep",
     "make_sweep",
+    "print_summary",
     "read_sweep",
     "run_jobs",
     "run_name",

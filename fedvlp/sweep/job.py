@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shlex
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import parent_process
 from pathlib import Path
 from typing import Any
 
+from fedvlp.utils.locks import locked
+
 Train = Callable[[Sequence[str]], int]
 """Makes a run from the arguments of ``fedvlp`` and returns an exit code, as ``fedvlp.commands.cli.main`` does."""
 
-BEGIN = "$ fedvlp "
+LOG_START = "$ fedvlp "
 
 
 @dataclass(frozen=True)
@@ -60,11 +61,11 @@ class Job:
         if code < 0:
             hint = ": often too little memory" if code == -signal.SIGKILL else ""
             return f"The process was ended by {signal.Signals(-code).name}{hint}."
-        text = self.log.read_text(encoding="utf-8", errors="replace") if self.log.is_file() else ""
-        lines = text.rpartition(BEGIN)[2].splitlines()[1:]
+        log = self.log.read_text(encoding="utf-8", errors="replace") if self.log.is_file() else ""
+        lines = log.rpartition(LOG_START)[2].splitlines()[1:]
         starts = [i for i, line in enumerate(lines) if line.startswith("Traceback (") or ": error: " in line]
-        said = "\n".join(lines[starts[-1] :] if starts else lines[-5:]).strip()
-        return said or f"It ended with exit code {code}."
+        text = "\n".join(lines[starts[-1] :] if starts else lines[-5:]).strip()
+        return text or f"It ended with exit code {code}."
 
 
 def headline(error: str) -> str:
@@ -77,7 +78,7 @@ def headline(error: str) -> str:
     return lines[-1] if lines[0].startswith("Traceback (") else lines[0]
 
 
-def carry_out(train: Train, job: Job, environment: Mapping[str, str]) -> None:
+def run_job(train: Train, job: Job, environment: Mapping[str, str]) -> None:
     """Makes a run in the process that calls it, which is its own, and ends with the run's exit code.
 
     The run and all processes that it starts end with the sweep. Another process that makes the same run is waited for.
@@ -91,33 +92,16 @@ def carry_out(train: Train, job: Job, environment: Mapping[str, str]) -> None:
     _print_to(job.log)
     code = 1
     try:
-        with locked(job.folder / ".lock"):
+        with locked(job.log):
             if job.is_done:
                 sys.exit(0)
-            sys.stdout.write(f"{BEGIN}{shlex.join(job.arguments)}\n")
+            sys.stdout.write(f"{LOG_START}{shlex.join(job.arguments)}\n")
             code = train(job.arguments)
     except KeyboardInterrupt:
         code = 130
     finally:
         _finish_wandb(code)
     sys.exit(code)
-
-
-@contextmanager
-def locked(path: Path, wait: bool = True) -> Iterator[None]:
-    """Holds a lock that ends with the process, however that ends.
-
-    Raises:
-        BlockingIOError: if another process holds it and ``wait`` is false.
-    """
-    with path.open("a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise
-        except OSError:
-            pass  # a disk without locks
-        yield
 
 
 def _end_with_parent() -> None:

@@ -12,12 +12,12 @@ from typing import Any
 
 import yaml
 
-from fedvlp.utils.config_files import find_config
+from fedvlp.utils.config_files import CONFIG_OPTION, find_config
 
 
 @dataclass(frozen=True)
-class Row:
-    """A method as it stands in the table.
+class SweepMethod:
+    """A method as a sweep runs it.
 
     Attributes:
         label: what progress and folders call it.
@@ -36,22 +36,22 @@ class Sweep:
 
     Attributes:
         configs: names or paths of the configs that all runs share.
-        rows: the methods.
+        methods: the methods.
         held_out: domains held out in turn; ``all``; or ``none``, where every domain has clients.
         seeds: seeds of training.
         arguments: further arguments of ``fedvlp fit`` for every run.
     """
 
     configs: tuple[str, ...]
-    rows: tuple[Row, ...]
+    methods: tuple[SweepMethod, ...]
     held_out: str | tuple[str, ...]
     seeds: tuple[int, ...]
     arguments: tuple[str, ...] = ()
 
-    def choices(self, row: Row) -> tuple[str, ...]:
+    def choices(self, method: SweepMethod) -> tuple[str, ...]:
         """Returns the arguments that a method's runs share; the later ones count: those of its own stand last."""
-        configs = [f"--config={config}" for config in (row.config, *self.configs)]
-        return (*configs, *self.arguments, *row.arguments)
+        configs = [f"--config={config}" for config in (method.config, *self.configs)]
+        return (*configs, *self.arguments, *method.arguments)
 
 
 @dataclass(frozen=True)
@@ -59,13 +59,13 @@ class Run:
     """One training.
 
     Attributes:
-        row: the method.
+        method: the method.
         held_out: the held-out domain; None if every domain has clients.
         seed: seed of training.
         choices: the arguments that choose all else.
     """
 
-    row: Row
+    method: SweepMethod
     held_out: str | None
     seed: int
     choices: tuple[str, ...]
@@ -73,12 +73,12 @@ class Run:
     @property
     def name(self) -> str:
         """The run's folder below the sweep's."""
-        return run_name(self.row.label, self.choices, self.held_out, self.seed)
+        return run_name(self.method.label, self.choices, self.held_out, self.seed)
 
     @property
     def axes(self) -> dict[str, Any]:
         """Where it stands in the cross product."""
-        return {"model": self.row.label, "config": self.row.config, "held_out": self.held_out, "seed": self.seed}
+        return {"model": self.method.label, "config": self.method.config, "held_out": self.held_out, "seed": self.seed}
 
     def arguments(self, output: Path, first: Sequence[str] = ()) -> tuple[str, ...]:
         """Returns the arguments of ``fedvlp`` that make it, or go on with it, below ``output``.
@@ -87,16 +87,28 @@ class Run:
             output: the sweep's folder.
             first: arguments that all others override, and that no run is named after.
         """
-        return (
-            "fit",
-            *first,
-            *self.choices,
-            f"--data.held_out={self.held_out or 'null'}",
-            f"--seed_everything={self.seed}",
-            f"--trainer.default_root_dir={output}",
-            f"--trainer.name={self.name}",
-            "--ckpt_path=last",
-        )
+        return fit_arguments((*first, *self.choices), self.held_out, self.seed, output, self.name)
+
+
+def fit_arguments(choices: Sequence[str], held_out: str | None, seed: int, output: Path, name: str) -> tuple[str, ...]:
+    """Returns the arguments of ``fedvlp`` that make a run, or go on with it.
+
+    Args:
+        choices: the arguments that choose all else.
+        held_out: the held-out domain; None if every domain has clients.
+        seed: seed of training.
+        output: folder below which the run's own is.
+        name: the run's folder below it.
+    """
+    return (
+        "fit",
+        *choices,
+        f"--data.held_out={held_out or 'null'}",
+        f"--seed_everything={seed}",
+        f"--trainer.default_root_dir={output}",
+        f"--trainer.name={name}",
+        "--ckpt_path=last",
+    )
 
 
 def run_name(label: str, choices: Sequence[str], held_out: str | None, seed: int) -> str:
@@ -106,15 +118,17 @@ def run_name(label: str, choices: Sequence[str], held_out: str | None, seed: int
     'trip-138eb97f/photo-0'
     """
     digest = hashlib.sha256(json.dumps([_settings(argument) for argument in choices]).encode())
-    kind = re.sub(r"[^\w.-]+", "_", label)[:80]
+    method = re.sub(r"[^\w.-]+", "_", label)[:80]
     domain = re.sub(r"[./\\]", "_", held_out or "all_seen")
-    return f"{kind}-{digest.hexdigest()[:8]}/{domain}-{seed}"
+    return f"{method}-{digest.hexdigest()[:8]}/{domain}-{seed}"
 
 
 def _settings(argument: str) -> Any:
     """Returns an argument, or what stands in the config that it names, so that a config's comments do not count."""
-    name, _, value = argument.partition("=")
-    return yaml.safe_load(Path(find_config(value)).read_text(encoding="utf-8")) if name == "--config" else argument
+    if not argument.startswith(CONFIG_OPTION):
+        return argument
+    path = find_config(argument.removeprefix(CONFIG_OPTION))
+    return yaml.safe_load(Path(path).read_text(encoding="utf-8"))
 
 
 def all_runs(sweep: Sweep, domains: Mapping[str, Sequence[str]]) -> list[Run]:
@@ -122,11 +136,11 @@ def all_runs(sweep: Sweep, domains: Mapping[str, Sequence[str]]) -> list[Run]:
 
     Args:
         sweep: the axes.
-        domains: for each row's label the domains that are held out in turn; none for a row where all have clients.
+        domains: for each method's label the domains that are held out in turn; none where all have clients.
     """
-    return [
-        Run(row, domain, seed, sweep.choices(row))
-        for seed in sweep.seeds
-        for row in sweep.rows
-        for domain in (domains[row.label] or [None])  # type: ignore[list-item]
-    ]
+    runs = []
+    for seed in sweep.seeds:
+        for method in sweep.methods:
+            held_out = domains[method.label] or (None,)
+            runs += [Run(method, domain, seed, sweep.choices(method)) for domain in held_out]
+    return runs

@@ -7,7 +7,8 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TextIO
+from itertools import chain
+from typing import Protocol, runtime_checkable
 
 from fedvlp.sweep.job import headline
 from fedvlp.sweep.plan import Run
@@ -17,7 +18,21 @@ from fedvlp.utils.text_table import text_table
 CLEAR = "\x1b[J"
 
 
-class Progress:
+@runtime_checkable
+class Stream(Protocol):
+    """Where text is shown, such as ``sys.stdout``."""
+
+    def write(self, text: str, /) -> object:
+        """Shows text."""
+
+    def flush(self) -> None:
+        """Shows what was written so far."""
+
+    def isatty(self) -> bool:
+        """Returns whether it is a terminal, on which text can be drawn over."""
+
+
+class SweepProgress:
     """Shows how far the runs are.
 
     Args:
@@ -27,16 +42,19 @@ class Progress:
         stream: where to show it.
     """
 
-    def __init__(self, runs: Sequence[Run], statuses: Mapping[str, Status], workers: int, stream: TextIO) -> None:
-        self.runs, self.statuses, self.workers, self.stream = runs, statuses, workers, stream
+    def __init__(self, runs: Sequence[Run], statuses: Mapping[str, Status], workers: int, stream: Stream) -> None:
+        self.runs = runs
+        self.statuses = statuses
+        self.workers = workers
+        self.stream = stream
         self.began = time.monotonic()
-        self.took: dict[str, list[float]] = {}
+        self.seconds: dict[str, list[float]] = {}
         self.lines = 0
 
     def changed(self, run: Run, status: Status) -> None:
         """Takes note of a run's new state, which is already among the statuses."""
         if status.state == "done" and status.seconds is not None:
-            self.took.setdefault(run.row.label, []).append(status.seconds)
+            self.seconds.setdefault(run.method.label, []).append(status.seconds)
         if self.stream.isatty():
             self.redraw()
         elif status.state in ("done", "failed", "interrupted"):
@@ -60,30 +78,32 @@ class Progress:
     def table(self) -> str:
         """Returns methods by held-out domains, with how many runs of each have ended, and the time."""
         columns = list(dict.fromkeys(run.held_out for run in self.runs))
-        states: dict[tuple[str, str | None], list[str]] = {}
+        states: dict[str, dict[str | None, list[str]]] = {}
         for run in self.runs:
-            states.setdefault((run.row.label, run.held_out), []).append(self.statuses[run.name].state)
-        labels = list(dict.fromkeys(run.row.label for run in self.runs))
+            of_method = states.setdefault(run.method.label, {column: [] for column in columns})
+            of_method[run.held_out].append(self.statuses[run.name].state)
         head = ["runs done", *(column or "all domains seen" for column in columns)]
-        body = [[label, *(cell(states.get((label, column), [])) for column in columns)] for label in labels]
-        total = cell([status for values in states.values() for status in values])
+        body = [[label, *map(cell, of_method.values())] for label, of_method in states.items()]
+        total = cell([self.statuses[run.name].state for run in self.runs])
         return f"{text_table([head, *body])}\n{total} in all, {self._time()}"
 
     def _time(self) -> str:
         """Returns how long this took, and about how long the rest will take, once a run has ended."""
         elapsed = f"{clock(time.monotonic() - self.began)} elapsed"
-        if not self.took:
+        if not self.seconds:
             return elapsed
-        every = statistics.mean(seconds for of_row in self.took.values() for seconds in of_row)
+        mean_of_all = statistics.mean(chain.from_iterable(self.seconds.values()))
         open_runs = [run for run in self.runs if self.statuses[run.name].state in ("waiting", "running", "interrupted")]
-        left = sum(statistics.mean(self.took.get(run.row.label, [every])) for run in open_runs) / self.workers
+        left = (
+            sum(statistics.mean(self.seconds.get(run.method.label, [mean_of_all])) for run in open_runs) / self.workers
+        )
         return f"{elapsed}, about {clock(left)} left"
 
 
 def describe(run: Run) -> str:
     """Returns a run's method, held-out domain and seed."""
     domain = "all domains seen" if run.held_out is None else f"held out {run.held_out}"
-    return f"{run.row.label}, {domain}, seed {run.seed}"
+    return f"{run.method.label}, {domain}, seed {run.seed}"
 
 
 def cell(states: Sequence[str]) -> str:

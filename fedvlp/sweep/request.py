@@ -1,4 +1,4 @@
-"""What was asked for, in a sweep's file or by options of the same names, checked before anything runs."""
+"""A sweep as its file, or options of the same names, describe it, checked before anything runs."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 
 import yaml
 
-from fedvlp.sweep.plan import Row, Sweep
-from fedvlp.utils.config_files import find_config
+from fedvlp.sweep.plan import Sweep, SweepMethod
+from fedvlp.utils.config_files import find_config, join_configs, names_a_method
 from fedvlp.utils.errors import UserError
 
 KEYS = ("config", "models", "held_out", "seeds", "arguments", "note")
-OWN = {
+SET_BY_SWEEP = {
     "--data.held_out": "--held_out",
     "--data.init_args.held_out": "--held_out",
     "--seed_everything": "--seeds",
@@ -25,6 +25,7 @@ OWN = {
     "--ckpt_path": "the same sweep again: it goes on where it was stopped",
     "--print_config": "--dry_run",
 }
+"""Options of ``fedvlp fit`` that differ between the runs of a sweep, and what to use in place of each."""
 
 
 def read_sweep(path: Path) -> dict[str, Any]:
@@ -55,37 +56,50 @@ def make_sweep(content: Mapping[str, Any], more: Sequence[str] = ()) -> Sweep:
     Raises:
         UserError: if something is missing or impossible, or a config does not exist.
     """
-    configs, arguments = _texts(content, "config"), joined((*_texts(content, "arguments"), *more))
+    configs = _texts(content, "config")
+    arguments = tuple(join_configs((*_texts(content, "arguments"), *more)))
     for config in configs:
-        if _names_a_method(find_config(config)):
+        if names_a_method(find_config(config)):
             raise UserError(f"The config {config!r} names a method, which all runs would share. Put it under models.")
-    sweep = Sweep(configs, _rows(content), _held_out(content), _seeds(content), arguments)
-    for argument in (*arguments, *(argument for row in sweep.rows for argument in row.arguments)):
-        name = argument.partition("=")[0]
-        if name in OWN:
-            raise UserError(f"A sweep sets {name} itself, for each run. Use {OWN[name]}.")
+    sweep = Sweep(configs, _methods(content), _held_out(content), _seeds(content), arguments)
+    _check_arguments(arguments)
+    for method in sweep.methods:
+        _check_arguments(method.arguments)
     return sweep
 
 
-def _rows(content: Mapping[str, Any]) -> tuple[Row, ...]:
-    """Returns the methods."""
-    rows = tuple(_row(model) for model in _listed(content, "models"))
-    if not rows:
+def _check_arguments(arguments: Sequence[str]) -> None:
+    """Raises UserError for an argument that the sweep itself gives to each run."""
+    for argument in arguments:
+        name = argument.partition("=")[0]
+        if name in SET_BY_SWEEP:
+            raise UserError(f"A sweep sets {name} itself, for each run. Use {SET_BY_SWEEP[name]}.")
+
+
+def _methods(content: Mapping[str, Any]) -> tuple[SweepMethod, ...]:
+    """Returns the methods.
+
+    Raises:
+        UserError: if there is none, or two are called the same.
+    """
+    methods = tuple(_method(model) for model in _listed(content, "models"))
+    if not methods:
         raise UserError("A sweep needs at least one method. Name some, for instance --models trip,promptfl.")
-    label, count = Counter(row.label for row in rows).most_common(1)[0]
+    label, count = Counter(method.label for method in methods).most_common(1)[0]
     if count > 1:
         raise UserError(f"{count} models are called {label!r}. Give each a label of its own in the sweep's file.")
-    return rows
+    return methods
 
 
-def _row(model: Any) -> Row:
+def _method(model: Any) -> SweepMethod:
     """Returns a method from its name, or from label, config and arguments."""
     content = {"config": model} if isinstance(model, str) else model
     known = {"label", "config", "arguments"}
     if not isinstance(content, dict) or not isinstance(content.get("config"), str) or content.keys() - known:
         raise UserError(f"Expected a model as a config's name, or as label, config and arguments; got {model!r}.")
     config = _method_config(content["config"])
-    return Row(str(content.get("label", Path(config).stem)), config, joined(_texts(content, "arguments")))
+    label = str(content.get("label", Path(config).stem))
+    return SweepMethod(label, config, tuple(join_configs(_texts(content, "arguments"))))
 
 
 def _method_config(name: str) -> str:
@@ -100,17 +114,11 @@ def _method_config(name: str) -> str:
     try:
         path = find_config(config)
     except UserError:
-        config, path = name, find_config(name)
-    if not _names_a_method(path):
+        config = name
+        path = find_config(name)
+    if not names_a_method(path):
         raise UserError(f"Expected configs of methods as models; {name!r} has no model.class_path.")
     return config
-
-
-def _names_a_method(path: str) -> bool:
-    """Whether a config says which method to use."""
-    content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    model = content.get("model") if isinstance(content, dict) else None
-    return isinstance(model, str) or (isinstance(model, dict) and "class_path" in model)
 
 
 def _held_out(content: Mapping[str, Any]) -> str | tuple[str, ...]:
@@ -134,24 +142,11 @@ def _seeds(content: Mapping[str, Any]) -> tuple[int, ...]:
 def _listed(content: Mapping[str, Any], key: str) -> list[Any]:
     """Returns a list of the content, empty if it is not there."""
     value = content.get(key)
-    return [] if value is None else list(value) if isinstance(value, (list, tuple)) else [value]
+    if value is None:
+        return []
+    return list(value) if isinstance(value, (list, tuple)) else [value]
 
 
 def _texts(content: Mapping[str, Any], key: str) -> tuple[str, ...]:
     """Returns a list of words."""
     return tuple(str(value) for value in _listed(content, key))
-
-
-def joined(arguments: Sequence[str]) -> tuple[str, ...]:
-    """Returns arguments with every config in the form ``--config=name``.
-
-    >>> joined(["--config", "loggers/wandb", "--trainer.rounds=3"])
-    ('--config=loggers/wandb', '--trainer.rounds=3')
-    """
-    found: list[str] = []
-    for argument in arguments:
-        if found and found[-1] in ("--config", "-c"):
-            found[-1] = f"--config={argument}"
-        else:
-            found.append(argument)
-    return tuple(found)

@@ -10,15 +10,15 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from fedvlp.sweep.job import Job, Train, carry_out
+from fedvlp.sweep.job import Job, Train, run_job
 from fedvlp.sweep.state import Status
 
-PRELOADED = ["fedvlp.commands.lightning_cli"]
 GRACE = 10.0  # seconds between asking a run to stop and ending it
 
 
@@ -32,13 +32,15 @@ def run_jobs(
 ) -> None:
     """Makes the runs in their order; a run that fails, or whose process is killed, is no harm to the others.
 
-    Each run has a new process, so that none can change another's result. On Linux it is a copy of one in which all is
-    imported already. Without ``devices`` each run computes with one thread, unless OMP_NUM_THREADS says otherwise.
+    Each run has a new process, so that none can change another's result. On Linux it is a copy of one in which the
+    module of ``train`` is imported already. Without ``devices`` each run computes with one thread, unless
+    OMP_NUM_THREADS says otherwise.
 
     Args:
         jobs: the runs.
         workers: how many at a time.
-        train: makes a run; a function that a new process can import by its name.
+        train: makes a run; a function that a new process can import by its name, from a module that imports all that
+            runs need.
         report: told of each change.
         devices: names for CUDA_VISIBLE_DEVICES, given to the workers in turn; none to leave the choice to the run.
         tick: called about once a second.
@@ -60,6 +62,28 @@ def run_jobs(
             raise
 
 
+@dataclass
+class RunningJob:
+    """A run and its process.
+
+    Attributes:
+        process: its process.
+        job: the run.
+        place: number of its worker, from 0.
+        began: when it was started, by the monotonic clock.
+    """
+
+    process: BaseProcess
+    job: Job
+    place: int
+    began: float
+
+    @property
+    def seconds(self) -> float:
+        """How long it runs."""
+        return time.monotonic() - self.began
+
+
 class Pool:
     """The processes that are running.
 
@@ -70,48 +94,51 @@ class Pool:
     """
 
     def __init__(self, train: Train, report: Callable[[Job, Status], None], devices: Sequence[str]) -> None:
-        self.train, self.report, self.devices = train, report, devices
+        self.train = train
+        self.report = report
+        self.devices = devices
         self.context: Any = get_context("forkserver" if sys.platform == "linux" else "spawn")
-        self.context.set_forkserver_preload(PRELOADED)
-        self.running: dict[Any, tuple[BaseProcess, Job, int, float]] = {}
+        # Importing torch and Lightning takes seconds: the server of forks does it once for all runs.
+        self.context.set_forkserver_preload([train.__module__])
+        self.running: dict[Any, RunningJob] = {}
 
     def start(self, job: Job) -> None:
         """Starts a run in the first place that is free."""
-        places = {place for _, _, place, _ in self.running.values()}
+        places = {running.place for running in self.running.values()}
         place = next(place for place in range(len(places) + 1) if place not in places)
         environment = dict(os.environ)
         if self.devices:
             environment["CUDA_VISIBLE_DEVICES"] = self.devices[place % len(self.devices)]
-        process = self.context.Process(target=carry_out, args=(self.train, job, environment), name=job.name)
+        process = self.context.Process(target=run_job, args=(self.train, job, environment), name=job.name)
         self.report(job, Status("running"))
         process.start()
-        self.running[process.sentinel] = (process, job, place, time.monotonic())
+        self.running[process.sentinel] = RunningJob(process, job, place, time.monotonic())
 
     def collect(self, timeout: float) -> None:
         """Reports the runs that ended; waits for one at most ``timeout`` seconds."""
         for sentinel in wait(list(self.running), timeout):
-            process, job, _, began = self.running.pop(sentinel)
-            process.join()
-            seconds = time.monotonic() - began
-            if job.is_done:
-                self.report(job, Status("done", seconds))
+            ended = self.running.pop(sentinel)
+            ended.process.join()
+            seconds = ended.seconds
+            if ended.job.is_done:
+                self.report(ended.job, Status("done", seconds))
             else:
-                self.report(job, Status("failed", seconds, job.error(process.exitcode or 0)))
+                error = ended.job.error(ended.process.exitcode or 0)
+                self.report(ended.job, Status("failed", seconds, error))
 
     def stop(self) -> None:
         """Stops all runs: their checkpoints are there to go on from."""
         if _in_main_thread():
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        for process, *_ in self.running.values():
-            _signal_all(process, signal.SIGTERM)
+        for running in self.running.values():
+            _signal_all(running.process, signal.SIGTERM)
         end = time.monotonic() + GRACE
-        for process, job, _, began in self.running.values():
-            process.join(max(0.0, end - time.monotonic()))
-            _signal_all(process, signal.SIGKILL)
-            process.join()
-            state = "done" if job.is_done else "interrupted"
-            self.report(job, Status(state, time.monotonic() - began))  # type: ignore[arg-type]
+        for running in self.running.values():
+            running.process.join(max(0.0, end - time.monotonic()))
+            _signal_all(running.process, signal.SIGKILL)
+            running.process.join()
+            self.report(running.job, Status("done" if running.job.is_done else "interrupted", running.seconds))
         self.running.clear()
 
 

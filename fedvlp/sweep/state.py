@@ -10,11 +10,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from fedvlp.sweep.job import Job, locked
+from fedvlp.sweep.job import Job
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import write_json
+from fedvlp.utils.locks import locked
 
-State = Literal["waiting", "running", "done", "failed", "interrupted"]
+FILE_NAME = "sweep.json"
+StateName = Literal["waiting", "running", "done", "failed", "interrupted"]
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,7 @@ class Status:
         error: why it failed.
     """
 
-    state: State
+    state: StateName
     seconds: float | None = None
     error: str = ""
 
@@ -41,7 +43,7 @@ def lock_sweep(folder: Path) -> Iterator[None]:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with locked(folder / ".lock", wait=False):
+        with locked(folder / FILE_NAME, wait=False):
             yield
     except BlockingIOError:
         raise UserError(
@@ -61,7 +63,7 @@ class SweepFile:
     """
 
     def __init__(self, folder: Path, jobs: list[Job], about: Mapping[str, Mapping[str, Any]]) -> None:
-        self.path = folder / "sweep.json"
+        self.path = folder / FILE_NAME
         self.began = time.monotonic()
         known = _read(self.path)
         self.seconds_before = float(known.get("seconds", 0.0))

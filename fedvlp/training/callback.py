@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from lightning import Fabric
 from lightning.fabric.loggers.logger import Logger
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 
-from fedvlp.core.module import FederatedModule, Phase
+from fedvlp.core.module import FederatedModule
+from fedvlp.core.phases import Phase
 from fedvlp.core.protocols import FederatedData
+from fedvlp.core.run_state import RunState
 from fedvlp.core.state import Client, ClientUpdate, ServerState, State
-from fedvlp.runs.checkpoint import RunState
+from fedvlp.training.local_training import LocalTraining
 
 
+@runtime_checkable
 class RunView(Protocol):
     """What callbacks see of a federation; :class:`fedvlp.Federation` is one.
 
@@ -27,9 +30,6 @@ class RunView(Protocol):
         run_state: where the federation stands after the last finished round.
         description: the run's options, which results are compared by.
         folder: the run's folder; None outside ``fit``.
-        rounds: number of all rounds.
-        local_epochs: passes over a client's data in each phase.
-        local_steps: optimizer steps in place of passes; None for passes.
     """
 
     fabric: Fabric
@@ -38,9 +38,21 @@ class RunView(Protocol):
     run_state: RunState
     description: dict[str, Any]
     folder: Path | None
-    rounds: int
-    local_epochs: float
-    local_steps: int | None
+
+    @property
+    def rounds(self) -> int:
+        """The number of all rounds."""
+        ...
+
+    @property
+    def local(self) -> LocalTraining:
+        """How long a client trains in each phase."""
+        ...
+
+    @property
+    def log_dir(self) -> str:
+        """The run's folder, under Lightning's name; inside ``fit`` the same as ``folder``."""
+        ...
 
     @property
     def is_global_zero(self) -> bool:

@@ -1,9 +1,9 @@
-"""Several processes: who trains which clients, and how all get to know what was sent."""
+"""How the processes of a run tell each other what their clients sent and kept."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,110 +12,124 @@ import torch.distributed
 from lightning import Fabric
 from torch import Tensor
 
-from fedvlp.core.state import ClientUpdate, State, detached
-from fedvlp.runs.client_store import Kept
+from fedvlp.core.state import State, detached
+from fedvlp.runs.client_store import StoredState
+from fedvlp.training.client_trainer import ClientResult
 
-PIECE = 1 << 28
-Outline = tuple[tuple[str, torch.dtype, tuple[int, ...]], ...]
+MOST_BYTES = 1 << 28
+"""Bytes that are broadcast in one piece."""
+
+ALIGNMENT = 64
+"""Tensors begin at multiples of so many bytes, as any type may."""
+
+TensorSpecs = tuple[tuple[str, torch.dtype, tuple[int, ...]], ...]
+"""Name, type and shape of each tensor of a state."""
 
 
 @dataclass(frozen=True)
-class LocalResult:
-    """What one client's local training left.
+class Envelope:
+    """All of a result but the numbers in its tensors, which follow as bytes.
 
     Attributes:
-        update: what it sends.
-        kept: what stays on it, or the file's name.
-        memory: what its optimizer goes on from, or the file's name; empty where it starts anew.
-        is_finite: whether no number in all of these is NaN or infinite.
+        result: the result with empty states.
+        contents: of the upload, the personal and the optimizer state: specs, or the name of the file that holds it.
     """
 
-    update: ClientUpdate
-    kept: Kept
-    memory: Kept
-    is_finite: bool
+    result: ClientResult
+    contents: tuple[TensorSpecs | str, ...]
 
 
-Letter = tuple[LocalResult, list[Outline | str]]
-
-
-def gathered(fabric: Fabric, results: list[LocalResult]) -> list[LocalResult]:
-    """Returns all processes' results, sorted by client id; tensors travel as they are, without pickle."""
+def gathered(fabric: Fabric, results: list[ClientResult]) -> list[ClientResult]:
+    """Returns all processes' results, sorted by client id; tensors travel as bytes, without pickle."""
     if fabric.world_size > 1:
-        known: dict[Outline, Outline] = {}
-        letters: list[Any] = [None] * fabric.world_size
-        torch.distributed.all_gather_object(letters, [_letter(result, known) for result in results])
-        parts = [_exchanged(fabric, rank, each, results) for rank, each in enumerate(letters)]
-        results = [result for part in parts for result in part]
+        known: dict[TensorSpecs, TensorSpecs] = {}
+        by_rank: list[Any] = [None] * fabric.world_size
+        torch.distributed.all_gather_object(by_rank, [_sealed(result, known) for result in results])
+        everyone: list[ClientResult] = []
+        for rank, envelopes in enumerate(by_rank):
+            everyone += _exchanged(fabric, rank, envelopes, results)
+        results = everyone
     return sorted(results, key=lambda result: result.update.client.id)
 
 
-def _letter(result: LocalResult, known: dict[Outline, Outline]) -> Letter:
-    """Returns all of a result but the numbers in its tensors, and how these are called and shaped."""
-    states = (result.update.state, result.kept, result.memory)
-    outlines = [each if isinstance(each, str) else _outline(each) for each in states]
-    shared = [each if isinstance(each, str) else known.setdefault(each, each) for each in outlines]
-    return replace(result, update=replace(result.update, state={}), kept="", memory=""), shared
+def _sealed(result: ClientResult, known: dict[TensorSpecs, TensorSpecs]) -> Envelope:
+    """Returns a result's envelope; equal specs are one object, so that they are sent once for all clients."""
+    contents: list[TensorSpecs | str] = []
+    for state in _states(result):
+        if isinstance(state, str):
+            contents.append(state)
+            continue
+        specs = tuple((name, value.dtype, tuple(value.shape)) for name, value in state.items())
+        contents.append(known.setdefault(specs, specs))
+    empty = replace(result, update=replace(result.update, state={}), personal="", optimizer_state="")
+    return Envelope(empty, tuple(contents))
 
 
-def _exchanged(fabric: Fabric, rank: int, letters: list[Letter], own: list[LocalResult]) -> list[LocalResult]:
-    """Returns the results of the process of this rank, to which they belong or from which they are received."""
-    outlines = [outline for _, three in letters for outline in three if not isinstance(outline, str)]
-    buffer = torch.empty(sum(map(_num_bytes, outlines)), dtype=torch.uint8)
-    states = _views(buffer, outlines)
-    if rank == fabric.global_rank:
+def _states(result: ClientResult) -> tuple[StoredState, StoredState, StoredState]:
+    return result.update.state, result.personal, result.optimizer_state
+
+
+def _exchanged(
+    fabric: Fabric, rank: int, envelopes: Sequence[Envelope], own: Sequence[ClientResult]
+) -> list[ClientResult]:
+    """Returns the results of the process of this rank: its own there, received ones elsewhere."""
+    is_sender = rank == fabric.global_rank
+    all_specs: list[TensorSpecs] = []
+    for envelope in envelopes:
+        all_specs += [specs for specs in envelope.contents if not isinstance(specs, str)]
+    buffer = torch.empty(sum(_num_bytes(specs) for specs in all_specs), dtype=torch.uint8)
+    views = _views(buffer, all_specs)
+    if is_sender:
         for result in own:
-            for state in (result.update.state, result.kept, result.memory):
-                if not isinstance(state, str):
-                    for name, place in next(states).items():
-                        place.copy_(state[name])
+            _fill(result, views)
     _broadcast(fabric, buffer, rank)
-    if rank == fabric.global_rank:
-        return own
-    found = [[each if isinstance(each, str) else next(states) for each in three] for _, three in letters]
-    return [_opened(result, three) for (result, _), three in zip(letters, found, strict=True)]
+    return list(own) if is_sender else [_opened(envelope, views) for envelope in envelopes]
 
 
-def _opened(result: LocalResult, states: Sequence[Any]) -> LocalResult:
-    """Returns a received result with its tensors; those that outlive the phase do not hold the others' memory."""
-    upload, *stays = states
-    kept, memory = (each if isinstance(each, str) else detached(each) for each in stays)
-    return replace(result, update=replace(result.update, state=upload), kept=kept, memory=memory)
+def _fill(result: ClientResult, views: Iterator[State]) -> None:
+    """Copies the tensors of a result into their places."""
+    for state in _states(result):
+        if not isinstance(state, str):
+            for name, place in next(views).items():
+                place.copy_(state[name])
+
+
+def _opened(envelope: Envelope, views: Iterator[State]) -> ClientResult:
+    """Returns a received result with its tensors."""
+    states: list[Any] = [specs if isinstance(specs, str) else next(views) for specs in envelope.contents]
+    # What outlives the phase is copied, so that it does not hold the memory of all that was received.
+    personal = states[1] if isinstance(states[1], str) else detached(states[1])
+    optimizer_state = states[2] if isinstance(states[2], str) else detached(states[2])
+    update = replace(envelope.result.update, state=states[0])
+    return replace(envelope.result, update=update, personal=personal, optimizer_state=optimizer_state)
 
 
 def _broadcast(fabric: Fabric, buffer: Tensor, rank: int) -> None:
     """Sends one process's bytes to all others, over the devices where processes can talk in no other way."""
     over_device = torch.distributed.get_backend() == "nccl"
-    for start in range(0, len(buffer), PIECE):
-        piece = buffer[start : start + PIECE]
+    for start in range(0, len(buffer), MOST_BYTES):
+        piece = buffer[start : start + MOST_BYTES]
         moved = piece.to(fabric.device) if over_device else piece
         torch.distributed.broadcast(moved, rank)
         if over_device:
             piece.copy_(moved)
 
 
-def _outline(state: State) -> Outline:
-    """Returns names, types and shapes."""
-    return tuple((name, value.dtype, tuple(value.shape)) for name, value in state.items())
-
-
-def _views(buffer: Tensor, outlines: Iterable[Outline]) -> Iterator[State]:
+def _views(buffer: Tensor, all_specs: Sequence[TensorSpecs]) -> Iterator[State]:
     """Yields the states that lie one after another in a buffer."""
     start = 0
-    for outline in outlines:
+    for specs in all_specs:
         state: State = {}
-        for name, dtype, shape in outline:
+        for name, dtype, shape in specs:
             end = start + math.prod(shape) * dtype.itemsize
             state[name] = buffer[start:end].view(dtype).view(shape)
             start = _aligned(end)
         yield state
 
 
-def _num_bytes(outline: Outline) -> int:
-    """Returns how much of a buffer a state takes."""
-    return sum(_aligned(math.prod(shape) * dtype.itemsize) for _, dtype, shape in outline)
+def _num_bytes(specs: TensorSpecs) -> int:
+    return sum(_aligned(math.prod(shape) * dtype.itemsize) for _, dtype, shape in specs)
 
 
 def _aligned(position: int) -> int:
-    """Returns the next place where a tensor of any type may begin."""
-    return -(-position // 64) * 64
+    return -(-position // ALIGNMENT) * ALIGNMENT

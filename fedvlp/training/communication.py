@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedvlp.core.module import FederatedModule, RoundContext
-from fedvlp.core.phase_checks import check_phases
-from fedvlp.core.state import Client, ClientUpdate, ServerState, State, num_bytes, numel, select
+from fedvlp.core.module import FederatedModule
+from fedvlp.core.phases import RoundContext, check_phases
+from fedvlp.core.state import Client, ClientUpdate, ServerState, State, detached, num_bytes, numel, select
 
 COUNTS = ("upload_parameters", "upload_bytes", "download_parameters", "download_bytes")
 Counts = dict[str, int]
@@ -36,10 +36,10 @@ class Cost:
         Returns:
             One row a phase and one for ``all`` of them together, to which alone ``once`` belongs.
         """
-        clients = list(zip(*self.phases.values(), strict=True))
-        every = [{name: sum(counts[name] for counts in client) for name in COUNTS} for client in clients]
-        parts = [(name, counts, (0, 0)) for name, counts in self.phases.items()]
-        return [_row(*part, rounds, cohort_size) for part in [*parts, ("all", every, self.once)]]
+        rows = [_row(phase, counts, (0, 0), rounds, cohort_size) for phase, counts in self.phases.items()]
+        by_client = zip(*self.phases.values(), strict=True)
+        rows.append(_row("all", [_summed(counts) for counts in by_client], self.once, rounds, cohort_size))
+        return rows
 
 
 def communication_cost(module: FederatedModule, clients: Sequence[Client]) -> Cost:
@@ -49,17 +49,21 @@ def communication_cost(module: FederatedModule, clients: Sequence[Client]) -> Co
         module: the method; nothing in it is trained.
         clients: all clients.
     """
-    server, phases = ServerState.start(module.shared_state()), {}
+    server = ServerState.start(module.shared_state())
+    phases: dict[str, list[Counts]] = {}
     for phase in check_phases(module):
         phase.strategy.check(clients)
-        updates, counts = [], []
+        updates: list[ClientUpdate] = []
+        counts: list[Counts] = []
         for client in clients:
             download = phase.strategy.broadcast(server, client)
             module.load_state(download)
             module.start_client(RoundContext(0, phase, client))
-            updates.append(ClientUpdate(client, module.upload_state(), client.num_examples))
-            counts.append(exchange(download, updates[-1].state))
-        server, phases[phase.name] = phase.strategy.aggregate(server, updates), counts
+            upload = detached(module.upload_state())
+            updates.append(ClientUpdate(client, upload, client.num_examples))
+            counts.append(exchange(download, upload))
+        server = phase.strategy.aggregate(server, updates)
+        phases[phase.name] = counts
     module.context = None
     constants = select(dict(module.named_parameters()) | dict(module.named_buffers()), module.broadcast_once)
     return Cost(phases, (numel(constants), num_bytes(constants)))
@@ -72,23 +76,47 @@ def exchange(download: State, upload: State) -> Counts:
     >>> list(exchange(download={"p": torch.zeros(3)}, upload={"p": torch.zeros(2)}).values())
     [2, 8, 3, 12]
     """
-    return dict(zip(COUNTS, (numel(upload), num_bytes(upload), numel(download), num_bytes(download)), strict=True))
+    return {
+        "upload_parameters": numel(upload),
+        "upload_bytes": num_bytes(upload),
+        "download_parameters": numel(download),
+        "download_bytes": num_bytes(download),
+    }
+
+
+def _summed(counts: Sequence[Counts]) -> Counts:
+    """Returns the sums of several counts."""
+    total = dict.fromkeys(COUNTS, 0)
+    for each in counts:
+        for name in COUNTS:
+            total[name] += each[name]
+    return total
+
+
+def _largest(counts: Sequence[Counts]) -> Counts:
+    """Returns the largest of each count over all clients."""
+    largest = dict.fromkeys(COUNTS, 0)
+    for each in counts:
+        for name in COUNTS:
+            largest[name] = max(largest[name], each[name])
+    return largest
 
 
 def _row(
     phase: str, counts: Sequence[Counts], once: tuple[int, int], rounds: int, cohort_size: int | None
 ) -> dict[str, Any]:
     """Returns one row of :meth:`Cost.rows`."""
-    largest = {name: max((client[name] for client in counts), default=0) for name in COUNTS}
-    cohort = len(counts) if cohort_size is None else min(cohort_size, len(counts))
+    num_clients = len(counts)
+    cohort = num_clients if cohort_size is None else min(cohort_size, num_clients)
+    all_clients = _summed(counts)
 
     def total(unit: str, sent_once: int) -> int:
-        all_clients = sum(client[f"upload_{unit}"] + client[f"download_{unit}"] for client in counts)
-        return round(rounds * cohort * all_clients / max(1, len(counts))) + sent_once * len(counts)
+        both_ways = all_clients[f"upload_{unit}"] + all_clients[f"download_{unit}"]
+        return round(rounds * cohort * both_ways / max(1, num_clients)) + sent_once * num_clients
 
     return {
         "phase": phase,
-        **largest,
+        **_largest(counts),
         "once_parameters": once[0],
         "once_bytes": once[1],
         "total_parameters": total("parameters", once[0]),

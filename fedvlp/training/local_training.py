@@ -1,23 +1,18 @@
-"""One client's local training: plain Lightning hooks, its batches of one phase, and one optimizer."""
+"""How long a client trains in one phase: its batches, counted in passes or in optimizer steps."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
 from itertools import chain, count, islice
-
-from lightning import Fabric
-from torch import Tensor
+from typing import Any
 
 from fedvlp.core.protocols import Batch, Loader
-from fedvlp.core.state import State
-from fedvlp.training.optimizer_state import load_optimizer_state, optimizer_state
-from fedvlp.training.optimizers import Optimizers
-from fedvlp.training.schedules import Schedule
-from fedvlp.utils.errors import UserError
+from fedvlp.core.state import Client
+from fedvlp.training.schedules import Schedule, describe_schedule
 
 
 @dataclass(frozen=True)
@@ -28,7 +23,7 @@ class LocalTraining:
         epochs: passes over its data, > 0. With a fraction a pass goes on over several rounds.
         steps: optimizer steps in place of passes; None for passes.
         schedule: factor on the optimizer's learning rates by round; None for none.
-        reset_optimizer: whether an optimizer starts without memory; else it goes on from the client's last round.
+        reset_optimizer: whether an optimizer starts anew in each round; else it continues from the client's last one.
     """
 
     epochs: float = 1
@@ -39,9 +34,9 @@ class LocalTraining:
     def batches(self, loader_of: Callable[[int], Loader], round: int) -> tuple[Iterator[Batch], int]:
         """Returns a client's batches in one phase of a round, and how many they are.
 
-        Whole epochs and steps shuffle anew in each round. A fraction of an epoch takes the next batches of one endless
-        row of passes, so that no image is left out or seen twice before a pass is over; where a client stands in it
-        follows from the round alone, whether it took part in the rounds before or not.
+        Whole epochs and steps shuffle anew in each round. A fraction of an epoch takes the next batches of an endless
+        sequence of passes, so that no image is left out or seen twice before a pass is over. Where a client stands in
+        that sequence follows from the round alone, whether it took part in the rounds before or not.
 
         Args:
             loader_of: from the number of a shuffle to the batches in that order.
@@ -56,6 +51,33 @@ class LocalTraining:
         passes = chain.from_iterable(loader_of(later) for later in count(number))
         return islice(passes, done, done + steps), steps
 
+    def num_steps(self, client: Client, batch_size: int) -> int:
+        """Returns how many optimizer steps a client takes in one phase, from the number of its images.
+
+        Args:
+            client: who trains.
+            batch_size: images in a batch.
+        """
+        return num_steps(-(-client.num_examples // batch_size), self.epochs, self.steps)
+
+    def factor(self, round: int, rounds: int) -> float:
+        """Returns the factor on the learning rates in a round.
+
+        Args:
+            round: number of finished rounds.
+            rounds: number of all rounds.
+        """
+        return 1.0 if self.schedule is None else self.schedule.factor(round, rounds)
+
+    def describe(self, rounds: int) -> dict[str, Any]:
+        """Returns the options that must be equal for a run to be continued, by their names on the command line."""
+        return {
+            "local_epochs": self.epochs,
+            "local_steps": self.steps,
+            "reset_optimizer": self.reset_optimizer,
+            "schedule": describe_schedule(self.schedule, rounds),
+        }
+
 
 @cache
 def num_steps(num_batches: int, epochs: float, steps: int | None) -> int:
@@ -65,61 +87,6 @@ def num_steps(num_batches: int, epochs: float, steps: int | None) -> int:
     (3, 3, 10, 7)
     """
     return math.ceil(Fraction(str(epochs)) * num_batches) if steps is None else steps
-
-
-def train_client(
-    optimizers: Optimizers,
-    batches: Iterable[Batch],
-    on_step: Callable[[Tensor], None],
-    factor: float = 1.0,
-    memory: State | None = None,
-) -> tuple[dict[str, float], State]:
-    """Trains the module's current tensors on one client's batches.
-
-    Args:
-        optimizers: of the module, after ``begin``; it is trained in place.
-        batches: one (inputs, labels) for each optimizer step.
-        on_step: called with the detached loss after each step.
-        factor: on the learning rates of the optimizer.
-        memory: what the optimizer goes on from; None lets it start anew and forgets what it learns.
-
-    Returns:
-        The means of what was logged, and the optimizer's memory.
-    """
-    fabric, module = optimizers.fabric, optimizers.module
-    found = optimizers.fresh()
-    if found is None:
-        return module.logged_means(), {}
-    made, optimizer = found
-    for group in made.param_groups:
-        group["lr"] *= factor
-    if memory:
-        load_optimizer_state(made, module.exchangeable_tensors(), memory)
-    _begin_scale(fabric)
-    if not module.training:
-        module.train()
-    for index, batch in enumerate(batches):
-        inputs, labels = fabric.to_device(batch)
-        with fabric.autocast():
-            loss = module.training_step((inputs, labels), index)
-        if not isinstance(loss, Tensor):
-            raise UserError(f"{type(module).__name__}.training_step must return the loss, a tensor; got {loss!r}.")
-        fabric.backward(loss)
-        optimizer.step()
-        optimizer.zero_grad()
-        module.on_train_batch_end(loss, (inputs, labels), index)
-        on_step(loss.detach())
-    return module.logged_means(), {} if memory is None else optimizer_state(made, module.exchangeable_tensors())
-
-
-def _begin_scale(fabric: Fabric, scale: float = 1024.0) -> None:
-    """Scales gradients anew, where precision 16-mixed does, so that no client depends on those before it.
-
-    The scale is far below PyTorch's first, with which a client's first steps would overflow and be left out.
-    """
-    scaler = getattr(fabric.strategy.precision, "scaler", None)
-    if scaler is not None:
-        scaler.load_state_dict({**scaler.state_dict(), "scale": scale, "_growth_tracker": 0})
 
 
 def _forever(loader: Loader) -> Iterator[Batch]:

@@ -9,6 +9,7 @@ from torch.optim import Optimizer
 
 from fedvlp.core.state import State, detached
 from fedvlp.utils.errors import UserError
+from fedvlp.utils.tensor_files import add_prefix, strip_prefix
 
 
 def optimizer_state(optimizer: Optimizer, tensors: Mapping[str, Tensor]) -> State:
@@ -22,27 +23,39 @@ def optimizer_state(optimizer: Optimizer, tensors: Mapping[str, Tensor]) -> Stat
         UserError: if it remembers something else than tensors.
     """
     names = {parameter: name for name, parameter in tensors.items()}
-    kept: State = {}
-    for parameter, memory in optimizer.state.items():
-        for key, value in memory.items():
+    found: State = {}
+    for parameter, values in optimizer.state.items():
+        for key, value in values.items():
             if isinstance(value, Tensor):
-                kept[f"{names[parameter]}/{key}"] = value
+                found[f"{names[parameter]}/{key}"] = value
             elif value is not None:
                 raise UserError(
                     f"{type(optimizer).__name__} remembers {key!r} as {type(value).__name__}; only tensors can be kept "
                     "between rounds. Set reset_optimizer to true, or use SGD, Adam or AdamW."
                 )
-    return detached(kept)
+    return detached(found)
 
 
 def load_optimizer_state(optimizer: Optimizer, tensors: Mapping[str, Tensor], state: State) -> None:
-    """Lets a fresh optimizer remember what :func:`optimizer_state` returned; learning rates and such stay its own."""
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    """Gives a fresh optimizer what :func:`optimizer_state` returned; learning rates and such stay its own."""
     names = {parameter: name for name, parameter in tensors.items()}
-    memory: dict[int, State] = {}
-    for index, parameter in enumerate(parameters):
-        prefix = names[parameter] + "/"
-        own = {name[len(prefix) :]: value.clone() for name, value in state.items() if name.startswith(prefix)}
-        if own:
-            memory[index] = own
-    optimizer.load_state_dict({"state": memory, "param_groups": optimizer.state_dict()["param_groups"]})
+    by_index: dict[int, State] = {}
+    # PyTorch numbers the parameters through all groups, in their order.
+    index = 0
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            own = strip_prefix(state, names[parameter])
+            if own:
+                by_index[index] = {name: value.clone() for name, value in own.items()}
+            index += 1
+    optimizer.load_state_dict({"state": by_index, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+def of_phase(states: State, index: int) -> State:
+    """Returns the state of one phase's optimizer out of those of all phases of a client."""
+    return strip_prefix(states, str(index))
+
+
+def with_phase(states: State, index: int, state: State) -> State:
+    """Returns the states of all phases of a client, with that of one phase replaced."""
+    return states | add_prefix(state, str(index))

@@ -10,24 +10,28 @@ from fedvlp.core.protocols import FederatedData
 from fedvlp.core.state import State
 
 
-def launch(fabric: Fabric, module: FederatedModule, num_threads: int | None, compiles: bool = False) -> None:
+def set_up_method(
+    fabric: Fabric, module: FederatedModule, num_threads: int | None, compile_towers: bool = False
+) -> None:
     """Starts the processes, moves the method, and has its towers compiled.
 
     Args:
         fabric: devices and precision.
         module: the method.
         num_threads: CPU threads of PyTorch; its own choice if None.
-        compiles: whether the towers are compiled.
+        compile_towers: whether the towers are compiled.
     """
     if num_threads is not None:
         torch.set_num_threads(num_threads)
     fabric.launch()
     fabric.to_device(module)
-    if compiles:
+    if compile_towers:
         module.clip.compile_towers()
 
 
-def attach(fabric: Fabric, module: FederatedModule, data: FederatedData, precision: str, serves_images: bool) -> None:
+def set_up_data(
+    fabric: Fabric, module: FederatedModule, data: FederatedData, precision: str, serves_images: bool
+) -> None:
     """Lets the data be read, split, and prepared for the method.
 
     Args:
@@ -57,5 +61,5 @@ def attach(fabric: Fabric, module: FederatedModule, data: FederatedData, precisi
 
 
 def _compact(value: torch.Tensor) -> torch.Tensor:
-    """Returns what was computed in half precision as it is, all else in float32; a method gets float32 of either."""
+    """Returns what was computed in half precision as it is, which takes half the memory, and all else in float32."""
     return value if value.dtype in (torch.bfloat16, torch.float16) else value.float()

@@ -12,6 +12,7 @@ from torch import Tensor
 from fedvlp.core.state import State
 
 ALIGNMENT = 64
+"""Tensors begin at multiples of so many bytes."""
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -25,8 +26,8 @@ class TensorArena:
     Args:
         page_bytes: size of a page; a larger tensor has a page of its own.
 
-    >>> buffers = TensorArena(page_bytes=1024)
-    >>> copies = [buffers.copy({"prompt": torch.full((2,), value)}) for value in (1.0, 2.0)]
+    >>> arena = TensorArena(page_bytes=1024)
+    >>> copies = [arena.copy({"prompt": torch.full((2,), value)}) for value in (1.0, 2.0)]
     >>> [copy["prompt"].tolist() for copy in copies]
     [[1.0, 1.0], [2.0, 2.0]]
     """
@@ -34,36 +35,55 @@ class TensorArena:
     def __init__(self, page_bytes: int = 1 << 26) -> None:
         self.page_bytes = page_bytes
         self.pages: list[tuple[Bytes, weakref.ref[Bytes]]] = []
-        self.page: dict[torch.dtype, Tensor] = {}  # the one that is being filled, seen as numbers of each type
-        self.size = self.used = 0
+        self._current: dict[torch.dtype, Tensor] = {}  # the page that is being filled, seen as each type
+        self._size = 0
+        self._used = 0
 
     def release(self) -> None:
         """Lets go of the page that is being filled."""
-        self.page, self.size, self.used = {}, 0, 0
+        self._current = {}
+        self._size = 0
+        self._used = 0
 
     def copy(self, state: State) -> State:
         """Returns a copy of a state, in the CPU's memory."""
-        return {name: self._place(value).copy_(value.detach()) for name, value in state.items()}
+        return {name: self._allocate(value).copy_(value.detach()) for name, value in state.items()}
 
-    def _place(self, value: Tensor) -> Tensor:
+    def _allocate(self, value: Tensor) -> Tensor:
         """Returns memory for a tensor of this shape and type."""
-        count, width = value.numel(), value.element_size()
-        if self.used + count * width > self.size:
-            self._turn(count * width)
-        start = self.used
-        self.used = -(-(start + count * width) // ALIGNMENT) * ALIGNMENT
-        if value.dtype not in self.page:
-            self.page[value.dtype] = self.page[torch.uint8].view(value.dtype)
+        count = value.numel()
+        width = value.element_size()
+        if self._used + count * width > self._size:
+            self._new_page(count * width)
+        start = self._used
+        self._used = _aligned(start + count * width)
+        if value.dtype not in self._current:
+            self._current[value.dtype] = self._current[torch.uint8].view(value.dtype)
+        page = self._current[value.dtype]
         if value.is_contiguous():  # one view in place of two, for each client
-            return self.page[value.dtype].as_strided(value.shape, value.stride(), start // width)
-        return self.page[value.dtype].narrow(0, start // width, count).view(value.shape)
+            return page.as_strided(value.shape, value.stride(), start // width)
+        return page.narrow(0, start // width, count).view(value.shape)
 
-    def _turn(self, size: int) -> None:
+    def _new_page(self, size: int) -> None:
         """Takes a page of at least this size that nobody holds, or a new one."""
         self.release()
-        wanted = -(-max(size, self.page_bytes) // ALIGNMENT) * ALIGNMENT
-        index = next((i for i, (page, lent) in enumerate(self.pages) if lent() is None and len(page) >= wanted), None)
-        page = np.empty(wanted, np.uint8) if index is None else self.pages.pop(index)[0]
-        lent = page[:]  # lives as long as a tensor of it
+        wanted = _aligned(max(size, self.page_bytes))
+        page = self._free_page(wanted)
+        if page is None:
+            page = np.empty(wanted, np.uint8)
+        lent = page[:]  # this view lives exactly as long as a tensor of it
         self.pages.append((page, weakref.ref(lent)))
-        self.page, self.size = {torch.uint8: torch.from_numpy(lent)}, len(page)
+        self._current = {torch.uint8: torch.from_numpy(lent)}
+        self._size = len(page)
+
+    def _free_page(self, wanted: int) -> Bytes | None:
+        """Takes a page that is large enough and of which nobody holds a tensor; None if there is none."""
+        for index, (page, lent) in enumerate(self.pages):
+            if lent() is None and len(page) >= wanted:
+                del self.pages[index]
+                return page
+        return None
+
+
+def _aligned(position: int) -> int:
+    return -(-position // ALIGNMENT) * ALIGNMENT

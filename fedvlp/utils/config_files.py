@@ -1,12 +1,16 @@
-"""The configs that come with the package, found by name."""
+"""Config files: the bundled ones by name, and where they stand among the arguments of a command."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from difflib import get_close_matches
 from pathlib import Path
 
+import yaml
+
 from fedvlp.utils.errors import UserError
+from fedvlp.utils.suggestions import did_you_mean
+
+CONFIG_OPTION = "--config="
 
 
 def configs_folder() -> Path:
@@ -35,20 +39,41 @@ def find_config(name: str) -> str:
     matches = [known for known in names if wanted in (known, known.split("/")[-1])]
     if matches:
         return str(configs_folder() / f"{matches[0]}.yaml")
-    near = get_close_matches(wanted, [*names, *(known.split("/")[-1] for known in names)], n=1)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
-    raise UserError(f"No config {name!r}: neither a file nor one of {', '.join(names)}.{hint}")
+    hint = did_you_mean(wanted, [*names, *(known.split("/")[-1] for known in names)])
+    raise UserError(f"No config {name!r}: neither a file nor one of {', '.join(names)}. {hint}".rstrip())
+
+
+def names_a_method(path: str) -> bool:
+    """Returns whether the config at a path says which method to use."""
+    content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    model = content.get("model") if isinstance(content, dict) else None
+    return isinstance(model, str) or (isinstance(model, dict) and "class_path" in model)
+
+
+def join_configs(arguments: Sequence[str]) -> list[str]:
+    """Returns command-line arguments with every config in the form ``--config=name``.
+
+    >>> join_configs(["--config", "loggers/wandb", "--trainer.rounds=3"])
+    ['--config=loggers/wandb', '--trainer.rounds=3']
+    """
+    joined: list[str] = []
+    for argument in arguments:
+        if joined and joined[-1] in ("--config", "-c"):
+            joined[-1] = CONFIG_OPTION + argument
+        else:
+            joined.append(argument)
+    return joined
 
 
 def with_config_paths(arguments: Sequence[str]) -> list[str]:
-    """Returns command-line arguments in which every ``--config`` is the path of a file."""
-    found, takes_config = [], False
-    for argument in arguments:
-        name, equals, value = argument.partition("=")
-        if takes_config:
-            argument = find_config(argument)
-        elif name == "--config" and equals:
-            argument = f"--config={find_config(value)}"
-        takes_config = argument in ("--config", "-c")
-        found.append(argument)
-    return found
+    """Returns command-line arguments in which every config is ``--config=path``, the path of a file.
+
+    Raises:
+        UserError: if there is no such config.
+    """
+    return [
+        CONFIG_OPTION + find_config(argument.removeprefix(CONFIG_OPTION))
+        if argument.startswith(CONFIG_OPTION)
+        else argument
+        for argument in join_configs(arguments)
+    ]

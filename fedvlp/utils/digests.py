@@ -1,4 +1,4 @@
-"""Values as plain as JSON's, and digests of them: equal for equal options."""
+"""Digests of options and of source code, by which cached results are found again."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 import inspect
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, is_dataclass
 from types import ModuleType
 from typing import Any
@@ -17,53 +17,70 @@ def digest(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def plain(value: Any) -> Any:
-    """Returns a value that JSON can hold, and that is the same for equal options."""
+def to_jsonable(value: Any) -> Any:
+    """Returns a value that JSON can hold, and that is the same for equal options.
+
+    >>> to_jsonable({"depth": None, "domains": ("ink", "photo"), 3: {1}})
+    {'depth': None, 'domains': ['ink', 'photo'], '3': '{1}'}
+    """
     if is_dataclass(value) and not isinstance(value, type):
-        return plain(asdict(value))
+        return to_jsonable(asdict(value))
     if isinstance(value, dict):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {str(key): to_jsonable(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
-    return value if isinstance(value, (str, int, float, bool)) or value is None else repr(value)
+        return [to_jsonable(item) for item in value]
+    if value is None or isinstance(value, (str, int, float, bool)):
+        return value
+    return repr(value)
 
 
-def code_digest(function: Callable[..., Any], packages: tuple[str, ...] = ()) -> str:
-    """Returns a digest of the source of a function, its module, and all modules of some packages that these refer to.
+def code_digest(function: Callable[..., Any], packages: Sequence[str] = (), other_modules: Iterable[str] = ()) -> str:
+    """Returns a digest of the source on which a function's results may depend.
+
+    That is the source of the function, of the module that defines it, and of all modules that these refer to, directly
+    or through others, as far as they are in some packages.
 
     Args:
-        function: whose results may change with that source.
-        packages: names of packages whose modules are followed, besides that of the function.
+        function: Whose results may change with that source.
+        packages: Names of the packages whose modules are followed; a module to begin at that is in none of them adds
+            its own top-level package.
+        other_modules: Names of modules to begin at besides the function's, for example those of subclasses.
     """
-    try:
-        own = inspect.getsource(function)
-    except OSError:  # typed at the prompt
-        own = function.__code__.co_code.hex()
-    home = str(function.__module__)
-    followed = packages if _is_below(home, packages) else (home.split(".")[0], *packages)
-    found: dict[str, str] = {}
-    waiting = {home}
+    waiting = {str(function.__module__), *other_modules}
+    own_packages = {name.split(".")[0] for name in waiting if not _is_below(name, packages)}
+    followed = (*packages, *own_packages)
+    sources: dict[str, str] = {}
     while waiting:
         name = waiting.pop()
-        if name not in found and name in sys.modules and _is_below(name, followed):
-            found[name] = _source(sys.modules[name])
-            waiting |= {_home(value) for value in vars(sys.modules[name]).values()}
-    return digest([own, found])
+        if name in sources or name not in sys.modules or not _is_below(name, followed):
+            continue
+        sources[name] = _module_source(sys.modules[name])
+        waiting |= _modules_referred_to(sys.modules[name])
+    return digest([_function_source(function), sources])
 
 
-def _is_below(name: str, packages: tuple[str, ...]) -> bool:
+def _is_below(name: str, packages: Iterable[str]) -> bool:
     """Whether a module is one of these or stands in one of them."""
     return any(name == package or name.startswith(f"{package}.") for package in packages)
 
 
-def _home(value: Any) -> str:
-    """Returns the name of a module, or of the module that defines a class or function."""
-    return value.__name__ if isinstance(value, ModuleType) else str(getattr(value, "__module__", ""))
+def _modules_referred_to(module: ModuleType) -> set[str]:
+    """The modules that a module's globals are, or that define the classes and functions among them."""
+    return {
+        value.__name__ if isinstance(value, ModuleType) else str(getattr(value, "__module__", ""))
+        for value in vars(module).values()
+    }
 
 
-def _source(module: ModuleType) -> str:
-    """Returns the source of a module; nothing for one that has none to read."""
+def _module_source(module: ModuleType) -> str:
     try:
         return inspect.getsource(module)
-    except (OSError, TypeError):
+    except (OSError, TypeError):  # compiled, or made while the program runs
         return ""
+
+
+def _function_source(function: Callable[..., Any]) -> str:
+    try:
+        return inspect.getsource(function)
+    except OSError:  # typed at the prompt
+        return function.__code__.co_code.hex()

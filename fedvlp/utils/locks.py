@@ -9,26 +9,37 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
 try:
     import fcntl
 except ImportError:  # there are none on Windows, where two processes may do the same work twice
     fcntl = None  # type: ignore[assignment]
 
+SECONDS_BETWEEN_TRIES = 0.05
+TRIES_BEFORE_WARNING = 20
+LockState = Literal["held", "busy", "unsupported"]
 log = logging.getLogger(__name__)
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Lets one process at a time make a file of the cache; the others wait until it is done or has died.
+def locked(path: Path, wait: bool = True) -> Iterator[None]:
+    """Lets one process at a time work on a file or folder.
 
-    Where the disk knows no locks or may not be written to, nobody waits; files are written in one step all the same.
+    The lock ends with the process, however that ends. Where the disk supports no locks, nobody waits. A folder that may
+    not be written to has no lock either: who waits only to spare double work goes on without one, but who does not
+    wait asks to be alone, so that is an error.
 
     Args:
-        path: the file; the lock is a file beside it that is gone afterwards.
+        path: the file or folder; the lock is a file beside it that is gone afterwards.
+        wait: whether to wait until another process is done or has died.
+
+    Raises:
+        BlockingIOError: if ``wait`` is false and another process holds the lock.
+        OSError: if ``wait`` is false and the lock file can't be made.
     """
     lock = path.with_name(f".{path.name}.lock")
-    handle = _acquired(lock, path)
+    handle = _acquire(lock, path) if wait else _acquire_now(lock, path)
     try:
         yield
     finally:
@@ -37,42 +48,61 @@ def locked(path: Path) -> Iterator[None]:
             os.close(handle)
 
 
-def _acquired(lock: Path, path: Path) -> int | None:
+def _acquire(lock: Path, path: Path) -> int | None:
     """Returns the open lock file once nobody else holds it, or None where there can be no lock."""
     for attempt in itertools.count():
         try:
-            lock.parent.mkdir(parents=True, exist_ok=True)
-            handle = os.open(lock, os.O_RDWR | os.O_CREAT, 0o666)
+            handle, state = _try(lock)
         except OSError:
             return None
-        state = _try(handle)
-        if state == "held" and _is_at(handle, lock):
+        if state != "busy":
             return handle
-        os.close(handle)
-        if state == "unknown":
-            return None
-        if state == "busy":
-            if attempt == 20:
-                log.warning("Another process is making %s; waiting for it.", path)
-            time.sleep(0.05)
+        if attempt == TRIES_BEFORE_WARNING:
+            log.warning("Another process is making %s; waiting for it.", path)
+        time.sleep(SECONDS_BETWEEN_TRIES)
     raise RuntimeError("This is never reached.")
 
 
-def _try(handle: int) -> str:
-    """Returns whether the lock is now ``held``, is ``busy`` elsewhere, or whether the disk knows none."""
+def _acquire_now(lock: Path, path: Path) -> int | None:
+    handle, state = _try(lock)
+    if state == "busy":
+        raise BlockingIOError(f"Another process holds the lock of {path}.")
+    return handle
+
+
+def _try(lock: Path) -> tuple[int | None, LockState]:
+    """Tries once to get a lock; returns the open lock file if it is now held.
+
+    Raises:
+        OSError: if the lock file can't be made.
+    """
+    while True:
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        handle = os.open(lock, os.O_RDWR | os.O_CREAT, 0o666)
+        state = _flock(handle)
+        if state != "held":
+            os.close(handle)
+            return None, state
+        if _is_at(handle, lock):
+            return handle, "held"
+        # The last holder removed the file after it was opened here, so this lock would keep nobody out.
+        os.close(handle)
+
+
+def _flock(handle: int) -> LockState:
     if fcntl is None:
-        return "unknown"
+        return "unsupported"
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return "busy"
     except OSError:
-        return "unknown"
+        return "unsupported"
     return "held"
 
 
 def _is_at(handle: int, lock: Path) -> bool:
-    """Whether the open file is still the one of that name, and not one that its last holder removed."""
+    """Whether the open file is still the one of that name."""
     try:
         there = os.stat(lock)
     except OSError:

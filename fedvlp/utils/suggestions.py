@@ -33,3 +33,15 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """
     near = nearest_names(name, known)
     return f"Did you mean {near[0]!r}?" if near else ""
+
+
+def did_you_mean_or_choose(name: str, known: Iterable[str]) -> str:
+    """Returns a question that offers the nearest known name; if none is near, all of them.
+
+    >>> did_you_mean_or_choose("Sketches", ["photo", "sketch"])
+    "Did you mean 'sketch'?"
+    >>> did_you_mean_or_choose("x", ["photo", "sketch"])
+    'Choose from photo, sketch.'
+    """
+    names = list(known)
+    return did_you_mean(name, names) or f"Choose from {', '.join(names)}."

@@ -9,19 +9,33 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from torch import Tensor
 
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import atomic_write
 
-Tensors = dict[str, Tensor]
+Tensors = dict[str, torch.Tensor]
+
+
+def add_prefix(tensors: Tensors, group: str) -> Tensors:
+    """Returns the tensors under ``group/``.
+
+    >>> add_prefix({"prompt": torch.zeros(1)}, "3")
+    {'3/prompt': tensor([0.])}
+    """
+    return {f"{group}/{name}": value for name, value in tensors.items()}
 
 
 def strip_prefix(tensors: Tensors, group: str) -> Tensors:
-    """Returns the tensors under ``group/``, without that prefix."""
-    return {name[len(group) + 1 :]: value for name, value in tensors.items() if name.startswith(group + "/")}
+    """Returns those of the tensors that are under ``group/``, without that prefix.
+
+    >>> strip_prefix({"3/prompt": torch.zeros(1), "30/prompt": torch.ones(1)}, "3")
+    {'prompt': tensor([0.])}
+    """
+    start = f"{group}/"
+    return {name.removeprefix(start): value for name, value in tensors.items() if name.startswith(start)}
 
 
 def write_tensors(path: Path, tensors: Tensors, header: Mapping[str, Any], is_durable: bool = True) -> None:
@@ -56,7 +70,8 @@ def read_tensors(path: Path) -> tuple[Tensors, dict[str, Any]]:
         UserError: if the file is missing or damaged; nothing is ever unpickled.
     """
     with _opened(path) as file:
-        return {name: file.get_tensor(name).clone() for name in file.keys()}, _header(file)  # noqa: SIM118
+        tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+        return tensors, _header(file)
 
 
 def read_header(path: Path) -> dict[str, Any]:
@@ -74,7 +89,6 @@ def read_group(path: Path, group: str) -> Tensors:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
-    """Opens a safetensors file."""
     if not path.is_file():
         raise UserError(f"No file {path}. Pass a run's checkpoints/*.safetensors or prompts.safetensors.")
     try:
@@ -85,15 +99,17 @@ def _opened(path: Path) -> Iterator[Any]:
 
 
 def _header(file: Any) -> dict[str, Any]:
-    """Returns the JSON header of an open file."""
     header: dict[str, Any] = json.loads((file.metadata() or {}).get("fedvlp", "{}"))
     return header
 
 
 def _unshared(tensors: Tensors) -> Tensors:
-    """Returns the tensors on the CPU, none of which shares its memory with another or holds more than it shows."""
+    """Returns the tensors on the CPU, none of which shares its memory with another or is a view of a larger one.
+
+    safetensors refuses shared memory, and would write all of a larger one's bytes.
+    """
     seen: set[int] = set()
-    unshared: dict[str, Tensor] = {}
+    unshared: Tensors = {}
     for name, value in tensors.items():
         value = value.detach().cpu().contiguous()
         is_alone = value.untyped_storage().nbytes() == value.nbytes and value.data_ptr() not in seen

@@ -1,4 +1,4 @@
-"""Rows of cells as a text table with aligned columns."""
+"""Tables of text cells: aligned columns for a terminal, or Markdown."""
 
 from __future__ import annotations
 
@@ -6,19 +6,49 @@ from collections.abc import Sequence
 
 
 def text_table(rows: Sequence[Sequence[str]]) -> str:
-    """Returns rows as aligned text, the first as the head; numbers to the right.
+    """Returns rows as aligned text with a rule under the first row: words to the left, numbers to the right.
 
     >>> print(text_table([["name", "value"], ["a", "1.5"]]))
     name  value
     -----------
     a       1.5
     """
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = [
-        "  ".join(
-            cell.rjust(width) if i else cell.ljust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        for row in rows
+    head, *body = align_columns(rows)
+    return "\n".join([head, "-" * len(head), *body])
+
+
+def align_columns(rows: Sequence[Sequence[str]], text_columns: int = 1) -> list[str]:
+    """Returns one line for each row, with cells padded to the width of their column and two spaces between them.
+
+    Args:
+        rows: the cells; all rows have equally many.
+        text_columns: how many of the first columns hold words, which stand to the left; the others stand to the right.
+
+    >>> align_columns([["a", "b", "10"], ["cc", "d", "9"]], text_columns=2)
+    ['a   b  10', 'cc  d   9']
+    """
+    columns = [
+        _align_column(cells, is_text=index < text_columns) for index, cells in enumerate(zip(*rows, strict=True))
     ]
-    return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])
+    return ["  ".join(row) for row in zip(*columns, strict=True)]
+
+
+def _align_column(cells: Sequence[str], is_text: bool) -> list[str]:
+    width = max(len(cell) for cell in cells)
+    return [cell.ljust(width) if is_text else cell.rjust(width) for cell in cells]
+
+
+def markdown_table(head: Sequence[str], alignment: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Returns a Markdown table; cells must not contain an unescaped ``|``.
+
+    Args:
+        head: titles of the columns.
+        alignment: for each column ``---``, ``:---`` or ``---:``.
+        rows: the cells.
+
+    >>> print(markdown_table(["name", "value"], ["---", "---:"], [["a", "1.5"]]))
+    | name | value |
+    | --- | ---: |
+    | a | 1.5 |
+    """
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, alignment, *rows))

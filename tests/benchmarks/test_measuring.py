@@ -10,18 +10,18 @@ import torch
 
 from benchmarks import __main__ as command
 from benchmarks import overhead, scale
-from benchmarks.apart import _call
 from benchmarks.figures import plot, plot_over_rounds
-from benchmarks.floor import bandwidth, matrix_rate
-from benchmarks.made_up import NoImages, Nothing, Points, write_images
+from benchmarks.hardware_limits import bandwidth, matrix_rate
+from benchmarks.in_subprocess import _call
 from benchmarks.measure import Measurement, measure_for
 from benchmarks.stopwatch import Stopwatch
+from benchmarks.synthetic import IdleMethod, NoImages, Points, write_images
 from benchmarks.tables import Table
 from fedvlp.clip import PromptedTextEncoder
 from fedvlp.core.state import Client, ClientUpdate, ServerState
 
 
-def test_what_runs_apart_prints_nothing(capsys):
+def test_a_function_in_a_subprocess_prints_nothing(capsys):
     assert _call(lambda number: print(number) or number, torch.get_num_threads(), {"number": 3}) == 3
     assert capsys.readouterr().out == ""
 
@@ -48,7 +48,8 @@ def test_rates_are_positive():
 def test_the_stopwatch_counts_forward_backward_and_optimizer(clip):
     encoder = PromptedTextEncoder(clip, ["dog", "cat"], prompt_length=2)
     prompt = torch.nn.Parameter(encoder.initial_prompt())
-    optimizer, watch = torch.optim.SGD([prompt], lr=0.1), Stopwatch(encoder)
+    optimizer = torch.optim.SGD([prompt], lr=0.1)
+    watch = Stopwatch(encoder)
     started = time.perf_counter()
     features = encoder(prompt)
     forward = watch.seconds["text"]
@@ -77,11 +78,11 @@ def test_rounds_of_clients_without_images():
     assert len(found.seconds) == 2
 
 
-def test_made_up_data(clip, tmp_path):
+def test_synthetic_data(clip, tmp_path):
     write_images(tmp_path, 2, ["a", "b"], 4, size=16)
     assert len(list(tmp_path.rglob("*.jpg"))) == 8
     assert len(NoImages(3).train_dataloader()) == 0 == len(NoImages(3).evaluation_splits())
-    assert Nothing(clip, (2, 4), (3,)).training_step(None, 0) == 0
+    assert IdleMethod(clip, (2, 4), (3,)).training_step(None, 0) == 0
     data = Points(4, width=5)
     (inputs, labels), *others = data.train_dataloader(data.clients[1])
     assert inputs["features"].shape == (16, 5)
@@ -100,13 +101,12 @@ def test_figures_are_written(tmp_path):
 
 @pytest.mark.parametrize("target", ["all.md", "results"])
 def test_the_command_writes_what_it_prints(monkeypatch, capsys, tmp_path, target):
-    made_up = SimpleNamespace(
-        NOTES="Why.", tables=lambda quick, figures: [Table(f"{quick}", ("", "s"), [["ours", "1"]])]
-    )
-    monkeypatch.setattr(command.importlib, "import_module", lambda name: made_up)
-    monkeypatch.setattr(
-        command.sys, "argv", ["", "--quick", "--only", "scale", "startup", "--output", str(tmp_path / target)]
-    )
+    def tables(quick, figures):
+        return [Table(f"{quick}", ("", "s"), [["ours", "1"]])]
+
+    arguments = ["--quick", "--only", "scale", "startup", "--output", str(tmp_path / target)]
+    monkeypatch.setattr(command.importlib, "import_module", lambda name: SimpleNamespace(NOTES="Why.", tables=tables))
+    monkeypatch.setattr(command.sys, "argv", ["", *arguments])
     for _ in range(2):  # a second run replaces the first
         command.main()
     files = sorted(tmp_path.rglob("*.md"))

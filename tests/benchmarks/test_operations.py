@@ -32,26 +32,32 @@ def test_whole_images(clip):
 
 
 def test_packed_text_counts_each_token_and_each_pair_once(clip):
-    lengths = [len(ids) - 1 for ids in clip.tokenize([f"{name}." for name in NAMES])]
-    assert lengths == [3, 4, 7]
-    width, depth, joint = clip.text_width, clip.text.depth, clip.embed_dim
-    tokens, ends = 1 + 4 + sum(lengths), len(lengths)
+    lengths = [3, 4, 7]  # tokens behind the prompt
+    sentences = [f"{name}." for name in NAMES]
+    assert [len(ids) - 1 for ids in clip.tokenize(sentences)] == lengths
+    width = clip.text_width
+    depth = clip.text.depth
+    tokens = 1 + 4 + sum(lengths)
+    ends = len(lengths)
     work = packed_text(clip, NAMES, 4)
-    linear = 24 * width**2 * tokens * (depth - 1) + (4 * tokens + 20 * ends) * width**2 + 2 * width * joint * ends
+    linear = 24 * width**2 * tokens * (depth - 1) + (4 * tokens + 20 * ends) * width**2
+    linear += 2 * width * clip.embed_dim * ends
     pairs = 5 * 6 / 2 + sum(5 * length + length * (length + 1) / 2 for length in lengths)
     assert work.linear == linear
     assert work.attention == 4 * width * (pairs * (depth - 1) + sum(5 + length for length in lengths))
 
 
 def test_packed_text_counts_shared_first_words_once(clip):
-    apart, alike = (packed_text(clip, ["fire truck", f"{word} dog"], 4) for word in ("hot", "fire"))
-    assert apart.linear - alike.linear == clip.text_width**2 * (24 * (clip.text.depth - 1) + 4)
-    assert apart.attention - alike.attention == 4 * clip.text_width * 6 * (clip.text.depth - 1)
+    separate = packed_text(clip, ["fire truck", "hot dog"], 4)
+    shared = packed_text(clip, ["fire truck", "fire dog"], 4)
+    assert separate.linear - shared.linear == clip.text_width**2 * (24 * (clip.text.depth - 1) + 4)
+    assert separate.attention - shared.attention == 4 * clip.text_width * 6 * (clip.text.depth - 1)
 
 
 @pytest.mark.parametrize("method", sorted(BATCH_SIZES))
 def test_the_floor_is_below_cut_and_whole_sequences(clip, method):
     make_module(method, clip, NAMES)
     least = least_operations(method, clip, NAMES, 4)
-    cut, whole = (reference_operations(method, clip, len(NAMES), length, 4) for length in (45, 77))
+    cut = reference_operations(method, clip, len(NAMES), 45, 4)
+    whole = reference_operations(method, clip, len(NAMES), 77, 4)
     assert 0 < least < cut < whole

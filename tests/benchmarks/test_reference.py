@@ -1,5 +1,7 @@
 """The reference steps, whole and cut, against ours: equal prompts, routes and images, equal losses and gradients."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -17,13 +19,13 @@ def gradients(module):
 def test_the_reference_has_our_loss_and_our_gradients(clip, method, cut):
     names = ["dog", "fire truck", "The Great Wall of China", "t-shirt"]
     module = make_module(method, clip, names)
-    images, labels, _ = make_batch(module, 6)
-    constants = module.constants(images)
-    ours = module.training_step((constants, labels), 0)
+    made = make_batch(module, 6)
+    batch = replace(made, constants=module.constants(made.images))
+    ours = module.training_step((batch.constants, batch.labels), 0)
     ours.backward()
     expected = gradients(module)
     module.zero_grad()
-    loss = REFERENCES[method](module, cut).loss(images, labels, constants)
+    loss = REFERENCES[method](module, cut).loss(batch)
     loss.backward()
     found = gradients(module)
     assert expected
@@ -36,8 +38,7 @@ def test_the_reference_has_our_loss_and_our_gradients(clip, method, cut):
 @pytest.mark.parametrize("method", sorted(REFERENCES))
 def test_each_call_runs(clip, method):
     module = make_module(method, clip, ["dog", "cat"])
-    batch = make_batch(module, 8)
-    calls = REFERENCES[method](module, cut=False).calls(*batch)
+    calls = REFERENCES[method](module, cut=False).calls(make_batch(module, 8))
     for call in calls:
         call.run()
     assert all(call.times >= 1 for call in calls)

@@ -7,7 +7,7 @@ import csv
 import pytest
 
 from fedvlp.callbacks import MetricsFile
-from fedvlp.callbacks.row_texts import RowTexts
+from fedvlp.callbacks.row_serializer import RowSerializer
 from tests.helpers.toy_federation import Linear, Points, federation
 
 
@@ -44,13 +44,18 @@ def test_callback_of_one_run_serves_another(tmp_path, callback):
 
 
 def test_a_row_is_made_into_text_once():
-    made = []
-    texts = RowTexts(lambda row: made.append(row["round"]) or str(row["round"]))
+    serialized = []
+
+    def serialize(row):
+        serialized.append(row["round"])
+        return str(row["round"])
+
+    texts = RowSerializer(serialize)
     rows = [{"round": number} for number in range(4)]
     for end in (1, 2, 4, 4):
-        assert texts.of(rows[:end]) == [str(number) for number in range(end)]
-    assert made == [0, 1, 2, 3]
-    assert texts.of([{"round": 9}]) == ["9"]
+        assert texts.serialize_all(rows[:end]) == [str(number) for number in range(end)]
+    assert serialized == [0, 1, 2, 3]
+    assert texts.serialize_all([{"round": 9}]) == ["9"]
 
 
 def test_many_clients_have_three_columns(tmp_path):

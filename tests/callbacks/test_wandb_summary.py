@@ -93,7 +93,8 @@ def test_a_service_that_fails_is_left_out(build, begun, monkeypatch, capsys, par
         if part == "init":
             raise OSError("no service")
         run = FakeRun(**options)
-        run.config, run.summary = Config(), Broken()
+        run.config = Config()
+        run.summary = Broken()
         return run
 
     monkeypatch.setattr(wandb, "init", init)

@@ -76,5 +76,5 @@ def test_names_are_what_the_text_encoder_reads(known, style):
 
 def test_renamed_classes_exist():
     for known in DESCRIPTIONS:
-        if not known.is_part:
+        if not known.is_subset:
             assert set(CLIP_NAMES.get(known.name, {})) <= set(known.class_names)

@@ -8,12 +8,13 @@ import torch
 from PIL import Image
 from torch import nn
 
-from fedvlp.clip import build_model
+from fedvlp.clip import build_model, load_clip
 from fedvlp.utils.errors import UserError
 
 
 def test_features_are_open_clips(clip):
-    images, ids = torch.randn(2, 3, 32, 32), clip.tokenizer(["a dog", "two cats and a mouse"])
+    images = torch.randn(2, 3, 32, 32)
+    ids = clip.tokenizer(["a dog", "two cats and a mouse"])
     torch.testing.assert_close(clip.encode_image(images), clip.model.encode_image(images))
     assert torch.equal(clip.encode_text(ids), clip.model.encode_text(ids))
 
@@ -71,6 +72,16 @@ def test_is_absent_from_state_dicts_and_does_not_miss_itself(clip):
     ]
 
 
+def test_weights_are_listed_once_as_those_of_the_model(clip):
+    assert [name for name, _ in clip.named_children()] == ["model"]
+    names = [name for name, _ in clip.named_parameters(remove_duplicate=False)]
+    assert names == [f"model.{name}" for name, _ in clip.model.named_parameters(remove_duplicate=False)]
+
+
+def test_fingerprint_of_the_bundled_clip():
+    assert load_clip("fedvlp-tiny").fingerprint() == "49d06a950cacb3d7"
+
+
 def test_fingerprint_tells_weights_config_and_transform_apart(make_clip, configs):
     first = make_clip(configs["vit"]).fingerprint()
     assert first == make_clip(configs["vit"]).fingerprint()
@@ -78,7 +89,8 @@ def test_fingerprint_tells_weights_config_and_transform_apart(make_clip, configs
     other = make_clip(configs["vit"])
     with torch.no_grad():
         other.model.visual.proj[0, 0] += 1e-3
-    quick, darker = make_clip(configs["quick"]), make_clip(configs["vit"], preprocess={"mean": (0, 0, 0)})
+    quick = make_clip(configs["quick"])
+    darker = make_clip(configs["vit"], preprocess={"mean": (0, 0, 0)})
     assert len({first, *(clip.fingerprint() for clip in (other, quick, darker))}) == 4
 
 
@@ -86,7 +98,8 @@ def test_building_leaves_the_global_generator_alone(configs):
     torch.manual_seed(7)
     expected = torch.rand(3)
     torch.manual_seed(7)
-    first, second = build_model(configs["vit"], seed=1), build_model(configs["vit"], seed=1)
+    first = build_model(configs["vit"], seed=1)
+    second = build_model(configs["vit"], seed=1)
     assert torch.equal(torch.rand(3), expected)
     assert torch.equal(first.visual.proj, second.visual.proj)
     assert not torch.equal(first.visual.proj, build_model(configs["vit"], seed=2).visual.proj)
@@ -120,3 +133,14 @@ def test_captioners_and_foreign_text_towers_are_refused(configs):
         build_model({**configs["vit"], "multimodal_cfg": {}})
     with pytest.raises(UserError, match="text transformer"):
         build_model({**configs["vit"], "text_cfg": {"hf_model_name": "roberta-base"}})
+
+
+def test_an_unsuited_text_tower_is_refused_only_where_prompts_are_learned(make_clip, configs):
+    text = {**configs["custom"]["text_cfg"], "no_causal_mask": True, "pool_type": "last"}
+    clip = make_clip({**configs["custom"], "text_cfg": text})
+    assert clip.encode_image(torch.randn(1, 3, 32, 32)).shape == (1, 24)
+    assert clip.double().encode_text(clip.tokenizer(["a dog"])).shape == (1, 24)
+    assert len(clip.fingerprint()) == 16
+    for refused in (lambda: clip.text, lambda: clip.text_width, lambda: clip.tokenize(["a dog"])):
+        with pytest.raises(UserError, match="causal"):
+            refused()

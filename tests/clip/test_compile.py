@@ -11,7 +11,8 @@ import torch
 
 from fedvlp.methods import ADAPT, PromptFL
 from fedvlp.utils.errors import UserError
-from tests.conftest import CLASSES
+from tests.helpers.images import CLASSES
+from tests.helpers.shapes import unchecked
 from tests.helpers.toy_federation import Linear, Points, federation
 
 BACKENDS = ["eager", pytest.param("inductor", marks=pytest.mark.skipif("FEDVLP_SLOW" not in os.environ, reason="slow"))]
@@ -30,8 +31,10 @@ def fresh_clip():
 def test_compiled_towers_give_the_same(backend, method, fresh_clip, monkeypatch):
     """Losses and gradients, through the text tower and through both."""
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=backend))
-    module = PromptFL(CLASSES, fresh_clip) if method == "promptfl" else ADAPT(CLASSES, ["ink", "paint"], fresh_clip)
-    images, labels = torch.rand(4, 3, fresh_clip.image_size, fresh_clip.image_size), torch.tensor([0, 1, 2, 0])
+    names = list(CLASSES)
+    module = PromptFL(names, fresh_clip) if method == "promptfl" else ADAPT(names, ["ink", "paint"], fresh_clip)
+    images = torch.rand(4, 3, fresh_clip.image_size, fresh_clip.image_size)
+    labels = torch.tensor([0, 1, 2, 0])
 
     def step():
         module.zero_grad()
@@ -39,11 +42,13 @@ def test_compiled_towers_give_the_same(backend, method, fresh_clip, monkeypatch)
         loss.backward()
         return [loss.detach(), *(parameter.grad for parameter in module.trainable())]
 
-    plain = step()
-    before = torch._dynamo.utils.counters["stats"]["unique_graphs"]
-    fresh_clip.compile_towers()
-    for exact, compiled in zip(plain, step(), strict=True):
-        assert torch.allclose(compiled, exact, rtol=0, atol=1e-5 * exact.abs().max().item())
+    with unchecked():  # the compiler cannot follow the checks of shapes
+        plain = step()
+        before = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+        fresh_clip.compile_towers()
+        compiled = step()
+    for found, exact in zip(compiled, plain, strict=True):
+        assert torch.allclose(found, exact, rtol=0, atol=1e-5 * exact.abs().max().item())
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > before
     assert not torch._dynamo.utils.counters["graph_break"]
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from fedvlp.commands.cli import main
-from tests.helpers.records import made
+from tests.helpers.records import make_record
 
 
 def write(folder, run, data=None):
@@ -37,7 +37,7 @@ def runs(tmp_path):
     """Two seeds of one method, with two domains held out in turn."""
     for seed in (0, 1):
         for held_out in ("photo", "sketch"):
-            write(tmp_path / f"{held_out}-{seed}", made(60.0 + seed, held_out=held_out, seed=seed))
+            write(tmp_path / f"{held_out}-{seed}", make_record(60.0 + seed, held_out=held_out, seed=seed))
     return tmp_path
 
 
@@ -60,7 +60,7 @@ def test_an_unknown_run_is_named_and_the_rest_printed(runs, capsys):
 
 
 def test_an_unknown_paper_is_an_error_whatever_the_runs(runs, capsys):
-    write(runs / "other" / "run", made(data={"name": "Icons"}))
+    write(runs / "other" / "run", make_record(data={"name": "Icons"}))
     assert main(["compare", str(runs / "other"), "--papers", "tripp"]) == 1
     said = capsys.readouterr()
     assert (said.out, "got tripp" in said.err) == ("", True)
@@ -78,7 +78,7 @@ def test_no_run_at_all_is_an_error(tmp_path, capsys):
 
 
 def test_different_protocols_are_different_tables(runs, capsys):
-    write(runs / "other", made(33.0, data={"shots": 16}))
+    write(runs / "other", make_record(33.0, data={"shots": 16}))
     assert main(["compare", str(runs)]) == 0
     out = capsys.readouterr().out
     assert out.startswith("2 tables, which must not be mixed; they differ in shots (16-shot | all images)")
@@ -102,7 +102,7 @@ def test_papers_stand_beside_runs_and_alone(runs, capsys):
 
 
 def test_papers_that_print_nothing_of_the_data_are_not_looked_for(runs, capsys):
-    write(runs / "other", made(33.0, data={"name": "Icons"}))
+    write(runs / "other", make_record(33.0, data={"name": "Icons"}))
     assert main(["compare", str(runs), "--papers"]) == 0
     assert capsys.readouterr().out.count("Table") == 3
 

@@ -6,7 +6,7 @@ import pytest
 
 from fedvlp.catalog import DESCRIPTIONS
 from fedvlp.commands.cli import main
-from tests.data.benchmarks.conftest import LAYOUTS, kfold, plain_tree
+from tests.helpers.benchmark_trees import LAYOUTS, kfold, plain_tree
 
 
 def test_list(capsys):
@@ -20,9 +20,8 @@ def test_list(capsys):
     assert "586,575" in printed
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_check_reads_every_layout_and_says_what_a_part_of_it_lacks(tmp_path, capsys, layout):
-    name, write, split = LAYOUTS[layout]
+@pytest.mark.parametrize(("name", "write", "split"), LAYOUTS.values(), ids=LAYOUTS)
+def test_check_reads_every_layout_and_says_what_a_part_of_it_lacks(tmp_path, capsys, name, write, split):
     assert main(["data", "check", name, f"--root={write(tmp_path)}"]) == 1
     printed = capsys.readouterr().out
     assert f"This is not {name} as it was published. It can be had from" in printed

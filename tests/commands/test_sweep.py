@@ -9,10 +9,9 @@ import pytest
 import yaml
 
 from fedvlp.commands.cli import main
-from fedvlp.commands.sweep import parsed, visible_devices
+from fedvlp.commands.sweep import parse_methods, visible_devices
 from fedvlp.results import find_records
-from fedvlp.sweep import make_sweep, read_sweep
-from fedvlp.sweep.progress import Progress
+from fedvlp.sweep import SweepProgress, make_sweep, read_sweep
 
 EXAMPLES = sorted((Path(__file__).resolve().parents[2] / "experiments" / "sweeps").glob("*.yaml"))
 
@@ -44,11 +43,11 @@ def test_a_sweep_is_stopped_goes_on_and_makes_no_run_twice(more, tmp_path, capsy
     command = ["sweep", *own, f"--output={output}", "--", *more]
 
     def stop(progress, run, status):
-        if status.state == "done" and run.row.label == "zero_shot":
+        if status.state == "done" and run.method.label == "zero_shot":
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(Progress, "changed", stop)
+        patched.setattr(SweepProgress, "changed", stop)
         assert main(command) == 130
     assert "the same command goes on" in capsys.readouterr().err
     before = {path: path.stat().st_mtime_ns for path in output.rglob("summary.json")}
@@ -67,7 +66,10 @@ def test_a_sweep_is_stopped_goes_on_and_makes_no_run_twice(more, tmp_path, capsy
     records, problems = find_records([output])
     assert not [problem for problem in problems if "promptfl" in problem]
     assert {(record.method, record.held_out, record.seed) for record in records} == {
-        (method, (domain,), 0) for method in ("ZeroShotCLIP", "PromptFL") for domain in ("ink", "photo")
+        ("ZeroShotCLIP", ("ink",), 0),
+        ("ZeroShotCLIP", ("photo",), 0),
+        ("PromptFL", ("ink",), 0),
+        ("PromptFL", ("photo",), 0),
     }
     config = next(record.config for record in records if record.method == "PromptFL" and record.held_out == ("ink",))
     assert (config["seed_everything"], config["data"]["init_args"]["held_out"]) == (0, "ink")
@@ -129,19 +131,19 @@ def test_devices_are_those_that_are_visible(monkeypatch):
     plan = make_sweep({"models": ["trip"], "config": "data/styled_shapes"})
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert visible_devices(parsed(plan).values()) == ["0", "1"]
+    assert visible_devices(parse_methods(plan).values()) == ["0", "1"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a,GPU-b")
-    assert visible_devices(parsed(plan).values()) == ["GPU-a", "GPU-b"]
+    assert visible_devices(parse_methods(plan).values()) == ["GPU-a", "GPU-b"]
     on_cpu = make_sweep(
         {"models": ["trip"], "config": "data/styled_shapes", "arguments": ["--trainer.accelerator=cpu"]}
     )
-    assert visible_devices(parsed(on_cpu).values()) == []
+    assert visible_devices(parse_methods(on_cpu).values()) == []
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_the_examples_are_accepted(path):
     more = ["--data.root=my_images"] if path.stem == "folders" else []
-    assert parsed(make_sweep(read_sweep(path), more))
+    assert parse_methods(make_sweep(read_sweep(path), more))
 
 
 @pytest.mark.parametrize("wrong", ["--seeds=a", "--workers=0", "--model=trip"])

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from fedvlp.data import ArrayImages, DomainFolders, FederatedDataModule, Images
+from fedvlp.data import ArrayImages, DomainFolders, FederatedDataModule, FolderImages, Images, domain_folders
 
 CLASSES = ["cat", "dog", "owl"]
 
@@ -78,3 +78,40 @@ def folders(tmp_path: Path) -> Callable[..., DomainFolders]:
         return DomainFolders(str(root), **({"cache_dir": str(tmp_path / "cache")} | options))
 
     return make
+
+
+@pytest.fixture
+def data(arrays, transform) -> FederatedDataModule:
+    """Two domains that train and one that is held out, bound to the plainest transform."""
+    module = arrays(held_out="b", batch_size=4, cache_dir=None)
+    module.setup("fit")
+    module.bind(transform)
+    return module
+
+
+@pytest.fixture
+def verified(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Counts the files that are decoded to see whether they can be."""
+    counts = []
+    original = domain_folders.unreadable
+
+    def counted(paths, *rest):
+        counts.append(len(paths))
+        return original(paths, *rest)
+
+    monkeypatch.setattr(domain_folders, "unreadable", counted)
+    return counts
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Lists the rows of the files that are decoded."""
+    rows = []
+    read = FolderImages.__getitem__
+
+    def counted(self, row):
+        rows.append(row)
+        return read(self, row)
+
+    monkeypatch.setattr(FolderImages, "__getitem__", counted)
+    return rows

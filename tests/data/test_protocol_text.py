@@ -9,59 +9,12 @@ import pytest
 import yaml
 
 from fedvlp.commands.cli import main
-from fedvlp.core.module import Phase
+from fedvlp.core.phases import Phase
 from fedvlp.core.strategies import ByName, Slots
 from fedvlp.data import Dispersed, Shards
 from fedvlp.training.evaluation import split_accuracy
 from fedvlp.utils.errors import UserError
-from tests.data.test_module import batches, prepared, same
 from tests.helpers.toy_federation import Linear, Points, federation
-
-
-@pytest.fixture
-def mixed(arrays, transform):
-    """Clients whose images come from several domains; every domain has a test split."""
-    module = arrays(partition=Shards(4, shards_per_client=2), test_fraction=0.25, batch_size=5, cache_dir=None)
-    module.bind(transform)
-    return module
-
-
-def test_batches_of_several_domains_are_the_same_prepared_and_raw(mixed, transform):
-    assert [client.domain for client in mixed.clients] == [-1] * 4
-    raw = [batches(mixed.train_dataloader(client, seed=7)) for client in mixed.clients]
-    assert [sum(len(labels) for _, labels in found) for found in raw] == [c.num_examples for c in mixed.clients]
-    mixed.bind(transform, prepared)
-    ready = [batches(mixed.train_dataloader(client, seed=7)) for client in mixed.clients]
-    for before, after in zip(raw, ready, strict=True):
-        assert same([(images.flatten(1), labels) for images, labels in before], [(x["features"], y) for x, y in after])
-
-
-def test_augmented_batches_of_several_domains(arrays, transform):
-    module = arrays(partition=Shards(4), augmentation="crop_flip", cache_dir=None)
-    module.bind(transform, prepared, train_transform=lambda image: transform(image) + 5)
-    found = batches(module.train_dataloader(module.clients[0], seed=0))
-    assert min(images.min() for images, _ in found) >= 5
-    assert set(next(iter(module.evaluation_splits()[0].loader))[0]) == {"features", "mean"}
-
-
-def test_evaluation_is_by_domain_whatever_the_clients(arrays, transform, mixed):
-    plain = arrays(test_fraction=0.25, cache_dir=None)
-    plain.bind(transform)
-    splits, expected = mixed.evaluation_splits(), plain.evaluation_splits()
-    assert [split.name for split in splits] == [f"{role}/{name}" for role in ("validation", "test") for name in "abc"]
-    for split, other in zip(splits, expected, strict=True):
-        assert (split.name, split.num_examples) == (other.name, other.num_examples)
-        assert same(batches(split.loader), batches(other.loader))
-        assert len(other.clients) == 1
-        assert {client.id for client in split.clients} <= {0, 1, 2, 3}
-
-
-def test_whole_domains_are_prepared_whatever_the_shots(arrays, transform):
-    module, seen = arrays(held_out="b", shots=2, cache_dir=None), []
-    module.bind(transform, lambda images: seen.append(len(images)) or prepared(images))
-    module.encode()
-    assert [client.num_examples for client in module.clients] == [6, 4]  # of two classes of c one image is left
-    assert sum(seen) == 22 + 12 + 9  # so that runs of all shots share them
 
 
 @pytest.mark.parametrize(
@@ -88,7 +41,11 @@ def test_number_of_clients(arrays):
 
 
 DISPERSED = ["--data.held_out=null", "--data.partition=Dispersed", "--data.partition.num_clients=6"]
+
+
 SEEN = ["--data.held_out=null", "--data.test_fraction=0.25"]
+
+
 COHORT = ["--trainer.cohort_size=2", "--trainer.rounds=4"]
 
 
@@ -105,7 +62,9 @@ def test_six_clients_of_three_domains_in_cohorts_of_two(build, capsys):
     run = build("promptfl", *DISPERSED, "--data.partition.alpha=1.0", *SEEN[1:], *COHORT)
     history = fit(run).history
     assert [client.domain for client in run.datamodule.clients] == [0, 0, 1, 1, 2, 2]
-    assert [sum(name.endswith("/loss") for name in row) for row in history] == [2, 2, 2, 2]
+    assert len(history) == 4
+    for row in history:
+        assert sum(name.endswith("/loss") for name in row) == 2
     domains = {"ink", "paint", "photo"}
     for role in ("validation", "test"):
         found = {name: value for name, value in history[-1].items() if name.split("/")[0] == role}

@@ -32,8 +32,10 @@ def recipes():
 
 def test_every_file_and_every_main_table_has_its_place(recipes):
     assert {path.stem for path in FOLDER.glob("*.yaml")} == set(PRINTED)
-    found = [(t.paper, t.table, t.dataset) for recipe in recipes.values() for t in recipe.printed]
-    assert sorted(found) == sorted((t.paper, t.table, t.dataset) for t in main_tables())
+    found = []
+    for recipe in recipes.values():
+        found += [(table.paper, table.table, table.dataset) for table in recipe.printed]
+    assert sorted(found) == sorted((table.paper, table.table, table.dataset) for table in main_tables())
 
 
 @pytest.mark.parametrize("name", PRINTED)
@@ -96,7 +98,9 @@ def test_the_printed_numbers_are_in_the_readme(recipes):
 
 def test_operations_are_those_that_are_counted(clip):
     visual = clip.model.visual
-    (patch, width), tokens = (visual.conv1.kernel_size[0], visual.conv1.out_channels), len(visual.positional_embedding)
+    patch = visual.conv1.kernel_size[0]
+    width = visual.conv1.out_channels
+    tokens = len(visual.positional_embedding)
     start = 2 * (tokens - 1) * 3 * patch**2 * width
     tower = Tower(width, len(visual.transformer.resblocks), tokens, start)
     images = torch.zeros(3, 3, *visual.image_size, requires_grad=True)  # else a fused kernel hides from the counter
@@ -118,7 +122,9 @@ def test_cost_grows_with_rounds_and_seeds(recipes):
     before = {found.label: found for found in costs(recipe)}
     plan = before["plan"]
     assert before["zero_shot"].training == before["zero_shot"].evaluation == 0
-    twice = {found.label: found for found in costs(replace(recipe, plan=replace(recipe.plan, seeds=range(6))))}["plan"]
+    twice = {found.label: found for found in costs(replace(recipe, plan=replace(recipe.plan, seeds=tuple(range(6)))))}[
+        "plan"
+    ]
     assert (twice.training, twice.evaluation, twice.encoding) == (2 * plan.training, 2 * plan.evaluation, plan.encoding)
     (config,) = [config for label, config in recipe.configs.items() if label == "plan"]
     longer = config.clone()

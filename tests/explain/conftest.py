@@ -21,8 +21,8 @@ TOWERS = {
 def random_clips():
     """Small CLIPs with random weights, by the kind of their image tower."""
     tokenizer = open_clip.SimpleTokenizer(context_length=77)
-    made = {}
+    clips = {}
     for name, vision in TOWERS.items():
         config = {**VIT, "vision_cfg": vision}
-        made[name] = CLIP(build_model(deepcopy(config), seed=1), tokenizer, config)
-    return made
+        clips[name] = CLIP(build_model(deepcopy(config), seed=1), tokenizer, config)
+    return clips

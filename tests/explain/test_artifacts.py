@@ -4,12 +4,12 @@ import json
 
 import pytest
 
-from fedvlp.explain.artifacts import Exhibit, write_exhibits
+from fedvlp.explain.artifacts import Artifact, write_artifacts
 from fedvlp.utils.errors import UserError
 
 
-def one(file, caption="what it is", content=b"1"):
-    return Exhibit(file, "title", caption, "seen", content)
+def make_artifact(file, caption="what it is", content=b"1"):
+    return Artifact(file, "title", caption, "seen", content)
 
 
 def listed(folder):
@@ -18,11 +18,16 @@ def listed(folder):
 
 def test_replaces_its_own_kinds_and_keeps_the_others(tmp_path):
     folder = tmp_path / "run" / "explanations"
-    first = {"overlays": [one("overlays_1.png"), one("overlays_2.png")], "tsne": [one("tsne.png")]}
-    assert [path.name for path in write_exhibits(folder, first)] == ["overlays_1.png", "overlays_2.png", "tsne.png"]
+    first = {
+        "overlays": [make_artifact("overlays_1.png"), make_artifact("overlays_2.png")],
+        "tsne": [make_artifact("tsne.png")],
+    }
+    assert [path.name for path in write_artifacts(folder, first)] == ["overlays_1.png", "overlays_2.png", "tsne.png"]
     assert listed(folder) == ["overlays_1.png", "overlays_2.png", "tsne.png"]
     (folder / "overlays_mine.txt").write_text("mine")
-    write_exhibits(folder, {"overlays": [one("overlays.png", content=b"2"), one("overlays.csv", caption="")]})
+    write_artifacts(
+        folder, {"overlays": [make_artifact("overlays.png", content=b"2"), make_artifact("overlays.csv", caption="")]}
+    )
     assert listed(folder) == ["tsne.png", "overlays.png"]
     names = {path.name for path in folder.iterdir()}
     assert names == {"captions.json", "overlays.csv", "overlays.png", "overlays_mine.txt", "tsne.png"}
@@ -32,9 +37,9 @@ def test_replaces_its_own_kinds_and_keeps_the_others(tmp_path):
 
 
 def test_captions_of_files_that_are_gone_are_left_out(tmp_path):
-    write_exhibits(tmp_path, {"tsne": [one("tsne.png")]})
+    write_artifacts(tmp_path, {"tsne": [make_artifact("tsne.png")]})
     (tmp_path / "tsne.png").unlink()
-    write_exhibits(tmp_path, {"words": [one("words.png")]})
+    write_artifacts(tmp_path, {"words": [make_artifact("words.png")]})
     assert listed(tmp_path) == ["words.png"]
 
 
@@ -42,5 +47,5 @@ def test_captions_of_files_that_are_gone_are_left_out(tmp_path):
 def test_damaged_captions_are_reported_before_anything_is_written(tmp_path, damage):
     (tmp_path / "captions.json").write_text(damage)
     with pytest.raises(UserError, match="damaged"):
-        write_exhibits(tmp_path, {"tsne": [one("tsne.png")]})
+        write_artifacts(tmp_path, {"tsne": [make_artifact("tsne.png")]})
     assert [path.name for path in tmp_path.iterdir()] == ["captions.json"]

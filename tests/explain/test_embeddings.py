@@ -7,7 +7,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedvlp.explain.embeddings import check_tsne, embedding, neighbour_agreement, tsne, tsne_picture
+from fedvlp.explain.embeddings import check_tsne, embedding, neighbour_agreement, tsne
+from fedvlp.explain.tsne_picture import tsne_picture
 from fedvlp.methods import ADAPT, PLAN, PromptFL, ZeroShotCLIP
 from fedvlp.utils.errors import UserError
 
@@ -69,8 +70,9 @@ def points(count):
     return np.stack([np.arange(count), np.arange(count) % 3], axis=1).astype(np.float32)
 
 
-def test_picture_tells_classes_and_domains_apart():
-    labels, domains = [0, 0, 1, 2, 2, 2], ["ink"] * 3 + ["oil"] * 3
+def test_picture_names_classes_and_domains():
+    labels = [0, 0, 1, 2, 2, 2]
+    domains = ["ink"] * 3 + ["oil"] * 3
     picture = tsne_picture({"before": points(6), "after": points(6)}, labels, domains, NAMES, "class logits")
     axes = picture.figure.axes
     assert [panel.get_title() for panel in axes] == ["before", "after"]
@@ -81,7 +83,7 @@ def test_picture_tells_classes_and_domains_apart():
     assert picture.image("png").startswith(b"\x89PNG")
 
 
-def test_more_classes_than_looks_are_named_in_place():
+def test_more_classes_than_markers_are_named_in_place():
     names = [f"class {index}" for index in range(26)]
     picture = tsne_picture({"after": points(26)}, list(range(26)), ["ink"] * 26, names, "image features")
     assert [text.get_text() for text in picture.figure.axes[0].texts] == names

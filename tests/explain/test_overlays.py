@@ -5,7 +5,8 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 
-from fedvlp.explain.overlays import View, classes_in_question, draw_map, overlay_picture, views
+from fedvlp.explain.overlay_picture import draw_map, overlay_picture
+from fedvlp.explain.overlays import View, classes_in_question, views
 from fedvlp.explain.samples import Samples
 from fedvlp.methods import ADAPT, TRIP, PromptFL, ZeroShotCLIP
 from fedvlp.utils.errors import UserError
@@ -62,7 +63,8 @@ def test_a_map_is_opaque_where_it_is_large():
     axes = Figure().subplots()
     draw_map(axes, torch.tensor([[0.0, 0.0], [0.0, 4.0]]), (6, 6))
     (image,) = axes.images
-    values, alpha = np.asarray(image.get_array()), np.asarray(image.get_alpha())
+    values = np.asarray(image.get_array())
+    alpha = np.asarray(image.get_alpha())
     assert values[-1, -1] == 1
     assert values[0, 0] == alpha[0, 0] == 0
     assert np.all(np.diff(values[-1]) >= 0)

@@ -39,8 +39,10 @@ def by_hand(clip, image, label, prompt):
         attention = block.attn
         tokens = block.ln_1(hidden)
         projected = tokens @ attention.in_proj_weight.T + attention.in_proj_bias
-        queries, keys, values = projected.split(attention.embed_dim, 1)
-        width, read = attention.head_dim, []
+        queries, keys = projected[:, : 2 * attention.embed_dim].split(attention.embed_dim, 1)
+        values = projected[:, 2 * attention.embed_dim :]
+        width = attention.head_dim
+        read = []
         for head in range(attention.num_heads):
             part = slice(head * width, (head + 1) * width)
             weights = (queries[:, part] @ keys[:, part].T / math.sqrt(width)).softmax(dim=1)
@@ -68,7 +70,8 @@ def by_hand(clip, image, label, prompt):
 @pytest.mark.parametrize("length", [0, 2])
 def test_of_a_vit_is_that_by_hand(random_clips, tower, method, length):
     clip = random_clips[tower]
-    images, labels = images_for(clip), torch.tensor([2, 0])
+    images = images_for(clip)
+    labels = torch.tensor([2, 0])
     prompt = torch.randn(length, clip.image_width) if length else None
     encoder = PromptedImageEncoder(clip)
 
@@ -84,7 +87,8 @@ def test_of_a_vit_is_that_by_hand(random_clips, tower, method, length):
 
 def test_of_a_resnet_is_that_by_hand(random_clips):
     clip = random_clips["resnet"]
-    images, labels = images_for(clip), torch.tensor([1, 1])
+    images = images_for(clip)
+    labels = torch.tensor([1, 1])
     found = relevance(clip, lambda pixels: classifier(clip)(clip.encode_image(pixels)), images, labels, "grad_cam")
     visual = clip.model.visual
     for image, values in zip(images, found, strict=True):
@@ -104,6 +108,7 @@ def test_of_a_resnet_is_that_by_hand(random_clips):
 @pytest.mark.parametrize("kind", [ZeroShotCLIP, PromptFL, TRIP, PLAN, ADAPT])
 def test_of_methods_leaves_everything_as_it_was(clip, kind, method):
     more = {PLAN: {"num_clients": 2, "prompt_length": 2}, ADAPT: {"domains": ["ink", "oil"], "prompt_length": 2}}
+    torch.manual_seed(0)  # new prompts are random, and under some of them nothing speaks for a class
     module = kind(NAMES, clip=clip, **more.get(kind, {})).eval()
     images = images_for(clip)
     with torch.no_grad():
@@ -121,7 +126,8 @@ def test_of_methods_leaves_everything_as_it_was(clip, kind, method):
 
 def test_the_mixture_is_a_constant(clip):
     module = TRIP(NAMES, clip=clip, num_experts=2, prompt_length=2).eval()
-    images, labels = images_for(clip), torch.tensor([0, 2])
+    images = images_for(clip)
+    labels = torch.tensor([0, 2])
     weights = module.prepare(images)["eval_weights"]
     texts = F.normalize(module.text(torch.einsum("be,eld->bld", weights, module.experts)), dim=-1).detach()
 

@@ -6,8 +6,8 @@ import torch
 from PIL import Image
 
 from fedvlp.data import DomainFolders
-from fedvlp.explain.samples import read_samples, rows_of_run, samples_of_files, spread, visible
-from tests.conftest import CLASSES
+from fedvlp.explain.samples import read_samples, run_images, samples_of_files, spread, visible
+from tests.helpers.images import CLASSES
 
 
 def data_of(image_root, clip, **options):
@@ -28,18 +28,21 @@ def data_of(image_root, clip, **options):
 )
 def test_images_that_nobody_trained_on(image_root, clip, options, domains):
     data = data_of(image_root, clip, **options)
-    rows = rows_of_run(data, 6)
-    assert len(rows) == 6
-    assert {row.domain for row in rows} == domains
-    trained = {name for entry in data.split_table() if entry["role"] == "train" for name in entry["images"]}
-    samples = read_samples(rows)
+    images = run_images(data, 6)
+    assert len(images) == 6
+    assert {image.domain for image in images} == domains
+    trained = set()
+    for entry in data.split_table():
+        if entry["role"] == "train":
+            trained.update(entry["images"])
+    samples = read_samples(images)
     for place, name in enumerate(samples.names):
         assert name not in trained
         path = image_root / name if (image_root / name).exists() else image_root / samples.domains[place] / name
         assert CLASSES[samples.labels[place]] in path.parts
         torch.testing.assert_close(samples.pixels[place], clip.preprocess(Image.open(path).convert("RGB")))
-    everything = rows_of_run(data, 1000)
-    assert len({(row.domain, row.name) for row in everything}) == len(everything) > 6
+    everything = run_images(data, 1000)
+    assert len({(image.domain, image.name) for image in everything}) == len(everything) > 6
 
 
 def test_spread_is_even():

@@ -7,16 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedvlp.explain.words import (
-    Word,
-    format_words,
-    nearest,
-    prompt_words,
-    token_embeddings,
-    token_text,
-    typical_distance,
-    words_picture,
-)
+from fedvlp.explain.word_tables import format_words, words_picture
+from fedvlp.explain.words import Word, nearest, prompt_words, token_embeddings, token_text, typical_distance
 
 
 def test_nearest_rows_one_by_one():
@@ -36,8 +28,8 @@ def test_nearest_rows_one_by_one():
 def test_typical_distance_is_the_median_of_nearest_others():
     generator = torch.Generator().manual_seed(1)
     vocabulary = torch.randn(21, 4, generator=generator)
-    apart = torch.cdist(vocabulary, vocabulary).fill_diagonal_(torch.inf)
-    assert typical_distance(vocabulary) == pytest.approx(float(apart.amin(dim=1).median()), abs=1e-5)
+    distances = torch.cdist(vocabulary, vocabulary).fill_diagonal_(torch.inf)
+    assert typical_distance(vocabulary) == pytest.approx(float(distances.amin(dim=1).median()), abs=1e-5)
 
 
 def test_a_prompt_made_of_words_is_read_back(clip):

@@ -1,4 +1,4 @@
-"""Made-up finished runs."""
+"""Records of finished runs that never took place."""
 
 from pathlib import Path
 
@@ -18,19 +18,20 @@ DATA = {
     "test_fraction": 0.0,
     "split_seed": 0,
 }
+COMMUNICATION = {
+    "upload_parameters": 8192,
+    "upload_bytes": 32768,
+    "download_parameters": 8192,
+    "download_bytes": 32768,
+}
 
 
-def made(value=50.0, best=None, held_out="sketch", seed=0, method="PromptFL", baseline=40.0, **other):
+def make_record(value=50.0, best=None, held_out="sketch", seed=0, method="PromptFL", baseline=40.0, **other):
     """Returns a run whose held-out accuracy was ``value`` after the last round and ``best`` in the best one."""
-    names = (held_out,) if isinstance(held_out, str) else tuple(held_out)
-    rows = {"zero-shot CLIP": baseline, "last round (3)": value, "best on source validation (2)": best or value}
-    accuracy = {
-        title: {"validation/photo": 1.0, "validation": 1.0, **{f"held_out/{name}": score for name in names}}
-        for title, score in rows.items()
-        if score is not None
-    }
+    domains = (held_out,) if isinstance(held_out, str) else tuple(held_out)
+    scores = {"zero-shot CLIP": baseline, "last round (3)": value, "best on source validation (2)": best or value}
     fields = {
-        "folder": Path("runs", method, "+".join(names), str(seed)),
+        "folder": Path("runs", method, "+".join(domains), str(seed)),
         "method": method,
         "options": {"prompt_length": 16},
         "clip": "ViT-B-16",
@@ -38,15 +39,20 @@ def made(value=50.0, best=None, held_out="sketch", seed=0, method="PromptFL", ba
         "optimizer": {"class": "SGD", "lr": 0.1},
         "training": {"seed": seed, "local_epochs": 1, "batch_size": 16},
         "rounds": 3,
-        "data": DATA | {"held_out": list(names)} | other.pop("data", {}),
-        "split": f"split {names}",
-        "protocol": f"held-out domain: {names}",
-        "held_out": names,
-        "accuracy": accuracy,
-        "communication": {f"{way}_{what}": 8192 * (1 + 3 * (what == "bytes")) for way in ("upload", "download")
-                          for what in ("parameters", "bytes")},
+        "data": DATA | {"held_out": list(domains)} | other.pop("data", {}),
+        "split": f"split {domains}",
+        "protocol": f"held-out domain: {domains}",
+        "held_out": domains,
+        "accuracy": {title: accuracies(domains, score) for title, score in scores.items() if score is not None},
+        "communication": dict(COMMUNICATION),
         "seconds": 2.0,
         "versions": {"fedvlp": "1", "torch": "2"},
         "features": {},
-    }  # fmt: skip
+    }
     return Record(**fields | other)
+
+
+def accuracies(held_out, score):
+    """Returns a row in which all held-out domains have one accuracy."""
+    validation = {"validation/photo": 1.0, "validation": 1.0}
+    return validation | {f"held_out/{domain}": score for domain in held_out}

@@ -16,7 +16,8 @@ from fedvlp.sweep import Job, Status, run_jobs, runner
 
 def train(arguments: Sequence[str]) -> int:
     """Does what the first word says with the folder that is the second; each attempt leaves a line in ``attempts``."""
-    what, folder = arguments[0], Path(arguments[1])
+    what = arguments[0]
+    folder = Path(arguments[1])
     with (folder / "attempts").open("a") as file:
         file.write(f"{os.getpid()}\n")
     sys.stdout.write(f"{what} on {os.environ.get('CUDA_VISIBLE_DEVICES')} with {os.environ['OMP_NUM_THREADS']}\n")

@@ -6,8 +6,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from fedvlp.callbacks import Checkpoints, MetricsFile
 from fedvlp.core.module import FederatedModule
+from fedvlp.core.phases import Phase
 from fedvlp.core.state import Client
+from fedvlp.core.strategies import FedAvg
 from fedvlp.federation import Federation
 
 
@@ -17,17 +20,27 @@ class Backbone:
     class spec:
         pass
 
-    preprocess = train_preprocess = staticmethod(lambda image: image)
+    @staticmethod
+    def preprocess(image):
+        return image
+
+    train_preprocess = preprocess
+
+    @staticmethod
+    def encode_image(images):
+        return images
 
     @staticmethod
     def fingerprint():
         return "backbone"
 
+    @staticmethod
+    def compile_towers():
+        pass
+
 
 class Linear(FederatedModule):
     """A linear classifier, the smallest method."""
-
-    prepare_options = ()
 
     def __init__(self, learning_rate=0.5):
         super().__init__(lambda parameters: torch.optim.SGD(parameters, lr=learning_rate))
@@ -47,11 +60,33 @@ class Linear(FederatedModule):
         return loss
 
 
+class PersonalBias(Linear):
+    """Two phases, a bias that stays on the client, and AdamW, which remembers."""
+
+    personal = ("bias",)
+
+    def __init__(self):
+        super().__init__()
+        self.make_optimizer = lambda parameters: torch.optim.AdamW(parameters, lr=0.1)
+        self.bias = nn.Parameter(torch.zeros(3))
+
+    def configure_phases(self):
+        both = Phase("both", train=("weight", "bias"), upload=("weight",), strategy=FedAvg())
+        return [both, Phase("weight", train=("weight",), upload=("weight",), strategy=FedAvg())]
+
+    def forward(self, inputs):
+        return super().forward(inputs) + self.bias
+
+
 class Split:
+    """The points of one domain that are evaluated."""
+
     def __init__(self, role, domain, client, loader):
-        self.role, self.domain, self.loader = role, domain, loader
-        self.clients = [client] if client else []
+        self.role = role
+        self.domain = domain
         self.name = f"{role}/{domain}"
+        self.clients = [client] if client else []
+        self.loader = loader
 
 
 class Points:
@@ -65,8 +100,14 @@ class Points:
     trainer = None
 
     def describe(self):
-        split = {"kind": "leave-domains-out", "held_out": self.held_out_domains, "partition": "points", "shots": None}
-        return {"name": "points", "images": "points", **split}
+        return {
+            "name": "points",
+            "images": "points",
+            "kind": "leave-domains-out",
+            "held_out": self.held_out_domains,
+            "partition": "points",
+            "shots": None,
+        }
 
     def __init__(self, clients=3, spoil=False):
         self.clients = [Client(i, i, 8 + 4 * i, f"client{i}") for i in range(clients)]
@@ -85,9 +126,11 @@ class Points:
         pass
 
     def points(self, number, count):
+        """Returns one-hot features of the labels with some noise, and the labels."""
         generator = torch.Generator().manual_seed(number)
         labels = torch.randint(3, (count,), generator=generator)
-        return F.one_hot(labels, 4).float() + 0.1 * torch.randn(count, 4, generator=generator), labels
+        noise = 0.1 * torch.randn(count, 4, generator=generator)
+        return F.one_hot(labels, 4).float() + noise, labels
 
     def train_dataloader(self, client=None, seed=None):
         points, labels = self.points(client.id, client.num_examples)
@@ -101,9 +144,15 @@ class Points:
             points, labels = self.points(number, 20)
             return [({"features": points}, labels)]
 
-        own = [Split("validation", c.name, c, batches(100 + c.id)) for c in self.clients]
+        own = [Split("validation", client.name, client, batches(100 + client.id)) for client in self.clients]
         return [*own, Split("held_out", "other", None, batches(200))]
 
 
 def federation(tmp_path, **options):
+    """Returns a federation of three rounds, unless the options say otherwise, with its runs in a folder."""
     return Federation(**{"rounds": 3, "accelerator": "cpu", "default_root_dir": str(tmp_path), **options})
+
+
+def file_callbacks():
+    """Returns options for only those callbacks that write files in every round."""
+    return {"default_callbacks": False, "callbacks": [Checkpoints(), MetricsFile()]}

@@ -9,30 +9,17 @@ import lightning
 import pytest
 import torch
 
-from fedvlp.core.phase_checks import check_phases
+from fedvlp.core.phases import check_phases
 from fedvlp.core.state import matches_prefix, num_bytes, numel
 from fedvlp.runs.checkpoint import load_deployed
 from fedvlp.training.callback import FederationCallback
 from fedvlp.training.communication import COUNTS, communication_cost
 from fedvlp.training.evaluation import evaluate
-from tests.conftest import METHODS
+from tests.helpers.assertions import assert_equal, run_tensors
+from tests.helpers.configs import METHODS
+from tests.helpers.interruptions import Interrupted, StopAfter
 
 each_method = pytest.mark.parametrize("method", METHODS)
-
-
-class Interrupted(Exception):
-    pass
-
-
-class StopAfter(FederationCallback):
-    """Breaks a run off when so many rounds are done, as an interruption would."""
-
-    def __init__(self, rounds):
-        self.rounds = rounds
-
-    def on_round_start(self, federation, phases, cohort):
-        if federation.run_state.server.round == self.rounds:
-            raise Interrupted
 
 
 class Sent(FederationCallback):
@@ -45,23 +32,9 @@ class Sent(FederationCallback):
         self.states[federation.run_state.server.round, update.client.id, phase.name] = update.state
 
 
-def everything(federation):
-    """All tensors of a federation, by where they are and by name."""
-    server = federation.run_state.server
-    states = {"shared": server.shared, "deployed": server.deployed, "memory": server.memory}
-    states |= {str(client): state for client, state in federation.run_state.personal.items()}
-    return {f"{where}/{name}": value for where, state in states.items() for name, value in state.items()}
-
-
-def assert_equal(one, other):
-    assert one.keys() == other.keys()
-    for name, value in one.items():
-        assert torch.equal(value, other[name]), name
-
-
 def fit(run, **options):
     run.trainer.fit(run.model, run.datamodule, **options)
-    return everything(run.trainer)
+    return run_tensors(run.trainer.run_state)
 
 
 @each_method
@@ -86,7 +59,7 @@ def test_resumed_run_equals_an_unbroken_one(build, method, tmp_path):
     whole = fit(build(method, "--trainer.rounds=4", "--trainer.name=whole"))
     broken, again = (build(method, "--trainer.rounds=4", "--trainer.name=broken") for _ in range(2))
     trains = bool(check_phases(broken.model))
-    broken.trainer.fabric._callbacks.append(StopAfter(2))
+    broken.trainer.add_callback(StopAfter(2))
     with pytest.raises(Interrupted) if trains else nullcontext():
         fit(broken)
     assert_equal(fit(again, ckpt_path="last"), whole)
@@ -117,7 +90,7 @@ def test_partial_participation(build, method):
 @each_method
 def test_only_what_a_phase_uploads_is_sent_and_nothing_personal(build, method):
     run, sent = build(method), Sent()
-    run.trainer.fabric._callbacks.append(sent)
+    run.trainer.add_callback(sent)
     fit(run)
     private = (*run.model.personal, *run.model.train_only_personal)
     assert bool(sent.states) == bool(check_phases(run.model))
@@ -132,7 +105,7 @@ def test_only_what_a_phase_uploads_is_sent_and_nothing_personal(build, method):
 def test_communication_is_what_was_sent_and_what_cost_says(build, method):
     """Of the client that sends most, over all phases; known before a run, and the same in every round."""
     run, sent = build(method), Sent()
-    run.trainer.fabric._callbacks.append(sent)
+    run.trainer.add_callback(sent)
     fresh = build(method).model
     cost = communication_cost(fresh, run.datamodule.clients).rows(rounds=2)[-1]
     fit(run)

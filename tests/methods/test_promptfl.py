@@ -50,7 +50,8 @@ def softmax(values):
 
 def test_loss_with_a_teacher(clip, images):
     """Cross-entropy and the divergence from zero-shot CLIP, image by image."""
-    module, labels = PromptFL(CLASSES, clip, kl_weight=0.5, templates=3), torch.tensor([0, 1, 2, 0, 1, 2])
+    module = PromptFL(CLASSES, clip, kl_weight=0.5, templates=3)
+    labels = torch.tensor([0, 1, 2, 0, 1, 2])
     text = torch.nn.functional.normalize(zero_shot_text_features(clip, CLASSES, 3), dim=-1)
     features = torch.nn.functional.normalize(clip.encode_image(images), dim=-1)
     teacher = softmax((clip.logit_scale * features @ text.T).double().numpy())
@@ -65,7 +66,8 @@ def test_loss_with_a_teacher(clip, images):
 
 
 def test_without_a_weight_there_is_no_teacher(clip, images):
-    plain, taught = PromptFL(CLASSES, clip), PromptFL(CLASSES, clip, kl_weight=0.8)
+    plain = PromptFL(CLASSES, clip)
+    taught = PromptFL(CLASSES, clip, kl_weight=0.8)
     assert set(plain.prepare(images)) == {"features"}
     assert set(taught.prepare(images)) == {"features", "teacher"}
     assert plain.prepare_key() == PromptFL(["cat", "dog"], clip, templates=3).prepare_key()

@@ -12,7 +12,8 @@ def test_kl_is_the_mean_over_images_and_leaves_the_teacher_alone():
     student = (3 * torch.randn(5, 4, generator=generator)).requires_grad_()
     loss = distillation_kl(teacher, student)
     p, q = (np.exp(x.detach().numpy()) for x in (teacher, student))
-    p, q = p / p.sum(axis=1, keepdims=True), q / q.sum(axis=1, keepdims=True)
+    p = p / p.sum(axis=1, keepdims=True)
+    q = q / q.sum(axis=1, keepdims=True)
     np.testing.assert_allclose(loss.item(), (p * np.log(p / q)).sum(axis=1).mean(), rtol=1e-5)
     loss.backward()
     assert teacher.grad is None
@@ -27,7 +28,8 @@ def test_kl_is_zero_for_equals_and_ignores_a_shift():
 
 def test_logits_are_scaled_cosines():
     generator = torch.Generator().manual_seed(0)
-    images, texts = torch.randn(4, 8, generator=generator), torch.randn(3, 8, generator=generator)
+    images = torch.randn(4, 8, generator=generator)
+    texts = torch.randn(3, 8, generator=generator)
     expected = [[100 * torch.cosine_similarity(image, text, dim=0) for text in texts] for image in images]
     found = cosine_logits(images, texts, 100.0)
     torch.testing.assert_close(found, torch.tensor(expected))
@@ -36,7 +38,8 @@ def test_logits_are_scaled_cosines():
 
 
 def test_logits_are_single_precision_under_autocast():
-    images, texts = torch.randn(4, 8), torch.randn(3, 8)
+    images = torch.randn(4, 8)
+    texts = torch.randn(3, 8)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         found = cosine_logits(images.bfloat16(), texts, 100.0)
     assert found.dtype == torch.float32

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fedvlp.report.page import report_page
-from fedvlp.report.rows import complete_rows
+from fedvlp.report.series import complete_series
 from fedvlp.results import find_records
 from fedvlp.results.compare import tables
 from tests.helpers.report_runs import write_run
@@ -36,7 +36,7 @@ def whole_page(tmp_path_factory):
 @pytest.fixture
 def no_figures(monkeypatch):
     """Leaves out the figures of tables, which take most of a page's time."""
-    monkeypatch.setattr("fedvlp.report.page.pictures_of", lambda table, rows: iter(()))
+    monkeypatch.setattr("fedvlp.report.page.pictures_of", lambda table, series: iter(()))
 
 
 @pytest.fixture
@@ -47,6 +47,6 @@ def table(runs):
 
 
 @pytest.fixture
-def rows(table):
-    """Its rows: zero-shot CLIP, PromptFL, TRIP."""
-    return complete_rows(table)[0]
+def series(table):
+    """Its series: zero-shot CLIP, PromptFL, TRIP."""
+    return complete_series(table)[0]

@@ -7,35 +7,36 @@ import pytest
 from fedvlp.report.bars import domain_bars, seed_boxes
 
 
-def test_domain_bars(rows):
-    picture = domain_bars(rows, "held_out")
+def heights(bars):
+    return [bar.get_height() for bar in bars]
+
+
+def test_domain_bars(series):
+    picture = domain_bars(series, "held_out")
     (axes,) = picture.figure.axes
-    bars = {
-        container.get_label(): [bar.get_height() for bar in container]
-        for container in axes.containers
-        if hasattr(container, "patches")
+    drawn = [container for container in axes.containers if hasattr(container, "patches")]
+    assert {bars.get_label(): heights(bars) for bars in drawn} == {
+        "zero-shot CLIP": [40, 40, 40],
+        "PromptFL": [44, 54, 49],
+        "TRIP": [53, 63, 58],
     }
-    assert bars == {"zero-shot CLIP": [40, 40, 40], "PromptFL": [44, 54, 49], "TRIP": [53, 63, 58]}
     assert [text.get_text() for text in axes.get_xticklabels()] == ["photo", "sketch", "mean"]
     assert axes.get_ylim()[0] == 0
-    patches = [container.patches[0] for container in axes.containers if hasattr(container, "patches")]
+    patches = [bars.patches[0] for bars in drawn]
     assert len({(patch.get_facecolor(), patch.get_hatch()) for patch in patches}) == 3
     assert len({patch.get_hatch() for patch in patches}) == 3
     assert "TRIP: photo 53.0 ± 1.4 %, sketch 63.0 ± 1.4 %, mean 58.0 ± 1.4 %." in picture.alt
 
 
-def test_bars_of_one_group_stand_side_by_side(rows):
-    axes = domain_bars(rows, "held_out").figure.axes[0]
-    first = sorted(
-        (container[0].get_x(), container[0].get_x() + container[0].get_width())
-        for container in axes.containers
-        if hasattr(container, "patches")
-    )
+def test_bars_of_one_group_stand_side_by_side(series):
+    axes = domain_bars(series, "held_out").figure.axes[0]
+    bars = [container[0] for container in axes.containers if hasattr(container, "patches")]
+    first = sorted((bar.get_x(), bar.get_x() + bar.get_width()) for bar in bars)
     assert all(left[1] == pytest.approx(right[0]) for left, right in itertools.pairwise(first))
 
 
-def test_zero_shot_crosses_each_group_where_no_bar_is_of_it(rows):
-    picture = domain_bars(rows[1:], "held_out")
+def test_zero_shot_crosses_each_group_where_no_bar_is_of_it(series):
+    picture = domain_bars(series[1:], "held_out")
     dotted = [line for line in picture.figure.axes[0].lines if line.get_linestyle() == ":"]
     assert [list(line.get_ydata()) for line in dotted] == [[40, 40]] * 3
     assert "dotted: zero-shot CLIP" in picture.caption

@@ -16,7 +16,8 @@ def lines(axes):
 
 def points(container):
     """Places, means and deviations of drawn points."""
-    line, _, (bars,) = container
+    line = container[0]
+    (bars,) = container[2]
     halves = [np.ptp(segment[:, 1]) / 2 for segment in bars.get_segments()]
     return list(line.get_xdata()), list(line.get_ydata()), halves
 
@@ -25,8 +26,8 @@ def legend(picture):
     return [text.get_text() for text in picture.figure.legends[0].get_texts()]
 
 
-def test_accuracy_over_rounds(rows):
-    picture = accuracy_over_rounds(rows, "held_out")
+def test_accuracy_over_rounds(series):
+    picture = accuracy_over_rounds(series, "held_out")
     above, below = picture.figure.axes
     assert (above.get_ylabel(), below.get_ylabel()) == ("held-out (%)", "source validation (%)")
     drawn = lines(above)
@@ -44,26 +45,26 @@ def test_accuracy_over_rounds(rows):
     assert "TRIP, held-out: 55.0 % in round 1, 58.0 % in round 2." in picture.alt
 
 
-def test_lines_differ_in_more_than_colour(rows):
-    drawn = lines(accuracy_over_rounds(rows[1:], "held_out").figure.axes[0])
+def test_lines_differ_in_more_than_colour(series):
+    drawn = lines(accuracy_over_rounds(series[1:], "held_out").figure.axes[0])
     assert drawn["PromptFL"].get_marker() != drawn["TRIP"].get_marker()
     assert drawn["PromptFL"].get_linestyle() != drawn["TRIP"].get_linestyle() or (
         drawn["PromptFL"]._dash_pattern != drawn["TRIP"]._dash_pattern
     )
 
 
-def test_zero_shot_is_a_dotted_line_where_no_row_is_of_it(rows):
-    drawn = lines(accuracy_over_rounds(rows[1:], "held_out").figure.axes[0])
+def test_zero_shot_is_a_dotted_line_where_no_row_is_of_it(series):
+    drawn = lines(accuracy_over_rounds(series[1:], "held_out").figure.axes[0])
     assert drawn["zero-shot CLIP"].get_linestyle() == ":"
     assert list(drawn["zero-shot CLIP"].get_ydata()) == [40, 40]
 
 
-def test_validation_alone_has_one_panel(rows):
-    assert len(accuracy_over_rounds(rows, "validation").figure.axes) == 1
+def test_validation_alone_has_one_panel(series):
+    assert len(accuracy_over_rounds(series, "validation").figure.axes) == 1
 
 
-def test_accuracy_over_communication(rows):
-    picture = accuracy_over_communication(rows, "held_out")
+def test_accuracy_over_communication(series):
+    picture = accuracy_over_communication(series, "held_out")
     (axes,) = picture.figure.axes
     assert axes.get_xscale() == "log"
     drawn = {container.get_label(): points(container) for container in axes.containers}
@@ -78,7 +79,7 @@ def test_option_curve(tmp_path):
         for held_out, more in (("photo", 0.0), ("sketch", 2.0)):
             write_run(tmp_path, [value + more], held_out, options={"prompt_length": length, "num_experts": 4})
     (study,) = option_studies(find_records([tmp_path])[0])
-    picture = option_curve(study.method, study.option, study.rows, "held_out")
+    picture = option_curve(study.method, study.option, study.series, "held_out")
     (axes,) = picture.figure.axes
     drawn = {container.get_label(): container for container in axes.containers}
     assert list(drawn) == ["photo", "sketch", "mean"]

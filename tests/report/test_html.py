@@ -1,24 +1,24 @@
 """HTML: all text is escaped, tables say what their cells are of, images are in the page."""
 
-from fedvlp.report.html import definitions, picture, sheet_table, tag
-from fedvlp.results.formats import Sheet
+from fedvlp.report.html import definitions, html_table, picture, tag
+from fedvlp.results.rendered_table import RenderedTable
 
 EVIL = "<script>alert(\"x\")</script> & 'y'"
 SAFE = "&lt;script&gt;alert(&quot;x&quot;)&lt;/script&gt; &amp; &#x27;y&#x27;"
 
 
 def test_text_is_escaped_everywhere():
-    sheet = Sheet(EVIL, (EVIL,), (EVIL, "b"), ((EVIL, "1"),), 1, (EVIL,))
-    made = [
+    table = RenderedTable(EVIL, (EVIL,), (EVIL, "b"), ((EVIL, "1"),), 1, (EVIL,))
+    texts = [
         tag("p", EVIL, title=EVIL),
-        sheet_table(sheet),
+        html_table(table),
         picture(b"", "png", EVIL, EVIL, EVIL),
         definitions([(EVIL, EVIL)]),
     ]
-    for text in made:
+    for text in texts:
         assert "<script" not in text
         assert text.count(SAFE) >= 2
-    assert made[1].count(SAFE) == 6
+    assert texts[1].count(SAFE) == 6
 
 
 def test_html_is_not_escaped_twice():
@@ -27,10 +27,10 @@ def test_html_is_not_escaped_twice():
 
 
 def test_table():
-    sheet = Sheet(
+    table = RenderedTable(
         "Title", ("above",), ("method", "round", "ink"), (("A^1,b", "last", "5.0^2"),), 2, ("^1 odd", "plain")
     )
-    text = sheet_table(sheet)
+    text = html_table(table)
     assert "<caption>Title</caption>" in text
     heads = [("word", "method"), ("word", "round"), ("number", "ink")]
     assert "".join(f'<th scope="col" class="{kind}">{name}</th>' for kind, name in heads) in text

@@ -26,7 +26,9 @@ class Reader(HTMLParser):
 
     def __init__(self, text):
         super().__init__()
-        self.elements, self.text, self.open = [], "", []
+        self.elements = []
+        self.text = ""
+        self.open = []
         self.feed(text)
         assert self.open == []
 
@@ -45,7 +47,7 @@ class Reader(HTMLParser):
         return [attributes for name, attributes in self.elements if name == tag]
 
 
-def written(folder, problems=(), heading="Three methods"):
+def page_of(folder, problems=(), heading="Three methods"):
     records, found = find_records([folder])
     return report_page(records, [*found, *problems], heading)
 
@@ -60,8 +62,8 @@ def explain(run, entries, size=(40, 30)):
 
 
 def test_page_has_tables_figures_configs_and_versions(whole_page):
-    text, read = whole_page, Reader(whole_page)
-    assert text.startswith('<!doctype html>\n<html lang="en">')
+    read = Reader(whole_page)
+    assert whole_page.startswith('<!doctype html>\n<html lang="en">')
     assert [name for name, _ in read.elements].count("h1") == 1
     assert [attributes["id"] for attributes in read.all("section")] == ["table-1", "runs", "versions"]
     for word in ("one client a domain", "hash-photo (photo held out)", "CLIP tiny, weights abcd1234", "58.0 ± 1.4"):
@@ -69,7 +71,7 @@ def test_page_has_tables_figures_configs_and_versions(whole_page):
     assert {"row", "col"} == {attributes["scope"] for attributes in read.all("th")}
     assert len(read.all("caption")) == len(read.all("table"))
     images = read.all("img")
-    assert len(images) == text.count("<figcaption>") == 3
+    assert len(images) == whole_page.count("<figcaption>") == 3
     assert all(len(attributes["alt"]) > 20 for attributes in images)
     assert read.text.count("seed_everything: 0") == 6
     assert read.text.count("Config of ") == 10
@@ -91,7 +93,7 @@ def test_page_asks_for_nothing(whole_page):
 def test_names_with_markup_are_shown_as_they_are(tmp_path):
     names = ('<img src="x">', "a & b", "$c_$")
     write_run(tmp_path, [50.0, 51.0], held_out=names[1], domains=names, data={"classes": ["<b>dog</b>", '"cat"']})
-    read = Reader(written(tmp_path, ["<i>/nowhere</i>: there is no such folder."], "<u>title</u>"))
+    read = Reader(page_of(tmp_path, ["<i>/nowhere</i>: there is no such folder."], "<u>title</u>"))
     assert not {"b", "i", "u"} & {name for name, _ in read.elements}
     assert all(attributes["src"].startswith("data:image/") for attributes in read.all("img"))
     for word in (*names, "<b>dog</b>", '"cat"', "<i>/nowhere</i>", "<u>title</u>"):
@@ -100,7 +102,7 @@ def test_names_with_markup_are_shown_as_they_are(tmp_path):
 
 def test_tables_of_different_data_are_apart(runs, no_figures):
     write_run(runs, [50.0], seed=7, data={"images": "1234"})
-    read = Reader(written(runs))
+    read = Reader(page_of(runs))
     assert [attributes["id"] for attributes in read.all("section")][:2] == ["table-1", "table-2"]
     assert "must not be mixed" in read.text
 
@@ -108,20 +110,20 @@ def test_tables_of_different_data_are_apart(runs, no_figures):
 def test_missing_runs_come_first(runs, no_figures):
     folder = write_run(runs, [50.0], seed=9)
     (folder / "summary.json").unlink()
-    read = Reader(written(runs))
+    read = Reader(page_of(runs))
     assert read.all("section")[0]["id"] == "problems"
     assert f"{folder} has not ended" in read.text
 
 
 def test_rows_that_lack_domains_are_named(runs, no_figures):
     write_run(runs, [99.0], "photo", 0, "PLAN", {})
-    assert "Not in the figures, as no seed has every held-out domain: PLAN." in Reader(written(runs)).text
+    assert "Not in the figures, as no seed has every held-out domain: PLAN." in Reader(page_of(runs)).text
 
 
 def test_explanations_are_shown(tmp_path, no_figures):
     run = write_run(tmp_path, [50.0, 51.0])
     explain(run, [{"file": "map.png", "title": "Map", "caption": "Where it looks.", "alt": "A dark square."}])
-    read = Reader(written(tmp_path))
+    read = Reader(page_of(tmp_path))
     (shown,) = [attributes for attributes in read.all("img") if attributes["alt"] == "A dark square."]
     assert shown["src"].startswith("data:image/png;base64,")
     assert "Where it looks." in read.text
@@ -132,7 +134,7 @@ def test_broken_explanations_are_named_and_the_rest_is_shown(tmp_path, no_figure
     run = write_run(tmp_path, [50.0, 51.0])
     (run / "explanations").mkdir()
     (run / "explanations" / "captions.json").write_text(content, encoding="utf-8")
-    read = Reader(written(tmp_path))
+    read = Reader(page_of(tmp_path))
     assert f"{run / 'explanations' / 'captions.json'} can't be read" in read.text
     assert read.all("table")
 
@@ -143,7 +145,7 @@ def test_explanations_come_from_their_own_folder_alone(tmp_path, no_figures):
     Image.new("RGB", (8, 8)).save(run / "secret.png")
     listed = run / "explanations" / "captions.json"
     listed.write_text(listed.read_text(encoding="utf-8").replace("map.png", "../secret.png"), encoding="utf-8")
-    read = Reader(written(tmp_path))
+    read = Reader(page_of(tmp_path))
     assert "seen" not in [attributes["alt"] for attributes in read.all("img")]
     assert "secret.png is missing" in read.text
 
@@ -153,15 +155,15 @@ def test_page_stays_small(tmp_path, no_figures, monkeypatch):
     entries = [{"file": f"{i}.png", "title": "Map", "caption": "", "alt": f"map {i}"} for i in range(3)]
     explain(run, entries)
     size = (run / "explanations" / "0.png").stat().st_size
-    monkeypatch.setattr(page, "MOST_BYTES", 2 * size)
-    read = Reader(written(tmp_path))
+    monkeypatch.setattr(page, "MAX_PICTURE_BYTES", 2 * size)
+    read = Reader(page_of(tmp_path))
     assert [a["alt"] for a in read.all("img") if a["alt"].startswith("map")] == ["map 0", "map 1"]
     assert "2.png is left out, to keep this page small." in read.text
 
 
-MEASURE = """<!doctype html><meta charset="utf-8"><body>{frames}<pre id="told"></pre><script>
+MEASURE = """<!doctype html><meta charset="utf-8"><body>{frames}<pre id="sizes"></pre><script>
 addEventListener("load", () => {{
-  document.getElementById("told").textContent = JSON.stringify([...document.querySelectorAll("iframe")].map(frame => {{
+  document.getElementById("sizes").textContent = JSON.stringify([...document.querySelectorAll("iframe")].map(frame => {{
     const page = frame.contentDocument, root = page.documentElement;
     page.querySelectorAll("details").forEach(details => details.open = true);
     return {{
@@ -182,7 +184,7 @@ def measured(runs, tmp_path):
         pytest.skip("no chromium, chromium-browser or google-chrome is installed")
     run = write_run(runs, [50.0, 51.0], "photo", 0, "AMethodWithAVeryLongName" * 2, {"an_option": "value" * 30})
     explain(run, [{"file": "map.png", "title": "Map", "caption": "c", "alt": "a wide map"}], size=(3000, 20))
-    text = html.escape(written(runs))
+    text = html.escape(page_of(runs))
     frames = "".join(
         f'<iframe width="{width}" height="800" style="border:0" srcdoc="{text}"></iframe>' for width in WIDTHS
     )
@@ -192,8 +194,8 @@ def measured(runs, tmp_path):
     options += ["--disable-component-update", "--disable-sync", "--host-resolver-rules=MAP * ~NOTFOUND"]
     options += [f"--user-data-dir={tmp_path / 'profile'}", "--enable-logging=stderr", "--dump-dom", measuring.as_uri()]
     done = subprocess.run([BROWSER, *options], capture_output=True, text=True, timeout=60, check=True)
-    (told,) = re.findall(r'<pre id="told">(.*?)</pre>', done.stdout)
-    return json.loads(html.unescape(told)), done.stderr
+    (sizes,) = re.findall(r'<pre id="sizes">(.*?)</pre>', done.stdout)
+    return json.loads(html.unescape(sizes)), done.stderr
 
 
 def test_browser_shows_the_page_at_two_widths(measured):

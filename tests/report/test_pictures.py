@@ -3,8 +3,8 @@
 from matplotlib.colors import to_hex
 
 from fedvlp.report.pictures import pictures_of
-from fedvlp.report.rows import complete_rows
-from fedvlp.report.style import MOST
+from fedvlp.report.series import complete_series
+from fedvlp.report.style import MAX_SERIES
 from fedvlp.results import find_records
 from fedvlp.results.compare import tables
 from tests.helpers.report_runs import write_run
@@ -12,7 +12,7 @@ from tests.helpers.report_runs import write_run
 
 def pictures(folder):
     (table,) = tables(find_records([folder])[0])
-    return {picture.title: picture for picture in pictures_of(table, complete_rows(table)[0])}
+    return {picture.title: picture for picture in pictures_of(table, complete_series(table)[0])}
 
 
 def test_figures_of_a_comparison(runs):
@@ -24,8 +24,8 @@ def test_no_curve_of_one_round_and_no_communication_of_nothing(tmp_path):
     assert list(pictures(tmp_path)) == ["Accuracy of each domain"]
 
 
-def test_many_rows_are_several_figures_and_keep_their_colours(tmp_path):
-    for index in range(MOST + 2):
+def test_many_methods_are_several_figures_and_keep_their_colours(tmp_path):
+    for index in range(MAX_SERIES + 2):
         for seed in range(3 if index else 1):
             write_run(tmp_path, [50.0 + seed], seed=seed, method=f"Method{index}", options={})
     found = pictures(tmp_path)

@@ -1,30 +1,44 @@
-"""The style: looks that differ without colour, names as they are, files that do not change."""
+"""The style: series that differ without colour, names as they are, files that do not change."""
 
 from PIL import ImageColor
 
 from fedvlp.report.bars import seed_boxes
-from fedvlp.report.style import COLOURS, HATCHES, LINES, MARKERS, MOST, add_legend, look, new_axes, written
+from fedvlp.report.style import (
+    COLOURS,
+    HATCHES,
+    LINES,
+    MARKERS,
+    MAX_SERIES,
+    add_legend,
+    escape_text,
+    new_axes,
+    series_style,
+)
 
 
-def test_looks_differ_in_each_way_alone():
+def test_styles_differ_in_each_way_alone():
     for values in (COLOURS, LINES, MARKERS, HATCHES):
-        assert len(set(values)) == len(values) == MOST
-    assert look(MOST + 2) == look(2)
+        assert len(set(values)) == len(values) == MAX_SERIES
+    assert series_style(MAX_SERIES + 2) == series_style(2)
+
+
+def linear(value):
+    """Returns the linear intensity of an sRGB value in [0, 1]."""
+    return value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4
 
 
 def test_colours_can_be_seen_on_white():
-    def part(value):
-        return value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4
-
+    weights = (0.2126, 0.7152, 0.0722)
     for colour in COLOURS:
-        red, green, blue = (part(value / 255) for value in ImageColor.getrgb(colour))
-        assert 1.05 / (0.2126 * red + 0.7152 * green + 0.0722 * blue + 0.05) > 1.9, colour
+        parts = [linear(value / 255) for value in ImageColor.getrgb(colour)]
+        luminance = sum(weight * part for weight, part in zip(weights, parts, strict=True))
+        assert 1.05 / (luminance + 0.05) > 1.9, colour
 
 
 def test_names_are_drawn_as_they_are():
     figure, (axes,) = new_axes(["accuracy (%)"], "round", ["_x", "a $b$ <c>"])
     for name in ("_x", "a $b$ <c>"):
-        axes.plot([1], [1], label=written(name))
+        axes.plot([1], [1], label=escape_text(name))
     add_legend(figure, axes)
     assert [text.get_text() for text in figure.legends[0].get_texts()] == [" _x", r"a \$b\$ <c>"]
     figure.canvas.draw()

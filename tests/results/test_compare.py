@@ -2,26 +2,28 @@ import re
 
 import pytest
 
-from fedvlp.results.compare import repeated, tables
-from fedvlp.results.compare_sheets import sheet, tidy
-from tests.helpers.records import DATA, made
+from fedvlp.results.compare import repeat_warnings, tables
+from fedvlp.results.rendering import render_table
+from fedvlp.results.tidy import tidy_rows
+from tests.helpers.records import DATA, make_record
 
 DOMAINS = DATA["domains"]
 
 
 def whole(method="PromptFL", seeds=(0, 1), **other):
     """Returns a run for each seed and held-out domain; accuracies are 10, 20, 30 and 40, one more for each seed."""
-    return [
-        made(10.0 * (i + 1) + seed, held_out=domain, seed=seed, method=method, **other)
-        for seed in seeds
-        for i, domain in enumerate(DOMAINS)
-    ]
+    runs = []
+    for seed in seeds:
+        for index, domain in enumerate(DOMAINS):
+            value = 10.0 * (index + 1) + seed
+            runs.append(make_record(value, held_out=domain, seed=seed, method=method, **other))
+    return runs
 
 
-def rows(found):
-    """Returns the cells below each column of a sheet by method and round."""
-    drawn = sheet(found)
-    return {(row[0], row[1]): dict(zip(drawn.head, row, strict=True)) for row in drawn.rows}
+def rows(table):
+    """Returns the cells of a rendered table, by column, of each method and round."""
+    rendered = render_table(table)
+    return {(row[0], row[1]): dict(zip(rendered.head, row, strict=True)) for row in rendered.rows}
 
 
 def test_one_table_has_every_domain_and_the_average_over_seeds():
@@ -41,7 +43,7 @@ def test_one_table_has_every_domain_and_the_average_over_seeds():
     assert (row["up"], row["bytes"], row["seconds"]) == ("8,192", "65,536", "2")
     assert found["TRIP", "best"]["average"] == "77.0 ± 0.0"
     assert found["zero-shot CLIP", "-"]["average"] == "40.0"
-    assert "seeds 0, 1" in " ".join(sheet(table).lines)
+    assert "seeds 0, 1" in " ".join(render_table(table).lines)
 
 
 def test_a_missing_cell_leaves_no_average():
@@ -56,7 +58,7 @@ def test_an_average_over_some_domains_says_so():
     row = rows(table)["PromptFL", "last"]
     assert row["average of 2 of 4"] == "25.5 ± 0.7"
     assert "sketch" not in row
-    assert "average of 2 of 4" in {cell["column"] for cell in tidy(table, 1)}
+    assert "average of 2 of 4" in {cell["column"] for cell in tidy_rows(table, 1)}
 
 
 def test_cells_of_fewer_seeds_say_how_many():
@@ -75,11 +77,11 @@ def test_one_seed_has_no_deviation():
 def test_zero_shot_stands_once_whoever_measured_it():
     own = {"method": "ZeroShotCLIP", "baseline": None, "optimizer": None}
     for templates in (1, 60):
-        runs = [
-            made(41.0, held_out=domain, seed=seed, options={"templates": templates}, rounds=rounds, **own)
-            for domain in DOMAINS
-            for seed, rounds in ((0, 0), (1, 15))
-        ]
+        runs = []
+        for domain in DOMAINS:
+            for seed, rounds in ((0, 0), (1, 15)):
+                options = {"templates": templates}
+                runs.append(make_record(41.0, held_out=domain, seed=seed, options=options, rounds=rounds, **own))
         found = rows(tables(whole(baseline=41.0) + runs)[0])
         titles = [method for method, choice in found if choice == "-"]
         assert titles == ["zero-shot CLIP"] + ["zero-shot CLIP, 60 templates"] * (templates == 60)
@@ -89,19 +91,19 @@ def test_zero_shot_stands_once_whoever_measured_it():
 
 def test_held_out_domains_together_are_columns_of_one_run():
     pairs = (("art_painting", "cartoon"), ("photo", "sketch"))
-    (table,) = tables([made(50.0, held_out=pair, seed=0) for pair in pairs])
+    (table,) = tables([make_record(50.0, held_out=pair, seed=0) for pair in pairs])
     assert rows(table)["PromptFL", "last"]["average"] == "50.0"
-    assert not repeated(table)
-    again = [made(60.0, held_out=("cartoon", "photo"), seed=0)]
+    assert not repeat_warnings(table)
+    again = [make_record(60.0, held_out=("cartoon", "photo"), seed=0)]
     (table,) = tables([*table.group.records, *again])
-    assert len(repeated(table)) == 1
+    assert len(repeat_warnings(table)) == 1
     assert rows(table)["PromptFL", "last"]["cartoon"] == "60.0"
 
 
 @pytest.mark.parametrize(("fraction", "role"), [(0.2, "test"), (0.0, "validation")])
 def test_where_all_domains_train_the_test_splits_count(fraction, role):
     scores = {f"{role}/{name}": 10.0 for name in DOMAINS} | {f"validation/{name}": 10.0 for name in DOMAINS}
-    run = made(
+    run = make_record(
         held_out=(),
         accuracy={"last round (3)": scores, "best on source validation (2)": scores},
         data={"kind": "all domains seen", "test_fraction": fraction},
@@ -109,14 +111,14 @@ def test_where_all_domains_train_the_test_splits_count(fraction, role):
     (table,) = tables([run])
     assert table.role == role
     assert rows(table)["PromptFL", "last"]["average"] == "10.0"
-    assert ("there is no test split" in " ".join(sheet(table).lines)) == (role == "validation")
+    assert ("there is no test split" in " ".join(render_table(table).lines)) == (role == "validation")
 
 
 def test_versions_are_noted_where_they_differ():
-    assert not sheet(tables(whole() + whole("TRIP"))[0]).notes
-    drawn = sheet(tables(whole() + whole("TRIP", versions={"fedvlp": "1", "torch": "3"}))[0])
-    assert {row[0] for row in drawn.rows} == {"zero-shot CLIP^a", "PromptFL^b", "TRIP^c"}
-    assert drawn.notes[1:] == ("^b fedvlp 1, torch 2", "^c fedvlp 1, torch 3")
+    assert not render_table(tables(whole() + whole("TRIP"))[0]).notes
+    rendered = render_table(tables(whole() + whole("TRIP", versions={"fedvlp": "1", "torch": "3"}))[0])
+    assert {row[0] for row in rendered.rows} == {"zero-shot CLIP^a", "PromptFL^b", "TRIP^c"}
+    assert rendered.notes[1:] == ("^b fedvlp 1, torch 2", "^c fedvlp 1, torch 3")
 
 
 def test_different_communication_is_a_range():
@@ -127,13 +129,13 @@ def test_different_communication_is_a_range():
 
 def test_only_the_asked_round_has_a_row():
     (table,) = tables(whole(best=60.0), ("best",))
-    assert [line.selection for line in table.lines] == ["", "best"]
+    assert [row.selection for row in table.rows] == ["", "best"]
     assert rows(table)["PromptFL", "best"]["average"] == "60.0 ± 0.0"
 
 
 def test_tidy_cells_are_those_of_the_table():
     (table,) = tables(whole())
-    cells = {(cell["round"], cell["column"]): cell for cell in tidy(table, 1) if cell["method"] == "PromptFL"}
+    cells = {(cell["round"], cell["column"]): cell for cell in tidy_rows(table, 1) if cell["method"] == "PromptFL"}
     assert cells["last", "photo"]["mean"] == pytest.approx(30.5)
     assert cells["last", "photo"]["std"] == pytest.approx(0.5**0.5)
     assert cells["last", "photo"]["n"] == 2

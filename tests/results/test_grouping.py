@@ -1,8 +1,10 @@
+from dataclasses import replace
+
 import pytest
 
-from fedvlp.results.grouping import group_records, told_apart
-from fedvlp.results.record import TABLE
-from tests.helpers.records import DATA, made
+from fedvlp.results.grouping import describe_differences, group_records
+from fedvlp.results.record import TABLE_KEYS
+from tests.helpers.records import DATA, make_record
 
 OTHER = {
     "name": "Icons",
@@ -19,27 +21,27 @@ OTHER = {
 
 
 def test_every_part_of_a_table_is_tried():
-    assert set(OTHER) == set(TABLE)
+    assert set(OTHER) == set(TABLE_KEYS)
 
 
 @pytest.mark.parametrize("name", OTHER)
 def test_runs_that_differ_in_their_data_are_not_mixed(name):
-    runs = [made(seed=0), made(seed=1), made(seed=2, data={name: OTHER[name]})]
+    runs = [make_record(seed=0), make_record(seed=1), make_record(seed=2, data={name: OTHER[name]})]
     groups = group_records(runs)
     assert [len(group.records) for group in groups] == [2, 1]
-    told = told_apart(groups)
-    assert told.startswith("2 tables")
+    line = describe_differences(groups)
+    assert line.startswith("2 tables")
     title = {"name": "data", "kind": "protocol", "partition": "clients"}.get(name, name)
     title = "split" if name in ("split_rule", "split_seed", "validation_fraction", "test_fraction") else title
-    assert f"differ in {title} (" in told
-    assert told.count("|") == 1
+    assert f"differ in {title} (" in line
+    assert line.count("|") == 1
 
 
 @pytest.mark.parametrize("field", ["clip", "clip_fingerprint"])
 def test_runs_of_different_clips_are_not_mixed(field):
-    groups = group_records([made(), made(seed=1, **{field: "other"})])
+    groups = group_records([make_record(), make_record(seed=1, **{field: "other"})])
     assert len(groups) == 2
-    assert "differ in backbone (" in told_apart(groups)
+    assert "differ in backbone (" in describe_differences(groups)
 
 
 @pytest.mark.parametrize(
@@ -56,19 +58,19 @@ def test_runs_of_different_clips_are_not_mixed(field):
     ids=lambda other: next(iter(other)),
 )
 def test_what_makes_a_row_or_a_column_makes_no_table(other):
-    groups = group_records([made(), made(**other)])
+    groups = group_records([make_record(), make_record(**other)])
     assert len(groups) == 1
-    assert told_apart(groups) == ""
+    assert describe_differences(groups) == ""
 
 
 def test_more_held_out_domains_leave_fewer_to_train_on():
-    groups = group_records([made(), made(held_out=("photo", "sketch"))])
+    groups = group_records([make_record(), make_record(held_out=("photo", "sketch"))])
     assert len(groups) == 2
-    assert "1 held out | leave-domains-out, 2 held out" in told_apart(groups)
+    assert "1 held out | leave-domains-out, 2 held out" in describe_differences(groups)
 
 
 def test_runs_that_do_not_describe_their_data_stand_alone():
-    bare = [made(data={}).__class__(**vars(made()) | {"data": {}, "split": split}) for split in ("a", "b")]
-    groups = group_records([made(), *bare])
+    bare = [replace(make_record(), data={}, split=split) for split in ("a", "b")]
+    groups = group_records([make_record(), *bare])
     assert len(groups) == 3
     assert groups[1].about["split"] == "a"

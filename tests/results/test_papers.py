@@ -7,8 +7,9 @@ import pytest
 
 import fedvlp.results
 from fedvlp.results.compare import tables
-from fedvlp.results.compare_papers import lines_of, printed_beside, printed_sheet, tidy_printed
+from fedvlp.results.compare_papers import render_printed_table, tidy_printed_rows
 from fedvlp.results.footnotes import Notes, all_footnotes
+from fedvlp.results.paper_methods import matching_printed_tables, matching_rows
 from fedvlp.results.papers import (
     BACKBONES,
     DATASETS,
@@ -21,7 +22,7 @@ from fedvlp.results.papers import (
     printed_tables,
 )
 from fedvlp.utils.errors import UserError
-from tests.helpers.records import made
+from tests.helpers.records import make_record
 
 DOMAINS = {
     "pacs": {"art_painting", "cartoon", "photo", "sketch"},
@@ -39,6 +40,14 @@ def table_of(paper, number, dataset):
     """Returns one printed table."""
     (found,) = [t for t in printed_tables() if (t.paper, t.table, t.dataset) == (paper, number, dataset)]
     return found
+
+
+def printed_methods():
+    """Returns what papers call methods."""
+    names = set()
+    for table in printed_tables():
+        names.update(row.method for row in table.rows)
+    return names
 
 
 def test_every_number_is_of_the_vocabulary():
@@ -82,8 +91,7 @@ def test_every_footnote_is_of_something_printed(index):
     place, note = all_footnotes()[index]
     found = [t for t in printed_tables() if f"{t.paper} {t.table}" == place]
     assert any(note in Notes(table).found for table in found), (place, note)
-    known = {row.method for t in printed_tables() for row in t.rows} | {""}
-    assert set(note.methods) <= known
+    assert set(note.methods) <= printed_methods() | {""}
     assert set(note.domains) <= {"average"}.union(*DOMAINS.values())
     assert note.text.endswith(".")
 
@@ -101,66 +109,66 @@ def test_main_tables_are_chosen_by_paper_and_data():
 
 
 def test_a_printed_table_alone_has_the_numbers_as_printed():
-    drawn = printed_sheet(table_of("plan", "III", "office_home"))
-    cells = {row[0].partition("^")[0]: row for row in drawn.rows}
-    assert drawn.head == ("method", "backbone", "art", "clipart", "product", "real_world", "average")
+    rendered = render_printed_table(table_of("plan", "III", "office_home"))
+    cells = {row[0].partition("^")[0]: row for row in rendered.rows}
+    assert rendered.head == ("method", "backbone", "art", "clipart", "product", "real_world", "average")
     assert cells["PLAN"][1:] == ("CLIP ViT-B/16", "86.65", "74.73", "93.47", "92.06", "86.73")
     product = cells["FedPR"][4]
     assert product.startswith("81.29^")
-    (note,) = [line for line in drawn.notes if line.startswith(product[5:] + " ")]
+    (note,) = [line for line in rendered.notes if line.startswith(product[5:] + " ")]
     assert "91.29" in note
-    assert "not obtained with fedvlp" in drawn.lines[0]
+    assert "not obtained with fedvlp" in rendered.lines[0]
 
 
 def test_swapped_columns_are_marked():
-    drawn = printed_sheet(table_of("trip", "III", "vlcs"))
-    (mark,) = {name.partition("^")[2] for name in drawn.head if name.startswith(("voc2007", "sun09"))}
-    assert any(line.startswith(f"^{mark} ") and "swapped" in line for line in drawn.notes)
+    rendered = render_printed_table(table_of("trip", "III", "vlcs"))
+    (mark,) = {name.partition("^")[2] for name in rendered.head if name.startswith(("voc2007", "sun09"))}
+    assert any(line.startswith(f"^{mark} ") and "swapped" in line for line in rendered.notes)
 
 
 def ours(clip="ViT-B-16", kind="leave-domains-out", **other):
     """Returns the table of PromptFL at 97, 98, 99 and 90 % over two seeds that are one point apart."""
     values = {"art_painting": 97.0, "cartoon": 98.0, "photo": 99.0, "sketch": 90.0}
-    runs = [
-        made(value + seed, held_out=domain, seed=seed, clip=clip, data={"kind": kind}, **other)
-        for domain, value in values.items()
-        for seed in (0, 1)
-    ]
+    runs = []
+    for domain, value in values.items():
+        for seed in (0, 1):
+            runs.append(make_record(value + seed, held_out=domain, seed=seed, clip=clip, data={"kind": kind}, **other))
     (table,) = tables(runs, ("last",))
     return table
 
 
 def test_ours_and_the_difference_stand_below_the_method():
-    drawn = printed_sheet(table_of("trip", "I", "pacs"), ours())
-    place = [row[0].partition("^")[0] for row in drawn.rows].index("PromptFL")
-    printed, own, difference = drawn.rows[place : place + 3]
+    rendered = render_printed_table(table_of("trip", "I", "pacs"), ours())
+    place = [row[0].partition("^")[0] for row in rendered.rows].index("PromptFL")
+    printed = rendered.rows[place]
+    own, difference = rendered.rows[place + 1 : place + 3]
     assert printed[2:] == ("96.41", "98.43", "99.62", "91.21", "96.41")
     assert own[0] == "  ours: PromptFL, last"
     assert own[2:] == ("97.50 ± 0.71", "98.50 ± 0.71", "99.50 ± 0.71", "90.50 ± 0.71", "96.50 ± 0.71")
     assert difference[2:] == ("+1.09", "+0.07", "-0.12", "-0.71", "+0.09")
-    assert "split (ours stratified" in drawn.lines[2]
-    assert "backbone" not in drawn.lines[2]
+    assert "split (ours stratified" in rendered.lines[2]
+    assert "backbone" not in rendered.lines[2]
 
 
 def test_what_differs_is_said():
     table = ours(clip="RN50", training={"seed": 0})
-    lines = printed_sheet(table_of("trip", "I", "pacs"), table).lines
+    lines = render_printed_table(table_of("trip", "I", "pacs"), table).lines
     assert "backbone (ours CLIP RN50, printed CLIP ViT-B/16)" in lines[2]
     assert "levels can't be compared" in lines[2]
-    lines = printed_sheet(table_of("diprompt", "1", "pacs"), table).lines
+    lines = render_printed_table(table_of("diprompt", "1", "pacs"), table).lines
     assert "clients (ours 3, printed 20)" in lines[2]
     assert "backbone" not in lines[2]
 
 
 def test_only_tables_of_the_same_protocol_and_domains_stand_beside_ours():
-    assert [table.paper for table in printed_beside(ours(), [])] == ["trip", "plan", "diprompt"]
-    assert [table.paper for table in printed_beside(ours(kind="all domains seen"), [])] == ["fed_dpt", "adapt"]
-    (other,) = tables([made(data={"name": "DomainFolders pacs", "domains": ["sketch", "ink"]})], ("last",))
-    assert printed_beside(other, []) == []
-    (folders,) = tables([made(data={"name": "DomainFolders pacs"})], ("last",))
-    assert len(printed_beside(folders, ["trip"])) == 1
-    (bare,) = tables([made()], ("last",))
-    cells = printed_sheet(table_of("trip", "I", "pacs"), bare).rows
+    assert [table.paper for table in matching_printed_tables(ours(), [])] == ["trip", "plan", "diprompt"]
+    assert [table.paper for table in matching_printed_tables(ours(kind="all domains seen"), [])] == ["fed_dpt", "adapt"]
+    (other,) = tables([make_record(data={"name": "DomainFolders pacs", "domains": ["sketch", "ink"]})], ("last",))
+    assert matching_printed_tables(other, []) == []
+    (folders,) = tables([make_record(data={"name": "DomainFolders pacs"})], ("last",))
+    assert len(matching_printed_tables(folders, ["trip"])) == 1
+    (bare,) = tables([make_record()], ("last",))
+    cells = render_printed_table(table_of("trip", "I", "pacs"), bare).rows
     assert ("  ours - printed", "", "-", "-", "-", "-41.21", "-") in cells
 
 
@@ -178,19 +186,19 @@ def test_only_tables_of_the_same_protocol_and_domains_stand_beside_ours():
     ],
 )
 def test_methods_are_found_under_the_papers_names(method, options, printed):
-    (table,) = tables([made(method=method, options=options, baseline=None)], ("last",))
-    names = {row.method for t in printed_tables() for row in t.rows}
+    (table,) = tables([make_record(method=method, options=options, baseline=None)], ("last",))
+    names = printed_methods()
     assert printed in names | {None}
-    assert {name for name in names if lines_of(table, name)} == ({printed} if printed else set())
+    assert {name for name in names if matching_rows(table, name)} == ({printed} if printed else set())
 
 
 def test_tidy_numbers_are_as_printed():
-    cells = tidy_printed(table_of("trip", "III", "vlcs"), 3)
+    cells = tidy_printed_rows(table_of("trip", "III", "vlcs"), 3)
     (cell,) = [c for c in cells if (c["method"], c["column"]) == ("SWAD", "labelme")]
     assert cell["mean"] == "68.36"
     assert "63.86" in cell["note"]
     table = ours()
-    found = tidy_printed(table_of("trip", "I", "pacs"), 3, table)
+    found = tidy_printed_rows(table_of("trip", "I", "pacs"), 3, table)
     assert [c["mean"] for c in found if c["source"].startswith("ours - ")] == [
         "+1.09", "+0.07", "-0.12", "-0.71", "+0.09"
     ]  # fmt: skip

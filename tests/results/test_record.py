@@ -6,14 +6,23 @@ import yaml
 from fedvlp.commands.cli import main
 from fedvlp.results import find_records, load_record, row_labels
 from fedvlp.utils.errors import UserError
-from tests.conftest import DOMAINS
+from tests.helpers.images import DOMAINS
 
 
 def write_run(folder, seed=0, held_out="sketch", method="TRIP", data=None, row=None, **options):
-    """Writes the summary of a made-up run, as a run that ended leaves it behind."""
+    """Writes the summary of a run that never took place, with the files of one that ended."""
     folder.mkdir(parents=True)
-    split = {"name": "Shapes", "images": "00ff", "kind": "leave-domains-out", "partition": "one client a domain"}
-    rule = {"split_rule": "stratified", "shots": None, "validation_fraction": 0.2, "test_fraction": 0.0}
+    described = {
+        "name": "Shapes",
+        "images": "00ff",
+        "kind": "leave-domains-out",
+        "partition": "one client a domain",
+        "split_rule": "stratified",
+        "shots": None,
+        "validation_fraction": 0.2,
+        "test_fraction": 0.0,
+        "split_seed": 0,
+    }
     trained = {
         "validation/photo": 70.0,
         "validation": 70.0,
@@ -38,7 +47,7 @@ def write_run(folder, seed=0, held_out="sketch", method="TRIP", data=None, row=N
         "communication_per_client_and_round": {"upload_parameters": 5},
         "seconds": 1.5,
         "versions": {"torch": "2"},
-        "data": split | rule | {"split_seed": 0} | (data or {}),
+        "data": described | (data or {}),
     }
     (folder / "summary.json").write_text(json.dumps(summary))
     (folder / "config.yaml").write_text(yaml.safe_dump({"seed_everything": seed}))
@@ -74,7 +83,8 @@ def test_seed_and_held_out_domain_change_neither_table_nor_row(tmp_path):
     "change", [{"images": "ff"}, {"shots": 4}, {"partition": "20 clients"}, {"kind": "all domains seen"}]
 )
 def test_other_images_or_another_protocol_is_another_table(tmp_path, change):
-    one, other = load_record(write_run(tmp_path / "1")), load_record(write_run(tmp_path / "2", data=change))
+    one = load_record(write_run(tmp_path / "1"))
+    other = load_record(write_run(tmp_path / "2", data=change))
     assert one.key != other.key
     assert one.settings == other.settings
 
@@ -111,11 +121,8 @@ def test_what_is_no_run_is_named_and_the_rest_is_read(tmp_path):
     (damaged / "summary.json").write_text('{"rounds": 3')
     records, problems = find_records([tmp_path, tmp_path / "nowhere"])
     assert [record.folder.name for record in records] == ["good"]
-    assert [name for name in ("stopped", "damaged", "nowhere") if any(name in line for line in problems)] == [
-        "stopped",
-        "damaged",
-        "nowhere",
-    ]
+    for name in ("stopped", "damaged", "nowhere"):
+        assert any(name in line for line in problems), name
 
 
 def test_a_stopped_attempt_is_not_mentioned_if_a_later_one_ended(tmp_path):

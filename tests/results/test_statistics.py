@@ -11,7 +11,8 @@ def test_cells_are_those_of_numpy():
     for column, name in enumerate(domains):
         assert found[name].mean == pytest.approx(values[:, column].mean())
         assert found[name].deviation == pytest.approx(values[:, column].std(ddof=1))
-    averages, spreads = values.mean(axis=1), values.std(axis=1, ddof=0)
+    averages = values.mean(axis=1)
+    spreads = values.std(axis=1, ddof=0)
     assert found[AVERAGE].mean == pytest.approx(averages.mean())
     assert found[AVERAGE].deviation == pytest.approx(averages.std(ddof=1))
     assert found[SPREAD].mean == pytest.approx(spreads.mean())

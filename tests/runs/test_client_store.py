@@ -9,57 +9,25 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedvlp.callbacks import Checkpoints, MetricsFile
-from fedvlp.core.module import Phase
-from fedvlp.core.strategies import FedAvg
 from fedvlp.runs.checkpoint import load_checkpoint, load_deployed
 from fedvlp.runs.client_store import StatesOnDisk
 from fedvlp.utils import tensor_files
 from fedvlp.utils.errors import UserError
-from tests.helpers.toy_federation import Linear, Points, federation
-
-
-class Personal(Linear):
-    """Two phases, a personal bias, and AdamW, which remembers."""
-
-    personal = ("bias",)
-
-    def __init__(self):
-        super().__init__()
-        self.make_optimizer = lambda parameters: torch.optim.AdamW(parameters, lr=0.1)
-        self.bias = torch.nn.Parameter(torch.zeros(3))
-
-    def configure_phases(self):
-        both = Phase("both", train=("weight", "bias"), upload=("weight",), strategy=FedAvg())
-        return [both, Phase("weight", train=("weight",), upload=("weight",), strategy=FedAvg())]
-
-    def forward(self, inputs):
-        return super().forward(inputs) + self.bias
-
+from tests.helpers.assertions import assert_same_run
+from tests.helpers.toy_federation import PersonalBias, Points, federation, file_callbacks
 
 OPTIONS = {"rounds": 4, "cohort_size": 2, "reset_optimizer": False, "local_epochs": 0.5, "name": "run"}
 
 
 def run(tmp_path, ckpt_path=None, **options):
     made = federation(tmp_path, **{**OPTIONS, **options})
-    made.fit(Personal(), Points(), ckpt_path=ckpt_path)
+    made.fit(PersonalBias(), Points(), ckpt_path=ckpt_path)
     return made
 
 
-def everything(progress):
-    """All tensors of a federation's progress, by a name that says where they stand; and all rows but their times."""
-    groups = {"personal": progress.personal, "optimizer": progress.optimizers}
-    states = {f"{group}/{client}": state for group, all in groups.items() for client, state in all.items()}
-    states |= {"shared": progress.server.shared, "deployed": progress.server.deployed}
-    rows = [{name: value for name, value in row.items() if "seconds" not in name} for row in progress.history]
-    return {f"{where}/{name}": value for where, state in states.items() for name, value in state.items()}, rows
-
-
-def assert_same(one, other):
-    (tensors, rows), (others, other_rows) = everything(one), everything(other)
-    assert tensors.keys() == others.keys()
-    assert all(torch.equal(value, others[name]) for name, value in tensors.items())
-    assert rows == other_rows
+def checkpoint(federation, round):
+    """The state after a round, as its file has it."""
+    return load_checkpoint(federation.folder / "checkpoints" / f"round-{round:05}.safetensors")[0]
 
 
 @pytest.mark.parametrize("change", [{}, {"reset_optimizer": True}])
@@ -67,17 +35,15 @@ def test_on_disk_equals_in_memory(tmp_path, change):
     memory = run(tmp_path / "memory", **change)
     disk = run(tmp_path / "disk", personal_on_disk=True, **change)
     assert isinstance(disk.run_state.personal, StatesOnDisk)
-    assert_same(memory.run_state, disk.run_state)
-    checkpoints = [each.folder / "checkpoints" / "round-00004.safetensors" for each in (memory, disk)]
-    assert_same(*(load_checkpoint(path)[0] for path in checkpoints))
+    assert_same_run(memory.run_state, disk.run_state)
+    assert_same_run(checkpoint(memory, 4), checkpoint(disk, 4))
     for name in ("prompts", "prompts_best"):
-        states = [load_deployed(each.folder / f"{name}.safetensors")[1] for each in (memory, disk)]
-        assert {client: state["bias"].tolist() for client, state in states[0].items()} == {
-            client: state["bias"].tolist() for client, state in states[1].items()
-        }
-    assert disk.validate(Personal(), Points(), str(disk.folder)) == memory.validate(
-        Personal(), Points(), str(memory.folder)
-    )
+        one, other = [load_deployed(each.folder / f"{name}.safetensors")[1] for each in (memory, disk)]
+        assert one.keys() == other.keys()
+        for client, state in one.items():
+            assert torch.equal(state["bias"], other[client]["bias"])
+    scores = [each.validate(PersonalBias(), Points(), str(each.folder)) for each in (memory, disk)]
+    assert scores[0] == scores[1]
 
 
 def test_files_that_nobody_knows_are_deleted(tmp_path):
@@ -85,17 +51,12 @@ def test_files_that_nobody_knows_are_deleted(tmp_path):
     files = {path.name for path in (disk.folder / "clients").iterdir()}
     headers = [load_checkpoint(path)[0].personal for path in (disk.folder / "checkpoints").iterdir()]
     headers += [load_deployed(path)[1] for path in disk.folder.glob("prompts*.safetensors")]
-    assert files == {name for personal in headers for name in personal.files.values()}
+    assert files == set().union(*(personal.files.values() for personal in headers))
     assert len(files) <= 3 * 4  # clients, and two checkpoints and two prompts that may know others
 
 
-def quick():
-    """Only the callbacks that write files in every round."""
-    return {"default_callbacks": False, "callbacks": [Checkpoints(), MetricsFile()]}
-
-
 class Killed(BaseException):
-    pass
+    """The end of a process, which nothing in the library catches."""
 
 
 class Killer:
@@ -119,14 +80,14 @@ class Killer:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    return run(tmp_path_factory.mktemp("whole"), **quick()).run_state
+    return run(tmp_path_factory.mktemp("whole"), **file_callbacks()).run_state
 
 
 @pytest.fixture(scope="module")
 def begun(tmp_path_factory):
     """A run of two rounds, which has an old checkpoint and files that the next round deletes."""
     folder = tmp_path_factory.mktemp("begun")
-    run(folder, personal_on_disk=True, rounds=2, **quick())
+    run(folder, personal_on_disk=True, rounds=2, **file_callbacks())
     return folder
 
 
@@ -138,13 +99,13 @@ def test_killed_at_any_file_operation_goes_on_to_the_same(tmp_path, monkeypatch,
         with monkeypatch.context() as patched:
             Killer(patched, after)
             try:
-                run(folder, personal_on_disk=True, rounds=3, **quick(), ckpt_path="last")
+                run(folder, personal_on_disk=True, rounds=3, **file_callbacks(), ckpt_path="last")
             except Killed:
                 is_over = False
             else:
                 is_over = True
-        again = run(folder, personal_on_disk=True, **quick(), ckpt_path="last")
-        assert_same(again.run_state, whole)
+        again = run(folder, personal_on_disk=True, **file_callbacks(), ckpt_path="last")
+        assert_same_run(again.run_state, whole)
         assert not list((again.folder / "clients").glob(".*"))
         if is_over:
             assert after > 20
@@ -154,17 +115,16 @@ def test_killed_at_any_file_operation_goes_on_to_the_same(tmp_path, monkeypatch,
 
 def test_damaged_file_of_a_client_falls_back_to_the_checkpoint_before(tmp_path, capsys):
     first = run(tmp_path, personal_on_disk=True)
-    newest, before = (load_checkpoint(first.folder / "checkpoints" / f"round-0000{n}.safetensors")[0] for n in (4, 3))
-    changed = set(newest.personal.files.values()) - set(before.personal.files.values())
+    changed = set(checkpoint(first, 4).personal.files.values()) - set(checkpoint(first, 3).personal.files.values())
     (first.folder / "clients" / changed.pop()).write_bytes(b"")
     again = run(tmp_path, personal_on_disk=True, ckpt_path="last")
     assert "Going back to the checkpoint before it" in capsys.readouterr().out
-    assert_same(again.run_state, run(tmp_path / "whole").run_state)
+    assert_same_run(again.run_state, run(tmp_path / "whole").run_state)
 
 
 def test_from_disk_to_memory_but_not_back(tmp_path):
     run(tmp_path, personal_on_disk=True, rounds=2)
     run(tmp_path, rounds=3, ckpt_path="last")
-    assert_same(run(tmp_path, ckpt_path="last").run_state, run(tmp_path / "whole").run_state)
+    assert_same_run(run(tmp_path, ckpt_path="last").run_state, run(tmp_path / "whole").run_state)
     with pytest.raises(UserError, match="personal_on_disk to false"):
         run(tmp_path, rounds=5, personal_on_disk=True, ckpt_path="last")

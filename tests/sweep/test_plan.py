@@ -2,13 +2,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fedvlp.sweep import Row, Sweep, all_runs, run_name
+from fedvlp.sweep import Sweep, SweepMethod, all_runs, run_name
 
 
 def test_the_cross_product_one_seed_after_the_other():
-    sweep = Sweep(("data/folders",), (Row("a", "trip"), Row("b", "plan")), "all", (0, 1))
+    sweep = Sweep(("data/folders",), (SweepMethod("a", "trip"), SweepMethod("b", "plan")), "all", (0, 1))
     runs = all_runs(sweep, {"a": ["ink", "photo"], "b": []})
-    assert [(run.row.label, run.held_out, run.seed) for run in runs] == [
+    assert [(run.method.label, run.held_out, run.seed) for run in runs] == [
         *(("a", "ink", 0), ("a", "photo", 0), ("b", None, 0)),
         *(("a", "ink", 1), ("a", "photo", 1), ("b", None, 1)),
     ]
@@ -16,14 +16,14 @@ def test_the_cross_product_one_seed_after_the_other():
 
 
 def test_all_that_makes_a_run_stands_in_its_arguments():
-    sweep = Sweep(("data/folders",), (Row("a", "trip", ("--x=1",)),), "all", (5,), ("--y=2",))
+    sweep = Sweep(("data/folders",), (SweepMethod("a", "trip", ("--x=1",)),), "all", (5,), ("--y=2",))
     (run,) = all_runs(sweep, {"a": ["ink"]})
     assert run.arguments(Path("runs"), ["--first=1"]) == (
         *("fit", "--first=1", "--config=trip", "--config=data/folders", "--y=2", "--x=1"),
         *("--data.held_out=ink", "--seed_everything=5"),
         *("--trainer.default_root_dir=runs", f"--trainer.name={run.name}", "--ckpt_path=last"),
     )
-    seen = all_runs(Sweep((), (Row("a", "trip"),), "none", (0,)), {"a": []})[0]
+    seen = all_runs(Sweep((), (SweepMethod("a", "trip"),), "none", (0,)), {"a": []})[0]
     assert "--data.held_out=null" in seen.arguments(Path("runs"))
     assert seen.name.endswith("/all_seen-0")
 

@@ -3,10 +3,9 @@ from __future__ import annotations
 import io
 import re
 
-from fedvlp.sweep import Row, Status, Sweep, all_runs
-from fedvlp.sweep.progress import Progress
+from fedvlp.sweep import Status, Sweep, SweepMethod, SweepProgress, all_runs
 
-SWEEP = Sweep((), (Row("trip", "trip"), Row("plan", "plan")), "all", (0, 1))
+SWEEP = Sweep((), (SweepMethod("trip", "trip"), SweepMethod("plan", "plan")), "all", (0, 1))
 RUNS = all_runs(SWEEP, {"trip": ["ink", "art"], "plan": []})
 
 
@@ -28,7 +27,7 @@ def statuses() -> dict[str, Status]:
 
 
 def test_the_table_counts_runs():
-    lines = Progress(RUNS, statuses(), 2, io.StringIO()).table().splitlines()
+    lines = SweepProgress(RUNS, statuses(), 2, io.StringIO()).table().splitlines()
     assert [re.split(r"\s{2,}", line.strip()) for line in lines[:1] + lines[2:4]] == [
         ["runs done", "ink", "art", "all domains seen"],
         ["trip", "1/2", "0/2, 1 failed", "0/0"],
@@ -39,7 +38,7 @@ def test_the_table_counts_runs():
 
 def test_a_line_for_each_run_where_there_is_no_terminal():
     stream = io.StringIO()
-    progress = Progress(RUNS, statuses(), 2, stream)
+    progress = SweepProgress(RUNS, statuses(), 2, stream)
     progress.redraw()
     for run in RUNS[2], RUNS[1], RUNS[0]:
         progress.changed(run, progress.statuses[run.name])
@@ -51,7 +50,7 @@ def test_a_line_for_each_run_where_there_is_no_terminal():
 
 def test_the_table_is_drawn_in_its_own_place():
     stream = Terminal()
-    progress = Progress(RUNS, statuses(), 2, stream)
+    progress = SweepProgress(RUNS, statuses(), 2, stream)
     progress.redraw()
     progress.changed(RUNS[0], progress.statuses[RUNS[0].name])
     assert stream.getvalue().count("runs done") == 2

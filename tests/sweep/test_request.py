@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedvlp.sweep import Row, make_sweep, read_sweep
+from fedvlp.sweep import SweepMethod, make_sweep, read_sweep
 from fedvlp.utils.errors import UserError
 
 
@@ -17,13 +17,13 @@ def test_a_sweep_of_names():
         },
         ["--b=2", "--config", "loggers/wandb"],
     )
-    assert sweep.rows == (
-        Row("trip", "methods/trip"),
-        Row("plan", "methods/plan"),
-        Row("short", "methods/trip", ("--a=1",)),
+    assert sweep.methods == (
+        SweepMethod("trip", "methods/trip"),
+        SweepMethod("plan", "methods/plan"),
+        SweepMethod("short", "methods/trip", ("--a=1",)),
     )
     assert (sweep.held_out, sweep.seeds) == (("ink", "photo"), (3, 1))
-    assert sweep.choices(sweep.rows[2]) == (
+    assert sweep.choices(sweep.methods[2]) == (
         *("--config=methods/trip", "--config=data/folders"),
         *("--b=1", "--b=2", "--config=loggers/wandb", "--a=1"),
     )
@@ -37,7 +37,7 @@ def test_what_is_not_said():
 def test_a_config_of_ones_own(tmp_path):
     path = tmp_path / "mine.yaml"
     path.write_text("model: {class_path: TRIP}\n")
-    assert make_sweep({"models": [str(path)]}).rows == (Row("mine", str(path)),)
+    assert make_sweep({"models": [str(path)]}).methods == (SweepMethod("mine", str(path)),)
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,14 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from itertools import chain
 from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
 
 from fedvlp.sweep import Job, Status, run_jobs
-from fedvlp.sweep.job import locked
+from fedvlp.utils.locks import locked
 from tests.helpers import sweep_stubs as stubs
 
 
@@ -25,6 +26,19 @@ def made(jobs: list[Job], workers: int = 2, **options: object) -> dict[str, list
     reports: dict[str, list[Status]] = {job.name: [] for job in jobs}
     run_jobs(jobs, workers, stubs.train, lambda job, status: reports[job.name].append(status), **options)
     return reports
+
+
+def states_of(reports: dict[str, list[Status]]) -> dict[str, list[str]]:
+    """The states that were reported of each job."""
+    states = {}
+    for name, statuses in reports.items():
+        states[name] = [status.state for status in statuses]
+    return states
+
+
+def processes_of(jobs: list[Job]) -> list[int]:
+    """The processes of all attempts."""
+    return list(chain.from_iterable(stubs.attempts(job.folder) for job in jobs))
 
 
 def wait_for(what: Callable[[], object]) -> None:
@@ -47,7 +61,7 @@ def is_alive(process: int) -> bool:
 def test_a_run_that_fails_or_is_killed_fails_alone(tmp_path):
     jobs = jobs_of(tmp_path, "raise", "end", "refuse", "kill", "nothing", "end")
     reports = made(jobs)
-    assert {name: [status.state for status in of_run] for name, of_run in reports.items()} == {
+    assert states_of(reports) == {
         "0-raise": ["running", "failed"],
         "1-end": ["running", "done"],
         "2-refuse": ["running", "failed"],
@@ -62,7 +76,7 @@ def test_a_run_that_fails_or_is_killed_fails_alone(tmp_path):
     assert "SIGKILL" in errors["3-kill"]
     assert errors["4-nothing"] == "It ended without a summary.json."
     assert errors["5-end"] == ""
-    assert len({process for job in jobs for process in stubs.attempts(job.folder)}) == len(jobs)
+    assert len(set(processes_of(jobs))) == len(jobs)
 
 
 def test_the_log_keeps_all_attempts(tmp_path):
@@ -84,14 +98,15 @@ def test_a_run_that_has_ended_meanwhile_is_not_made(tmp_path):
 def test_devices_are_dealt_out(tmp_path):
     jobs = jobs_of(tmp_path, "end", "end", "end")
     made(jobs, 2, devices=("GPU-a", "GPU-b"))
-    assert {line.split()[2] for job in jobs for line in job.log.read_text().splitlines()[1:]} == {"GPU-a", "GPU-b"}
+    printed = "".join(job.log.read_text().partition("\n")[2] for job in jobs)
+    assert {line.split()[2] for line in printed.splitlines()} == {"GPU-a", "GPU-b"}
 
 
 def test_a_run_waits_for_the_one_that_makes_it_already(tmp_path):
     (job,) = jobs_of(tmp_path, "end")
     job.folder.mkdir()
     states = tmp_path / "states"
-    with locked(job.folder / ".lock"):
+    with locked(job.log):
         other = get_context("forkserver").Process(target=stubs.make, args=([job], states))
         other.start()
         wait_for(states.exists)
@@ -105,7 +120,8 @@ def test_a_run_waits_for_the_one_that_makes_it_already(tmp_path):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
 def test_runs_end_with_the_sweep_and_go_on_with_the_next(tmp_path, number):
-    jobs, states = jobs_of(tmp_path, "end", "wait", "wait"), tmp_path / "states"
+    jobs = jobs_of(tmp_path, "end", "wait", "wait")
+    states = tmp_path / "states"
     sweep = get_context("forkserver").Process(target=stubs.make, args=(jobs, states))
     sweep.start()
     wait_for(lambda: all(stubs.attempts(job.folder) for job in jobs))
@@ -113,9 +129,9 @@ def test_runs_end_with_the_sweep_and_go_on_with_the_next(tmp_path, number):
     os.kill(sweep.pid, number)
     sweep.join()
     assert sweep.exitcode == (-number if number == signal.SIGKILL else 1)
-    wait_for(lambda: not any(is_alive(process) for job in jobs for process in stubs.attempts(job.folder)))
-    said = states.read_text().splitlines()[4:]
-    assert said == ([] if number == signal.SIGKILL else [f"{job.name} interrupted" for job in jobs[1:]])
+    wait_for(lambda: not any(is_alive(process) for process in processes_of(jobs)))
+    reported = states.read_text().splitlines()[4:]
+    assert reported == ([] if number == signal.SIGKILL else [f"{job.name} interrupted" for job in jobs[1:]])
     reports = made([job for job in jobs if not job.is_done])
     assert [of_run[-1].state for of_run in reports.values()] == ["done", "done"]
     assert [len(stubs.attempts(job.folder)) for job in jobs] == [1, 2, 2]

@@ -11,10 +11,10 @@ import torch
 from torch import nn
 
 from fedvlp.commands.cli import main
-from fedvlp.core.module import Phase
+from fedvlp.core.phases import Phase
 from fedvlp.core.state import Client
 from fedvlp.core.strategies import FedAvg, Local, Slots
-from fedvlp.data.placeholder import Outline
+from fedvlp.data.without_images import PlaceholderData
 from fedvlp.training.communication import communication_cost
 from fedvlp.utils.errors import UserError
 from tests.helpers.toy_federation import Linear
@@ -51,8 +51,8 @@ def test_phases_are_counted_by_hand():
     """Down: the whole stack and the router, 15 * 4 + 7 * 2 bytes in each phase. Up: 5 floats, then 7 halves."""
     rows = communication_cost(TwoStages(), CLIENTS).rows(rounds=10)
     assert [row["phase"] for row in rows] == ["prompts", "router", "all"]
-    counts = [[row[name] for name in COLUMNS] for row in rows]
-    assert counts == [[5, 20, 22, 74], [7, 14, 22, 74], [12, 34, 44, 148]]
+    for row, counts in zip(rows, [(5, 20, 22, 74), (7, 14, 22, 74), (12, 34, 44, 148)], strict=True):
+        assert tuple(row[name] for name in COLUMNS) == counts
     assert [(row["once_parameters"], row["once_bytes"]) for row in rows] == [(0, 0), (0, 0), (11, 44)]
     each_way = 12 + 44
     assert rows[-1]["total_parameters"] == 10 * 3 * each_way + 3 * 11
@@ -108,11 +108,11 @@ def test_method_without_phases_costs_nothing():
 @pytest.mark.parametrize("options", [{"classes": 0}, {"domains": 0}, {"num_clients": 0}])
 def test_outline_needs_at_least_one_of_all(options):
     with pytest.raises(UserError, match="at least one"):
-        Outline(**options)
+        PlaceholderData(**options)
 
 
 def test_outline():
-    outline = Outline(classes=65, domains=3, num_clients=7, batch_size=32)
+    outline = PlaceholderData(classes=65, domains=3, num_clients=7, batch_size=32)
     assert len(set(outline.class_names)) == 65
     assert len(outline.source_domains) == 3
     assert [client.domain for client in outline.clients] == [0, 1, 2, 0, 1, 2, 0]

@@ -7,10 +7,12 @@ import pytest
 import torch
 from lightning.fabric.plugins import MixedPrecision
 
-from fedvlp.core.module import RoundContext
+from fedvlp.core.phases import RoundContext
 from fedvlp.methods import ADAPT, PLAN, TRIP, PromptFL
 from fedvlp.methods.trip.routing import image_routing_weights, orthogonal_keys, routing_weights
-from tests.conftest import CLASSES
+from fedvlp.training.callback import FederationCallback
+from tests.helpers.assertions import run_tensors
+from tests.helpers.images import CLASSES
 from tests.helpers.toy_federation import Linear, Points, federation
 
 METHODS = {
@@ -29,12 +31,11 @@ def autocast():
 def test_losses_gradients_and_optimizers_are_single_precision(method, clip):
     torch.manual_seed(0)
     module = METHODS[method](clip)
-    (phase, *_), client = module.configure_phases(), Points(clients=1).clients[0]
-    module.start_client(RoundContext(0, phase, client))
-    images, labels = torch.rand(4, 3, clip.image_size, clip.image_size), torch.tensor([0, 1, 2, 0])
-    exact = module.training_step((images, labels), 0)
+    module.start_client(RoundContext(0, module.configure_phases()[0], Points(clients=1).clients[0]))
+    batch = (torch.rand(4, 3, clip.image_size, clip.image_size), torch.tensor([0, 1, 2, 0]))
+    exact = module.training_step(batch, 0)
     with autocast():
-        loss = module.training_step((images, labels), 0)
+        loss = module.training_step(batch, 0)
     assert loss.dtype == torch.float32
     assert loss.item() == pytest.approx(exact.item(), rel=0.05)
     assert loss.item() != exact.item()
@@ -42,26 +43,30 @@ def test_losses_gradients_and_optimizers_are_single_precision(method, clip):
     loss.backward()
     optimizer.step()
     assert {parameter.dtype for parameter in module.trainable()} == {torch.float32}
-    assert all(value.dtype == torch.float32 for memory in optimizer.state.values() for value in memory.values())
+    for state in optimizer.state.values():
+        assert {value.dtype for value in state.values()} == {torch.float32}
 
 
 def test_a_run_in_mixed_precision_learns_what_one_in_single_precision_does(build):
-    scores = []
+    losses = []
     for precision in ("32-true", "bf16-mixed"):
         run = build("trip_lite", f"--trainer.precision={precision}", "--trainer.reset_optimizer=false")
         run.trainer.fit(run.model, run.datamodule)
-        progress = run.trainer.run_state
-        states = [progress.server.shared, *progress.personal.values(), *progress.optimizers.values()]
-        assert {value.dtype for state in states for value in state.values()} == {torch.float32}
-        scores.append([value for row in progress.history for name, value in row.items() if name.endswith("/loss")])
-    assert scores[1] == pytest.approx(scores[0], rel=0.05)
+        state = run.trainer.run_state
+        assert {value.dtype for value in run_tensors(state).values()} == {torch.float32}
+        losses.append({})
+        for number, row in enumerate(state.history):
+            losses[-1] |= {f"{number} {name}": value for name, value in row.items() if name.endswith("/loss")}
+    assert losses[0]
+    assert losses[1] == pytest.approx(losses[0], rel=0.05)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_routes_do_not_hang_on_autocast(dtype):
     """Tokens as they are, clusters and their experts are those of full precision."""
     generator = torch.Generator().manual_seed(0)
-    tokens, keys = torch.randn(32, 20, 16, generator=generator).to(dtype), orthogonal_keys(4, 16, seed=0)
+    tokens = torch.randn(32, 20, 16, generator=generator).to(dtype)
+    keys = orthogonal_keys(4, 16, seed=0)
     start = torch.arange(4).repeat(32, 1)
     for capacity in (1.0, 2.0, None):
         exact = routing_weights(tokens, keys, capacity, start)
@@ -73,10 +78,16 @@ def test_routes_do_not_hang_on_autocast(dtype):
 
 def scales(tmp_path, spoil):
     """Returns the scale of gradients after each step of a run in 16-mixed."""
-    run, seen = federation(tmp_path, rounds=1, local_steps=2, default_callbacks=False), []
+    seen = []
     scaler = torch.amp.GradScaler("cpu", growth_interval=2)
+
+    class Listener(FederationCallback):
+        def on_client_step(self, federation, client, loss):
+            seen.append(scaler.get_scale())
+
+    run = federation(tmp_path, rounds=1, local_steps=2, default_callbacks=False)
     run.fabric = L.Fabric(accelerator="cpu", plugins=MixedPrecision("16-mixed", "cpu", scaler))
-    run._call = lambda hook, **_: seen.append(scaler.get_scale()) if hook == "on_client_step" else None
+    run.add_callback(Listener())
     run.fit(Linear(), Points(clients=3, spoil=spoil))
     return seen
 

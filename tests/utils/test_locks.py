@@ -6,6 +6,8 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
+
 from fedvlp.utils import locks
 
 # Loads that one file alone, since importing torch takes seconds.
@@ -22,7 +24,8 @@ with locks.locked(Path(sys.argv[2])):
 
 
 def test_one_at_a_time_and_nothing_left(tmp_path):
-    inside, most = [], []
+    inside = []
+    most = []
 
     def work(number):
         with locks.locked(tmp_path / "new" / "file.npy"):
@@ -55,6 +58,21 @@ def test_a_lock_ends_with_its_process(tmp_path, caplog):
         first.kill()
         assert second.result(60) is not None
     assert list(tmp_path.iterdir()) == []
+
+
+def test_who_does_not_wait_is_told_that_another_holds_the_lock(tmp_path):
+    path = tmp_path / "sweep"
+    with locks.locked(path), pytest.raises(BlockingIOError, match="Another process"), locks.locked(path, wait=False):
+        pass
+    with locks.locked(path, wait=False):
+        assert [file.name for file in tmp_path.iterdir()] == [".sweep.lock"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_who_does_not_wait_needs_a_lock_file(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match="file"), locks.locked(tmp_path / "file" / "below", wait=False):
+        pass
 
 
 def test_where_there_can_be_no_lock_nobody_waits(tmp_path, monkeypatch):

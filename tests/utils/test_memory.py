@@ -42,12 +42,14 @@ print(pages_given(), resident_pages())
 @pytest.mark.skipif(heap._glibc() is None, reason="the C library is not glibc")
 def test_freed_memory_is_used_again_and_goes_back_at_the_end():
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
-    before, first, second, after = (tuple(map(int, line.split())) for line in done.stdout.splitlines())
-    assert second[0] < before[0] / 10  # its pages are there already
-    assert second[1] == pytest.approx(first[1], abs=1000)
-    assert first[1] - before[1] > 60_000
-    assert after[1] == pytest.approx(before[1], abs=1000)
-    assert after[0] > before[0] / 10
+    rows = [list(map(int, line.split())) for line in done.stdout.splitlines()]
+    given = dict(zip(["before", "first", "second", "after"], (row[0] for row in rows), strict=True))
+    resident = dict(zip(given, (row[1] for row in rows), strict=True))
+    assert given["second"] < given["before"] / 10  # its pages are there already
+    assert resident["second"] == pytest.approx(resident["first"], abs=1000)
+    assert resident["first"] - resident["before"] > 60_000
+    assert resident["after"] == pytest.approx(resident["before"], abs=1000)
+    assert given["after"] > given["before"] / 10
 
 
 @pytest.fixture

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import torch
 from jaxtyping import Float
-from open_clip.transformer import VisionTransformer
 from torch import Tensor, nn
 
 from fedvlp.clip.backbone import CLIP
-from fedvlp.clip.towers.blocks import Blocks
-from fedvlp.utils.errors import UserError
+from fedvlp.clip.towers.image_tower import VisionTransformerTower
 
 
 @dataclass(frozen=True)
@@ -48,25 +45,30 @@ class PromptedImageEncoder(nn.Module):
     def __init__(self, clip: CLIP) -> None:
         super().__init__()
         self.clip = clip
-        reason = _unsuited(self._visual)
-        if reason:
-            raise UserError(
-                "Image prompts are learned in CLIP's own vision transformer, but this model's image tower "
-                f"{reason}. Choose another --model.clip.name, for example ViT-B-16."
-            )
+        clip.image.for_prompts()
 
     @property
     def depth(self) -> int:
         """The number of blocks, the largest J."""
-        return len(self._blocks)
+        return len(self._tower.blocks)
 
     def forward(self, images: Float[Tensor, "B 3 V V"], prompts: Float[Tensor, "J L W"]) -> PromptedImages:
-        """Returns features of images and prompt tokens, and the scores of the prompt tokens."""
-        hidden = self._before_last(images, prompts)
-        behind = hidden.shape[1] - prompts.shape[1]
-        places = torch.arange(behind, hidden.shape[1], device=hidden.device)
-        scores = self._blocks.last_scores(hidden, 0, places)
-        features = self._project(self._blocks.run_last(hidden, torch.cat([places.new_zeros(1), places])))
+        """Returns features of images and prompt tokens, and the scores of the prompt tokens.
+
+        Args:
+            images: Pixels, as CLIP's transform puts them out.
+            prompts: L vectors for each of the first J blocks.
+
+        Raises:
+            UserError: If there are fewer than J blocks.
+        """
+        tower = self._tower
+        hidden = _before_last(tower, images, prompts)
+        num_tokens = hidden.shape[1]
+        of_prompt = torch.arange(num_tokens - prompts.shape[1], num_tokens, device=hidden.device)
+        scores = tower.blocks.last_scores(hidden, 0, of_prompt)
+        indices = torch.cat([of_prompt.new_zeros(1), of_prompt])
+        features = tower.project(tower.blocks.run_last(hidden, indices))
         return PromptedImages(features[:, 0], features[:, 1:], scores)
 
     def encode(
@@ -75,52 +77,31 @@ class PromptedImageEncoder(nn.Module):
         """Returns `forward(images, prompts).features` alone, for less work; without prompts CLIP's own features."""
         if prompts is None or not prompts.numel():
             return self.clip.encode_image(images)
-        hidden = self._before_last(images, prompts)
-        return self._project(self._blocks.run_last(hidden, torch.zeros(1, dtype=torch.long, device=hidden.device)))[
-            :, 0
-        ]
+        tower = self._tower
+        hidden = _before_last(tower, images, prompts)
+        class_token = torch.zeros(1, dtype=torch.long, device=hidden.device)
+        return tower.project(tower.blocks.run_last(hidden, class_token))[:, 0]
 
     @property
-    def _visual(self) -> Any:
-        return self.clip.model.visual
-
-    @property
-    def _blocks(self) -> Blocks:
-        return Blocks(self._visual.transformer)
-
-    def _before_last(self, images: Tensor, prompts: Tensor) -> Float[Tensor, "B P+L W"]:
-        """Returns what goes into the last block."""
-        blocks = self._blocks
-        blocks.check_depth(len(prompts), "image")
-        tokens = self._visual._embeds(images)  # [B, P, W]
-        first, *deeper = prompts.to(tokens.dtype)
-        between = [partial(_replace, prompt=prompt) for prompt in deeper]
-        return blocks.run_before_last(_behind(tokens, self._visual.ln_pre(first)), between)
-
-    def _project(self, hidden: Float[Tensor, "B N W"]) -> Float[Tensor, "B N d"]:
-        """Returns joint features, not normalised, of the last block's output at some tokens."""
-        normalised: Tensor = self._visual.ln_post(hidden)
-        return normalised if self._visual.proj is None else normalised @ self._visual.proj
+    def _tower(self) -> VisionTransformerTower:
+        return self.clip.image.for_prompts()
 
 
-def _behind(tokens: Float[Tensor, "B P W"], prompt: Float[Tensor, "L W"]) -> Float[Tensor, "B P+L W"]:
-    """Returns each image's tokens with the prompt's behind them."""
+def _before_last(
+    tower: VisionTransformerTower, images: Float[Tensor, "B 3 V V"], prompts: Float[Tensor, "J L W"]
+) -> Float[Tensor, "B tokens W"]:
+    """Returns what goes into the last block."""
+    tower.blocks.check_depth(len(prompts), "image")
+    tokens = tower.embed(images)  # [B, P, W]
+    first, *deeper = prompts.to(tokens.dtype)
+    between = [partial(_replace, prompt=prompt) for prompt in deeper]
+    return tower.blocks.run_before_last(_append(tokens, tower.embed_prompt(first)), between)
+
+
+def _append(tokens: Float[Tensor, "B tokens W"], prompt: Float[Tensor, "L W"]) -> Float[Tensor, "B longer W"]:
     return torch.cat([tokens, prompt.to(tokens.dtype).expand(len(tokens), -1, -1)], dim=1)
 
 
-def _replace(hidden: Float[Tensor, "B P+L W"], prompt: Float[Tensor, "L W"]) -> Float[Tensor, "B P+L W"]:
-    """Returns tokens whose last ones are replaced by the prompt's."""
-    return _behind(hidden[:, : hidden.shape[1] - len(prompt)], prompt)
-
-
-def _unsuited(visual: Any) -> str | None:
-    """Returns why prompts cannot be learned in this tower, or None if they can."""
-    if not isinstance(visual, VisionTransformer):
-        return f"is a {type(visual).__name__}"
-    if visual.attn_pool is not None:
-        return "pools its tokens by attention"
-    if visual.pool_type != "tok":
-        return f"pools its tokens by '{visual.pool_type}'"
-    if not Blocks(visual.transformer).are_plain:
-        return "has attention of another kind than CLIP's"
-    return None
+def _replace(hidden: Float[Tensor, "B tokens W"], prompt: Float[Tensor, "L W"]) -> Float[Tensor, "B tokens W"]:
+    """Returns the tokens with a prompt in place of the last ones."""
+    return _append(hidden[:, : hidden.shape[1] - len(prompt)], prompt)

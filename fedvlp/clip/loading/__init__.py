@@ -1,1 +1,1 @@
-"""From a name in a config to a CLIP's architecture, transform, tokenizer and weights. Imports utils."""
+"""What a name in a config stands for: a model, its transform, tokenizer and weights. Imports utils."""

@@ -1,8 +1,7 @@
-"""From what a person writes in a config to a CLIP's architecture, transform, tokenizer and weights."""
+"""What a name in a config stands for: a CLIP's architecture, transform, tokenizer and weights."""
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from torch import Tensor
 from fedvlp.clip.loading.bundled import bundled_config, bundled_state_dict
 from fedvlp.clip.loading.weights import WEIGHT_SUFFIXES, fetch_weights, read_weights, uses_quick_gelu
 from fedvlp.utils.errors import UserError
+from fedvlp.utils.suggestions import nearest_names
 
 BUNDLED_NAME = "fedvlp-tiny"
 HUB_PREFIX = "hf-hub:"
@@ -125,7 +125,7 @@ def _registered_config(name: str) -> dict[str, Any]:
     known = open_clip.list_models()
     base = name if name in known else name.removesuffix(QUICK_GELU_SUFFIX)
     if base not in known:
-        nearest = difflib.get_close_matches(name, [BUNDLED_NAME, *known], n=3, cutoff=0.4)
+        nearest = nearest_names(name, [BUNDLED_NAME, *known], count=3, cutoff=0.4)
         raise UserError(
             f"There is no CLIP named '{name}'. Nearest: {', '.join(nearest) or 'none'}. Take {BUNDLED_NAME}, a name of "
             f"open_clip.list_models(), or {HUB_PREFIX}organisation/model."

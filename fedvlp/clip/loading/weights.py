@@ -74,7 +74,7 @@ def fetch_weights(name: str, tag: str) -> Path:
 
 
 def uses_quick_gelu(path: Path, weights: dict[str, Tensor]) -> bool:
-    """Returns whether a weights file is known to belong to a model with QuickGELU, which no tensor says outright.
+    """Returns whether a weights file is known to be of a model with QuickGELU; its tensors do not say so themselves.
 
     An `open_clip_config.json` beside the file decides. Else known are: OpenAI's archives, by checksum; files whose
     name, or whose folder in the hub's cache, contains `openai` or `quickgelu`; and weights stored in single precision
@@ -84,12 +84,12 @@ def uses_quick_gelu(path: Path, weights: dict[str, Tensor]) -> bool:
     if beside.is_file():
         return bool(json.loads(beside.read_text(encoding="utf-8")).get("model_cfg", {}).get("quick_gelu", False))
     hub_folders = [part for part in path.parts if part.startswith("models--")]
-    named = any(word in part.lower() for part in [path.name, *hub_folders] for word in ("openai", "quickgelu"))
-    return named or _is_torchscript(path) or _are_widened_halves(weights)
+    names = " ".join([path.name, *hub_folders]).lower()
+    return "openai" in names or "quickgelu" in names or _is_torchscript(path) or _are_widened_halves(weights)
 
 
 def _are_widened_halves(weights: dict[str, Tensor]) -> bool:
-    """Returns whether the perceptrons' weights are half-precision numbers in single precision."""
+    """Whether the perceptrons' weights are half-precision numbers in single precision."""
     perceptrons = [value for name, value in weights.items() if name.endswith("mlp.c_fc.weight")]
     return bool(perceptrons) and all(
         value.dtype == torch.float32 and torch.equal(value, value.half().float()) for value in perceptrons
@@ -98,15 +98,22 @@ def _are_widened_halves(weights: dict[str, Tensor]) -> bool:
 
 def _download_help(name: str, tag: str, published: dict[str, Any], error: Exception) -> str:
     """Returns what to tell a person whose machine cannot download."""
-    repository, _, file_name = published.get("hf_hub", "").rpartition("/")
-    hub = f"https://huggingface.co/{repository}/resolve/main/{file_name or HF_SAFE_WEIGHTS_NAME}" if repository else ""
-    addresses = " or ".join(filter(None, [hub, published.get("url", "")]))
-    quick = published.get("quick_gelu") and not name.endswith("-quickgelu")
+    addresses = [_hub_address(published.get("hf_hub", "")), published.get("url", "")]
+    known = " or ".join(address for address in addresses if address)
+    needs_suffix = published.get("quick_gelu") and not name.endswith("-quickgelu")
     return (
         f"The weights '{tag}' of {name} are not on this machine and could not be downloaded ({type(error).__name__}: "
-        f"{str(error).strip() or 'no message'}). Download {addresses} elsewhere, copy it here and give "
-        f"--model.clip.name {name}{'-quickgelu' if quick else ''} --model.clip.pretrained /path/to/the/file."
+        f"{str(error).strip() or 'no message'}). Download {known} elsewhere, copy it here and give "
+        f"--model.clip.name {name}{'-quickgelu' if needs_suffix else ''} --model.clip.pretrained /path/to/the/file."
     )
+
+
+def _hub_address(entry: str) -> str:
+    """Returns the address of a file that open_clip lists as `organisation/model/file`, or without a file's name."""
+    parts = entry.rpartition("/")
+    if not parts[0]:
+        return ""
+    return f"https://huggingface.co/{parts[0]}/resolve/main/{parts[2] or HF_SAFE_WEIGHTS_NAME}"
 
 
 def _load_archive(path: Path) -> Any:
@@ -138,7 +145,7 @@ def _load_openai_archive(path: Path) -> dict[str, Tensor]:
 
 
 def _is_torchscript(path: Path) -> bool:
-    """Returns whether a file is a TorchScript archive: a zip file with a table of constants."""
+    """Whether a file is a TorchScript archive: a zip file with a table of constants."""
     if not path.is_file() or not zipfile.is_zipfile(path):
         return False
     with zipfile.ZipFile(path) as archive:
@@ -146,7 +153,6 @@ def _is_torchscript(path: Path) -> bool:
 
 
 def _checksum(path: Path) -> str:
-    """Returns a file's SHA-256."""
     digest = hashlib.sha256()
     with path.open("rb") as stream:
         for block in iter(lambda: stream.read(1 << 20), b""):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import product
 from typing import cast
 
 import torch
@@ -30,13 +31,13 @@ class DomainTextEncoder(nn.Module):
     def __init__(self, clip: CLIP, class_names: Sequence[str], domains: Sequence[str], *, prompt_length: int) -> None:
         super().__init__()
         self.num_domains = len(domains)
-        names = [f"{name} with the domain of {domain}" for name in class_names for domain in domains]
-        self.pairs = PromptedTextEncoder(clip, names, prompt_length=prompt_length)
-        self._remembered = PromptFeatureCache()
-        self.each = nn.ModuleList(
-            PromptedTextEncoder(clip, [f"{domain} {name}" for name in class_names], prompt_length=prompt_length)
-            for domain in domains
-        )
+        pairs = [f"{name} with the domain of {domain}" for name, domain in product(class_names, domains)]
+        self.pairs = PromptedTextEncoder(clip, pairs, prompt_length=prompt_length)
+        self.each = nn.ModuleList()
+        for domain in domains:
+            names = [f"{domain} {name}" for name in class_names]
+            self.each.append(PromptedTextEncoder(clip, names, prompt_length=prompt_length))
+        self._cache = PromptFeatureCache()
 
     @cached_property
     def handwritten(self) -> Float[Tensor, "C M d"]:
@@ -52,22 +53,25 @@ class DomainTextEncoder(nn.Module):
         return features.view(-1, self.num_domains, features.shape[-1])
 
     def under_each(
-        self, prompts: Float[Tensor, "M L D"], learning: Int[Tensor, "*shape"] | None = None
+        self, prompts: Float[Tensor, "M L D"], learning: Int[Tensor, "*batch"] | None = None
     ) -> Float[Tensor, "C M d"]:
         """Returns the features of "[prompt m][domain m][class]." for every domain m, not normalised.
 
         Args:
             prompts: One prompt for each domain.
-            learning: The domains whose prompts get gradients; those of all others are exactly zero. None is all.
+            learning: Indices of the domains whose prompts get gradients, in any number and order; those of all others
+                are exactly zero. None is all.
         """
-        chosen = set(range(self.num_domains) if learning is None else learning.tolist())
-        others = set(range(self.num_domains)) - chosen
-        found = dict(zip(sorted(chosen), self._encode(sorted(chosen), prompts), strict=True))
-        found |= dict(zip(sorted(others), self._encode(sorted(others), prompts.detach()), strict=True))
-        return torch.stack([features for _, features in sorted(found.items())], dim=1)
+        every = range(self.num_domains)
+        chosen = sorted(set(every if learning is None else learning.tolist()))
+        others = sorted(set(every) - set(chosen))
+        features = dict(zip(chosen, self._encode(chosen, prompts), strict=True))
+        # Prompts without gradients are encoded apart, as their features can be taken from the cache.
+        features |= zip(others, self._encode(others, prompts.detach()), strict=True)
+        return torch.stack([features[domain] for domain in every], dim=1)
 
     def _encode(self, domains: list[int], prompts: Float[Tensor, "M L D"]) -> Sequence[Float[Tensor, "C d"]]:
-        """Returns the features of some domains, side by side."""
+        """Returns the features of some domains' texts, each domain under its own prompt."""
         if not domains:
             return ()
         rows = [cast(PromptedTextEncoder, self.each[domain]).rows for domain in domains]
@@ -75,4 +79,4 @@ class DomainTextEncoder(nn.Module):
         def encode(chosen: Tensor) -> Tensor:
             return torch.stack(encode_side_by_side(self.pairs.clip.text, rows, list(chosen)))
 
-        return self._remembered(tuple(domains), encode, prompts[domains]).unbind()
+        return self._cache(tuple(domains), encode, prompts[domains]).unbind()

@@ -1,8 +1,8 @@
-"""Token sequences side by side: one row each, or many as a tree of tokens in a single packed row.
+"""Rows of token sequences: one row for each sequence, or many sequences as a tree of tokens in a single packed row.
 
 A sequence is a list of token ids that ends with the end-of-text token. The id `-(l + 1)` stands for the l-th vector of
 a learned prompt. Packing is exact for a causal tower: sequences that begin alike have the same hidden states there, so
-these stand in the row once, and no token sees those of other sequences behind the place where they part.
+their first tokens are in the row once, and no token sees those of other sequences behind the place where they part.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from fedvlp.clip.towers.chunked_mask import ChunkedMask, SideBySide
+from fedvlp.clip.towers.chunked_mask import BlockDiagonalMask, ChunkedMask
 from fedvlp.clip.towers.text_tower import TextTower, causal_mask
 
 
@@ -52,17 +52,20 @@ class TokenRows(nn.Module):
         self, ids: list[list[int]], positions: list[int], ends: list[list[int]], prefix: int, chunks: list[list[int]]
     ) -> None:
         super().__init__()
-        self.prefix, self.num_chunks = prefix, len(chunks)
-        self.register_buffer("ids", torch.tensor(ids), persistent=False)  # [R, S]
-        self.register_buffer("positions", torch.tensor(positions), persistent=False)  # [S]
-        self.register_buffer("ends", torch.tensor(ends), persistent=False)  # [R, K]
-        self.register_buffer("slots", (self.ids.flatten() < 0).nonzero().flatten(), persistent=False)
+        self.prefix = prefix
+        self.num_chunks = len(chunks)
+        self._register("ids", torch.tensor(ids))  # [R, S]
+        self._register("positions", torch.tensor(positions))  # [S]
+        self._register("ends", torch.tensor(ends))  # [R, K]
+        self._register("slots", (self.ids.flatten() < 0).nonzero().flatten())
         start = 0
         for index, chunk in enumerate(chunks):
-            mask = causal_mask([*range(-1, prefix - 1), *chunk])[prefix if index else 0 :]
+            mask = causal_mask([*range(-1, prefix - 1), *chunk])
+            # The prefix's own rows are in the first chunk alone.
+            mask = mask[prefix if index else 0 :]
             inside = [end - start for end in ends[0] if start <= end < start + len(mask)]
-            self.register_buffer(f"mask_{index}", mask, persistent=False)
-            self.register_buffer(f"ends_{index}", torch.tensor(inside, dtype=torch.long), persistent=False)
+            self._register(f"mask_{index}", mask)
+            self._register(f"ends_{index}", torch.tensor(inside, dtype=torch.long))
             start += len(mask)
 
     @property
@@ -88,16 +91,17 @@ class TokenRows(nn.Module):
         between = [partial(self._replace, prompts=level) for level in levels]
         mask = self.mask.to(tower.compute_dtype)
         if len(self.ends) == 1:
-            return tower.project(tower.transform_at(tokens, mask, self.ends[0], self.at_ends(mask), between))
+            hidden = tower.transform_at(tokens, mask, self.ends[0], self.at_ends(mask), between)
+            return tower.project(hidden)  # [N, K, d]
         hidden = tower.transform(tokens, mask, between).view(len(prompts), *self.ids.shape, -1)  # [N, R, S, D]
         rows = torch.arange(len(self.ends), device=self.ends.device)[:, None]
         return tower.project(hidden[:, rows, self.ends].flatten(1, 2))  # [N, R * K, d]
 
     def at_ends(self, mask: ChunkedMask) -> ChunkedMask:
         """Returns what the end-of-text tokens of a single row see."""
-        return mask.at(self._of_chunks("ends"))
+        return mask.select_queries(self._of_chunks("ends"))
 
-    def embed(self, tower: TextTower, prompts: Float[Tensor, "N L D"]) -> Float[Tensor, "N R S D"]:
+    def embed(self, tower: TextTower, prompts: Float[Tensor, "prompts L D"]) -> Float[Tensor, "prompts rows length D"]:
         """Returns the rows' embedded tokens with the prompts' vectors in their places, and with positions."""
         words = tower.embed(self.ids.clamp(min=0)).flatten(0, 1)  # [R * S, D]
         vectors = torch.cat([prompts, words.to(prompts.dtype).expand(len(prompts), -1, -1)], dim=1)
@@ -106,11 +110,15 @@ class TokenRows(nn.Module):
         return tokens + tower.positions(self.positions)
 
     def _of_chunks(self, name: str) -> tuple[Tensor, ...]:
-        """Returns the buffers of all chunks."""
         return tuple(cast(Tensor, getattr(self, f"{name}_{index}")) for index in range(self.num_chunks))
 
-    def _replace(self, hidden: Float[Tensor, "N*R S D"], prompts: Float[Tensor, "N L D"]) -> Float[Tensor, "N*R S D"]:
-        """Returns tokens in which the prompts' vectors stand in their places again."""
+    def _register(self, name: str, tensor: Tensor) -> None:
+        self.register_buffer(name, tensor, persistent=False)
+
+    def _replace(
+        self, hidden: Float[Tensor, "sequences length D"], prompts: Float[Tensor, "prompts L D"]
+    ) -> Float[Tensor, "sequences length D"]:
+        """Returns the tokens with the prompts' vectors in their places."""
         rows = hidden.reshape(len(prompts), -1, hidden.shape[-1])  # [N, R * S, D]
         vectors = prompts[:, -self.ids.flatten()[self.slots] - 1].to(hidden.dtype)
         return rows.index_copy(1, self.slots, vectors).view_as(hidden)
@@ -119,17 +127,22 @@ class TokenRows(nn.Module):
 def encode_side_by_side(
     tower: TextTower, rows: Sequence[TokenRows], prompts: Sequence[Float[Tensor, "L D"]]
 ) -> list[Float[Tensor, "sequences d"]]:
-    """Returns the joint features of packed rows, each behind a prompt of its own, by one call of the tower.
+    """Returns the joint features of packed rows, not normalised, by one call of the tower.
 
-    Matrices of few rows are slow, so this is for small packs.
+    Products with few rows of tokens are slow, so this is for small packs.
+
+    Args:
+        tower: The text tower.
+        rows: Packed rows of any lengths.
+        prompts: A prompt for each of them.
     """
     tokens = torch.cat([row.embed(tower, prompt[None])[0] for row, prompt in zip(rows, prompts, strict=True)], dim=1)
     starts = accumulate((row.ids.shape[1] for row in rows[:-1]), initial=0)
-    places = torch.cat([row.ends[0] + start for row, start in zip(rows, starts, strict=True)])
-    masks = [row.mask.to(tower.compute_dtype) for row in rows]
-    at_ends = SideBySide(tuple(row.at_ends(mask) for row, mask in zip(rows, masks, strict=True)))
-    features = tower.project(tower.transform_at(tokens, SideBySide(tuple(masks)), places, at_ends))
-    return list(torch.split(features[0], [row.ends.shape[1] for row in rows]))
+    ends = torch.cat([row.ends[0] + start for row, start in zip(rows, starts, strict=True)])
+    masks = tuple(row.mask.to(tower.compute_dtype) for row in rows)
+    end_masks = tuple(row.at_ends(mask) for row, mask in zip(rows, masks, strict=True))
+    hidden = tower.transform_at(tokens, BlockDiagonalMask(masks), ends, BlockDiagonalMask(end_masks))
+    return list(torch.split(tower.project(hidden)[0], [row.ends.shape[1] for row in rows]))
 
 
 def pack(sequences: Sequence[Sequence[int]], token_budget: int) -> TokenRows:
@@ -143,7 +156,9 @@ def pack(sequences: Sequence[Sequence[int]], token_budget: int) -> TokenRows:
     """
     prefix = shared_prefix_length(sequences)
     chunks: list[list[int]] = [[]]
-    ids, positions, ends = list(sequences[0][:prefix]), list(range(prefix)), []
+    ids = list(sequences[0][:prefix])
+    positions = list(range(prefix))
+    ends = []
     path: list[int] = []  # places of the tokens of the sequence before, in its chunk
     before: Sequence[int] = []
     for sequence in sequences:
@@ -176,5 +191,9 @@ def shared_prefix_length(sequences: Sequence[Sequence[int]]) -> int:
         >>> shared_prefix_length([[7, 5, 1, 9], [7, 5, 2, 9]])
         2
     """
-    longest = min(map(len, sequences)) - 1
-    return next((at for at in range(longest) if len({sequence[at] for sequence in sequences}) > 1), longest)
+    length = 0
+    for ids in zip(*sequences, strict=False):  # as far as the shortest goes
+        if len(set(ids)) > 1:
+            return length
+        length += 1
+    return length - 1

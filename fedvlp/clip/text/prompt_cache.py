@@ -1,4 +1,4 @@
-"""What constant prompts gave the last times, so that it is computed again only when they have changed."""
+"""A cache for features of prompts that are not trained at present: they change with a round, not with a step."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from torch.func import debug_unwrap
 
 
 class PromptFeatureCache:
-    """Remembers the last results of functions of prompts; nothing of prompts that get gradients.
+    """Keeps the last results of functions of prompts; none of prompts that get gradients.
 
     Args:
-        capacity: How many results are kept.
+        capacity: How many results are kept; the oldest is dropped first.
     """
 
     def __init__(self, capacity: int = 8) -> None:
         self._entries: deque[tuple[Hashable, list[Tensor], Tensor]] = deque(maxlen=capacity)
 
     def __call__(self, name: Hashable, function: Callable[..., Tensor], *prompts: Tensor) -> Tensor:
-        """Returns `function(*prompts)`, as it was found for equal prompts where it was.
+        """Returns `function(*prompts)`, from the cache if it was computed for equal prompts before.
 
         Args:
             name: Stands for the function, which depends on its prompts alone.
@@ -34,15 +34,15 @@ class PromptFeatureCache:
         device = prompts[0].device.type
         mode = (torch.is_inference_mode_enabled(), torch.is_autocast_enabled(device), torch.get_autocast_dtype(device))
         key = (name, mode, *((prompt.shape, prompt.dtype, prompt.device) for prompt in prompts))
-        for known, before, result in self._entries:
-            if known == key and all(map(torch.equal, before, prompts)):
+        for cached_key, cached_prompts, result in self._entries:
+            if cached_key == key and all(map(torch.equal, cached_prompts, prompts)):
                 return result
         result = function(*prompts)
         self._entries.append((key, [prompt.detach().clone() for prompt in prompts], result.detach()))
         return result
 
     def __deepcopy__(self, memo: Any) -> PromptFeatureCache:
-        """Returns one that remembers nothing."""
+        """Returns an empty cache: a copied module may have another CLIP."""
         return PromptFeatureCache(self._entries.maxlen or 0)
 
 

@@ -59,7 +59,7 @@ class PromptedTextEncoder(nn.Module):
         sequences = self._sequences(class_position)
         self._check_lengths(sequences)
         self.rows = _lay_out(sequences, class_position, layout, token_budget, clip.context_length)
-        self._remembered = PromptFeatureCache()
+        self._cache = PromptFeatureCache()
 
     def forward(
         self, prompt: Float[Tensor, "*batch L D"], deeper: Float[Tensor, "*batch J L D"] | None = None
@@ -77,21 +77,23 @@ class PromptedTextEncoder(nn.Module):
         """
         if prompt.ndim > 2:
             return self._encode(prompt, deeper)
-        return self._remembered("", self._encode, prompt, *(() if deeper is None else (deeper,)))
+        prompts = (prompt,) if deeper is None else (prompt, deeper)
+        return self._cache("", self._encode, *prompts)
 
     def _encode(
         self, prompt: Tensor, deeper: Tensor | None = None, tokens_at_once: int = 16384
     ) -> Float[Tensor, "*batch C d"]:
         """Returns `forward(prompt, deeper)`, computed now; without a graph in parts, so that it takes little memory."""
         prompts = prompt.reshape(-1, *prompt.shape[-2:])  # [N, L, D]
-        levels = None if deeper is None else deeper.reshape(len(prompts), *deeper.shape[-3:])  # [N, J, L, D]
-        has_graph = torch.is_grad_enabled() and any(
-            each is not None and each.requires_grad for each in (prompt, deeper)
-        )
+        needs_grad = prompt.requires_grad or (deeper is not None and deeper.requires_grad)
+        has_graph = needs_grad and torch.is_grad_enabled()
         size = max(1, len(prompts) if has_graph else tokens_at_once // self.rows.ids.numel())
         parts = torch.split(prompts, size)
-        level_parts = [None] * len(parts) if levels is None else torch.split(levels, size)
-        features = [self.rows.encode(self.clip.text, *part) for part in zip(parts, level_parts, strict=True)]
+        deeper_parts: Sequence[Tensor | None] = [None] * len(parts)
+        if deeper is not None:
+            deeper_parts = torch.split(deeper.reshape(len(prompts), *deeper.shape[-3:]), size)  # of [N, J, L, D]
+        tower = self.clip.text
+        features = [self.rows.encode(tower, *part) for part in zip(parts, deeper_parts, strict=True)]
         return torch.cat(features).reshape(*prompt.shape[:-2], len(self.class_names), -1)
 
     def initial_prompt(
@@ -132,9 +134,10 @@ class PromptedTextEncoder(nn.Module):
         ]
 
     def _check_lengths(self, sequences: list[list[int]]) -> None:
-        """Refuses prompts that leave no room for a class's name."""
+        """Refuses a prompt that leaves too little room for a class's name."""
         longest = max(range(len(sequences)), key=lambda index: len(sequences[index]))
-        length, context = len(sequences[longest]), self.clip.context_length
+        length = len(sequences[longest])
+        context = self.clip.context_length
         if length > context:
             raise UserError(
                 f"A prompt of {self.prompt_length} tokens and the class '{self.class_names[longest]}' make {length} "
@@ -150,7 +153,6 @@ def _lay_out(
     token_budget: int,
     context_length: int,
 ) -> TokenRows:
-    """Returns the rows that the layout asks for."""
     if layout == "packed" and class_position == "end":
         return pack(sequences, token_budget)
     return stack(sequences, context_length if layout == "plain" else max(map(len, sequences)))

@@ -19,7 +19,7 @@ SINGLE_TEMPLATE = "a photo of a {}."
 
 
 def _ensemble() -> tuple[str, ...]:
-    """Returns OpenAI's ImageNet templates as strings, with the single template in front instead of at its own place."""
+    """Returns OpenAI's ImageNet templates as strings; the single template is moved to the front."""
     listed = [template("{}") for template in OPENAI_IMAGENET_TEMPLATES]
     return (SINGLE_TEMPLATE, *(template for template in listed if template != SINGLE_TEMPLATE))
 
@@ -64,19 +64,21 @@ def zero_shot_text_features(
         templates: How many of `TEMPLATES`, or templates of one's own.
         token_budget: Largest number of tokens whose attention is computed together.
     """
-    names, chosen = clean_class_names(class_names), choose_templates(templates)
+    names = clean_class_names(class_names)
+    chosen = choose_templates(templates)
     device = next(clip.parameters()).device
     total = torch.zeros(len(names), clip.embed_dim, device=device)
     with torch.autocast(device.type, enabled=False):
         for template in chosen:
-            total += _template_features(clip, [template.replace("{}", name) for name in names], token_budget).float()
+            texts = [template.replace("{}", name) for name in names]
+            total += _template_features(clip, texts, token_budget).float()
     return F.normalize(total / len(chosen), dim=-1)
 
 
 def _template_features(clip: CLIP, texts: list[str], token_budget: int) -> Tensor:
     """Returns the joint features of texts that begin alike, packed behind what they share."""
-    sequences, tower = clip.tokenize(texts), clip.text
-    rows = pack(sequences, token_budget)
+    rows = pack(clip.tokenize(texts), token_budget)
+    tower = clip.text
     device = next(clip.parameters()).device
-    nothing = tower.embed(torch.empty(1, 0, dtype=torch.long, device=device))  # a prompt of no tokens
-    return rows.to(device).encode(tower, nothing).squeeze(0)
+    no_prompt = tower.embed(torch.empty(1, 0, dtype=torch.long, device=device))  # [1, L = 0, D]
+    return rows.to(device).encode(tower, no_prompt).squeeze(0)

@@ -2,42 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 from jaxtyping import Float, Int
-from open_clip import transformer
-from open_clip.transformer import ResidualAttentionBlock
 from torch import Tensor, nn
 from torch.nn.functional import linear
 from torch.utils.checkpoint import checkpoint
 
-from fedvlp.clip.towers.chunked_mask import Mask, attend
+from fedvlp.clip.towers.chunked_mask import Mask
 from fedvlp.clip.towers.packed_weights import PackedWeights
-from fedvlp.clip.towers.quick_gelu import QuickGELU
+from fedvlp.clip.towers.residual_block import Linear, is_standard_block, run_block
 from fedvlp.utils.errors import UserError
 
 Between = Callable[[Tensor], Tensor]
 """Changes tokens [sequences, length, width] between two blocks, for example by replacing those of a prompt."""
 
-Linear = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""Returns x W^T + b for x, W and b."""
-
 
 class Blocks:
-    """A view on an open_clip transformer, never a copy; sequences come first in all that it takes and returns.
+    """The blocks of a frozen open_clip transformer; sequences come first in all that it takes and returns.
+
+    Packed weights and compiled code belong to this object; nothing is written onto the transformer. A copy has a copy
+    of the transformer, is compiled if this is, and begins without packed weights.
 
     Args:
         transformer: The transformer of a text or an image tower.
+        prepack: Whether products with large weights are oneDNN's, where there are such; see `PackedWeights`.
     """
 
-    def __init__(self, transformer: Any) -> None:
+    def __init__(self, transformer: Any, prepack: bool = False) -> None:
         self._transformer = transformer
+        self._packs = PackedWeights() if prepack else None
+        self._run_block: Callable[..., Tensor] = run_block
+
+    def __reduce__(self) -> tuple[Callable[..., Blocks], tuple[Any, bool, bool]]:
+        # Neither packed weights nor compiled code can be pickled.
+        return _copy, (self._transformer, self._packs is not None, self._run_block is not run_block)
 
     def __len__(self) -> int:
         return len(self._transformer.resblocks)
+
+    def __iter__(self) -> Iterator[nn.Module]:
+        """Iterates over open_clip's blocks, for example to put hooks on them."""
+        return iter(self._transformer.resblocks)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -46,14 +55,24 @@ class Blocks:
         return dtype
 
     @property
-    def are_plain(self) -> bool:
+    def ends_with_standard_block(self) -> bool:
         """Whether the last block is CLIP's own kind, whose queries can be run alone and whose keys can be read."""
-        return _is_plain(self._transformer.resblocks[-1])
+        return is_standard_block(self._transformer.resblocks[-1])
 
-    def run(self, index: int, hidden: Tensor, mask: Mask | None = None) -> Float[Tensor, "sequences length width"]:
-        """Returns the output of the block of this index, from 0."""
+    @property
+    def num_packed(self) -> int:
+        """The number of packed weights that are kept, at most one for each weight and direction."""
+        return 0 if self._packs is None else len(self._packs)
+
+    def run(
+        self, index: int, hidden: Float[Tensor, "sequences length width"], mask: Mask | None = None
+    ) -> Float[Tensor, "sequences length width"]:
+        """Returns the output of the block of this index, from 0; without a mask all tokens see each other."""
         block = self._transformer.resblocks[index]
-        run = partial(self._run_plain, block, self._linear) if _is_plain(block) else partial(self._run_other, block)
+        if is_standard_block(block):
+            run = partial(self._run_block, block, self._linear)
+        else:
+            run = partial(self._run_other_block, block)
         if self._transformer.grad_checkpointing:
             return checkpoint(run, hidden, mask, use_reentrant=False)
         return run(hidden, mask)
@@ -73,22 +92,22 @@ class Blocks:
     def run_last(
         self,
         hidden: Float[Tensor, "sequences length width"],
-        places: Int[Tensor, "places"],
+        indices: Int[Tensor, "queries"],
         mask: Mask | None = None,
-        mask_at: Mask | None = None,
-    ) -> Float[Tensor, "sequences places width"]:
-        """Returns the last block's output at these places, for which alone it is run where that can be.
+        query_mask: Mask | None = None,
+    ) -> Float[Tensor, "sequences queries width"]:
+        """Returns the last block's output for some tokens, for which alone it is run where that can be.
 
         Args:
             hidden: What goes into the last block.
-            places: Where it is read.
+            indices: Which tokens are put out.
             mask: What all tokens see; None for everything.
-            mask_at: What the tokens at these places see.
+            query_mask: What those that are put out see.
         """
         last = self._transformer.resblocks[-1]
-        if not _is_plain(last):
-            return self.run(len(self) - 1, hidden, mask)[:, places]
-        return self._run_plain(last, self._linear, hidden, mask_at, places)
+        if not is_standard_block(last):
+            return self.run(len(self) - 1, hidden, mask)[:, indices]
+        return self._run_block(last, self._linear, hidden, query_mask, indices)
 
     def last_scores(
         self, hidden: Float[Tensor, "sequences length width"], query: int, keys: Int[Tensor, "keys"]
@@ -97,37 +116,38 @@ class Blocks:
 
         Args:
             hidden: What goes into the last block.
-            query: Place of the token that asks.
-            keys: Places of the tokens that are asked.
+            query: Index of the token whose query q is taken.
+            keys: Indices of the tokens whose keys k are taken.
         """
         last = self._transformer.resblocks[-1]
-        attention, width = last.attn, hidden.shape[-1]
-        weight, bias = attention.in_proj_weight, attention.in_proj_bias
-        asking = linear(last.ln_1(hidden[:, query]), weight[:width], bias[:width])
-        asked = last.ln_1(hidden[:, keys])
-        asked = linear(asked, weight[width : 2 * width], bias[width : 2 * width])
-        products: Tensor = torch.einsum("sw,skw->sk", asking, asked)  # the sum over heads of each head's product
+        attention = last.attn
+        width = hidden.shape[-1]
+        weight = attention.in_proj_weight
+        bias = attention.in_proj_bias
+        q = linear(last.ln_1(hidden[:, query]), weight[:width], bias[:width])
+        k = linear(last.ln_1(hidden[:, keys]), weight[width : 2 * width], bias[width : 2 * width])
+        products: Tensor = torch.einsum("sw,skw->sk", q, k)  # the sum over heads of each head's product
         return products / float(attention.num_heads * attention.head_dim**0.5)
 
-    def pack(self) -> None:
-        """Lets products with large weights be oneDNN's, where there are such; see `PackedWeights`."""
-        self._transformer.packs = PackedWeights()
-
-    def forget(self) -> None:
-        """Frees the copies of weights that products took; the next ones make them anew."""
-        packs: PackedWeights | None = getattr(self._transformer, "packs", None)
-        if packs is not None:
-            packs.forget()
+    def forget_packs(self) -> None:
+        """Frees the packed weights; the next products make them anew."""
+        if self._packs is not None:
+            self._packs.forget()
 
     def compile(self) -> None:
         """Lets the steps of a block be fused, once for all blocks; each new kind of input takes a while."""
-        self._transformer.compiled, self._transformer.packs = torch.compile(_run_plain), None
+        self._run_block = torch.compile(run_block)
+        self._packs = None  # the compiler chooses the products
 
     def check_depth(self, depth: int, tower: str) -> None:
         """Refuses prompts for more blocks than there are.
 
+        Args:
+            depth: The number of blocks that get prompts of their own.
+            tower: The name of the tower, for the message.
+
         Raises:
-            UserError: If `depth`, the number of blocks that get prompts of their own, is larger than the tower.
+            UserError: If there are fewer blocks.
         """
         if depth > len(self):
             raise UserError(
@@ -136,55 +156,20 @@ class Blocks:
             )
 
     @property
-    def _run_plain(self) -> Callable[..., Tensor]:
-        return getattr(self._transformer, "compiled", _run_plain)
-
-    @property
     def _linear(self) -> Linear:
-        packs: PackedWeights | None = getattr(self._transformer, "packs", None)
-        return linear if packs is None else packs.linear
+        return linear if self._packs is None else self._packs.linear
 
-    def _run_other(self, block: nn.Module, hidden: Tensor, mask: Mask | None) -> Tensor:
+    def _run_other_block(self, block: nn.Module, hidden: Tensor, mask: Mask | None) -> Tensor:
         """Returns the output of a block that is not CLIP's own kind."""
-        batch_first, seen = self._transformer.batch_first, None if mask is None else mask.whole()
+        batch_first = self._transformer.batch_first
+        dense_mask = None if mask is None else mask.dense()
         hidden = hidden if batch_first else hidden.transpose(0, 1)
-        hidden = block(hidden, None, None, seen)
+        hidden = block(hidden, None, None, dense_mask)
         return hidden if batch_first else hidden.transpose(0, 1)
 
 
-def _is_plain(block: nn.Module) -> bool:
-    """Whether a block is CLIP's own kind: attention of one kind of tokens, then a perceptron."""
-    return type(block) is ResidualAttentionBlock and type(block.attn) is nn.MultiheadAttention
-
-
-def _run_plain(
-    block: Any, linear: Linear, hidden: Tensor, mask: Mask | None, places: Tensor | None = None
-) -> Float[Tensor, "sequences places width"]:
-    """Returns a block's output, at some places or at all, without the copies that a general attention layer makes."""
-    keys = block.ln_1(hidden)
-    queries = keys if places is None else keys[:, places]
-    hidden = hidden if places is None else hidden[:, places]
-    hidden = hidden + block.ls_1(_attend(block.attn, linear, queries, keys, mask))
-    output: Tensor = hidden + block.ls_2(_perceive(block.mlp, linear, block.ln_2(hidden)))
-    return output
-
-
-def _perceive(perceptron: Any, linear: Linear, hidden: Tensor) -> Tensor:
-    """Returns the perceptron's output."""
-    inner, outer = perceptron.c_fc, perceptron.c_proj
-    activate = QuickGELU.apply if type(perceptron.gelu) is transformer.QuickGELU else perceptron.gelu
-    return linear(activate(linear(hidden, inner.weight, inner.bias)), outer.weight, outer.bias)
-
-
-def _attend(
-    attention: nn.MultiheadAttention, linear: Linear, queries: Tensor, keys: Tensor, mask: Mask | None
-) -> Tensor:
-    """Returns what the queries' tokens read from the keys' tokens."""
-    width, weight, bias = attention.embed_dim, attention.in_proj_weight, attention.in_proj_bias
-    if queries is keys:
-        query, key, value = linear(keys, weight, bias).chunk(3, dim=-1)
-    else:
-        query = linear(queries, weight[:width], bias[:width])
-        key, value = linear(keys, weight[width:], bias[width:]).chunk(2, dim=-1)
-    read = (attend if mask is None else mask.attend)(query, key, value, attention.num_heads)
-    return linear(read, attention.out_proj.weight, attention.out_proj.bias)
+def _copy(transformer: Any, prepack: bool, is_compiled: bool) -> Blocks:
+    blocks = Blocks(transformer, prepack)
+    if is_compiled:
+        blocks.compile()
+    return blocks

@@ -21,15 +21,16 @@ class ChunkedMask:
     Attributes:
         prefix: P, the number of first tokens, which all chunks see.
         masks: For each chunk 0 where a token (row) sees another (column), -inf elsewhere. Columns are the prefix, then
-            the chunk; rows are those tokens of the chunk that ask. The first chunk begins with the prefix itself.
+            the chunk; rows are those tokens of the chunk whose queries are taken. The first chunk begins with the
+            prefix itself.
     """
 
     prefix: int
     masks: tuple[Float[Tensor, "_ _"], ...]
 
     @property
-    def num_asking(self) -> int:
-        """The number of tokens that ask."""
+    def num_queries(self) -> int:
+        """The number of tokens whose queries are taken."""
         return sum(map(len, self.masks))
 
     @property
@@ -39,54 +40,55 @@ class ChunkedMask:
 
     def attend(
         self,
-        query: Float[Tensor, "sequences asking width"],
+        query: Float[Tensor, "sequences queries width"],
         key: Float[Tensor, "sequences length width"],
         value: Float[Tensor, "sequences length width"],
         num_heads: int,
-    ) -> Float[Tensor, "sequences asking width"]:
+    ) -> Float[Tensor, "sequences queries width"]:
         """Returns what tokens read from those that they see."""
         queries = torch.split(query, [len(mask) for mask in self.masks], dim=1)
         chunks = zip(queries, self._seen(key), self._seen(value), self.masks, strict=True)
-        read = [attend(asking, keys, values, num_heads, mask) for asking, keys, values, mask in chunks]
+        read = [attend(q, k, v, num_heads, mask) for q, k, v, mask in chunks]
         return read[0] if len(read) == 1 else torch.cat(read, dim=1)
 
-    def at(self, places: Sequence[Int[Tensor, "_"]]) -> ChunkedMask:
-        """Returns the mask for some of each chunk's tokens as those that ask; places count from the chunk's start."""
-        return ChunkedMask(self.prefix, tuple(mask[place] for mask, place in zip(self.masks, places, strict=True)))
+    def select_queries(self, indices: Sequence[Int[Tensor, "_"]]) -> ChunkedMask:
+        """Returns the mask for the queries of some of each chunk's tokens; indices count from the chunk's start."""
+        return ChunkedMask(self.prefix, tuple(mask[chosen] for mask, chosen in zip(self.masks, indices, strict=True)))
 
     def to(self, dtype: torch.dtype) -> ChunkedMask:
         """Returns the mask in the type of the tokens."""
         return ChunkedMask(self.prefix, tuple(mask.to(dtype) for mask in self.masks))
 
-    def whole(self) -> Float[Tensor, "length length"]:
-        """Returns the mask of all tokens at once, for attention of another kind than CLIP's; all tokens ask."""
-        whole = self.masks[0].new_full((self.length, self.length), float("-inf"))
+    def dense(self) -> Float[Tensor, "length length"]:
+        """Returns the mask of all tokens at once, for attention of another kind than CLIP's; none may be left out."""
+        dense = self.masks[0].new_full((self.length, self.length), float("-inf"))
         start = 0
         for index, mask in enumerate(self.masks):
-            rows, own = slice(start, start + len(mask)), mask if not index else mask[:, self.prefix :]
-            whole[rows, : self.prefix] = mask[:, : self.prefix]
-            whole[rows, rows] = own
-            start += len(mask)
-        return whole
+            rows = slice(start, start + len(mask))
+            dense[rows, : self.prefix] = mask[:, : self.prefix]
+            dense[rows, rows] = mask[:, self.prefix :] if index else mask
+            start = rows.stop
+        return dense
 
     @property
     def _lengths(self) -> list[int]:
         """The number of tokens in each chunk, the prefix being in the first."""
-        first, *others = (mask.shape[1] for mask in self.masks)
-        return [first, *(columns - self.prefix for columns in others)]
+        lengths = [mask.shape[1] - self.prefix for mask in self.masks]
+        lengths[0] += self.prefix
+        return lengths
 
     def _seen(self, tokens: Tensor) -> Iterator[Tensor]:
         """Yields what each chunk sees of keys or values."""
-        first, *others = torch.split(tokens, self._lengths, dim=1)
-        yield first
-        shared = first[:, : self.prefix]
-        for other in others:
-            yield torch.cat([shared, other], dim=1)
+        chunks = torch.split(tokens, self._lengths, dim=1)
+        yield chunks[0]
+        shared = chunks[0][:, : self.prefix]
+        for chunk in chunks[1:]:
+            yield torch.cat([shared, chunk], dim=1)
 
 
 @dataclass(frozen=True)
-class SideBySide:
-    """The masks of rows that stand side by side in one, none of which sees another's tokens.
+class BlockDiagonalMask:
+    """The masks of rows that are joined to one, none of which sees another's tokens.
 
     Attributes:
         rows: Each row's mask.
@@ -96,41 +98,48 @@ class SideBySide:
 
     def attend(
         self,
-        query: Float[Tensor, "sequences asking width"],
+        query: Float[Tensor, "sequences queries width"],
         key: Float[Tensor, "sequences length width"],
         value: Float[Tensor, "sequences length width"],
         num_heads: int,
-    ) -> Float[Tensor, "sequences asking width"]:
+    ) -> Float[Tensor, "sequences queries width"]:
         """Returns what tokens read from those that they see."""
-        queries = torch.split(query, [row.num_asking for row in self.rows], dim=1)
-        keys, values = (torch.split(tokens, [row.length for row in self.rows], dim=1) for tokens in (key, value))
+        lengths = [row.length for row in self.rows]
+        queries = torch.split(query, [row.num_queries for row in self.rows], dim=1)
+        keys = torch.split(key, lengths, dim=1)
+        values = torch.split(value, lengths, dim=1)
         rows = zip(self.rows, queries, keys, values, strict=True)
-        read = [row.attend(asking, own_keys, own_values, num_heads) for row, asking, own_keys, own_values in rows]
-        return torch.cat(read, dim=1)
+        return torch.cat([row.attend(q, k, v, num_heads) for row, q, k, v in rows], dim=1)
 
-    def whole(self) -> Float[Tensor, "length length"]:
-        """Returns the mask of all tokens at once; all tokens ask."""
-        total, start = sum(row.length for row in self.rows), 0
-        whole = self.rows[0].masks[0].new_full((total, total), float("-inf"))
+    def dense(self) -> Float[Tensor, "length length"]:
+        """Returns the mask of all tokens at once; none may be left out."""
+        total = sum(row.length for row in self.rows)
+        dense = self.rows[0].masks[0].new_full((total, total), float("-inf"))
+        start = 0
         for row in self.rows:
             own = slice(start, start + row.length)
-            whole[own, own] = row.whole()
+            dense[own, own] = row.dense()
             start = own.stop
-        return whole
+        return dense
 
 
-Mask = ChunkedMask | SideBySide
+Mask = ChunkedMask | BlockDiagonalMask
 """Which tokens of a row see which."""
 
 
 def attend(
-    query: Float[Tensor, "sequences asking width"],
+    query: Float[Tensor, "sequences queries width"],
     key: Float[Tensor, "sequences length width"],
     value: Float[Tensor, "sequences length width"],
     num_heads: int,
-    mask: Float[Tensor, "asking length"] | None = None,
-) -> Float[Tensor, "sequences asking width"]:
+    mask: Float[Tensor, "queries length"] | None = None,
+) -> Float[Tensor, "sequences queries width"]:
     """Returns what tokens read from others in all heads."""
-    parts = (torch.unflatten(part, -1, (num_heads, -1)).transpose(1, 2) for part in (query, key, value))
-    asking, keys, values = parts  # [sequences, heads, tokens, head width]
-    return scaled_dot_product_attention(asking, keys, values, attn_mask=mask).transpose(1, 2).flatten(2)
+    query = _split_heads(query, num_heads)
+    key = _split_heads(key, num_heads)
+    value = _split_heads(value, num_heads)
+    return scaled_dot_product_attention(query, key, value, attn_mask=mask).transpose(1, 2).flatten(2)
+
+
+def _split_heads(tokens: Tensor, num_heads: int) -> Float[Tensor, "sequences heads tokens width"]:
+    return torch.unflatten(tokens, -1, (num_heads, -1)).transpose(1, 2)

@@ -15,68 +15,181 @@ from fedvlp.utils.errors import UserError
 
 
 class ImageTower:
-    """A view on the image tower of an open_clip model; tokens are there for ViT and ResNet towers.
+    """An image tower of any kind, of which joint features are read.
+
+    It refers to the open_clip module, whose weights it neither copies nor changes.
 
     Args:
-        visual: The model's `visual`.
+        visual: The open_clip model's `visual`.
+
+    Attributes:
+        image_size: V, the height and width of an image in pixels.
+        num_tokens: P, the number of tokens of an image; None for towers whose tokens are not read.
+        blocks: The transformer, of a ViT of open_clip.
 
     Raises:
         UserError: If it does not read square images.
     """
 
+    num_tokens: int | None = None
+    blocks: Blocks | None = None
+
     def __init__(self, visual: nn.Module) -> None:
         self._visual: Any = visual
-        size: Any = visual.image_size
-        sides = {int(side) for side in size} if isinstance(size, (tuple, list)) else {int(size)}
-        if len(sides) > 1:
-            raise UserError(f"Images must be square, but this model reads {size}. Choose another --model.clip.name.")
-        self.image_size = sides.pop()
+        self.image_size = _square_size(visual.image_size)
+
+    @property
+    def kind(self) -> str:
+        """The name of open_clip's class, for messages."""
+        return type(self._visual).__name__
 
     @property
     def width(self) -> int:
         """W, the width of an image token."""
-        if isinstance(self._visual, VisionTransformer):
-            return int(self._visual.conv1.out_channels)
-        if isinstance(self._visual, ModifiedResNet):
-            return int(self._visual.attnpool.k_proj.in_features)
         return int(self._visual.trunk.num_features)
 
-    @property
-    def num_tokens(self) -> int | None:
-        """P, the number of tokens of an image; None for towers whose tokens are not read."""
-        if isinstance(self._visual, VisionTransformer):
-            return len(self._visual.positional_embedding)
-        if isinstance(self._visual, ModifiedResNet):
-            return len(self._visual.attnpool.positional_embedding)
-        return None
-
-    def features(self, images: Float[Tensor, "B 3 height width"]) -> Float[Tensor, "B d"]:
+    def features(self, images: Float[Tensor, "B 3 V V"]) -> Float[Tensor, "B d"]:
         """Returns joint features, not normalised."""
-        features: Tensor = self._run(images)[0] if isinstance(self._visual, VisionTransformer) else self._visual(images)
+        features: Tensor = self._visual(images)
         return features
 
-    def encode(self, images: Float[Tensor, "B 3 height width"]) -> tuple[Float[Tensor, "B d"], Float[Tensor, "B P W"]]:
-        """Returns joint features, not normalised, and the tokens of the last block (ViT) or feature map (ResNet).
+    def encode(self, images: Float[Tensor, "B 3 V V"]) -> tuple[Float[Tensor, "B d"], Float[Tensor, "B P W"]]:
+        """Returns joint features, not normalised, and the image's tokens.
 
         Raises:
             UserError: If the tower is neither a ViT nor a ResNet of open_clip.
         """
-        if isinstance(self._visual, VisionTransformer):
-            return self._run(images)
-        if isinstance(self._visual, ModifiedResNet):
-            output = self._visual.forward_intermediates(images, indices=1)
-            pixels = output["image_intermediates"][0].flatten(2).transpose(1, 2)  # [B, height * width, W]
-            return output["image_features"], torch.cat([pixels.mean(dim=1, keepdim=True), pixels], dim=1)
         raise UserError(
-            "Image tokens are read from ViT and ResNet towers of open_clip, but this one is "
-            f"{type(self._visual).__name__}. Choose another --model.clip.name, for example ViT-B-16."
+            f"Image tokens are read from ViT and ResNet towers of open_clip, but this one is {self.kind}. "
+            "Choose another --model.clip.name, for example ViT-B-16."
         )
 
-    def _run(self, images: Float[Tensor, "B 3 height width"]) -> tuple[Float[Tensor, "B d"], Float[Tensor, "B P W"]]:
-        """Returns a ViT's joint features and the output of its last block."""
-        visual, blocks = self._visual, Blocks(self._visual.transformer)
-        hidden = visual._embeds(images)
-        for index in range(len(blocks)):
-            hidden = blocks.run(index, hidden)
-        pooled = visual._pool(hidden)[0]
-        return pooled if visual.proj is None else pooled @ visual.proj, hidden
+    def for_prompts(self) -> VisionTransformerTower:
+        """Returns this tower, refused where image prompts cannot be learned in it.
+
+        Raises:
+            UserError: If it is not a ViT that is read at its class token, or has attention of another kind than CLIP's.
+        """
+        raise _refusal(f"is a {self.kind}")
+
+
+class ResNetTower(ImageTower):
+    """open_clip's ResNet; its tokens are the pixels of the last feature map behind their mean."""
+
+    def __init__(self, visual: ModifiedResNet) -> None:
+        super().__init__(visual)
+        self.num_tokens = len(visual.attnpool.positional_embedding)
+
+    @property
+    def width(self) -> int:
+        """W, the number of channels of the last feature map."""
+        return int(self._visual.attnpool.k_proj.in_features)
+
+    @property
+    def last_stage(self) -> nn.Module:
+        """The layers that put out the last feature map, for example to put hooks on them."""
+        stage: nn.Module = self._visual.layer4
+        return stage
+
+    def encode(self, images: Float[Tensor, "B 3 V V"]) -> tuple[Float[Tensor, "B d"], Float[Tensor, "B P W"]]:
+        """Returns joint features, not normalised, and the tokens of the last feature map, without positions."""
+        output = self._visual.forward_intermediates(images, indices=1)
+        pixels = output["image_intermediates"][0].flatten(2).transpose(1, 2)  # [B, height * width, W]
+        return output["image_features"], torch.cat([pixels.mean(dim=1, keepdim=True), pixels], dim=1)
+
+
+class VisionTransformerTower(ImageTower):
+    """open_clip's ViT; its tokens are the output of the last block, the class token first.
+
+    Args:
+        visual: The open_clip model's `visual`.
+        prepack: Whether large weights are kept in oneDNN's order too; see `PackedWeights`.
+    """
+
+    blocks: Blocks
+
+    def __init__(self, visual: VisionTransformer, prepack: bool = False) -> None:
+        super().__init__(visual)
+        self.num_tokens = len(visual.positional_embedding)
+        self.blocks = Blocks(visual.transformer, prepack)
+
+    @property
+    def width(self) -> int:
+        """W, the width of an image token."""
+        return int(self._visual.conv1.out_channels)
+
+    @property
+    def reads_class_token(self) -> bool:
+        """Whether the joint features are those of the class token alone."""
+        return self._visual.attn_pool is None and self._visual.pool_type == "tok"
+
+    def for_prompts(self) -> VisionTransformerTower:
+        """Returns this tower, refused where image prompts cannot be learned in it."""
+        if self._visual.attn_pool is not None:
+            raise _refusal("pools its tokens by attention")
+        if not self.reads_class_token:
+            raise _refusal(f"pools its tokens by '{self._visual.pool_type}'")
+        if not self.blocks.ends_with_standard_block:
+            raise _refusal("has attention of another kind than CLIP's")
+        return self
+
+    def features(self, images: Float[Tensor, "B 3 V V"]) -> Float[Tensor, "B d"]:
+        """Returns joint features, not normalised."""
+        return self.encode(images)[0]
+
+    def encode(self, images: Float[Tensor, "B 3 V V"]) -> tuple[Float[Tensor, "B d"], Float[Tensor, "B P W"]]:
+        """Returns joint features, not normalised, and the output of the last block."""
+        hidden = self.embed(images)
+        for index in range(len(self.blocks)):
+            hidden = self.blocks.run(index, hidden)
+        pooled: Tensor = self._visual._pool(hidden)[0]
+        return self._to_joint_space(pooled), hidden
+
+    def embed(self, images: Float[Tensor, "B 3 V V"]) -> Float[Tensor, "B P W"]:
+        """Returns what goes into the first block: the class token and the patches, with positions, normalised."""
+        tokens: Tensor = self._visual._embeds(images)
+        return tokens
+
+    def embed_prompt(self, prompt: Float[Tensor, "L W"]) -> Float[Tensor, "L W"]:
+        """Returns a prompt as it goes into the first block: without positions, normalised."""
+        tokens: Tensor = self._visual.ln_pre(prompt)
+        return tokens
+
+    def project(self, tokens: Float[Tensor, "*batch W"]) -> Float[Tensor, "*batch d"]:
+        """Returns joint features, not normalised, of the last block's output at some tokens."""
+        return self._to_joint_space(self._visual.ln_post(tokens))
+
+    def _to_joint_space(self, normalised: Tensor) -> Tensor:
+        projection: Tensor | None = self._visual.proj
+        return normalised if projection is None else normalised @ projection
+
+
+def make_image_tower(visual: nn.Module, prepack: bool = False) -> ImageTower:
+    """Returns the tower of a kind of open_clip's `visual`.
+
+    Args:
+        visual: The open_clip model's `visual`.
+        prepack: Whether a ViT's large weights are kept in oneDNN's order too; see `PackedWeights`.
+
+    Raises:
+        UserError: If it does not read square images.
+    """
+    if isinstance(visual, VisionTransformer):
+        return VisionTransformerTower(visual, prepack)
+    if isinstance(visual, ModifiedResNet):
+        return ResNetTower(visual)
+    return ImageTower(visual)
+
+
+def _refusal(reason: str) -> UserError:
+    return UserError(
+        "Image prompts are learned in CLIP's own vision transformer, but this model's image tower "
+        f"{reason}. Choose another --model.clip.name, for example ViT-B-16."
+    )
+
+
+def _square_size(size: Any) -> int:
+    sides = {int(side) for side in size} if isinstance(size, (tuple, list)) else {int(size)}
+    if len(sides) > 1:
+        raise UserError(f"Images must be square, but this model reads {size}. Choose another --model.clip.name.")
+    return sides.pop()

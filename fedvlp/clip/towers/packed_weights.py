@@ -1,10 +1,10 @@
-"""Products with frozen weights on a processor, where these are kept in the order that oneDNN multiplies them in."""
+"""Products with frozen weights on a CPU, which are kept in the order of memory that oneDNN multiplies them in."""
 
 from __future__ import annotations
 
 import platform
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -19,15 +19,16 @@ class PackedWeights:
     """Copies of frozen weights for oneDNN: each is made when it is first used, one for each direction.
 
     PyTorch's own products put a weight in order each time, which for few rows takes as long as to multiply. Rounding
-    differs from theirs. A copy of this object begins without any.
+    differs from theirs.
     """
 
     def __init__(self) -> None:
         self._works = has_kernel()
-        self._packs: dict[tuple[object, ...], tuple[Tensor, int, Tensor]] = {}
+        self._packs: dict[tuple[object, ...], _Pack] = {}
 
-    def __reduce__(self) -> tuple[type[PackedWeights], tuple[()]]:
-        return PackedWeights, ()
+    def __len__(self) -> int:
+        """Counts the copies."""
+        return len(self._packs)
 
     def linear(
         self, inputs: Float[Tensor, "*rows i"], weight: Float[Tensor, "o i"], bias: Float[Tensor, "o"] | None
@@ -41,8 +42,8 @@ class PackedWeights:
         """
         if not (self._works and _serves(inputs, weight)):
             return linear(inputs, weight, bias)
-        found: Tensor = _Product.apply(inputs, self, weight, bias, False)
-        return found
+        output: Tensor = _Product.apply(inputs, self, weight, bias, False)
+        return output
 
     def forget(self) -> None:
         """Frees the copies."""
@@ -51,13 +52,19 @@ class PackedWeights:
     def get(self, weight: Float[Tensor, "o i"], transposed: bool) -> Tensor:
         """Returns the weight, or its transpose, in oneDNN's order."""
         key = (weight.data_ptr(), weight.shape, transposed)
-        kept = self._packs.get(key)
-        if kept is None or kept[1] != weight._version:
+        pack = self._packs.get(key)
+        if pack is None or pack.version != weight._version:
             rows = weight.detach().t().contiguous() if transposed else weight.detach()
-            pack = torch.ops.mkldnn._reorder_linear_weight(rows, _ROWS)
-            kept = weight.detach(), weight._version, pack  # the weight's memory, which no other may take over
-            self._packs[key] = kept
-        return kept[2]
+            reordered = torch.ops.mkldnn._reorder_linear_weight(rows, _ROWS)
+            pack = _Pack(reordered, weight.detach(), weight._version)
+            self._packs[key] = pack
+        return pack.reordered
+
+
+class _Pack(NamedTuple):
+    reordered: Tensor
+    weight: Tensor  # holds the weight's memory, so that no other weight can have its address
+    version: int
 
 
 class _Product(torch.autograd.Function):
@@ -65,16 +72,20 @@ class _Product(torch.autograd.Function):
 
     @staticmethod
     def forward(inputs: Tensor, packs: PackedWeights, weight: Tensor, bias: Tensor | None, transposed: bool) -> Tensor:
-        found: Tensor = torch.ops.mkldnn._linear_pointwise(inputs, packs.get(weight, transposed), bias, "none", [], "")
-        return found
+        pack = packs.get(weight, transposed)
+        output: Tensor = torch.ops.mkldnn._linear_pointwise(inputs, pack, bias, "none", [], "")
+        return output
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        _, ctx.packs, ctx.weight, _, ctx.transposed = inputs
+        ctx.packs = inputs[1]
+        ctx.weight = inputs[2]
+        ctx.transposed = inputs[4]
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        multiply = _Product.apply if torch.is_grad_enabled() else _Product.forward  # differentiable where that is asked
+        # The plain forward is quicker, but only `apply` is differentiable, which second derivatives need.
+        multiply = _Product.apply if torch.is_grad_enabled() else _Product.forward
         return multiply(gradient, ctx.packs, ctx.weight, None, not ctx.transposed), None, None, None, None
 
     @staticmethod
@@ -84,7 +95,7 @@ class _Product(torch.autograd.Function):
 
 @cache
 def has_kernel() -> bool:
-    """Whether oneDNN's product is there, which is tried: its operators are PyTorch's inner affair and may change."""
+    """Whether oneDNN's product can be called: its operators are private to PyTorch and may change, so it is tried."""
     if platform.machine().lower() not in ("x86_64", "amd64"):
         return False
     one = torch.ones(1, 1)

@@ -17,36 +17,34 @@ from fedvlp.utils.errors import UserError
 class TextTower:
     """A causal CLIP text tower: token embedding, open_clip's unmodified transformer, and the projection of EOT.
 
-    It is a view on the open_clip model, never a copy, so it follows the model to any device and precision.
+    It refers to the open_clip model, whose weights it neither copies nor changes, so it follows the model to any device
+    and precision.
 
     Args:
         model: An open_clip `CLIP` or `CustomTextCLIP`.
+        prepack: Whether large weights are kept in oneDNN's order too; see `PackedWeights`.
 
-    Raises:
-        UserError: If the tower is not causal or does not read its features at the end-of-text token.
+    Attributes:
+        blocks: The transformer; in an unsuited tower, which `for_prompts` refuses, it cannot be run.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, prepack: bool = False) -> None:
         self._tower: Any = getattr(model, "text", model)
         self._pool = getattr(self._tower, "text_pool_type", None) or getattr(self._tower, "pool_type", None)
         self._end_id = int(getattr(self._tower, "text_eos_id", None) or getattr(self._tower, "eos_id", None) or 0)
-        reason = _unsuited(self._tower, self._pool)
-        if reason:
-            raise UserError(
-                "Prompts are learned in a causal CLIP text transformer that is read at its end-of-text token, but this "
-                f"model's text tower {reason}. Choose another --model.clip.name, for example ViT-B-16."
-            )
+        self._unsuited = _unsuited(self._tower, self._pool)
+        self.blocks = Blocks(getattr(self._tower, "transformer", None), prepack)
 
     @property
     def depth(self) -> int:
         """The number of blocks."""
-        return len(self._blocks)
+        return len(self.blocks)
 
     @property
     def compute_dtype(self) -> torch.dtype:
         """The type that attention is computed in."""
         device = self._tower.positional_embedding.device.type
-        return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else self._blocks.dtype
+        return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else self.blocks.dtype
 
     @property
     def context_length(self) -> int:
@@ -57,6 +55,19 @@ class TextTower:
     def width(self) -> int:
         """D, the width of a token."""
         return int(self._tower.token_embedding.embedding_dim)
+
+    def for_prompts(self) -> TextTower:
+        """Returns this tower, refused where prompts cannot be learned in it.
+
+        Raises:
+            UserError: If the tower is not causal or does not read its features at the end-of-text token.
+        """
+        if self._unsuited is not None:
+            raise UserError(
+                "Prompts are learned in a causal CLIP text transformer that is read at its end-of-text token, but this "
+                f"model's text tower {self._unsuited}. Choose another --model.clip.name, for example ViT-B-16."
+            )
+        return self
 
     def trim(self, ids: Int[Tensor, "sequences context"]) -> list[list[int]]:
         """Returns each sequence's token ids through the end-of-text token, without padding."""
@@ -89,20 +100,20 @@ class TextTower:
         Raises:
             UserError: If there are more changes than places between blocks.
         """
-        blocks, hidden = self._before_last(tokens, mask, between)
-        return blocks.run(len(blocks) - 1, hidden, mask)
+        hidden = self._before_last(tokens, mask, between)
+        return self.blocks.run(len(self.blocks) - 1, hidden, mask)
 
     def transform_at(
         self,
         tokens: Float[Tensor, "sequences length D"],
         mask: Mask,
-        places: Int[Tensor, "K"],
-        mask_at: Mask,
+        indices: Int[Tensor, "queries"],
+        query_mask: Mask,
         between: Sequence[Between] = (),
-    ) -> Float[Tensor, "sequences K D"]:
-        """Returns `transform(tokens, mask, between)[:, places]`, the last block being run for these places alone."""
-        blocks, hidden = self._before_last(tokens, mask, between)
-        return blocks.run_last(hidden, places, mask, mask_at)
+    ) -> Float[Tensor, "sequences queries D"]:
+        """Returns `transform(tokens, mask, between)[:, indices]`, for which alone the last block is run."""
+        hidden = self._before_last(tokens, mask, between)
+        return self.blocks.run_last(hidden, indices, mask, query_mask)
 
     def project(self, ends: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch d"]:
         """Returns joint features, not normalised, from the last block's output at end-of-text tokens."""
@@ -115,15 +126,10 @@ class TextTower:
             return projected
         return normalised @ cast(Tensor, projection)
 
-    @property
-    def _blocks(self) -> Blocks:
-        return Blocks(self._tower.transformer)
-
-    def _before_last(self, tokens: Tensor, mask: Mask, between: Sequence[Between]) -> tuple[Blocks, Tensor]:
-        """Returns the blocks and what goes into the last one."""
-        blocks = self._blocks
-        blocks.check_depth(1 + len(between), "text")
-        return blocks, blocks.run_before_last(tokens.to(blocks.dtype), between, mask)
+    def _before_last(self, tokens: Tensor, mask: Mask, between: Sequence[Between]) -> Tensor:
+        """Returns what goes into the last block."""
+        self.blocks.check_depth(1 + len(between), "text")
+        return self.blocks.run_before_last(tokens.to(self.blocks.dtype), between, mask)
 
 
 def causal_mask(parents: Sequence[int]) -> Float[Tensor, "length length"]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from fedvlp.core.state import Client, ClientUpdate, ServerState, State
 
 
+@runtime_checkable
 class Strategy(Protocol):
     """A pure pair of functions: neither changes what it is given, and both are deterministic.
 

@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedvlp.core.state import Client, ClientUpdate, ServerState, weighted_mean
+from fedvlp.core.state import Client, ClientUpdate, ServerState, State, weighted_mean
 from fedvlp.core.strategies.base import BroadcastShared
 from fedvlp.utils.errors import UserError
 
@@ -85,12 +85,11 @@ class IndicatorMean(BroadcastShared):
         if not updates:
             return server
         sizes = torch.tensor([update.num_examples for update in updates], dtype=torch.float32)
-        return server.updated(
-            {
-                name: self._mean(server.shared[name], torch.stack([update.state[name] for update in updates]), sizes)
-                for name in updates[0].state
-            }
-        )
+        means: State = {}
+        for name in updates[0].state:
+            uploads = torch.stack([update.state[name] for update in updates])
+            means[name] = self._mean(server.shared[name], uploads, sizes)
+        return server.updated(means)
 
     @staticmethod
     def _mean(old: Tensor, uploads: Tensor, sizes: Tensor) -> Tensor:

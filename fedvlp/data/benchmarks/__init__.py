@@ -1,4 +1,4 @@
-"""The field's data sets: data modules that read them from any known layout."""
+"""The field's data sets: data modules that read them from any known layout. Imports files, splits and the catalog."""
 
 from __future__ import annotations
 

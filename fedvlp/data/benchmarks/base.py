@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, ClassVar, Literal
 
@@ -13,9 +14,9 @@ from fedvlp.data.benchmarks.layouts import some
 from fedvlp.data.benchmarks.official import list_places
 from fedvlp.data.benchmarks.on_disk import OnDisk, read_on_disk
 from fedvlp.data.checks import mapped_names
-from fedvlp.data.files.folders import DomainFolders, labelled_images
+from fedvlp.data.domain_folders import DomainFolders, classes_of, labelled_images
 from fedvlp.data.files.images import FolderImages, Indices
-from fedvlp.data.splits import OfficialSplit, Role
+from fedvlp.data.split_rule import OfficialSplit, Role
 from fedvlp.utils.errors import UserError
 
 log = logging.getLogger(__name__)
@@ -44,13 +45,12 @@ class Benchmark(DomainFolders):
         **options: Any,
     ) -> None:
         super().__init__(root, **options)
-        for name, value, known in (
-            ("split", split, ("official", "stratified", None)),
-            ("class_names", class_names, ("clip", "plain")),
-        ):
-            if value not in known:
-                raise UserError(f"Expected {name} to be one of {', '.join(map(str, known))}; got {value!r}.")
-        self.name, self.split, self.class_name_style = self.description.name, split, class_names
+        _check_choice("split", split, ("official", "stratified", None))
+        _check_choice("class_names", class_names, ("clip", "plain"))
+        self.name = self.description.name
+        self.split = split
+        self.class_name_style = class_names
+        # A domain may be named as its folder is, such as "art" for art_painting.
         self.held_out = [self.description.domain_of(name) or name for name in self.held_out]
 
     @property
@@ -76,7 +76,7 @@ class Benchmark(DomainFolders):
     def _files(self) -> tuple[dict[str, FolderImages], list[str]]:
         """The files of each domain and the names of the classes."""
         domains = self._on_disk.files
-        classes = {domain: {file.class_name for file in files} for domain, files in domains.items()}
+        classes = classes_of(domains)
         every = set().union(*classes.values())
         class_names = [name for name in self.description.class_names if name in every]
         lacking = [name for name in self.description.class_names if name not in every]
@@ -91,11 +91,12 @@ class Benchmark(DomainFolders):
     def _check_classes(self, classes: dict[str, set[str]]) -> None:
         """Raises if a domain has no images, or lacks a class that it is not known to lack."""
         every = set().union(*classes.values())
-        gaps = [(domain, name) for domain, name in self.description.known_gaps if name in every - classes[domain]]
-        for domain, name in gaps:
-            log.warning("%s: %s has no %s, as is known.", self.name, domain, name)
-        allowed = {domain: {name for of, name in gaps if of == domain} for domain in classes}
-        super()._check_classes({domain: names | allowed[domain] for domain, names in classes.items()})
+        excused = {domain: set(names) for domain, names in classes.items()}
+        for domain, name in self.description.known_gaps:
+            if name in every - classes[domain]:
+                log.warning("%s: %s has no %s, as is known.", self.name, domain, name)
+                excused[domain].add(name)
+        super()._check_classes(excused)
 
     @cached_property
     def official(self) -> OfficialSplit | None:
@@ -111,6 +112,7 @@ class Benchmark(DomainFolders):
             self._raise_if_asked_for()
             return None
         split = OfficialSplit(found.split, {domain: self._positions(domain) for domain in self.domains})
+        # Two sets of test images in one domain would leave it open which of them a result is of.
         if split.has("test") and self.rule.test_fraction:
             raise UserError(
                 f"The official split of {self.name} has test images of its own; got test_fraction "
@@ -122,19 +124,27 @@ class Benchmark(DomainFolders):
         """Raises if the official split was asked for."""
         if self.split is None:
             return
-        description, places = self.description, list_places(self.root, self._on_disk.folder, self.description)
-        lists = [f"<domain>_{ending}.txt" for style in description.lists for ending, role in style.items() if role]
-        folders = [f"<domain>/{part}" for part, role in description.parts.items() if role]
-        looked = f"looked for {', '.join(lists + folders)} in {', '.join(dict.fromkeys(map(str, places)))}"
-        why = looked if lists or folders else f"{self.name} has none"
+        description = self.description
+        names: list[str] = []
+        for style in description.lists:
+            names += [f"<domain>_{ending}.txt" for ending, role in style.items() if role]
+        names += [f"<domain>/{folder}" for folder, role in description.split_folders.items() if role]
+        places = dict.fromkeys(map(str, list_places(self.root, self._on_disk.folder, description)))
+        why = f"looked for {', '.join(names)} in {', '.join(places)}" if names else f"{self.name} has none"
         raise UserError(f"There is no official split: {why}. Add it, or draw a split with data.split=stratified.")
 
     def _positions(self, domain: str) -> dict[Role, Indices]:
         """Returns the positions of a domain's images by official role."""
-        roles = self._on_disk.roles[domain]
-        given = np.array([roles.get(name, "") for name in self._images[domain].names])
-        names: tuple[Role, ...] = ("train", "validation", "test")
-        positions = {role: np.flatnonzero(given == role) for role in names if role in given}
+        role_of = self._on_disk.roles[domain]
+        given = np.array([role_of.get(name, "") for name in self._images[domain].names])
+        roles: tuple[Role, ...] = ("train", "validation", "test")
+        positions = {role: np.flatnonzero(given == role) for role in roles if role in given}
+        # Published results are of the test list alone, also where the whole domain is held out.
         if self.description.tests_on_list and "test" in positions:
             positions["held_out"] = positions["test"]
         return positions
+
+
+def _check_choice(name: str, value: str | None, choices: Sequence[str | None]) -> None:
+    if value not in choices:
+        raise UserError(f"Expected {name} to be one of {', '.join(map(str, choices))}; got {value!r}.")

@@ -7,6 +7,7 @@ import os
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from fedvlp.catalog import Description
@@ -14,7 +15,7 @@ from fedvlp.data.benchmarks.layouts import some
 from fedvlp.data.benchmarks.on_disk import KNOWN_BAD, OnDisk
 from fedvlp.data.files.decoding import in_threads, unreadable
 from fedvlp.data.files.layout import ImageFile
-from fedvlp.data.splits import Role
+from fedvlp.data.split_rule import Role
 
 ROLES: tuple[Role, ...] = ("train", "validation", "test")
 
@@ -58,31 +59,40 @@ def _differences(found: OnDisk, description: Description | None) -> list[str]:
     """Returns a line for each domain that is not as it was published, or lacks a class that another domain has."""
     lines = []
     for domain in found.files:
-        published = [*_count(found, domain, description), *_parts(found, domain, description)] if description else []
-        if differences := published + _missing_classes(found, domain, description):
+        differences: list[str] = []
+        if description is not None:
+            differences += _image_count(found, domain, description)
+            differences += _split_counts(found, domain, description)
+        differences += _missing_classes(found, domain, description)
+        if differences:
             lines.append(f"{domain}: {'; '.join(differences)}")
     return lines
 
 
-def _count(found: OnDisk, domain: str, description: Description) -> list[str]:
+def _image_count(found: OnDisk, domain: str, description: Description) -> list[str]:
     """Returns how many images there are, with the classes that differ, if that is not what was published."""
+    # Images that are known to be bad were published and are left out here, so they count as found.
     bad = Counter(name.split("/")[1] for name in _known_bad(found, domain))
-    of_class = Counter(image.class_name for image in found.files[domain]) + bad
+    counts = Counter(image.class_name for image in found.files[domain]) + bad
     published = description.counts.get(domain, {})
-    wrong = [f"{name} {of_class[name] - number:+,}" for name, number in published.items() if of_class[name] != number]
-    expected, total = description.domain_counts[domain], of_class.total()
-    if not wrong and expected in (None, total):
+    wrong = [f"{name} {counts[name] - number:+,}" for name, number in published.items() if counts[name] != number]
+    total = counts.total()
+    expected = description.domain_counts[domain]
+    is_total_right = expected in (None, total)
+    if not wrong and is_total_right:
         return []
-    said = (
-        f"{total:,} images, {expected:,} published" if total != expected else f"{total:,} images in all, as published"
-    )
-    return [f"{said} ({some(wrong, most=5)})" if wrong else said]
+    if total != expected:
+        message = f"{total:,} images, {expected:,} published"
+    else:
+        message = f"{total:,} images in all, as published"
+    return [f"{message} ({some(wrong, most=5)})" if wrong else message]
 
 
-def _parts(found: OnDisk, domain: str, description: Description) -> list[str]:
+def _split_counts(found: OnDisk, domain: str, description: Description) -> list[str]:
     """Returns the parts of the official split that have another number of images than was published."""
     published = description.split_counts.get(domain, {}) if found.roles else {}
-    counts, bad = role_counts(found, domain), len(_known_bad(found, domain))
+    counts = role_counts(found, domain)
+    bad = len(_known_bad(found, domain))
     return [
         f"{counts[role]:,} {role} images, {number:,} published"
         for role, number in published.items()
@@ -99,9 +109,9 @@ def _missing_classes(found: OnDisk, domain: str, description: Description | None
     """Returns the classes that a domain lacks, where no counts by class have said so."""
     if description and domain in description.counts:
         return []
-    every = {image.class_name for files in found.files.values() for image in files}
-    expected = set(description.class_names) if description else every
-    lacking = sorted(expected - {image.class_name for image in found.files[domain]})
+    here = {image.class_name for image in found.files[domain]}
+    everywhere = {image.class_name for image in chain.from_iterable(found.files.values())}
+    lacking = sorted((set(description.class_names) if description else everywhere) - here)
     return [f"no image of {some(lacking, most=5)}"] if lacking else []
 
 
@@ -118,16 +128,16 @@ def duplicates(found: OnDisk) -> tuple[list[str], list[str]]:
     """Returns pairs of names of files with the same bytes: in two domains or parts of the split, and in one."""
     leaks: list[str] = []
     repeated: list[str] = []
-    for group in _same_bytes([image for files in found.files.values() for image in files]):
+    for group in _same_bytes(list(chain.from_iterable(found.files.values()))):
         first, *others = group
         for other in others:
-            apart = first.domain != other.domain or _role(found, first) != _role(found, other)
-            (leaks if apart else repeated).append(f"{first.name} = {other.name}")
+            # Within one part a copy does no harm, unless a split is drawn that tears the two apart.
+            is_leak = first.domain != other.domain or _role(found, first) != _role(found, other)
+            (leaks if is_leak else repeated).append(f"{first.name} = {other.name}")
     return leaks, repeated
 
 
 def _role(found: OnDisk, image: ImageFile) -> Role | None:
-    """Returns the official role of an image, if it has one."""
     return found.roles.get(image.domain, {}).get(image.name)
 
 
@@ -136,7 +146,7 @@ def _same_bytes(images: Sequence[ImageFile]) -> list[list[ImageFile]]:
     of_size: dict[int, list[ImageFile]] = defaultdict(list)
     for image in images:
         of_size[os.stat(image.path).st_size].append(image)
-    alike = [image for group in of_size.values() if len(group) > 1 for image in group]
+    alike = list(chain.from_iterable(group for group in of_size.values() if len(group) > 1))
     digests = in_threads(_digest, [image.path for image in alike], "looking for duplicates")
     groups: dict[str, list[ImageFile]] = defaultdict(list)
     for image, digest in zip(alike, digests, strict=True):

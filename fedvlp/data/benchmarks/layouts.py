@@ -24,12 +24,30 @@ class Tree:
     Attributes:
         folder: the folder of the domains' folders.
         files: the images of each domain, sorted; named ``domain/class/file`` whatever the layout.
-        parts: for each domain the folder, such as "train" or "crossval", that the image of a name lies in.
+        split_folders: for each domain the folder of a split, such as "train" or "crossval", that the image of a name
+            lies in.
     """
 
     folder: Path
     files: Mapping[str, list[ImageFile]]
-    parts: Mapping[str, Mapping[str, str]]
+    split_folders: Mapping[str, Mapping[str, str]]
+
+
+@dataclass(frozen=True)
+class FoundImage:
+    """An image in the folder of a domain.
+
+    Attributes:
+        class_name: its class, in the data set's own spelling.
+        file: its path below the folder of the class.
+        split_folder: the folder of a split, between domain and class, that it lies in; empty without one.
+        path: where the file system has it.
+    """
+
+    class_name: str
+    file: str
+    split_folder: str
+    path: str
 
 
 def find_tree(root: Path, description: Description) -> Tree:
@@ -40,20 +58,20 @@ def find_tree(root: Path, description: Description) -> Tree:
     """
     folder, names = find_domains(root, description)
     files: dict[str, list[ImageFile]] = {}
-    parts: dict[str, dict[str, str]] = {}
+    split_folders: dict[str, dict[str, str]] = {}
     strangers: set[str] = set()
     for domain, name in sorted(names.items()):
-        rows, unknown = _sorted_out(folder / name, description)
+        found, unknown = _sort_out(folder / name, description)
         strangers |= {f"{name}/{other}" for other in unknown}
-        images = _named(domain, rows)
-        files[domain] = [image for image, _ in images]
-        parts[domain] = {image.name: part for image, part in images if part}
-    if strangers and not description.is_part:
+        named = _named(domain, found)
+        files[domain] = [image for image, _ in named]
+        split_folders[domain] = {image.name: of for image, of in named if of}
+    if strangers and not description.is_subset:
         raise UserError(
             f"Expected the class folders of {description.name} ({some(description.class_names)}) in {folder}; found "
             f"{some(sorted(strangers))} as well. Remove them, or read these images as DomainFolders."
         )
-    return Tree(folder, files, parts)
+    return Tree(folder, files, split_folders)
 
 
 def some(names: Sequence[str], most: int = 10) -> str:
@@ -96,12 +114,14 @@ def _nearest_first(root: Path) -> Iterator[Path]:
     left = MOST_FOLDERS
     for _ in range(DEPTH + 1):
         yield from level
-        level = [folder / name for folder in level for name in _folders(folder)][:left]
+        below: list[Path] = []
+        for folder in level:
+            below += [folder / name for name in _folders(folder)]
+        level = below[:left]
         left -= len(level)
 
 
 def _folders(folder: Path) -> list[str]:
-    """Returns the names of the folders in a folder, sorted; none where it may not be read."""
     try:
         return sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and not is_hidden(entry.name))
     except OSError:
@@ -125,30 +145,41 @@ def _domains_in(folder: Path, description: Description) -> dict[str, str]:
     return names
 
 
-def _sorted_out(folder: Path, description: Description) -> tuple[list[tuple[str, str, str, str]], set[str]]:
-    """Returns class, file, part and path of each image of a domain's folder, and the class folders that are unknown."""
-    rows: list[tuple[str, str, str, str]] = []
+def _sort_out(folder: Path, description: Description) -> tuple[list[FoundImage], set[str]]:
+    """Returns the images of a domain's folder, and the class folders that are unknown."""
+    found: list[FoundImage] = []
     unknown: set[str] = set()
-    for found, path in list_images(folder):
-        names = [composed(name) for name in found]
-        part = names[0].casefold() if len(names) > 1 and names[0].casefold() in description.parts else ""
-        names = names[1:] if part else names
+    for folders_and_file, path in list_images(folder):
+        names = [composed(name) for name in folders_and_file]
+        split_folder = names[0].casefold() if len(names) > 1 else ""
+        if split_folder in description.split_folders:
+            names = names[1:]
+        else:
+            split_folder = ""
         class_name = description.class_of(names[0]) if len(names) > 1 else None
         if class_name is None:
             unknown.add(names[0])
         else:
-            rows.append((class_name, "/".join(names[1:]), part, path))
-    if any(part == "train" for _, _, part, _ in rows):  # what is in "full" is then in "train" and "crossval" as well
-        rows = [row for row in rows if row[2] != "full"]
-    return rows, unknown
+            found.append(FoundImage(class_name, "/".join(names[1:]), split_folder, path))
+    if any(image.split_folder == "train" for image in found):
+        # What is in "full" is then in "train" and "crossval" as well.
+        found = [image for image in found if image.split_folder != "full"]
+    return found, unknown
 
 
-def _named(domain: str, rows: Sequence[tuple[str, str, str, str]]) -> list[tuple[ImageFile, str]]:
-    """Returns the images of a domain, sorted, with their parts; a part is in a name only if that is not unique else."""
-    often = Counter((class_name, file) for class_name, file, _, _ in rows)
+def _named(domain: str, found: Sequence[FoundImage]) -> list[tuple[ImageFile, str]]:
+    """Returns the images of a domain, sorted, with their split folders.
+
+    A split folder is in a name only if the name would not be unique without it, so that the same images have the same
+    names in every layout.
+    """
+    counts = Counter((image.class_name, image.file) for image in found)
     images = {}
-    for class_name, file, part, path in rows:
-        inside = f"{part}/" if part and often[class_name, file] > 1 else ""
-        images[path] = ImageFile(domain, class_name, f"{domain}/{class_name}/{inside}{file}", path), part
+    for image in found:
+        is_repeated = counts[image.class_name, image.file] > 1
+        inside = f"{image.split_folder}/" if image.split_folder and is_repeated else ""
+        name = f"{domain}/{image.class_name}/{inside}{image.file}"
+        images[image.path] = (ImageFile(domain, image.class_name, name, image.path), image.split_folder)
     ordered = sorted(images.values())
-    return list(zip(unique([image for image, _ in ordered]), [part for _, part in ordered], strict=True))
+    files = unique([image for image, _ in ordered])
+    return list(zip(files, [split_folder for _, split_folder in ordered], strict=True))

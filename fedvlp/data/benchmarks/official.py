@@ -6,12 +6,13 @@ import os
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, product
 from pathlib import Path
 
 from fedvlp.catalog import Description
 from fedvlp.data.benchmarks.layouts import Tree, some
 from fedvlp.data.files.layout import ImageFile
-from fedvlp.data.splits import Role
+from fedvlp.data.split_rule import Role
 from fedvlp.utils.errors import UserError
 
 Roles = Mapping[str, Mapping[str, Role]]
@@ -75,13 +76,15 @@ class Listed:
 def split_of_folders(tree: Tree, description: Description) -> Listed:
     """Returns the split that lies in folders between domain and class, if each domain has training images of it."""
     roles: dict[str, dict[str, Role]] = {}
-    for domain, parts in tree.parts.items():
-        given = {name: description.parts[part] for name, part in parts.items()}
+    used: set[str] = set()
+    for domain, folders in tree.split_folders.items():
+        given = {name: description.split_folders[folder] for name, folder in folders.items()}
         roles[domain] = {name: role for name, role in given.items() if role is not None}
-    if not all("train" in of.values() for of in roles.values()):
+        used |= set(folders.values())
+    # Folders that do not say what trains are no split.
+    if not all("train" in roles_of_domain.values() for roles_of_domain in roles.values()):
         return Listed({}, {}, "")
-    used = {part for parts in tree.parts.values() for part in parts.values()}
-    return Listed(roles, {}, "/".join(part for part in description.parts if part in used))
+    return Listed(roles, {}, "/".join(folder for folder in description.split_folders if folder in used))
 
 
 def split_of_lists(root: Path, tree: Tree, description: Description) -> Listed:
@@ -118,7 +121,7 @@ def _title(lists: Sequence[ListFile], tree: Tree, description: Description) -> s
             f"none for {', '.join(lacking)}. Add the lists, or take all of them away."
         )
     used = {file.ending for file in lists if file.role is not None}
-    endings = [ending for style in description.lists for ending in style if ending in used]
+    endings = [ending for ending in chain.from_iterable(description.lists) if ending in used]
     return "/".join(ending.removesuffix("_kfold") for ending in endings)
 
 
@@ -134,7 +137,7 @@ def find_lists(root: Path, folder: Path, description: Description) -> list[ListF
 def list_places(root: Path, folder: Path, description: Description) -> list[Path]:
     """Returns the folders in which lists may lie."""
     bases = dict.fromkeys((folder, folder.parent, root))
-    return [base / inside for base in bases for inside in description.list_folders]
+    return [base / inside for base, inside in product(bases, description.list_folders)]
 
 
 def _lists_in(place: Path, style: Mapping[str, Role | None], description: Description) -> Iterator[ListFile]:
@@ -142,8 +145,9 @@ def _lists_in(place: Path, style: Mapping[str, Role | None], description: Descri
     for name in sorted(os.listdir(place)) if place.is_dir() else []:
         stem, extension = os.path.splitext(name)
         for ending, role in style.items():
+            is_of_style = extension == ".txt" and stem.casefold().endswith(f"_{ending}")
             domain = description.domain_of(stem.casefold().removesuffix(f"_{ending}"))
-            if extension == ".txt" and domain and stem.casefold().endswith(f"_{ending}"):
+            if is_of_style and domain:
                 yield ListFile(place / name, domain, ending, role)
 
 
@@ -152,7 +156,9 @@ def _check_roles(lists: Sequence[ListFile], names: Mapping[Path, Sequence[str]])
     roles: dict[str, ListFile] = {}
     leaks = []
     for file in lists:
-        for name in names[file.path] if file.role is not None else []:
+        if file.role is None:
+            continue
+        for name in names[file.path]:
             first = roles.setdefault(name, file)
             if first.role != file.role:
                 leaks.append(f"{name} ({first.path.name}, {file.path.name})")
@@ -179,7 +185,9 @@ def _read(file: ListFile, images: Sequence[ImageFile], description: Description)
         if found is not None and line.domain(description) in (None, file.domain):
             names.append(found)
             labels.append((line, class_name or ""))
-        elif not (class_name is None and description.is_part) and not line.path.endswith(description.known_bad):
+        elif class_name is None and description.is_subset:
+            continue  # the lists of the larger data set name its other classes too
+        elif not line.path.endswith(description.known_bad):
             missing.append(f"{line.path} (line {line.number})")
     if missing:
         raise UserError(
@@ -198,10 +206,12 @@ def _lines(file: ListFile) -> Iterator[Line]:
     """
     text = file.path.read_text(encoding="utf-8", errors="surrogateescape")
     for number, line in enumerate(text.splitlines(), 1):
-        path, _, label = line.strip().rpartition(" ")
-        *folders, image = path.strip().replace("\\", "/").split("/")
-        if folders and label.isdecimal():
-            yield Line(number, path.strip(), tuple(folders), image, int(label))
+        words = line.strip().split(" ")  # names of files may hold spaces, the label is the last word
+        path = " ".join(words[:-1]).strip()
+        # A list may have been written on Windows.
+        names = path.replace("\\", "/").split("/")
+        if len(names) > 1 and words[-1].isdecimal():
+            yield Line(number, path, tuple(names[:-1]), names[-1], int(words[-1]))
         elif line.strip():
             raise UserError(
                 f"Expected 'domain/class/image label' in line {number} of {file.path}, such as 'photo/dog/1.jpg 1'; "
@@ -211,10 +221,11 @@ def _lines(file: ListFile) -> Iterator[Line]:
 
 def _check_labels(file: ListFile, lines: Sequence[tuple[Line, str]]) -> None:
     """Raises if the numbers of a list do not stand for one class each; which number is whose does not matter."""
-    of_class: dict[str, Counter[int]] = defaultdict(Counter)
+    counts: dict[str, Counter[int]] = defaultdict(Counter)
     for line, class_name in lines:
-        of_class[class_name][line.label] += 1
-    usual = {class_name: counts.most_common(1)[0][0] for class_name, counts in of_class.items()}
+        counts[class_name][line.label] += 1
+    # Each list numbers the classes in its own way, so labels are only checked against the folders.
+    usual = {class_name: of_class.most_common(1)[0][0] for class_name, of_class in counts.items()}
     wrong = [
         f"line {line.number}: {line.path} has {line.label}, but most of {class_name} have {usual[class_name]}"
         for line, class_name in lines

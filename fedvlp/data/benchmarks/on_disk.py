@@ -53,6 +53,7 @@ def read_on_disk(root: Path, description: Description) -> OnDisk:
     listed = split_of_folders(tree, description)
     if not listed.title:
         listed = split_of_lists(root, tree, description)
+    # Cleaned versions have lists of the images that stayed, others a list of the duplicates.
     duplicates = _duplicates(list_places(root, tree.folder, description), description)
     left_out: dict[str, list[str]] = {}
     files: dict[str, list[ImageFile]] = {domain: [] for domain in tree.files}
@@ -77,5 +78,11 @@ def _reason(name: str, description: Description, duplicates: set[str], listed: s
 
 def _duplicates(places: Sequence[Path], description: Description) -> set[str]:
     """Reads the list of known duplicates, where there is one."""
-    paths = [place / description.duplicates_list for place in places] if description.duplicates_list else []
-    return {line.strip() for path in paths if path.is_file() for line in path.read_text(encoding="utf-8").splitlines()}
+    if description.duplicates_list is None:
+        return set()
+    names: set[str] = set()
+    for place in places:
+        path = place / description.duplicates_list
+        if path.is_file():
+            names |= {line.strip() for line in path.read_text(encoding="utf-8").splitlines()}
+    return names

@@ -1,1 +1,1 @@
-"""What is computed once for each image and kept. Imports files, loading's data sets and utils."""
+"""What is computed once for each image and kept on disk. Imports files and utils."""

@@ -10,7 +10,6 @@ import errno
 import hashlib
 import json
 import logging
-import os
 import shutil
 import zlib
 from collections.abc import Sequence
@@ -25,6 +24,7 @@ from PIL import Image
 from fedvlp.data.cache.fixed_steps import FixedSteps
 from fedvlp.data.files.decoding import in_threads
 from fedvlp.data.files.images import FolderImages, Indices
+from fedvlp.utils.files import atomic_write
 from fedvlp.utils.locks import locked
 
 log = logging.getLogger(__name__)
@@ -39,19 +39,21 @@ class DecodedImages:
 
     Args:
         images: the files.
-        cut: the fixed first steps of the transform.
+        steps: the fixed first steps of the transform.
         folder: where the two files are.
     """
 
-    def __init__(self, images: FolderImages, cut: FixedSteps, folder: Path) -> None:
-        self.images, self.cut = images, cut
-        self.labels, self.names = images.labels, images.names
-        self.shape = (len(images), *cut.size, 3)
-        text = json.dumps([cut.describe(), PIL.__version__, images.fingerprint(range(len(images)))])
+    def __init__(self, images: FolderImages, steps: FixedSteps, folder: Path) -> None:
+        self.images = images
+        self.steps = steps
+        self.labels = images.labels
+        self.names = images.names
+        self.shape = (len(images), *steps.size, 3)
+        text = json.dumps([steps.describe(), PIL.__version__, images.fingerprint(range(len(images)))])
         self.path = folder / f"{hashlib.sha256(text.encode()).hexdigest()}.npy"
-        self.sums_path = self.path.with_suffix(".sums")
+        self.checksums_path = self.path.with_suffix(".sums")
         self._pixels: np.memmap[Any, Any] | None = None
-        self._sums: NDArray[np.uint32] | None = None
+        self._checksums: NDArray[np.uint32] | None = None
         self._has_warned = False
 
     def __len__(self) -> int:
@@ -60,18 +62,18 @@ class DecodedImages:
 
     def __getstate__(self) -> dict[str, Any]:
         """Leaves the open file to each process."""
-        return {**self.__dict__, "_pixels": None, "_sums": None}
+        return {**self.__dict__, "_pixels": None, "_checksums": None}
 
     def __getitem__(self, row: int) -> Image.Image:
-        """Returns one image in 8-bit RGB, cut; one that is kept but damaged is decoded and kept again."""
-        sums = self._opened()
-        if self._pixels is None or not sums[row]:
-            return self.cut(self.images[row])
+        """Returns one image in 8-bit RGB after the steps; one that is kept but damaged is decoded and kept again."""
+        checksums = self._open()
+        if self._pixels is None or not checksums[row]:
+            return self.steps(self.images[row])
         pixels = np.array(self._pixels[row])
-        if _checksum(pixels) == sums[row]:
+        if _checksum(pixels) == checksums[row]:
             return Image.fromarray(pixels)
         self._warn("Decoded images in %s are damaged; decoding them again.", self.path)
-        return self._mended(row)
+        return self._decode_again(row)
 
     def fingerprint(self, indices: Sequence[int] | Indices) -> str:
         """Returns that of the files."""
@@ -84,7 +86,7 @@ class DecodedImages:
 
     def missing(self, rows: Indices) -> Indices:
         """Returns those rows that are not kept."""
-        is_missing = self._opened()[rows] == 0
+        is_missing = self._open()[rows] == 0
         return np.asarray(rows[is_missing], dtype=np.int64)
 
     def fill(self, rows: Indices, workers: int, description: str) -> None:
@@ -94,7 +96,7 @@ class DecodedImages:
             OSError: if the disk refuses.
         """
         with locked(self.path):
-            self._sums = None
+            self._checksums = None
             missing = self.missing(rows)  # another process may have kept them meanwhile
             if not len(missing):
                 return
@@ -103,65 +105,58 @@ class DecodedImages:
             try:
                 in_threads(self._keep, missing.tolist(), description, workers)
             finally:
-                self._sums = None
+                self._checksums = None
 
     def _keep(self, row: int) -> None:
-        """Decodes and keeps one row."""
         try:
-            image = self.cut(self.images[row])
+            image = self.steps(self.images[row])
         except Exception:  # PIL's decoders raise nearly every type; whoever reads the image will meet it
             return
         self._write(row, np.asarray(image))
 
-    def _mended(self, row: int) -> Image.Image:
+    def _decode_again(self, row: int) -> Image.Image:
         """Decodes one row and keeps it in place of what is there."""
-        image = self.cut(self.images[row])
+        image = self.steps(self.images[row])
         try:
             self._write(row, np.asarray(image))
         except OSError:  # the cache may only be read
             return image
-        self._opened()[row] = _checksum(np.asarray(image))
+        self._open()[row] = _checksum(np.asarray(image))
         return image
 
     def _write(self, row: int, pixels: NDArray[np.uint8]) -> None:
-        """Writes one row, then its checksum."""
+        # The images are at the end of the file, after a header of NumPy's. The checksum goes last: it vouches for them.
         offset = self.path.stat().st_size - (len(self) - row) * self.image_bytes
-        for path, place, content in (
-            (self.path, offset, pixels.tobytes()),
-            (self.sums_path, 4 * row, np.uint32(_checksum(pixels)).tobytes()),
-        ):
-            with path.open("r+b") as file:
-                file.seek(place)
-                file.write(content)
+        _overwrite(self.path, offset, pixels.tobytes())
+        _overwrite(self.checksums_path, 4 * row, np.uint32(_checksum(pixels)).tobytes())
 
-    def _opened(self) -> NDArray[np.uint32]:
-        """Returns the checksums, after the files were opened; all of them 0 if there are none or they are damaged."""
-        if self._sums is not None:
-            return self._sums
-        self._pixels, self._sums = None, np.zeros(len(self), np.uint32)
+    def _open(self) -> NDArray[np.uint32]:
+        """Opens the files and returns the checksums; all of them are 0 if there are none or they are damaged."""
+        if self._checksums is not None:
+            return self._checksums
+        self._pixels = None
+        self._checksums = np.zeros(len(self), np.uint32)
         if not self.path.is_file():
-            return self._sums
+            return self._checksums
         try:
-            pixels, sums = np.load(self.path, mmap_mode="r"), np.fromfile(self.sums_path, np.uint32)
+            pixels = np.load(self.path, mmap_mode="r")
+            checksums = np.fromfile(self.checksums_path, np.uint32)
         except (OSError, ValueError, EOFError) as error:
             self._warn("Decoded images in %s can't be read (%s); decoding them again.", self.path, error)
-            return self._sums
-        if pixels.shape != self.shape or pixels.dtype != np.uint8 or len(sums) != len(self):
+            return self._checksums
+        if pixels.shape != self.shape or pixels.dtype != np.uint8 or len(checksums) != len(self):
             self._warn("Decoded images in %s are damaged; decoding them again.", self.path)
-            return self._sums
-        self._pixels, self._sums = pixels, sums
-        return sums
+            return self._checksums
+        self._pixels = pixels
+        self._checksums = checksums
+        return checksums
 
     def _create(self) -> None:
         """Makes both files, without an image; the checksums first, so that they never speak of older images."""
-        temporary = self.path.with_name(f".{self.path.stem}.tmp")
-        try:
+        with atomic_write(self.checksums_path) as temporary:
             np.zeros(len(self), np.uint32).tofile(temporary)
-            os.replace(temporary, self.sums_path)
+        with atomic_write(self.path) as temporary:
             np.lib.format.open_memmap(temporary, mode="w+", dtype=np.uint8, shape=self.shape)
-            os.replace(temporary, self.path)
-        finally:
-            temporary.unlink(missing_ok=True)
 
     def _warn(self, message: str, *arguments: object) -> None:
         """Logs one warning, whatever else is found."""
@@ -170,8 +165,14 @@ class DecodedImages:
         self._has_warned = True
 
 
+def _overwrite(path: Path, offset: int, content: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(offset)
+        file.write(content)
+
+
 def _checksum(pixels: NDArray[np.uint8]) -> int:
-    """Returns a checksum that is never 0."""
+    """Returns a checksum that is never 0, which stands for an image that is not there."""
     return zlib.crc32(pixels.tobytes()) or 1
 
 
@@ -187,9 +188,11 @@ def keep_decoded(wanted: Sequence[tuple[str, DecodedImages, Indices]], workers: 
     if not size:
         return
     folder = wanted[0][1].path.parent
+    # Whoever gives away gigabytes of a disk should read about it.
     level = logging.WARNING if size > 1e9 else logging.INFO
     log.log(level, "Keeping %s of decoded images in %s.", gb(size), folder)
     try:
+        # The files are made with holes, so a full disk would be met in the middle of the work only.
         _check_room(folder, size)
         for domain, images, rows in missing:
             images.fill(rows, workers, f"decoding {domain}")
@@ -199,7 +202,6 @@ def keep_decoded(wanted: Sequence[tuple[str, DecodedImages, Indices]], workers: 
 
 
 def _check_room(folder: Path, size: int) -> None:
-    """Raises an OSError if a disk has not so many bytes left."""
     folder.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(folder).free
     if size > free:

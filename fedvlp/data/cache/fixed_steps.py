@@ -10,6 +10,7 @@ from PIL import Image
 from fedvlp.data.files.images import Transform
 
 COMPOSE = "torchvision.transforms.transforms.Compose"
+# By name, since these classes need not be imported to be recognised.
 FIXED = frozenset({
     "torchvision.transforms.transforms.Resize", "torchvision.transforms.transforms.CenterCrop",
     "open_clip.transform.MaybeConvertMode", "open_clip.transform.ResizeKeepRatio",
@@ -37,10 +38,11 @@ class FixedSteps:
 
     def describe(self) -> list[Any]:
         """Returns all settings of the steps, as JSON holds them."""
-        return [
-            [_kind(step), {name: repr(value) for name, value in sorted(vars(step).items()) if not name.startswith("_")}]
-            for step in self.steps.transforms
-        ]
+        described = []
+        for step in self.steps.transforms:
+            settings = sorted((name, repr(value)) for name, value in vars(step).items() if not name.startswith("_"))
+            described.append([_kind(step), dict(settings)])
+        return described
 
 
 def fixed_steps(transform: Any) -> FixedSteps | None:
@@ -49,7 +51,9 @@ def fixed_steps(transform: Any) -> FixedSteps | None:
         return None
     steps = list(transform.transforms)
     count = next((i for i, step in enumerate(steps) if _kind(step) not in FIXED), len(steps))
-    first, rest = type(transform)(steps[:count]), type(transform)(steps[count:])
+    first = type(transform)(steps[:count])
+    rest = type(transform)(steps[count:])
+    # One wide and one tall image show whether all images come out in one size.
     sizes = {first(Image.new("RGB", size)).size for size in ((96, 64), (64, 96))}
     if len(sizes) > 1:  # the size follows the image's
         return None
@@ -58,5 +62,4 @@ def fixed_steps(transform: Any) -> FixedSteps | None:
 
 
 def _kind(step: Any) -> str:
-    """Returns the full name of an object's class."""
     return f"{type(step).__module__}.{type(step).__qualname__}"

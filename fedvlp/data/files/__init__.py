@@ -1,1 +1,1 @@
-"""Images as files: folders, layouts, decoding. Imports core and utils."""
+"""Images as they lie on disk or in memory: layouts of folders, decoding. Imports utils alone."""

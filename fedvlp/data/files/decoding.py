@@ -68,7 +68,6 @@ def _to_bytes(values: NDArray[Any]) -> NDArray[np.uint8]:
 
 
 def _decode(path: str | os.PathLike[str]) -> Image.Image:
-    """Reads one image file as RGB."""
     with Image.open(path) as image:
         image.load()
         return to_rgb(image)

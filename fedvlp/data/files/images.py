@@ -10,6 +10,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
@@ -75,9 +76,9 @@ class FolderImages:
         """Hashes name, size and time of change of these files; their content is not read."""
         digest = hashlib.sha256()
         for index in indices:
-            digest.update(
-                f"{self.names[index]}\0{_size_and_time(self.paths[index])}\n".encode("utf-8", "surrogateescape")
-            )
+            line = f"{self.names[index]}\0{_size_and_time(self.paths[index])}\n"
+            # File names may hold bytes that are not UTF-8; Python keeps them as surrogates.
+            digest.update(line.encode("utf-8", "surrogateescape"))
         return digest.hexdigest()
 
     def without(self, positions: Sequence[int]) -> FolderImages:
@@ -165,12 +166,11 @@ def image_paths(paths: Sequence[str]) -> list[Path]:
 
 def _images_below(folder: Path) -> list[Path]:
     """Returns the images of a folder and its folders, sorted."""
-    found = [
-        Path(parent, name)
-        for parent, folders, files in os.walk(folder, followlinks=False)
-        for name in files
-        if is_image_name(name) and not any(is_hidden(part) for part in Path(parent).relative_to(folder).parts)
-    ]
+    found: list[Path] = []
+    for parent, _, files in os.walk(folder, followlinks=False):
+        if any(is_hidden(name) for name in Path(parent).relative_to(folder).parts):
+            continue
+        found += [Path(parent, name) for name in files if is_image_name(name)]
     if not found:
         raise UserError(f"Expected images ({', '.join(sorted(EXTENSIONS))}) in {folder}; found none. Check the folder.")
     return sorted(found)
@@ -183,7 +183,7 @@ class ImageFiles:
 
     Args:
         paths: image files, as ``image_paths`` gives them.
-        transform: makes a tensor [3, H, W] of an image.
+        transform: makes a tensor [3, V, V] of an image.
         batch_size: images in a batch.
     """
 
@@ -191,14 +191,16 @@ class ImageFiles:
         bad = unreadable(paths)
         if bad:
             raise UserError(bad_images_message([(str(paths[i]), reason) for i, reason in bad.items()], len(paths)))
-        self.paths, self.transform, self.batch_size = list(paths), transform, batch_size
+        self.paths = list(paths)
+        self.transform = transform
+        self.batch_size = batch_size
 
     def __len__(self) -> int:
         """Counts the batches."""
         return -(-len(self.paths) // self.batch_size)
 
-    def __iter__(self) -> Iterator[tuple[list[Path], Tensor]]:
-        """Yields paths and pixels [B, 3, H, W], in the order of the paths."""
+    def __iter__(self) -> Iterator[tuple[list[Path], Float[Tensor, "B 3 V V"]]]:
+        """Yields paths and pixels [B, 3, V, V], in the order of the paths."""
         for start in range(0, len(self.paths), self.batch_size):
             batch = self.paths[start : start + self.batch_size]
             yield batch, torch.stack([self.transform(read_rgb(path)) for path in batch])

@@ -8,6 +8,7 @@ import unicodedata
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from fedvlp.data.files.decoding import EXTENSIONS, is_hidden, is_image_name
@@ -47,7 +48,7 @@ def scan(root: Path) -> dict[str, list[ImageFile]]:
     found: dict[str, list[ImageFile]] = {composed(name): [] for name in _folders(root)}
     shallow: dict[int, list[str]] = defaultdict(list)
     for parts, path in list_images(root):
-        if len(parts) < 3:
+        if len(parts) < 3:  # a domain, a class and a file at least
             shallow[len(parts)].append("/".join(parts))
         else:
             names = [composed(part) for part in parts]
@@ -62,12 +63,10 @@ def composed(name: str) -> str:
 
 
 def _folders(folder: Path) -> list[str]:
-    """Returns the folders directly in a folder, but hidden ones."""
     return sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and not is_hidden(entry.name))
 
 
 def _names(folder: Path) -> set[str]:
-    """Returns the names of the folders in a folder, none where it may not be read."""
     try:
         return set(_folders(folder))
     except OSError:
@@ -75,7 +74,11 @@ def _names(folder: Path) -> set[str]:
 
 
 def list_images(root: Path) -> list[tuple[tuple[str, ...], str]]:
-    """Returns all images below the root; a folder that may not be read is the user's to mend."""
+    """Returns names of folders and file, and the path, of all images below the root, sorted.
+
+    Raises:
+        UserError: if a folder may not be read.
+    """
     try:
         return sorted(_images(root, ()))
     except OSError as error:
@@ -86,6 +89,7 @@ def _images(
     folder: Path, parts: tuple[str, ...], above: frozenset[str] = frozenset()
 ) -> Iterator[tuple[tuple[str, ...], str]]:
     """Yields the images below a folder, as names of folders and file; links are followed, but never in a circle."""
+    # A link to a folder above it would be followed for ever.
     real = os.path.realpath(folder)
     if real in above:
         return
@@ -112,9 +116,10 @@ def unique(files: list[ImageFile]) -> list[ImageFile]:
 def _check_layout(root: Path, found: dict[str, list[ImageFile]], shallow: dict[int, list[str]]) -> None:
     """Raises unless there are at least two domains with images in class folders; warns of images that are ignored."""
     filled = [domain for domain, files in found.items() if files]
-    stray = [name for names in shallow.values() for name in names]
+    stray = list(chain.from_iterable(shallow.values()))
     if not filled and not stray:
         raise UserError(f"Expected {EXPECTED}; found no image ({', '.join(sorted(EXTENSIONS))}) in {root}.")
+    # A few images beside the folders are stray files; more than there are inside means that a level is missing.
     if not filled or (shallow[2] and len(shallow[2]) > sum(len(files) for files in found.values())):
         raise UserError(_missing_level(root, shallow))
     if len(found) < 2:
@@ -128,7 +133,9 @@ def _missing_level(root: Path, shallow: dict[int, list[str]]) -> str:
     if not shallow[2]:
         return f"Expected {EXPECTED}; found images directly in {root}. Sort them into folders by domain and class."
     message = f"Expected {EXPECTED}; found root/{shallow[2][0]} in {root}, so one level of folders is missing."
-    classes, here = set(_folders(root)), root.resolve()
+    classes = set(_folders(root))
+    here = root.resolve()
+    # A neighbour with folders of the same names looks like another domain, and the names like classes.
     alike = [name for name in _folders(here.parent) if name != here.name and classes & _names(here.parent / name)]
     if alike:
         return f"{message} It looks like a domain beside {alike[0]!r}: point data.root one level up, at {here.parent}."
@@ -138,6 +145,7 @@ def _missing_level(root: Path, shallow: dict[int, list[str]]) -> str:
 def _single_domain(root: Path, name: str, files: list[ImageFile]) -> str:
     """Says why there is but one domain."""
     message = f"Expected at least two domains laid out as {EXPECTED}; found one, {name!r}, in {root}."
+    # Folders of the same names inside several folders look like classes inside domains.
     below = {tuple(file.name.split("/")[1:3]) for file in files if file.name.count("/") >= 3}
     classes: dict[str, set[str]] = defaultdict(set)
     for folder, inner in below:

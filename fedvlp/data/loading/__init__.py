@@ -1,1 +1,1 @@
-"""Batches in the form that a module wants. Imports files, cache and core."""
+"""Batches in the form that a module wants. Imports files, cache, splits and core."""

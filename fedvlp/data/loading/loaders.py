@@ -10,9 +10,11 @@ from jaxtyping import Int
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
+from fedvlp.core.protocols import Inputs
 from fedvlp.data.files.images import Images, Indices, Transform
 
-Inputs = Tensor | dict[str, Tensor]
+ImageLoader = DataLoader[tuple[Tensor, int]]
+"""Batches of (pixels, labels) as PyTorch makes them, on the CPU."""
 
 
 class Shuffle(Sampler[tuple[int, int]]):
@@ -29,6 +31,7 @@ class Shuffle(Sampler[tuple[int, int]]):
 
     def draw(self) -> tuple[Int[Tensor, " images"], Int[Tensor, " images"]]:
         """Returns the order of the next pass, and the seed of the image at each position."""
+        # Drawn in the main process, so that batches do not depend on the number of workers.
         order = torch.randperm(self.count, generator=self.generator)
         return order, torch.randint(2**62, (self.count,), generator=self.generator)
 
@@ -46,14 +49,14 @@ class ImageDataset(Dataset[tuple[Tensor, int]]):
     """Transformed images with their labels.
 
     Args:
-        parts: images of a domain and the rows of it to take, one domain after another.
-        transform: makes a tensor [3, H, W] of an image.
+        selected: images of a domain and the rows of it to take, one domain after another.
+        transform: makes a tensor [3, V, V] of an image.
     """
 
-    def __init__(self, parts: Sequence[tuple[Images, Indices]], transform: Transform) -> None:
-        self.images = [images for images, _ in parts]
-        self.part = np.repeat(np.arange(len(parts)), [len(rows) for _, rows in parts])
-        self.row = np.concatenate([rows for _, rows in parts])
+    def __init__(self, selected: Sequence[tuple[Images, Indices]], transform: Transform) -> None:
+        self.images = [images for images, _ in selected]
+        self.domain = np.repeat(np.arange(len(selected)), [len(rows) for _, rows in selected])
+        self.row = np.concatenate([rows for _, rows in selected])
         self.transform = transform
 
     def __len__(self) -> int:
@@ -62,13 +65,15 @@ class ImageDataset(Dataset[tuple[Tensor, int]]):
 
     def __getitem__(self, item: int | tuple[int, int]) -> tuple[Tensor, int]:
         """Returns pixels and label; given (position, seed), a random transform draws from that seed alone."""
-        position, seed = item if isinstance(item, tuple) else (item, None)
-        images, row = self.images[self.part[position]], int(self.row[position])
-        image, label = images[row], int(images.labels[row])
-        if seed is None:
+        position = item[0] if isinstance(item, tuple) else item
+        images = self.images[self.domain[position]]
+        row = int(self.row[position])
+        image = images[row]
+        label = int(images.labels[row])
+        if not isinstance(item, tuple):
             return self.transform(image), label
         with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(seed)
+            torch.default_generator.manual_seed(item[1])
             return self.transform(image), label
 
 
@@ -78,7 +83,7 @@ def image_loader(
     num_workers: int = 0,
     seed: int | None = None,
     device: torch.device | None = None,
-) -> DataLoader[tuple[Tensor, int]]:
+) -> ImageLoader:
     """Returns a PyTorch loader of (pixels, labels): shuffled by ``seed``, or in order where there is none.
 
     Batches for a CUDA ``device`` lie in pinned memory, from which they are copied while others are computed.
@@ -101,18 +106,19 @@ class DeviceLoader:
         device: where they are wanted.
     """
 
-    def __init__(self, loader: DataLoader[tuple[Tensor, int]], device: torch.device) -> None:
-        self.loader, self.device = loader, device
+    def __init__(self, loader: ImageLoader, device: torch.device) -> None:
+        self.loader = loader
+        self.device = device
 
     def __len__(self) -> int:
         """Counts the batches."""
         return len(self.loader)
 
     def __iter__(self) -> Iterator[tuple[Inputs, Tensor]]:
-        """Yields pixels [B, 3, H, W] and labels [B]."""
+        """Yields pixels [B, 3, V, V] and labels [B]."""
+        is_pinned = self.loader.pin_memory
         for pixels, labels in self.loader:
-            pinned = self.loader.pin_memory
-            yield pixels.to(self.device, non_blocking=pinned), labels.to(self.device, non_blocking=pinned)
+            yield pixels.to(self.device, non_blocking=is_pinned), labels.to(self.device, non_blocking=is_pinned)
 
 
 class PreparedLoader:
@@ -129,14 +135,17 @@ class PreparedLoader:
     def __init__(
         self,
         tensors: Callable[[], Sequence[dict[str, Tensor]]],
-        rows: Sequence[Int[Tensor, " rows"]],
+        rows: Sequence[Int[Tensor, " _"]],
         labels: Int[Tensor, " images"],
         batch_size: int,
         seed: int | None = None,
     ) -> None:
-        self.tensors, self.labels, self.batch_size = tensors, labels, batch_size
+        self.tensors = tensors
+        self.labels = labels
+        self.batch_size = batch_size
         self.rows = torch.cat(list(rows))
-        self.part = torch.repeat_interleave(torch.tensor([len(part) for part in rows])).to(self.rows.device)
+        counts = torch.tensor([len(of_domain) for of_domain in rows])
+        self.domain = torch.repeat_interleave(counts).to(self.rows.device)
         self.shuffle = None if seed is None else Shuffle(len(self.rows), seed)
 
     def __len__(self) -> int:
@@ -148,16 +157,19 @@ class PreparedLoader:
         tensors = self.tensors()
         order = torch.arange(len(self.rows)) if self.shuffle is None else self.shuffle.draw()[0]
         for positions in torch.split(order.to(self.rows.device), self.batch_size):
-            yield self._gathered(tensors, positions), self.labels[positions]
+            yield self._gather(tensors, positions), self.labels[positions]
 
-    def _gathered(self, tensors: Sequence[dict[str, Tensor]], positions: Int[Tensor, " B"]) -> dict[str, Tensor]:
+    def _gather(self, tensors: Sequence[dict[str, Tensor]], positions: Int[Tensor, " B"]) -> dict[str, Tensor]:
         """Returns the tensors [B, ...] of a batch, from whichever domain each of its images is."""
-        rows, part = self.rows[positions], self.part[positions]
+        rows = self.rows[positions]
         if len(tensors) == 1:
             return {name: tensor[rows] for name, tensor in tensors[0].items()}
-        place = torch.argsort(torch.argsort(part, stable=True))  # of each image in a batch sorted by domain
-        chosen = [rows[part == domain] for domain in range(len(tensors))]
-        return {
-            name: torch.cat([known[name][own] for known, own in zip(tensors, chosen, strict=True)])[place]
-            for name in tensors[0]
-        }
+        domain = self.domain[positions]
+        # Each domain is indexed once, which gives the batch sorted by domain; `place` undoes the sorting.
+        place = torch.argsort(torch.argsort(domain, stable=True))
+        rows_of_domains = [rows[domain == index] for index in range(len(tensors))]
+        batch = {}
+        for name in tensors[0]:
+            found = [of_domain[name][own] for of_domain, own in zip(tensors, rows_of_domains, strict=True)]
+            batch[name] = torch.cat(found)[place]
+        return batch

@@ -37,10 +37,10 @@ class StyledShapes(FederatedDataModule):
         arrays = self._read_or_draw()
         class_names = [str(name) for name in arrays["class_names"]]
         domains = sorted(name.removeprefix("labels/") for name in arrays if name.startswith("labels/"))
-        return {
-            domain: _images(domain, arrays[f"images/{domain}"], arrays[f"labels/{domain}"], class_names)
-            for domain in domains
-        }, class_names
+        images: dict[str, Images] = {}
+        for domain in domains:
+            images[domain] = _images(domain, arrays[f"images/{domain}"], arrays[f"labels/{domain}"], class_names)
+        return images, class_names
 
     def _read_or_draw(self) -> Arrays:
         """Reads the drawings from the cache, or draws them and keeps them there."""
@@ -48,6 +48,7 @@ class StyledShapes(FederatedDataModule):
 
         if self.cache_dir is None:
             return draw(self.drawing_seed)
+        # A later version draws other images, so it must not read these.
         path = self.cache_dir / "styled_shapes" / f"version-{STYLED_SHAPES_VERSION}-seed-{self.drawing_seed}.npz"
         known = _read(path)
         if known is None:
@@ -63,12 +64,12 @@ def draw(seed: int) -> Arrays:
     shapes = styled_shapes(seed)
     arrays: Arrays = {"class_names": np.asarray(shapes.class_names)}
     for domain, (images, labels) in shapes.domains.items():
-        arrays |= {f"images/{domain}": images, f"labels/{domain}": labels}
+        arrays[f"images/{domain}"] = images
+        arrays[f"labels/{domain}"] = labels
     return arrays
 
 
 def _images(domain: str, images: NDArray[np.uint8], labels: NDArray[np.int64], class_names: list[str]) -> ArrayImages:
-    """Returns the drawings of one style as labelled images."""
     names = [f"{domain}/{class_names[label]}/{i:05d}" for i, label in enumerate(labels)]
     return ArrayImages(images, labels, names)
 
@@ -86,7 +87,6 @@ def _read(path: Path) -> Arrays | None:
 
 
 def _write(path: Path, arrays: Arrays) -> None:
-    """Writes drawings; none of these arrays needs a pickle."""
     arguments: dict[str, Any] = dict(arrays)
     with path.open("wb") as file:
         np.savez(file, **arguments)

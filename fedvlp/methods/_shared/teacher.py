@@ -22,7 +22,9 @@ class ZeroShotTeacher:
     """
 
     def __init__(self, clip: CLIP, class_names: list[str], templates: int) -> None:
-        self.clip, self.class_names, self.templates = clip, class_names, templates
+        self.clip = clip
+        self.class_names = class_names
+        self.templates = templates
 
     @cached_property
     def text_features(self) -> Float[Tensor, "C d"]:

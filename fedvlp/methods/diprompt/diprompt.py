@@ -29,14 +29,16 @@ from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor
 
-from fedvlp.clip import CLIP, CLIPSpec, DomainTextEncoder, PromptedTextEncoder, load_clip
-from fedvlp.core.module import FederatedModule, Phase, RoundContext
+from fedvlp.clip import CLIP, CLIPSpec, DomainTextEncoder, PromptedTextEncoder
+from fedvlp.core.phases import Phase, RoundContext
 from fedvlp.core.protocols import Batch, Inputs
 from fedvlp.core.strategies import ByName, beta_share
+from fedvlp.methods._shared.prompt_learner import PromptLearner
+from fedvlp.methods.diprompt.explain import DiPrompTExplanations
 from fedvlp.methods.diprompt.losses import (
     domain_terms,
     ensemble_logits,
@@ -46,11 +48,10 @@ from fedvlp.methods.diprompt.losses import (
     query_terms,
 )
 from fedvlp.methods.diprompt.parts import Part, check_options, known_domain, server_strategies, starting_prompts
-from fedvlp.methods.zero_shot import ZeroShotCLIP, image_features
 from fedvlp.ops import cosine_logits
 
 
-class DiPrompT(FederatedModule):
+class DiPrompT(PromptLearner):
     """Learns a global prompt, a prompt for each source domain, and a prompt that assigns images to domains.
 
     Args:
@@ -69,14 +70,11 @@ class DiPrompT(FederatedModule):
         optimizer: Makes the optimizer of a client's local training; weight decay would move all D-prompts.
     """
 
-    clip: CLIP
-    prepare = image_features
-    prepare_options = ()
     global_prompt: Tensor | None  # [L, D]
     domain_prompts: Tensor | None  # [M, L, D]
     query_prompt: Tensor | None  # [L, D]
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  (the paper's options)
         self,
         class_names: list[str],
         domains: list[str],
@@ -90,25 +88,32 @@ class DiPrompT(FederatedModule):
         upload_query: bool = True,
         optimizer: OptimizerCallable = lambda parameters: torch.optim.Adam(parameters, lr=5e-4),
     ) -> None:
-        super().__init__(optimizer)
-        self.left_out = check_options(domains, domain_weight, without)
-        self.save_hyperparameters(ignore=["clip", "optimizer"])
-        self.set_backbone(load_clip(clip))
-        self.class_names, self.domain_weight, self.domain_labels = class_names, domain_weight, domain_labels
+        left_out = check_options(domains, domain_weight, without)
+        super().__init__(class_names, clip, optimizer)
+        self.save_hyperparameters()
+        self.left_out = left_out
+        self.domains = domains
+        self.domain_weight = domain_weight
+        self.domain_labels = domain_labels
         self.share = beta_share(beta, rounds)
         self.text = PromptedTextEncoder(self.clip, class_names, prompt_length=prompt_length)
         self.domain_text = DomainTextEncoder(self.clip, class_names, domains, prompt_length=prompt_length)
-        asks = not domain_labels or "ensemble" in self.left_out
-        idle = {"query_prompt"} if "domain_prompts" in self.left_out or not asks else set()  # nothing to ask
         for name, prompt in starting_prompts(self.text, len(domains)).items():
-            self.register_parameter(name, None if name in self.left_out | idle else prompt)
-        kept = () if upload_query or self.query_prompt is None else ("query_prompt",)
-        self.personal, self.train_only_personal = (kept, ()) if "ensemble" in self.left_out else ((), kept)
+            self.register_parameter(name, prompt if self._trains(name) else None)
+        if self.query_prompt is not None and not upload_query:
+            # the ensemble does without the Q-prompt, so it is deployed only where there is none
+            if "ensemble" in left_out:
+                self.personal = ("query_prompt",)
+            else:
+                self.train_only_personal = ("query_prompt",)
         self._before: Tensor | None = None  # hatZ^Q
 
-    def baseline(self) -> ZeroShotCLIP:
-        """Returns zero-shot CLIP with the same towers."""
-        return ZeroShotCLIP(self.class_names, self.clip)
+    def _trains(self, name: str) -> bool:
+        """Whether a prompt is part of the method; the Q-prompt is idle where nothing asks it for a domain."""
+        if name in self.left_out:
+            return False
+        asks = not self.domain_labels or "ensemble" in self.left_out
+        return name != "query_prompt" or (asks and "domain_prompts" not in self.left_out)
 
     def configure_phases(self) -> Sequence[Phase]:
         """Returns one phase, after which D-prompts and the Q-prompt go out as their Beta averages (Eqs. 4, 5)."""
@@ -124,44 +129,53 @@ class DiPrompT(FederatedModule):
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
         """Returns the logits of the ensemble (Eq. 8), or without it of the D-prompt of the likeliest domain."""
-        features, scale = self.constants(inputs)["features"], self.clip.logit_scale
+        features = self.constants(inputs)["features"]
+        scale = self.clip.logit_scale
         if self.domain_prompts is None:
             return cosine_logits(features, self.text(self.global_prompt), scale)
-        own = self.domain_text.under_each(self.domain_prompts)
+        own = self.domain_text.under_each(self.domain_prompts)  # [C, M, d]
         if "ensemble" not in self.left_out:
             common = None if self.global_prompt is None else self.text(self.global_prompt)
             return ensemble_logits(features, own, common, scale)
-        domains = pair_logits(features, self.domain_text.under_one(self.query_prompt), scale).amax(1).argmax(1)
+        pairs = self.domain_text.under_one(self.query_prompt)  # [C, M, d]
+        domains = pair_logits(features, pairs, scale).amax(1).argmax(1)
         return given_domain(pair_logits(features, own, scale), domains)
-
-    def text_prompts(self) -> dict[str, Tensor]:
-        """Returns the prompts [L, D] that were kept after training, by name."""
-        own = () if self.domain_prompts is None else self.domain_prompts
-        query = None if "query_prompt" in self.train_only_personal else self.query_prompt
-        found = {"global prompt": self.global_prompt, "query prompt": query}
-        found |= {f"prompt of {name}": prompt for name, prompt in zip(self.hparams["domains"], own, strict=False)}
-        return {name: prompt for name, prompt in found.items() if prompt is not None}
 
     def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
         """Returns L_G + lambda L_D + L_Q, without the terms that are left out."""
         inputs, labels = batch
-        features, scale = self.constants(inputs)["features"], self.clip.logit_scale
+        features = self.constants(inputs)["features"]
         terms: dict[str, Tensor] = {}
         if self.global_prompt is not None:
-            terms["global"] = F.cross_entropy(cosine_logits(features, self.text(self.global_prompt), scale), labels)
+            logits = cosine_logits(features, self.text(self.global_prompt), self.clip.logit_scale)
+            terms["global"] = F.cross_entropy(logits, labels)
         if self.domain_prompts is not None:
-            pairs = self.domain_text.under_one(self.query_prompt)
-            domains = given_class(pair_logits(features, pairs, scale), labels).argmax(1)  # m*
-            if self.domain_labels and self.context is not None:
-                domains = torch.full_like(domains, known_domain(self.context.client))
-            own = self.domain_text.under_each(self.domain_prompts, learning=domains)
-            terms |= domain_terms(features, labels, domains, own, self.domain_text.handwritten, scale)
-            if self.query_prompt is not None:
-                self._before = pairs.detach() if self._before is None else self._before
-                known = domains if self.domain_labels else None
-                terms |= query_terms(features, labels, pairs, self._before, scale, known)
+            terms |= self._terms_of_domains(features, labels, self.domain_prompts)
         weights = {"domain": self.domain_weight, "contrast": self.domain_weight}
         kept = [weights.get(name, 1.0) * term for name, term in terms.items() if name not in self.left_out]
         loss = torch.stack(kept).sum()
         self.log("loss", loss)
         return loss
+
+    def _terms_of_domains(
+        self, features: Float[Tensor, "B d"], labels: Int[Tensor, "B"], domain_prompts: Float[Tensor, "M L D"]
+    ) -> dict[str, Tensor]:
+        """The terms of L_D and L_Q, by name."""
+        scale = self.clip.logit_scale
+        pairs = self.domain_text.under_one(self.query_prompt)  # Z^Q, [C, M, d]
+        domains = given_class(pair_logits(features, pairs, scale), labels).argmax(1)  # m*
+        if self.domain_labels and self.context is not None:
+            domains = torch.full_like(domains, known_domain(self.context.client))
+        own = self.domain_text.under_each(domain_prompts, learning=domains)  # Z^m, [C, M, d]
+        terms = domain_terms(features, labels, domains, own, self.domain_text.handwritten, scale)
+        if self.query_prompt is not None:
+            if self._before is None:
+                self._before = pairs.detach()
+            known = domains if self.domain_labels else None
+            terms |= query_terms(features, labels, pairs, self._before, scale, known)
+        return terms
+
+    def explain_hooks(self) -> DiPrompTExplanations:
+        """Returns the prompts that are deployed."""
+        query = None if "query_prompt" in self.train_only_personal else self.query_prompt
+        return DiPrompTExplanations(self.global_prompt, query, self.domain_prompts, self.domains)

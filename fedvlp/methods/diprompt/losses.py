@@ -108,7 +108,8 @@ def query_terms(
         scale: CLIP's logit scale.
         domains: m, if it is known.
     """
-    logits, logits_before = (pair_logits(image_features, texts, scale) for texts in (features, before))
+    logits = pair_logits(image_features, features, scale)
+    logits_before = pair_logits(image_features, before, scale)
     query = F.cross_entropy(logits.logsumexp(-1), labels)
     if domains is not None:
         query = query + F.cross_entropy(given_class(logits, labels), domains)  # P(y | x) P(m | y, x)

@@ -25,12 +25,13 @@ def check_options(domains: Sequence[str], domain_weight: float, without: Sequenc
     >>> sorted(check_options(["photo"], 1.0, ["mse", "kl"]))
     ['kl', 'mse']
     """
-    parts, left_out = get_args(Part), set(without)
+    parts = get_args(Part)
+    left_out = set(without)
     if not domains or domain_weight < 0:
         raise UserError(
             f"DiPrompT needs a source domain and a domain_weight >= 0; got {list(domains)}, {domain_weight}."
         )
-    if left_out - set(parts) or left_out >= set(parts[:2]):
+    if left_out - set(parts) or left_out >= {"global_prompt", "domain_prompts"}:
         raise UserError(
             f"Expected parts of DiPrompT to leave out ({', '.join(parts)}), but not both global and domain prompts; "
             f"got {', '.join(without)}. Correct --model.without."

@@ -19,8 +19,7 @@ Departures:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Literal, cast
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -28,17 +27,15 @@ from jaxtyping import Float, Int
 from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor
 
-from fedvlp.clip import CLIP, CLIPSpec, load_clip
-from fedvlp.core.module import FederatedModule, Phase, RoundContext
-from fedvlp.core.protocols import Batch, Inputs
-from fedvlp.core.state import State
-from fedvlp.methods.fed_dpt.dual_prompts import Components, DualFeatures, DualPrompts
-from fedvlp.methods.fed_dpt.losses import pairs_correspondence
-from fedvlp.methods.zero_shot import ZeroShotCLIP
+from fedvlp.clip import CLIP, CLIPSpec
+from fedvlp.core.protocols import Batch
+from fedvlp.methods.fed_dpt.base import DualPromptLearner
+from fedvlp.methods.fed_dpt.dual_prompts import Components, DualFeatures
+from fedvlp.ops import cosine_logits
 from fedvlp.utils.errors import UserError
 
 
-class ADAPT(FederatedModule):
+class ADAPT(DualPromptLearner):
     """Fed-DPT with cross-entropy, and with a loss that ties each image token to its domain's text prompt.
 
     Args:
@@ -60,9 +57,7 @@ class ADAPT(FederatedModule):
         optimizer: Makes the optimizer of a client's local training.
     """
 
-    clip: CLIP
-
-    def __init__(
+    def __init__(  # noqa: PLR0913  (the paper's options)
         self,
         class_names: list[str],
         domains: list[str],
@@ -76,62 +71,27 @@ class ADAPT(FederatedModule):
         components: Components = "domain",
         optimizer: OptimizerCallable = lambda parameters: torch.optim.AdamW(parameters, lr=5e-4),
     ) -> None:
-        super().__init__(optimizer)
         if domain_weight < 0 or (domain_weight and components != "domain"):
             raise UserError(f"Expected a domain_weight >= 0, and 0 with components {components}; got {domain_weight}.")
-        self.save_hyperparameters(ignore=["clip", "optimizer"])
-        self.set_backbone(load_clip(clip))
-        self.class_names, self.domain_loss, self.domain_weight = class_names, domain_loss, domain_weight
-        self.dual = DualPrompts(
-            self.clip, class_names, domains, prompt_length, components, temperature, text_momentum, visual_momentum
+        super().__init__(
+            class_names=class_names,
+            domains=domains,
+            clip=clip,
+            prompt_length=prompt_length,
+            temperature=temperature,
+            text_momentum=text_momentum,
+            visual_momentum=visual_momentum,
+            components=components,
+            optimizer=optimizer,
         )
-        self.train_only_personal = self.dual.copies("dual")
-
-    @property
-    def domain(self) -> int | None:
-        """The domain of the client that trains; None in evaluation, outside a federation, and with several domains."""
-        return None if self.context is None or self.context.client.domain < 0 else self.context.client.domain
-
-    def configure_phases(self) -> Sequence[Phase]:
-        """Returns one phase: own text prompt to its slot, image tokens to their mean."""
-        return (self.dual.phase("dual"),)
-
-    def baseline(self) -> ZeroShotCLIP:
-        """Returns zero-shot CLIP with the same towers."""
-        return ZeroShotCLIP(self.class_names, self.clip)
-
-    def start_client(self, context: RoundContext) -> None:
-        """Prepares for one client's local training; its copies will follow what was broadcast."""
-        super().start_client(context)
-        self.dual.begin()
-
-    def upload_state(self) -> State:
-        """Returns the client's own text prompt and the image tokens."""
-        if self.domain is None:
-            return super().upload_state()
-        return self.dual.upload("dual", self.domain)
-
-    def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
-        """Returns the logits cos(f_V, f_T(c)) / tau (Eq. 5)."""
-        features: DualFeatures = self.dual(self.constants(inputs)["images"], self.domain)
-        return features.logits(self.clip.logit_scale)
-
-    def text_prompts(self) -> dict[str, Tensor]:
-        """Returns the text prompts [L, D] by domain."""
-        return self.dual.text_prompts()
-
-    def logits_by_prompt(self, inputs: Inputs) -> dict[str, Tensor]:
-        """Returns the logits [B, C] under each domain's text prompt alone."""
-        return self.dual.logits_by_prompt(self.constants(inputs)["images"])
-
-    def image_features(self, images: Float[Tensor, "B 3 V V"]) -> Float[Tensor, "B d"]:
-        """Returns f_V, joint image features under the image tokens, not normalised."""
-        return cast(DualFeatures, self.dual(images, None)).image
+        self.save_hyperparameters()
+        self.domain_loss = domain_loss
+        self.domain_weight = domain_weight
 
     def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
         """Returns the cross-entropy over classes plus the weighted domain correspondence."""
         inputs, labels = batch
-        features = self.dual(self.constants(inputs)["images"], self.domain)
+        features = self.features(inputs)
         loss = F.cross_entropy(features.logits(self.clip.logit_scale), labels)
         self.log("cross_entropy", loss)
         if self.domain_weight:
@@ -149,6 +109,29 @@ class ADAPT(FederatedModule):
             return features.scores.new_zeros(())
         return F.cross_entropy(features.scores / self.dual.temperature, torch.full_like(labels, self.domain))
 
-    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """Moves the copies of the other domains' prompts (Eq. 6)."""
-        self.dual.follow(self.domain)
+
+def pairs_correspondence(
+    tokens: Float[Tensor, "B domains d"],
+    texts: Float[Tensor, "domains C d"],
+    labels: Int[Tensor, "B"],
+    scale: float,
+) -> Float[Tensor, ""]:
+    """Returns -(1/n) sum_j log softmax_k(cos(h_j, f_T^k(y)) / tau)[j], the mean over images.
+
+    Args:
+        tokens: h_j, the joint feature of the image token of domain j, of any length.
+        texts: f_T^k(c), the text feature of class c in domain k, of any length.
+        labels: y.
+        scale: 1 / tau.
+
+    Example:
+        >>> texts = torch.eye(2)[:, None]  # two domains, one class
+        >>> loss = pairs_correspondence(torch.eye(2)[None], texts, torch.tensor([0]), scale=1.0)
+        >>> round(loss.item(), 4)  # log(1 + 1/e)
+        0.3133
+    """
+    batch, count = tokens.shape[:2]
+    own_class = texts[:, labels].transpose(0, 1)  # [B, domains, d]
+    repeated = own_class[:, None].expand(-1, count, -1, -1).flatten(0, 1)  # [B * domains, domains, d]
+    logits = cosine_logits(tokens.flatten(0, 1), repeated, scale)
+    return F.cross_entropy(logits, torch.arange(count, device=tokens.device).repeat(batch))

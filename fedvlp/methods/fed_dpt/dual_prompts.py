@@ -5,7 +5,7 @@ The equations are numbered as in Fed-DPT (Wei et al., "Dual prompt tuning for do
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -14,9 +14,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from fedvlp.clip import CLIP, PromptedImageEncoder, PromptedTextEncoder, zero_shot_text_features
-from fedvlp.core.module import Phase
+from fedvlp.core.phases import Phase
 from fedvlp.core.state import State, detached
-from fedvlp.core.strategies import ByName
+from fedvlp.core.strategies import ByName, Strategy
 from fedvlp.methods.fed_dpt.per_domain_prompts import PerDomainPrompts
 from fedvlp.ops import cosine_logits
 from fedvlp.utils.errors import UserError
@@ -26,21 +26,21 @@ Components = Literal["domain", "agnostic", "text", "visual"]
 
 @dataclass(frozen=True)
 class DualFeatures:
-    """What the two towers say of a batch; K is the number of text prompts.
+    """What the two towers say of a batch, of as many text prompts and image tokens as there are.
 
     Attributes:
         image: f_V, joint image features, not normalised.
         text: f_T^k(c), normalised.
         weights: w, the mixture over text prompts.
-        scores: <q_cls, k_j>, before temperature and softmax, of as many image tokens as there are.
+        scores: <q_cls, k_j> of the image tokens, before temperature and softmax.
         tokens: h_j, joint features of the image tokens' outputs, not normalised.
     """
 
     image: Float[Tensor, "B d"]
-    text: Float[Tensor, "K C d"]
-    weights: Float[Tensor, "B K"]
-    scores: Float[Tensor, "B domains"]
-    tokens: Float[Tensor, "B domains d"]
+    text: Float[Tensor, "prompts C d"]
+    weights: Float[Tensor, "B prompts"]
+    scores: Float[Tensor, "B image_tokens"]
+    tokens: Float[Tensor, "B image_tokens d"]
 
     def logits(self, scale: float) -> Float[Tensor, "B C"]:
         """Returns the cosines of f_V with f_T(c) = sum_k w_k f_T^k(c), times `scale` (Eq. 6)."""
@@ -80,16 +80,19 @@ class DualPrompts(nn.Module):
         super().__init__()
         if not domains or temperature <= 0:
             raise UserError(f"Expected source domains and a temperature above 0, got {domains} and {temperature}.")
-        self.clip, self.temperature, self.mixes = clip, temperature, components == "domain"
+        self.clip = clip
         self.domains = domains
+        self.temperature = temperature
+        self.mixes = components == "domain"
         self.text_encoder = PromptedTextEncoder(clip, class_names, prompt_length=prompt_length)
         self.text: PerDomainPrompts | None = None
         self.visual: PerDomainPrompts | None = None
         if components == "visual":
             self.register_buffer("zero_shot", zero_shot_text_features(clip, class_names)[None], persistent=False)
         else:
-            prompts = [self.text_encoder.initial_prompt() for _ in (domains if self.mixes else domains[:1])]
-            self.text = PerDomainPrompts(torch.stack(prompts), text_momentum if self.mixes else None)  # [K, L, D]
+            count = len(domains) if self.mixes else 1
+            prompts = torch.stack([self.text_encoder.initial_prompt() for _ in range(count)])  # [prompts, L, D]
+            self.text = PerDomainPrompts(prompts, text_momentum if self.mixes else None)
         if components != "text":
             self.image_encoder = PromptedImageEncoder(clip)
             self.visual = PerDomainPrompts(torch.randn(len(domains), clip.image_width) * 0.02, visual_momentum)
@@ -98,36 +101,29 @@ class DualPrompts(nn.Module):
         """Returns features and weights (Eqs. 3-5) as a client of this domain has them; with None the server's."""
         text = self.text_features(domain)
         if self.visual is None:
-            image = self.clip.encode_image(images)
-            nothing = image.new_empty(len(images), 0)
-            return DualFeatures(image, text, image.new_ones(len(images), 1), nothing, nothing[:, :, None])
+            return self._without_image_tokens(images, text)
         prompted = self.image_encoder(images, torch.stack(self.visual(domain))[None])
         scores = prompted.scores.float()
         weights = (scores / self.temperature).softmax(-1) if self.mixes else scores.new_ones(len(images), 1)
         return DualFeatures(prompted.features, text, weights, scores, prompted.prompt_features)
 
-    def text_features(self, domain: int | None) -> Float[Tensor, "K C d"]:
+    def text_features(self, domain: int | None) -> Float[Tensor, "prompts C d"]:
         """Returns f_T^k(c), normalised (Eq. 3); prompt by prompt, so that only those with a gradient keep a graph."""
         if self.text is None:
             return self.zero_shot
         features = torch.stack([self.text_encoder(prompt) for prompt in self.text(domain)])
         return F.normalize(features.float(), dim=-1)
 
-    def text_prompts(self) -> dict[str, Tensor]:
-        """Returns the server's text prompts [L, D], by domain where there is one for each."""
-        prompts = [] if self.text is None else self.text(None)
-        names = [f"prompt of {domain}" for domain in self.domains] if self.mixes else ["prompt"]
-        return dict(zip(names, prompts, strict=False))
-
-    def logits_by_prompt(self, images: Float[Tensor, "B 3 V V"]) -> dict[str, Tensor]:
-        """Returns the logits [B, C] under each domain's text prompt alone; nothing where prompts are not mixed."""
-        features: DualFeatures = self(images, None)
-        alone = torch.eye(len(features.text), device=images.device)[:, None].expand(-1, len(images), -1)
-        names = self.text_prompts() if self.mixes else ()
-        return {
-            name: replace(features, weights=weights).logits(self.clip.logit_scale)
-            for name, weights in zip(names, alone, strict=False)
-        }
+    def _without_image_tokens(self, images: Tensor, text: Tensor) -> DualFeatures:
+        image = self.clip.encode_image(images)
+        nothing = image.new_empty(len(images), 0)
+        return DualFeatures(
+            image=image,
+            text=text,
+            weights=image.new_ones(len(images), 1),
+            scores=nothing,
+            tokens=nothing[:, :, None].expand(-1, -1, image.shape[1]),
+        )
 
     def stacks(self) -> dict[str, PerDomainPrompts]:
         """Returns the prompts that there are, by name."""
@@ -138,16 +134,17 @@ class DualPrompts(nn.Module):
         """Returns the one phase of a round; `prefix` is this module's name in its method."""
         names = tuple(f"{prefix}.{name}.shared" for name in self.stacks())
         strategies = [stack.strategy for stack in self.stacks().values()]
-        return Phase("prompts", train=names, upload=names, strategy=ByName(dict(zip(names, strategies, strict=True))))
+        parts: dict[str | tuple[str, ...], Strategy] = dict(zip(names, strategies, strict=True))
+        return Phase("prompts", train=names, upload=names, strategy=ByName(parts))
 
     def copies(self, prefix: str) -> tuple[str, ...]:
         """Returns the names of the copies that a client keeps."""
         return tuple(f"{prefix}.{name}.copies" for name, stack in self.stacks().items() if stack.momentum is not None)
 
-    def begin(self) -> None:
+    def start_client(self) -> None:
         """Prepares for a client's local training."""
         for stack in self.stacks().values():
-            stack.begin()
+            stack.start_client()
 
     def follow(self, domain: int | None) -> None:
         """Moves the copies of the other domains' prompts by one step."""

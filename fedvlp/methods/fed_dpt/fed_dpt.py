@@ -4,6 +4,7 @@ Paper: Wei et al., "Dual prompt tuning for domain-aware federated learning" (Fed
 
 Symbols: P_T^k text prompts -> ``dual.text``; [v]_1 .. [v]_n image tokens -> ``dual.visual``; m -> ``prompt_length``;
 tau_d -> ``temperature``; alpha -> ``text_momentum``; f_V -> ``image``; f_T^k -> ``text``; w -> ``weights``.
+    p(c | x) from cos(f_V, f_T(c)) / tau, Eq. 1        :meth:`.DualPromptLearner.forward`
     f_T^k(c), f_V, w, Eqs. 3-5                         :class:`.DualPrompts`
     f_T(c) = sum_k w_k f_T^k(c), Eq. 6                 :class:`.DualFeatures`
     L = -cos(f_V, f_T(y)), Eqs. 7, 9                   :meth:`FedDPT.training_step`
@@ -22,23 +23,18 @@ Departures:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, cast
-
 import torch
 from jaxtyping import Float
 from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor
 
-from fedvlp.clip import CLIP, CLIPSpec, load_clip
-from fedvlp.core.module import FederatedModule, Phase, RoundContext
-from fedvlp.core.protocols import Batch, Inputs
-from fedvlp.core.state import State
-from fedvlp.methods.fed_dpt.dual_prompts import Components, DualFeatures, DualPrompts
-from fedvlp.methods.zero_shot import ZeroShotCLIP
+from fedvlp.clip import CLIP, CLIPSpec
+from fedvlp.core.protocols import Batch
+from fedvlp.methods.fed_dpt.base import DualPromptLearner
+from fedvlp.methods.fed_dpt.dual_prompts import Components
 
 
-class FedDPT(FederatedModule):
+class FedDPT(DualPromptLearner):
     """Mixes the domains' text prompts for each image by the attention that its class token pays to their image tokens.
 
     Args:
@@ -56,9 +52,7 @@ class FedDPT(FederatedModule):
         optimizer: Makes the optimizer of a client's local training.
     """
 
-    clip: CLIP
-
-    def __init__(
+    def __init__(  # noqa: PLR0913  (the paper's options)
         self,
         class_names: list[str],
         domains: list[str],
@@ -70,55 +64,18 @@ class FedDPT(FederatedModule):
         components: Components = "domain",
         optimizer: OptimizerCallable = lambda parameters: torch.optim.AdamW(parameters, lr=5e-4),
     ) -> None:
-        super().__init__(optimizer)
-        self.save_hyperparameters(ignore=["clip", "optimizer"])
-        self.set_backbone(load_clip(clip))
-        self.class_names = class_names
-        self.dual = DualPrompts(
-            self.clip, class_names, domains, prompt_length, components, temperature, text_momentum, visual_momentum
+        super().__init__(
+            class_names=class_names,
+            domains=domains,
+            clip=clip,
+            prompt_length=prompt_length,
+            temperature=temperature,
+            text_momentum=text_momentum,
+            visual_momentum=visual_momentum,
+            components=components,
+            optimizer=optimizer,
         )
-        self.train_only_personal = self.dual.copies("dual")
-
-    @property
-    def domain(self) -> int | None:
-        """The domain of the client that trains; None in evaluation, outside a federation, and with several domains."""
-        return None if self.context is None or self.context.client.domain < 0 else self.context.client.domain
-
-    def configure_phases(self) -> Sequence[Phase]:
-        """Returns one phase: own text prompt to its slot, image tokens to their mean."""
-        return (self.dual.phase("dual"),)
-
-    def baseline(self) -> ZeroShotCLIP:
-        """Returns zero-shot CLIP with the same towers."""
-        return ZeroShotCLIP(self.class_names, self.clip)
-
-    def start_client(self, context: RoundContext) -> None:
-        """Prepares for one client's local training; its copies will follow what was broadcast."""
-        super().start_client(context)
-        self.dual.begin()
-
-    def upload_state(self) -> State:
-        """Returns the client's own text prompt and the image tokens."""
-        if self.domain is None:
-            return super().upload_state()
-        return self.dual.upload("dual", self.domain)
-
-    def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
-        """Returns the logits cos(f_V, f_T(c)) / tau (Eqs. 1, 6)."""
-        features: DualFeatures = self.dual(self.constants(inputs)["images"], self.domain)
-        return features.logits(self.clip.logit_scale)
-
-    def text_prompts(self) -> dict[str, Tensor]:
-        """Returns the text prompts [L, D] by domain."""
-        return self.dual.text_prompts()
-
-    def logits_by_prompt(self, inputs: Inputs) -> dict[str, Tensor]:
-        """Returns the logits [B, C] under each domain's text prompt alone."""
-        return self.dual.logits_by_prompt(self.constants(inputs)["images"])
-
-    def image_features(self, images: Float[Tensor, "B 3 V V"]) -> Float[Tensor, "B d"]:
-        """Returns f_V, joint image features under the image tokens, not normalised."""
-        return cast(DualFeatures, self.dual(images, None)).image
+        self.save_hyperparameters()
 
     def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
         """Returns minus the mean cosine of an image with its own class (Eq. 9)."""
@@ -127,7 +84,3 @@ class FedDPT(FederatedModule):
         loss: Tensor = -cosines.gather(1, labels[:, None]).mean()
         self.log("loss", loss)
         return loss
-
-    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """Moves the copies of the other domains' prompts (Eq. 8)."""
-        self.dual.follow(self.domain)

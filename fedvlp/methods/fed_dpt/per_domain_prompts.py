@@ -43,7 +43,7 @@ class PerDomainPrompts(nn.Module):
         return FedAvg("uniform") if self.momentum is None else Slots(by="domain", slots=len(self.shared))
 
     @torch.no_grad()
-    def begin(self) -> None:
+    def start_client(self) -> None:
         """Takes what was just downloaded as what the copies move to."""
         if self.momentum is None:
             return
@@ -55,7 +55,9 @@ class PerDomainPrompts(nn.Module):
         """Returns each domain's prompt, as a client of this domain sees it; with None all are the server's."""
         if domain is None or self.momentum is None:
             return list(self.shared)
-        return [self.shared[k] if k == domain else self.copies[k] for k in range(len(self.shared))]
+        prompts = list(self.copies)
+        prompts[domain] = self.shared[domain]
+        return prompts
 
     @torch.no_grad()
     def follow(self, domain: int | None) -> None:

@@ -96,11 +96,13 @@ class AttentionOverClients(nn.Module):
         if width % heads:
             raise UserError(f"Expected prompts of a width that {heads} heads divide, got {width}. Choose another CLIP.")
         self.heads = heads
-        self.project_in, self.project_out = BlockLinear(blocks, width, 3 * width), BlockLinear(blocks, width, width)
+        self.project_in = BlockLinear(blocks, width, 3 * width)
+        self.project_out = BlockLinear(blocks, width, width)
         self.perceptron = nn.Sequential(
             BlockLinear(blocks, width, 2 * width), nn.ReLU(), BlockLinear(blocks, 2 * width, width)
         )
-        self.attention_norm, self.perceptron_norm = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.attention_norm = nn.LayerNorm(width)
+        self.perceptron_norm = nn.LayerNorm(width)
 
     def forward(self, prompts: Float[Tensor, "K J L width"]) -> Float[Tensor, "J L width"]:
         """Returns the mean over clients of their attended prompts, in float32."""
@@ -111,7 +113,7 @@ class AttentionOverClients(nn.Module):
         return mean
 
     def _attend(self, prompts: Float[Tensor, "K J L width"]) -> Float[Tensor, "K J L width"]:
-        """Returns what each client's token gathers from the tokens at its place in all clients' prompts."""
+        """What each client's token gathers from the tokens at its place in all clients' prompts."""
         heads = self.project_in(prompts).unflatten(-1, (3, self.heads, -1)).permute(3, 1, 2, 4, 0, 5)
         gathered = F.scaled_dot_product_attention(*heads)  # [J, L, heads, K, width / heads]
         attended: Tensor = self.project_out(gathered.permute(3, 0, 1, 2, 4).flatten(-2))
@@ -119,6 +121,6 @@ class AttentionOverClients(nn.Module):
 
 
 def _bottleneck(blocks: int, width: int, hidden: int, starts_at_zero: bool) -> nn.Sequential:
-    """Returns a perceptron of two layers for each block."""
+    """A perceptron of two layers for each block."""
     last = BlockLinear(blocks, hidden, width, starts_at_zero)
     return nn.Sequential(BlockLinear(blocks, width, hidden), nn.ReLU(), last)

@@ -27,7 +27,8 @@ class DeepPromptedCLIP(nn.Module):
 
     def __init__(self, clip: CLIP, class_names: list[str], prompt_length: int) -> None:
         super().__init__()
-        self.clip, self.prompt_length = clip, prompt_length
+        self.clip = clip
+        self.prompt_length = prompt_length
         self.text = PromptedTextEncoder(clip, class_names, prompt_length=prompt_length)
         self.visual = PromptedImageEncoder(clip)
 
@@ -37,16 +38,18 @@ class DeepPromptedCLIP(nn.Module):
         Raises:
             UserError: If there is no block or no vector, or there are more blocks than a tower has.
         """
-        towers = {"text": (self.clip.text.depth, self.clip.text_width)}
-        towers["visual"] = (self.visual.depth, self.clip.image_width)
-        most = min(blocks for blocks, _ in towers.values())
+        depths = {"text": self.clip.text.depth, "visual": self.visual.depth}
+        widths = {"text": self.clip.text_width, "visual": self.clip.image_width}
+        most = min(depths.values())
         if self.prompt_length < 1 or not (depth is None or 1 <= depth <= most):
             raise UserError(
                 f"Expected a prompt_length of at least 1 and a depth in [1, {most}] or none for all blocks; got "
                 f"{self.prompt_length} and {depth}."
             )
-        shapes = {kind: (depth or blocks, self.prompt_length, width) for kind, (blocks, width) in towers.items()}
-        return {kind: initial_prompt(shape) for kind, shape in shapes.items()}
+        prompts = {}
+        for kind, blocks in depths.items():
+            prompts[kind] = initial_prompt((depth or blocks, self.prompt_length, widths[kind]))
+        return prompts
 
     def text_features(self, prompts: Prompts) -> Float[Tensor, "C d"]:
         """Returns w_c, not normalised (PLAN, Eqs. 2, 3)."""
@@ -55,7 +58,8 @@ class DeepPromptedCLIP(nn.Module):
 
     def logits(self, images: Float[Tensor, "B 3 V V"], prompts: Prompts) -> Float[Tensor, "B C"]:
         """Returns the logits cos(w_c, f) / tau (PLAN, Eqs. 2-6)."""
-        text, image = self.text_features(prompts), self.visual.encode(images, prompts["visual"])
+        text = self.text_features(prompts)
+        image = self.visual.encode(images, prompts["visual"])
         return cosine_logits(image, text, self.clip.logit_scale)
 
 

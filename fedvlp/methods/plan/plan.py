@@ -27,22 +27,23 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor
 
-from fedvlp.clip import CLIP, CLIPSpec, load_clip
-from fedvlp.core.module import FederatedModule, Phase
+from fedvlp.clip import CLIP, CLIPSpec
+from fedvlp.core.phases import Phase
 from fedvlp.core.protocols import Batch, Inputs
 from fedvlp.core.state import State, detached, select
+from fedvlp.methods._shared.prompt_learner import PromptLearner
 from fedvlp.methods._shared.teacher import ZeroShotTeacher, distillation_losses
 from fedvlp.methods.plan.deep_prompts import DeepPromptedCLIP, initial_prompt
+from fedvlp.methods.plan.explain import PLANExplanations
 from fedvlp.methods.plan.prompt_pool import Aggregator, PromptPool
-from fedvlp.methods.zero_shot import ZeroShotCLIP
 from fedvlp.utils.errors import UserError
 
 
-class PLAN(FederatedModule):
+class PLAN(PromptLearner):
     """Learns each client's deep prompts, then how to mix them into one set for all.
 
     Args:
@@ -61,11 +62,10 @@ class PLAN(FederatedModule):
         optimizer: Makes the optimizer of a client's local training, in both stages.
     """
 
-    clip: CLIP
+    needs_images = True
     train_only_personal = ("pool.own",)
-    prepare_options = ()
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  (the paper's options)
         self,
         class_names: list[str],
         num_clients: int,
@@ -81,15 +81,16 @@ class PLAN(FederatedModule):
         aggregate_visual: bool = True,
         optimizer: OptimizerCallable = lambda parameters: torch.optim.SGD(parameters, lr=0.0015),
     ) -> None:
-        super().__init__(optimizer)
         if kl_weight < 0 or num_clients < 1:
             raise UserError(f"Expected a kl_weight >= 0 and num_clients >= 1, got {kl_weight} and {num_clients}.")
-        self.save_hyperparameters(ignore=["clip", "optimizer"])
-        self.set_backbone(load_clip(clip))
-        self.class_names, self.kl_weight, self.first_round_reference = class_names, kl_weight, first_round_reference
+        super().__init__(class_names, clip, optimizer)
+        self.save_hyperparameters()
+        self.kl_weight = kl_weight
+        self.first_round_reference = first_round_reference
         self.teacher = ZeroShotTeacher(self.clip, class_names, templates)
         self.prompted = DeepPromptedCLIP(self.clip, class_names, prompt_length)
-        aggregated = [kind for kind, wanted in (("text", aggregate_text), ("visual", aggregate_visual)) if wanted]
+        has_aggregator = {"text": aggregate_text, "visual": aggregate_visual}
+        aggregated = [kind for kind, wanted in has_aggregator.items() if wanted]
         self.pool = PromptPool(self.prompted.initial_prompts(depth), num_clients, aggregator, reduction, aggregated)
 
     def configure_phases(self) -> Sequence[Phase]:
@@ -108,21 +109,9 @@ class PLAN(FederatedModule):
         """Returns the client's prompts for its slot after stage 1, its aggregators after stage 2."""
         return super().upload_state() if self._aggregates else self.pool.upload("pool")
 
-    def baseline(self) -> ZeroShotCLIP:
-        """Returns zero-shot CLIP with the same towers."""
-        return ZeroShotCLIP(self.class_names, self.clip)
-
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
         """Returns the logits under the global prompts (Eq. 8)."""
         return self.prompted.logits(self.constants(inputs)["images"], self.pool.globals)
-
-    def text_prompts(self) -> dict[str, Tensor]:
-        """Returns the first block's global prompt [L, D] by name; deeper ones do not stand among words."""
-        return {"global prompt": self.pool.globals["text"][0]}
-
-    def image_features(self, images: Float[Tensor, "B 3 V V"]) -> Float[Tensor, "B d"]:
-        """Returns joint image features under the global prompts, not normalised."""
-        return self.prompted.visual.encode(images, self.pool.globals["visual"])
 
     @torch.no_grad()
     def reference(self, images: Float[Tensor, "B 3 V V"]) -> Float[Tensor, "B C"] | None:
@@ -130,23 +119,29 @@ class PLAN(FederatedModule):
         first = self.context is None or self.context.round == 0
         if self.kl_weight == 0 or (first and not self.first_round_reference):
             return None
-        return (
-            self.teacher(self.clip.encode_image(images)) if first else self.prompted.logits(images, self.pool.globals)
-        )
+        if first:
+            return self.teacher(self.clip.encode_image(images))
+        return self.prompted.logits(images, self.pool.globals)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
         """Returns the loss of stage 1 (Eq. 10) or of stage 2 (Eqs. 14, 15)."""
-        images, labels = self.constants(batch[0])["images"], batch[1]
+        inputs, labels = batch
+        images = self.constants(inputs)["images"]
         if self._aggregates:
-            loss = F.cross_entropy(self.prompted.logits(images, self.pool.aggregate()), labels)
-            self.log("aggregation_loss", loss)
-            return loss
-        logits, reference = self.prompted.logits(images, self.pool.own), self.reference(images)
-        losses = {"loss": F.cross_entropy(logits, labels)}
-        if reference is not None:
+            return self._aggregation_loss(images, labels)
+        logits = self.prompted.logits(images, self.pool.own)
+        reference = self.reference(images)
+        if reference is None:
+            losses = {"loss": F.cross_entropy(logits, labels)}
+        else:
             losses = distillation_losses(logits, labels, reference, self.kl_weight)
         self.log_dict(losses)
         return losses["loss"]
+
+    def _aggregation_loss(self, images: Tensor, labels: Int[Tensor, "B"]) -> Float[Tensor, ""]:
+        loss = F.cross_entropy(self.prompted.logits(images, self.pool.aggregate()), labels)
+        self.log("aggregation_loss", loss)
+        return loss
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Takes the own prompts as the global ones where there is no federation."""
@@ -156,3 +151,7 @@ class PLAN(FederatedModule):
     @property
     def _aggregates(self) -> bool:
         return self.context is not None and self.context.phase.name == "aggregators"
+
+    def explain_hooks(self) -> PLANExplanations:
+        """Returns the global prompts among words, and image features under them."""
+        return PLANExplanations(self.prompted, self.pool.globals)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from fedvlp.core.module import Phase
+from fedvlp.core.phases import Phase
 from fedvlp.core.state import State, detached, select
 from fedvlp.core.strategies import DownloadOnly, FedAvg, ServerComputed, Slots
 from fedvlp.methods.plan.aggregators import AttentionOverClients, PromptAttention
@@ -36,16 +36,21 @@ class PromptPool(nn.Module):
         self, start: Prompts, num_clients: int, aggregator: Aggregator, reduction: int, aggregated: Collection[str]
     ) -> None:
         super().__init__()
-        empty = {kind: torch.zeros(num_clients, *prompts.shape) for kind, prompts in start.items()}
-        self.own = nn.ParameterDict({kind: nn.Parameter(prompts.clone()) for kind, prompts in start.items()})
-        self.clients = nn.ParameterDict({kind: nn.Parameter(stack, False) for kind, stack in empty.items()})
-        self.globals = nn.ParameterDict({kind: nn.Parameter(prompts.clone(), False) for kind, prompts in start.items()})
+        self.own = nn.ParameterDict()
+        self.clients = nn.ParameterDict()
+        self.globals = nn.ParameterDict()
         self.aggregators = nn.ModuleDict()
+        for kind, prompts in start.items():
+            self.own[kind] = nn.Parameter(prompts.clone())
+            self.clients[kind] = nn.Parameter(torch.zeros(num_clients, *prompts.shape), requires_grad=False)
+            self.globals[kind] = nn.Parameter(prompts.clone(), requires_grad=False)
         for kind in aggregated:
-            blocks, _, width = start[kind].shape
-            paper = aggregator == "attention"
-            made = PromptAttention(blocks, width, reduction) if paper else AttentionOverClients(blocks, width)
-            self.aggregators[kind] = made
+            blocks = start[kind].shape[0]
+            width = start[kind].shape[-1]
+            if aggregator == "attention":
+                self.aggregators[kind] = PromptAttention(blocks, width, reduction)
+            else:
+                self.aggregators[kind] = AttentionOverClients(blocks, width)
 
     def phases(self, prefix: str) -> Sequence[Phase]:
         """Returns stage 1, for the prompts, and stage 2, for the aggregators if there are any (PLAN, Eq. 16).
@@ -53,21 +58,23 @@ class PromptPool(nn.Module):
         Args:
             prefix: The pool's name in its method.
         """
-        own, clients, shared, aggregators = (
-            f"{prefix}.{name}" for name in ("own", "clients", "globals", "aggregators")
-        )
-        slots = len(self.clients["text"])
-        stages = [Phase("prompts", (own,), (clients,), DownloadOnly((shared,), Slots("client", slots)))]
+        own = f"{prefix}.own"
+        clients = f"{prefix}.clients"
+        shared = f"{prefix}.globals"
+        aggregators = f"{prefix}.aggregators"
+        slots = Slots("client", len(self.clients["text"]))
+        stages = [Phase("prompts", train=(own,), upload=(clients,), strategy=DownloadOnly((shared,), slots))]
         if len(self.aggregators):
-            mixed = DownloadOnly((clients, aggregators), FedAvg("uniform"))
-            stages.append(Phase("aggregators", (aggregators,), (aggregators,), mixed))
+            mean = DownloadOnly((clients, aggregators), FedAvg("uniform"))
+            stages.append(Phase("aggregators", train=(aggregators,), upload=(aggregators,), strategy=mean))
 
-        def make(state: State) -> State:
+        def make_globals(state: State) -> State:
             inside = {name.removeprefix(f"{prefix}."): value for name, value in state.items()}
             return {f"{shared}.{kind}": prompts for kind, prompts in self.aggregate(inside).items()}
 
-        derived = ServerComputed(stages[-1].strategy, make, deploys=(shared,))
-        return (*stages[:-1], replace(stages[-1], strategy=derived))
+        # after the last stage the server has all that the global prompts are made of
+        last = stages[-1]
+        return (*stages[:-1], replace(last, strategy=ServerComputed(last.strategy, make_globals, deploys=(shared,))))
 
     def upload(self, prefix: str) -> State:
         """Returns the own prompts, by the names of the slots that they fill on the server."""
@@ -85,8 +92,11 @@ class PromptPool(nn.Module):
             stack = tensors[f"clients.{kind}"]
             filled = stack[stack.flatten(1).any(dim=1)]
             prefix = f"aggregators.{kind}"
-            theta = {name[len(prefix) + 1 :]: value for name, value in select(tensors, (prefix,)).items()}
-            made[kind] = functional_call(self.aggregators[kind], theta, (filled,)) if theta else filled.mean(dim=0)
+            theta = {name.removeprefix(f"{prefix}."): value for name, value in select(tensors, (prefix,)).items()}
+            if theta:
+                made[kind] = functional_call(self.aggregators[kind], theta, (filled,))
+            else:
+                made[kind] = filled.mean(dim=0)
         return made
 
     @torch.no_grad()

@@ -1,4 +1,4 @@
-"""Which cluster each token claims, and which claims a cluster of limited capacity keeps."""
+"""To which cluster each token is assigned, where a cluster of limited capacity keeps its cheapest claimants."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Claims:
-    """Which claims of tokens are kept.
+class Assignment:
+    """The tokens of each cluster.
 
     Args:
         kept: The tokens that each cluster keeps.
@@ -22,8 +22,8 @@ class Claims:
     sizes: Int[Tensor, "A M"]
 
 
-def claim_with_capacity(costs: Float[Tensor, "A M P"], limits: Int[Tensor, "A M"]) -> Claims:
-    """Returns the tokens' claims: the cheapest cluster, the first of equals, which keeps its s_m cheapest claimants.
+def assign_with_capacity(costs: Float[Tensor, "A M P"], limits: Int[Tensor, "A M"]) -> Assignment:
+    """Assigns each token to its cheapest cluster, the first of equals, which keeps its s_m cheapest claimants.
 
     Args:
         costs: Cost of each token in each cluster.
@@ -34,13 +34,15 @@ def claim_with_capacity(costs: Float[Tensor, "A M P"], limits: Int[Tensor, "A M"
     order = cost.argsort(dim=1, stable=True)[:, None].expand_as(claimed)
     places = claimed.gather(2, order).cumsum(dim=2)  # among the claimants of a cluster, from 1, cheapest first
     kept = claimed & (torch.empty_like(places).scatter_(2, order, places) <= limits[:, :, None])
-    return Claims(kept, kept.sum(dim=2))
+    return Assignment(kept, kept.sum(dim=2))
 
 
-def claim_unless_close(
+def assign_unless_close(
     costs: Float[Tensor, "A M P"], limits: Int[Tensor, "A M"], error: Float[Tensor, "A P"]
-) -> tuple[Claims, Bool[Tensor, "A"]]:
-    """Returns the claims, and the images where these hang on costs within rounding or leave a cluster empty.
+) -> tuple[Assignment, Bool[Tensor, "A"]]:
+    """Returns the assignment, and the images where it hangs on costs within rounding or leaves a cluster empty.
+
+    A full cluster keeps its claimants by a threshold on the costs, which is faster than sorting all of them.
 
     Args:
         costs: Cost of each token in each cluster, its distance plus a multiplier that is never positive.
@@ -65,12 +67,13 @@ def claim_unless_close(
         doubtful[images[cheapest <= dearest]] = True
         doubtful[images[stays.sum(dim=1) > limits[images, full]]] = True
         kept[images, full] = stays
-    return Claims(kept, torch.minimum(claimants, limits)), doubtful
+    return Assignment(kept, torch.minimum(claimants, limits)), doubtful
 
 
 def kth_value(values: Float[Tensor, "N P"], k: Int[Tensor, "N"]) -> Float[Tensor, "N 1"]:
     """Returns the k-th smallest value of each row, each with its own k >= 1."""
-    most, least = int(k.max()), int(k.min())
+    most = int(k.max())
+    least = int(k.min())
     lower = torch.arange(most - least, device=k.device) < (most - k)[:, None]  # so many are put below all values
     padding = torch.where(lower, -torch.inf, torch.inf).to(values.dtype)
     return torch.cat([padding, values], dim=1).kthvalue(most, dim=1, keepdim=True).values

@@ -36,14 +36,14 @@ class TokenRouter(nn.Module):
 
     def __init__(self, options: RouterOptions, width: int) -> None:
         super().__init__()
-        self.options, self.seed = options, options.key_seed
-        self.register_buffer("keys", options.key(width), persistent=False)  # made from a seed
+        self.options = options
+        self.seed = options.key_seed
+        self.register_buffer("keys", options.keys(width), persistent=False)  # made from a seed
 
     def prepare(self, images: Tensor, features: Tensor, tokens: Tensor) -> dict[str, Tensor]:
         """Returns pi under both capacities, and which share of the tokens was kept."""
-        start = key_start(tokens, self.keys) if self.options.cluster_start == "keys" else None
         constants = {}
-        for mode, clusters in clusters_by_mode(self.options, self.seed, images, tokens, start).items():
+        for mode, clusters in self._clusters(images, tokens).items():
             constants[f"{mode}_weights"] = expert_shares(clusters, tokens, self.keys)
             constants[f"{mode}_kept"] = clusters.sizes.sum(dim=1) / tokens.shape[1]
         return constants
@@ -54,9 +54,12 @@ class TokenRouter(nn.Module):
 
     def token_experts(self, images: Tensor, tokens: Tensor, experts: Experts) -> Int[Tensor, "B P"]:
         """Returns the expert of each token in evaluation, -1 for a token that was dropped."""
-        start = key_start(tokens, self.keys) if self.options.cluster_start == "keys" else None
-        clusters = clusters_by_mode(self.options, self.seed, images, tokens, start)["eval"]
+        clusters = self._clusters(images, tokens)["eval"]
         return _experts_of_tokens(clusters, cluster_experts(clusters, tokens, self.keys))
+
+    def _clusters(self, images: Tensor, tokens: Tensor) -> dict[str, Clusters]:
+        start = key_start(tokens, self.keys) if self.options.cluster_start == "keys" else None
+        return clusters_by_mode(self.options, self.seed, images, tokens, start)
 
 
 class ExpertMatchingRouter(nn.Module):
@@ -71,7 +74,8 @@ class ExpertMatchingRouter(nn.Module):
 
     def __init__(self, options: RouterOptions, clip: CLIP) -> None:
         super().__init__()
-        self.options, self.seed = options, options.key_seed
+        self.options = options
+        self.seed = options.key_seed
         self._project = partial(project_image_tokens, clip)  # not a submodule, which it would be saved with
 
     def prepare(self, images: Tensor, features: Tensor, tokens: Tensor) -> dict[str, Tensor]:
@@ -110,8 +114,9 @@ class ImageRouter(nn.Module):
 
     def __init__(self, options: RouterOptions, width: int) -> None:
         super().__init__()
-        self.options, self.seed = options, options.key_seed
-        self.register_buffer("keys", options.key(width), persistent=False)  # made from a seed
+        self.options = options
+        self.seed = options.key_seed
+        self.register_buffer("keys", options.keys(width), persistent=False)  # made from a seed
 
     def prepare(self, images: Tensor, features: Tensor, tokens: Tensor) -> dict[str, Tensor]:
         """Returns each image's lot; the images of the lowest lots are where the clusters of their batch start."""
@@ -120,7 +125,8 @@ class ImageRouter(nn.Module):
     @torch.no_grad()
     def forward(self, constants: dict[str, Tensor], experts: Experts) -> Float[Tensor, "B E"]:
         """Returns pi, a single expert for all images but those that found no room."""
-        features, options = constants["features"].float(), self.options
+        features = constants["features"].float()
+        options = self.options
         if options.cluster_start == "keys" and len(features) >= options.num_experts:
             start = key_start(features[None], self.keys)[0]
         else:
@@ -130,7 +136,7 @@ class ImageRouter(nn.Module):
 
 
 def _experts_of_tokens(clusters: Clusters, experts: Int[Tensor, "B E"]) -> Int[Tensor, "B P"]:
-    """Returns the expert that the cluster of each token is matched to, -1 for a token in no cluster."""
+    """The expert that the cluster of each token is matched to, -1 for a token in no cluster."""
     clustered = clusters.assignment
     return experts.gather(1, clustered.clamp(min=0)).masked_fill(clustered < 0, -1)
 

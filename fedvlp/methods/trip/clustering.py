@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from fedvlp.methods.trip.lloyd import Progress, token_products
-from fedvlp.ops.precision import without_autocast
+from fedvlp.methods.trip.lloyd import KMeansState, token_products
+from fedvlp.methods.trip.precision import without_autocast
 from fedvlp.utils.errors import UserError
 
 
@@ -121,24 +121,33 @@ def several_kmeans(
         tolerance: Mean distance.
         multiplier_step: eta.
     """
-    progress = Progress.begin(tokens, token_products(tokens), start, torch.tensor(capacities, device=tokens.device))
-    weights = torch.zeros_like(progress.centroids.weights)
-    kept = torch.zeros_like(progress.centroids.members)
-    running = torch.ones_like(progress.images, dtype=torch.bool)
+    state = KMeansState.start(tokens, token_products(tokens), start, torch.tensor(capacities, device=tokens.device))
+    weights = torch.zeros_like(state.centroids.weights)
+    kept = torch.zeros_like(state.centroids.members)
+    running = torch.ones_like(state.images, dtype=torch.bool)
     for iteration in range(max_iterations):
-        step = progress.step(multiplier_step, tolerance)
-        still = step.shift < tolerance
+        step = state.step(multiplier_step, tolerance)
+        converged = step.shift < tolerance
         last = iteration + 1 == max_iterations
-        ended = running if last else running & still
+        ended = running if last else running & converged
         if bool(ended.any()):
-            rows, stay = progress.rows[ended], still[ended, None, None]
-            weights[rows] = torch.where(stay, progress.centroids.weights[ended], step.centroids.weights[ended])
+            rows = state.rows[ended]
+            stays = converged[ended, None, None]
+            weights[rows] = torch.where(stays, state.centroids.weights[ended], step.centroids.weights[ended])
             kept[rows] = step.kept[ended]
-            running = running & ~still
+            running = running & ~converged
         if last or not bool(running.any()):
             break
-        progress, running = progress.advance(step, running)
-    apart = weights.view(len(capacities), *start.shape, -1).transpose(0, 1).flatten(1, 2)  # [B, K * M, P]
-    centroids = (apart @ tokens.to(weights.dtype)).chunk(len(capacities), dim=1)  # K of [B, M, W]
-    parts = zip(centroids, weights.chunk(len(capacities)), kept.chunk(len(capacities)), strict=True)
+        state, running = state.advance(step, running)
+    return _by_capacity(tokens, weights, kept, len(capacities))
+
+
+def _by_capacity(
+    tokens: Float[Tensor, "B P W"], weights: Float[Tensor, "A M P"], kept: Bool[Tensor, "A M P"], count: int
+) -> list[Clusters]:
+    """The clusters of all images for each of `count` capacities; A = count * B rows, those of a capacity together."""
+    by_capacity = weights.view(count, -1, *weights.shape[1:])  # [count, B, M, P]
+    side_by_side = by_capacity.transpose(0, 1).flatten(1, 2)  # [B, count * M, P]
+    centroids = (side_by_side @ tokens.to(weights.dtype)).chunk(count, dim=1)  # each [B, M, W]
+    parts = zip(centroids, weights.chunk(count), kept.chunk(count), strict=True)
     return [Clusters(*part) for part in parts]

@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from fedvlp.clip import CLIP
 from fedvlp.core.diagnosis import Diagnosis, Value
+from fedvlp.methods.trip.options import Experts, RouterOptions
 from fedvlp.methods.trip.route_statistics import agreement, correlations
+from fedvlp.methods.trip.routers import Router
 
-if TYPE_CHECKING:
-    from fedvlp.methods.trip.trip import TRIP
-
-Observed = dict[str, Float[Tensor, "N E"]]
+Observed = dict[str, Tensor]
+"""Of N images: their `weights` [N, E], those `reseeded` and `mirrored`, and the share of their tokens `kept` [N, 1]."""
 
 MODES = ("train", "eval")
 MEANING = {
@@ -40,52 +41,77 @@ MEANING = {
 
 
 @torch.no_grad()
-def diagnose_routes(module: TRIP, domains: Mapping[str, Iterable[Float[Tensor, "B 3 H V"]]]) -> Diagnosis:
+def diagnose_routes(
+    router: Router, clip: CLIP, experts: Experts, domains: Mapping[str, Iterable[Float[Tensor, "B 3 V V"]]]
+) -> Diagnosis:
     """Returns correlations, agreement, dropped tokens and loads, under both capacities, by domain and over all.
 
     Args:
-        module: whose routes are looked at, with the keys and experts that it holds.
-        domains: each domain's images, in batches on the module's device.
+        router: Whose routes are looked at.
+        clip: The frozen CLIP.
+        experts: Gives the experts' place in the joint space.
+        domains: Each domain's images, in batches on the router's device.
     """
-    observed = {name: _joined([_observe(module, images) for images in batches]) for name, batches in domains.items()}
+    observed: dict[str, dict[str, Observed]] = {}
+    for name, batches in domains.items():
+        observed[name] = _joined([_observe(router, clip, experts, images) for images in batches])
     if len(observed) > 1:
         observed["all domains"] = _joined(list(observed.values()))
-    rows = [_row(module, name, mode, of[mode]) for mode in MODES for name, of in observed.items()]
+    rows = []
+    for mode in MODES:
+        rows += [_row(router.options, name, mode, of_modes[mode]) for name, of_modes in observed.items()]
     return Diagnosis("routing", MEANING, rows)
 
 
-def _observe(module: TRIP, images: Float[Tensor, "B 3 H V"]) -> dict[str, Observed]:
-    """Returns for each mode a batch's weights, those under another seed and in the mirror, and the share kept."""
-    router, again = module.router, copy.copy(module.router)
-    again.seed = router.seed + 1
-    straight, mirrored = (module.clip.encode_image_tokens(pixels) for pixels in (images, images.flip(-1)))
-    views = {
-        "weights": (router, images, straight),
-        "reseeded": (again, images, straight),
-        "mirrored": (router, images.flip(-1), mirrored),
+def _observe(router: Router, clip: CLIP, experts: Experts, images: Float[Tensor, "B 3 V V"]) -> dict[str, Observed]:
+    """For each mode, what is seen of a batch's routes."""
+    reseeded = copy.copy(router)
+    reseeded.seed = router.seed + 1
+    mirrored = images.flip(-1)
+    straight_features = clip.encode_image_tokens(images)
+    mirrored_features = clip.encode_image_tokens(mirrored)
+    constants = {
+        "weights": _constants(router, images, straight_features),
+        "reseeded": _constants(reseeded, images, straight_features),
+        "mirrored": _constants(router, mirrored, mirrored_features),
     }
-    observed: dict[str, Observed] = {mode: {} for mode in MODES}
-    for view, (chosen, pixels, (features, tokens)) in views.items():
-        constants = {"features": features, **chosen.prepare(pixels, features, tokens)}
-        for mode, seen in observed.items():
-            weights = chosen.train(mode == "train")(constants, module.expert_features)
-            seen[view] = weights.float().cpu()
-            kept = constants.get(f"{mode}_kept", weights.new_ones(len(weights)))
-            seen.setdefault("kept", kept[:, None].float().cpu())
-    router.train(module.training)
+    was_training = router.training
+    observed = {}
+    for mode in MODES:
+        router.train(mode == "train")
+        # how constants become weights depends on no seed
+        seen = {view: router(known, experts).float().cpu() for view, known in constants.items()}
+        every = torch.ones(len(images))
+        seen["kept"] = constants["weights"].get(f"{mode}_kept", every)[:, None].float().cpu()
+        observed[mode] = seen
+    router.train(was_training)
     return observed
 
 
+def _constants(
+    router: Router, images: Float[Tensor, "B 3 V V"], encoded: tuple[Float[Tensor, "B d"], Float[Tensor, "B P W"]]
+) -> dict[str, Tensor]:
+    features, tokens = encoded
+    return {"features": features, **router.prepare(images, features, tokens)}
+
+
 def _joined(parts: Sequence[dict[str, Observed]]) -> dict[str, Observed]:
-    """Returns the observations of several batches or domains as one."""
-    return {mode: {name: torch.cat([part[mode][name] for part in parts]) for name in parts[0][mode]} for mode in MODES}
+    """The observations of several batches or domains as one."""
+    joined: dict[str, Observed] = {}
+    for mode in MODES:
+        of_mode = [part[mode] for part in parts]
+        joined[mode] = {}
+        for name in of_mode[0]:
+            joined[mode][name] = torch.cat([seen[name] for seen in of_mode])
+    return joined
 
 
-def _row(module: TRIP, domain: str, mode: str, seen: Observed) -> dict[str, Value]:
-    """Returns one row of the table."""
-    weights, options = seen["weights"], module.router.options
-    largest = torch.nn.functional.one_hot(weights.argmax(dim=1), weights.shape[1]).float().mean(dim=0)
-    seeds, mirror = (correlations(weights, seen[view]) for view in ("reseeded", "mirrored"))
+def _row(options: RouterOptions, domain: str, mode: str, seen: Observed) -> dict[str, Value]:
+    """One row of the table."""
+    weights = seen["weights"]
+    largest = F.one_hot(weights.argmax(dim=1), weights.shape[1]).float().mean(dim=0)
+    seeds = correlations(weights, seen["reseeded"])
+    mirror = correlations(weights, seen["mirrored"])
     return {
         "domain": domain,
         "mode": mode,
@@ -105,5 +131,5 @@ def _row(module: TRIP, domain: str, mode: str, seen: Observed) -> dict[str, Valu
 
 
 def _known(value: Tensor) -> float | None:
-    """Returns a number, or None where it is not defined."""
+    """A number, or None where it is not defined."""
     return None if bool(value.isnan()) else value.item()

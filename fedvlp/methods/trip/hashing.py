@@ -24,7 +24,7 @@ def combine(first: Int[Tensor, "*shape"], second: Int[Tensor, "*shape"] | int) -
     return mix((mix(first + _GOLDEN) + second) * _GOLDEN)
 
 
-def image_seeds(images: Float[Tensor, "B 3 height width"]) -> Int[Tensor, "B"]:
+def image_seeds(images: Float[Tensor, "B 3 V V"]) -> Int[Tensor, "B"]:
     """Returns a 64-bit number for each image that depends on the bits of its float32 pixels and on nothing else.
 
     The sum runs over whole numbers, so it is the same on every device, in every batch and with every number of threads.
@@ -72,5 +72,5 @@ def random_token_shares(
 
 
 def _shift_right(numbers: Tensor, places: int) -> Tensor:
-    """Returns numbers shifted to the right as if they had no sign."""
+    """Numbers shifted to the right as if they had no sign."""
     return (numbers >> places) & ((1 << (64 - places)) - 1)

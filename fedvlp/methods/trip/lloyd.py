@@ -15,12 +15,13 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from fedvlp.methods.trip.assignments import Claims, claim_unless_close, claim_with_capacity
+from fedvlp.methods.trip.assignments import Assignment, assign_unless_close, assign_with_capacity
 
 _RELATIVE_ERROR = {torch.float32: 2e-6, torch.float64: 1e-13}
 """Bound on the error of a squared distance, relative to the token's square plus the largest; twice what was seen."""
 
-_IMAGES_AT_ONCE, _TOKENS_AT_ONCE = 8, 64
+_IMAGES_AT_ONCE = 8
+_TOKENS_AT_ONCE = 64
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class Centroids:
     products: Float[Tensor, "A M P"]
 
     @staticmethod
-    def begin(members: Bool[Tensor, "A M P"], gram: Float[Tensor, "B P P"], images: Int[Tensor, "A"]) -> Centroids:
+    def of_tokens(members: Bool[Tensor, "A M P"], gram: Float[Tensor, "B P P"], images: Int[Tensor, "A"]) -> Centroids:
         """Returns the means of some tokens."""
         nothing = torch.zeros_like(members, dtype=gram.dtype)
         return Centroids(torch.zeros_like(members), nothing, nothing, nothing).moved(members, gram, images)
@@ -62,7 +63,7 @@ class Centroids:
         sizes = members.sum(dim=2, keepdim=True)
         return Centroids(members, members / sizes, sums, sums / sizes)
 
-    def of(self, chosen: Bool[Tensor, "A"]) -> Centroids:
+    def select(self, chosen: Bool[Tensor, "A"]) -> Centroids:
         """Returns the centroids of some images."""
         return Centroids(self.members[chosen], self.weights[chosen], self.sums[chosen], self.products[chosen])
 
@@ -85,8 +86,8 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Progress:
-    """Where images stand between two iterations; an image has a row for each of several capacities.
+class KMeansState:
+    """What k-means knows of its images between two iterations; an image has a row for each of several capacities.
 
     Args:
         tokens: The tokens of all images.
@@ -109,57 +110,66 @@ class Progress:
     multipliers: Float[Tensor, "A M"]
 
     @staticmethod
-    def begin(
+    def start(
         tokens: Float[Tensor, "B P W"],
         gram: Float[Tensor, "B P P"],
         start: Int[Tensor, "B M"],
-        limits: Int[Tensor, "K M"],
-    ) -> Progress:
+        limits: Int[Tensor, "capacities M"],
+    ) -> KMeansState:
         """Returns centroids at the tokens of the start: rows of all images for the first limits, then the others."""
         rows = torch.arange(len(limits) * len(tokens), device=start.device)
         images = rows % len(tokens)
         squares = gram.diagonal(dim1=1, dim2=2)[images]
-        centroids = Centroids.begin(F.one_hot(start[images], tokens.shape[1]).bool(), gram, images)
+        centroids = Centroids.of_tokens(F.one_hot(start[images], tokens.shape[1]).bool(), gram, images)
         multipliers = torch.zeros(len(rows), start.shape[1], dtype=torch.float64, device=start.device)
-        return Progress(tokens, gram, rows, images, limits[rows // len(tokens)], squares, centroids, multipliers)
+        return KMeansState(tokens, gram, rows, images, limits[rows // len(tokens)], squares, centroids, multipliers)
 
     def step(self, multiplier_step: float, tolerance: float) -> Step:
-        """Returns the claims that were kept, new multipliers and new centroids."""
-        claims, farthest = self._claim()
-        empty = claims.sizes == 0
-        multipliers = (self.multipliers + multiplier_step * (claims.sizes - self.limits)).masked_fill(empty, 0.0)
-        members = claims.kept
+        """Returns the new assignment, multipliers and centroids."""
+        assigned, farthest = self._assign()
+        empty = assigned.sizes == 0
+        multipliers = (self.multipliers + multiplier_step * (assigned.sizes - self.limits)).masked_fill(empty, 0.0)
+        members = assigned.kept
         if bool(empty.any()):
             renewed = F.one_hot(farthest, members.shape[2]).bool()  # [A, P]
             members = torch.where(empty[:, :, None], renewed[:, None], members)
         centroids = self.centroids.moved(members, self.gram, self.images)
-        return Step(centroids, multipliers, claims.kept, self._shift(centroids, tolerance))
+        return Step(centroids, multipliers, assigned.kept, self._shift(centroids, tolerance))
 
-    def advance(self, step: Step, running: Bool[Tensor, "A"]) -> tuple[Progress, Bool[Tensor, "A"]]:
+    def advance(self, step: Step, running: Bool[Tensor, "A"]) -> tuple[KMeansState, Bool[Tensor, "A"]]:
         """Returns where the rows stand after a step, and which still run; once many do not, these are left behind."""
         if 4 * int(running.sum()) > 3 * len(running):
             return replace(self, centroids=step.centroids, multipliers=step.multipliers), running
-        left = (self.rows[running], self.images[running], self.limits[running], self.squares[running])
-        moved = (step.centroids.of(running), step.multipliers[running])
-        return Progress(self.tokens, self.gram, *left, *moved), running[running]
+        remaining = KMeansState(
+            tokens=self.tokens,
+            gram=self.gram,
+            rows=self.rows[running],
+            images=self.images[running],
+            limits=self.limits[running],
+            squares=self.squares[running],
+            centroids=step.centroids.select(running),
+            multipliers=step.multipliers[running],
+        )
+        return remaining, running[running]
 
-    def _claim(self) -> tuple[Claims, Int[Tensor, "A"]]:
-        """Returns the tokens' claims and, for images with an empty cluster, the token farthest from all centroids."""
+    def _assign(self) -> tuple[Assignment, Int[Tensor, "A"]]:
+        """The tokens' assignment and, for images with an empty cluster, the token farthest from all centroids."""
         centroids = (self.centroids.products * self.centroids.weights).sum(dim=2, keepdim=True)  # squared norms
         squared = torch.sub(self.squares[:, None] + centroids, self.centroids.products, alpha=2)  # [A, M, P]
         costs = squared.clamp_(min=0).sqrt_().add_(self.multipliers[:, :, None].to(squared.dtype))
         error = _RELATIVE_ERROR[costs.dtype] * (self.squares + self.squares.amax(dim=1, keepdim=True))
-        claims, doubtful = claim_unless_close(costs, self.limits, error)
+        assigned, doubtful = assign_unless_close(costs, self.limits, error)
         farthest = torch.zeros_like(self.images)
         if bool(doubtful.any()):
             exact = exact_distances(self.tokens[self.images[doubtful]], self.centroids.weights[doubtful])
-            decided = claim_with_capacity(exact + self.multipliers[doubtful, :, None], self.limits[doubtful])
-            claims.kept[doubtful], claims.sizes[doubtful] = decided.kept, decided.sizes
+            decided = assign_with_capacity(exact + self.multipliers[doubtful, :, None], self.limits[doubtful])
+            assigned.kept[doubtful] = decided.kept
+            assigned.sizes[doubtful] = decided.sizes
             farthest[doubtful] = exact.amin(dim=1).argmax(dim=1)
-        return claims, farthest
+        return assigned, farthest
 
     def _shift(self, after: Centroids, tolerance: float) -> Float[Tensor, "A"]:
-        """Returns how far the centroids moved on average; exactly, where it is little."""
+        """How far the centroids moved on average; exactly, where it is little."""
         moved = (after.products - self.centroids.products).mul_(after.weights - self.centroids.weights)
         shift = moved.sum(dim=2).clamp(min=0).sqrt().mean(dim=1).double()
         error = (_RELATIVE_ERROR[moved.dtype] * self.squares.amax(dim=1)).sqrt()
@@ -177,7 +187,7 @@ def token_products(tokens: Float[Tensor, "B P W"]) -> Float[Tensor, "B P P"]:
     Half of a symmetric matrix is multiplied and the rest copied, a few images at a time, which stay in the cache.
     """
     single = tokens.device.type == "cpu" and torch.get_float32_matmul_precision() == "highest"
-    batch, count, _ = tokens.shape
+    batch, count = tokens.shape[:2]
     products = tokens.new_empty(batch, count, count, dtype=torch.float32 if single else torch.float64)
     for image in range(0, batch, _IMAGES_AT_ONCE):
         found = products[image : image + _IMAGES_AT_ONCE]
@@ -198,7 +208,8 @@ def exact_distances(tokens: Float[Tensor, "A P W"], weights: Float[Tensor, "A M 
 
     Images are taken one after another, in the same memory, which stays in the cache.
     """
-    means, distances = equal_means(weights), torch.empty_like(weights, dtype=torch.float64)
+    means = equal_means(weights)
+    distances = torch.empty_like(weights, dtype=torch.float64)
     centred = tokens.new_empty(tokens.shape[1:], dtype=torch.float64)
     for image, mean in enumerate(means):
         centred.copy_(tokens[image])

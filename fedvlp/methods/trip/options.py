@@ -44,6 +44,6 @@ class RouterOptions:
         if self.matched_to == "experts" and self.cluster_start == "keys":
             raise UserError("Clusters matched to experts have no keys to start at. Use cluster_start=random.")
 
-    def key(self, width: int) -> Float[Tensor, "E W"]:
+    def keys(self, width: int) -> Float[Tensor, "E W"]:
         """Returns the keys for items of this width."""
         return make_keys(self.key_init, self.num_experts, width, self.key_seed)

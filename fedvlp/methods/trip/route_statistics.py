@@ -15,8 +15,8 @@ def correlations(first: Float[Tensor, "N E"], second: Float[Tensor, "N E"]) -> F
         >>> correlations(one, 1 - 2 * one)
         tensor([-1., nan])
     """
-    first, second = first.double(), second.double()
-    first, second = first - first.mean(dim=0), second - second.mean(dim=0)
+    first = first.double() - first.double().mean(dim=0)
+    second = second.double() - second.double().mean(dim=0)
     spread = first.norm(dim=0) * second.norm(dim=0)
     return torch.where(spread > 1e-12 * len(first), (first * second).sum(dim=0) / spread, torch.nan).float()
 

@@ -23,15 +23,33 @@ from __future__ import annotations
 
 from typing import cast
 
-from jaxtyping import Float, Int
+import torch.nn.functional as F
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from fedvlp.clip import CLIP
 from fedvlp.methods.trip.cluster_routers import ExpertMatchingRouter, ImageRouter, TokenRouter
 from fedvlp.methods.trip.hashing import image_seeds, random_shares, random_token_shares
 from fedvlp.methods.trip.options import Experts, RouterOptions
-from fedvlp.ops import load_balance
 from fedvlp.utils.errors import UserError
+
+
+def load_balance(probabilities: Float[Tensor, "N E"]) -> Float[Tensor, ""]:
+    """Returns E sum_m f_m P_m, which is 1 when routed items are spread evenly and larger when they are not.
+
+    f_m is the share of items whose most probable expert is m, without a gradient, P_m the mean probability of m (Fedus
+    et al., "Switch Transformers", JMLR 2022, Eqs. 4 to 6).
+
+    Example:
+        >>> import torch
+        >>> load_balance(torch.tensor([[1.0, 0.0], [0.0, 1.0]])).item()
+        1.0
+        >>> load_balance(torch.tensor([[1.0, 0.0], [1.0, 0.0]])).item()
+        2.0
+    """
+    num_experts = probabilities.shape[1]
+    fractions = F.one_hot(probabilities.argmax(dim=1), num_experts).to(probabilities).mean(dim=0)
+    return num_experts * (fractions * probabilities.mean(dim=0)).sum()
 
 
 class LearnedRouter(nn.Module):
@@ -48,7 +66,9 @@ class LearnedRouter(nn.Module):
 
     def __init__(self, options: RouterOptions, width: int, balance_weight: float = 0.01) -> None:
         super().__init__()
-        self.options, self.seed, self.balance_weight = options, options.key_seed, balance_weight
+        self.options = options
+        self.seed = options.key_seed
+        self.balance_weight = balance_weight
         self.linear = nn.Linear(width, options.num_experts)
 
     def prepare(self, images: Tensor, features: Tensor, tokens: Tensor) -> dict[str, Tensor]:
@@ -80,14 +100,16 @@ class RandomRouter(nn.Module):
 
     def __init__(self, options: RouterOptions) -> None:
         super().__init__()
-        self.options, self.seed = options, options.key_seed
+        self.options = options
+        self.seed = options.key_seed
 
     def prepare(self, images: Tensor, features: Tensor, tokens: Tensor) -> dict[str, Tensor]:
         """Returns pi."""
-        seeds, experts = image_seeds(images), self.options.num_experts
+        seeds = image_seeds(images)
+        num_experts = self.options.num_experts
         if self.options.routing == "random":
-            return {"weights": random_shares(seeds, experts, self.seed)}
-        return {"weights": random_token_shares(seeds, tokens.shape[1], experts, self.seed)}
+            return {"weights": random_shares(seeds, num_experts, self.seed)}
+        return {"weights": random_token_shares(seeds, tokens.shape[1], num_experts, self.seed)}
 
     def forward(self, constants: dict[str, Tensor], experts: Experts) -> Float[Tensor, "B E"]:
         """Returns pi."""
@@ -103,7 +125,8 @@ class UniformRouter(nn.Module):
 
     def __init__(self, options: RouterOptions) -> None:
         super().__init__()
-        self.options, self.seed = options, options.key_seed
+        self.options = options
+        self.seed = options.key_seed
 
     def prepare(self, images: Tensor, features: Tensor, tokens: Tensor) -> dict[str, Tensor]:
         """Returns nothing."""
@@ -118,35 +141,25 @@ class UniformRouter(nn.Module):
 Router = TokenRouter | ExpertMatchingRouter | ImageRouter | LearnedRouter | RandomRouter | UniformRouter
 
 
-def token_experts(
-    router: Router, images: Float[Tensor, "B 3 H V"], tokens: Float[Tensor, "B P W"], experts: Experts
-) -> Int[Tensor, "B P"] | None:
-    """Returns the expert of each token in evaluation, the likeliest of a learned router, -1 for a dropped token.
-
-    None where no token has an expert of its own.
-    """
-    if isinstance(router, (TokenRouter, ExpertMatchingRouter)):
-        return router.token_experts(images, tokens, experts)
-    if isinstance(router, LearnedRouter) and router.options.routing == "learned_token":
-        return router.probabilities({"tokens": tokens}).argmax(dim=-1)
-    return None
-
-
 def make_router(options: RouterOptions, clip: CLIP) -> Router:
     """Returns the router that the options ask for.
 
     Raises:
         UserError: If there is no such routing.
     """
-    if options.routing == "token":
-        is_keyed = options.matched_to == "keys"
-        return TokenRouter(options, clip.image_width) if is_keyed else ExpertMatchingRouter(options, clip)
-    if options.routing == "image":
+    routing = options.routing
+    if routing == "token" and options.matched_to == "experts":
+        return ExpertMatchingRouter(options, clip)
+    if routing == "token":
+        return TokenRouter(options, clip.image_width)
+    if routing == "image":
         return ImageRouter(options, clip.embed_dim)
-    if options.routing in ("learned_token", "learned_image"):
-        return LearnedRouter(options, clip.image_width if options.routing == "learned_token" else clip.embed_dim)
-    if options.routing in ("random", "random_tokens"):
+    if routing == "learned_token":
+        return LearnedRouter(options, clip.image_width)
+    if routing == "learned_image":
+        return LearnedRouter(options, clip.embed_dim)
+    if routing in ("random", "random_tokens"):
         return RandomRouter(options)
-    if options.routing == "uniform":
+    if routing == "uniform":
         return UniformRouter(options)
-    raise UserError(f"TRIP knows no routing {options.routing!r}. Use token, image, uniform, random or a learned one.")
+    raise UserError(f"TRIP knows no routing {routing!r}. Use token, image, uniform, random or a learned one.")

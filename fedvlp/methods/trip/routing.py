@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedvlp.methods.trip.clustering import Clusters, capacity_kmeans, cluster_capacities, several_kmeans
 from fedvlp.methods.trip.lloyd import equal_means
-from fedvlp.ops.precision import without_autocast
+from fedvlp.methods.trip.precision import without_autocast
 from fedvlp.utils.errors import UserError
 
 KeyInit = Literal["orthogonal", "uniform", "normal", "binary"]
@@ -165,23 +165,27 @@ def image_routing_weights(
         start: Distinct indices of the M images that the centroids start at, M at most the number of experts.
     """
     share = len(features) // len(start)
-    limits = cluster_capacities(len(features), len(start), None if capacity is None else max(capacity, 1 / share))
+    if capacity is not None:
+        capacity = max(capacity, 1 / share)  # room for one image at least
+    limits = cluster_capacities(len(features), len(start), capacity)
     clusters = capacity_kmeans(features[None], start[None], limits)
     costs = 1 - F.normalize(clusters.centroids[0].double(), dim=-1) @ F.normalize(keys.double(), dim=-1).T
     matched = torch.from_numpy(linear_sum_assignment(costs.cpu().numpy())[1]).to(features.device)
-    members = F.one_hot(clusters.assignment[0].clamp(min=0), len(start)).float() @ F.one_hot(matched, len(keys)).float()
-    dropped = clusters.assignment[0] < 0
-    return members.masked_fill(dropped[:, None], 1 / len(keys))
+    clustered = clusters.assignment[0]
+    in_cluster = F.one_hot(clustered.clamp(min=0), len(start)).float()  # [B, M]
+    weights = in_cluster @ F.one_hot(matched, len(keys)).float()  # [B, E]
+    return weights.masked_fill((clustered < 0)[:, None], 1 / len(keys))
 
 
 @without_autocast
 def _match(centroids: Tensor, keys: Tensor) -> tuple[Int[Tensor, "B M"], Float[Tensor, "B"]]:
-    """Returns the best assignment and by how much it is cheaper than the second best, 0 where that is not known."""
+    """The best assignment and by how much it is cheaper than the second best, 0 where that is not known."""
     keys = F.normalize(keys.double(), dim=-1).to(centroids.dtype)
     costs = 1 - (centroids @ keys.T).double() / centroids.norm(dim=-1, keepdim=True).clamp(min=1e-12)  # [B, M, E]
     if len(keys) > _LARGEST_ENUMERATED:
         matched = np.stack([linear_sum_assignment(cost)[1] for cost in costs.cpu().numpy()])
         return torch.from_numpy(matched).to(costs.device), torch.zeros(len(costs), device=costs.device)
+    # few experts have few orders: all of them, for all images at once
     orders = torch.tensor(list(permutations(range(len(keys)))), device=costs.device)  # [orders, M]
     totals = costs[:, torch.arange(len(keys), device=costs.device), orders].sum(dim=2).round(decimals=12)
     lowest, best = totals.min(dim=1)

@@ -28,26 +28,27 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 
-from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder, load_clip
+from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder
 from fedvlp.core.diagnosis import Diagnosis
-from fedvlp.core.module import FederatedModule, Phase
+from fedvlp.core.phases import Phase
 from fedvlp.core.protocols import Batch, Inputs
 from fedvlp.core.strategies import MovingAverage, beta_share, ema_share
+from fedvlp.methods._shared.prompt_learner import PromptLearner
 from fedvlp.methods._shared.teacher import ZeroShotTeacher, distillation_losses
 from fedvlp.methods.trip.diagnosis import diagnose_routes
+from fedvlp.methods.trip.explain import TRIPExplanations
 from fedvlp.methods.trip.options import RouterOptions, Routing
-from fedvlp.methods.trip.routers import LearnedRouter, make_router, token_experts
+from fedvlp.methods.trip.routers import LearnedRouter, make_router
 from fedvlp.methods.trip.routing import KeyInit
-from fedvlp.methods.zero_shot import ZeroShotCLIP
 from fedvlp.ops import cosine_logits
 from fedvlp.utils.errors import UserError
 
 
-class TRIP(FederatedModule):
+class TRIP(PromptLearner):
     """Mixes prompt experts for each image, by where its tokens cluster.
 
     Args:
@@ -71,13 +72,20 @@ class TRIP(FederatedModule):
         optimizer: Makes the optimizer of a client's local training.
     """
 
-    clip: CLIP
-    prepare_options = (
-        *("class_names", "num_experts", "train_capacity", "eval_capacity", "templates"),
-        *("key_seed", "key_init", "matched_to", "cluster_start", "routing"),
+    prepare_depends_on = (
+        "class_names",
+        "num_experts",
+        "train_capacity",
+        "eval_capacity",
+        "templates",
+        "key_seed",
+        "key_init",
+        "matched_to",
+        "cluster_start",
+        "routing",
     )
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  (the paper's options)
         self,
         class_names: list[str],
         clip: CLIPSpec | CLIP | str = "ViT-B-16",
@@ -97,16 +105,24 @@ class TRIP(FederatedModule):
         rounds: int = 15,
         optimizer: OptimizerCallable = lambda parameters: torch.optim.AdamW(parameters, lr=4e-4),
     ) -> None:
-        super().__init__(optimizer)
         if kl_weight < 0:
             raise UserError(f"TRIP needs a kl_weight of at least 0; got {kl_weight}.")
+        super().__init__(class_names, clip, optimizer)
         unused = () if server_average == "beta" else ("rounds",)  # so that a run may go on for more rounds
-        self.save_hyperparameters(ignore=["clip", "optimizer", *unused])
-        self.set_backbone(load_clip(clip))
-        routes = (routing, num_experts, train_capacity, eval_capacity, key_init, key_seed, matched_to, cluster_start)
-        options = RouterOptions(*routes)
-        self.class_names, self.kl_weight = class_names, kl_weight
-        self.server_average, self.rounds = server_average, rounds
+        self.save_hyperparameters(ignore=unused)
+        self.kl_weight = kl_weight
+        self.server_average = server_average
+        self.rounds = rounds
+        options = RouterOptions(
+            routing=routing,
+            num_experts=num_experts,
+            train_capacity=train_capacity,
+            eval_capacity=eval_capacity,
+            key_init=key_init,
+            key_seed=key_seed,
+            matched_to=matched_to,
+            cluster_start=cluster_start,
+        )
         self.text = PromptedTextEncoder(self.clip, class_names, prompt_length=prompt_length)
         experts = torch.stack([self.text.initial_prompt() for _ in range(num_experts)])  # [E, L, D]
         self.experts = nn.Parameter(experts[-1:].repeat(num_experts, 1, 1) if same_start else experts)
@@ -122,11 +138,7 @@ class TRIP(FederatedModule):
         share = beta_share(0.2, self.rounds) if self.server_average == "beta" else ema_share(0.99)
         return (replace(phase, strategy=MovingAverage(phase.strategy, share, phase.upload)),)
 
-    def baseline(self) -> ZeroShotCLIP:
-        """Returns zero-shot CLIP with the same towers."""
-        return ZeroShotCLIP(self.class_names, self.clip)
-
-    def prepare(self, images: Float[Tensor, "B 3 H V"]) -> dict[str, Tensor]:
+    def prepare(self, images: Float[Tensor, "B 3 V V"]) -> dict[str, Tensor]:
         """Returns f(x), the teacher's logits, and what the router knows of the image: pi, for the paper's router."""
         features, tokens = self.clip.encode_image_tokens(images)
         routes = self.router.prepare(images, features, tokens)
@@ -155,20 +167,10 @@ class TRIP(FederatedModule):
             self.log(name, value)
         return losses["loss"]
 
-    def diagnose(self, domains: Mapping[str, Iterable[Float[Tensor, "B 3 H V"]]]) -> Diagnosis:
+    def diagnose(self, domains: Mapping[str, Iterable[Float[Tensor, "B 3 V V"]]]) -> Diagnosis:
         """Returns how much routes depend on the image rather than on the clustering's start."""
-        return diagnose_routes(self, domains)
+        return diagnose_routes(self.router, self.clip, self.expert_features, domains)
 
-    def text_prompts(self) -> dict[str, Tensor]:
-        """Returns the experts by name."""
-        return {f"expert {index + 1}": expert for index, expert in enumerate(self.experts)}
-
-    def logits_by_prompt(self, inputs: Inputs) -> dict[str, Tensor]:
-        """Returns the logits [B, C] under each expert alone."""
-        features, scale = self.constants(inputs)["features"], self.clip.logit_scale
-        return {name: cosine_logits(features, self.text(expert), scale) for name, expert in self.text_prompts().items()}
-
-    @torch.no_grad()
-    def token_experts(self, images: Float[Tensor, "B 3 H V"]) -> Int[Tensor, "B P"] | None:
-        """Returns the expert of each token in evaluation, -1 for a dropped one; None where tokens have no experts."""
-        return token_experts(self.router, images, self.clip.encode_image_tokens(images)[1], self.expert_features)
+    def explain_hooks(self) -> TRIPExplanations:
+        """Returns the experts, each one's own logits, and the expert of each token."""
+        return TRIPExplanations(self, self.text, self.router, self.expert_features)

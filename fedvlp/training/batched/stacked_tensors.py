@@ -13,6 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.state import State, matches_prefix
+from fedvlp.training.batched.errors import CannotBatchError
 
 Logged = list[dict[str, list[Tensor]]]
 
@@ -25,7 +26,7 @@ class ModuleInventory:
     """
 
     def __init__(self, module: nn.Module) -> None:
-        self.parts = list(module.modules())
+        self.modules = list(module.modules())
         self.tensors: State = {**dict(module.named_parameters()), **dict(module.named_buffers())}
 
     def versions(self) -> dict[str, int]:
@@ -34,9 +35,11 @@ class ModuleInventory:
 
     def batched(self) -> list[str]:
         """Returns the names of attributes and buffers that hold a tensor of a batched call, which is over."""
-        found = ((*vars(part).items(), *part._buffers.items()) for part in self.parts)
-        values = ((name, value) for items in found for name, value in items if isinstance(value, Tensor))
-        return [name for name, value in values if debug_unwrap(value) is not value]
+        found: list[str] = []
+        for module in self.modules:
+            values = [*vars(module).items(), *module.named_buffers(recurse=False)]
+            found += [name for name, value in values if isinstance(value, Tensor) and debug_unwrap(value) is not value]
+        return found
 
 
 class StackedTensors:
@@ -44,13 +47,15 @@ class StackedTensors:
 
     Args:
         module: whose methods are run.
-        interior: its.
+        inventory: all that is inside the module.
     """
 
-    def __init__(self, module: FederatedModule, interior: ModuleInventory) -> None:
-        self.module, self._call = module, _Call(module)
-        self._interior, self._tensors = interior, interior.tensors
-        self._versions = interior.versions()
+    def __init__(self, module: FederatedModule, inventory: ModuleInventory) -> None:
+        self.module = module
+        self._call = _Call(module)
+        self._inventory = inventory
+        self._tensors = inventory.tensors
+        self._versions = inventory.versions()
         self._copies: list[State] = []
         self.stacked: State = {}
         self.logged: Logged = []
@@ -58,7 +63,7 @@ class StackedTensors:
     def add(self) -> None:
         """Takes what was just loaded into the module as one more client's."""
         if not self._copies:
-            now = self._interior.versions()
+            now = self._inventory.versions()
             names = [name for name, value in self._tensors.items() if now[name] != self._versions[name]]
             self._names = dict.fromkeys([*names, *self.module.exchangeable_tensors()])
         self._copies.append({name: self._tensors[name].detach().clone() for name in self._names})
@@ -67,12 +72,14 @@ class StackedTensors:
     def stack(self) -> None:
         """Stacks what is trained, what stays on the clients, and all that differs between them."""
         for name in self._names:
-            values, trains = [copy[name] for copy in self._copies], self._tensors[name].requires_grad
-            kept = matches_prefix((*self.module.personal, *self.module.train_only_personal), name)
-            if trains or kept or not all(torch.equal(value, values[0]) for value in values[1:]):
-                self.stacked[name] = torch.stack(values).requires_grad_(trains)
+            values = [copy[name] for copy in self._copies]
+            is_trained = self._tensors[name].requires_grad
+            is_kept = matches_prefix((*self.module.personal, *self.module.train_only_personal), name)
+            are_equal = all(torch.equal(value, values[0]) for value in values[1:])
+            if is_trained or is_kept or not are_equal:
+                self.stacked[name] = torch.stack(values).requires_grad_(is_trained)
         self._copies = []
-        self._versions = self._interior.versions()
+        self._versions = self._inventory.versions()
 
     @property
     def trainable(self) -> State:
@@ -103,19 +110,19 @@ class StackedTensors:
         """Refuses a method that left anything but the stacked tensors changed.
 
         Raises:
-            RuntimeError: if it did.
+            CannotBatchError: if it did.
         """
-        now = self._interior.versions()
+        now = self._inventory.versions()
         changed = [name for name in now if name not in self.stacked and now[name] != self._versions[name]]
-        if changed := [*changed, *self._interior.batched()]:
-            raise RuntimeError(f"a step changes {changed[0]}")
+        if changed := [*changed, *self._inventory.batched()]:
+            raise CannotBatchError(f"a step changes {changed[0]}")
 
     @torch.no_grad()
     def load(self, client: int) -> None:
         """Puts one client's tensors, and what was logged for it, into the module."""
         for name, values in self.stacked.items():
             self._tensors[name].copy_(values[client])
-        self.module._logged = self.logged[client]
+        self.module.put_logs(self.logged[client])
 
 
 @contextmanager
@@ -139,6 +146,6 @@ class _Call(nn.Module):
 
     def forward(self, method: str, *arguments: Any) -> tuple[Any, dict[str, list[Tensor]]]:
         """Returns what the method returns, an empty tuple for None."""
-        self.module._logged = {}
+        self.module.put_logs({})
         result = getattr(self.module, method)(*arguments)
-        return () if result is None else result, self.module._logged
+        return () if result is None else result, self.module.take_logs()

@@ -14,11 +14,12 @@ from fedvlp.utils.errors import UserError
 
 def slow_attention(block, hidden):
     """One image's attention of a block, head by head; returns its output and the scores before the softmax."""
-    attention, width = block.attn, hidden.shape[-1]
-    tokens = block.ln_1(hidden)
-    wide = attention.in_proj_weight.view(3, width, width)
-    queries, keys, values = (tokens @ w.T + b for w, b in zip(wide, attention.in_proj_bias.view(3, width), strict=True))
-    size, outputs, scores = width // attention.num_heads, [], []
+    attention = block.attn
+    projected = block.ln_1(hidden) @ attention.in_proj_weight.T + attention.in_proj_bias
+    queries, keys, values = projected.chunk(3, dim=-1)
+    size = hidden.shape[-1] // attention.num_heads
+    outputs = []
+    scores = []
     for head in range(attention.num_heads):
         part = slice(head * size, (head + 1) * size)
         score = queries[:, part] @ keys[:, part].T / size**0.5
@@ -29,7 +30,8 @@ def slow_attention(block, hidden):
 
 def slow_encode(clip, image, prompts):
     """One image: features of CLS and of each prompt token, and the scores (the interface's definition, literally)."""
-    visual, length = clip.model.visual, prompts.shape[1]
+    visual = clip.model.visual
+    length = prompts.shape[1]
     patches = visual.conv1(image[None])[0].flatten(1).T
     tokens = torch.cat([visual.class_embedding[None], patches]) + visual.positional_embedding
     hidden = visual.ln_pre(torch.cat([tokens, prompts[0]]))
@@ -48,8 +50,10 @@ def images_of(clip, number=3):
 
 
 def assert_equals_slow(clip, prompts, number):
-    encoder, images = PromptedImageEncoder(clip), images_of(clip, number)
-    quick, slow = prompts.clone().requires_grad_(), prompts.clone().requires_grad_()
+    encoder = PromptedImageEncoder(clip)
+    images = images_of(clip, number)
+    quick = prompts.clone().requires_grad_()
+    slow = prompts.clone().requires_grad_()
     found = encoder(images, quick)
     parts = zip(*(slow_encode(clip, image, slow) for image in images), strict=True)
     losses = []
@@ -87,19 +91,22 @@ def test_equals_attention_written_out_on_vit_b_16():
 def test_blocks_that_want_the_length_first(clip):
     """The same weights with `batch_first` off in transformer and attention."""
     torch.manual_seed(0)
-    prompts, images = torch.randn(2, 3, 48), images_of(clip)
+    prompts = torch.randn(2, 3, 48)
+    images = images_of(clip)
     other = deepcopy(clip)
     other.model.visual.transformer.batch_first = False
     for block in other.model.visual.transformer.resblocks:
         block.attn.batch_first = False
-    expected, found = PromptedImageEncoder(clip)(images, prompts), PromptedImageEncoder(other)(images, prompts)
+    expected = PromptedImageEncoder(clip)(images, prompts)
+    found = PromptedImageEncoder(other)(images, prompts)
     for name in ("features", "prompt_features", "scores"):
         torch.testing.assert_close(getattr(found, name), getattr(expected, name), atol=1e-5, rtol=1e-5)
 
 
 def test_checkpointing_changes_nothing(clip):
     torch.manual_seed(0)
-    prompts, images = torch.randn(2, 3, 48), images_of(clip)
+    prompts = torch.randn(2, 3, 48)
+    images = images_of(clip)
     other = deepcopy(clip)
     other.model.visual.transformer.grad_checkpointing = True
     gradients = []
@@ -111,7 +118,8 @@ def test_checkpointing_changes_nothing(clip):
 
 
 def test_no_prompts_are_clips_own_features(clip):
-    encoder, images = PromptedImageEncoder(clip), images_of(clip)
+    encoder = PromptedImageEncoder(clip)
+    images = images_of(clip)
     expected = clip.encode_image(images)
     assert torch.equal(encoder.encode(images), expected)
     empty = encoder(images, torch.empty(1, 0, 48))
@@ -122,15 +130,21 @@ def test_no_prompts_are_clips_own_features(clip):
 
 def test_order_of_prompt_tokens_does_not_matter(clip):
     torch.manual_seed(0)
-    encoder, images, prompts, order = PromptedImageEncoder(clip), images_of(clip), torch.randn(2, 4, 48), [2, 0, 3, 1]
-    straight, mixed = encoder(images, prompts), encoder(images, prompts[:, order])
+    encoder = PromptedImageEncoder(clip)
+    images = images_of(clip)
+    prompts = torch.randn(2, 4, 48)
+    order = [2, 0, 3, 1]
+    straight = encoder(images, prompts)
+    mixed = encoder(images, prompts[:, order])
     torch.testing.assert_close(mixed.features, straight.features, atol=1e-5, rtol=1e-4)
     torch.testing.assert_close(mixed.scores, straight.scores[:, order], atol=1e-5, rtol=1e-4)
 
 
 def test_runs_in_bfloat16(clip):
     torch.manual_seed(0)
-    encoder, images, prompts = PromptedImageEncoder(clip), images_of(clip), torch.randn(2, 4, 48, requires_grad=True)
+    encoder = PromptedImageEncoder(clip)
+    images = images_of(clip)
+    prompts = torch.randn(2, 4, 48, requires_grad=True)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         found = encoder(images, prompts)
     (found.features.float().sum() + found.scores.float().sum()).backward()

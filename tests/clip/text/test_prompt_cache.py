@@ -25,58 +25,65 @@ def function():
 
 
 def test_equal_prompts_are_computed_once(function):
-    remembered, one, other = PromptFeatureCache(), torch.ones(2, 3), torch.zeros(2, 3)
+    cache = PromptFeatureCache()
+    one = torch.ones(2, 3)
+    other = torch.zeros(2, 3)
     for _ in range(2):
-        assert torch.equal(remembered("f", function, one.clone()), one * 2)
-        assert torch.equal(remembered("f", function, one, other), one * 2)
-        assert torch.equal(remembered("f", function, other), other)
+        assert torch.equal(cache("f", function, one.clone()), one * 2)
+        assert torch.equal(cache("f", function, one, other), one * 2)
+        assert torch.equal(cache("f", function, other), other)
     assert function.calls == 3
-    remembered("g", function, one)
+    cache("g", function, one)
     assert function.calls == 4
 
 
 def test_changed_prompts_are_computed_again(function):
-    remembered, prompt = PromptFeatureCache(), torch.ones(2, 3)
-    remembered("f", function, prompt)
+    cache = PromptFeatureCache()
+    prompt = torch.ones(2, 3)
+    cache("f", function, prompt)
     prompt += 1
-    assert torch.equal(remembered("f", function, prompt), torch.full((2, 3), 4.0))
+    assert torch.equal(cache("f", function, prompt), torch.full((2, 3), 4.0))
     assert function.calls == 2
 
 
 def test_prompts_with_gradients_are_computed_each_time(function):
-    remembered, prompt = PromptFeatureCache(), torch.ones(2, 3, requires_grad=True)
+    cache = PromptFeatureCache()
+    prompt = torch.ones(2, 3, requires_grad=True)
     for _ in range(2):
-        assert remembered("f", function, prompt).requires_grad
+        assert cache("f", function, prompt).requires_grad
     assert function.calls == 2
     with torch.no_grad():
-        assert not remembered("f", function, prompt).requires_grad
-        remembered("f", function, prompt)
+        assert not cache("f", function, prompt).requires_grad
+        cache("f", function, prompt)
     assert function.calls == 3
 
 
-def test_the_oldest_is_forgotten(function):
-    remembered, prompts = PromptFeatureCache(capacity=2), [torch.full((1,), float(value)) for value in range(3)]
+def test_the_oldest_is_dropped(function):
+    cache = PromptFeatureCache(capacity=2)
+    prompts = [torch.full((1,), float(value)) for value in range(3)]
     for prompt in [*prompts, *prompts[1:]]:
-        remembered("f", function, prompt)
+        cache("f", function, prompt)
     assert function.calls == 3
-    remembered("f", function, prompts[0])
+    cache("f", function, prompts[0])
     assert function.calls == 4
 
 
 def test_what_was_found_in_another_mode_is_not_taken(function):
-    remembered, prompt = PromptFeatureCache(), torch.ones(2, 3)
+    cache = PromptFeatureCache()
+    prompt = torch.ones(2, 3)
     with torch.inference_mode():
-        remembered("f", function, prompt)
-    assert not remembered("f", function, prompt).is_inference()
+        cache("f", function, prompt)
+    assert not cache("f", function, prompt).is_inference()
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        remembered("f", function, prompt)
+        cache("f", function, prompt)
     assert function.calls == 3
 
 
 def test_stacked_prompts_are_left_alone(function):
-    remembered, prompts = PromptFeatureCache(), torch.ones(2, 3)
+    cache = PromptFeatureCache()
+    prompts = torch.ones(2, 3)
     for _ in range(2):
-        found = torch.func.vmap(lambda prompt: remembered("f", function, prompt))(prompts)
+        found = torch.func.vmap(lambda prompt: cache("f", function, prompt))(prompts)
         assert torch.equal(found, prompts * 2)
     assert function.calls == 2
-    assert deepcopy(remembered)("f", function, prompts) is not None
+    assert deepcopy(cache)("f", function, prompts) is not None

@@ -9,38 +9,7 @@ from torch import nn
 
 from fedvlp.clip import CLIPSpec, PromptedTextEncoder, load_clip
 from fedvlp.utils.errors import UserError
-
-NAMES = ["Alarm_Clock", "dog", "a very long name of a thing", "T-shirt", "TV"]
-
-
-def coop_features(clip, names, prompt, position):
-    """Text features as CoOp's code makes them: full sequences, one for each class, through open_clip's own tower."""
-    tower, length = getattr(clip.model, "text", clip.model), len(prompt)
-    ids = clip.tokenizer([" ".join(["X"] * length) + f" {name}." for name in names])
-    plain = clip.tokenizer([f"{name}." for name in names])
-    embedded = tower.token_embedding(plain)
-    rows = []
-    for index, name in enumerate(names):
-        number = len(clip.tokenizer.encode(name))
-        before = {"end": length, "middle": length // 2, "front": 0}[position]
-        row = embedded[index]
-        parts = [row[:1], prompt[:before], row[1 : 1 + number], prompt[before:], row[1 + number : 77 - length]]
-        rows.append(torch.cat(parts))
-    hidden = tower.transformer(torch.stack(rows) + tower.positional_embedding, attn_mask=tower.attn_mask)
-    ends = tower.ln_final(hidden)[torch.arange(len(names)), ids.argmax(dim=-1)]
-    return clip.model.text.text_projection(ends) if hasattr(clip.model, "text") else ends @ tower.text_projection
-
-
-def features_and_gradient(function, prompt, signal):
-    prompt = prompt.clone().requires_grad_()
-    features = function(prompt)
-    (nn.functional.normalize(features, dim=-1) * signal).sum().backward()
-    return features.detach(), prompt.grad
-
-
-def assert_same(found, expected):
-    assert (found[0] - expected[0]).abs().max() < 1e-5
-    assert (found[1] - expected[1]).abs().max() < 1e-4 * expected[1].abs().max()
+from tests.helpers.text_features import NAMES, assert_same, coop_features, features_and_gradient
 
 
 @pytest.mark.parametrize("kind", ["vit", "custom", "quick"])
@@ -49,7 +18,8 @@ def assert_same(found, expected):
 def test_equals_full_sequences(make_clip, configs, kind, position, layout):
     clip = make_clip(configs[kind])
     torch.manual_seed(0)
-    prompt, signal = torch.randn(5, 32), torch.randn(len(NAMES), 24)
+    prompt = torch.randn(5, 32)
+    signal = torch.randn(len(NAMES), 24)
     encoder = PromptedTextEncoder(clip, NAMES, prompt_length=5, class_position=position, layout=layout)
     found = features_and_gradient(encoder, prompt, signal)
     expected = features_and_gradient(lambda p: coop_features(clip, encoder.class_names, p, position), prompt, signal)
@@ -59,7 +29,8 @@ def test_equals_full_sequences(make_clip, configs, kind, position, layout):
 @pytest.mark.parametrize("token_budget", [1, 20, 25, 1000])
 def test_chunks_change_nothing(clip, token_budget):
     torch.manual_seed(0)
-    prompt, signal = torch.randn(2, 3, 4, 32), torch.randn(2, 3, len(NAMES), 24)
+    prompt = torch.randn(2, 3, 4, 32)
+    signal = torch.randn(2, 3, len(NAMES), 24)
     whole = PromptedTextEncoder(clip, NAMES, prompt_length=4, layout="plain")
     chunked = PromptedTextEncoder(clip, NAMES, prompt_length=4, token_budget=token_budget)
     assert chunked.rows.num_chunks == {1: 5, 20: 3, 25: 2, 1000: 1}[token_budget]
@@ -71,7 +42,8 @@ def test_blocks_of_another_kind_in_chunks(make_clip, configs, token_budget):
     class Block(open_clip.transformer.ResidualAttentionBlock):
         """The same, but of a type that is run as it is."""
 
-    clip, prompts = make_clip(configs["vit"]), torch.randn(2, 4, 32, generator=torch.Generator().manual_seed(0))
+    clip = make_clip(configs["vit"])
+    prompts = torch.randn(2, 4, 32, generator=torch.Generator().manual_seed(0))
     encoder = PromptedTextEncoder(clip, NAMES, prompt_length=4, token_budget=token_budget)
     expected = encoder(prompts)
     for block in clip.model.transformer.resblocks:
@@ -80,10 +52,17 @@ def test_blocks_of_another_kind_in_chunks(make_clip, configs, token_budget):
 
 
 def test_prompts_without_gradients_are_encoded_again_only_when_they_change(clip, monkeypatch):
-    encoder, calls = PromptedTextEncoder(clip, NAMES, prompt_length=4), []
+    encoder = PromptedTextEncoder(clip, NAMES, prompt_length=4)
     encode = encoder._encode
-    monkeypatch.setattr(encoder, "_encode", lambda *prompts: (calls.append(1), encode(*prompts))[1])
-    prompt, deeper = torch.randn(4, 32), torch.randn(1, 4, 32)
+    calls = []
+
+    def counted(*prompts):
+        calls.append(1)
+        return encode(*prompts)
+
+    monkeypatch.setattr(encoder, "_encode", counted)
+    prompt = torch.randn(4, 32)
+    deeper = torch.randn(1, 4, 32)
     for _ in range(2):
         assert torch.equal(encoder(prompt), encode(prompt))
         assert torch.equal(encoder(prompt, deeper), encode(prompt, deeper))
@@ -94,7 +73,8 @@ def test_prompts_without_gradients_are_encoded_again_only_when_they_change(clip,
 
 
 def test_batches_without_gradients_in_parts(clip):
-    prompts, deeper = torch.randn(2, 3, 4, 32), torch.randn(2, 3, 1, 4, 32)
+    prompts = torch.randn(2, 3, 4, 32)
+    deeper = torch.randn(2, 3, 1, 4, 32)
     encoder = PromptedTextEncoder(clip, NAMES, prompt_length=4)
     for given in ((prompts, None), (prompts, deeper)):
         for tokens in (1, 2 * encoder.rows.ids.numel()):
@@ -116,7 +96,8 @@ def test_a_batch_of_prompts_is_each_prompt_alone(clip, layout):
 
 def test_the_order_of_classes_does_not_matter(clip):
     torch.manual_seed(0)
-    prompt, order = torch.randn(4, 32), [3, 1, 4, 0, 2]
+    prompt = torch.randn(4, 32)
+    order = [3, 1, 4, 0, 2]
     straight = PromptedTextEncoder(clip, NAMES, prompt_length=4)(prompt)
     mixed = PromptedTextEncoder(clip, [NAMES[index] for index in order], prompt_length=4)(prompt)
     torch.testing.assert_close(mixed, straight[order], atol=1e-6, rtol=1e-5)
@@ -193,7 +174,8 @@ def test_towers_that_are_not_causal_are_refused(make_clip, configs):
 def test_vit_b_16():
     clip = load_clip(CLIPSpec("ViT-B-16", "random"))
     torch.manual_seed(0)
-    prompt, signal = 0.02 * torch.randn(16, 512), torch.randn(len(NAMES), 512)
+    prompt = 0.02 * torch.randn(16, 512)
+    signal = torch.randn(len(NAMES), 512)
     plain = PromptedTextEncoder(clip, NAMES, prompt_length=16, layout="plain")
     packed = PromptedTextEncoder(clip, NAMES, prompt_length=16)
     expected = features_and_gradient(plain, prompt, signal)
@@ -201,82 +183,3 @@ def test_vit_b_16():
     ids = open_clip.tokenize(["X " * 16 + f"{name}." for name in packed.class_names])
     embedding = clip.model.token_embedding(ids[:1, 1:2])[0, 0]
     torch.testing.assert_close(packed(embedding.expand(16, -1)), clip.encode_text(ids), atol=1e-5, rtol=1e-4)
-
-
-def deep_features(clip, names, prompts, position):
-    """Text features as deep-prompt code makes them: full sequences, whose prompt is replaced by hooks on the blocks.
-
-    `prompts` [J + 1, L, D]: the first goes into the tower, the others replace it before the following blocks.
-    """
-    tower, length = getattr(clip.model, "text", clip.model), prompts.shape[1]
-    before = {"end": length, "middle": length // 2, "front": 0}[position]
-    starts = [1 + (0 if position == "end" else len(clip.tokenizer.encode(name))) for name in names]
-
-    def replacing(level):
-        def hook(block, arguments):
-            hidden = arguments[0].clone()
-            for row, start in enumerate(starts):
-                hidden[row, 1 : 1 + before] = prompts[level, :before]
-                hidden[row, start + before : start + length] = prompts[level, before:]
-            return (hidden, *arguments[1:])
-
-        return hook
-
-    blocks = tower.transformer.resblocks
-    handles = [blocks[level].register_forward_pre_hook(replacing(level)) for level in range(1, len(prompts))]
-    try:
-        return coop_features(clip, names, prompts[0], position)
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-@pytest.mark.parametrize("kind", ["vit", "custom", "quick"])
-@pytest.mark.parametrize("position", ["end", "middle", "front"])
-@pytest.mark.parametrize("layout", ["packed", "cut", "plain"])
-@pytest.mark.parametrize("levels", [1, 2])
-def test_deeper_prompts_equal_full_sequences(make_clip, configs, kind, position, layout, levels):
-    clip = make_clip(configs[kind])
-    torch.manual_seed(0)
-    prompts, signal = torch.randn(1 + levels, 5, 32), torch.randn(len(NAMES), 24)
-    encoder = PromptedTextEncoder(clip, NAMES, prompt_length=5, class_position=position, layout=layout)
-    found = features_and_gradient(lambda p: encoder(p[0], p[1:]), prompts, signal)
-    expected = features_and_gradient(lambda p: deep_features(clip, encoder.class_names, p, position), prompts, signal)
-    assert_same(found, expected)
-    assert not torch.allclose(found[0], encoder(prompts[0]), atol=1e-3)
-
-
-@pytest.mark.parametrize("token_budget", [1, 20, 1000])
-def test_batches_of_deeper_prompts_in_chunks(clip, token_budget):
-    torch.manual_seed(0)
-    prompts, signal = torch.randn(2, 3, 3, 4, 32), torch.randn(2, 3, len(NAMES), 24)
-    whole = PromptedTextEncoder(clip, NAMES, prompt_length=4, layout="plain")
-    chunked = PromptedTextEncoder(clip, NAMES, prompt_length=4, token_budget=token_budget)
-    found = features_and_gradient(lambda p: chunked(p[:, :, 0], p[:, :, 1:]), prompts, signal)
-    assert_same(found, features_and_gradient(lambda p: whole(p[:, :, 0], p[:, :, 1:]), prompts, signal))
-    for first in range(2):
-        for second in range(3):
-            alone = chunked(prompts[first, second, 0], prompts[first, second, 1:])
-            torch.testing.assert_close(found[0][first, second], alone, atol=1e-6, rtol=1e-5)
-
-
-def test_no_deeper_prompts_are_a_prompt_alone(clip):
-    torch.manual_seed(0)
-    prompt, encoder = torch.randn(4, 32), PromptedTextEncoder(clip, NAMES, prompt_length=4)
-    assert torch.equal(encoder(prompt, prompt.new_empty(0, 4, 32)), encoder(prompt))
-
-
-def test_more_prompts_than_blocks_are_refused(clip):
-    encoder = PromptedTextEncoder(clip, NAMES, prompt_length=4)
-    with pytest.raises(UserError, match="at most 3"):
-        encoder(torch.zeros(4, 32), torch.zeros(3, 4, 32))
-
-
-def test_deeper_prompts_of_vit_b_16():
-    clip = load_clip(CLIPSpec("ViT-B-16", "random"))
-    torch.manual_seed(0)
-    prompts, signal = 0.02 * torch.randn(12, 8, 512), torch.randn(len(NAMES), 512)
-    plain = PromptedTextEncoder(clip, NAMES, prompt_length=8, layout="plain")
-    packed = PromptedTextEncoder(clip, NAMES, prompt_length=8)
-    expected = features_and_gradient(lambda p: plain(p[0], p[1:]), prompts, signal)
-    assert_same(features_and_gradient(lambda p: packed(p[0], p[1:]), prompts, signal), expected)

@@ -13,7 +13,9 @@ WORDS = ["dog", "Alarm Clock", "see saw"]
 
 
 def slow_features(clip, templates):
-    total = sum(clip.encode_text(clip.tokenizer([template.format(word) for word in WORDS])) for template in templates)
+    total = 0
+    for template in templates:
+        total += clip.encode_text(clip.tokenizer([template.format(word) for word in WORDS]))
     return F.normalize(total / len(templates), dim=-1)
 
 

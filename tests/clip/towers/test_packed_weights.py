@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import pickle
-from copy import deepcopy
-
 import pytest
 import torch
 from torch.nn.functional import linear
 
 from fedvlp.clip import CLIPSpec, PromptedImageEncoder, PromptedTextEncoder
 from fedvlp.clip.towers import packed_weights
-from fedvlp.clip.towers.blocks import Blocks
 from fedvlp.clip.towers.packed_weights import PackedWeights
-from tests.clip.text.test_prompted_text import NAMES, assert_same, features_and_gradient
+from tests.helpers.text_features import NAMES, assert_same, features_and_gradient
 
 needs_kernel = pytest.mark.skipif(not packed_weights.has_kernel(), reason="no oneDNN here")
 
@@ -22,7 +18,8 @@ needs_kernel = pytest.mark.skipif(not packed_weights.has_kernel(), reason="no on
 def used(monkeypatch):
     """The packs that products took, all weights being large enough."""
     monkeypatch.setattr(packed_weights, "_LEAST_ELEMENTS", 0)
-    found, get = [], PackedWeights.get
+    found = []
+    get = PackedWeights.get
 
     def watched(self, weight, transposed):
         pack = get(self, weight, transposed)
@@ -46,8 +43,10 @@ def product(function, inputs, *arguments):
 @pytest.mark.parametrize("has_bias", [False, True])
 @pytest.mark.parametrize("part", [slice(None), slice(16), slice(16, None)])
 def test_equals_the_plain_product(used, shape, has_bias, part):
-    weight, bias = torch.randn(48, 24), torch.randn(48) if has_bias else None
-    inputs, arguments = torch.randn(shape), (weight[part], None if bias is None else bias[part])
+    weight = torch.randn(48, 24)
+    bias = torch.randn(48)[part] if has_bias else None
+    inputs = torch.randn(shape)
+    arguments = (weight[part], bias)
     found = product(PackedWeights().linear, inputs, *arguments)
     assert len(used) == 2
     for mine, plain in zip(found, product(linear, inputs, *arguments), strict=True):
@@ -57,16 +56,19 @@ def test_equals_the_plain_product(used, shape, has_bias, part):
 
 @needs_kernel
 def test_each_weight_is_packed_once_for_each_direction(used):
-    packs, weight = PackedWeights(), torch.randn(8, 6)
+    packs = PackedWeights()
+    weight = torch.randn(8, 6)
     for _ in range(3):
         product(packs.linear, torch.randn(2, 6), weight[:4], None)
         product(packs.linear, torch.randn(2, 6), weight, None)
-    assert len({id(pack) for pack in used}) == 4 < len(used)
+    assert len({id(pack) for pack in used}) == len(packs) == 4 < len(used)
 
 
 @needs_kernel
 def test_a_changed_weight_is_packed_anew(used):
-    packs, weight, inputs = PackedWeights(), torch.randn(8, 6), torch.randn(3, 6)
+    packs = PackedWeights()
+    weight = torch.randn(8, 6)
+    inputs = torch.randn(3, 6)
     packs.linear(inputs, weight, None)
     weight.mul_(2)
     assert torch.allclose(packs.linear(inputs, weight, None), inputs @ weight.T, atol=1e-5)
@@ -77,7 +79,8 @@ def test_a_changed_weight_is_packed_anew(used):
 
 @needs_kernel
 def test_gradients_of_gradients(used):
-    weight, inputs = torch.randn(5, 4), torch.randn(3, 4, requires_grad=True)
+    weight = torch.randn(5, 4)
+    inputs = torch.randn(3, 4, requires_grad=True)
 
     def curvature(function):
         (slope,) = torch.autograd.grad(function(inputs, weight, None).pow(3).sum(), inputs, create_graph=True)
@@ -90,7 +93,10 @@ def test_gradients_of_gradients(used):
 @needs_kernel
 def test_many_at_once(used):
     """Under vmap, whichever dimension is the batch's, a gradient included."""
-    packs, weight, bias, inputs = PackedWeights(), torch.randn(5, 4), torch.randn(5), torch.randn(3, 6, 4)
+    packs = PackedWeights()
+    weight = torch.randn(5, 4)
+    bias = torch.randn(5)
+    inputs = torch.randn(3, 6, 4)
 
     def slope(function):
         gradient = torch.func.grad(lambda rows: function(rows, weight, bias).pow(2).sum())
@@ -106,13 +112,17 @@ def test_many_at_once(used):
     ["small", "trained", "double", "autocast", "switched off", "no kernel", "inference", "no rows"],
 )
 def test_else_the_product_is_pytorchs(used, unfit, monkeypatch):
-    weight, bias, inputs = torch.randn(8, 6), torch.randn(8), torch.randn(3, 6)
+    weight = torch.randn(8, 6)
+    bias = torch.randn(8)
+    inputs = torch.randn(3, 6)
     if unfit == "small":
         monkeypatch.setattr(packed_weights, "_LEAST_ELEMENTS", 49)
     if unfit == "trained":
         weight.requires_grad_()
     if unfit == "double":
-        weight, bias, inputs = weight.double(), bias.double(), inputs.double()
+        weight = weight.double()
+        bias = bias.double()
+        inputs = inputs.double()
     if unfit == "switched off":
         monkeypatch.setattr(torch.backends.mkldnn, "enabled", False)
     if unfit == "no kernel":
@@ -123,7 +133,8 @@ def test_else_the_product_is_pytorchs(used, unfit, monkeypatch):
     if unfit == "no rows":
         inputs = inputs[:0]
     with torch.autocast("cpu", torch.bfloat16, enabled=unfit == "autocast"):
-        found, plain = PackedWeights().linear(inputs, weight, bias), linear(inputs, weight, bias)
+        found = PackedWeights().linear(inputs, weight, bias)
+        plain = linear(inputs, weight, bias)
     assert found.dtype == plain.dtype
     assert torch.equal(found, plain)
     assert not used
@@ -134,8 +145,10 @@ def test_else_the_product_is_pytorchs(used, unfit, monkeypatch):
 def test_towers_equal_those_that_are_not_packed(used, make_clip, configs, kind):
     """Features and gradients of both towers."""
     packed, plain = (make_clip(configs[kind], spec=CLIPSpec("custom", prepack=prepack)) for prepack in (True, False))
-    signal, images = torch.randn(len(NAMES), 24), torch.rand(2, 3, 32, 32)
-    text_prompt, image_prompts = torch.randn(4, 32), torch.randn(2, 3, 48)
+    signal = torch.randn(len(NAMES), 24)
+    images = torch.rand(2, 3, 32, 32)
+    text_prompt = torch.randn(4, 32)
+    image_prompts = torch.randn(2, 3, 48)
     found = [
         (
             features_and_gradient(PromptedTextEncoder(clip, NAMES, prompt_length=4), text_prompt, signal),
@@ -155,26 +168,6 @@ def image_features(clip, images, prompts):
     return PromptedImageEncoder(clip)(images, prompts).features
 
 
-@needs_kernel
-def test_copies_begin_without_packs(used, make_clip, configs):
-    clip = make_clip(configs["vit"])
-    PromptedTextEncoder(clip, NAMES, prompt_length=4)(torch.randn(4, 32))
-    packs = clip.model.transformer.packs
-    assert packs._packs
-    for copy in (deepcopy(clip).model.transformer.packs, pickle.loads(pickle.dumps(packs))):
-        assert not copy._packs
-
-
-@needs_kernel
-def test_weights_that_move_are_packed_anew(used, make_clip, configs):
-    clip = make_clip(configs["vit"])
-    encoder, prompt = PromptedTextEncoder(clip, NAMES, prompt_length=4), torch.randn(4, 32)
-    before = encoder(prompt)
-    encoder.double().float()
-    assert not clip.model.transformer.packs._packs
-    assert torch.equal(encoder(prompt), before)
-
-
 @pytest.mark.parametrize("operator", ["_linear_pointwise", "_reorder_linear_weight"])
 def test_other_operators_are_as_good_as_none(operator, monkeypatch):
     """They are not PyTorch's public ones, so a later release may lack them or change what they take."""
@@ -184,10 +177,3 @@ def test_other_operators_are_as_good_as_none(operator, monkeypatch):
 
     monkeypatch.setattr(torch.ops.mkldnn, operator, changed)
     assert not packed_weights.has_kernel.__wrapped__()
-
-
-def test_compiled_towers_are_not_packed(make_clip, configs):
-    clip = make_clip(configs["vit"])
-    assert Blocks(clip.model.transformer)._linear is not linear
-    Blocks(clip.model.transformer).compile()
-    assert Blocks(clip.model.transformer)._linear is linear

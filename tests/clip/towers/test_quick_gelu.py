@@ -16,7 +16,8 @@ def value_and_gradient(function):
 
 
 def test_equals_open_clips_module():
-    found, expected = value_and_gradient(QuickGELU.apply), value_and_gradient(Module())
+    found = value_and_gradient(QuickGELU.apply)
+    expected = value_and_gradient(Module())
     assert torch.equal(found[0], expected[0])
     torch.testing.assert_close(found[1], expected[1], atol=1e-6, rtol=1e-5)
 
@@ -26,5 +27,6 @@ def test_gradient_is_that_of_differences():
 
 
 def test_can_be_stacked():
-    found, expected = value_and_gradient(torch.func.vmap(QuickGELU.apply)), value_and_gradient(Module())
+    found = value_and_gradient(torch.func.vmap(QuickGELU.apply))
+    expected = value_and_gradient(Module())
     torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-5)

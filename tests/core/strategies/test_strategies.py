@@ -4,6 +4,7 @@ import copy
 import math
 
 import pytest
+import scipy.stats
 import torch
 
 from fedvlp.core.state import Client, ClientUpdate, ServerState, weighted_mean
@@ -105,7 +106,8 @@ def test_indicator_mean_counts_only_clients_that_moved_a_domain():
 def test_indicator_mean_equals_its_equation():
     """DiPrompT, Eq. 4, domain by domain."""
     generator = torch.Generator().manual_seed(0)
-    start, sizes = torch.randn(4, 2, 3, generator=generator), [3, 10, 6]
+    start = torch.randn(4, 2, 3, generator=generator)
+    sizes = [3, 10, 6]
     moved = torch.tensor([[1, 0, 1, 0], [1, 1, 0, 0], [0, 1, 1, 0]])
     moves = torch.randn(3, 4, 2, 3, generator=generator) * moved[..., None, None]
     updates = [
@@ -143,15 +145,15 @@ def test_ema_deploys_the_average_and_sends_the_newest():
 
 def test_beta_average_equals_the_weighted_mean_of_all_rounds():
     """DiPrompT, Eq. 5: the running form equals sum_i a_i V^i / sum_i a_i, the start included."""
-    beta, rounds, values = 0.2, 4, [1.0, 5.0, -2.0, 3.0]
+    beta = 0.2
+    values = [1.0, 5.0, -2.0, 3.0]
+    rounds = len(values)
     strategy = MovingAverage(FedAvg(), beta_share(beta, rounds), ("prompt",))
     state = server(prompt=[10.0])
     for number, value in enumerate(values):
         state = strategy.aggregate(state, [update(client(0), prompt=[value])])
         state = ServerState(state.shared, state.deployed, state.memory, number + 1)
-    from scipy.stats import beta as distribution
-
-    weights = [distribution.pdf((i + 0.5) / (rounds + 1), beta, beta) for i in range(rounds + 1)]
+    weights = [scipy.stats.beta.pdf((i + 0.5) / (rounds + 1), beta, beta) for i in range(rounds + 1)]
     expected = sum(w * v for w, v in zip(weights, [10.0, *values], strict=True)) / sum(weights)
     assert math.isclose(state.deployed["prompt"].item(), expected, rel_tol=1e-5)
 
@@ -201,8 +203,8 @@ STRATEGIES = [
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda strategy: type(strategy).__name__)
 def test_strategies_change_nothing_that_they_are_given(strategy):
     value = [[1.0], [2.0]]
-    slots = isinstance(strategy, Slots)
-    before, updates = server(prompts=value), [update(client(1), prompts=value[0] if slots else value)]
+    before = server(prompts=value)
+    updates = [update(client(1), prompts=value[0] if isinstance(strategy, Slots) else value)]
     copies = copy.deepcopy((before, updates))
     strategy.aggregate(before, updates)
     assert repr((before, updates)) == repr(copies)

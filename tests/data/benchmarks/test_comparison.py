@@ -9,7 +9,7 @@ from fedvlp.catalog.known import PACS
 from fedvlp.data.benchmarks.comparison import compare, duplicates, role_counts
 from fedvlp.data.benchmarks.on_disk import OnDisk, read_on_disk
 from fedvlp.data.files.layout import scan
-from tests.data.benchmarks.conftest import FEW, IMAGES, kfold, picture
+from tests.helpers.benchmark_trees import FEW, IMAGES, kfold, picture
 
 
 def small():

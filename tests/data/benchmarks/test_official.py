@@ -5,7 +5,7 @@ import pytest
 from fedvlp.catalog.known import DOMAIN_NET_126, PACS
 from fedvlp.data.benchmarks.on_disk import read_on_disk
 from fedvlp.utils.errors import UserError
-from tests.data.benchmarks.conftest import domain_net, kfold, write_list
+from tests.helpers.benchmark_trees import domain_net, kfold, write_list
 
 
 @pytest.fixture

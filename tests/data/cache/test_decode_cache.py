@@ -8,15 +8,16 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import torch
 from torchvision.transforms import CenterCrop, Compose, InterpolationMode, RandomHorizontalFlip, Resize, ToTensor, v2
 
-from fedvlp.data import DomainFolders, FolderImages
+from fedvlp.data import FolderImages
 from fedvlp.data.cache import decode_cache
 from fedvlp.data.cache.decode_cache import DecodedImages, keep_decoded
 from fedvlp.data.cache.fixed_steps import fixed_steps
 
 TRANSFORM = Compose([Resize(6), CenterCrop(6), ToTensor()])
+
+
 ROWS = np.arange(6)
 
 
@@ -51,19 +52,6 @@ def folder(tmp_path, save):
     for seed in range(6):
         save(tmp_path / f"{seed}.png", seed=seed, size=8 + seed)
     return tmp_path
-
-
-@pytest.fixture
-def reads(monkeypatch):
-    """Counts the files that are decoded."""
-    found, read = [], FolderImages.__getitem__
-
-    def counted(self, row):
-        found.append(row)
-        return read(self, row)
-
-    monkeypatch.setattr(FolderImages, "__getitem__", counted)
-    return found
 
 
 def test_images_are_those_of_the_files_and_decoded_once(folder, reads):
@@ -109,7 +97,8 @@ def test_what_the_key_follows(folder):
 def test_fixed_steps(clip):
     steps = fixed_steps(clip.preprocess)
     assert steps.size == (64, 64)
-    first, rest = steps.steps.transforms, steps.rest.transforms
+    first = steps.steps.transforms
+    rest = steps.rest.transforms
     assert [type(step).__name__ for step in first[:2]] == ["Resize", "CenterCrop"]
     assert [type(step).__name__ for step in first[2:]] in ([], ["MaybeConvertMode"])  # a function in older open_clip
     assert [*first, *rest] == clip.preprocess.transforms
@@ -121,7 +110,8 @@ def test_fixed_steps(clip):
 
 
 def test_a_stopped_build_goes_on_where_it_was(folder, reads, monkeypatch):
-    first, write = decoded_of(folder), DecodedImages._write
+    first = decoded_of(folder)
+    write = DecodedImages._write
 
     def stopping(self, row, content):
         if row == 3:
@@ -147,9 +137,9 @@ def test_a_damaged_file_is_made_again(folder, reads, caplog, damage):
     first = decoded_of(folder)
     fill(first)
     if damage == "no sums":
-        first.sums_path.unlink()
+        first.checksums_path.unlink()
     else:
-        path = first.sums_path if damage == "sums" else first.path
+        path = first.checksums_path if damage == "sums" else first.path
         path.write_bytes({"empty": b"", "text": b"nonsense"}.get(damage, path.read_bytes()[:-3]))
     reads.clear()
     again = decoded_of(folder)
@@ -222,94 +212,3 @@ def test_two_at_once_decode_once(folder, reads):
     assert sorted(reads) == list(ROWS)
     assert pixels(both[0]) == pixels(both[1]) == expected(folder)
     assert len(list((folder / "cache").iterdir())) == 2
-
-
-# ---- in the data module
-
-
-def make(tree, tmp_path, cache="cache", **options):
-    options = {"held_out": "photo", "batch_size": 3, "cache_dir": str(tmp_path / cache), **options}
-    return DomainFolders(str(tree), **options)
-
-
-def bound(module, **options):
-    module.bind(TRANSFORM, **options)
-    module.encode()
-    return module
-
-
-def batches(module):
-    loaders = [module.train_dataloader(client, seed=0) for client in module.clients]
-    loaders += [split.loader for split in module.evaluation_splits()]
-    return [batch for loader in loaders for batch in loader]
-
-
-def same(first, second):
-    return len(first) == len(second) and all(
-        torch.equal(x, y) and torch.equal(a, b) for (x, a), (y, b) in zip(first, second, strict=True)
-    )
-
-
-def files(tmp_path, cache="cache"):
-    return sorted((tmp_path / cache / "images").glob("*.npy"))
-
-
-def features(images):
-    return {"features": images.flatten(1)}
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_batches_are_the_same_with_and_without(tree, tmp_path, reads, workers):
-    plain = batches(bound(make(tree, tmp_path, cache_images=False)))
-    assert files(tmp_path) == []
-    reads.clear()
-    cached = bound(make(tree, tmp_path, num_workers=workers))
-    assert len(reads) == 24
-    assert same(plain, batches(cached))
-    assert same(plain, batches(bound(make(tree, tmp_path, num_workers=workers))))
-    assert len(reads) == 24
-    assert len(files(tmp_path)) == 3
-    assert same(plain, batches(bound(make(tree, tmp_path, cache_dir=None))))
-
-
-def test_what_is_held_out_or_few_shots_is_shared(tree, tmp_path, reads):
-    bound(make(tree, tmp_path, shots=1))
-    assert len(reads) < 24
-    for options in ({}, {"held_out": "art"}, {"split_seed": 1}, {"validation_fraction": 0.5}):
-        bound(make(tree, tmp_path, **options))
-    assert len(reads) == 24
-    assert len(files(tmp_path)) == 3
-
-
-def test_prepared_features_make_no_images_but_read_those_that_are_there(tree, tmp_path, reads):
-    alone = bound(make(tree, tmp_path, "other"), prepare=features)
-    assert files(tmp_path, "other") == []
-    bound(make(tree, tmp_path))
-    reads.clear()
-    after = bound(make(tree, tmp_path), prepare=features)
-    assert reads == []
-    for (x, a), (y, b) in zip(batches(alone), batches(after), strict=True):
-        assert torch.equal(x["features"], y["features"])
-        assert torch.equal(a, b)
-
-
-def test_augmented_images_begin_with_the_whole_file(tree, tmp_path, reads):
-    random = Compose([RandomHorizontalFlip(), Resize(6), CenterCrop(6), ToTensor()])
-    module = bound(make(tree, tmp_path, augmentation="crop_flip"), train_transform=random)
-    fixed = sum(split.num_examples for split in module.evaluation_splits())
-    assert len(reads) == fixed
-    found = batches(module)
-    assert len(reads) == 24
-    plain = bound(make(tree, tmp_path, augmentation="crop_flip", cache_images=False), train_transform=random)
-    assert same(found, batches(plain))
-
-
-def test_a_plain_trainer_reads_what_is_kept(tree, tmp_path, reads):
-    module = make(tree, tmp_path)
-    module.setup("fit")
-    module.bind(TRANSFORM)
-    for _ in range(2):
-        for loader in [module.train_dataloader(seed=0), *module.val_dataloader()]:
-            for _ in loader:
-                pass
-    assert len(reads) == 16

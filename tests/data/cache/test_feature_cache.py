@@ -6,11 +6,13 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 from fedvlp.data.cache.feature_cache import Features, cache_key, load_features, save_features
+from tests.helpers.data import batches, same
 
 CPU = torch.device("cpu")
 
@@ -31,14 +33,10 @@ def run(module, transform, key="weights"):
     prepare = Counting()
     module.bind(transform, prepare, key)
     module.encode()
-    return prepare.images, [batch for client in module.clients for batch in module.train_dataloader(client, seed=0)]
-
-
-def same(first, second):
-    return all(
-        torch.equal(a, b) and all(torch.equal(x[name], y[name]) for name in x | y)
-        for (x, a), (y, b) in zip(first, second, strict=True)
-    )
+    found = []
+    for client in module.clients:
+        found += batches(module.train_dataloader(client, seed=0))
+    return prepare.images, found
 
 
 @pytest.fixture
@@ -72,12 +70,14 @@ def counts(module):
 
 
 def test_counts_of_what_was_computed_and_found(make, transform):
-    first, second = make(), make(held_out="a")
+    first = make()
+    second = make(held_out="a")
     run(first, transform)
     run(second, transform)
     assert counts(first) == {"computed_images": 43, "cached_images": 0}
     assert counts(second) == {"computed_images": 0, "cached_images": 43}
-    took, saved = first.binding.feature_counts(), second.binding.feature_counts()
+    took = first.binding.feature_counts()
+    saved = second.binding.feature_counts()
     assert took["saved_seconds"] == saved["computed_seconds"] == 0
     assert saved["saved_seconds"] == pytest.approx(took["computed_seconds"], abs=0.002)
 
@@ -119,11 +119,14 @@ def test_the_key_of_a_transform_is_not_its_address(arrays, transform):
     images = arrays().load_domains()[0]["a"]
 
     def key(of):
-        return cache_key("", of, images, [0], CPU)
+        return cache_key("", of, images, np.asarray([0]), CPU)
 
     class Shown:
         def __init__(self, text):
             self.text = text
+
+        def __call__(self, image):
+            return transform(image)
 
         def __repr__(self):
             return self.text
@@ -134,7 +137,7 @@ def test_the_key_of_a_transform_is_not_its_address(arrays, transform):
 
 @pytest.mark.parametrize("damage", ["empty", "cut", "text", "flipped", "rows"])
 def test_a_damaged_file_is_computed_again(make, transform, tmp_path, caplog, damage):
-    _, batches = run(make(), transform)
+    _, before = run(make(), transform)
     path = max(files(tmp_path), key=lambda path: path.stat().st_size)
     content = bytearray(path.read_bytes())
     if damage == "empty":
@@ -151,7 +154,7 @@ def test_a_damaged_file_is_computed_again(make, transform, tmp_path, caplog, dam
     with caplog.at_level(logging.WARNING):
         count, again = run(make(), transform)
     assert count == 22
-    assert same(batches, again)
+    assert same(before, again)
     assert "computing them again" in caplog.text
     assert run(make(), transform)[0] == 0
 
@@ -170,14 +173,15 @@ def test_several_writers_leave_one_whole_file(tmp_path):
 def test_a_disk_that_refuses_costs_a_warning_only(arrays, transform, tmp_path, caplog):
     (tmp_path / "file").touch()
     with caplog.at_level(logging.WARNING):
-        count, batches = run(arrays(cache_dir=str(tmp_path / "file")), transform)
+        count, found = run(arrays(cache_dir=str(tmp_path / "file")), transform)
     assert count == 43
-    assert len(batches) > 0
+    assert len(found) > 0
     assert "going on without it" in caplog.text
 
 
 def test_augmentation_keeps_evaluation_images_alone(make, transform):
-    module, prepare = make(augmentation="crop_flip"), Counting()
+    module = make(augmentation="crop_flip")
+    prepare = Counting()
     module.bind(transform, prepare, train_transform=transform)
     module.encode()
     assert prepare.images == sum(split.num_examples for split in module.evaluation_splits())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import combinations
+
 import numpy as np
 import pytest
 import torch
@@ -68,8 +70,9 @@ def test_styles_look_different_and_things_stand_out() -> None:
         image = draw(scene, np.random.default_rng(0)).astype(float)
         off_ground = np.abs(image - image[0, 0]).sum(axis=2) > 90
         assert 0.08 < off_ground.mean() < 0.8
-    looks = [draw(Scene(s, "fish", "striped", "red", "sky", "large"), np.random.default_rng(0)) for s in STYLES]
-    assert min(np.abs(a.astype(float) - b).mean() for i, a in enumerate(looks) for b in looks[:i]) > 4
+    scenes = [Scene(style, "fish", "striped", "red", "sky", "large") for style in STYLES]
+    looks = [draw(scene, np.random.default_rng(0)).astype(float) for scene in scenes]
+    assert min(np.abs(one - other).mean() for one, other in combinations(looks, 2)) > 4
 
 
 def test_pretraining_never_sees_the_unseen_styles() -> None:
@@ -116,7 +119,8 @@ def test_bundled_weights_load_strictly_and_give_patch_tokens() -> None:
 def test_bundled_weights_are_small_and_the_same_at_each_load() -> None:
     folder = bundled.Path(bundled.__file__).parent / "tiny"
     assert sum(file.stat().st_size for file in folder.iterdir()) < 8e6
-    first, second = bundled.bundled_state_dict(), bundled.bundled_state_dict()
+    first = bundled.bundled_state_dict()
+    second = bundled.bundled_state_dict()
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 

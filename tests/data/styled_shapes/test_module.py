@@ -24,7 +24,8 @@ def drawn(monkeypatch):
         return SimpleNamespace(class_names=["red ball", "bell", "cup"], domains=domains)
 
     stand_in = ModuleType("fedvlp.data.styled_shapes.drawings")
-    stand_in.styled_shapes, stand_in.STYLED_SHAPES_VERSION = styled_shapes, 1
+    stand_in.styled_shapes = styled_shapes
+    stand_in.STYLED_SHAPES_VERSION = 1
     monkeypatch.setitem(sys.modules, "fedvlp.data.styled_shapes.drawings", stand_in)
     return seeds
 

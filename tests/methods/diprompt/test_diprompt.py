@@ -1,7 +1,7 @@
 """DiPrompT: which prompts learn from which images, what classifies, and its limit cases.
 
-The equations of its losses and of the ensemble are in tests/ops/test_domain_prompts.py, those of the server in
-tests/strategies/test_strategies.py.
+The equations of its losses and of the ensemble are in tests/methods/diprompt/test_losses.py, those of the server in
+tests/core/strategies/test_strategies.py.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ import torch
 import torch.nn.functional as F
 
 from fedvlp.clip import CLIP, PromptedTextEncoder, build_model
-from fedvlp.core.module import RoundContext
+from fedvlp.core.phases import RoundContext
 from fedvlp.core.state import Client
 from fedvlp.methods import DiPrompT, PromptFL
 from fedvlp.methods.diprompt.losses import domain_terms, given_class, pair_logits, query_terms
 from fedvlp.utils.errors import UserError
 
-CLASSES, DOMAINS = ["red circle", "star", "big square"], ["cartoon", "photo", "sketch"]
+CLASSES = ["red circle", "star", "big square"]
+DOMAINS = ["cartoon", "photo", "sketch"]
 LABELS = torch.tensor([0, 1, 2, 0, 1, 2])
 PROMPTS = ("global_prompt", "domain_prompts", "query_prompt")
 RESNET = {
@@ -78,7 +79,8 @@ def optimizer_step(module, images):
 
 def test_loss_is_the_sum_of_its_parts(make, images):
     module = begin(make(domain_weight=0.7))
-    features, scale = module.prepare(images)["features"], module.clip.logit_scale
+    features = module.prepare(images)["features"]
+    scale = module.clip.logit_scale
     texts = module.domain_text
     domains = assigned(module, images)
     own = domain_terms(features, LABELS, domains, texts.under_each(module.domain_prompts), texts.handwritten, scale)
@@ -106,7 +108,8 @@ def test_query_prompt_moves_and_is_held_by_where_the_round_began(make, images):
     module = begin(make())
     optimizer_step(module, images)
     pairs = module.domain_text.under_one(module.query_prompt)
-    features, scale = module.prepare(images)["features"], module.clip.logit_scale
+    features = module.prepare(images)["features"]
+    scale = module.clip.logit_scale
     terms = query_terms(features, LABELS, pairs, module._before, scale)
     assert terms["mse"] > 0
     assert terms["kl"] > 0
@@ -124,7 +127,8 @@ def test_known_domains_take_the_place_of_the_query(make, images):
 
 def test_without_the_ensemble_known_domains_teach_the_query(make, images):
     module = begin(make(domain_labels=True, without=("ensemble",)), domain=2)
-    features, scale = module.prepare(images)["features"], module.clip.logit_scale
+    features = module.prepare(images)["features"]
+    scale = module.clip.logit_scale
 
     def share():
         pairs = module.domain_text.under_one(module.query_prompt)
@@ -170,7 +174,8 @@ def test_without_weight_domain_prompts_stay(make, images):
     ids=lambda value: "".join(value) if isinstance(value, tuple) else "",
 )
 def test_rows_of_table_3(make, images, without, absent):
-    whole, module = begin(make()), begin(make(without=without))
+    whole = begin(make())
+    module = begin(make(without=without))
     assert {name for name in PROMPTS if getattr(module, name) is None} == absent
     losses = []
     for method in (whole, module):
@@ -185,7 +190,8 @@ def test_rows_of_table_3(make, images, without, absent):
 
 
 def test_without_domain_prompts_it_is_promptfl(make, images):
-    module, promptfl = make(without=("domain_prompts",)), PromptFL(CLASSES, make().clip)
+    module = make(without=("domain_prompts",))
+    promptfl = PromptFL(CLASSES, make().clip)
     promptfl.load_state({"prompt": module.global_prompt.detach()})
     assert torch.equal(module(images), promptfl(images))
     assert torch.equal(module.training_step((images, LABELS), 0), promptfl.training_step((images, LABELS), 0))
@@ -194,7 +200,8 @@ def test_without_domain_prompts_it_is_promptfl(make, images):
 def test_without_ensemble_one_domain_classifies(make, images):
     """The domain of the likeliest of all pairs of class and domain under Q (Sec. 3.3)."""
     module = make(without=("ensemble",))
-    features, scale = module.prepare(images)["features"], module.clip.logit_scale
+    features = module.prepare(images)["features"]
+    scale = module.clip.logit_scale
     joint = pair_logits(features, module.domain_text.under_one(module.query_prompt), scale)
     found = module(images)
     for b in range(6):
@@ -209,58 +216,12 @@ def test_one_source_domain(make, images):
     module = begin(make(domains=["photo"]))
     moved = optimizer_step(module, images)
     assert all(value.any() for value in moved.values())
-    own, common = module.domain_text.under_each(module.domain_prompts)[:, 0], module.text(module.global_prompt)
+    own = module.domain_text.under_each(module.domain_prompts)[:, 0]
+    common = module.text(module.global_prompt)
     mixture = F.normalize(own, dim=-1) + F.normalize(common, dim=-1)
     features = F.normalize(module.prepare(images)["features"], dim=-1)
     expected = module.clip.logit_scale * features @ F.normalize(mixture, dim=-1).T
     assert torch.allclose(module(images), expected, atol=1e-3)
-
-
-def test_query_prompt_starts_from_words(clip):
-    module = DiPrompT(CLASSES, DOMAINS, clip)
-    ids = torch.tensor(clip.tokenize(["a photo of a"])[0][1:-1])
-    assert torch.equal(module.query_prompt[:4], clip.text.embed(ids))
-    assert module.query_prompt[4:].abs().max() < 0.2
-    assert module.domain_prompts.shape == (3, 16, clip.text_width)
-    assert not torch.equal(module.domain_prompts[0], module.domain_prompts[1])
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"domains": []},
-        {"domain_weight": -1.0},
-        {"beta": 0.0},
-        {"prompt_length": 3},
-        {"without": ("global_prompt", "domain_prompts")},
-        {"without": ("lmse",)},
-    ],
-    ids=str,
-)
-def test_options_that_make_no_sense_are_refused(clip, options):
-    with pytest.raises(UserError):
-        DiPrompT(CLASSES, clip=clip, **{"domains": DOMAINS, **options})
-
-
-def test_query_that_is_not_sent_stays_on_the_client_and_resumes(build):
-    def run(*arguments):
-        made = build("diprompt", "--model.upload_query=false", "--trainer.rounds=3", *arguments)
-        return made, made.trainer
-
-    whole, trainer = run("--trainer.name=whole")
-    trainer.fit(whole.model, whole.datamodule)
-    broken, stopped = run("--trainer.name=broken")
-    stopped._plateau = lambda: stopped.run_state.server.round == 1
-    stopped.fit(broken.model, broken.datamodule)
-    again, resumed = run("--trainer.name=broken")
-    resumed.fit(again.model, again.datamodule, ckpt_path="last")
-    assert set(trainer.run_state.server.shared) == {"global_prompt", "domain_prompts"}
-    kept = [state["query_prompt"] for state in trainer.run_state.personal.values()]
-    assert len(kept) == 2
-    assert not torch.equal(*kept)
-    for client, state in resumed.run_state.personal.items():
-        assert torch.equal(state["query_prompt"], trainer.run_state.personal[client]["query_prompt"])
-    assert resumed.run_state.history[-1]["validation"] == trainer.run_state.history[-1]["validation"]
 
 
 def test_images_of_a_resnet():

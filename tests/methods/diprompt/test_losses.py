@@ -15,7 +15,11 @@ from fedvlp.methods.diprompt.losses import (
     query_terms,
 )
 
-IMAGES, CLASSES, DOMAINS, WIDTH, SCALE = 5, 4, 3, 6, 7.0
+IMAGES = 5
+CLASSES = 4
+DOMAINS = 3
+WIDTH = 6
+SCALE = 7.0
 
 
 def random(*shape, seed=0):
@@ -43,7 +47,8 @@ def others():
 
 
 def cosine(one, other):
-    one, other = np.asarray(one, np.float64), np.asarray(other, np.float64)
+    one = np.asarray(one, np.float64)
+    other = np.asarray(other, np.float64)
     return one @ other / np.linalg.norm(one) / np.linalg.norm(other)
 
 
@@ -68,7 +73,8 @@ def test_joint_softmax_over_all_pairs(images, features, labels):
 def test_domain_terms_are_those_of_each_images_own_domain(images, labels, features, others):
     """Eq. 3: cross-entropy under Z^m, and the contrast by class with the positive pair in the denominator."""
     domains = torch.tensor([2, 0, 2, 2, 1])
-    cross_entropy, contrast = [], []
+    cross_entropy = []
+    contrast = []
     for b, m in enumerate(domains.tolist()):
         shares = softmax([SCALE * cosine(images[b], features[j, m]) for j in range(CLASSES)])
         cross_entropy.append(-np.log(shares[labels[b]]))
@@ -93,7 +99,9 @@ def test_only_chosen_domains_get_gradients(images, labels, features, others):
 
 def test_query_terms(images, labels, features, others):
     """Eq. 7 with softmaxes over the domains, and -log of the sum of Eq. 6 over the domains of the true class."""
-    cross_entropy, squares, divergence = [], [], []
+    cross_entropy = []
+    squares = []
+    divergence = []
     for b, y in enumerate(labels.tolist()):
         joint = softmax([[SCALE * cosine(images[b], z) for z in row] for row in features])
         cross_entropy.append(-np.log(joint[y].sum()))
@@ -156,13 +164,15 @@ def test_ensemble_where_no_cosine_is_positive_is_the_plain_mean(images):
 
 
 def test_one_domain_has_no_contrast_and_no_divergence(images, labels, features, others):
-    one, other = features[:, :1], others[:, :1]
+    one = features[:, :1]
+    other = others[:, :1]
     assert domain_terms(images, labels, torch.zeros(IMAGES, dtype=torch.long), one, other, SCALE)["contrast"] == 0
     assert query_terms(images, labels, one, other, SCALE)["kl"] == 0
 
 
 def test_order_of_domains_does_not_matter(images, labels, features, others):
-    domains, order = torch.tensor([2, 0, 2, 2, 1]), torch.tensor([1, 2, 0])
+    domains = torch.tensor([2, 0, 2, 2, 1])
+    order = torch.tensor([1, 2, 0])
     back = order.argsort()
     one = domain_terms(images, labels, domains, features, others, SCALE)
     two = domain_terms(images, labels, back[domains], features[:, order], others[:, order], SCALE)

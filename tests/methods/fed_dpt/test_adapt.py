@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from fedvlp.core.module import RoundContext
+from fedvlp.core.phases import RoundContext
 from fedvlp.core.state import Client
 from fedvlp.methods import ADAPT, FedDPT
-from fedvlp.methods.fed_dpt.losses import pairs_correspondence
+from fedvlp.methods.fed_dpt.adapt import pairs_correspondence
 from fedvlp.utils.errors import UserError
 
 CLASSES = ["red circle", "star", "big square"]
@@ -65,7 +65,8 @@ def class_loss(module, seen):
 def test_loss_is_over_classes_and_over_pairs_of_tokens_and_prompts(make, images):
     """First reading: token j is nearest to prompt j, for the image's own class."""
     module = make(1, domain_weight=0.3)
-    seen, domain_losses = parts(module, images), []
+    seen = parts(module, images)
+    domain_losses = []
     for i, label in enumerate(LABELS):
         for j in range(3):
             row = [module.clip.logit_scale * cosine(seen["tokens"][i, j], seen["text"][k, label]) for k in range(3)]
@@ -83,7 +84,8 @@ def test_second_reading_finds_the_clients_domain_by_attention(make, images):
 
 
 def test_second_reading_is_left_out_where_images_have_no_domain(make, images):
-    module, without = make(domain_loss="attention"), make(domain_weight=0.0)
+    module = make(domain_loss="attention")
+    without = make(domain_weight=0.0)
     assert module.training_step((images, LABELS), 0) == without.training_step((images, LABELS), 0)
 
 
@@ -102,7 +104,8 @@ def test_outside_a_federation_all_prompts_get_gradients(make, images):
 
 
 def test_one_domain_has_nothing_to_correspond_to(make, images):
-    module, without = make(0, domains=["ink"]), make(0, domains=["ink"], domain_weight=0.0)
+    module = make(0, domains=["ink"])
+    without = make(0, domains=["ink"], domain_weight=0.0)
     assert module.training_step((images, LABELS), 0).item() == pytest.approx(
         without.training_step((images, LABELS), 0).item(), abs=1e-6
     )
@@ -110,7 +113,8 @@ def test_one_domain_has_nothing_to_correspond_to(make, images):
 
 def test_pairs_do_not_mind_how_domains_are_ordered():
     generator = torch.Generator().manual_seed(0)
-    tokens, texts = torch.randn(4, 3, 8, generator=generator), torch.randn(3, 3, 8, generator=generator)
+    tokens = torch.randn(4, 3, 8, generator=generator)
+    texts = torch.randn(3, 3, 8, generator=generator)
     order = [2, 0, 1]
     loss = pairs_correspondence(tokens, texts, LABELS, scale=5.0)
     assert torch.allclose(pairs_correspondence(tokens[:, order], texts[order], LABELS, scale=5.0), loss)
@@ -118,7 +122,8 @@ def test_pairs_do_not_mind_how_domains_are_ordered():
 
 
 def test_predicts_as_fed_dpt_does(make, images, clip):
-    module, fed_dpt = make(), FedDPT(CLASSES, DOMAINS, clip, prompt_length=5)
+    module = make()
+    fed_dpt = FedDPT(CLASSES, DOMAINS, clip, prompt_length=5)
     fed_dpt.load_state(module.state_dict())
     assert torch.equal(module(images), fed_dpt(images))
 

@@ -10,7 +10,10 @@ from torch import nn
 from fedvlp.methods.plan.aggregators import AttentionOverClients, PromptAttention
 from fedvlp.utils.errors import UserError
 
-K, J, L, WIDTH = 3, 2, 5, 16
+K = 3
+J = 2
+L = 5
+WIDTH = 16
 
 
 def count(module):
@@ -73,7 +76,8 @@ def test_over_clients_is_pytorchs_attention_with_clients_as_the_sequence(over_cl
             reference.out_proj.bias.copy_(over_clients.project_out.bias[block])
         sequence = prompts[:, block]  # [K, L, width]
         hidden = over_clients.attention_norm(sequence + reference(sequence, sequence, sequence)[0])
-        wide, narrow = over_clients.perceptron[0], over_clients.perceptron[2]
+        wide = over_clients.perceptron[0]
+        narrow = over_clients.perceptron[2]
         inner = (hidden @ wide.weight[block] + wide.bias[block]).relu() @ narrow.weight[block] + narrow.bias[block]
         mixed.append(over_clients.perceptron_norm(hidden + inner).mean(0))
     torch.testing.assert_close(over_clients(prompts), torch.stack(mixed), atol=1e-5, rtol=1e-4)
@@ -93,7 +97,8 @@ def test_without_query_and_residual_it_is_the_mean(prompts):
 
 def test_first_mixture_of_small_prompts_is_nearly_the_mean():
     torch.manual_seed(0)
-    module, prompts = PromptAttention(12, 512, reduction=8), 0.02 * torch.randn(3, 12, 8, 512)
+    module = PromptAttention(12, 512, reduction=8)
+    prompts = 0.02 * torch.randn(3, 12, 8, 512)
     assert (module.weights(prompts) - 1 / 3).abs().max() < 0.01
     assert (module(prompts) - prompts.mean(0)).norm() < 0.01 * prompts.mean(0).norm()
 

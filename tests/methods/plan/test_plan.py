@@ -13,8 +13,7 @@ from fedvlp.clip import (
     load_clip,
     zero_shot_text_features,
 )
-from fedvlp.core.module import RoundContext
-from fedvlp.core.phase_checks import check_phases
+from fedvlp.core.phases import RoundContext, check_phases
 from fedvlp.core.state import Client, ClientUpdate, ServerState, numel
 from fedvlp.methods import PLAN
 from fedvlp.utils.errors import UserError
@@ -81,7 +80,8 @@ def test_probabilities_are_those_of_the_global_prompts(plan, images):
 def test_first_round_is_held_to_zero_shot_clip(clip, images):
     module = make(clip, kl_weight=0.7, templates=60)
     begin(module, 0)
-    words, features = zero_shot_text_features(clip, CLASSES, 60).numpy(), clip.encode_image(images).numpy()
+    words = zero_shot_text_features(clip, CLASSES, 60).numpy()
+    features = clip.encode_image(images).numpy()
     reference = np.array([softmax([clip.logit_scale * cosine(f, w) for w in words]) for f in features])
     expected = stage_one_loss(probabilities(module, images, module.pool.own), reference, 0.7)
     assert module.training_step((images, LABELS), 0).item() == pytest.approx(expected, rel=1e-3)
@@ -239,7 +239,8 @@ def test_without_a_federation_the_own_prompts_are_deployed(plan, images):
 )
 def test_parameters_of_each_stage_with_vit_b_16(options, upload, download):
     module = PLAN(CLASSES, 3, load_clip(CLIPSpec("ViT-B-16", "random")), **options)
-    server, client = ServerState.start(module.shared_state()), Client(0, 0, 10)
+    server = ServerState.start(module.shared_state())
+    client = Client(0, 0, 10)
     counts = []
     for stage, phase in enumerate(check_phases(module)):
         begin(module, stage, client=0)

@@ -7,24 +7,29 @@ import torch
 
 def _sequential_kmeans(tokens, start, capacities, max_iterations=100, tolerance=1e-4, multiplier_step=1e-4):
     """One image, token after token, cheapest first."""
-    tokens, limits = np.asarray(tokens, dtype=np.float64), np.asarray(capacities)
-    centroids, multipliers = tokens[start].copy(), np.zeros(len(start))
+    tokens = np.asarray(tokens, dtype=np.float64)
+    limits = np.asarray(capacities)
+    centroids = tokens[start].copy()
+    multipliers = np.zeros(len(start))
     for _ in range(max_iterations):
         distances = np.linalg.norm(tokens[:, None] - centroids[None], axis=2)
         costs = distances + multipliers
-        assignment, sizes = np.full(len(tokens), -1), np.zeros(len(start), dtype=int)
+        assignment = np.full(len(tokens), -1)
+        sizes = np.zeros(len(start), dtype=int)
         for token in np.argsort(costs.min(axis=1), kind="stable"):
             cluster = costs[token].argmin()
             if sizes[cluster] < limits[cluster]:
                 assignment[token] = cluster
                 sizes[cluster] += 1
         multipliers = multipliers + multiplier_step * (sizes - limits)
-        moved, farthest = centroids.copy(), distances.min(axis=1).argmax()
+        moved = centroids.copy()
+        farthest = distances.min(axis=1).argmax()
         for cluster in range(len(start)):
             if sizes[cluster]:
                 moved[cluster] = tokens[assignment == cluster].mean(axis=0)
             else:
-                moved[cluster], multipliers[cluster] = tokens[farthest], 0.0
+                moved[cluster] = tokens[farthest]
+                multipliers[cluster] = 0.0
         if np.linalg.norm(moved - centroids, axis=1).mean() < tolerance:
             break
         centroids = moved

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedvlp.methods.trip.assignments import claim_with_capacity
+from fedvlp.methods.trip.assignments import assign_with_capacity
 from fedvlp.methods.trip.clustering import capacity_kmeans, cluster_capacities, several_kmeans
 from fedvlp.methods.trip.lloyd import token_products
 from fedvlp.utils.errors import UserError
@@ -86,12 +86,12 @@ def test_capacities_hold_and_dropped_tokens_are_marked(scene):
 def test_keeping_the_cheapest_claimants_is_token_replacement():
     costs = torch.rand(3, 4, 40, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     limits = torch.tensor([5, 3, 20, 1])
-    claims = claim_with_capacity(costs, limits.expand(3, 4))
+    assigned = assign_with_capacity(costs, limits.expand(3, 4))
     for image in range(3):
         members = replaced_assignment(costs[image].T.numpy(), limits.tolist())
         for cluster in range(4):
-            assert claims.kept[image, cluster].nonzero().flatten().tolist() == sorted(members[cluster])
-            assert claims.sizes[image, cluster] == len(members[cluster])
+            assert assigned.kept[image, cluster].nonzero().flatten().tolist() == sorted(members[cluster])
+            assert assigned.sizes[image, cluster] == len(members[cluster])
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,8 @@ def test_weights_sum_to_one_and_are_reproducible(clip, images, options, training
 
 @pytest.mark.parametrize("options", OWN, ids=str)
 def test_an_images_weights_are_its_own(clip, images, options):
-    module, order = make(clip, **options), torch.tensor([4, 0, 8, 2])
+    module = make(clip, **options)
+    order = torch.tensor([4, 0, 8, 2])
     for training in (True, False):
         weights = route(module, images, training)
         torch.testing.assert_close(route(module, images[order], training), weights[order])
@@ -88,7 +89,8 @@ def test_keys_are_constants_that_are_sent_once_where_there_are_any(clip):
 
 
 def test_uniform_routing_is_the_mean_prompt(clip, images):
-    module, promptfl = make(clip, routing="uniform"), PromptFL(CLASSES, clip, prompt_length=4)
+    module = make(clip, routing="uniform")
+    promptfl = PromptFL(CLASSES, clip, prompt_length=4)
     promptfl.load_state({"prompt": module.experts.detach().mean(0)})
     torch.testing.assert_close(module(images), promptfl(images), rtol=1e-4, atol=1e-3)
 
@@ -121,7 +123,8 @@ def test_learned_routing_of_images_is_the_features_probability(clip, images):
 
 
 def test_balance_loss_is_added_with_its_weight(clip, images):
-    module, labels = make(clip, routing="learned_token").train(), torch.arange(9) % 3
+    module = make(clip, routing="learned_token").train()
+    labels = torch.arange(9) % 3
     with_balance = module.training_step((images, labels), 0)
     imbalance = module.router.imbalance(module.prepare(images))
     module.router.balance_weight = 0.0

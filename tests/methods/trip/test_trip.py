@@ -12,6 +12,7 @@ from fedvlp.clip import PromptedTextEncoder, zero_shot_text_features
 from fedvlp.core.state import Client, ClientUpdate, ServerState
 from fedvlp.methods import TRIP, PromptFL
 from fedvlp.utils.errors import UserError
+from tests.helpers.shapes import unchecked
 
 CLASSES = ["red circle", "star", "big square"]
 
@@ -130,7 +131,7 @@ def test_experts_start_from_different_values(clip):
     ],
 )
 def test_options_that_make_no_sense_are_refused(clip, images, options):
-    with pytest.raises(UserError):
+    with unchecked(), pytest.raises(UserError):
         TRIP(CLASSES, clip, **options).prepare(images)
 
 
@@ -138,7 +139,8 @@ def test_keys_are_orthogonal_and_come_from_their_seed(clip):
     torch.manual_seed(1)
     one = TRIP(CLASSES, clip)
     torch.manual_seed(2)
-    other, third = TRIP(CLASSES, clip), TRIP(CLASSES, clip, key_seed=1)
+    other = TRIP(CLASSES, clip)
+    third = TRIP(CLASSES, clip, key_seed=1)
     assert torch.allclose(one.router.keys @ one.router.keys.mT, torch.eye(4), atol=1e-5)
     assert torch.equal(one.router.keys, other.router.keys)
     assert not torch.equal(one.router.keys, third.router.keys)

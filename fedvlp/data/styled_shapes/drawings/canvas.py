@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFilter
 
 from fedvlp.data.styled_shapes.drawings.scene import SIZES, Scene
-from fedvlp.data.styled_shapes.drawings.things import THINGS, Part
+from fedvlp.data.styled_shapes.drawings.things import THINGS, Shape
 
 Plane = NDArray[np.float64]
 """Values in 0 to 1 of shape ``[64, 64]``."""
@@ -27,13 +27,13 @@ class Canvas:
     """A thing put in place on an empty drawing.
 
     Args:
-        parts: Its parts, in pixels of the drawing.
-        masks: Coverage of each role, after later parts have hidden earlier ones.
+        shapes: Its shapes, in pixels of the drawing.
+        masks: Coverage of each role, after later shapes have hidden earlier ones.
         solid: Coverage of the whole thing.
         pattern: Strength of the pattern at each pixel, whether or not the body covers it.
     """
 
-    parts: tuple[Part, ...]
+    shapes: tuple[Shape, ...]
     masks: dict[str, Plane]
     solid: Plane
     pattern: Plane
@@ -48,8 +48,10 @@ class Canvas:
         """
         image = Image.new("L", (SIDE * _FINE, SIDE * _FINE))
         pen = ImageDraw.Draw(image)
-        for part in self.parts:
-            points = part.points if part.role == "line" else np.concatenate([part.points, part.points[:1]])
+        for shape in self.shapes:
+            is_open = shape.role == "line"
+            points = shape.points if is_open else np.concatenate([shape.points, shape.points[:1]])
+            # The hand drifts off for four points at a time.
             drift = np.repeat(generator.normal(0.0, wobble, (len(points) // 4 + 1, 2)), 4, axis=0)[: len(points)]
             steps = ((points + 0.5 * drift + generator.normal(0.0, wobble, 2)) * _FINE).ravel().tolist()
             pen.line(steps, fill=255, width=max(1, round(width * _FINE)), joint="curve")
@@ -60,24 +62,34 @@ def _reduced(image: Image.Image) -> Plane:
     return np.asarray(image.reduce(_FINE), dtype=np.float64) / 255.0
 
 
-def _covered(parts: tuple[Part, ...]) -> dict[str, Plane]:
+def _coverage(shapes: tuple[Shape, ...]) -> dict[str, Plane]:
+    """Returns the coverage of each role; drawn finely and counted, so that edges are smooth."""
     image = Image.new("L", (SIDE * _FINE, SIDE * _FINE))
     pen = ImageDraw.Draw(image)
-    for part in parts:
-        points = (part.points * _FINE).ravel().tolist()
-        if part.role == "line":
-            pen.line(points, fill=1 + _ROLES.index(part.role), width=round(1.6 * _FINE), joint="curve")
+    for shape in shapes:
+        points = (shape.points * _FINE).ravel().tolist()
+        label = 1 + _ROLES.index(shape.role)
+        if shape.role == "line":
+            pen.line(points, fill=label, width=round(1.6 * _FINE), joint="curve")
         else:
-            pen.polygon(points, fill=1 + _ROLES.index(part.role))
+            pen.polygon(points, fill=label)
     labels = np.asarray(image)
     blocks = labels.reshape(SIDE, _FINE, SIDE, _FINE)
     return {role: (blocks == 1 + index).mean(axis=(1, 3)) for index, role in enumerate(_ROLES)}
 
 
 def _pattern(name: str, u: Plane, v: Plane, generator: np.random.Generator) -> Plane:
+    """Returns the strength of a pattern, turned and shifted by chance.
+
+    Args:
+        name: one of ``PATTERNS``.
+        u: how far right each pixel lies in the square of the thing, in about -1 to 1.
+        v: how far down.
+        generator: Source of randomness.
+    """
     angle = float(generator.choice([0.0, 0.5, 0.25, 0.75])) * np.pi + generator.normal(0.0, 0.08)
-    across, along = u * np.cos(angle) + v * np.sin(angle), v * np.cos(angle) - u * np.sin(angle)
-    across, along = across + generator.uniform(0, 1), along + generator.uniform(0, 1)
+    across = u * np.cos(angle) + v * np.sin(angle) + generator.uniform(0, 1)
+    along = v * np.cos(angle) - u * np.sin(angle) + generator.uniform(0, 1)
     if name == "striped":
         return np.asarray(np.clip(0.5 + 2.0 * np.sin(2 * np.pi * across / generator.uniform(0.42, 0.54)), 0, 1))
     if name == "spotted":
@@ -99,12 +111,14 @@ def place(scene: Scene, generator: np.random.Generator) -> Canvas:
     centre = SIDE / 2 + generator.uniform(-1.0, 1.0, 2) * 0.6 * (30.0 - half)
     mirror = np.array([generator.choice([-1.0, 1.0]), 1.0])
     turn = half * np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
-    parts = tuple(Part(part.role, (part.points * mirror) @ turn.T + centre) for part in THINGS[scene.thing](generator))
-    masks = _covered(parts)
+    outlines = THINGS[scene.thing](generator)
+    shapes = tuple(Shape(each.role, (each.points * mirror) @ turn.T + centre) for each in outlines)
+    masks = _coverage(shapes)
+    # The pattern turns with the thing, so it is drawn in the coordinates of the thing.
     y, x = np.mgrid[0:SIDE, 0:SIDE] + 0.5
     u, v = np.einsum("ij,jyx->iyx", np.linalg.inv(turn), np.stack([x - centre[0], y - centre[1]]))
     solid = np.minimum(1.0, sum(masks.values(), np.zeros_like(u)))
-    return Canvas(parts, masks, solid, _pattern(scene.pattern, u, v, generator))
+    return Canvas(shapes, masks, solid, _pattern(scene.pattern, u, v, generator))
 
 
 def blur(plane: Plane, radius: float) -> Plane:

@@ -22,7 +22,7 @@ _VALUES: dict[str, tuple[str, ...]] = {
     "ground": tuple(GROUNDS),
     "size": tuple(SIZES),
 }
-_SHARES: dict[str, float] = {
+_PROBABILITIES: dict[str, float] = {
     "style": 0.45,
     "thing": 0.5,
     "pattern": 0.4,
@@ -30,6 +30,7 @@ _SHARES: dict[str, float] = {
     "ground": 0.35,
     "size": 0.3,
 }
+"""For each attribute how often a caption names it, where the drawing shows it."""
 _WORDS: dict[str, tuple[str, str]] = {
     "balloon": ("balloon", "airship"),
     "boat": ("boat", "yacht"),
@@ -88,20 +89,23 @@ def describe(scene: Scene, generator: np.random.Generator, rare: float = 0.015) 
     """
     shown = scene_codes(scene)
     visible = [index for index in range(len(ATTRIBUTES)) if shown[index] >= 0]
-    named = [index for index in visible if generator.random() < _SHARES[ATTRIBUTES[index]]]
+    named = [index for index in visible if generator.random() < _PROBABILITIES[ATTRIBUTES[index]]]
+    # A caption that names nothing would be true of every drawing.
     named = named or [visible[int(generator.integers(len(visible)))]]
     words = {}
     for index in named:
         value = getattr(scene, ATTRIBUTES[index])
         words[ATTRIBUTES[index]] = _WORDS.get(value, (value, value))[int(generator.random() < rare)]
     order = generator.permutation(("size", "colour", "pattern"))
-    adjectives = [words[name] for name in order if name in words]
-    phrases = [" ".join([*adjectives, *([words["thing"]] if "thing" in words else [])])]
-    phrases += [words["style"]] if "style" in words else []
-    phrases += ["on " + words["ground"]] if "ground" in words else []
+    phrases = [" ".join(words[name] for name in [*order, "thing"] if name in words)]
+    if "style" in words:
+        phrases.append(words["style"])
+    if "ground" in words:
+        phrases.append("on " + words["ground"])
     phrases = [phrases[index] for index in generator.permutation(len(phrases)) if phrases[index]]
     codes = tuple(int(shown[index]) if index in named else -1 for index in range(len(ATTRIBUTES)))
-    return Caption((" " if generator.random() < 0.5 else ", ").join(phrases), codes)
+    separator = " " if generator.random() < 0.5 else ", "
+    return Caption(separator.join(phrases), codes)
 
 
 def is_true(captions: NDArray[np.int64], scenes: NDArray[np.int64]) -> NDArray[np.bool_]:

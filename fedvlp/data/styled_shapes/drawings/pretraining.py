@@ -22,6 +22,7 @@ PRETRAINING_STYLES: dict[str, float] = {
 
 def pretraining_drawing(seed: int, index: int) -> tuple[NDArray[np.uint8], Scene]:
     """Returns one drawing of shape ``[64, 64, 3]`` and its scene, which depend on the seed and the index alone."""
+    # The 1 keeps these drawings apart from those of the benchmark, whose seeds have a 2 there.
     generator = np.random.default_rng([seed, 1, index])
     style = str(generator.choice(tuple(PRETRAINING_STYLES), p=tuple(PRETRAINING_STYLES.values())))
     scene = sample_scene(generator, style)

@@ -70,5 +70,6 @@ def sample_scene(
     thing = thing or _choose(generator, tuple(THINGS))
     pattern = pattern or _choose(generator, PATTERNS)
     colour = _choose(generator, tuple(COLOURS))
+    # A thing of nearly the colour of its ground could not be seen.
     visible = tuple(name for name, value in GROUNDS.items() if np.abs(np.subtract(value, COLOURS[colour])).sum() > 0.7)
     return Scene(style, thing, pattern, colour, _choose(generator, visible), _choose(generator, tuple(SIZES)))

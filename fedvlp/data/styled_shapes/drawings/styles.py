@@ -20,9 +20,14 @@ def _near(value: tuple[float, float, float], generator: np.random.Generator, spr
     return np.asarray(np.clip(np.asarray(value) + generator.normal(0.0, spread, 3), 0.02, 0.98))
 
 
+def _rgb_bytes(colour: Colour) -> tuple[int, ...]:
+    return tuple(int(value) for value in np.clip(colour, 0, 1) * 255)
+
+
 def _filled(canvas: Canvas, scene: Scene, ground: NDArray[np.float64], generator: np.random.Generator) -> Picture:
     """Returns the thing in its colours, without any shading, on the ground."""
     body = _near(COLOURS[scene.colour], generator)
+    # The pattern must show: it is light on dark bodies and dark on light ones.
     light = body.mean() < 0.42 or (body.mean() < 0.6 and generator.random() < 0.6)
     over = (_WHITE if light else _BLACK) * 0.9 + 0.1 * body
     trim = _near(list(COLOURS.values())[int(generator.integers(len(COLOURS)))], generator)
@@ -38,7 +43,8 @@ def _lit(flat: Picture, ground: Picture, canvas: Canvas, light: float) -> Pictur
     height = 0.6 * blur(canvas.solid, 5.0) + 0.4 * blur(canvas.solid, 2.0)
     slope_y, slope_x = np.gradient(height)
     slope = 4.2 * (light * slope_x + 0.8 * slope_y)
-    shade, gloss = 0.85 + slope * canvas.solid, np.clip(slope - 0.28, 0, 1) * canvas.solid
+    shade = 0.85 + slope * canvas.solid
+    gloss = np.clip(slope - 0.28, 0, 1) * canvas.solid
     flat = flat.mean(axis=2, keepdims=True) * 0.22 + 0.78 * flat
     lit: Picture = blend(ground, flat * np.clip(shade, 0.25, 1.35)[..., None], canvas.solid)
     return lit + 1.2 * np.asarray(gloss)[..., None]
@@ -46,13 +52,15 @@ def _lit(flat: Picture, ground: Picture, canvas: Canvas, light: float) -> Pictur
 
 def _studio(canvas: Canvas, scene: Scene, generator: np.random.Generator) -> Picture:
     """Lit from one side, with a cast shadow on a textured ground, a lens and a sensor."""
-    far, near = _near(GROUNDS[scene.ground], generator), _near(GROUNDS[scene.ground], generator)
+    far = _near(GROUNDS[scene.ground], generator)
+    near = _near(GROUNDS[scene.ground], generator)
     horizon = generator.uniform(0.4, 0.85) * SIDE
     rows = 1 / (1 + np.exp((horizon - np.arange(SIDE)) / 1.5))
     ground = far + rows[:, None, None] * (0.78 * near - far)
     texture = np.asarray(sum(noise(generator, cells) / 3 for cells in (5, 13, 40))) - 0.5
     ground = ground * (1 + generator.uniform(0.3, 0.8) * texture[..., None])
     light = generator.choice([-1.0, 1.0]) * generator.uniform(0.5, 0.9)
+    # The shadow falls to the side away from the light.
     shadow = np.roll(blur(canvas.solid, 3.0), (4, round(-7 * light)), axis=(0, 1))
     ground = blend(ground, ground * 0.35, 0.8 * shadow)
     picture = _lit(_filled(canvas, scene, ground, generator), ground, canvas, light)
@@ -67,11 +75,13 @@ def _photo(canvas: Canvas, scene: Scene, generator: np.random.Generator) -> Pict
     ground = _near(GROUNDS[scene.ground], generator)
     ground = ground * (0.5 + noise(generator, 4) + 0.4 * noise(generator, 30) - 0.2)[..., None]
     y, x = np.mgrid[0:SIDE, 0:SIDE]
+    # Bright spots of four colours stand for things out of focus.
     for tint in np.asarray(generator.uniform(0.1, 0.9, (4, 3))):
         distance = np.hypot(y - generator.uniform(0, SIDE), x - generator.uniform(0, SIDE))
         ground = blend(ground, tint, 0.75 / (1 + np.exp(distance - generator.uniform(3, 9))))
     picture = _lit(_filled(canvas, scene, ground, generator), ground, canvas, generator.uniform(-0.9, 0.9))
-    angle, offset = generator.uniform(0, 2 * np.pi), generator.uniform(-14, 14)
+    angle = generator.uniform(0, 2 * np.pi)
+    offset = generator.uniform(-14, 14)
     shade = 1 / (1 + np.exp(-((x - 32) * np.cos(angle) + (y - 32) * np.sin(angle) - offset)))
     picture = picture * (1 - generator.uniform(0.2, 0.5) * shade)[..., None] * generator.uniform(0.7, 1.15, 3)
     picture = np.stack([blur(picture[..., c], generator.uniform(0.5, 0.9)) for c in range(3)], axis=2)
@@ -85,10 +95,10 @@ def _painting(canvas: Canvas, scene: Scene, generator: np.random.Generator) -> P
     warm = _near((0.85, 0.68, 0.4), generator)
     model = model * (0.75 + 0.35 * noise(generator, 3)[..., None]) * 0.85 + 0.15 * warm
     turn = np.pi * (generator.random() + 1.2 * noise(generator, 3))
-    red, green, blue = (int(value) for value in np.clip(model.mean(axis=(0, 1)), 0, 1) * 255)
-    image = Image.new("RGB", (2 * SIDE, 2 * SIDE), (red, green, blue))
+    image = Image.new("RGB", (2 * SIDE, 2 * SIDE), _rgb_bytes(model.mean(axis=(0, 1))))
     brush = ImageDraw.Draw(image)
     inside = np.argwhere(canvas.solid > 0.5)
+    # Broad strokes everywhere, narrower ones over them, and fine ones inside the thing.
     for spots, length, width in (
         (generator.integers(0, SIDE, (240, 2)), 8.0, 7),
         (generator.integers(0, SIDE, (80, 2)), 5.0, 4),
@@ -96,9 +106,11 @@ def _painting(canvas: Canvas, scene: Scene, generator: np.random.Generator) -> P
     ):
         tints = generator.normal(0.0, 0.05, (len(spots), 1)) + generator.normal(0.0, 0.03, (len(spots), 3))
         for (row, column), tint in zip(spots, tints, strict=True):
-            colour = tuple(int(v) for v in np.clip(model[row, column] + tint, 0, 1) * 255)
-            dx, dy = length * np.cos(turn[row, column]), length * np.sin(turn[row, column])
-            x, y = 2 * column + 1, 2 * row + 1
+            dx = length * np.cos(turn[row, column])
+            dy = length * np.sin(turn[row, column])
+            x = 2 * column + 1
+            y = 2 * row + 1
+            colour = _rgb_bytes(model[row, column] + tint)
             brush.line((x - dx, y - dy, x + dx, y + dy), fill=colour, width=width)
     painted = np.asarray(image.reduce(2), dtype=np.float64) / 255.0
     weave = 1 + 0.04 * generator.normal(0.0, 1.0, (SIDE, SIDE, 1))
@@ -128,6 +140,7 @@ def _cartoon(canvas: Canvas, scene: Scene, generator: np.random.Generator) -> Pi
     rays = np.clip(4 * np.sin(angle * generator.integers(7, 15)) + 0.5, 0, 1)
     behind = blend(np.broadcast_to(base, (SIDE, SIDE, 3)), 0.85 * base + 0.15 * _WHITE * generator.random(), rays)
     picture = _filled(canvas, scene, behind, generator)
+    # Colours are printed a little beside the outline.
     picture = np.roll(picture, generator.integers(-2, 3, 2), axis=(0, 1))
     step = generator.uniform(1.3, 1.7)
     dots = np.clip(3 * np.sin(step * (x + y) * 0.7) * np.sin(step * (x - y) * 0.7) + 0.2, 0, 1)

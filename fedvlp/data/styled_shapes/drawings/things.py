@@ -1,4 +1,4 @@
-"""Outlines of the things that are drawn: each function returns the parts of one thing in a square from -1 to 1."""
+"""Outlines of the things that are drawn: each function returns the shapes of one thing in a square from -1 to 1."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Points = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Part:
+class Shape:
     """One piece of a thing.
 
     Args:
@@ -36,9 +36,12 @@ def _polygon(*corners: tuple[float, float]) -> Points:
 def _smooth(*corners: tuple[float, float], steps: int = 6) -> Points:
     """Returns a closed Catmull-Rom curve through the corners."""
     points = np.asarray(corners, dtype=np.float64)
-    before, after, later = np.roll(points, 1, 0), np.roll(points, -1, 0), np.roll(points, -2, 0)
     t = np.linspace(0.0, 1.0, steps, endpoint=False)[None, :, None]
-    p0, p1, p2, p3 = (p[:, None] for p in (before, points, after, later))
+    # Each piece of the curve goes from p1 to p2; the corners before and after them give its directions.
+    p0 = np.roll(points, 1, 0)[:, None]
+    p1 = points[:, None]
+    p2 = np.roll(points, -1, 0)[:, None]
+    p3 = np.roll(points, -2, 0)[:, None]
     curve = p1 + 0.5 * t * (p2 - p0 + t * (2 * p0 - 5 * p1 + 4 * p2 - p3 + t * (3 * (p1 - p2) + p3 - p0)))
     return curve.reshape(-1, 2)
 
@@ -48,159 +51,174 @@ def _mirrored(*corners: tuple[float, float]) -> Points:
     return _smooth(*corners, *[(-x, y) for x, y in reversed(corners)])
 
 
-def _balloon(g: np.random.Generator) -> list[Part]:
-    width, string = g.uniform(0.58, 0.72), np.linspace(0.58, 1.1, 10)
-    wave = 0.1 * np.sin(7 * string + g.uniform(0, 6))
+def _balloon(generator: np.random.Generator) -> list[Shape]:
+    width = generator.uniform(0.58, 0.72)
+    string = np.linspace(0.58, 1.1, 10)
+    wave = 0.1 * np.sin(7 * string + generator.uniform(0, 6))
     return [
-        Part("line", np.stack([wave - wave[0], string], axis=1)),
-        Part("trim", _polygon((0, 0.42), (0.14, 0.64), (-0.14, 0.64))),
-        Part("body", _mirrored((0.02, -1.0), (width * 0.8, -0.8), (width, -0.3), (width * 0.6, 0.25), (0.06, 0.5))),
+        Shape("line", np.stack([wave - wave[0], string], axis=1)),
+        Shape("trim", _polygon((0, 0.42), (0.14, 0.64), (-0.14, 0.64))),
+        Shape("body", _mirrored((0.02, -1.0), (width * 0.8, -0.8), (width, -0.3), (width * 0.6, 0.25), (0.06, 0.5))),
     ]
 
 
-def _bell(g: np.random.Generator) -> list[Part]:
-    width = g.uniform(0.74, 0.88)
+def _bell(generator: np.random.Generator) -> list[Shape]:
+    width = generator.uniform(0.74, 0.88)
     return [
-        Part("dark", _ellipse(0, 0.74, 0.2, 0.2)),
-        Part("line", _ellipse(0, -0.84, 0.15, 0.15)),
-        Part("body", _mirrored((0.08, -0.78), (0.42, -0.5), (0.5, 0.1), (width * 0.85, 0.45), (width * 0.8, 0.58))),
-        Part("trim", _polygon((-width, 0.5), (width, 0.5), (width, 0.72), (-width, 0.72))),
+        Shape("dark", _ellipse(0, 0.74, 0.2, 0.2)),
+        Shape("line", _ellipse(0, -0.84, 0.15, 0.15)),
+        Shape("body", _mirrored((0.08, -0.78), (0.42, -0.5), (0.5, 0.1), (width * 0.85, 0.45), (width * 0.8, 0.58))),
+        Shape("trim", _polygon((-width, 0.5), (width, 0.5), (width, 0.72), (-width, 0.72))),
     ]
 
 
-def _boat(g: np.random.Generator) -> list[Part]:
-    peak, lean = g.uniform(-1.0, -0.85), g.uniform(0.68, 0.85)
+def _boat(generator: np.random.Generator) -> list[Shape]:
+    peak = generator.uniform(-1.0, -0.85)
+    lean = generator.uniform(0.68, 0.85)
     return [
-        Part("line", _polygon((0.0, -1.0), (0.0, 0.5))),
-        Part("body", _polygon((0.06, peak), (lean, 0.32), (0.06, 0.32))),
-        Part("body", _polygon((-0.06, peak + 0.22), (-0.06, 0.32), (-lean * 0.8, 0.32))),
-        Part("trim", _polygon((-0.92, 0.45), (0.95, 0.45), (0.62, 0.88), (-0.66, 0.88))),
+        Shape("line", _polygon((0.0, -1.0), (0.0, 0.5))),
+        Shape("body", _polygon((0.06, peak), (lean, 0.32), (0.06, 0.32))),
+        Shape("body", _polygon((-0.06, peak + 0.22), (-0.06, 0.32), (-lean * 0.8, 0.32))),
+        Shape("trim", _polygon((-0.92, 0.45), (0.95, 0.45), (0.62, 0.88), (-0.66, 0.88))),
     ]
 
 
-def _butterfly(g: np.random.Generator) -> list[Part]:
-    upper, lower = g.uniform(0.85, 1.0), g.uniform(0.6, 0.75)
+def _butterfly(generator: np.random.Generator) -> list[Shape]:
+    upper = generator.uniform(0.85, 1.0)
+    lower = generator.uniform(0.6, 0.75)
     wings = []
     for side in (-1.0, 1.0):
         wings.append(_smooth((0, -0.1), (side * 0.45, -0.75), (side * upper, -0.72), (side * 0.8, -0.1), (0, 0.05)))
         wings.append(_smooth((0, 0.0), (side * 0.6, 0.05), (side * lower, 0.6), (side * 0.3, 0.75), (0, 0.2)))
-    feelers = [Part("line", _polygon((0, -0.5), (side * 0.12, -0.75), (side * 0.3, -0.92))) for side in (-1, 1)]
-    return [*(Part("body", wing) for wing in wings), *feelers, Part("dark", _ellipse(0, 0, 0.1, 0.58))]
+    feelers = [Shape("line", _polygon((0, -0.5), (side * 0.12, -0.75), (side * 0.3, -0.92))) for side in (-1, 1)]
+    return [*(Shape("body", wing) for wing in wings), *feelers, Shape("dark", _ellipse(0, 0, 0.1, 0.58))]
 
 
-def _car(g: np.random.Generator) -> list[Part]:
-    roof, back = g.uniform(-0.62, -0.5), g.uniform(-0.65, -0.45)
+def _car(generator: np.random.Generator) -> list[Shape]:
+    roof = generator.uniform(-0.62, -0.5)
+    back = generator.uniform(-0.65, -0.45)
     side = [(-1, 0.35), (-0.95, -0.05), (back - 0.1, -0.12), (back + 0.1, roof), (0.3, roof), (0.6, -0.1), (0.98, 0.02)]
     return [
-        Part("body", _polygon(*side, (1.0, 0.38))),
-        Part("trim", _polygon((back + 0.05, -0.12), (back + 0.17, roof + 0.1), (-0.06, roof + 0.1), (-0.06, -0.12))),
-        Part("trim", _polygon((0.06, -0.12), (0.06, roof + 0.1), (0.26, roof + 0.1), (0.45, -0.12))),
-        Part("dark", _ellipse(-0.55, 0.4, 0.24, 0.24)),
-        Part("dark", _ellipse(0.55, 0.4, 0.24, 0.24)),
+        Shape("body", _polygon(*side, (1.0, 0.38))),
+        Shape("trim", _polygon((back + 0.05, -0.12), (back + 0.17, roof + 0.1), (-0.06, roof + 0.1), (-0.06, -0.12))),
+        Shape("trim", _polygon((0.06, -0.12), (0.06, roof + 0.1), (0.26, roof + 0.1), (0.45, -0.12))),
+        Shape("dark", _ellipse(-0.55, 0.4, 0.24, 0.24)),
+        Shape("dark", _ellipse(0.55, 0.4, 0.24, 0.24)),
     ]
 
 
-def _fish(g: np.random.Generator) -> list[Part]:
-    tall = g.uniform(0.5, 0.62)
+def _fish(generator: np.random.Generator) -> list[Shape]:
+    tall = generator.uniform(0.5, 0.62)
     back = [(-1, 0.02), (-0.6, -tall * 0.8), (-0.1, -tall), (0.4, -tall * 0.5), (0.66, 0)]
     return [
-        Part("trim", _polygon((0.45, 0), (1.0, -0.5), (0.88, 0), (1.0, 0.5))),
-        Part("trim", _polygon((-0.3, -tall * 0.8), (0.05, -tall - 0.28), (0.3, -tall * 0.7))),
-        Part("body", _smooth(*back, (0.4, tall * 0.5), (-0.1, tall), (-0.6, tall * 0.8))),
-        Part("dark", _ellipse(-0.66, -0.12, 0.09, 0.09)),
+        Shape("trim", _polygon((0.45, 0), (1.0, -0.5), (0.88, 0), (1.0, 0.5))),
+        Shape("trim", _polygon((-0.3, -tall * 0.8), (0.05, -tall - 0.28), (0.3, -tall * 0.7))),
+        Shape("body", _smooth(*back, (0.4, tall * 0.5), (-0.1, tall), (-0.6, tall * 0.8))),
+        Shape("dark", _ellipse(-0.66, -0.12, 0.09, 0.09)),
     ]
 
 
-def _hat(g: np.random.Generator) -> list[Part]:
-    top, width = g.uniform(-0.85, -0.6), g.uniform(0.46, 0.58)
+def _hat(generator: np.random.Generator) -> list[Shape]:
+    top = generator.uniform(-0.85, -0.6)
+    width = generator.uniform(0.46, 0.58)
     left = [(-width, 0.48), (-width * 0.95, top * 0.6), (-width * 0.7, top), (0, top + 0.1)]
     return [
-        Part("trim", _ellipse(0, 0.5, 1.0, 0.24)),
-        Part("body", _smooth(*left, (width * 0.7, top), (width * 0.95, top * 0.6), (width, 0.48), (0, 0.6))),
-        Part("dark", _polygon((-width, 0.22), (width, 0.22), (width + 0.02, 0.42), (-width - 0.02, 0.42))),
+        Shape("trim", _ellipse(0, 0.5, 1.0, 0.24)),
+        Shape("body", _smooth(*left, (width * 0.7, top), (width * 0.95, top * 0.6), (width, 0.48), (0, 0.6))),
+        Shape("dark", _polygon((-width, 0.22), (width, 0.22), (width + 0.02, 0.42), (-width - 0.02, 0.42))),
     ]
 
 
-def _heart(g: np.random.Generator) -> list[Part]:
-    t, width = np.linspace(0, 2 * np.pi, 48, endpoint=False), g.uniform(0.052, 0.06)
+def _heart(generator: np.random.Generator) -> list[Shape]:
+    # The usual parametric heart curve, scaled into the square.
+    t = np.linspace(0, 2 * np.pi, 48, endpoint=False)
+    width = generator.uniform(0.052, 0.06)
     x = 16 * np.sin(t) ** 3
     y = 13 * np.cos(t) - 5 * np.cos(2 * t) - 2 * np.cos(3 * t) - np.cos(4 * t)
-    return [Part("body", np.stack([width * x, -0.056 * y - 0.12], axis=1))]
+    return [Shape("body", np.stack([width * x, -0.056 * y - 0.12], axis=1))]
 
 
-def _house(g: np.random.Generator) -> list[Part]:
-    eaves, door = g.uniform(-0.3, -0.1), g.uniform(-0.4, 0.15)
+def _house(generator: np.random.Generator) -> list[Shape]:
+    eaves = generator.uniform(-0.3, -0.1)
+    door = generator.uniform(-0.4, 0.15)
     return [
-        Part("dark", _polygon((0.35, -0.85), (0.55, -0.85), (0.55, -0.3), (0.35, -0.3))),
-        Part("body", _polygon((-0.72, eaves), (0.72, eaves), (0.72, 0.85), (-0.72, 0.85))),
-        Part("trim", _polygon((-0.95, eaves), (0, -1.0), (0.95, eaves))),
-        Part("dark", _polygon((door, 0.3), (door + 0.28, 0.3), (door + 0.28, 0.85), (door, 0.85))),
+        Shape("dark", _polygon((0.35, -0.85), (0.55, -0.85), (0.55, -0.3), (0.35, -0.3))),
+        Shape("body", _polygon((-0.72, eaves), (0.72, eaves), (0.72, 0.85), (-0.72, 0.85))),
+        Shape("trim", _polygon((-0.95, eaves), (0, -1.0), (0.95, eaves))),
+        Shape("dark", _polygon((door, 0.3), (door + 0.28, 0.3), (door + 0.28, 0.85), (door, 0.85))),
     ]
 
 
-def _kite(g: np.random.Generator) -> list[Part]:
-    width, waist = g.uniform(0.58, 0.7), g.uniform(-0.42, -0.25)
+def _kite(generator: np.random.Generator) -> list[Shape]:
+    width = generator.uniform(0.58, 0.7)
+    waist = generator.uniform(-0.42, -0.25)
     tail = np.linspace(0.45, 1.1, 12)
     wave = 0.14 * np.sin(9 * (tail - 0.45))
     return [
-        Part("line", np.stack([wave, tail], axis=1)),
-        Part("body", _polygon((0, -1.0), (width, waist), (0, 0.48), (-width, waist))),
-        Part("line", _polygon((0, -1.0), (0, 0.48))),
-        Part("line", _polygon((-width, waist), (width, waist))),
-        Part("trim", _polygon((-0.22, 0.62), (0.22, 0.84), (0.22, 0.62), (-0.22, 0.84))),
+        Shape("line", np.stack([wave, tail], axis=1)),
+        Shape("body", _polygon((0, -1.0), (width, waist), (0, 0.48), (-width, waist))),
+        Shape("line", _polygon((0, -1.0), (0, 0.48))),
+        Shape("line", _polygon((-width, waist), (width, waist))),
+        Shape("trim", _polygon((-0.22, 0.62), (0.22, 0.84), (0.22, 0.62), (-0.22, 0.84))),
     ]
 
 
-def _mug(g: np.random.Generator) -> list[Part]:
-    width, top = g.uniform(0.55, 0.66), g.uniform(-0.75, -0.6)
+def _mug(generator: np.random.Generator) -> list[Shape]:
+    width = generator.uniform(0.55, 0.66)
+    top = generator.uniform(-0.75, -0.6)
     handle = np.concatenate([_ellipse(width, 0.05, 0.38, 0.42, -90, 90), _ellipse(width, 0.05, 0.2, 0.24, 90, -90)])
     return [
-        Part("trim", handle),
-        Part("body", _polygon((-width, top), (width, top), (width * 0.92, 0.8), (-width * 0.92, 0.8))),
-        Part("dark", _ellipse(0, top, width, 0.13)),
+        Shape("trim", handle),
+        Shape("body", _polygon((-width, top), (width, top), (width * 0.92, 0.8), (-width * 0.92, 0.8))),
+        Shape("dark", _ellipse(0, top, width, 0.13)),
     ]
 
 
-def _mushroom(g: np.random.Generator) -> list[Part]:
-    cap, stem = g.uniform(0.85, 1.0), g.uniform(0.22, 0.32)
+def _mushroom(generator: np.random.Generator) -> list[Shape]:
+    cap = generator.uniform(0.85, 1.0)
+    stem = generator.uniform(0.22, 0.32)
     dome = _ellipse(0, 0.1, cap, 0.95, 180, 360)
     return [
-        Part("trim", _polygon((-stem, 0.0), (stem, 0.0), (stem * 1.3, 0.9), (-stem * 1.3, 0.9))),
-        Part("body", np.concatenate([dome, _ellipse(0, 0.1, cap, 0.14, 0, 180)])),
+        Shape("trim", _polygon((-stem, 0.0), (stem, 0.0), (stem * 1.3, 0.9), (-stem * 1.3, 0.9))),
+        Shape("body", np.concatenate([dome, _ellipse(0, 0.1, cap, 0.14, 0, 180)])),
     ]
 
 
-def _shirt(g: np.random.Generator) -> list[Part]:
-    sleeve, width = g.uniform(0.0, 0.15), g.uniform(0.5, 0.58)
+def _shirt(generator: np.random.Generator) -> list[Shape]:
+    sleeve = generator.uniform(0.0, 0.15)
+    width = generator.uniform(0.5, 0.58)
     half = [(0.2, -0.8), (0.5, -0.72), (1.0, sleeve - 0.3), (0.78, sleeve), (width, -0.15), (width, 0.88)]
     return [
-        Part("body", _polygon(*half, *[(-x, y) for x, y in reversed(half)])),
-        Part("trim", _ellipse(0, -0.78, 0.24, 0.2, 0, 180)),
+        Shape("body", _polygon(*half, *[(-x, y) for x, y in reversed(half)])),
+        Shape("trim", _ellipse(0, -0.78, 0.24, 0.2, 0, 180)),
     ]
 
 
-def _star(g: np.random.Generator) -> list[Part]:
-    inner, angle = g.uniform(0.42, 0.5), np.radians(np.arange(10) * 36 - 90)
+def _star(generator: np.random.Generator) -> list[Shape]:
+    inner = generator.uniform(0.42, 0.5)
+    angle = np.radians(np.arange(10) * 36 - 90)
     radius = np.where(np.arange(10) % 2 == 0, 1.0, inner)
-    return [Part("body", np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=1))]
+    return [Shape("body", np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=1))]
 
 
-def _umbrella(g: np.random.Generator) -> list[Part]:
-    tall, hook = g.uniform(0.72, 0.9), _ellipse(0.16, 0.78, 0.16, 0.2, 180, 0)
+def _umbrella(generator: np.random.Generator) -> list[Shape]:
+    tall = generator.uniform(0.72, 0.9)
+    hook = _ellipse(0.16, 0.78, 0.16, 0.2, 180, 0)
     scallops = [_ellipse(x, 0.02, 0.32, -0.12, 0, 180) for x in (0.64, 0.0, -0.64)]
     return [
-        Part("line", np.concatenate([_polygon((0, -1.0), (0, 0.7)), hook])),
-        Part("body", np.concatenate([_ellipse(0, 0.02, 0.96, tall, 180, 360), *scallops])),
+        Shape("line", np.concatenate([_polygon((0, -1.0), (0, 0.7)), hook])),
+        Shape("body", np.concatenate([_ellipse(0, 0.02, 0.96, tall, 180, 360), *scallops])),
     ]
 
 
-def _vase(g: np.random.Generator) -> list[Part]:
-    belly, neck = g.uniform(0.58, 0.72), g.uniform(0.2, 0.28)
+def _vase(generator: np.random.Generator) -> list[Shape]:
+    belly = generator.uniform(0.58, 0.72)
+    neck = generator.uniform(0.2, 0.28)
     right = [(neck + 0.1, -0.85), (neck, -0.5), (belly * 0.85, -0.15), (belly, 0.25), (belly * 0.7, 0.7), (0.34, 0.9)]
-    return [Part("body", _mirrored(*right)), Part("dark", _ellipse(0, -0.86, neck + 0.1, 0.1))]
+    return [Shape("body", _mirrored(*right)), Shape("dark", _ellipse(0, -0.86, neck + 0.1, 0.1))]
 
 
-THINGS: dict[str, Callable[[np.random.Generator], list[Part]]] = {
+THINGS: dict[str, Callable[[np.random.Generator], list[Shape]]] = {
     "balloon": _balloon,
     "bell": _bell,
     "boat": _boat,

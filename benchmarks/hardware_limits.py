@@ -1,0 +1,52 @@
+"""The limits of this machine, measured in the same process and with the same threads as what stands beside them."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+
+from fedvlp.clip.towers.packed_weights import PackedWeights
+
+
+def matrix_rate(size: int = 1536, repeats: int = 5) -> float:
+    """Returns the operations a second of a large float32 matrix product, two for each multiply-add.
+
+    It is PyTorch's own or that of packed weights, whichever is faster.
+
+    Args:
+        size: Rows and columns of both factors.
+        repeats: How often it is measured; the median counts.
+    """
+    left = torch.randn(size, size)
+    right = torch.randn(size, size)
+    packs = PackedWeights()
+    result = torch.empty(size, size)
+    plain = _median_seconds(lambda: torch.mm(left, right, out=result), repeats)
+    packed = _median_seconds(lambda: packs.linear(left, right, None), repeats)
+    return 2 * size**3 / min(plain, packed)
+
+
+def bandwidth(megabytes: int = 256, repeats: int = 5) -> float:
+    """Returns the bytes a second of a copy between two large tensors, read and written bytes together.
+
+    Args:
+        megabytes: Size of one tensor.
+        repeats: How often it is measured; the median counts.
+    """
+    source = torch.ones(megabytes * 2**18)
+    target = torch.empty_like(source)
+    return 2 * megabytes * 2**20 / _median_seconds(lambda: target.copy_(source), repeats)
+
+
+def _median_seconds(function: Callable[[], object], repeats: int) -> float:
+    """Returns the median of the repeats, after one that is not measured."""
+    function()
+    seconds = []
+    for _ in range(repeats):
+        started = time.perf_counter()
+        function()
+        seconds.append(time.perf_counter() - started)
+    return statistics.median(seconds)

@@ -1,0 +1,71 @@
+"""CLIP's own transformer block on frozen weights, without the copies that a general attention layer makes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from jaxtyping import Float, Int
+from open_clip import transformer
+from open_clip.transformer import ResidualAttentionBlock
+from torch import Tensor, nn
+
+from fedvlp.clip.towers.chunked_mask import Mask, attend
+from fedvlp.clip.towers.quick_gelu import QuickGELU
+
+Linear = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""Returns x W^T + b for x, W and b."""
+
+
+def is_standard_block(block: nn.Module) -> bool:
+    """Whether a block is CLIP's own kind: self-attention, then a multilayer perceptron."""
+    return type(block) is ResidualAttentionBlock and type(block.attn) is nn.MultiheadAttention
+
+
+def run_block(
+    block: Any,
+    linear: Linear,
+    hidden: Float[Tensor, "sequences length width"],
+    mask: Mask | None,
+    indices: Int[Tensor, "queries"] | None = None,
+) -> Float[Tensor, "sequences outputs width"]:
+    """Returns a block's output for all tokens, or for those at some indices alone.
+
+    Args:
+        block: A block of CLIP's own kind.
+        linear: The product with a weight, PyTorch's own or one that gives the same.
+        hidden: What goes into the block.
+        mask: What each of the tokens that are put out sees; None for everything.
+        indices: Which tokens are put out; None for all.
+    """
+    keys = block.ln_1(hidden)
+    queries = keys
+    if indices is not None:
+        queries = keys[:, indices]
+        hidden = hidden[:, indices]
+    hidden = hidden + block.ls_1(_self_attention(block.attn, linear, queries, keys, mask))
+    output: Tensor = hidden + block.ls_2(_perceptron(block.mlp, linear, block.ln_2(hidden)))
+    return output
+
+
+def _self_attention(
+    attention: nn.MultiheadAttention, linear: Linear, queries: Tensor, keys: Tensor, mask: Mask | None
+) -> Tensor:
+    width = attention.embed_dim
+    weight = attention.in_proj_weight
+    bias = attention.in_proj_bias
+    if queries is keys:
+        # One product for all three is faster than three.
+        query, key, value = linear(keys, weight, bias).chunk(3, dim=-1)
+    else:
+        query = linear(queries, weight[:width], bias[:width])
+        key, value = linear(keys, weight[width:], bias[width:]).chunk(2, dim=-1)
+    read = (attend if mask is None else mask.attend)(query, key, value, attention.num_heads)
+    return linear(read, attention.out_proj.weight, attention.out_proj.bias)
+
+
+def _perceptron(perceptron: Any, linear: Linear, hidden: Tensor) -> Tensor:
+    first = perceptron.c_fc
+    second = perceptron.c_proj
+    activate = QuickGELU.apply if type(perceptron.gelu) is transformer.QuickGELU else perceptron.gelu
+    return linear(activate(linear(hidden, first.weight, first.bias)), second.weight, second.bias)

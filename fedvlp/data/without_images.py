@@ -1,0 +1,87 @@
+"""Data sets without images: what a prediction knows of its data, and the numbers that a cost is computed from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fedvlp.core.state import Client
+from fedvlp.data.files.images import Images
+from fedvlp.data.module import FederatedDataModule
+from fedvlp.utils.errors import UserError
+
+
+class PlaceholderData(FederatedDataModule):
+    """Numbers in place of images: all that ``fedvlp cost`` needs to know. The defaults are PACS's, one domain held out.
+
+    Args:
+        classes: Number of classes.
+        domains: Number of source domains.
+        num_clients: Number of clients, dealt out to the domains in turn; one a domain if not given.
+        **options: The arguments of FederatedDataModule, which change nothing here.
+    """
+
+    def __init__(self, classes: int = 7, domains: int = 3, num_clients: int | None = None, **options: Any) -> None:
+        super().__init__(**options)
+        count = domains if num_clients is None else num_clients
+        if min(classes, domains, count) < 1:
+            raise UserError(f"Expected at least one class, domain and client; got {classes}, {domains} and {count}.")
+        self._num_classes = classes
+        self._num_domains = domains
+        self._num_clients = count
+
+    @property
+    def class_names(self) -> list[str]:
+        """Made-up names."""
+        return [f"class {index + 1}" for index in range(self._num_classes)]
+
+    @property
+    def source_domains(self) -> list[str]:
+        """Made-up names."""
+        return [f"domain {index + 1}" for index in range(self._num_domains)]
+
+    @property
+    def clients(self) -> list[Client]:
+        """Clients with one image each."""
+        return [Client(i, i % self._num_domains, 1, f"client {i + 1}") for i in range(self._num_clients)]
+
+    def load_domains(self) -> tuple[dict[str, Images], list[str]]:
+        """Has no images to give."""
+        raise UserError("There are only numbers here, and no images. Pass --data to train on something.")
+
+
+class PredictionData(FederatedDataModule):
+    """The facts of its data that a trained method was built from; all that ``fedvlp predict`` needs of a data set.
+
+    Args:
+        class_names: The classes, in the order of the labels.
+        source_domains: The domains that trained.
+        num_clients: How many clients trained.
+    """
+
+    def __init__(
+        self, class_names: list[str], source_domains: list[str] | None = None, num_clients: int | None = None
+    ) -> None:
+        # No image is split or read here, so the options of the base class keep their defaults.
+        super().__init__()
+        self._class_names = class_names
+        self._source_domains = list(source_domains or [])
+        self._num_clients = len(self._source_domains) if num_clients is None else num_clients
+
+    @property
+    def class_names(self) -> list[str]:
+        """The classes, in the order of the labels."""
+        return self._class_names
+
+    @property
+    def source_domains(self) -> list[str]:
+        """The domains that trained."""
+        return self._source_domains
+
+    @property
+    def num_clients(self) -> int:
+        """How many clients trained."""
+        return self._num_clients
+
+    def load_domains(self) -> tuple[dict[str, Images], list[str]]:
+        """Has no images to give."""
+        raise UserError("There are only class names here, and no images. Pass --data to fit, validate or test.")

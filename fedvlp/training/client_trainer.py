@@ -1,0 +1,172 @@
+"""What trains the clients of a phase: its orders, its results, and the one module into which clients are loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Protocol, runtime_checkable
+
+from lightning import Fabric
+
+from fedvlp.core.module import FederatedModule
+from fedvlp.core.phases import Phase, RoundContext
+from fedvlp.core.protocols import Batch, FederatedData, Loader
+from fedvlp.core.run_state import RunState
+from fedvlp.core.state import Client, ClientUpdate, State, is_finite
+from fedvlp.runs.client_store import ClientStore, StoredState
+from fedvlp.training.dispatch import Hooks
+from fedvlp.training.local_training import LocalTraining
+from fedvlp.training.optimizer_state import of_phase, with_phase
+from fedvlp.training.tensor_arena import TensorArena
+from fedvlp.utils.seeding import derive_seed, seed_generators
+
+
+@dataclass(frozen=True)
+class PhaseOrder:
+    """One phase of one round, as every client of the cohort is asked to train it.
+
+    Attributes:
+        phase: what is trained and sent.
+        index: place of the phase in the round, from 0.
+        state: where the federation stands before the phase.
+        learning_rate_factor: on the learning rates of every optimizer of the round.
+    """
+
+    phase: Phase
+    index: int
+    state: RunState
+    learning_rate_factor: float = 1.0
+
+    @property
+    def round(self) -> int:
+        """The number of finished rounds."""
+        return self.state.server.round
+
+
+@dataclass(frozen=True)
+class ClientResult:
+    """What one client's local training left.
+
+    Attributes:
+        update: what it sends.
+        personal: what stays on it.
+        optimizer_state: what its optimizers continue from; empty where they start anew in each round.
+        is_finite: whether no number in all of these is NaN or infinite.
+    """
+
+    update: ClientUpdate
+    personal: StoredState
+    optimizer_state: StoredState
+    is_finite: bool
+
+
+@runtime_checkable
+class ClientTrainer(Protocol):
+    """Trains clients, one after another or several at once; the results are the same but for rounding."""
+
+    def train(self, order: PhaseOrder, clients: Sequence[Client]) -> list[ClientResult]:
+        """Returns the results of these clients, in any order."""
+        ...
+
+
+@dataclass(frozen=True)
+class LoadedClient:
+    """A client whose tensors are in the module, with the rest of what its training begins with.
+
+    Attributes:
+        context: where the federation stands.
+        seed: of all random draws of its training.
+        batches: one (inputs, labels) for each optimizer step.
+        steps: how many they are.
+        optimizer_states: what its optimizers of all phases continue from; None where they start anew.
+        optimizer_state: what that of this phase continues from; None where it starts anew and is forgotten.
+    """
+
+    context: RoundContext
+    seed: int
+    batches: Iterator[Batch]
+    steps: int
+    optimizer_states: State | None
+    optimizer_state: State | None
+
+    @property
+    def client(self) -> Client:
+        """Who trains."""
+        return self.context.client
+
+
+@dataclass(frozen=True)
+class ClientSlot:
+    """The one resident module, and the way of a client into it and out of it.
+
+    Args:
+        fabric: device and precision.
+        module: the method, whose tensors are swapped.
+        data: the clients' batches.
+        local: how long a client trains and with which optimizer.
+        initial_personal: what stays on the module before the first round.
+        seed: of the federation; with round, phase and client it fixes every random draw.
+        store: keeps what stays on the clients.
+        hooks: of the callbacks.
+        arena: memory for what a cohort sends.
+    """
+
+    fabric: Fabric
+    module: FederatedModule
+    data: FederatedData
+    local: LocalTraining
+    initial_personal: State
+    seed: int
+    store: ClientStore
+    hooks: Hooks
+    arena: TensorArena = field(default_factory=TensorArena)
+
+    def load(self, order: PhaseOrder, client: Client) -> LoadedClient:
+        """Puts a client's tensors into the module: what it downloads, then what it kept."""
+        context = RoundContext(order.round, order.phase, client)
+        self.module.load_state(order.phase.strategy.broadcast(order.state.server, client))
+        personal = self._personal(order, client)
+        if personal:
+            self.module.load_state(personal)
+        self.module.start_client(context)
+        seed = derive_seed(self.seed, order.round, order.index, client.id)
+        batches, steps = self.local.batches(partial(self._loader, order, client, seed), order.round)
+        if self.local.reset_optimizer:
+            return LoadedClient(context, seed, batches, steps, None, None)
+        known = order.state.optimizer_states.get(client.id, {})
+        return LoadedClient(context, seed, batches, steps, known, of_phase(known, order.index))
+
+    def collect(self, order: PhaseOrder, loaded: LoadedClient, optimizer_state: State) -> ClientResult:
+        """Takes what the trained client in the module sends and keeps, and stores the latter."""
+        client = loaded.client
+        upload = self.arena.copy(self.module.upload_state())
+        update = ClientUpdate(client, upload, client.num_examples, self.module.logged_means())
+        self.hooks.call("on_client_end", phase=order.phase, update=update)
+        personal = self.module.personal_state()
+        optimizer_states = with_phase(loaded.optimizer_states or {}, order.index, optimizer_state)
+        # Asked before a state goes to disk, where its numbers are out of sight.
+        all_finite = is_finite(upload, personal, optimizer_states)
+        stored = self.store.keep(order.round, client.id, personal, optimizer_states)
+        return ClientResult(update, *stored, all_finite)
+
+    def close(self) -> None:
+        """Ends a phase: no client is in the module, and what was stored is safe."""
+        self.module.context = None
+        self.arena.release()
+        self.store.flush()
+
+    def _personal(self, order: PhaseOrder, client: Client) -> State:
+        """Returns what stays on a client: from its last round, or for its first."""
+        if client.id in order.state.personal:
+            return order.state.personal[client.id]
+        if not self.initial_personal:
+            return {}
+        seed_generators(derive_seed(self.seed, client.id))
+        return self.module.initial_personal_state(self.initial_personal)
+
+    def _loader(self, order: PhaseOrder, client: Client, seed: int, shuffle: int) -> Loader:
+        """Returns a client's batches in the order of a shuffle's number; the round's own has the client's seed."""
+        if shuffle != order.round:
+            seed = derive_seed(self.seed, shuffle, order.index, client.id)
+        return self.data.train_dataloader(client, seed=seed)

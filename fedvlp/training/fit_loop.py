@@ -1,0 +1,125 @@
+"""From the first round, or the one after a checkpoint, to the last: what ``Federation.fit`` runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from fedvlp.core.phases import Phase
+from fedvlp.core.run_state import RunState
+from fedvlp.core.state import ServerState
+from fedvlp.runs.client_store import ClientStore, DiskStore, MemoryStore
+from fedvlp.runs.run_folder import new_run_folder, resume
+from fedvlp.training.batched.batched_trainer import BatchedTrainer
+from fedvlp.training.callback import RunView
+from fedvlp.training.client_trainer import ClientSlot, ClientTrainer
+from fedvlp.training.dispatch import Hooks
+from fedvlp.training.fit_options import FitOptions
+from fedvlp.training.rounds import Rounds
+from fedvlp.training.sequential import SequentialTrainer
+from fedvlp.utils.memory import freed_memory_kept, old_objects_kept
+
+
+@dataclass(frozen=True)
+class FitLoop:
+    """Trains one method on one data set, and keeps the run's state and folder up to date.
+
+    Args:
+        run: the federation, whose method and data are ready; its ``run_state`` and ``folder`` are set here.
+        options: how it trains.
+        phases: what a round consists of.
+        hooks: of the callbacks.
+    """
+
+    run: RunView
+    options: FitOptions
+    phases: Sequence[Phase]
+    hooks: Hooks
+
+    def fit(self, parent: Path, checkpoint: Path | None) -> ServerState:
+        """Returns the server's last state, which the method then holds.
+
+        Args:
+            parent: folder in which a new run gets a folder of its own.
+            checkpoint: continue from this checkpoint, or from the newest one in or below this folder.
+        """
+        self._start_or_resume(parent, checkpoint)
+        rounds = self._make_rounds(self._open_store())
+        self.hooks.call("setup", stage="fit")
+        self.hooks.call("on_fit_start")
+        with freed_memory_kept(), old_objects_kept():
+            while self.phases and self.run.run_state.server.round < self.options.rounds and not self._has_plateaued():
+                self._round(rounds)
+        self.hooks.call("on_fit_end")
+        server = self.run.run_state.server
+        self.run.module.load_state(server.shared | server.deployed)
+        return server
+
+    def _start_or_resume(self, parent: Path, checkpoint: Path | None) -> None:
+        """Sets the run's state and folder: those of a checkpoint, or new ones."""
+        run = self.run
+        run.run_state = RunState(ServerState.start(run.module.shared_state()))
+        run.folder = None
+        if checkpoint is not None:
+            found = resume(checkpoint, run.description, run.fabric.print)
+            if found is not None:
+                run.run_state, run.folder = found
+        if run.is_global_zero:
+            run.folder = run.folder or new_run_folder(parent)
+            DiskStore(run.folder).remove_unused(None, ())
+        run.folder = run.fabric.broadcast(run.folder)
+
+    def _open_store(self) -> ClientStore:
+        """Returns the store of what stays on the clients, which now holds the states that the run continues from."""
+        store: ClientStore = MemoryStore()
+        if self.options.personal_on_disk and self.run.folder is not None:
+            store = DiskStore(self.run.folder)
+        state = self.run.run_state
+        self.run.run_state = replace(
+            state,
+            personal=store.open(state.personal, "personal"),
+            optimizer_states=store.open(state.optimizer_states, "optimizer"),
+        )
+        return store
+
+    def _make_rounds(self, store: ClientStore) -> Rounds:
+        """Returns what runs the rounds, with one trainer for all of them."""
+        slot = ClientSlot(
+            fabric=self.run.fabric,
+            module=self.run.module,
+            data=self.run.data,
+            local=self.options.local,
+            initial_personal=self.run.module.personal_state(),
+            seed=self.options.seed,
+            store=store,
+            hooks=self.hooks,
+        )
+        trainer: ClientTrainer = SequentialTrainer(slot)
+        if self.options.clients_per_step > 1:
+            trainer = BatchedTrainer(slot, self.options.clients_per_step)
+        return Rounds(slot, self.phases, trainer, self.options.rounds, self.options.cohort_size)
+
+    def _round(self, rounds: Rounds) -> None:
+        """Runs a round, evaluates, and replaces the run's state."""
+        run = self.run
+        began = time.perf_counter()
+        state, metrics = rounds.run(run.run_state)
+        server = state.server
+        metrics["train_seconds"] = time.perf_counter() - began
+        if server.round % self.options.evaluate_every == 0 or server.round >= self.options.rounds:
+            metrics |= run.evaluate(run.module, server.deployed, state.personal)
+        metrics["seconds"] = time.perf_counter() - began
+        self.hooks.call("on_round_metrics", row=metrics)
+        run.run_state = replace(state, history=(*state.history, metrics))
+        self.hooks.call("on_round_end", row=metrics)
+        if run.is_global_zero:
+            rounds.slot.store.remove_unused(server.round, (state.personal, state.optimizer_states))
+
+    def _has_plateaued(self) -> bool:
+        """Whether the mean source validation accuracy has not risen for ``patience`` evaluations."""
+        if self.options.patience is None:
+            return False
+        scores = [metrics["validation"] for metrics in self.run.run_state.history if "validation" in metrics]
+        return bool(scores) and len(scores) > scores.index(max(scores)) + self.options.patience

@@ -1,0 +1,55 @@
+"""The options of a federation that change what is trained, checked before anything runs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from fedvlp.training.local_training import LocalTraining
+from fedvlp.utils.errors import UserError
+
+
+@dataclass(frozen=True)
+class FitOptions:
+    """How a federation trains; the federation's own docstring explains each option.
+
+    Attributes:
+        rounds: number of communication rounds, at least 0.
+        local: how long a client trains in each phase.
+        cohort_size: clients of a round, at least 1; None for all.
+        clients_per_step: clients that are trained at once, at least 1.
+        evaluate_every: rounds from one evaluation to the next, at least 1.
+        patience: evaluations without a better one after which training stops, at least 1; None for never.
+        seed: of every random draw.
+        personal_on_disk: whether what stays on the clients is kept in files.
+    """
+
+    rounds: int
+    local: LocalTraining
+    cohort_size: int | None
+    clients_per_step: int
+    evaluate_every: int
+    patience: int | None
+    seed: int
+    personal_on_disk: bool
+
+    def __post_init__(self) -> None:
+        """Refuses numbers that are out of range."""
+        at_least_one = {
+            "evaluate_every": self.evaluate_every,
+            "local_steps": self.local.steps,
+            "cohort_size": self.cohort_size,
+            "patience": self.patience,
+            "clients_per_step": self.clients_per_step,
+        }
+        for option, value in at_least_one.items():
+            if value is not None and value < 1:
+                raise UserError(f"Expected {option} of at least 1, got {value}.")
+        epochs = self.local.epochs
+        if self.rounds < 0 or not 0 < epochs < math.inf:
+            raise UserError(f"Expected rounds of at least 0 and local_epochs above 0, got {self.rounds} and {epochs}.")
+
+    def describe(self) -> dict[str, Any]:
+        """Returns the options that must be equal for a run to be continued; the number of rounds may differ."""
+        return {"seed": self.seed, "cohort_size": self.cohort_size, **self.local.describe(self.rounds)}

@@ -1,0 +1,97 @@
+"""What is read of weights files, and what is refused."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+from fedvlp.clip import CLIPSpec, load_clip
+from fedvlp.clip.loading import weights
+from fedvlp.utils.errors import UserError
+
+NAME = "small"
+
+
+@pytest.mark.parametrize(
+    ("name", "file_name", "quick"),
+    [
+        (NAME, "w.pt", False),
+        (f"{NAME}-quickgelu", "w.pt", True),
+        (NAME, "vit_openai.safetensors", True),
+        (NAME, "small-quickgelu-400m.pt", True),
+    ],
+)
+def test_a_local_files_activation(small, tmp_path, name, file_name, quick, save, uses_quick_gelu):
+    assert uses_quick_gelu(load_clip(CLIPSpec(name, save(small, tmp_path / file_name)))) is quick
+
+
+@pytest.mark.parametrize("quick", [True, False])
+def test_a_config_beside_the_file_says_its_activation(small, tmp_path, quick, save, uses_quick_gelu):
+    path = save(small.half().float(), tmp_path / "open_clip_model.safetensors")
+    (tmp_path / "open_clip_config.json").write_text(json.dumps({"model_cfg": {"quick_gelu": quick}}))
+    assert uses_quick_gelu(load_clip(CLIPSpec(NAME, path))) is quick
+
+
+def test_half_precision_numbers_in_single_precision_are_openais(small, tmp_path, save, uses_quick_gelu):
+    assert uses_quick_gelu(load_clip(CLIPSpec(NAME, save(small.half().float(), tmp_path / "w.safetensors"))))
+    assert not uses_quick_gelu(load_clip(CLIPSpec(NAME, save(small.half(), tmp_path / "half.safetensors"))))
+
+
+def test_openais_archive_is_opened_and_no_other(small, monkeypatch, tmp_path):
+    class Archive(nn.Module):
+        def __init__(self, state):
+            super().__init__()
+            for name, value in state.items():
+                self.register_buffer(name.replace(".", "_"), value)
+
+        def forward(self, numbers):
+            return numbers
+
+    path = tmp_path / "small.pt"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.jit.script(Archive({"one": torch.ones(2)})).save(str(path))
+    with pytest.raises(UserError, match="TorchScript"):
+        weights.read_weights(path)
+    checksum = hashlib.sha256(path.read_bytes()).hexdigest()
+    monkeypatch.setattr(weights, "_openai_checksums", lambda: {checksum})
+    assert torch.equal(weights.read_weights(path)["one"], torch.ones(2))
+    assert weights.uses_quick_gelu(path, {})
+
+
+def test_openais_checksums_are_known():
+    assert "5806e77cd80f8b59890b7e101eabd078d9fb84e6937f9e85e4ecb61988df416f" in weights._openai_checksums()
+
+
+def test_pickled_code_is_never_run(small, tmp_path, save):
+    class Trap:
+        def __reduce__(self):
+            return (open, (str(tmp_path / "sprung"), "w"))
+
+    path = save(small, tmp_path / "w.pt", extra=Trap())
+    with pytest.raises(UserError, match="pickled code"):
+        load_clip(CLIPSpec(NAME, path))
+    assert not (tmp_path / "sprung").exists()
+
+
+@pytest.mark.parametrize("file_name", ["w.pt", "w.safetensors"])
+def test_damaged_files_are_refused(small, tmp_path, file_name):
+    (tmp_path / file_name).write_bytes(b"not weights at all")
+    with pytest.raises(UserError, match="w\\."):
+        load_clip(CLIPSpec(NAME, str(tmp_path / file_name)))
+
+
+def test_files_without_a_state_dict_are_refused(small, tmp_path):
+    torch.save({"epoch": 3}, tmp_path / "w.pt")
+    with pytest.raises(UserError, match="state dict"):
+        load_clip(CLIPSpec(NAME, str(tmp_path / "w.pt")))
+
+
+def test_a_missing_file_is_named(small):
+    with pytest.raises(UserError, match=r"nowhere\.pt"):
+        load_clip(CLIPSpec(NAME, "/somewhere/nowhere.pt"))

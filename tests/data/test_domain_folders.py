@@ -1,0 +1,188 @@
+from __future__ import annotations
+
+import logging
+import shutil
+import unicodedata
+
+import pytest
+from PIL import Image
+
+from fedvlp.utils.errors import UserError
+from tests.helpers.data import refused
+from tests.helpers.shapes import unchecked
+
+
+def test_domains_classes_and_order(folders, tree):
+    data = folders(tree, held_out="sketch")
+    assert data.domains == ["art", "photo", "sketch"]
+    assert data.class_names == ["cat", "dog"]
+    data.setup("fit")
+    assert [client.name for client in data.clients] == ["art", "photo"]
+    assert [client.num_examples for client in data.clients] == [6, 6]
+    assert data.split_table()[-1]["images"][:2] == ["sketch/cat/0.png", "sketch/cat/1.png"]
+
+
+def test_odd_names_depths_and_endings(folders, tree, save):
+    for name in ("deep/er/1.PNG", "2.Jpg", "3.jpeg", "4.webp", "5.bmp", "6.gif", "7.tif", "8.TIFF", "9.ppm"):
+        save(tree / "art" / "cat" / name)
+    save(tree / "art" / "cat" / "träume & co" / "猫 1.png")
+    data = folders(tree, held_out="art")
+    names = data.split_table()[-1]["images"]
+    assert len(names) == 8 + 10
+    assert {"art/cat/deep/er/1.PNG", "art/cat/träume & co/猫 1.png"} <= set(names)
+
+
+def test_names_with_spaces_and_accents_are_the_same_in_any_unicode_form(folders, tmp_path, save):
+    composed, decomposed = (unicodedata.normalize(form, "café noir") for form in ("NFC", "NFD"))
+    for domain, form in (("domäne 1", composed), ("zwei", decomposed)):
+        for i in range(3):
+            save(tmp_path / "tree" / domain / form / f"{i}.png")
+            save(tmp_path / "tree" / domain / "thé" / f"{i}.png")
+    data = folders(tmp_path / "tree", held_out=unicodedata.normalize("NFD", "domäne 1"))
+    assert data.class_names == [composed, "thé"]
+    assert data.held_out_domains == ["domäne 1"]
+    data.setup()
+    assert data.clients[0].num_examples == 4
+
+
+def test_two_files_that_differ_in_unicode_form_alone_are_both_kept(folders, tree, save):
+    for form in ("NFC", "NFD"):
+        save(tree / "art" / "cat" / f"{unicodedata.normalize(form, 'é')}.png")
+    if len(list((tree / "art" / "cat").iterdir())) < 6:
+        pytest.skip("this file system knows one form only")
+    assert len(set(folders(tree, held_out="art").split_table()[-1]["images"])) == 10
+
+
+def test_hidden_files_and_folders_are_ignored(folders, tree, save):
+    before = folders(tree).split_hash
+    (tree / ".DS_Store").touch()
+    (tree / "art" / "cat" / "Thumbs.db").touch()
+    save(tree / "art" / "cat" / "._1.png")
+    save(tree / "__MACOSX" / "art" / "cat" / "1.png")
+    save(tree / ".git" / "art" / "cat" / "1.png")
+    save(tree / "art" / "cat" / "__MACOSX" / "1.png")
+    assert folders(tree).split_hash == before
+
+
+def test_the_split_is_the_same_wherever_and_in_whatever_order_the_files_were_written(folders, tree, tmp_path):
+    other = tmp_path / "other"
+    for path in sorted(tree.rglob("*.png"), reverse=True):
+        target = other / path.relative_to(tree)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, target)
+    assert folders(tree).split_hash == folders(other).split_hash
+    assert folders(tree).split_table() == folders(other).split_table()
+
+
+def test_links_are_followed_but_not_in_circles(folders, tree, tmp_path):
+    (tree / "art").rename(tmp_path / "elsewhere")
+    (tree / "art").symlink_to(tmp_path / "elsewhere")
+    (tree / "photo" / "cat" / "loop").symlink_to(tree / "photo")
+    data = folders(tree, held_out="photo")
+    assert len(data.split_table()[-1]["images"]) == 8
+    assert data.clients[0].num_examples == 6
+
+
+def test_images_outside_class_folders_are_ignored_with_a_warning(folders, tree, save, caplog):
+    save(tree / "preview.png")
+    save(tree / "art" / "preview.png")
+    with caplog.at_level(logging.WARNING):
+        assert len(folders(tree, held_out="art").split_table()[-1]["images"]) == 8
+    assert "Ignoring 2 image(s) outside class folders" in caplog.text
+
+
+def test_missing_root(folders, tmp_path):
+    refused(folders(tmp_path / "nowhere"), r"nowhere; it does not exist")
+
+
+def test_root_is_a_file(folders, tmp_path):
+    (tmp_path / "file.zip").touch()
+    refused(folders(tmp_path / "file.zip"), "is a file")
+
+
+def test_empty_root(folders, tmp_path):
+    (tmp_path / "empty" / "art" / "cat").mkdir(parents=True)
+    refused(folders(tmp_path / "empty"), r"Expected root/domain/class/image.*found no image \(\.bmp, ")
+
+
+def test_one_domain(folders, tree):
+    shutil.rmtree(tree / "art")
+    shutil.rmtree(tree / "photo")
+    refused(folders(tree), r"at least two domains.*found one, 'sketch'.*Add a folder for each other domain")
+
+
+def test_root_one_level_too_high(folders, tree):
+    (tree.parent / "up").mkdir()
+    tree.rename(tree.parent / "up" / "set")
+    refused(folders(tree.parent / "up"), r"found one, 'set'.*one level down, at .*up/set")
+
+
+def test_root_one_level_too_high_above_several_sets(folders, tree, tmp_path):
+    above = tmp_path / "above"
+    shutil.copytree(tree, above / "first")
+    shutil.copytree(tree, above / "second")
+    for domain in ("art", "photo", "sketch"):
+        (above / "second" / domain).rename(above / "second" / f"other {domain}")
+    refused(folders(above), r"share no class at all, so data\.root may point one level too high")
+
+
+def test_root_one_level_too_low(folders, tree):
+    refused(folders(tree / "art"), r"found root/cat/0\.png.*a domain beside 'photo': point data\.root one level up")
+
+
+def test_no_domain_level(folders, tmp_path, save):
+    for name in ("cat", "dog"):
+        save(tmp_path / "lone" / "set" / name / "1.png")
+    refused(folders(tmp_path / "lone" / "set"), r"one level of folders is missing\. Put the class folders into one")
+
+
+def test_images_directly_in_the_root(folders, tmp_path, save):
+    save(tmp_path / "flat" / "1.png")
+    refused(folders(tmp_path / "flat"), r"found images directly in .*flat")
+
+
+def test_class_that_a_domain_lacks(folders, tree, save):
+    save(tree / "art" / "owl" / "1.png")
+    save(tree / "photo" / "owl" / "1.png")
+    shutil.rmtree(tree / "photo" / "dog")
+    refused(folders(tree), r"'photo' has no 'dog'; 'sketch' has no 'owl'.*allow_missing_classes")
+    data = folders(tree, allow_missing_classes=True)
+    data.prepare_data()
+    assert data.class_names == ["cat", "dog", "owl"]
+
+
+def test_empty_class_folder_is_a_lacking_class(folders, tree):
+    for path in (tree / "art" / "dog").iterdir():
+        path.unlink()
+    refused(folders(tree), "'art' has no 'dog'")
+
+
+def test_domain_without_images(folders, tree):
+    (tree / "empty").mkdir()
+    refused(folders(tree), "found none in 'empty'")
+    refused(folders(tree, allow_missing_classes=True), "found none in 'empty'")
+
+
+def test_unknown_held_out_domain(folders, tree, verified):
+    refused(folders(tree, held_out="sketches"), r"\(art, photo, sketch\); got 'sketches'. Did you mean 'sketch'\?")
+    refused(folders(tree, held_out="zzz"), r"Choose from art, photo, sketch\.")
+    assert verified == []  # said at once, not after every file was read
+
+
+def test_all_domains_held_out(folders, tree):
+    refused(folders(tree, held_out=["art", "photo", "sketch"]), "All 3 domains are held out")
+
+
+def test_bad_option(folders, tree):
+    with pytest.raises(UserError, match="on_bad_image"), unchecked():
+        folders(tree, on_bad_image="ignore")
+
+
+def test_images_reach_the_batches(folders, tree, transform):
+    Image.new("RGB", (8, 8), "white").save(tree / "art" / "cat" / "0.png")
+    data = folders(tree, held_out="art")
+    data.setup()
+    data.bind(transform)
+    images, labels = next(iter(data.evaluation_splits()[-1].loader))
+    assert images[0].min() == 1
+    assert labels.tolist() == [0] * 4 + [1] * 4

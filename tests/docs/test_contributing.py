@@ -1,0 +1,134 @@
+"""What CONTRIBUTING.md and its pages tell people to write and to run works, in a folder outside the package."""
+
+from __future__ import annotations
+
+import csv
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from fedvlp.commands import cli
+from fedvlp.commands.cli import main
+from tests.helpers.documents import BRIEF, ROOT, Document, environment
+
+GUIDE = Document(ROOT / "CONTRIBUTING.md")
+PAGES = {path.stem: Document(path) for path in sorted((ROOT / "docs" / "contributing").glob("*.md"))}
+EXAMPLES = sorted(PAGES.keys() - {"release"})
+TOP_LEVEL = {path.name for path in ROOT.iterdir()}
+
+
+@pytest.fixture
+def desk(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty working folder, from which modules can be imported until the test ends."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield tmp_path
+    for name, module in list(sys.modules.items()):
+        if str(getattr(module, "__file__", None)).startswith(str(tmp_path)):
+            del sys.modules[name]
+
+
+def shell(page: Document) -> list[str]:
+    """The lines of a page's commands."""
+    return "".join(page.blocks("bash")).replace("\\\n", " ").splitlines()
+
+
+def run(line: str) -> None:
+    """Runs a command: one of fedvlp in this process and briefly, another in a process of its own."""
+    words = line.removeprefix("PYTHONPATH=. ").split()
+    if words[0] == "fedvlp":
+        assert main([*words[1:], *(BRIEF if words[1] == "fit" else [])]) == 0
+        return
+    assert words[0] == "python"
+    done = subprocess.run([sys.executable, *words[1:]], env=environment(), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def run_tests(file: str) -> int:
+    """Calls the tests of a file, and returns how many there were."""
+    module = import_module(Path(file).stem)
+    tests = [value for name, value in vars(module).items() if name.startswith("test_")]
+    for test in tests:
+        test()
+    return len(tests)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_a_page_can_be_followed(name, desk):
+    page = PAGES[name]
+    for file, code in page.files().items():
+        (desk / file).write_text(code, encoding="utf-8")
+    lines = shell(page)
+    assert lines
+    for line in lines:
+        run(line)
+    for file in page.files():
+        if file.startswith("test_"):
+            assert run_tests(file)
+
+
+def test_the_callback_writes_what_its_page_says(desk):
+    page = PAGES["callback"]
+    for file, code in page.files().items():
+        (desk / file).write_text(code.replace("rounds=3", "rounds=1, local_steps=2"), encoding="utf-8")
+    import_module("use_norms")
+    (found,) = (desk / "runs").glob("*/*/update_norms.csv")
+    rows = list(csv.DictReader(found.read_text(encoding="utf-8").splitlines()))
+    assert [row["client"] for row in rows] == ["cartoon", "painting", "photo"]
+    assert all(float(row["distance"]) > 0 for row in rows)
+
+
+def test_the_command_can_be_entered_in_the_table(desk, monkeypatch, capsys):
+    (desk / "history.py").write_text(PAGES["command"].files()["history.py"], encoding="utf-8")
+    monkeypatch.setitem(sys.modules, "fedvlp.commands.history", import_module("history"))
+    entry = cli.Command("history", "history", "run_history", "List finished runs.")
+    monkeypatch.setattr(cli, "COMMANDS", (*cli.COMMANDS, entry))
+    assert main(["history", "nowhere"]) == 1
+    assert "no finished run to list" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_every_block_of_code_is_a_file_that_is_run(name):
+    page = PAGES[name]
+    blocks = [*page.blocks("python"), *page.blocks("yaml")]
+    assert sorted(blocks) == sorted(page.files().values())
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_examples_are_written_as_the_package_is(name, tmp_path):
+    for file, code in PAGES[name].files().items():
+        (tmp_path / file).write_text(code, encoding="utf-8")
+    names = [file for file in PAGES[name].files() if file.endswith(".py")]
+    style = ["--config", str(ROOT / "pyproject.toml"), "--no-cache"]
+    for command in (["check", *style, "--select", "B,E,F,W", "--ignore", "F722,F821"], ["format", "--check", *style]):
+        done = subprocess.run(
+            [sys.executable, "-m", "ruff", *command, *names], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("page", [GUIDE, *PAGES.values()], ids=["CONTRIBUTING", *PAGES])
+def test_links_and_paths_lead_to_files(page):
+    assert not [link for link in page.links() if not (page.path.parent / link).exists()]
+    spans = re.findall(r"`([\w./-]+/[\w./-]*)`", page.text)
+    inside = [span for span in spans if span.split("/")[0] in TOP_LEVEL]
+    assert not [span for span in inside if not (ROOT / span).exists()]
+
+
+def test_the_guide_leads_to_every_page():
+    assert {(ROOT / link).resolve() for link in GUIDE.links()} >= {page.path for page in PAGES.values()}
+
+
+def test_the_guide_sets_up_as_the_readme_does():
+    assert GUIDE.blocks("bash")[0] == Document(ROOT / "README.md").blocks("bash")[1]
+
+
+def test_checks_are_those_of_continuous_integration():
+    checks = (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
+    guide = [line for line in shell(GUIDE) if line.startswith(("ruff", "mypy"))]
+    assert guide == [line for line in checks if line.startswith(("ruff", "mypy"))]

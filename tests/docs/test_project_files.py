@@ -1,0 +1,154 @@
+"""What the project says of itself to services is true: versions, commands, files that are published."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from fedvlp.version import __version__
+from tests.helpers.documents import ROOT, Document
+
+PYPROJECT = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+FORMS = sorted(path for path in (ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml") if path.stem != "config")
+OTHERS = [ROOT / "CITATION.cff", ROOT / ".pre-commit-config.yaml"]
+EVERY = [*WORKFLOWS, *sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml")), *OTHERS]
+
+
+def read(path: Path) -> Any:
+    # BaseLoader leaves `on` a word and `3.10` a text
+    return yaml.load(path.read_text(encoding="utf-8"), Loader=yaml.BaseLoader)
+
+
+def steps(workflow: str) -> dict[str, list[dict[str, Any]]]:
+    """The steps of each job of a workflow."""
+    jobs = read(ROOT / ".github" / "workflows" / workflow)["jobs"]
+    return {name: job["steps"] for name, job in jobs.items()}
+
+
+def lines(steps: list[dict[str, Any]]) -> list[str]:
+    """The shell's lines in some steps."""
+    return "\n".join(step["run"] for step in steps if "run" in step).splitlines()
+
+
+def listed(name: str) -> list[str]:
+    """The texts in a list of pyproject.toml, which Python 3.10 cannot parse by itself."""
+    (found,) = re.findall(rf"^{name} = \[\n(.*?)^\]$", PYPROJECT, re.DOTALL | re.MULTILINE)
+    return re.findall(r'"([^"]+)"', found)
+
+
+@pytest.mark.parametrize("path", EVERY, ids=lambda path: path.name)
+def test_every_file_is_yaml(path):
+    assert isinstance(read(path), dict)
+
+
+def test_citation_is_of_this_version():
+    citation = read(ROOT / "CITATION.cff")
+    assert citation["cff-version"] == "1.2.0"
+    assert citation["version"] == __version__
+    assert citation["authors"] == [{"name": "The fedvlp contributors"}]
+    assert citation.keys() >= {"message", "title"}
+    assert f'license = "{citation["license"]}"' in PYPROJECT
+    assert f'Homepage = "{citation["repository-code"]}"' in PYPROJECT
+
+
+def test_tests_run_on_every_python_that_is_claimed():
+    claimed = re.findall(r"Python :: (3\.\d+)", PYPROJECT)
+    assert claimed == ["3.10", "3.11", "3.12", "3.13"]
+    assert read(ROOT / ".github" / "workflows" / "ci.yml")["jobs"]["tests"]["strategy"]["matrix"]["python"] == claimed
+    lowest = claimed[0]
+    assert f'requires-python = ">={lowest}"' in PYPROJECT
+    assert f'python_version = "{lowest}"' in PYPROJECT
+    assert f'target-version = "py{lowest.replace(".", "")}"' in PYPROJECT
+    (set_up,) = [step for step in steps("ci.yml")["lowest"] if step.get("uses", "").startswith("actions/setup-python@")]
+    assert set_up["with"]["python-version"] == lowest
+
+
+def test_continuous_integration_does_as_the_readme_and_the_check_of_a_clone():
+    install_and_test = Document(ROOT / "README.md").blocks("bash")[1].strip().split(" && ")
+    install, test = install_and_test[-2:]
+    jobs = steps("ci.yml")
+    assert lines(jobs["tests"]) == [install, test]
+    assert lines(jobs["lowest"])[-1] == test
+    check = (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
+    assert [line for line in lines(jobs["lint"]) if line != install] == [
+        line for line in check if line.startswith(("ruff", "mypy"))
+    ]
+    (fit,) = [line for line in lines(jobs["wheel"]) if "fedvlp fit" in line]
+    (checked,) = [line for line in check if line.startswith("fedvlp fit")]
+    assert set(fit.split()) <= set(checked.split())
+    assert "python -m docs.architecture --check" in lines(jobs["docs"])
+
+
+def test_paths_in_workflows_exist():
+    found: list[str] = []
+    for path in WORKFLOWS:
+        for job in steps(path.name).values():
+            found += re.findall(r"\btests/[\w./]*", "\n".join(lines(job)))
+    assert found
+    assert not [path for path in found if not (ROOT / path).exists()]
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
+def test_workflows_take_few_rights(path):
+    workflow = read(path)
+    assert workflow["permissions"] == {"contents": "read"}
+    assert "secrets." not in path.read_text(encoding="utf-8")
+    for job in workflow["jobs"].values():
+        assert int(job["timeout-minutes"]) <= 90
+        assert job.get("permissions", {}) in ({}, {"id-token": "write"})
+        for step in job["steps"]:
+            assert re.fullmatch(r"[\w-]+/[\w.-]+@(v\d+|release/v1)", step.get("uses", "a/b@v1"))
+
+
+def test_threads_are_bounded():
+    assert read(ROOT / ".github" / "workflows" / "ci.yml")["env"]["OMP_NUM_THREADS"] == "1"
+
+
+def test_a_release_is_built_as_its_page_says():
+    page = Document(ROOT / "docs" / "contributing" / "release.md")
+    build = page.blocks("bash")[0].splitlines()
+    assert [line for line in lines(steps("release.yml")["build"]) if line.startswith("python -m")] == build
+    assert [line for line in lines(steps("ci.yml")["wheel"]) if line.startswith("python -m ")][:3] == build
+    version = page.blocks("bash")[2].splitlines()[0]
+    assert version in lines(steps("release.yml")["build"])
+
+
+@pytest.mark.parametrize("path", FORMS, ids=lambda path: path.stem)
+def test_forms_ask_for_something(path):
+    form = read(path)
+    assert form.keys() >= {"name", "description", "body"}
+    names = [field["id"] for field in form["body"]]
+    assert len(names) == len(set(names))
+    assert all(field["attributes"]["label"] for field in form["body"] if field["type"] != "checkboxes")
+    assert any(field.get("validations", {}).get("required") == "true" for field in form["body"])
+
+
+def test_the_source_distribution_holds_the_whole_repository():
+    always = {".git", ".gitignore", "pyproject.toml", "PKG-INFO"}
+    ignored = [line.strip("/") for line in (ROOT / ".gitignore").read_text(encoding="utf-8").splitlines() if line]
+    here = {path.name for path in ROOT.iterdir()}
+    for pattern in ignored:
+        here -= {name for name in here if Path(name).match(pattern)}
+    assert here - always == {name.strip("/") for name in listed("include")}
+
+
+def test_hooks_run_pinned_tools():
+    hooks: list[str] = []
+    for repository in read(ROOT / ".pre-commit-config.yaml")["repos"]:
+        hooks += [hook["id"] for hook in repository["hooks"]]
+        assert repository["repo"] == "local" or re.fullmatch(r"v\d+\.\d+\.\d+", repository["rev"])
+    assert {"ruff-check", "ruff-format", "mypy"} <= set(hooks)
+
+
+def test_changes_are_listed_for_this_version():
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    headings = re.findall(r"^## \[(.*?)\]", text, re.MULTILINE)
+    assert headings[0] == "Unreleased"
+    assert set(headings[1:]) <= {__version__} or __version__ in headings
+    kinds = re.findall(r"^### (\w+)", text, re.MULTILINE)
+    assert set(kinds) <= {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}

@@ -1,0 +1,55 @@
+"""Comparisons of the tensors and the metrics of two runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedvlp.core.run_state import RunState
+
+
+def run_tensors(state: RunState) -> dict[str, Tensor]:
+    """Returns all tensors of a run's state, by where they are and by name."""
+    server = state.server
+    groups = {"shared": server.shared, "deployed": server.deployed, "memory": server.memory}
+    groups |= {f"personal/{client}": tensors for client, tensors in state.personal.items()}
+    groups |= {f"optimizer/{client}": tensors for client, tensors in state.optimizer_states.items()}
+    found: dict[str, Tensor] = {}
+    for where, tensors in groups.items():
+        found |= {f"{where}/{name}": value for name, value in tensors.items()}
+    return found
+
+
+def run_metrics(state: RunState) -> list[dict[str, Any]]:
+    """Returns the metrics of all rounds but their times."""
+    rows = []
+    for row in state.history:
+        rows.append({name: value for name, value in row.items() if "seconds" not in name})
+    return rows
+
+
+def assert_equal(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> None:
+    """Fails unless both have the same tensors, bit for bit."""
+    assert one.keys() == other.keys()
+    for name, value in one.items():
+        assert torch.equal(value, other[name]), name
+
+
+def assert_near(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> None:
+    """Fails unless all tensors are within 1e-5 of their largest element.
+
+    What is nothing but rounding, as under a gradient of zero, may differ by 1e-9.
+    """
+    assert one.keys() == other.keys()
+    for name, value in one.items():
+        bound = 1e-5 * other[name].abs().max().item() + 1e-9
+        assert (value - other[name]).abs().max() <= bound, name
+
+
+def assert_same_run(one: RunState, other: RunState) -> None:
+    """Fails unless two runs have the same tensors, bit for bit, and the same metrics."""
+    assert_equal(run_tensors(one), run_tensors(other))
+    assert run_metrics(one) == run_metrics(other)

@@ -1,0 +1,184 @@
+"""Small trees of the published data sets, in each layout in which users have them."""
+
+from __future__ import annotations
+
+import io
+import zlib
+from collections.abc import Callable, Iterable, Mapping
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from fedvlp.catalog import DESCRIPTIONS
+
+FEW = {
+    "PACS": ("dog", "giraffe", "person"),
+    "OfficeHome": ("Alarm_Clock", "TV", "Table"),
+    "VLCS": ("bird", "car", "person"),
+    "DomainNet": ("The_Eiffel_Tower", "see_saw", "t-shirt"),
+    "TerraIncognita": ("bird", "empty", "squirrel"),
+    "DomainNet10": ("bird", "ice_cream", "zebra"),
+    "DomainNet126": ("The_Eiffel_Tower", "see_saw", "zebra"),
+}
+IMAGES = 5
+Paths = Mapping[str, list[str]]
+
+
+def picture(seed: int) -> bytes:
+    """An image of 8 x 8 pixels of one colour, as a PNG; another for another seed."""
+    file = io.BytesIO()
+    Image.fromarray(np.full((8, 8, 3), [seed % 251, seed % 241, seed % 239], np.uint8)).save(file, "PNG")
+    return file.getvalue()
+
+
+def write_images(root: Path, paths: Iterable[str]) -> None:
+    """Writes an image of its own to each path below a root."""
+    for path in paths:
+        target = root / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(picture(zlib.crc32(str(target).encode())))
+
+
+def write_list(path: Path, images: Iterable[str], first_label: int = 0, prefix: str = "") -> None:
+    """Writes a list of ``domain/class/image label``; the labels follow the names of the classes."""
+    images = list(images)
+    classes = sorted({image.split("/")[-2] for image in images})
+    lines = [f"{prefix}{image} {classes.index(image.split('/')[-2]) + first_label}\n" for image in images]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(lines), encoding="utf-8")
+
+
+def names_of(name: str, count: int = IMAGES) -> dict[str, list[str]]:
+    """Paths ``domain/class/image`` of a few images of a data set, by domain."""
+    (known,) = [known for known in DESCRIPTIONS if known.name == name]
+    numbered = list(product(FEW[name], range(count)))
+    names = {}
+    for domain in known.domains:
+        names[domain] = [f"{domain}/{class_name}/{index}.png" for class_name, index in numbered]
+    return names
+
+
+def part(paths: list[str], *indices: int) -> list[str]:
+    """Those of the images with these numbers."""
+    return [path for path in paths if int(Path(path).stem) in indices]
+
+
+def kfold(root: Path, folder: str = "kfold", lists: str = "kfold") -> Path:
+    """PACS with its lists: labels from 1, and test lists that hold all images."""
+    for domain, paths in names_of("PACS").items():
+        write_images(root / folder, paths)
+        write_list(root / lists / f"{domain}_train_kfold.txt", part(paths, 0, 1, 2, 3), first_label=1)
+        write_list(root / lists / f"{domain}_crossval_kfold.txt", part(paths, 4), first_label=1)
+        write_list(root / lists / f"{domain}_test_kfold.txt", paths, first_label=1)
+    return root
+
+
+def absolute_lists(root: Path) -> Path:
+    """PACS with lists of another machine's paths and labels from 0."""
+    for domain, paths in names_of("PACS").items():
+        write_images(root, paths)
+        for ending, chosen in (("train", part(paths, 0, 1, 2, 3)), ("val", part(paths, 4)), ("test", paths)):
+            write_list(root / f"{domain}_{ending}.txt", chosen, prefix="/home/some one/PACS/kfold/")
+    return root
+
+
+def plain_tree(name: str, renamed: Mapping[str, str] | None = None, inside: str = ".") -> Callable[[Path], Path]:
+    """Returns a function that writes a data set as domain/class/image, with domains renamed."""
+
+    def write(root: Path) -> Path:
+        for domain, paths in names_of(name).items():
+            folder = (renamed or {}).get(domain, domain)
+            write_images(root / inside, [path.replace(domain, folder, 1) for path in paths])
+        return root
+
+    return write
+
+
+def label_lists(name: str) -> Callable[[Path], Path]:
+    """Returns a function that writes a data set with a list of all images of each domain."""
+
+    def write(root: Path) -> Path:
+        for domain, paths in names_of(name).items():
+            write_images(root, paths)
+            write_list(root / f"{domain}_img_label_list.txt", paths, prefix="/data/elsewhere/")
+        return root
+
+    return write
+
+
+def dassl_office_home(root: Path) -> Path:
+    """OfficeHome with train and val folders between domain and class."""
+    for domain, paths in names_of("OfficeHome").items():
+        for folder, chosen in (("train", part(paths, 0, 1, 2)), ("val", part(paths, 3, 4))):
+            write_images(root / domain.lower() / folder, [path.split("/", 1)[1] for path in chosen])
+    return root
+
+
+def numbered_vlcs(parts: Mapping[str, tuple[int, ...]]) -> Callable[[Path], Path]:
+    """Returns a function that writes VLCS with folders by part and number; each part numbers its images anew."""
+    domains = {"Caltech101": "CALTECH", "LabelMe": "LABELME", "SUN09": "SUN", "VOC2007": "PASCAL"}
+    numbers = {"bird": 0, "car": 1, "person": 4}
+
+    def write(root: Path) -> Path:
+        for domain, paths in names_of("VLCS").items():
+            for folder, chosen in parts.items():
+                rows = [path.split("/")[1:] for path in part(paths, *chosen)]
+                write_images(root / domains[domain] / folder, [f"{numbers[of]}/{image}" for of, image in rows])
+        return root
+
+    return write
+
+
+def domain_net(name: str = "DomainNet", lists: str = "splits") -> Callable[[Path], Path]:
+    """Returns a function that writes DomainNet with train and test lists; one image of a class is in no list."""
+
+    def write(root: Path) -> Path:
+        for domain, paths in names_of(name).items():
+            write_images(root, [*paths, f"{domain}/{FEW[name][0]}/99.png"])
+            trains = [path for path in part(paths, 0, 1, 2) if (domain, "t-shirt") != ("painting", path.split("/")[1])]
+            write_list(root / lists / f"{domain}_train.txt", trains)
+            write_list(root / lists / f"{domain}_test.txt", part(paths, 3, 4))
+        return root
+
+    return write
+
+
+LAYOUTS: dict[str, tuple[str, Callable[[Path], Path], str]] = {
+    "PACS original": ("PACS", kfold, "train/crossval"),
+    "PACS Dassl": ("PACS", lambda root: kfold(root, "images", "splits"), "train/crossval"),
+    "PACS FedDG-GA": (
+        "PACS",
+        lambda root: kfold(root, "raw_images", "raw_images/Train val splits and h5py files pre-read"),
+        "train/crossval",
+    ),
+    "PACS absolute lists": ("PACS", absolute_lists, "train/val"),
+    "PACS DomainBed": ("PACS", plain_tree("PACS"), ""),
+    "OfficeHome original": (
+        "OfficeHome",
+        plain_tree("OfficeHome", {"Real_World": "Real World"}, "OfficeHomeDataset_10072016"),
+        "",
+    ),
+    "OfficeHome Real_World": ("OfficeHome", plain_tree("OfficeHome"), ""),
+    "OfficeHome RealWorld": ("OfficeHome", plain_tree("OfficeHome", {"Real_World": "RealWorld"}), ""),
+    "OfficeHome real_world": ("OfficeHome", plain_tree("OfficeHome", {"Real_World": "real_world"}), ""),
+    "OfficeHome FedDG-GA": ("OfficeHome", label_lists("OfficeHome"), ""),
+    "OfficeHome Dassl": ("OfficeHome", dassl_office_home, ""),
+    "VLCS DomainBed": ("VLCS", plain_tree("VLCS", inside="VLCS"), ""),
+    "VLCS JigenDG": (
+        "VLCS",
+        numbered_vlcs({"full": (0, 1, 2), "train": (0, 1), "crossval": (2,), "test": (3, 4)}),
+        "train/crossval/test",
+    ),
+    "VLCS full": ("VLCS", numbered_vlcs({"full": (0, 1, 2), "test": (3, 4)}), "full/test"),
+    "DomainNet lists beside": ("DomainNet", domain_net(lists="."), "train/test"),
+    "DomainNet Dassl": ("DomainNet", domain_net(), "train/test"),
+    "DomainNet DomainBed": ("DomainNet", plain_tree("DomainNet"), ""),
+    "TerraIncognita DomainBed": ("TerraIncognita", plain_tree("TerraIncognita"), ""),
+    "TerraIncognita FedDG-GA": ("TerraIncognita", label_lists("TerraIncognita"), ""),
+    "DomainNet10": ("DomainNet10", domain_net("DomainNet10"), "train/test"),
+    "DomainNet126 Dassl": ("DomainNet126", domain_net("DomainNet126", "splits_mini"), "train/test"),
+    "DomainNet126 DomainNet's lists": ("DomainNet126", domain_net("DomainNet126"), "train/test"),
+}
+FIRST_LAYOUTS = {name: layout for layout, (name, _, _) in reversed(LAYOUTS.items())}

@@ -1,0 +1,62 @@
+"""Markdown files as tests read them: their code blocks, the commands in these, and the files that they name."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+BRIEF = ["--trainer.rounds=1", "--trainer.local_steps=2", "--trainer.enable_progress_bar=false"]
+"""Options that make ``fedvlp fit`` end soon."""
+
+
+@dataclass(frozen=True)
+class Document:
+    """A Markdown file.
+
+    Attributes:
+        path: where it is.
+    """
+
+    path: Path
+
+    @cached_property
+    def text(self) -> str:
+        """All of it."""
+        return self.path.read_text(encoding="utf-8")
+
+    @cached_property
+    def _blocks(self) -> list[tuple[str, str]]:
+        """Language and code of each block, indented ones too."""
+        found = re.findall(r"^( *)```(\w+)\n(.*?)^\1```$", self.text, re.DOTALL | re.MULTILINE)
+        return [(language, re.sub(rf"^{indent}", "", code, flags=re.MULTILINE)) for indent, language, code in found]
+
+    def blocks(self, language: str) -> list[str]:
+        """Returns the code blocks of a language, in order."""
+        return [code for known, code in self._blocks if known == language]
+
+    def commands(self, start: str) -> list[list[str]]:
+        """Returns all words of the shell commands that have a word, in order."""
+        found: list[list[str]] = []
+        for code in self.blocks("bash"):
+            for line in code.replace("\\\n", " ").splitlines():
+                found += [shlex.split(part) for part in line.split("&&")]
+        return [words for words in found if start in words]
+
+    def files(self) -> dict[str, str]:
+        """Returns the code of each file that the text names in the paragraph right above the block."""
+        named = re.findall(r"`([\w.]+\.(?:py|yaml))`[^`]*:\s+```\w+\n(.*?)^```$", self.text, re.DOTALL | re.MULTILINE)
+        return {name: code for name, code in named}  # noqa: C416
+
+    def links(self) -> list[str]:
+        """Returns the links to other files of the repository."""
+        return re.findall(r"\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)", self.text)
+
+
+def environment() -> dict[str, str]:
+    """Returns the environment of a process that finds this package."""
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([".", str(ROOT)])}

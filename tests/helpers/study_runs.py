@@ -1,0 +1,17 @@
+"""Made-up runs of studies."""
+
+from __future__ import annotations
+
+import json
+
+from experiments.runs import StudyRun
+
+
+def finish(run: StudyRun, held_out: float, protocol: str = "held-out domain: ink; one client a domain") -> None:
+    """Writes what a run that has ended leaves behind."""
+    folder = run.setting.output / run.name / "2020-01-01"
+    folder.mkdir(parents=True)
+    scores = {"held_out": held_out, "test": held_out, "validation": held_out / 2}
+    accuracy = {"zero-shot CLIP": {"held_out": 1.0}, "last round (3)": scores}
+    summary = {"accuracy": accuracy, "protocol": protocol, "rounds": 3, "seconds": 2.0}
+    (folder / "summary.json").write_text(json.dumps(summary), encoding="utf-8")

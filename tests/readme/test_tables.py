@@ -1,0 +1,67 @@
+"""The README's tables have the files of a run and the numbers of the configs, and its links lead somewhere."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import runpy
+
+import pytest
+
+from fedvlp.clip import CLIPSpec, load_clip
+from fedvlp.core.state import Client
+from fedvlp.training.communication import communication_cost
+from tests.helpers.configs import METHODS
+from tests.helpers.documents import ROOT
+from tests.helpers.readme import TEXT, commands, newest_run, run
+
+TRIP_RUNS = "runs/TRIP-StyledShapes-sketch"
+
+
+def test_table_of_files_is_what_a_run_leaves_behind(desk):
+    run(commands("fedvlp")[0])
+    folder = newest_run(TRIP_RUNS)
+    table = TEXT.split("## What a run leaves behind")[1].split("\n\n")[2]
+    assert set(re.findall(r"`(\w+\.\w+)`", table)) == {path.name for path in folder.iterdir() if path.is_file()}
+    assert set(re.findall(r"`(\w+)/`", table)) == {path.name for path in folder.iterdir() if path.is_dir()}
+
+
+def test_refreshing_the_table_replaces_it(desk):
+    run(commands("fedvlp")[0])
+    with_table = runpy.run_path(str(ROOT / "docs" / "refresh.py"))["with_table"]
+    once = with_table(TEXT, newest_run(TRIP_RUNS))
+    assert once.count("accuracy in %  ") == TEXT.count("accuracy in %  ") == 1
+    assert "last round (1)" in once
+    assert with_table(once, newest_run(TRIP_RUNS)) == once
+
+
+@pytest.fixture(scope="module")
+def vit():
+    """Of which only shapes matter."""
+    return load_clip(CLIPSpec("ViT-B-16", "random"))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_table_of_methods(build, vit, method):
+    """With ViT-B/16, and as many domains, with a client each, as the row says; three if it says nothing."""
+    (line,) = [line for line in TEXT.splitlines() if line.startswith("|") and f"`methods/{method}`" in line]
+    model = build(method).model
+    parameters = inspect.signature(type(model)).parameters
+    options = {name: value for name, value in model.hparams.items() if name in parameters}
+    if "without" in options:  # a list, as in the config; the parser makes a tuple of it
+        options["without"] = tuple(options["without"])
+    number = 6 if "six domains" in line else 3
+    counts = {"domains": [f"domain {index}" for index in range(number)], "num_clients": number}
+    options |= {name: count for name, count in counts.items() if name in options}
+    module = type(model)(**options | {"clip": vit})
+    cost = communication_cost(module, [Client(i, i, 10) for i in range(number)]).rows(rounds=1)[-1]
+    sent = line.split("|")[3].strip()
+    received = re.search(r"([\d,]+)(?: are)? received", line)
+    assert f"{cost['upload_parameters']:,}" == sent
+    assert f"{cost['download_parameters']:,}" == (received.group(1) if received else sent)
+
+
+def test_links_lead_to_files():
+    links = re.findall(r"\]\((?!https?:)([^)#]+)\)", TEXT)
+    assert links
+    assert not [link for link in links if not (ROOT / link).exists()]

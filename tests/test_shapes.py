@@ -1,0 +1,73 @@
+"""Types and tensor shapes are checked while tests run, and nowhere else."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import jaxtyping
+import pytest
+import torch
+
+from fedvlp.core.state import weighted_mean
+from fedvlp.ops import cosine_logits
+from tests.helpers.shapes import unchecked
+
+IMAGES = torch.ones(2, 3)
+TEXTS = torch.ones(4, 5)  # should be as wide as the images' features
+
+PROGRAM = """
+import sys
+import types
+
+import torch
+
+import fedvlp.federation
+from fedvlp.core.state import Client
+from fedvlp.ops import cosine_logits
+
+assert "beartype" not in sys.modules
+for function in (cosine_logits, fedvlp.federation.Federation.fit, Client.__init__):
+    assert type(function) is types.FunctionType
+    assert not hasattr(function, "__wrapped__")
+assert Client("not a number", None, 0).id == "not a number"
+try:
+    cosine_logits(torch.ones(2, 3), torch.ones(4, 5), 1.0)
+except RuntimeError as error:
+    print("multiplied:", error)
+"""
+
+
+def test_a_wrong_shape_fails():
+    assert hasattr(cosine_logits, "__wrapped__")
+    with pytest.raises(jaxtyping.TypeCheckError, match="text_features"):
+        cosine_logits(IMAGES, TEXTS, 1.0)
+
+
+def test_unchecked_passes_what_annotations_forbid():
+    with unchecked(), pytest.raises(RuntimeError, match="cannot be multiplied"):
+        cosine_logits(IMAGES, TEXTS, 1.0)
+    with pytest.raises(jaxtyping.TypeCheckError):
+        cosine_logits(IMAGES, TEXTS, 1.0)
+
+
+def test_checks_are_on_again_after_an_error():
+    with pytest.raises(ZeroDivisionError), unchecked():
+        raise ZeroDivisionError
+    with pytest.raises(jaxtyping.TypeCheckError):
+        cosine_logits(IMAGES, TEXTS, 1.0)
+
+
+def test_checks_take_nothing_from_the_global_generator():
+    before = random.getstate()
+    weighted_mean([{"prompt": torch.ones(1)}, {"prompt": torch.ones(1)}], [1, 2])
+    assert random.getstate() == before
+
+
+def test_nothing_is_checked_or_wrapped_in_production():
+    root = Path(__file__).parents[1]
+    done = subprocess.run([sys.executable, "-c", PROGRAM], cwd=root, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "multiplied: mat1 and mat2 shapes cannot be multiplied" in done.stdout

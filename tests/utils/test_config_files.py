@@ -1,0 +1,32 @@
+"""Configs by name, and among the arguments of a command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fedvlp.utils.config_files import config_names, find_config, names_a_method, with_config_paths
+from fedvlp.utils.errors import UserError
+
+
+def test_configs_are_found_by_name():
+    assert "quickstart" in config_names()
+    assert find_config("trip") == find_config("methods/trip") == find_config("methods/trip.yaml")
+    assert Path(find_config("trip")).is_file()
+    with pytest.raises(UserError, match="Did you mean 'quickstart'"):
+        find_config("quikstart")
+    with pytest.raises(UserError, match=r"styled_shapes_30_clients[^?]*\.$"):
+        find_config("xyz")
+
+
+def test_arguments_name_files(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("model: TRIP\n")
+    given = ["fit", "--config", "trip", "-c", str(path), f"--config={path}", "--data.root=a", "--config"]
+    trip = find_config("trip")
+    expected = ["fit", f"--config={trip}", f"--config={path}", f"--config={path}", "--data.root=a", "--config"]
+    assert with_config_paths(given) == expected
+    assert names_a_method(trip)
+    assert names_a_method(str(path))
+    assert not names_a_method(find_config("data/folders"))
