@@ -14,7 +14,7 @@ from jaxtyping import Float
 from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor
 
-from fedvlp.clip import CLIP, CLIPSpec, load_clip
+from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder, load_clip
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.protocols import Batch, Inputs
 from fedvlp.core.state import matches_prefix
@@ -77,12 +77,14 @@ class PromptLearner(FederatedModule, ABC):
     def text_prompts(self) -> dict[str, Tensor]:
         """Returns the vectors [L, D] that were learned to stand among words, by name, for ``fedvlp explain``.
 
-        These are the method's own parameters, not its submodules', that are as wide as a word's embedding; of a stack
-        [E, L, D] each one.
+        These are the method's own parameters, not its submodules', in the shape of a prompt of its text encoder; of a
+        stack [E, L, D] each one.
         """
+        encoders = [module for module in self.children() if isinstance(module, PromptedTextEncoder)]
+        shapes = {(encoder.prompt_length, self.clip.text_width) for encoder in encoders}
         found: dict[str, Tensor] = {}
         for name, parameter in self.named_parameters(recurse=False):
-            if parameter.shape[-1] != self.clip.text_width or matches_prefix(self.train_only_personal, name):
+            if parameter.shape[-2:] not in shapes or matches_prefix(self.train_only_personal, name):
                 continue
             title = name.replace("_", " ")
             if parameter.ndim == 2:
