@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol, runtime_checkable
@@ -30,12 +30,14 @@ class PhaseOrder:
         phase: what is trained and sent.
         index: place of the phase in the round, from 0.
         state: where the federation stands before the phase.
+        seeds: that of each client's random draws, by the client's id.
         learning_rate_factor: on the learning rates of every optimizer of the round.
     """
 
     phase: Phase
     index: int
     state: RunState
+    seeds: Mapping[int, int]
     learning_rate_factor: float = 1.0
 
     @property
@@ -130,7 +132,7 @@ class ClientSlot:
         if personal:
             self.module.load_state(personal)
         self.module.start_client(context)
-        seed = derive_seed(self.seed, order.round, order.index, client.id)
+        seed = order.seeds[client.id]
         batches, steps = self.local.batches(partial(self._loader, order, client, seed), order.round)
         if self.local.reset_optimizer:
             return LoadedClient(context, seed, batches, steps, None, None)

@@ -14,7 +14,7 @@ from fedvlp.training.client_trainer import ClientResult, ClientSlot, ClientTrain
 from fedvlp.training.cohort import balance_clients, sample_cohort
 from fedvlp.training.collectives import gathered
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.seeding import derive_seed
+from fedvlp.utils.seeding import derive_seed, derive_seeds
 
 MOST_COLUMNS = 100
 """With more clients than these, metrics are given as mean, least and largest, and not client by client."""
@@ -49,7 +49,9 @@ class Rounds:
         cohort = sample_cohort(slot.data.clients, self.cohort_size, derive_seed(slot.seed, round))
         slot.hooks.call("on_round_start", phases=self.phases, cohort=cohort)
         for index, phase in enumerate(self.phases):
-            order = PhaseOrder(phase, index, state, factor)
+            ids = [client.id for client in cohort]
+            seeds = derive_seeds((slot.seed, round, index), ids)
+            order = PhaseOrder(phase, index, state, dict(zip(ids, seeds, strict=True)), factor)
             results = self._train(order, cohort)
             state = self._aggregate(order, results, metrics)
         return replace(state, server=replace(state.server, round=round + 1)), metrics

@@ -8,7 +8,10 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -3, -4  # mallopt(3)
+# Names of mallopt(3).
+_TRIM_THRESHOLD = -1
+_MMAP_THRESHOLD = -3
+_MMAP_MAX = -4
 
 
 @contextmanager
