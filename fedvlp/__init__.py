@@ -15,24 +15,34 @@ Axes of tensors, in docstrings, shape annotations and einsums:
     V height and width of an image, so that images are [B, 3, V, V]
 """
 
+from functools import cache
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
-from fedvlp.utils.stubs import exported_names
 
-# The stub beside this file is the list of the public names, for type checkers and for the functions below.
-_MODULES = exported_names(Path(__file__).with_suffix(".pyi"))
-__all__ = list(_MODULES)
+@cache
+def _modules() -> dict[str, str]:
+    """Returns the module of each public name.
+
+    The stub beside this file lists them, for type checkers and for the functions below. It is read when a name is first
+    asked for, since `fedvlp --help` would wait for it as long as for all the rest.
+    """
+    from pathlib import Path
+
+    from fedvlp.utils.stubs import exported_names
+
+    return exported_names(Path(__file__).with_suffix(".pyi"))
 
 
 def __getattr__(name: str) -> Any:
     """Imports a public name when it is first asked for, so that ``import fedvlp`` does not wait for torch."""
-    if name not in _MODULES:
+    if name == "__all__":
+        return list(_modules())
+    if name not in _modules():
         raise AttributeError(f"module 'fedvlp' has no attribute {name!r}")
-    return getattr(import_module(_MODULES[name]), name)
+    return getattr(import_module(_modules()[name]), name)
 
 
 def __dir__() -> list[str]:
     """Lists the public names, whether they were imported already or not."""
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *_modules()})

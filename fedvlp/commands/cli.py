@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib import import_module
+from typing import NamedTuple
 
 from fedvlp.utils.errors import UserError
 from fedvlp.version import __version__
 
 
-@dataclass(frozen=True)
-class Command:
+class Command(NamedTuple):
     """One command of ``fedvlp``.
 
     Attributes:
