@@ -155,7 +155,7 @@ class Federation(TrainerAttributes):
         for phase in phases:
             phase.strategy.check(datamodule.clients)
         training = {**self.options.describe(), "precision": self.precision}
-        self.description = describe_run(model, datamodule, training)
+        self.description = describe_run(model, datamodule, phases, training)
         hooks = Hooks(self.callbacks, {"federation": self, "trainer": self, "pl_module": model})
         checkpoint = None if ckpt_path is None else self._where(ckpt_path)
         return FitLoop(self, self.options, phases, hooks).fit(self._where("last"), checkpoint)

@@ -70,4 +70,5 @@ def test_nothing_is_checked_or_wrapped_in_production():
     root = Path(__file__).parents[1]
     done = subprocess.run([sys.executable, "-c", PROGRAM], cwd=root, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert "multiplied: mat1 and mat2 shapes cannot be multiplied" in done.stdout
+    assert "multiplied:" in done.stdout
+    assert "shapes cannot be multiplied" in done.stdout

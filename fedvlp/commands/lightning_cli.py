@@ -9,10 +9,11 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
 import fedvlp
 import fedvlp.methods
-from fedvlp.commands.parser import FederationParser, argument_names
+from fedvlp.commands.parser import FederationParser
 from fedvlp.core.module import FederatedModule
 from fedvlp.data import FederatedDataModule
 from fedvlp.federation import Federation
+from fedvlp.utils.signatures import constructor_arguments
 
 DEFAULT_SEED = 0
 
@@ -23,7 +24,7 @@ class FederationCLI(LightningCLI):
     def __init__(self, **options: Any) -> None:
         parser_class = partial(
             FederationParser,
-            known_trainer_options=argument_names(Federation),
+            known_trainer_options=constructor_arguments(Federation),
             known_classes=fedvlp.__all__,
         )
         super().__init__(

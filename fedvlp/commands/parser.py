@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import Any, NoReturn
 
 from lightning.pytorch.cli import LightningArgumentParser
 
+from fedvlp.utils.signatures import constructor_arguments
 from fedvlp.utils.suggestions import did_you_mean
 
 NOISE = (
@@ -28,6 +29,8 @@ NOISE = (
 UNKNOWN_OPTION = re.compile(r"class_path '([\w.]+)':\s+Option '(\w+)' is not accepted")
 UNKNOWN_TRAINER_OPTION = re.compile(r"unrecognized arguments: --trainer\.(\w+)")
 UNKNOWN_CLASS = re.compile(r"dot import path string: (\w+)")
+UNKNOWN_MODULE = re.compile(r"No module named '(\w+)'")
+NOTHING_TO_MEASURE = re.compile(r"arguments are required: (test|validate)\.data, \1\.model")
 
 
 class FederationParser(LightningArgumentParser):
@@ -69,11 +72,16 @@ class FederationParser(LightningArgumentParser):
     def _hint(self, message: str) -> str:
         """Returns the nearest known name in a sentence, or all of them; nothing where no name is unknown."""
         if unknown := UNKNOWN_OPTION.search(message):
-            return _nearest(unknown.group(2), argument_names(_class_at(unknown.group(1))))
+            return _nearest(unknown.group(2), constructor_arguments(_class_at(unknown.group(1))))
         if unknown := UNKNOWN_TRAINER_OPTION.search(message):
             return _nearest(unknown.group(1), self.known_trainer_options)
         if unknown := UNKNOWN_CLASS.search(message):
             return _nearest(unknown.group(1), self.known_classes)
+        if (unknown := UNKNOWN_MODULE.search(message)) and Path(f"{unknown.group(1)}.py").exists():
+            return f". {unknown.group(1)}.py is in this folder: put PYTHONPATH=. before the command."
+        if missing := NOTHING_TO_MEASURE.search(message):
+            command = missing.group(1)
+            return f". To measure a trained run: fedvlp {command} --config RUN/config.yaml --ckpt_path RUN"
         return ""
 
 
@@ -85,16 +93,6 @@ def condense(message: str) -> str:
     """
     lines = [line.strip() for line in message.splitlines() if line.strip()]
     return " ".join(line.removeprefix("- ") for line in lines if not line.startswith(NOISE))
-
-
-def argument_names(kind: type) -> list[str]:
-    """Returns the names of a class's arguments, those of its bases in this package included."""
-    names: dict[str, None] = {}
-    for base in kind.__mro__:
-        if base.__module__.startswith("fedvlp") and "__init__" in vars(base):
-            parameters = inspect.signature(base).parameters.values()
-            names |= dict.fromkeys(each.name for each in parameters if each.kind is not each.VAR_KEYWORD)
-    return list(names)
 
 
 def _nearest(name: str, known: Sequence[str]) -> str:

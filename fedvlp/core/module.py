@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -23,6 +22,7 @@ from fedvlp.core.strategies import FedAvg
 from fedvlp.core.tensors import check_not_replaced, copy_state
 from fedvlp.utils.digests import to_jsonable
 from fedvlp.utils.errors import UserError
+from fedvlp.utils.signatures import constructor_arguments
 
 Logs = dict[str, list[Tensor]]  # by name, one value a local step
 
@@ -133,8 +133,8 @@ class FederatedModule(L.LightningModule):
     def describe(self, names: Sequence[str] | None = None) -> dict[str, Any]:
         """Returns the hyperparameters (all, or those named) as plain values that JSON can hold."""
         if names is None:  # the command line adds others to the hyperparameters
-            own = inspect.signature(type(self)).parameters.keys() - {"optimizer"}
-            names = [name for name in self.hparams if name in own]
+            own = constructor_arguments(type(self))
+            names = [name for name in self.hparams if name in own and name != "optimizer"]
         return {name: to_jsonable(self.hparams[name]) for name in sorted(names)}
 
     def shared_state(self) -> State:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,13 @@ from typing import Any
 from torch import nn
 
 from fedvlp.core.module import FederatedModule
+from fedvlp.core.phases import Phase
 from fedvlp.core.protocols import FederatedData
 from fedvlp.core.run_state import RunState
 from fedvlp.core.state import State
+from fedvlp.core.strategies import Strategy
 from fedvlp.runs.checkpoint import differences, load_checkpoint, load_deployed
+from fedvlp.utils.digests import to_jsonable
 from fedvlp.utils.errors import UserError
 
 
@@ -47,17 +51,55 @@ def describe_model(model: FederatedModule) -> dict[str, Any]:
     }
 
 
-def describe_run(model: FederatedModule, data: FederatedData, training: Mapping[str, Any]) -> dict[str, Any]:
+def describe_phases(phases: Sequence[Phase]) -> dict[str, dict[str, Any]]:
+    """Returns what each phase trains, what it sends, and the strategy with its options, by the phase's name."""
+    described: dict[str, dict[str, Any]] = {}
+    for phase in phases:
+        described[phase.name] = {
+            "train": list(phase.train),
+            "upload": list(phase.upload),
+            "strategy": _describe_strategy(phase.strategy),
+        }
+    return described
+
+
+def _describe_strategy(strategy: Any) -> dict[str, Any]:
+    """Returns the class and the options of a strategy, and those of strategies within it.
+
+    Functions are left out: they are made from options of the method, which are compared by themselves.
+    """
+    described: dict[str, Any] = {"class": type(strategy).__qualname__}
+    if is_dataclass(strategy):
+        for each in fields(strategy):
+            value = getattr(strategy, each.name)
+            if not callable(value):
+                described[each.name] = _describe_option(value)
+    return described
+
+
+def _describe_option(value: Any) -> Any:
+    if isinstance(value, Strategy):
+        return _describe_strategy(value)
+    if isinstance(value, Mapping):
+        return {str(key): _describe_option(item) for key, item in value.items()}
+    return to_jsonable(value)
+
+
+def describe_run(
+    model: FederatedModule, data: FederatedData, phases: Sequence[Phase], training: Mapping[str, Any]
+) -> dict[str, Any]:
     """Returns what must be equal for a checkpoint to be continued; the number of rounds may differ.
 
     Args:
         model: the method.
         data: clients and splits.
+        phases: what a round consists of.
         training: options of the federation that change what is trained.
     """
     return {
         "model": describe_model(model),
         "optimizer": describe_optimizer(model),
+        "phases": describe_phases(phases),
         "protocol": data.protocol,
         "split": data.split_hash,
         "batch_size": getattr(data, "batch_size", None),

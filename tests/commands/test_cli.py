@@ -239,3 +239,43 @@ def test_wandb_offline(options, tmp_path):
     assert b"client/ink/loss" in logged
     assert b"last/held_out/photo" in logged
     assert b"PromptFL, DomainFolders" in logged
+
+
+METHOD = """
+from typing import Any
+
+from fedvlp import PromptFL
+
+
+class Weighted(PromptFL):
+    def __init__(self, share: float = 0.1, **options: Any) -> None:
+        super().__init__(**options)
+        self.save_hyperparameters()
+"""
+
+
+def test_options_passed_on_to_the_base_class_are_recorded(options, tmp_path, monkeypatch, capsys):
+    (tmp_path / "weighted_prompts.py").write_text(METHOD, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    fit = ["fit", "--model=weighted_prompts.Weighted", "--model.prompt_length=3", *options, "--trainer.rounds=1"]
+    assert main(fit) == 0
+    folder = run_folder(tmp_path)
+    summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    recorded = summary["model"]["init_args"]
+    assert (recorded["prompt_length"], recorded["share"], recorded["clip"]["name"]) == (3, 0.1, "fedvlp-tiny")
+    assert main([*fit, "--trainer.rounds=2", "--model.prompt_length=4", f"--ckpt_path={folder}"]) == 1
+    assert "model.init_args.prompt_length: was 3, is 4" in capsys.readouterr().err
+
+
+def test_a_module_in_this_folder_that_python_does_not_find(options, tmp_path, monkeypatch, capsys):
+    (tmp_path / "unfound_prompts.py").write_text(METHOD, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit):
+        main(["fit", "--model=unfound_prompts.Weighted", *options])
+    assert "unfound_prompts.py is in this folder: put PYTHONPATH=. before the command" in capsys.readouterr().err
+
+
+def test_a_trained_run_is_measured_with_its_config(capsys):
+    with pytest.raises(SystemExit):
+        main(["test", "--ckpt_path=runs"])
+    assert "fedvlp test --config RUN/config.yaml --ckpt_path RUN" in capsys.readouterr().err

@@ -1,0 +1,30 @@
+"""What can be passed to a class's constructor."""
+
+from __future__ import annotations
+
+import inspect
+
+
+def constructor_arguments(kind: type) -> list[str]:
+    """Returns the names of all arguments that a class takes, those of its bases included where it passes them on.
+
+    A constructor with ``**options`` takes what the next class takes whose constructor is its own.
+
+    >>> class Base:
+    ...     def __init__(self, depth=1): ...
+    >>> class Method(Base):
+    ...     def __init__(self, share=0.1, **options): ...
+    >>> constructor_arguments(Method)
+    ['share', 'depth']
+    """
+    names: dict[str, None] = {}
+    for base in kind.__mro__:
+        if "__init__" not in vars(base):
+            continue
+        parameters = list(inspect.signature(base).parameters.values())
+        names |= dict.fromkeys(
+            each.name for each in parameters if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)
+        )
+        if not any(each.kind is each.VAR_KEYWORD for each in parameters):
+            break
+    return list(names)
