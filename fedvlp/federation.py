@@ -27,6 +27,7 @@ from fedvlp.runs.run_folder import (
 )
 from fedvlp.training.dispatch import Hooks
 from fedvlp.training.evaluation import evaluate, of_roles
+from fedvlp.training.failures import FailurePolicy, OnClientFailure
 from fedvlp.training.fit_loop import FitLoop
 from fedvlp.training.fit_options import FitOptions
 from fedvlp.training.inspection import inspect_method
@@ -70,6 +71,11 @@ class Federation(TrainerAttributes):
         name: Name of the run; made of method, data and held-out domains if not given.
         enable_progress_bar: Show a live bar for each round.
         default_callbacks: Write the run folder with checkpoints, metrics, table and plots.
+        on_client_failure: What is done about a client that fails: ``skip`` leaves it out for the rest of the round,
+            ``retry`` lets it train once more before that, ``fail`` ends the run.
+        min_clients: Updates that each phase needs; with fewer the run ends, and goes on from its last checkpoint.
+        max_update_norm: The largest norm of an update's difference to what is shared; a larger one is left out. Any if
+            not given.
         personal_on_disk: Keep what stays on the clients (personal tensors, kept optimizers) in a file a client in the
             run's folder; only those of the client that trains are in memory.
     """
@@ -100,6 +106,9 @@ class Federation(TrainerAttributes):
         personal_on_disk: bool = False,
         clients_per_step: int = 1,
         compile: bool = False,
+        on_client_failure: OnClientFailure = "skip",
+        min_clients: int = 1,
+        max_update_norm: float | None = None,
     ) -> None:
         if num_threads is not None and num_threads < 1:
             raise UserError(f"Expected num_threads of at least 1, got {num_threads}.")
@@ -112,6 +121,7 @@ class Federation(TrainerAttributes):
             patience=patience,
             seed=seed,
             personal_on_disk=personal_on_disk,
+            failures=FailurePolicy(on_client_failure, min_clients, max_update_norm),
         )
         self.precision = precision
         self.num_threads = num_threads
@@ -154,6 +164,7 @@ class Federation(TrainerAttributes):
         phases = check_phases(model)
         for phase in phases:
             phase.strategy.check(datamodule.clients)
+        self.options.check(datamodule.clients)
         training = {**self.options.describe(), "precision": self.precision}
         self.description = describe_run(model, datamodule, phases, training)
         hooks = Hooks(self.callbacks, {"federation": self, "trainer": self, "pl_module": model})

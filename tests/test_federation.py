@@ -83,7 +83,7 @@ def test_update_that_is_not_finite_is_refused_and_counted(tmp_path, capsys):
     run = federation(tmp_path, rounds=1)
     after = run.fit(Linear(), Points(spoil=True))
     assert torch.isfinite(after.shared["weight"]).all()
-    assert run.run_state.history[0]["refused_clients"] == 1
+    assert run.run_state.history[0]["clients/rejected"] == 1
     assert "client0" in capsys.readouterr().out
 
 

@@ -42,6 +42,8 @@ class FederatedModule(L.LightningModule):
         broadcast_once: names (or prefixes) of constants that the server sends once, before the first round.
         needs_images: whether batches hold images, since what is trained changes the image tower; else they hold the
             joint image features of the frozen CLIP, which are computed once.
+        averages_over_batch: whether the loss of a batch is the mean of its images' losses, so that a step for which the
+            memory does not suffice can go in parts.
         prepare_depends_on: the options on which a :meth:`prepare` of the method's own depends; None means all.
         context: where the federation stands; None outside a federation.
     """
@@ -50,6 +52,7 @@ class FederatedModule(L.LightningModule):
     train_only_personal: tuple[str, ...] = ()
     broadcast_once: tuple[str, ...] = ()
     needs_images: bool = False
+    averages_over_batch: bool = False
     prepare_depends_on: tuple[str, ...] | None = None
     strict_loading = False  # the frozen CLIP is not part of any checkpoint
     clip: Backbone

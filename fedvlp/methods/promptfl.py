@@ -48,6 +48,7 @@ class PromptFL(PromptLearner):
     """
 
     prepare_depends_on = ("class_names", "templates")
+    averages_over_batch = True
 
     def __init__(
         self,

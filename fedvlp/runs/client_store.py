@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
 from fedvlp.core.state import State
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.tensor_files import add_prefix, make_durable, read_group, read_header, write_tensors
 
 FOLDER = "clients"
+
+Value = TypeVar("Value")
 
 StoredState = State | str
 """Tensors themselves, or the name of the file that holds them; empty where there is nothing to keep."""
@@ -190,6 +192,21 @@ def with_stored(states: Mapping[int, State], stored: Mapping[int, StoredState]) 
         return replace(states, files={**states.files, **names})
     tensors = {client: state for client, state in new.items() if isinstance(state, dict)}
     return {**states, **tensors}
+
+
+def restored(states: Mapping[int, State], before: Mapping[int, State], clients: Iterable[int]) -> Mapping[int, State]:
+    """Returns the states in which some clients have what they had before."""
+    ids = sorted(clients)
+    if not ids:
+        return states
+    if isinstance(states, StatesOnDisk):
+        return replace(states, files=_restored(states.files, files_of(before), ids))
+    return _restored(states, before, ids)
+
+
+def _restored(now: Mapping[int, Value], before: Mapping[int, Value], ids: Sequence[int]) -> dict[int, Value]:
+    kept = {client: value for client, value in now.items() if client not in ids}
+    return kept | {client: before[client] for client in ids if client in before}
 
 
 def _files_referred_to(path: Path) -> set[str]:

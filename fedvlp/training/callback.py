@@ -81,6 +81,7 @@ class FederationCallback(Callback):
                 on_client_start               it has downloaded
                 on_client_step                after each optimizer step
                 on_client_end                 it has uploaded
+            on_client_left_out                it failed, or its update was refused
             on_phase_end                      after each phase: the server has aggregated
             on_round_metrics                  the row of metrics may still be added to
             on_round_end                      the round counts: ``federation.run_state`` holds it
@@ -98,6 +99,9 @@ class FederationCallback(Callback):
 
     def on_client_end(self, federation: RunView, phase: Phase, update: ClientUpdate) -> None:
         """Called after a client trained, with what it uploads; only in the process that trained it."""
+
+    def on_client_left_out(self, federation: RunView, phase: Phase, client: Client, reason: str) -> None:
+        """Called for a client that is left out for the rest of the round, with the reason."""
 
     def on_phase_end(
         self,

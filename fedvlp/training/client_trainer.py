@@ -14,8 +14,10 @@ from fedvlp.core.phases import Phase, RoundContext
 from fedvlp.core.protocols import Batch, FederatedData, Loader
 from fedvlp.core.run_state import RunState
 from fedvlp.core.state import Client, ClientUpdate, State, is_finite
+from fedvlp.core.update_check import TensorForm, forms, unsendable
 from fedvlp.runs.client_store import ClientStore, StoredState
 from fedvlp.training.dispatch import Hooks
+from fedvlp.training.failures import ClientError, Failures
 from fedvlp.training.local_training import LocalTraining
 from fedvlp.training.optimizer_state import of_phase, with_phase
 from fedvlp.training.tensor_arena import TensorArena
@@ -54,13 +56,20 @@ class ClientResult:
         update: what it sends.
         personal: what stays on it.
         optimizer_state: what its optimizers continue from; empty where they start anew in each round.
-        is_finite: whether no number in all of these is NaN or infinite.
+        is_finite: whether no number of what stays on it is NaN or infinite.
+        failure: why there is nothing of all this; empty if the client trained to the end.
     """
 
     update: ClientUpdate
     personal: StoredState
     optimizer_state: StoredState
-    is_finite: bool
+    is_finite: bool = True
+    failure: str = ""
+
+    @classmethod
+    def of_failure(cls, client: Client, reason: str) -> ClientResult:
+        """Returns what a client leaves that failed: nothing but the reason."""
+        return cls(ClientUpdate(client, {}, client.num_examples), {}, {}, failure=reason)
 
 
 @runtime_checkable
@@ -111,6 +120,7 @@ class ClientSlot:
         seed: of the federation; with round, phase and client it fixes every random draw.
         store: keeps what stays on the clients.
         hooks: of the callbacks.
+        failures: what went wrong on clients of this process.
         arena: memory for what a cohort sends.
     """
 
@@ -122,7 +132,15 @@ class ClientSlot:
     seed: int
     store: ClientStore
     hooks: Hooks
+    failures: Failures
     arena: TensorArena = field(default_factory=TensorArena)
+
+    def upload_forms(self, order: PhaseOrder, client: Client) -> dict[str, TensorForm]:
+        """Returns the shape and type of each tensor that a client has to send; the same for all clients."""
+        self.module.start_client(RoundContext(order.round, order.phase, client))
+        uploaded = forms(self.module.upload_state())
+        self.module.context = None
+        return uploaded
 
     def load(self, order: PhaseOrder, client: Client) -> LoadedClient:
         """Puts a client's tensors into the module: what it downloads, then what it kept."""
@@ -140,15 +158,22 @@ class ClientSlot:
         return LoadedClient(context, seed, batches, steps, known, of_phase(known, order.index))
 
     def collect(self, order: PhaseOrder, loaded: LoadedClient, optimizer_state: State) -> ClientResult:
-        """Takes what the trained client in the module sends and keeps, and stores the latter."""
+        """Takes what the trained client in the module sends and keeps, and stores the latter.
+
+        Raises:
+            ClientError: if it uploads something else than tensors.
+        """
         client = loaded.client
-        upload = self.arena.copy(self.module.upload_state())
+        uploaded = self.module.upload_state()
+        if wrong := unsendable(uploaded):
+            raise ClientError(wrong)
+        upload = self.arena.copy(uploaded)
         update = ClientUpdate(client, upload, client.num_examples, self.module.logged_means())
         self.hooks.call("on_client_end", phase=order.phase, update=update)
         personal = self.module.personal_state()
         optimizer_states = with_phase(loaded.optimizer_states or {}, order.index, optimizer_state)
         # Asked before a state goes to disk, where its numbers are out of sight.
-        all_finite = is_finite(upload, personal, optimizer_states)
+        all_finite = is_finite(personal, optimizer_states)
         stored = self.store.keep(order.round, client.id, personal, optimizer_states)
         return ClientResult(update, *stored, all_finite)
 

@@ -22,11 +22,15 @@ class Hooks:
     Args:
         callbacks: whose hooks are called, in this order; more may be added before the first call of a hook.
         common: arguments of every call.
+
+    Attributes:
+        has_raised: whether a hook has raised, which is not the fault of the client that trains.
     """
 
     def __init__(self, callbacks: Sequence[Any], common: Mapping[str, Any] | None = None) -> None:
         self.callbacks = callbacks
         self.common = dict(common or {})
+        self.has_raised = False
         self.known: dict[str, list[tuple[Callable[..., Any], frozenset[str] | None]]] = {}
 
     def call(self, hook: str, **arguments: Any) -> None:
@@ -39,7 +43,11 @@ class Hooks:
         given = self.common | arguments
         for method, names in self.known[hook]:
             chosen = given if names is None else {name: given[name] for name in names & given.keys()}
-            method(**chosen)
+            try:
+                method(**chosen)
+            except Exception:
+                self.has_raised = True
+                raise
 
 
 def _hook_of(callback: Any, name: str) -> Callable[..., Any] | None:

@@ -16,8 +16,10 @@ from fedvlp.training.batched.batched_trainer import BatchedTrainer
 from fedvlp.training.callback import RunView
 from fedvlp.training.client_trainer import ClientSlot, ClientTrainer
 from fedvlp.training.dispatch import Hooks
+from fedvlp.training.failures import Failures
 from fedvlp.training.fit_options import FitOptions
 from fedvlp.training.rounds import Rounds
+from fedvlp.training.screening import Screening
 from fedvlp.training.sequential import SequentialTrainer
 from fedvlp.utils.memory import freed_memory_kept, old_objects_kept
 
@@ -95,11 +97,13 @@ class FitLoop:
             seed=self.options.seed,
             store=store,
             hooks=self.hooks,
+            failures=Failures(self.options.failures, self.run.folder),
         )
         trainer: ClientTrainer = SequentialTrainer(slot)
         if self.options.clients_per_step > 1:
             trainer = BatchedTrainer(slot, self.options.clients_per_step)
-        return Rounds(slot, self.phases, trainer, self.options.rounds, self.options.cohort_size)
+        screening = Screening(slot)
+        return Rounds(slot, self.phases, trainer, self.options.rounds, self.options.cohort_size, screening)
 
     def _round(self, rounds: Rounds) -> None:
         """Runs a round, evaluates, and replaces the run's state."""

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fedvlp.core.state import Client
+from fedvlp.training.failures import FailurePolicy
 from fedvlp.training.local_training import LocalTraining
 from fedvlp.utils.errors import UserError
 
@@ -23,6 +26,7 @@ class FitOptions:
         patience: evaluations without a better one after which training stops, at least 1; None for never.
         seed: of every random draw.
         personal_on_disk: whether what stays on the clients is kept in files.
+        failures: what is done about clients that fail.
     """
 
     rounds: int
@@ -33,6 +37,7 @@ class FitOptions:
     patience: int | None
     seed: int
     personal_on_disk: bool
+    failures: FailurePolicy
 
     def __post_init__(self) -> None:
         """Refuses numbers that are out of range."""
@@ -50,6 +55,20 @@ class FitOptions:
         if self.rounds < 0 or not 0 < epochs < math.inf:
             raise UserError(f"Expected rounds of at least 0 and local_epochs above 0, got {self.rounds} and {epochs}.")
 
+    def check(self, clients: Sequence[Client]) -> None:
+        """Raises UserError if a round has fewer clients than its phases need."""
+        cohort = min(len(clients), self.cohort_size or len(clients))
+        needed = self.failures.min_clients
+        if cohort < needed:
+            raise UserError(
+                f"A round has {cohort} clients, but min_clients is {needed}. Lower it, or let more take part."
+            )
+
     def describe(self) -> dict[str, Any]:
         """Returns the options that must be equal for a run to be continued; the number of rounds may differ."""
-        return {"seed": self.seed, "cohort_size": self.cohort_size, **self.local.describe(self.rounds)}
+        return {
+            "seed": self.seed,
+            "cohort_size": self.cohort_size,
+            "max_update_norm": self.failures.max_update_norm,
+            **self.local.describe(self.rounds),
+        }

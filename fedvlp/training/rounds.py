@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fedvlp.core.phases import Phase
 from fedvlp.core.run_state import RoundMetrics, RunState
 from fedvlp.core.state import Client, ClientUpdate
-from fedvlp.runs.client_store import with_stored
+from fedvlp.runs.client_store import restored, with_stored
 from fedvlp.training.client_trainer import ClientResult, ClientSlot, ClientTrainer, PhaseOrder
 from fedvlp.training.cohort import balance_clients, sample_cohort
 from fedvlp.training.collectives import gathered
-from fedvlp.utils.errors import UserError
+from fedvlp.training.screening import Screening
 from fedvlp.utils.seeding import derive_seed, derive_seeds
 
 MOST_COLUMNS = 100
@@ -30,6 +30,7 @@ class Rounds:
         trainer: trains this process's clients.
         rounds: number of all rounds, which a schedule may depend on.
         cohort_size: clients of a round; None for all.
+        screening: says whose updates count.
     """
 
     slot: ClientSlot
@@ -37,10 +38,16 @@ class Rounds:
     trainer: ClientTrainer
     rounds: int
     cohort_size: int | None
+    screening: Screening
 
     def run(self, state: RunState) -> tuple[RunState, RoundMetrics]:
-        """Returns where the federation stands after a round, and the round's metrics so far."""
+        """Returns where the federation stands after a round, and the round's metrics so far.
+
+        A client that fails, or whose update is refused, is left out for the rest of the round, and what stays on it is
+        as it was before the round.
+        """
         slot = self.slot
+        begun = state
         round = state.server.round
         metrics: RoundMetrics = {"round": round + 1}
         factor = slot.local.factor(round, self.rounds)
@@ -48,29 +55,44 @@ class Rounds:
             metrics["learning_rate_factor"] = factor
         cohort = sample_cohort(slot.data.clients, self.cohort_size, derive_seed(slot.seed, round))
         slot.hooks.call("on_round_start", phases=self.phases, cohort=cohort)
+        left_out: dict[int, str] = {}
         for index, phase in enumerate(self.phases):
             ids = [client.id for client in cohort]
             seeds = derive_seeds((slot.seed, round, index), ids)
             order = PhaseOrder(phase, index, state, dict(zip(ids, seeds, strict=True)), factor)
-            results = self._train(order, cohort)
-            state = self._aggregate(order, results, metrics)
-        return replace(state, server=replace(state.server, round=round + 1)), metrics
+            self.screening.prepare(order, cohort[0])
+            results = self._train(order, [client for client in cohort if client.id not in left_out])
+            left_out |= self.screening.left_out(order, results, metrics)
+            state = self._aggregate(order, results, left_out, metrics)
+        state = replace(
+            state,
+            personal=restored(state.personal, begun.personal, left_out),
+            optimizer_states=restored(state.optimizer_states, begun.optimizer_states, left_out),
+            server=replace(state.server, round=round + 1),
+        )
+        return state, metrics
 
-    def _train(self, order: PhaseOrder, cohort: Sequence[Client]) -> list[ClientResult]:
-        """Returns the results of the whole cohort, of which each process trains a part."""
+    def _train(self, order: PhaseOrder, clients: Sequence[Client]) -> list[ClientResult]:
+        """Returns the results of all these clients, of which each process trains a part."""
         fabric = self.slot.fabric
         batch_size = getattr(self.slot.data, "batch_size", 1)
         shares = balance_clients(
-            cohort, lambda client: self.slot.local.num_steps(client, batch_size), fabric.world_size
+            clients, lambda client: self.slot.local.num_steps(client, batch_size), fabric.world_size
         )
         return gathered(fabric, self.trainer.train(order, shares[fabric.global_rank]))
 
-    def _aggregate(self, order: PhaseOrder, results: Sequence[ClientResult], metrics: RoundMetrics) -> RunState:
+    def _aggregate(
+        self,
+        order: PhaseOrder,
+        results: Sequence[ClientResult],
+        left_out: Mapping[int, str],
+        metrics: RoundMetrics,
+    ) -> RunState:
         """Returns where the federation stands after a phase; adds what was logged in it to the metrics."""
-        accepted = self._accepted(results, metrics)
+        accepted = [result for result in results if result.update.client.id not in left_out]
         before = order.state.server
         server = order.phase.strategy.aggregate(before, [result.update for result in accepted])
-        updates = [result.update for result in results]
+        updates = [result.update for result in results if not result.failure]
         metrics |= local_metrics(updates, by_client=len(self.slot.data.clients) <= MOST_COLUMNS)
         self.slot.hooks.call("on_phase_end", phase=order.phase, before=before, server=server, updates=updates)
         personal = {result.update.client.id: result.personal for result in accepted}
@@ -81,25 +103,6 @@ class Rounds:
             personal=with_stored(order.state.personal, personal),
             optimizer_states=with_stored(order.state.optimizer_states, optimizer_states),
         )
-
-    def _accepted(self, results: Sequence[ClientResult], metrics: RoundMetrics) -> list[ClientResult]:
-        """Leaves out clients whose tensors are not finite, and says so.
-
-        Raises:
-            UserError: if none is left.
-        """
-        accepted = [result for result in results if result.is_finite]
-        refused = [result.update.client.name for result in results if not result.is_finite]
-        round = metrics["round"]
-        if refused:
-            metrics["refused_clients"] = len(refused)
-            self.slot.fabric.print(f"round {round}: refused updates that are not finite, from {refused}", flush=True)
-        if not accepted:
-            raise UserError(
-                f"Round {round}: every client's update holds NaN or infinity, so training diverged. "
-                "Lower the learning rate or use precision 32-true; the last checkpoint is still good."
-            )
-        return accepted
 
 
 def local_metrics(updates: Sequence[ClientUpdate], by_client: bool) -> dict[str, float]:

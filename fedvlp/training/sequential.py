@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from fedvlp.core.protocols import Batch
 from fedvlp.core.state import Client
 from fedvlp.training.client_trainer import ClientResult, ClientSlot, PhaseOrder
+from fedvlp.training.failures import is_out_of_memory
 from fedvlp.training.optimizers import LocalOptimizer, OptimizerFactory
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.seeding import restored_generators, seed_generators
@@ -23,14 +26,35 @@ class SequentialTrainer:
 
     def __init__(self, slot: ClientSlot) -> None:
         self.slot = slot
+        self.parts_of_step = 1  # more once the memory did not suffice
 
     def train(self, order: PhaseOrder, clients: Sequence[Client]) -> list[ClientResult]:
         """Returns the results of these clients, in their order."""
         optimizers = OptimizerFactory(self.slot.fabric, self.slot.module)
         with restored_generators(), self.slot.module.fixed_tensors():
-            results = [self.train_client(order, client, optimizers) for client in clients]
+            results = [self.result_of(order, client, optimizers) for client in clients]
         self.slot.close()
         return results
+
+    def result_of(self, order: PhaseOrder, client: Client, optimizers: OptimizerFactory) -> ClientResult:
+        """Returns the result of one client, which is that it failed if it raises."""
+        failures = self.slot.failures
+        tries = 2 if failures.policy.on_client_failure == "retry" else 1
+        while True:
+            try:
+                return self.train_client(order, client, optimizers)
+            except Exception as error:
+                # A callback's mistake is not the client's.
+                if self.slot.hooks.has_raised or failures.policy.on_client_failure == "fail":
+                    raise
+                self.slot.module.zero_grad()  # what it leaves must not count for the next client
+                if is_out_of_memory(error) and self._can_split_steps():
+                    self.parts_of_step = 2
+                    continue
+                tries -= 1
+                if not tries:
+                    reason = failures.keep(order.round, order.phase.name, client, error)
+                    return ClientResult.of_failure(client, reason)
 
     def train_client(self, order: PhaseOrder, client: Client, optimizers: OptimizerFactory) -> ClientResult:
         """Returns the result of one client.
@@ -56,14 +80,46 @@ class SequentialTrainer:
 
     def _step(self, optimizer: LocalOptimizer, batch: Batch, index: int) -> Tensor:
         """Takes one optimizer step on a batch, and returns its loss without a graph."""
-        fabric = self.slot.fabric
         module = self.slot.module
-        inputs, labels = fabric.to_device(batch)
-        with fabric.autocast():
-            loss = module.training_step((inputs, labels), index)
+        whole = self.slot.fabric.to_device(batch)
+        if self.parts_of_step == 1:
+            loss = self._backward(whole, index, 1.0)
+        else:
+            # The gradient of a mean over images is the sum of the parts' gradients, each with its share of the images.
+            parts = split_batch(whole, self.parts_of_step)
+            losses = [self._backward(part, index, len(part[1]) / len(whole[1])) for part in parts]
+            loss = torch.stack(losses).sum()
+        optimizer.step()
+        module.on_train_batch_end(loss, whole, index)
+        return loss
+
+    def _backward(self, batch: Batch, index: int, share: float) -> Tensor:
+        """Adds the gradient of a share of the loss of a batch, and returns that share without a graph."""
+        module = self.slot.module
+        with self.slot.fabric.autocast():
+            loss = module.training_step(batch, index)
         if not isinstance(loss, Tensor):
             raise UserError(f"{type(module).__name__}.training_step must return the loss, a tensor; got {loss!r}.")
-        fabric.backward(loss)
-        optimizer.step()
-        module.on_train_batch_end(loss, (inputs, labels), index)
+        if share != 1.0:
+            loss = loss * share
+        self.slot.fabric.backward(loss)
         return loss.detach()
+
+    def _can_split_steps(self) -> bool:
+        """Whether a step can go in two parts that need half the memory, with the same gradient but for rounding."""
+        return self.parts_of_step == 1 and self.slot.module.averages_over_batch
+
+
+def split_batch(batch: Batch, parts: int) -> list[Batch]:
+    """Returns a batch in parts of equally many images, or as nearly so as can be; none is empty.
+
+    >>> [labels.tolist() for _, labels in split_batch((torch.zeros(3, 1), torch.tensor([5, 6, 7])), 2)]
+    [[5, 6], [7]]
+    """
+    inputs, labels = batch
+    bounds = torch.arange(len(labels)).tensor_split(min(parts, len(labels)))
+    found: list[Batch] = []
+    for places in bounds:
+        inputs_part = tree_map(lambda leaf, places=places: leaf[places[0] : places[-1] + 1], inputs)
+        found.append((inputs_part, labels[places[0] : places[-1] + 1]))
+    return found

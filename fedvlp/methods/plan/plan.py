@@ -63,6 +63,7 @@ class PLAN(PromptLearner):
     """
 
     needs_images = True
+    averages_over_batch = True
     train_only_personal = ("pool.own",)
 
     def __init__(  # noqa: PLR0913  (the paper's options)

@@ -127,6 +127,7 @@ class TRIP(PromptLearner):
         experts = torch.stack([self.text.initial_prompt() for _ in range(num_experts)])  # [E, L, D]
         self.experts = nn.Parameter(experts[-1:].repeat(num_experts, 1, 1) if same_start else experts)
         self.router = make_router(options, self.clip)
+        self.averages_over_batch = not isinstance(self.router, LearnedRouter)  # whose loss is of a whole batch
         self.broadcast_once = ("router.keys",) if hasattr(self.router, "keys") else ()
         self.teacher = ZeroShotTeacher(self.clip, class_names, templates)
 

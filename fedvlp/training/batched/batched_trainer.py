@@ -82,7 +82,7 @@ class BatchedTrainer:
             while waiting:
                 group = waiting.popleft()
                 if len(group) == 1:
-                    results.append(self.sequential.train_client(order, group[0], optimizers))
+                    results.append(self.sequential.result_of(order, group[0], optimizers))
                     continue
                 try:
                     results += self.train_together(order, group, inventory)
@@ -109,7 +109,7 @@ class BatchedTrainer:
         stack = StackedTensors(slot.module, inventory)
         loaded: list[LoadedClient] = []
         for client in group:
-            loaded.append(slot.load(order, client))
+            loaded.append(self._load(order, client))
             stack.add()
         stack.stack()
         slot.module.context = replace(loaded[0].context, client=SharedClient(group))
@@ -132,6 +132,13 @@ class BatchedTrainer:
                 slot.hooks.call("on_client_step", client=each.client, loss=loss[place])
             results.append(slot.collect(order, each, state_of_client(learned, place)))
         return results
+
+    def _load(self, order: PhaseOrder, client: Client) -> LoadedClient:
+        """Loads a client; one whose data fail trains alone, so that only it is left out."""
+        try:
+            return self.slot.load(order, client)
+        except Exception as error:
+            raise UnequalStepsError("a client can't be loaded") from error
 
     def _groups(self, order: PhaseOrder, clients: Sequence[Client]) -> list[list[Client]]:
         """Returns the clients of each step, who are alike in what matters."""

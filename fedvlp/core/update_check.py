@@ -1,0 +1,109 @@
+"""What an update must be before it counts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from numbers import Real
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedvlp.core.state import ClientUpdate, State, is_finite
+
+NOT_FINITE = "uploads NaN or infinity"
+
+
+class TensorForm(NamedTuple):
+    """What is known of a tensor before it comes.
+
+    Attributes:
+        shape: its shape.
+        dtype: the type of its numbers.
+    """
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    def __str__(self) -> str:
+        """Returns ``[2, 3] of float32``."""
+        return f"{list(self.shape)} of {str(self.dtype).removeprefix('torch.')}"
+
+
+def forms(state: Mapping[str, Tensor]) -> dict[str, TensorForm]:
+    """Returns the form of each tensor of a state."""
+    return {name: TensorForm(tuple(value.shape), value.dtype) for name, value in state.items()}
+
+
+def unsendable(state: object) -> str:
+    """Returns why something can't be sent as a state; an empty string if it can.
+
+    >>> unsendable({"prompt": torch.zeros(2)}), unsendable({"prompt": [0.0]})
+    ('', "uploads 'prompt' as a list, not a tensor")
+    """
+    if not isinstance(state, dict):
+        return f"uploads a {type(state).__name__}, not a dict of tensors by name"
+    for name, value in state.items():
+        if not isinstance(value, Tensor):
+            return f"uploads {name!r} as a {type(value).__name__}, not a tensor"
+        if value.layout != torch.strided or value.is_meta:
+            return f"uploads {name!r} as a tensor without plain numbers in memory"
+    return ""
+
+
+@dataclass(frozen=True)
+class UpdateCheck:
+    """Says whether an update may be combined with others.
+
+    Args:
+        max_norm: the largest Euclidean norm, over all its tensors, of the difference to what is shared; of the tensors
+            themselves where the server keeps them in another shape. Above 0; None for any.
+    """
+
+    max_norm: float | None = None
+
+    def refusal(self, update: ClientUpdate, expected: Mapping[str, TensorForm], shared: State) -> str:
+        """Returns why an update can't count; an empty string if it can.
+
+        Args:
+            update: what a client sent.
+            expected: the form of each tensor that the phase uploads.
+            shared: what the client went on from.
+        """
+        return _wrong_form(update.state, expected) or _wrong_numbers(update) or self._too_large(update.state, shared)
+
+    def _too_large(self, state: State, shared: State) -> str:
+        if self.max_norm is None:
+            return ""
+        squares = 0.0
+        for name, value in state.items():
+            start = shared.get(name)
+            moved = value.double() if start is None or start.shape != value.shape else value.double() - start.double()
+            squares += moved.square().sum().item()
+        norm = math.sqrt(squares)
+        return (
+            f"has moved by {norm:.4g}, more than max_update_norm of {self.max_norm:g}" if norm > self.max_norm else ""
+        )
+
+
+def _wrong_form(state: State, expected: Mapping[str, TensorForm]) -> str:
+    """Returns which tensor is missing, unknown, or of another shape or type."""
+    found = forms(state)
+    if found == expected:
+        return ""
+    for name, form in expected.items():
+        if name not in found:
+            return f"uploads no {name!r}"
+        if found[name] != form:
+            return f"uploads {name!r} as {found[name]}, not {form}"
+    unknown = sorted(found.keys() - expected.keys())
+    return f"uploads {unknown[0]!r}, which the phase does not send"
+
+
+def _wrong_numbers(update: ClientUpdate) -> str:
+    weight = update.num_examples
+    if isinstance(weight, bool) or not isinstance(weight, Real) or not 0 < weight < math.inf:
+        return f"says that it trained on {weight!r} images"
+    return "" if is_finite(update.state) else NOT_FINITE

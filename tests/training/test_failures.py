@@ -1,0 +1,254 @@
+"""Clients that fail or send what can't be combined: they are left out, and nothing else changes."""
+
+from __future__ import annotations
+
+import csv
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from fedvlp.callbacks import Checkpoints
+from fedvlp.core.state import Client, ClientUpdate, State
+from fedvlp.core.update_check import UpdateCheck, forms
+from fedvlp.runs.checkpoint import load_checkpoint
+from fedvlp.training.callback import FederationCallback
+from fedvlp.training.sequential import split_batch
+from fedvlp.utils.errors import UserError
+from tests.helpers.shapes import unchecked
+from tests.helpers.toy_federation import Linear, PersonalBias, Points, federation, file_callbacks
+
+GOOD = {"weight": torch.tensor([[1.0, -3.0, 2.0]]), "bias": torch.tensor([0.5])}
+
+
+class WithoutFirst(Points):
+    """The same clients but the first."""
+
+    def __init__(self, clients=3):
+        super().__init__(clients)
+        self.clients = self.clients[1:]
+
+
+class Failing(Linear):
+    """Fails on the first client in some rounds, in the middle of its training."""
+
+    rounds = (1,)
+    error = RuntimeError("the disk is gone\nand more")
+    times = 1_000
+
+    def training_step(self, batch, batch_idx):
+        loss = super().training_step(batch, batch_idx)
+        if self.context.client.id == 0 and self.context.round in self.rounds and batch_idx == 1 and self.times:
+            self.times -= 1
+            loss.backward(retain_graph=True)  # a gradient that must not reach the next client
+            raise self.error
+        return loss
+
+
+class FailingPersonal(PersonalBias):
+    """Fails on the first client in the second phase of the second round."""
+
+    def training_step(self, batch, batch_idx):
+        if (self.context.client.id, self.context.phase.name, self.context.round) == (0, "weight", 1):
+            raise RuntimeError("the disk is gone")
+        return super().training_step(batch, batch_idx)
+
+
+class Uploads(Linear):
+    """Uploads something else from the first client."""
+
+    instead = None
+
+    def upload_state(self):
+        state = super().upload_state()
+        return type(self).instead(state) if self.context.client.id == 0 and self.in_training else state
+
+    @property
+    def in_training(self):
+        return self.training and bool(self._logged)
+
+
+def shared_after(tmp_path, module, data=None, **options):
+    return federation(tmp_path, name="run", **{**file_callbacks(), **options}).fit(module, data or Points()).shared
+
+
+def rows(tmp_path):
+    (path,) = tmp_path.glob("run/*/metrics.csv")
+    return list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
+
+
+@pytest.mark.parametrize("clients_per_step", [1, 3])
+def test_a_client_that_raises_is_left_out_and_the_others_go_on(tmp_path, capsys, clients_per_step):
+    failing = Failing()
+    failing.rounds = range(5)
+    options = {"rounds": 2, "clients_per_step": clients_per_step}
+    found = shared_after(tmp_path / "failing", failing, **options)
+    expected = shared_after(tmp_path / "without", Linear(), WithoutFirst(), **options)
+    torch.testing.assert_close(found["weight"], expected["weight"], rtol=0, atol=0 if clients_per_step == 1 else 1e-6)
+    assert [row["clients/failed"] for row in rows(tmp_path / "failing")] == ["1", "1"]
+    printed = capsys.readouterr().out
+    assert "round 1: client 'client0' is left out: it raised RuntimeError: the disk is gone (traceback in" in printed
+    (first, second) = sorted((tmp_path / "failing").glob("run/*/failures/*.txt"))
+    assert first.name == "round-00001-train-client-000000.txt"
+    assert "raise self.error" in second.read_text(encoding="utf-8")
+
+
+def test_after_a_failure_a_client_takes_part_again(tmp_path):
+    shared_after(tmp_path, Failing())
+    assert [row.get("clients/failed", "") for row in rows(tmp_path)] == ["", "1", ""]
+    assert [bool(row["client/client0/loss"]) for row in rows(tmp_path)] == [True, False, True]
+
+
+def test_a_second_try_gives_what_would_have_been(tmp_path):
+    failing = Failing()
+    failing.times = 1
+    found = shared_after(tmp_path / "failing", failing, on_client_failure="retry")
+    assert torch.equal(found["weight"], shared_after(tmp_path / "whole", Linear())["weight"])
+    failing = Failing()
+    failing.times = 2
+    shared_after(tmp_path / "twice", failing, on_client_failure="retry")
+    assert rows(tmp_path / "twice")[1]["clients/failed"] == "1"
+
+
+def test_what_stays_on_a_client_that_fails_is_as_before_the_round(tmp_path):
+    for disk in (False, True):
+        folder = tmp_path / str(disk)
+        options = {**file_callbacks(), "callbacks": [Checkpoints(keep=5)], "reset_optimizer": False}
+        federation(folder, rounds=2, name="run", personal_on_disk=disk, **options).fit(FailingPersonal(), Points())
+        first, second = (load_checkpoint(path)[0] for path in sorted(folder.glob("run/*/checkpoints/*")))
+        assert torch.equal(first.personal[0]["bias"], second.personal[0]["bias"])
+        assert not torch.equal(first.personal[1]["bias"], second.personal[1]["bias"])
+        before = first.optimizer_states[0]
+        after = second.optimizer_states[0]
+        assert before.keys() == after.keys()
+        assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_where_every_client_fails_the_error_is_shown_as_it_is(tmp_path):
+    failing = Failing()
+    failing.rounds = (0,)
+    data = Points(clients=1)
+    with pytest.raises(RuntimeError, match="the disk is gone"):
+        shared_after(tmp_path, failing, data)
+
+
+def test_one_failure_can_end_the_run(tmp_path):
+    with pytest.raises(RuntimeError, match="the disk is gone"):
+        shared_after(tmp_path, Failing(), on_client_failure="fail")
+    (path,) = tmp_path.glob("run/*/checkpoints/*")
+    assert load_checkpoint(path)[0].server.round == 1
+
+
+def test_too_few_clients_end_the_run_after_its_checkpoint(tmp_path):
+    with pytest.raises(UserError, match=r"Round 2, phase 'train': 2 of 3 clients could be used, and 3 are needed"):
+        shared_after(tmp_path, Failing(), min_clients=3)
+    (path,) = tmp_path.glob("run/*/checkpoints/*")
+    assert load_checkpoint(path)[0].server.round == 1
+
+
+def test_a_mistake_of_a_callback_is_none_of_the_clients(tmp_path):
+    class Broken(FederationCallback):
+        def on_client_step(self, loss):
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        shared_after(tmp_path, Linear(), callbacks=[Broken()])
+
+
+@pytest.mark.parametrize(
+    ("instead", "reason"),
+    [
+        (lambda state: None, "uploads a NoneType, not a dict of tensors by name"),
+        (lambda state: [state["weight"]], "uploads a list, not a dict"),
+        (lambda state: {"weight": [0.0]}, "uploads 'weight' as a list, not a tensor"),
+        (lambda state: {"weight": state["weight"].to_sparse()}, "without plain numbers in memory"),
+        (lambda state: {"weight": state["weight"].to("meta")}, "without plain numbers in memory"),
+        (lambda state: {}, "uploads no 'weight'"),
+        (lambda state: {"bias": state["weight"]}, "uploads no 'weight'"),
+        (lambda state: {**state, "bias": state["weight"]}, "uploads 'bias', which the phase does not send"),
+        (lambda state: {"weight": state["weight"].T}, "uploads 'weight' as [4, 3] of float32, not [3, 4] of float32"),
+        (lambda state: {"weight": state["weight"][:1]}, "uploads 'weight' as [1, 4] of float32, not [3, 4]"),
+        (lambda state: {"weight": state["weight"].double()}, "as [3, 4] of float64, not [3, 4] of float32"),
+        (lambda state: {"weight": state["weight"].to(torch.complex64)}, "as [3, 4] of complex64"),
+        (lambda state: {"weight": state["weight"].long()}, "as [3, 4] of int64"),
+        (lambda state: {"weight": state["weight"] * math.nan}, "uploads NaN or infinity"),
+        (lambda state: {"weight": state["weight"] * math.inf}, "uploads NaN or infinity"),
+        (lambda state: {"weight": state["weight"] + 1e30}, "more than max_update_norm of 50"),
+    ],
+)
+def test_what_cannot_be_combined_is_left_out(tmp_path, capsys, monkeypatch, instead, reason):
+    monkeypatch.setattr(Uploads, "instead", staticmethod(instead), raising=False)
+    options = {"rounds": 2, "max_update_norm": 50.0}
+    with unchecked():
+        found = shared_after(tmp_path / "found", Uploads(), **options)
+    expected = shared_after(tmp_path / "expected", Linear(), WithoutFirst(), **options)
+    assert torch.equal(found["weight"], expected["weight"])
+    printed = capsys.readouterr().out
+    assert "round 1: client 'client0' is left out: it " in printed
+    assert reason in printed
+    counted = [name for name in rows(tmp_path / "found")[1] if name in ("clients/failed", "clients/rejected")]
+    assert [rows(tmp_path / "found")[1][name] for name in counted] == ["1"]
+
+
+@pytest.mark.parametrize("weight", [0, -10, math.nan, math.inf, True])
+def test_a_weight_is_a_number_above_zero(weight):
+    update = ClientUpdate(Client(0, 0, 5), GOOD, 5)
+    assert UpdateCheck().refusal(update, forms(GOOD), GOOD) == ""
+    with unchecked():
+        wrong = replace(update, num_examples=weight)
+    assert "says that it trained on" in UpdateCheck().refusal(wrong, forms(GOOD), GOOD)
+
+
+def test_the_norm_is_that_of_the_difference_over_all_tensors():
+    moved: State = {"weight": GOOD["weight"] + torch.tensor([[0.0, 3.0, 0.0]]), "bias": GOOD["bias"] - 4.0}
+    update = ClientUpdate(Client(0, 0, 5), moved, 5)
+    assert UpdateCheck(max_norm=5.001).refusal(update, forms(GOOD), GOOD) == ""
+    refusal = UpdateCheck(max_norm=4.999).refusal(update, forms(GOOD), GOOD)
+    assert refusal == "has moved by 5, more than max_update_norm of 4.999"
+    slots = {"weight": torch.zeros(6, 1, 3), "bias": GOOD["bias"]}
+    refusal = UpdateCheck(max_norm=4.5).refusal(update, forms(GOOD), slots)
+    assert refusal.startswith("has moved by 4.583,"), "sqrt(1 + 0 + 4 of the weight itself, and 16 of the bias's move)"
+
+
+class Forgetful(Linear):
+    """Has memory for a step of two images, and no more."""
+
+    averages_over_batch = True
+
+    def training_step(self, batch, batch_idx):
+        if len(batch[1]) > 2:
+            raise torch.OutOfMemoryError("no memory")
+        return super().training_step(batch, batch_idx)
+
+
+def test_without_memory_a_step_goes_in_parts(tmp_path):
+    found = shared_after(tmp_path / "parts", Forgetful())
+    expected = shared_after(tmp_path / "whole", Linear())
+    torch.testing.assert_close(found["weight"], expected["weight"], rtol=0, atol=1e-6)
+
+
+def test_without_memory_a_loss_that_is_no_mean_is_not_split(tmp_path, monkeypatch):
+    monkeypatch.setattr(Forgetful, "averages_over_batch", False)
+    with pytest.raises(torch.OutOfMemoryError):
+        shared_after(tmp_path, Forgetful())
+
+
+def test_parts_of_a_batch_hold_each_image_once():
+    inputs = {"features": torch.arange(10).reshape(5, 2)}
+    labels = torch.tensor([4, 1, 3, 0, 2])
+    for parts in (1, 2, 3, 9):
+        found = split_batch((inputs, labels), parts)
+        assert len(found) == min(parts, 5)
+        assert torch.equal(torch.cat([part[1] for part in found]), labels)
+        assert torch.equal(torch.cat([part[0]["features"] for part in found]), inputs["features"])
+        assert min(len(part[1]) for part in found) >= 5 // parts
+
+
+@pytest.mark.parametrize(
+    "options", [{"min_clients": 0}, {"max_update_norm": 0.0}, {"max_update_norm": math.nan}, {"min_clients": 4}]
+)
+def test_options_that_make_no_sense_are_refused(tmp_path, options):
+    (name,) = options
+    with pytest.raises(UserError, match=name):
+        federation(tmp_path, **options).fit(Linear(), Points())
