@@ -54,9 +54,11 @@ def _is_files(value: Any) -> bool:
 
 
 def _is_history(value: Any) -> bool:
+    if not isinstance(value, str):
+        return False
     try:
         parse_history(value)
-    except (ValueError, AttributeError):
+    except ValueError:
         return False
     return True
 
@@ -73,6 +75,10 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str)
 
 
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_is_text, value)) and len(set(value)) == len(value)
+
+
 def _is_object(value: Any) -> bool:
     return isinstance(value, dict)
 
@@ -86,6 +92,7 @@ CLIENTS = Field("a list of clients' ids, each a whole number of at least 0 and n
 FILES = Field("an object of plain file names, without folders, by client id", _is_files)
 HISTORY = Field("lines of JSON objects, whose values are numbers, texts or null", _is_history)
 TEXT = Field("a text", _is_text)
+TEXTS = Field("a list of texts, none of them twice", _is_texts)
 OBJECT = Field("an object", _is_object)
 
 MODEL = {
@@ -93,6 +100,14 @@ MODEL = {
     "init_args": OBJECT,
     "clip_fingerprint": TEXT,
 }
+OPTIONS = {
+    "class_names": TEXTS,
+    "domains": TEXTS,
+    "num_clients": COUNT,
+    "rounds": COUNT,
+    "clip": Field("an object of texts and numbers", _is_row),
+}
+"""Those options of methods that data, CLIP and federation decide; not every method has each of them."""
 DESCRIPTION = {
     "model": OBJECT,
     "optimizer": Field("an object or null", _is_object_or_nothing),
@@ -128,9 +143,9 @@ def check_header(path: Path, header: Mapping[str, Any], *kinds: str) -> str:
     _check_fields(path, header, HEADERS[kind])
     if kind == "checkpoint":
         _check_fields(path, header["description"], DESCRIPTION, "description.")
-        _check_fields(path, header["description"]["model"], MODEL, "description.model.")
+        _check_model(path, header["description"]["model"], "description.model.")
     if kind == "prompts":
-        _check_fields(path, header["model"], MODEL, "model.")
+        _check_model(path, header["model"], "model.")
     _check_every_client_has_a_file(path, header)
     return kind
 
@@ -174,6 +189,13 @@ def _check_fields(path: Path, values: Mapping[str, Any], fields: Mapping[str, Fi
                 f"{path} should have {field.expected} as {prefix}{name} in its header, but has {found} that is not so. "
                 "Pass a file that a run wrote."
             )
+
+
+def _check_model(path: Path, model: Mapping[str, Any], prefix: str) -> None:
+    _check_fields(path, model, MODEL, prefix)
+    options = model["init_args"]
+    given = {name: field for name, field in OPTIONS.items() if options.get(name) is not None}
+    _check_fields(path, options, given, f"{prefix}init_args.")
 
 
 def _check_every_client_has_a_file(path: Path, header: Mapping[str, Any]) -> None:

@@ -14,6 +14,7 @@ from fedvlp.core.protocols import FederatedData
 from fedvlp.core.run_state import RunState
 from fedvlp.core.state import State
 from fedvlp.runs.checkpoint import differences, load_checkpoint, load_deployed
+from fedvlp.runs.trained_tensors import check_trained
 from fedvlp.utils.errors import UserError
 
 
@@ -124,7 +125,8 @@ def load_trained(where: Path, model: FederatedModule) -> tuple[State, Mapping[in
     """Returns the deployed and personal states of a run folder, a checkpoint or ``prompts.safetensors``.
 
     Raises:
-        UserError: if there is none, or it belongs to another method, CLIP or classes.
+        UserError: if there is none, or it belongs to another method, CLIP or classes, or a tensor is missing, one too
+            many, of another type or shape, or not finite.
     """
     path = where
     if not where.is_file():
@@ -137,6 +139,7 @@ def load_trained(where: Path, model: FederatedModule) -> tuple[State, Mapping[in
     wrong = differences(comparable({"model": trained.model}), own)
     if wrong:
         raise UserError(f"{path} belongs to another model: " + "; ".join(wrong))
+    check_trained(path, trained.deployed, trained.personal, model)
     return trained.deployed, trained.personal
 
 
