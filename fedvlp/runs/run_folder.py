@@ -87,11 +87,20 @@ def find_checkpoints(where: Path) -> list[Path]:
     return []
 
 
-def resume(where: Path, description: Mapping[str, Any], say: Callable[[str], None]) -> tuple[RunState, Path] | None:
+def resume(
+    where: Path, description: Mapping[str, Any], say: Callable[[str], None], may_start_anew: bool = False
+) -> tuple[RunState, Path] | None:
     """Returns the newest readable run state and its run folder; None if there is no checkpoint at all.
 
+    Args:
+        where: a checkpoint, a run folder, or a folder of run folders.
+        description: of the run that is to go on.
+        say: tells the user something.
+        may_start_anew: whether it is no mistake if there is no checkpoint.
+
     Raises:
-        UserError: if the checkpoint belongs to another run, or none of those found can be read.
+        UserError: if there is none and must be one, the checkpoint belongs to another run, or none of those found can
+            be read.
     """
     candidates = [where] if where.is_file() else find_checkpoints(where)
     for path in candidates:
@@ -107,8 +116,11 @@ def resume(where: Path, description: Mapping[str, Any], say: Callable[[str], Non
             raise UserError(f"{path} is of another run, so it can't go on here: " + "; ".join(wrong))
         say(f"going on from {path} after round {state.server.round}")
         return state, path.parent.parent
-    if where.suffix or (where / "config.yaml").exists():
-        raise UserError(f"No checkpoint at {where}. Pass a checkpoint file, a run folder, or last.")
+    if not may_start_anew:
+        raise UserError(
+            f"No checkpoint at {where}. Pass a checkpoint file, a run folder, or last, which starts anew where there "
+            "is none."
+        )
     say(f"no checkpoint under {where}: starting anew")
     return None
 

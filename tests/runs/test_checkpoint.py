@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import random
 import shutil
 
@@ -165,3 +167,38 @@ def test_trained_tensors_of_the_method_are_taken(folder, finished):
         deployed, personal = load_trained(path, PersonalBias())
         assert torch.equal(deployed["weight"], finished.run_state.server.deployed["weight"])
         assert torch.equal(personal[2]["bias"], finished.run_state.personal[2]["bias"])
+
+
+@pytest.mark.parametrize("place", ["", "gone", "gone.safetensors", "/dev/zero", "/dev/null"])
+def test_only_last_may_start_anew(tmp_path, place):
+    where = str(tmp_path / place) if place else ""
+    with pytest.raises(UserError, match="last"):
+        federation(tmp_path / "runs", **file_callbacks()).fit(PersonalBias(), Points(), ckpt_path=where)
+    assert not (tmp_path / "runs").exists()
+    made = federation(tmp_path / "runs", **file_callbacks())
+    made.fit(PersonalBias(), Points(), ckpt_path="last")
+    assert made.run_state.server.round == 3
+
+
+def test_a_full_disk_leaves_the_last_checkpoint(tmp_path, monkeypatch):
+    """The disk is full from the second checkpoint on; the run goes on from the first once there is room."""
+    made = federation(tmp_path, name="run", **file_callbacks())
+    sync = os.fsync
+    written = []
+
+    def full_after_one_round(descriptor):
+        written.append(descriptor)
+        if len(written) > 3:  # prompts, best prompts, checkpoint
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        sync(descriptor)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full_after_one_round)
+        with pytest.raises(OSError, match="No space left") as caught:
+            made.fit(PersonalBias(), Points())
+    assert caught.value.filename == str(made.folder / "prompts.safetensors")
+    assert load_checkpoint(made.folder / "checkpoints" / "round-00001.safetensors")[0].server.round == 1
+    assert not list(made.folder.rglob(".*"))
+    again = federation(tmp_path, name="run", **file_callbacks())
+    again.fit(PersonalBias(), Points(), ckpt_path="last")
+    assert again.run_state.server.round == 3
