@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import NamedTuple
 
+from fedvlp.commands.hidden_contents import hide_contents
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.visible import visible_message
 from fedvlp.version import __version__
@@ -134,7 +135,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return command(given)
     except UserError as error:
-        return _fail(str(error))
+        return _fail(hide_contents(str(error), given))
     except OSError as error:  # a full disk, a folder that may not be written to: here for all commands
         if error.filename is None:
             raise

@@ -63,6 +63,8 @@ class FederationCLI(LightningCLI):
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
         """Parses the arguments of the command, which may differ from those of the process."""
+        for each in (parser, *getattr(self, "_subcommand_parsers", {}).values()):
+            cast(FederationParser, each).arguments = args
         self.config = parser.parse_args(args)
 
     def _parse_ckpt_path(self) -> None:

@@ -16,6 +16,7 @@ from fedvlp.core.state import State
 from fedvlp.runs.checkpoint import differences, load_checkpoint, load_deployed
 from fedvlp.runs.trained_tensors import check_trained
 from fedvlp.utils.errors import UserError
+from fedvlp.utils.visible import visible_message
 
 
 def run_name(model: FederatedModule, data: FederatedData) -> str:
@@ -109,7 +110,7 @@ def resume(
         except UserError as error:
             if path == candidates[-1]:
                 raise
-            say(f"{error} Going back to the checkpoint before it.")
+            say(f"{visible_message(str(error))} Going back to the checkpoint before it.")
             continue
         wrong = differences(comparable(saved), comparable(description))
         if wrong:
