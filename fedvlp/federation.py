@@ -37,6 +37,7 @@ from fedvlp.training.schedules import Schedule
 from fedvlp.training.setup import set_up_data, set_up_method
 from fedvlp.training.trainer_attributes import TrainerAttributes
 from fedvlp.utils.errors import UserError
+from fedvlp.utils.files import check_replaceable
 
 
 class Federation(TrainerAttributes):
@@ -169,7 +170,7 @@ class Federation(TrainerAttributes):
         self.description = describe_run(model, datamodule, phases, training)
         hooks = Hooks(self.callbacks, {"federation": self, "trainer": self, "pl_module": model})
         checkpoint = None if ckpt_path is None else self._where(ckpt_path)
-        return FitLoop(self, self.options, phases, hooks).fit(self._where("last"), checkpoint)
+        return FitLoop(self, self.options, phases, hooks).fit(self._where("last"), checkpoint, ckpt_path == "last")
 
     def validate(
         self, model: FederatedModule, datamodule: FederatedData, ckpt_path: str | None = None
@@ -221,6 +222,7 @@ class Federation(TrainerAttributes):
         Returns:
             The file written.
         """
+        check_replaceable(Path(output))
         self._launch(model)
         if ckpt_path is not None:
             model.load_state(load_deployed_to_all(self._where(ckpt_path), model))
@@ -291,6 +293,8 @@ class Federation(TrainerAttributes):
 
     def _where(self, ckpt_path: str) -> Path:
         """Returns the file or folder that a ``ckpt_path`` means."""
+        if not ckpt_path:
+            raise UserError("Expected a file, a folder or last as ckpt_path; got nothing. Leave it out to do without.")
         if ckpt_path != "last":
             return Path(ckpt_path)
         return self.default_root_dir / (self.name or run_name(self.module, self.data))

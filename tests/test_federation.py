@@ -162,7 +162,7 @@ def test_planted_pickle_is_never_loaded(tmp_path):
     path = tmp_path / "checkpoints" / "round-00001.safetensors"
     path.parent.mkdir()
     torch.save(Bomb(), path)
-    with pytest.raises(UserError, match="damaged or no safetensors"):
+    with pytest.raises(UserError, match="damaged, or not written"):
         load_checkpoint(path)
 
 

@@ -13,6 +13,7 @@ from lightning.fabric.loggers.logger import Logger
 from fedvlp.callbacks.row_serializer import RowSerializer
 from fedvlp.callbacks.wandb_summary import join_group, run_attributes, send_summary
 from fedvlp.training.callback import FederationCallback, RunView
+from fedvlp.utils.csv_cells import csv_row
 from fedvlp.utils.files import write_text
 
 
@@ -102,5 +103,5 @@ def _columns(rows: Iterable[Iterable[str]]) -> list[str]:
 
 def _csv_line(values: Sequence[Any]) -> str:
     line = io.StringIO(newline="")
-    csv.writer(line).writerow(values)
+    csv.writer(line).writerow(csv_row(values))
     return line.getvalue()

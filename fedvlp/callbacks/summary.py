@@ -15,6 +15,7 @@ from fedvlp.results.selection import is_accuracy
 from fedvlp.training.callback import FederationCallback, RunView
 from fedvlp.training.communication import COUNTS
 from fedvlp.utils.files import write_json
+from fedvlp.utils.visible import visible
 from fedvlp.version import __version__
 
 NOTES = {
@@ -62,7 +63,7 @@ class Summary(FederationCallback):
 
 
 def _name_clients(data: FederatedData) -> str:
-    names = [f"{client.name}: {client.num_examples} images" for client in data.clients[:MAX_CLIENTS]]
+    names = [f"{visible(client.name)}: {client.num_examples} images" for client in data.clients[:MAX_CLIENTS]]
     if len(data.clients) > len(names):
         names.append("...")
     return ", ".join(names)

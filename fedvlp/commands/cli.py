@@ -5,12 +5,15 @@ It imports neither torch nor any command, so that ``--help`` and ``--version`` a
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 from typing import NamedTuple
 
+from fedvlp.commands.hidden_contents import hide_contents
 from fedvlp.utils.errors import UserError
+from fedvlp.utils.visible import visible_message
 from fedvlp.version import __version__
 
 
@@ -132,8 +135,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return command(given)
     except UserError as error:
-        sys.stderr.write(f"fedvlp: error: {error}\n")
-        return 1
+        return _fail(hide_contents(str(error), given))
+    except OSError as error:  # a full disk, a folder that may not be written to: here for all commands
+        if error.filename is None:
+            raise
+        return _fail(f"{os.fsdecode(error.filename)}: {error.strerror}. Files that were whole before still are.")
     except KeyboardInterrupt:
         sys.stderr.write("fedvlp: stopped; go on with --ckpt_path last\n")
         return 130
+
+
+def _fail(message: str) -> int:
+    sys.stderr.write(f"fedvlp: error: {visible_message(message)}\n")
+    return 1

@@ -19,8 +19,10 @@ from fedvlp.results.paper_methods import matching_printed_tables
 from fedvlp.results.papers import PrintedTable, main_tables, papers
 from fedvlp.results.rendering import render_table
 from fedvlp.results.tidy import TIDY_COLUMNS, tidy_rows
+from fedvlp.utils.csv_cells import csv_cell
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import write_text
+from fedvlp.utils.visible import visible
 
 SELECTIONS: dict[str, tuple[Selection, ...]] = {"last": ("last",), "best": ("best",), "both": ("last", "best")}
 TableToPrint = Table | tuple[PrintedTable, Table | None]
@@ -42,7 +44,7 @@ def run_compare(arguments: Sequence[str]) -> int:
         raise UserError(f"There is no finished run to compare. {reason}")
     text = _tidy(parts) if options.format == "csv" else _rendered(ours, parts, options.format)
     _write(f"{text}\n", options.output)
-    sys.stderr.writelines(f"fedvlp compare: left out: {problem}\n" for problem in problems)
+    sys.stderr.writelines(f"fedvlp compare: left out: {visible(problem)}\n" for problem in problems)
     return 1 if problems else 0
 
 
@@ -104,7 +106,7 @@ def _tidy(parts: Sequence[TableToPrint]) -> str:
     file = io.StringIO()
     writer = csv.DictWriter(file, TIDY_COLUMNS, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(rows)
+    writer.writerows({name: csv_cell(value) for name, value in row.items()} for row in rows)
     return file.getvalue().rstrip("\n")
 
 

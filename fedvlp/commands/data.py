@@ -13,6 +13,7 @@ from fedvlp.catalog import DESCRIPTIONS, Description, SplitName, plain, prompt_n
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.suggestions import did_you_mean_or_choose
 from fedvlp.utils.text_table import text_table
+from fedvlp.utils.visible import visible
 
 if TYPE_CHECKING:
     from fedvlp.data.benchmarks.comparison import Findings
@@ -28,7 +29,7 @@ def run_data(arguments: Sequence[str]) -> int:
         sys.stdout.write(list_of_data_sets() + "\n")
         return 0
     text, matches = checked(given.name, Path(given.root).expanduser())
-    sys.stdout.write(text + "\n")
+    sys.stdout.write(visible(text, keep="\n") + "\n")
     return 0 if matches else 1
 
 

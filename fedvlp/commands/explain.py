@@ -13,7 +13,8 @@ from lightning.pytorch.cli import LightningArgumentParser
 
 from fedvlp.commands.console import quiet_lightning, unwrapped_errors
 from fedvlp.commands.lightning_cli import FederationCLI
-from fedvlp.commands.trained_config import config_option, first_look, trained_config
+from fedvlp.commands.trained_config import ALLOW_HELP, config_option, first_look, trained_config
+from fedvlp.commands.trusted_classes import check_classes
 from fedvlp.core.state import State
 from fedvlp.data.without_images import PredictionData
 from fedvlp.explain.artifacts import CAPTIONS, write_artifacts
@@ -37,6 +38,7 @@ HELP = {
     "num_images": "How many of the run's own images to look at.",
     "most_points": "The largest number of images in t-SNE.",
     "perplexity": "Perplexity of t-SNE; 30, or less for few images, if not given.",
+    "allow": ALLOW_HELP,
 }
 PARSER = {"prog": "fedvlp explain", "description": "Show what a trained method does, in pictures and words."}
 
@@ -56,6 +58,7 @@ class ExplainCLI(FederationCLI):
         parser.add_argument("--num_images", type=int, default=4, help=HELP["num_images"])
         parser.add_argument("--most_points", type=int, default=1000, help=HELP["most_points"])
         parser.add_argument("--perplexity", type=float | None, help=HELP["perplexity"])
+        parser.add_argument("--allow", action="append", metavar="NAME", help=HELP["allow"])
 
     def before_instantiate_classes(self) -> None:
         """Leaves out what writes about runs."""
@@ -130,11 +133,28 @@ def _config(arguments: Sequence[str]) -> dict[str, Any] | None:
     if given.help:
         return None
     where = trained_file(given.ckpt_path)
-    config = trained_config(where)
+    config = trained_config(where, given.allow)
     run = run_of(where) / "config.yaml"
     if run.is_file() and _needs_data(_kinds(given.what), given.images is not None):
-        config["data"] = yaml.safe_load(run.read_text(encoding="utf-8"))["data"]
+        config["data"] = _data_of_run(run)
+        check_classes(run, config["data"], given.allow)
     return config
+
+
+def _data_of_run(path: Path) -> dict[str, Any]:
+    """Returns the section of data of a run's config.
+
+    Raises:
+        UserError: if there is none.
+    """
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise UserError(f"{path} is no YAML. Pass --images, so that it is not needed.") from error
+    data = content.get("data") if isinstance(content, dict) else None
+    if not isinstance(data, dict):
+        raise UserError(f"{path} says nothing of data. Pass --images, so that it is not needed.")
+    return data
 
 
 def _needs_data(kinds: Sequence[str], has_images: bool) -> bool:

@@ -10,6 +10,7 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 import fedvlp
 import fedvlp.methods
 from fedvlp.commands.parser import FederationParser
+from fedvlp.commands.trained_config import ALLOW_HELP
 from fedvlp.core.module import FederatedModule
 from fedvlp.data import FederatedDataModule
 from fedvlp.federation import Federation
@@ -54,8 +55,17 @@ class FederationCLI(LightningCLI):
         parser.link_arguments("trainer.rounds", "model.init_args.rounds")
         parser.link_arguments("seed_everything", "trainer.seed", compute_fn=_seed)
 
+    def _prepare_subcommand_parser(self, klass: Any, subcommand: str, **options: Any) -> LightningArgumentParser:
+        """Adds ``--allow`` to the command that makes a method from a file; it is looked at before there is a parser."""
+        parser = super()._prepare_subcommand_parser(klass, subcommand, **options)
+        if subcommand == "predict":
+            parser.add_argument("--allow", action="append", metavar="NAME", help=ALLOW_HELP)
+        return parser
+
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
         """Parses the arguments of the command, which may differ from those of the process."""
+        for each in (parser, *getattr(self, "_subcommand_parsers", {}).values()):
+            cast(FederationParser, each).arguments = args
         self.config = parser.parse_args(args)
 
     def _parse_ckpt_path(self) -> None:

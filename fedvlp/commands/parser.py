@@ -11,8 +11,10 @@ from typing import Any, NoReturn
 
 from lightning.pytorch.cli import LightningArgumentParser
 
+from fedvlp.commands.hidden_contents import hide_contents
 from fedvlp.utils.signatures import constructor_arguments
 from fedvlp.utils.suggestions import did_you_mean
+from fedvlp.utils.visible import visible_message
 
 NOISE = (
     "Does not validate",
@@ -28,6 +30,7 @@ NOISE = (
 # words them differently, the message still comes out, without a hint.
 UNKNOWN_OPTION = re.compile(r"class_path '([\w.]+)':\s+Option '(\w+)' is not accepted")
 UNKNOWN_TRAINER_OPTION = re.compile(r"unrecognized arguments: --trainer\.(\w+)")
+UNEXPECTED_CONFIG = re.compile(r"Unexpected config: .*", re.DOTALL)
 UNKNOWN_CLASS = re.compile(r"dot import path string: (\w+)")
 UNKNOWN_MODULE = re.compile(r"No module named '(\w+)'")
 NOTHING_TO_MEASURE = re.compile(r"arguments are required: (test|validate)\.data, \1\.model")
@@ -51,6 +54,7 @@ class FederationParser(LightningArgumentParser):
         **options: Any,
     ) -> None:
         super().__init__(*arguments, **{"allow_abbrev": False, **options})
+        self.arguments: Sequence[str] = ()
         self.known_trainer_options = known_trainer_options
         self.known_classes = known_classes
 
@@ -59,7 +63,8 @@ class FederationParser(LightningArgumentParser):
         if not self.exit_on_error:  # a parser inside the parser: the outer one will say it
             super().error(message, ex)
         command = (getattr(ex, "subcommand_parser", None) or self).prog.replace(" [options]", "")
-        sys.stderr.write(f"{command}: error: {self.explain(message)}\n")
+        shown = hide_contents(self.explain(message), self.arguments)
+        sys.stderr.write(f"{command}: error: {visible_message(shown)}\n")
         sys.stderr.write(
             f"`{command} --help` lists all options, --model.help NAME and --data.help NAME those of a class.\n"
         )
@@ -91,6 +96,7 @@ def condense(message: str) -> str:
     >>> condense("Errors:\n    - Option 'x' is not accepted\n  Given value: x")
     "Option 'x' is not accepted"
     """
+    message = UNEXPECTED_CONFIG.sub("Expected a config with keys such as model, data and trainer", message)
     lines = [line.strip() for line in message.splitlines() if line.strip()]
     return " ".join(line.removeprefix("- ") for line in lines if not line.startswith(NOISE))
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from fedvlp.results import find_records
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import write_bytes
+from fedvlp.utils.visible import visible
 
 
 def run_report(arguments: Sequence[str]) -> int:
@@ -33,7 +34,7 @@ def run_report(arguments: Sequence[str]) -> int:
     page = report_page(records, problems, given.title).encode("utf-8", "replace")
     _write(target, page)
     sys.stdout.write(f"{target}: {len(records)} runs, {len(page) / 1e6:.1f} MB\n")
-    sys.stderr.writelines(f"fedvlp report: left out: {problem}\n" for problem in problems)
+    sys.stderr.writelines(f"fedvlp report: left out: {visible(problem)}\n" for problem in problems)
     return 1 if problems else 0
 
 

@@ -9,27 +9,37 @@ from typing import Any
 
 import yaml
 
+from fedvlp.commands.trusted_classes import check_classes
+from fedvlp.runs.checkpoint import read_model
 from fedvlp.utils.config_files import CONFIG_OPTION
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.tensor_files import read_tensors
 
 LINKED = ("class_names", "domains", "num_clients", "rounds")
 """Options of a method that the command line takes from data and federation."""
 
 
-def trained_config(where: Path) -> dict[str, Any]:
+ALLOW_HELP = (
+    "A module or the path of a class that the trained file may name, besides fedvlp's own; may be given several times. "
+    "To import it runs its code."
+)
+
+
+def trained_config(where: Path, allow: Sequence[str] = ()) -> dict[str, Any]:
     """Returns a config of the method that a trained file is of, with its classes for data.
 
+    Args:
+        where: prompts or a checkpoint.
+        allow: modules and paths of classes that the file may name, besides fedvlp's own; nothing else of what it names
+            will be imported.
+
     Raises:
-        UserError: if the file is missing or not of a run.
+        UserError: if the file is missing, damaged or not of a run, or names a class that is not allowed.
     """
     # Imported late: the help of --data lists every data module that was imported, and this one is not for users.
     from fedvlp.data.without_images import PredictionData
 
-    header = read_tensors(where)[1]
-    model = header.get("model") or header.get("description", {}).get("model")
-    if model is None:
-        raise UserError(f"{where} was not written by fedvlp. Pass a run's prompts.safetensors or a checkpoint.")
+    model = read_model(where)
+    check_classes(where, model, allow)
     options = dict(model["init_args"])
     linked = {name: options.pop(name, None) for name in LINKED}
     known_of_data = {
@@ -62,7 +72,7 @@ def config_for_prediction(arguments: Sequence[str]) -> dict[str, Any] | None:
         The config; None if the arguments name a method themselves, or ask for help.
 
     Raises:
-        UserError: if the file is missing or not of a run.
+        UserError: as :func:`trained_config`.
     """
     given = first_look(arguments)
     if given.ckpt_path is None or given.help or given.method:
@@ -70,19 +80,21 @@ def config_for_prediction(arguments: Sequence[str]) -> dict[str, Any] | None:
     if given.ckpt_path == "last":
         raise UserError("predict takes no `last`. Pass the run's folder or its prompts.safetensors to --ckpt_path.")
     where = Path(given.ckpt_path)
-    return trained_config(where / "prompts.safetensors" if where.is_dir() else where)
+    return trained_config(where / "prompts.safetensors" if where.is_dir() else where, given.allow)
 
 
 def first_look(arguments: Sequence[str]) -> argparse.Namespace:
     """Reads the few options that tell which config to begin with, before there is a parser of everything else.
 
     Returns:
-        ``ckpt_path``, ``what``, ``images``, ``help``, and ``method``, which is None if no config or method is given.
+        ``ckpt_path``, ``what``, ``images``, ``allow``, ``help``, and ``method``, which is None if no config or method
+        is given.
     """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--ckpt_path", nargs="?")
     parser.add_argument("--what", nargs="?")
     parser.add_argument("--images", nargs="*")
+    parser.add_argument("--allow", action="append", default=[])
     parser.add_argument("-h", "--help", action="store_true")
     parser.add_argument("-c", "--config", "--model", dest="method", nargs="?", action="append")
     return parser.parse_known_args(arguments)[0]

@@ -13,7 +13,9 @@ from matplotlib.font_manager import findfont, get_font
 
 from fedvlp.explain.words import Word, Words
 from fedvlp.report.style import SMALL_FONT_SIZE, Picture
-from fedvlp.utils.text_table import markdown_table, text_table
+from fedvlp.utils.csv_cells import csv_row
+from fedvlp.utils.text_table import markdown_cell, markdown_table, text_table
+from fedvlp.utils.visible import visible
 
 FONT = "DejaVu Sans Mono"
 MAX_PROMPTS = 6
@@ -94,7 +96,7 @@ def _table(words: Words, form: WordFormat) -> str:
         rows.append(row)
     if form == "table":
         return text_table([head, *rows])
-    return markdown_table(head, ["---:", *(":---" for _ in words)], rows)
+    return markdown_table(list(map(markdown_cell, head)), ["---:", *(":---" for _ in words)], rows)
 
 
 def _cell(word: Word, form: WordFormat) -> str:
@@ -102,7 +104,7 @@ def _cell(word: Word, form: WordFormat) -> str:
     if form == "table":
         return f"{word.text} {word.distance:.3f}"
     fence = "`"
-    text = word.text.replace("|", "\\|")
+    text = visible(word.text).replace("|", "\\|")
     # A backtick needs longer fences, with spaces between them and the text.
     if "`" in text:
         fence = "``"
@@ -118,5 +120,5 @@ def _csv(words: Words) -> str:
     for name, vectors in words.items():
         for place, near in enumerate(vectors, start=1):
             for rank, word in enumerate(near, start=1):
-                writer.writerow([name, place, rank, word.text, word.token, f"{word.distance:.6f}"])
+                writer.writerow(csv_row([name, place, rank, word.text, word.token, f"{word.distance:.6f}"]))
     return file.getvalue().rstrip("\n")

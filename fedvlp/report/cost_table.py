@@ -8,7 +8,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from fedvlp.utils.text_table import markdown_table, text_table
+from fedvlp.utils.csv_cells import csv_cell
+from fedvlp.utils.text_table import markdown_cell, markdown_table, text_table
 
 CostFormat = Literal["table", "markdown", "csv", "json"]
 TITLES = {
@@ -51,7 +52,7 @@ def format_costs(rows: Sequence[Mapping[str, Any]], form: CostFormat) -> str:
     cells = [_cells(row) for row in rows]
     if form == "markdown":
         alignment = ["---"] * NUM_TEXT_COLUMNS + ["---:"] * (len(head) - NUM_TEXT_COLUMNS)
-        return markdown_table(head, alignment, cells)
+        return markdown_table(head, alignment, [list(map(markdown_cell, row)) for row in cells])
     return f"{text_table([head, *cells])}\n\n{CAPTION}"
 
 
@@ -59,7 +60,7 @@ def _csv(rows: Sequence[Mapping[str, Any]]) -> str:
     file = io.StringIO()
     writer = csv.DictWriter(file, list(TITLES), extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
-    writer.writerows(rows)
+    writer.writerows({name: csv_cell(value) for name, value in row.items()} for row in rows)
     return file.getvalue().rstrip("\n")
 
 

@@ -8,7 +8,8 @@ from typing import Literal
 
 from fedvlp.results.latex import latex_table
 from fedvlp.results.rendered_table import RenderedTable, split_marks, split_note
-from fedvlp.utils.text_table import align_columns, markdown_table
+from fedvlp.utils.text_table import align_columns, markdown_cell, markdown_table, markdown_text
+from fedvlp.utils.visible import visible
 
 TableFormat = Literal["table", "markdown", "latex"]
 PAGE_WIDTH = 100  # characters
@@ -32,7 +33,7 @@ def _text_table(table: RenderedTable) -> str:
     rows = list(zip(*columns, strict=True))
     head, *body = (line.rstrip() for line in align_columns(rows, table.text_columns))
     width = max(len(line) for line in (head, *body))
-    lines = [table.title, *_wrap(table.lines, width), "", head, "-" * width, *body]
+    lines = [visible(table.title), *_wrap(table.lines, width), "", head, "-" * width, *body]
     if table.notes:
         lines += ["", *_wrap(table.notes, width)]
     return "\n".join(lines)
@@ -40,7 +41,7 @@ def _text_table(table: RenderedTable) -> str:
 
 def _pad_marks(cells: Sequence[str], is_text: bool) -> list[str]:
     """Returns a column's cells with marks of equal width, so that digits line up whether marks follow them or not."""
-    parts = [split_marks(cell) for cell in cells]
+    parts = [split_marks(visible(cell)) for cell in cells]
     raised = [f"^{marks}" if marks else "" for _, marks in parts]
     width_of_marks = max(len(marks) for marks in raised)
     if not is_text:
@@ -51,7 +52,7 @@ def _pad_marks(cells: Sequence[str], is_text: bool) -> list[str]:
 
 def _wrap(lines: Sequence[str], width: int) -> list[str]:
     """Returns lines no longer than the table is wide, or than a page where the table is narrower."""
-    return [textwrap.fill(line, max(width, PAGE_WIDTH), subsequent_indent="   ") for line in lines]
+    return [textwrap.fill(visible(line), max(width, PAGE_WIDTH), subsequent_indent="   ") for line in lines]
 
 
 def _markdown_table(table: RenderedTable) -> str:
@@ -59,8 +60,8 @@ def _markdown_table(table: RenderedTable) -> str:
     head = [_markdown_cell(cell) for cell in table.head]
     rows = [list(map(_markdown_cell, row)) for row in table.rows]
     parts = [
-        f"**{table.title}**",
-        "  \n".join(table.lines),
+        f"**{markdown_text(table.title)}**",
+        "  \n".join(map(markdown_text, table.lines)),
         markdown_table(head, alignment, rows),
         "\n".join(f"* {_markdown_note(note)}" for note in table.notes),
     ]
@@ -68,10 +69,10 @@ def _markdown_table(table: RenderedTable) -> str:
 
 
 def _markdown_cell(cell: str) -> str:
-    text, marks = split_marks(cell.replace("|", "\\|"))
+    text, marks = split_marks(markdown_cell(cell))
     return f"{text}<sup>{marks}</sup>" if marks else text
 
 
 def _markdown_note(note: str) -> str:
-    mark, text = split_note(note)
-    return f"<sup>{mark}</sup> {text}" if mark else note
+    mark, text = split_note(markdown_text(note))
+    return f"<sup>{mark}</sup> {text}" if mark else text

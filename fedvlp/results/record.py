@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 
 from fedvlp.utils.errors import UserError
+from fedvlp.utils.json_text import parse_json
 
 TABLE_KEYS = (
     "name",
@@ -120,12 +121,21 @@ class Record:
 
     @cached_property
     def history(self) -> list[dict[str, float]]:
-        """One row for each round, from ``metrics.csv``, without what was not measured."""
+        """One row for each round, from ``metrics.csv``, without what was not measured.
+
+        Raises:
+            UserError: if a row has more cells than there are columns, or a cell is no number.
+        """
         path = self.folder / "metrics.csv"
         if not path.is_file():
             return []
-        with path.open(newline="", encoding="utf-8") as file:
-            return [_measured(row) for row in csv.DictReader(file)]
+        try:
+            with path.open(newline="", encoding="utf-8") as file:
+                return [_measured(row) for row in csv.DictReader(file)]
+        except (ValueError, TypeError, csv.Error) as error:
+            raise UserError(
+                f"{path} is damaged: it should hold numbers below its titles. Make the run again."
+            ) from error
 
     @cached_property
     def config(self) -> dict[str, Any]:
@@ -154,14 +164,19 @@ def load_record(folder: str | Path) -> Record:
         state = "has not ended" if (Path(folder) / "config.yaml").is_file() else "is no run"
         raise UserError(f"{folder} {state}: there is no summary.json in it.")
     try:
-        summary = json.loads(path.read_text(encoding="utf-8"))
+        summary = parse_json(path.read_text(encoding="utf-8"))
         # Of JSON that is no mapping, such as a number, this fails with a TypeError.
         missing = [name for name in REQUIRED_KEYS if name not in summary]
-    except (json.JSONDecodeError, UnicodeDecodeError, TypeError) as error:
+    except (ValueError, TypeError) as error:
         raise UserError(f"{path} can't be read ({error}). Make the run again, or remove it.") from error
     if missing:
         raise UserError(f"{path} is no summary of a run: it lacks {', '.join(missing)}.")
-    return _record(Path(folder), summary)
+    try:
+        return _record(Path(folder), summary)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise UserError(
+            f"{path} is no summary of a run: a value of it is of another sort. Make the run again."
+        ) from error
 
 
 def _record(folder: Path, summary: Mapping[str, Any]) -> Record:

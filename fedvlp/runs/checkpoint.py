@@ -10,8 +10,12 @@ from typing import Any, NamedTuple
 from fedvlp.core.run_state import RunState
 from fedvlp.core.state import ServerState, State
 from fedvlp.runs.client_store import FOLDER, StatesOnDisk, files_of
+from fedvlp.runs.header import check_header, parse_history
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.tensor_files import add_prefix, read_tensors, strip_prefix, write_tensors
+from fedvlp.utils.tensor_files import add_prefix, read_header, read_tensors, strip_prefix, write_tensors
+from fedvlp.utils.visible import visible
+
+LONGEST_SHOWN = 200  # characters of a value in a message
 
 
 class TrainedState(NamedTuple):
@@ -64,20 +68,18 @@ def load_checkpoint(path: Path) -> tuple[RunState, dict[str, Any]]:
         UserError: if the file is missing, damaged, or not a checkpoint.
     """
     tensors, header = read_tensors(path)
-    if header.get("kind") != "checkpoint":
-        raise UserError(f"{path} holds {header.get('kind', 'unknown tensors')}, not a checkpoint to go on from.")
+    check_header(path, header, "checkpoint")
     server = ServerState(
         shared=strip_prefix(tensors, "shared"),
         deployed=strip_prefix(tensors, "deployed"),
         memory=strip_prefix(tensors, "memory"),
         round=header["round"],
     )
-    run = path.parent.parent
     state = RunState(
         server=server,
-        personal=_by_client(run, "personal", header["clients"], tensors, header),
-        history=tuple(json.loads(line) for line in header["history"].splitlines()),
-        optimizer_states=_by_client(run, "optimizer", header["optimizers"], tensors, header),
+        personal=_by_client(path, "personal", header["clients"], tensors, header),
+        history=parse_history(header["history"]),
+        optimizer_states=_by_client(path, "optimizer", header["optimizers"], tensors, header),
     )
     return state, header["description"]
 
@@ -100,15 +102,29 @@ def load_deployed(path: Path) -> TrainedState:
         UserError: if the file is missing, damaged, or neither of these.
     """
     tensors, header = read_tensors(path)
-    is_checkpoint = header.get("kind") == "checkpoint"
-    run = path.parent.parent if is_checkpoint else path.parent
-    personal = _by_client(run, "personal", header.get("clients", []), tensors, header)
-    if is_checkpoint:
-        return TrainedState(strip_prefix(tensors, "deployed"), personal, header["description"]["model"])
-    if header.get("kind") != "prompts":
-        raise UserError(f"{path} was not written by fedvlp. Pass a run's prompts.safetensors or a checkpoint.")
+    kind = check_header(path, header, "prompts", "checkpoint")
+    personal = _by_client(path, "personal", header["clients"], tensors, header)
+    model = _model(header)
+    if kind == "checkpoint":
+        return TrainedState(strip_prefix(tensors, "deployed"), personal, model)
     deployed = {name: value for name, value in tensors.items() if not name.startswith("personal/")}
-    return TrainedState(deployed, personal, header["model"])
+    return TrainedState(deployed, personal, model)
+
+
+def read_model(path: Path) -> dict[str, Any]:
+    """Returns the description of the method that prompts or a checkpoint are of; no tensor is read.
+
+    Raises:
+        UserError: if the file is missing, damaged, or neither of these.
+    """
+    header = read_header(path)
+    check_header(path, header, "prompts", "checkpoint")
+    return _model(header)
+
+
+def _model(header: Mapping[str, Any]) -> dict[str, Any]:
+    model: dict[str, Any] = header["model"] if header["kind"] == "prompts" else header["description"]["model"]
+    return model
 
 
 def differences(saved: Any, now: Any, name: str = "") -> list[str]:
@@ -118,7 +134,7 @@ def differences(saved: Any, now: Any, name: str = "") -> list[str]:
     ['model.length: was 16, is 8']
     """
     if not (isinstance(saved, dict) and isinstance(now, dict)):
-        return [] if saved == now else [f"{name}: was {saved!r}, is {now!r}"]
+        return [] if saved == now else [f"{name}: was {_short(saved)}, is {_short(now)}"]
     found: list[str] = []
     for key in sorted(saved.keys() | now.keys()):
         inner = f"{name}.{key}" if name else str(key)
@@ -135,14 +151,23 @@ def _of_all_clients(states: Mapping[int, State], group: str) -> State:
 
 
 def _by_client(
-    run: Path, group: str, clients: Sequence[int], tensors: State, header: Mapping[str, Any]
+    path: Path, group: str, clients: Sequence[int], tensors: State, header: Mapping[str, Any]
 ) -> Mapping[int, State]:
     """Returns what stays on the clients: the tensors themselves, or where they are on disk."""
-    files = header.get("files", {})
+    files = header["files"]
     if files:
+        run = path.parent.parent if header["kind"] == "checkpoint" else path.parent
         return StatesOnDisk(run / FOLDER, group, {client: files[str(client)] for client in clients}).checked()
-    states: dict[int, State] = {client: {} for client in clients}
+    states: dict[str, State] = {str(client): {} for client in clients}
     for name, value in strip_prefix(tensors, group).items():
         client, _, inner = name.partition("/")
-        states[int(client)][inner] = value
-    return states
+        if client not in states or not inner:
+            raise UserError(f"{path} has a tensor {visible(group + '/' + name)!r} of a client that it does not name.")
+        states[client][inner] = value
+    return {client: states[str(client)] for client in clients}
+
+
+def _short(value: Any) -> str:
+    """Returns a value as it may be shown."""
+    text = visible(repr(value))
+    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}..."

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Protocol, TypeVar, runtime_checkable
 
 from fedvlp.core.state import State
+from fedvlp.runs.header import check_header
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.tensor_files import add_prefix, make_durable, read_group, read_header, write_tensors
+from fedvlp.utils.tensor_files import add_prefix, make_durable, read_group, read_header, read_tensors, write_tensors
 
 FOLDER = "clients"
 
@@ -86,10 +87,10 @@ class StatesOnDisk(Mapping[int, State]):
         """Returns the same.
 
         Raises:
-            UserError: if a file is missing or damaged.
+            UserError: if a file is missing, damaged or of another kind.
         """
         for name in set(self.files.values()):
-            read_header(self.folder / name)
+            check_header(self.folder / name, read_tensors(self.folder / name)[1], "client")
         return self
 
 
@@ -212,7 +213,9 @@ def _restored(now: Mapping[int, Value], before: Mapping[int, Value], ids: Sequen
 def _files_referred_to(path: Path) -> set[str]:
     """Returns the clients' files that a checkpoint or prompts file names; none if it is damaged."""
     try:
-        return set(read_header(path).get("files", {}).values())
+        header = read_header(path)
+        check_header(path, header, "prompts", "checkpoint")
+        return set(header["files"].values())
     except UserError:
         return set()
 

@@ -17,8 +17,10 @@ from fedvlp.core.run_state import RunState
 from fedvlp.core.state import State
 from fedvlp.core.strategies import Strategy
 from fedvlp.runs.checkpoint import differences, load_checkpoint, load_deployed
+from fedvlp.runs.trained_tensors import check_trained
 from fedvlp.utils.digests import to_jsonable
 from fedvlp.utils.errors import UserError
+from fedvlp.utils.visible import visible_message
 
 
 def run_name(model: FederatedModule, data: FederatedData) -> str:
@@ -128,11 +130,20 @@ def find_checkpoints(where: Path) -> list[Path]:
     return []
 
 
-def resume(where: Path, description: Mapping[str, Any], say: Callable[[str], None]) -> tuple[RunState, Path] | None:
+def resume(
+    where: Path, description: Mapping[str, Any], say: Callable[[str], None], may_start_anew: bool = False
+) -> tuple[RunState, Path] | None:
     """Returns the newest readable run state and its run folder; None if there is no checkpoint at all.
 
+    Args:
+        where: a checkpoint, a run folder, or a folder of run folders.
+        description: of the run that is to go on.
+        say: tells the user something.
+        may_start_anew: whether it is no mistake if there is no checkpoint.
+
     Raises:
-        UserError: if the checkpoint belongs to another run, or none of those found can be read.
+        UserError: if there is none and must be one, the checkpoint belongs to another run, or none of those found can
+            be read.
     """
     candidates = [where] if where.is_file() else find_checkpoints(where)
     for path in candidates:
@@ -141,15 +152,18 @@ def resume(where: Path, description: Mapping[str, Any], say: Callable[[str], Non
         except UserError as error:
             if path == candidates[-1]:
                 raise
-            say(f"{error} Going back to the checkpoint before it.")
+            say(f"{visible_message(str(error))} Going back to the checkpoint before it.")
             continue
         wrong = differences(comparable(saved), comparable(description))
         if wrong:
             raise UserError(f"{path} is of another run, so it can't go on here: " + "; ".join(wrong))
         say(f"going on from {path} after round {state.server.round}")
         return state, path.parent.parent
-    if where.suffix or (where / "config.yaml").exists():
-        raise UserError(f"No checkpoint at {where}. Pass a checkpoint file, a run folder, or last.")
+    if not may_start_anew:
+        raise UserError(
+            f"No checkpoint at {where}. Pass a checkpoint file, a run folder, or last, which starts anew where there "
+            "is none."
+        )
     say(f"no checkpoint under {where}: starting anew")
     return None
 
@@ -166,7 +180,8 @@ def load_trained(where: Path, model: FederatedModule) -> tuple[State, Mapping[in
     """Returns the deployed and personal states of a run folder, a checkpoint or ``prompts.safetensors``.
 
     Raises:
-        UserError: if there is none, or it belongs to another method, CLIP or classes.
+        UserError: if there is none, or it belongs to another method, CLIP or classes, or a tensor is missing, one too
+            many, of another type or shape, or not finite.
     """
     path = where
     if not where.is_file():
@@ -179,6 +194,7 @@ def load_trained(where: Path, model: FederatedModule) -> tuple[State, Mapping[in
     wrong = differences(comparable({"model": trained.model}), own)
     if wrong:
         raise UserError(f"{path} belongs to another model: " + "; ".join(wrong))
+    check_trained(path, trained.deployed, trained.personal, model)
     return trained.deployed, trained.personal
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from fedvlp.core.phases import Phase
 from fedvlp.core.run_state import RunState
 from fedvlp.core.state import ServerState
 from fedvlp.runs.client_store import ClientStore, DiskStore, MemoryStore
+from fedvlp.runs.leftovers import claimed, sweep_leftovers
 from fedvlp.runs.run_folder import new_run_folder, resume
 from fedvlp.training.batched.batched_trainer import BatchedTrainer
 from fedvlp.training.callback import RunView
@@ -40,14 +42,20 @@ class FitLoop:
     phases: Sequence[Phase]
     hooks: Hooks
 
-    def fit(self, parent: Path, checkpoint: Path | None) -> ServerState:
+    def fit(self, parent: Path, checkpoint: Path | None, may_start_anew: bool = False) -> ServerState:
         """Returns the server's last state, which the method then holds.
 
         Args:
             parent: folder in which a new run gets a folder of its own.
             checkpoint: continue from this checkpoint, or from the newest one in or below this folder.
+            may_start_anew: whether it is no mistake if there is no checkpoint.
         """
-        self._start_or_resume(parent, checkpoint)
+        self._start_or_resume(parent, checkpoint, may_start_anew)
+        with claimed(Path(self.run.log_dir)) if self.run.is_global_zero else nullcontext():
+            return self._train()
+
+    def _train(self) -> ServerState:
+        """Runs the rounds that are left, and returns the server's last state."""
         rounds = self._make_rounds(self._open_store())
         self.hooks.call("setup", stage="fit")
         self.hooks.call("on_fit_start")
@@ -59,16 +67,17 @@ class FitLoop:
         self.run.module.load_state(server.shared | server.deployed)
         return server
 
-    def _start_or_resume(self, parent: Path, checkpoint: Path | None) -> None:
+    def _start_or_resume(self, parent: Path, checkpoint: Path | None, may_start_anew: bool) -> None:
         """Sets the run's state and folder: those of a checkpoint, or new ones."""
         run = self.run
         run.run_state = RunState(ServerState.start(run.module.shared_state()))
         run.folder = None
         if checkpoint is not None:
-            found = resume(checkpoint, run.description, run.fabric.print)
+            found = resume(checkpoint, run.description, run.fabric.print, may_start_anew)
             if found is not None:
                 run.run_state, run.folder = found
         if run.is_global_zero:
+            sweep_leftovers(run.folder.parent if run.folder else parent)
             run.folder = run.folder or new_run_folder(parent)
             DiskStore(run.folder).remove_unused(None, ())
         run.folder = run.fabric.broadcast(run.folder)

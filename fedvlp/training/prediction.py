@@ -5,12 +5,14 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import TextIO
 
 import torch
 from lightning import Fabric
 from torch import Tensor
 
 from fedvlp.core.module import FederatedModule
+from fedvlp.utils.csv_cells import csv_row
 from fedvlp.utils.files import atomic_write
 
 
@@ -29,13 +31,18 @@ def predict_images(
     names = list(module.hparams["class_names"])
     count = 0
     output.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_write(output) as temporary, open(temporary, "w", newline="", encoding="utf-8") as file:
+    with atomic_write(output) as temporary, _open_table(temporary) as file:
         writer = csv.writer(file)
-        writer.writerow(["path", "class", *names])
+        writer.writerow(csv_row(["path", "class", *names]))
         for paths, pixels in batches:
             writer.writerows(_rows(paths, _probabilities(module, fabric, pixels), names))
             count += len(paths)
     return count
+
+
+def _open_table(path: Path) -> TextIO:
+    """Opens a CSV for writing. Names of images may hold bytes that are not UTF-8, which are written as they are."""
+    return open(path, "w", newline="", encoding="utf-8", errors="surrogateescape")
 
 
 @torch.no_grad()
@@ -48,4 +55,4 @@ def _probabilities(module: FederatedModule, fabric: Fabric, pixels: Tensor) -> T
 def _rows(paths: Sequence[Path], probabilities: Tensor, names: Sequence[str]) -> Iterator[list[str]]:
     """Yields one row an image."""
     for path, row in zip(paths, probabilities, strict=True):
-        yield [str(path), names[int(row.argmax())], *(f"{value:.6f}" for value in row.tolist())]
+        yield csv_row([str(path), names[int(row.argmax())], *(f"{value:.6f}" for value in row.tolist())])

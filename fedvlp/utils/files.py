@@ -5,15 +5,24 @@ from __future__ import annotations
 import json
 import logging
 import os
+import platform
+import re
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
 
+from fedvlp.utils.errors import UserError
+
 log = logging.getLogger(__name__)
+
+
+NODE = re.sub(r"\W", "_", platform.node())[:40]
+"""This machine's name, as it stands in names of temporary files: other machines may see the same folder."""
+TEMPORARY = re.compile(rf"\..*\.{NODE}-(\d+)-\d+\.tmp")
 
 
 @contextmanager
@@ -25,14 +34,63 @@ def atomic_write(path: Path) -> Iterator[Path]:
 
     Args:
         path: the file to write, in a folder that exists.
+
+    Raises:
+        UserError: if there is something else of that name, such as a folder or a device.
+        OSError: with ``path`` as its file, if the disk is full or refuses.
     """
-    # Not of the same suffix: what a killed process leaves must not be taken for a file of that kind.
-    temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
+    check_replaceable(path)
+    temporary = temporary_beside(path)
     try:
         yield temporary
         os.replace(temporary, path)
+    except OSError as error:
+        if error.errno is None or error.filename not in (None, temporary, str(temporary)):
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def temporary_beside(path: Path) -> Path:
+    """Returns a path beside another that says which process on which machine it is of."""
+    # Not of the same suffix: what a killed process leaves must not be taken for a file of that kind.
+    return path.with_name(f".{path.name}.{NODE}-{os.getpid()}-{threading.get_ident()}.tmp")
+
+
+def check_replaceable(path: Path) -> None:
+    """Sees that a file can be written at a path.
+
+    Raises:
+        UserError: if there is something that is no file, such as a folder or a device.
+    """
+    if path.exists() and not path.is_file():
+        kind = "folder" if path.is_dir() else "device or pipe"
+        raise UserError(f"Expected the name of a file to write; {path} is a {kind}. Name a file in a folder.")
+
+
+def remove_dead_temporaries(folder: Path) -> int:
+    """Removes the temporary files in a folder whose processes, on this machine, are dead; returns how many."""
+    count = 0
+    for path in folder.glob(".*.tmp"):
+        match = TEMPORARY.fullmatch(path.name)
+        if match and not _is_alive(int(match.group(1))):
+            path.unlink(missing_ok=True)
+            count += 1
+    return count
+
+
+def _is_alive(process: int) -> bool:
+    if os.name != "posix":  # elsewhere the question below would end the process
+        return True
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -60,5 +118,5 @@ def write_cache_file(path: Path, write: Callable[[Path], None]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(path) as temporary:
             write(temporary)
-    except (OSError, SafetensorError) as error:
+    except (OSError, SafetensorError, UserError) as error:
         log.warning("Could not write the cache file %s (%s); going on without it.", path, error)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Sequence
+
+from fedvlp.utils.visible import visible
 
 
 def text_table(rows: Sequence[Sequence[str]]) -> str:
@@ -20,6 +23,8 @@ def text_table(rows: Sequence[Sequence[str]]) -> str:
 def align_columns(rows: Sequence[Sequence[str]], text_columns: int = 1) -> list[str]:
     """Returns one line for each row, with cells padded to the width of their column and two spaces between them.
 
+    What can't be seen in a cell is escaped.
+
     Args:
         rows: the cells; all rows have equally many.
         text_columns: how many of the first columns hold words, which stand to the left; the others stand to the right.
@@ -34,12 +39,13 @@ def align_columns(rows: Sequence[Sequence[str]], text_columns: int = 1) -> list[
 
 
 def _align_column(cells: Sequence[str], is_text: bool) -> list[str]:
+    cells = [visible(cell) for cell in cells]
     width = max(len(cell) for cell in cells)
     return [cell.ljust(width) if is_text else cell.rjust(width) for cell in cells]
 
 
 def markdown_table(head: Sequence[str], alignment: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Returns a Markdown table; cells must not contain an unescaped ``|``.
+    """Returns a Markdown table; cells are Markdown, so texts of others go through :func:`markdown_cell` first.
 
     Args:
         head: titles of the columns.
@@ -52,3 +58,30 @@ def markdown_table(head: Sequence[str], alignment: Sequence[str], rows: Sequence
     | a | 1.5 |
     """
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, alignment, *rows))
+
+
+def markdown_text(text: str) -> str:
+    """Returns a text in which no HTML has a meaning, and what can't be seen is escaped.
+
+    >>> markdown_text("a <b> & c")
+    'a &lt;b&gt; &amp; c'
+    """
+    return html.escape(visible(text), quote=False)
+
+
+def markdown_cell(text: str) -> str:
+    r"""Returns a text as the cell of a Markdown table: as :func:`markdown_text` does, and with ``|`` escaped.
+
+    >>> print(markdown_cell("a|b"))
+    a\|b
+    """
+    return escape_pipes(markdown_text(text))
+
+
+def escape_pipes(text: str) -> str:
+    r"""Returns a text with each ``|``, and each backslash that could undo that, escaped.
+
+    >>> print(escape_pipes("a|b"))
+    a\|b
+    """
+    return text.replace("\\", "\\\\").replace("|", "\\|")

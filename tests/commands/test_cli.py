@@ -279,3 +279,26 @@ def test_a_trained_run_is_measured_with_its_config(capsys):
     with pytest.raises(SystemExit):
         main(["test", "--ckpt_path=runs"])
     assert "fedvlp test --config RUN/config.yaml --ckpt_path RUN" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("place", ["file/runs", "/dev/null/runs", "file"])
+def test_a_folder_that_can_not_be_written_is_one_line(options, tmp_path, capsys, place):
+    (tmp_path / "file").touch()
+    assert main(["fit", "--config=zero_shot", *options, f"--trainer.default_root_dir={tmp_path / place}"]) == 1
+    errors = capsys.readouterr().err
+    assert errors.count("\n") == 1
+    assert str(tmp_path / place) in errors
+
+
+@pytest.mark.parametrize("where", ["", "/dev/zero", "runs/PromptFl"])
+def test_a_mistyped_checkpoint_starts_nothing(options, tmp_path, capsys, where):
+    assert main(["fit", "--config=promptfl", *options, f"--ckpt_path={where}"]) == 1
+    assert "last" in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("output", ["/dev/null", "."])
+def test_predictions_replace_no_device_and_no_folder(options, image_root, tmp_path, capsys, output):
+    given = [f"--images={image_root / 'photo'}", f"--output={tmp_path / output}"]
+    assert main(["predict", "--config=zero_shot", *options, *given]) == 1
+    assert "Expected the name of a file" in capsys.readouterr().err

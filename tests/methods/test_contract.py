@@ -11,7 +11,8 @@ import torch
 
 from fedvlp.core.phases import check_phases
 from fedvlp.core.state import matches_prefix, num_bytes, numel
-from fedvlp.runs.checkpoint import load_deployed
+from fedvlp.runs.checkpoint import read_model
+from fedvlp.runs.run_folder import load_trained
 from fedvlp.training.callback import FederationCallback
 from fedvlp.training.communication import COUNTS, communication_cost
 from fedvlp.training.evaluation import evaluate
@@ -135,11 +136,12 @@ def test_prepared_constants_give_the_same_as_images(build, method):
 def test_deployed_file_scores_the_same(build, method, tmp_path):
     run = build(method)
     fit(run)
-    deployed, personal, model = load_deployed(next((tmp_path / "runs").glob("*/*/prompts.safetensors")))
+    prompts = next((tmp_path / "runs").glob("*/*/prompts.safetensors"))
     fresh = build(method, "--seed_everything=7")
     fresh.trainer._attach(fresh.model, fresh.datamodule)
+    deployed, personal = load_trained(prompts, fresh.model)
     scores = evaluate(fresh.model, fresh.datamodule, fresh.trainer.fabric, deployed, personal)
-    assert model["class_path"].endswith(type(run.model).__name__)
+    assert read_model(prompts)["class_path"].endswith(type(run.model).__name__)
     table = json.loads(next((tmp_path / "runs").glob("*/*/summary.json")).read_text())["accuracy"]
     title = "last round (2)" if check_phases(run.model) else "zero-shot CLIP"
     assert table[title] == scores

@@ -5,6 +5,7 @@ import yaml
 
 from fedvlp.commands.cli import main
 from fedvlp.results import find_records, load_record, row_labels
+from fedvlp.results.record import REQUIRED_KEYS
 from fedvlp.utils.errors import UserError
 from tests.helpers.images import DOMAINS
 
@@ -143,3 +144,20 @@ def test_a_summary_of_something_else_is_an_error(tmp_path):
 def test_the_only_row_of_a_method_that_trains_nothing_is_last_and_best(tmp_path):
     record = load_record(write_run(tmp_path / "run", row={"zero-shot CLIP": {"held_out": 33.0}}))
     assert record.last == record.best == record.baseline == {"held_out": 33.0}
+
+
+@pytest.mark.parametrize(
+    "content", ["[" * 100_000, "null", "{", json.dumps(dict.fromkeys(REQUIRED_KEYS)), '{"a": ' * 50 + "1" + "}" * 50]
+)
+def test_a_summary_of_another_sort_is_one_error(tmp_path, content):
+    (tmp_path / "summary.json").write_text(content)
+    with pytest.raises(UserError, match=r"summary\.json"):
+        load_record(tmp_path)
+
+
+@pytest.mark.parametrize("rows", ["1,2,3", "1,many", "1,\0"])
+def test_a_ragged_table_of_rounds_is_one_error(tmp_path, rows):
+    record = load_record(write_run(tmp_path / "run"))
+    (record.folder / "metrics.csv").write_text(f"round,loss\n{rows}\n")
+    with pytest.raises(UserError, match=r"metrics\.csv is damaged"):
+        record.history  # noqa: B018

@@ -66,7 +66,7 @@ class Killer:
         self.left = after
         for owner, name in ((os, "replace"), (os, "fsync"), (Path, "unlink"), (Path, "write_bytes")):
             monkeypatch.setattr(owner, name, self.counted(getattr(owner, name)))
-        monkeypatch.setattr(tensor_files, "save_file", self.counted(tensor_files.save_file))
+        monkeypatch.setattr(tensor_files, "_sealed", self.counted(tensor_files._sealed))
 
     def counted(self, operation):
         def act(*args, **options):

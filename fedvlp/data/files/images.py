@@ -17,6 +17,7 @@ from torch import Tensor
 
 from fedvlp.data.files.decoding import EXTENSIONS, is_hidden, is_image_name, read_rgb, unreadable
 from fedvlp.utils.errors import UserError
+from fedvlp.utils.visible import visible
 
 Indices = NDArray[np.int64]
 Transform = Callable[[Image.Image], Tensor]
@@ -214,7 +215,10 @@ def bad_images_message(bad: Sequence[tuple[str, str]], total: int, remedy: str =
       a.png: the file is empty
     Mend it.
     """
-    lines = [f"{len(bad)} of {total} images can't be read:", *(f"  {name}: {reason}" for name, reason in bad[:most])]
+    lines = [
+        f"{len(bad)} of {total} images can't be read:",
+        *(f"  {visible(name)}: {visible(reason)}" for name, reason in bad[:most]),
+    ]
     if len(bad) > most:
         lines.append(f"  ... and {len(bad) - most} more")
     return "\n".join([*lines, remedy or "Mend or remove them."])

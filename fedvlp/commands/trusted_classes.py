@@ -1,0 +1,86 @@
+"""Which classes a file may name: fedvlp's own, and those that the user allows. To import a module runs its code."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+import fedvlp
+from fedvlp.utils.errors import UserError
+from fedvlp.utils.visible import visible
+
+NEVER_IMPORTED = ("class_names", "domains", "source_domains", "root", "cache_dir", "pretrained")
+"""Options whose texts are names and paths, whatever they look like."""
+
+
+def check_classes(where: Path, config: Any, allow: Sequence[str] = ()) -> None:
+    """Looks through a config from a file for classes and modules that the parser would import.
+
+    Args:
+        where: the file, for the message.
+        config: values that JSON or YAML can hold.
+        allow: modules and paths of classes that may be imported; a module allows all that is in it.
+
+    Raises:
+        UserError: if it names one that is neither fedvlp's own nor allowed; says what to pass.
+    """
+    trusted = {*own_classes(), *allow}
+    for path in _importable(config):
+        if path not in trusted and not any(path.startswith(f"{module}.") for module in allow):
+            raise UserError(
+                f"{where} asks for code that is not fedvlp's own: {visible(path)!r}. To import it runs it. If you "
+                f"trust it, pass --allow {visible(path)}"
+            )
+
+
+def own_classes() -> set[str]:
+    """Returns fedvlp's public classes, by their short names and by the paths under which files know them."""
+    classes = {name: getattr(fedvlp, name) for name in fedvlp.__all__ if name[0].isupper()}
+    paths = {f"{each.__module__}.{each.__qualname__}" for each in classes.values() if isinstance(each, type)}
+    return {*classes, *(f"fedvlp.{name}" for name in classes), *paths}
+
+
+def _importable(value: Any, key: str = "") -> Iterator[str]:
+    """Yields every text that the parser might import, or read as a config's path, at any depth."""
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield from _importable(inner, str(name))
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _importable(inner, key)
+    elif isinstance(value, str) and key == "class_path":
+        yield value
+    elif isinstance(value, str) and key not in NEVER_IMPORTED:
+        yield from _importable_in_text(value)
+
+
+def _importable_in_text(text: str) -> Iterator[str]:
+    """Yields what the parser might import of a text, which it reads as YAML where that gives more than a text."""
+    try:
+        parsed = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError):
+        parsed = None
+    if isinstance(parsed, (dict, list)):
+        yield from _importable(parsed)
+    elif _is_importable(text) or _is_file(text):
+        yield text
+
+
+def _is_importable(text: str) -> bool:
+    """Whether a text is the dotted path of something in a module that is there; nothing is imported to see that."""
+    first, *others = text.split(".")
+    if not others or not all(part.isidentifier() for part in (first, *others)):
+        return False
+    return first in sys.modules or find_spec(first) is not None
+
+
+def _is_file(text: str) -> bool:
+    try:
+        return Path(text).expanduser().is_file()
+    except (OSError, RuntimeError, ValueError):  # too long for a name, or of somebody without a home
+        return False

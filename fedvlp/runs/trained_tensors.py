@@ -1,0 +1,64 @@
+"""Whether the tensors of a trained file are those that its method deploys and keeps on clients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from torch import Tensor
+
+from fedvlp.core.module import FederatedModule
+from fedvlp.core.state import State, is_finite, select
+from fedvlp.utils.errors import UserError
+from fedvlp.utils.visible import visible
+
+
+def check_trained(path: Path, deployed: State, personal: Mapping[int, State], model: FederatedModule) -> None:
+    """Compares names, types and shapes with the method's own tensors, and looks for what is no number.
+
+    Args:
+        path: where the tensors are from, for the message.
+        deployed: the tensors that are evaluated.
+        personal: the tensors that stay on each client, by client id; empty for a client that has none yet.
+        model: the method.
+
+    Raises:
+        UserError: with the first tensor's name, if one is missing, one too many, of another type or shape, or not
+            finite.
+    """
+    own = model.exchangeable_tensors()
+    shared = model.shared_state().keys()
+    _check(path, deployed, {name: own[name] for name in own if name in shared}, _deployed_names(model))
+    kept = model.personal_state().keys()
+    for client, state in personal.items():
+        if state:
+            _check(path, state, {name: own[name] for name in kept}, set(kept), f"personal/{client}/")
+
+
+def _deployed_names(model: FederatedModule) -> set[str]:
+    """Returns the names that are always deployed: all that is shared, or what a strategy ``deploys`` of it."""
+    deployed: Mapping[str, Tensor] = model.shared_state()
+    for phase in model.configure_phases():
+        names = getattr(phase.strategy, "deploys", None)
+        deployed = deployed if names is None else select(deployed, names)
+    return set(deployed)
+
+
+def _check(path: Path, state: State, allowed: Mapping[str, Tensor], required: set[str], prefix: str = "") -> None:
+    """Compares one state with the method's tensors of these names."""
+    for name in sorted(required - state.keys()):
+        raise UserError(f"{path} lacks the tensor {prefix}{name}. Pass a file that a run of this method wrote.")
+    for name, value in state.items():
+        shown = f"{path} has a tensor {visible(prefix + name)!r}"
+        if name not in allowed:
+            raise UserError(f"{shown}, which the method doesn't take. Pass a file that a run of this method wrote.")
+        expected = allowed[name]
+        if value.dtype != expected.dtype:
+            raise UserError(f"{shown} of {value.dtype}; expected {expected.dtype}.")
+        if value.shape != expected.shape:
+            raise UserError(
+                f"{shown} in shape {tuple(value.shape)}; expected {tuple(expected.shape)}. "
+                "Use the prompt length, experts and CLIP that it was trained with."
+            )
+        if not is_finite({name: value}):
+            raise UserError(f"{shown} with values that are not finite. Train again, or pass an earlier checkpoint.")

@@ -1,0 +1,118 @@
+"""No module that a file names is imported, unless it is fedvlp's own or the user allows it."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+import yaml
+
+from fedvlp.commands.cli import main
+from fedvlp.commands.trained_config import trained_config
+from fedvlp.commands.trusted_classes import check_classes, own_classes
+from fedvlp.utils.errors import UserError
+from tests.helpers.files import rewritten
+
+OWN = "fedvlp.methods.promptfl.PromptFL"
+METHOD = """
+import pathlib
+pathlib.Path("imported").touch()
+from fedvlp import PromptFL
+class Mine(PromptFL):
+    pass
+def optimizer(parameters):
+    raise SystemExit
+"""
+
+
+@pytest.fixture(scope="module")
+def trained(image_root, tmp_path_factory):
+    """A run folder of PromptFL."""
+    root = tmp_path_factory.mktemp("trained")
+    given = ["--config=promptfl", "--config=folders", f"--data.root={image_root}", "--data.held_out=photo"]
+    given += [f"--data.cache_dir={root / 'cache'}", "--model.clip.name=fedvlp-tiny", "--trainer.rounds=1"]
+    given += [f"--trainer.default_root_dir={root / 'runs'}", "--trainer.accelerator=cpu"]
+    assert main(["fit", *given, "--trainer.enable_progress_bar=false"]) == 0
+    return next((root / "runs").glob("*/*"))
+
+
+@pytest.fixture
+def stranger(trained, tmp_path, monkeypatch):
+    """Returns a function that makes prompts of a change to their header, beside a module that tells if it ran."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "odd_method.py").write_text(METHOD)
+    (tmp_path / "prompts.safetensors").write_bytes((trained / "prompts.safetensors").read_bytes())
+    yield lambda change: rewritten(tmp_path / "prompts.safetensors", lambda tensors, header: change(header["model"]))
+    sys.modules.pop("odd_method", None)
+
+
+def option(name, value):
+    return lambda model: model["init_args"].update({name: value})
+
+
+NAMES = [
+    lambda model: model.update(class_path="odd_method.Mine"),
+    option("optimizer", {"class_path": "odd_method.optimizer"}),
+    option("optimizer", "odd_method.optimizer"),
+    option("optimizer", "{class_path: odd_method.optimizer}"),
+    option("init_words", ["a", {"b": {"class_path": "odd_method.Mine"}}]),
+    option("optimizer", "odd_method.py"),
+]
+
+
+@pytest.mark.parametrize("command", ["predict", "explain"])
+@pytest.mark.parametrize("change", NAMES)
+def test_a_module_of_a_strangers_file_is_not_imported(stranger, image_root, tmp_path, capsys, change, command):
+    path = stranger(change)
+    assert main([command, f"--ckpt_path={path}", f"--images={image_root / 'photo'}"]) == 1
+    errors = capsys.readouterr().err
+    assert "To import it runs it" in errors
+    assert "--allow odd_method" in errors or "--allow {class_path" in errors
+    assert not (tmp_path / "imported").exists()
+
+
+@pytest.mark.parametrize("allowed", ["odd_method", "odd_method.Mine"])
+def test_what_is_allowed_is_imported(stranger, image_root, tmp_path, allowed):
+    path = stranger(NAMES[0])
+    given = [f"--ckpt_path={path}", f"--images={image_root / 'photo'}", "--trainer.accelerator=cpu"]
+    assert main(["predict", *given, "--allow", "other", "--allow", allowed]) == 0
+    assert (tmp_path / "imported").exists()
+    assert (tmp_path / "predictions.csv").exists()
+
+
+def test_another_module_is_not_allowed_by_the_beginning_of_its_name(stranger):
+    path = stranger(NAMES[0])
+    with pytest.raises(UserError, match="--allow"):
+        trained_config(path, allow=["odd", "odd_method.Min"])
+
+
+def test_data_of_a_strangers_run_are_not_imported(trained, tmp_path, capsys):
+    config = yaml.safe_load((trained / "config.yaml").read_text())
+    config["data"]["class_path"] = "odd_method.Mine"
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
+    (tmp_path / "prompts.safetensors").write_bytes((trained / "prompts.safetensors").read_bytes())
+    assert main(["explain", f"--ckpt_path={tmp_path / 'prompts.safetensors'}"]) == 1
+    assert "--allow odd_method.Mine" in capsys.readouterr().err
+
+
+def test_own_classes_are_known_by_their_paths(tmp_path):
+    assert {OWN, "fedvlp.methods.trip.trip.TRIP", "TRIP", "fedvlp.data.partition.Dirichlet"} <= own_classes()
+    config = {"class_path": OWN, "init_args": {"class_names": ["os.path", "sys.exit"], "init_words": "a photo of a"}}
+    check_classes(tmp_path, config)
+
+
+@pytest.mark.parametrize("path", ["fedvlp.methods.promptfl", "fedvlp.methods.promptfl.torch.hub.load", "os.system"])
+def test_only_classes_of_fedvlp_are_own(tmp_path, path):
+    with pytest.raises(UserError, match="not fedvlp's own"):
+        check_classes(tmp_path, {"class_path": path})
+
+
+def test_classes_in_another_order_are_refused(stranger, trained, image_root, tmp_path, capsys):
+    path = stranger(lambda model: model["init_args"]["class_names"].reverse())
+    config = yaml.safe_load((trained / "config.yaml").read_text())["data"]["init_args"]
+    given = ["--config=promptfl", "--config=folders", f"--data.root={config['root']}", "--data.held_out=photo"]
+    given += ["--model.clip.name=fedvlp-tiny", "--trainer.rounds=1", f"--images={image_root / 'photo'}"]
+    given += [f"--data.cache_dir={tmp_path / 'cache'}"]
+    assert main(["predict", *given, f"--ckpt_path={path}", "--trainer.accelerator=cpu"]) == 1
+    assert "class_names: was ['star', 'square', 'circle'], is" in capsys.readouterr().err
