@@ -2,6 +2,16 @@ from fedvlp.clip import CLIP as CLIP
 from fedvlp.clip import CLIPSpec as CLIPSpec
 from fedvlp.clip import PromptedTextEncoder as PromptedTextEncoder
 from fedvlp.clip import load_clip as load_clip
+from fedvlp.core.aggregation import AggregationRule as AggregationRule
+from fedvlp.core.aggregation import CoordinateMedian as CoordinateMedian
+from fedvlp.core.aggregation import FedAdam as FedAdam
+from fedvlp.core.aggregation import FedYogi as FedYogi
+from fedvlp.core.aggregation import Krum as Krum
+from fedvlp.core.aggregation import MultiKrum as MultiKrum
+from fedvlp.core.aggregation import NormClipping as NormClipping
+from fedvlp.core.aggregation import ServerMomentum as ServerMomentum
+from fedvlp.core.aggregation import TrimmedMean as TrimmedMean
+from fedvlp.core.aggregation import WeightedMean as WeightedMean
 from fedvlp.core.module import FederatedModule as FederatedModule
 from fedvlp.core.phases import Phase as Phase
 from fedvlp.core.phases import RoundContext as RoundContext

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from fedvlp.core.aggregation import AggregationRule, describe_rule
 from fedvlp.training.local_training import LocalTraining
 from fedvlp.utils.errors import UserError
 
@@ -23,6 +24,7 @@ class FitOptions:
         patience: evaluations without a better one after which training stops, at least 1; None for never.
         seed: of every random draw.
         personal_on_disk: whether what stays on the clients is kept in files.
+        aggregation: how uploads are combined in every phase that does; None leaves it to the method.
     """
 
     rounds: int
@@ -33,6 +35,7 @@ class FitOptions:
     patience: int | None
     seed: int
     personal_on_disk: bool
+    aggregation: AggregationRule | None = None
 
     def __post_init__(self) -> None:
         """Refuses numbers that are out of range."""
@@ -52,4 +55,8 @@ class FitOptions:
 
     def describe(self) -> dict[str, Any]:
         """Returns the options that must be equal for a run to be continued; the number of rounds may differ."""
-        return {"seed": self.seed, "cohort_size": self.cohort_size, **self.local.describe(self.rounds)}
+        described = {"seed": self.seed, "cohort_size": self.cohort_size, **self.local.describe(self.rounds)}
+        # Left out where it is not given, so that a run is described as it was before there were rules to choose.
+        if self.aggregation is not None:
+            described["aggregation"] = describe_rule(self.aggregation)
+        return described
