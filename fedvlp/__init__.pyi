@@ -1,3 +1,8 @@
+from fedvlp.attacks import BackdoorPatch as BackdoorPatch
+from fedvlp.attacks import GaussianNoise as GaussianNoise
+from fedvlp.attacks import LabelFlip as LabelFlip
+from fedvlp.attacks import Scaling as Scaling
+from fedvlp.attacks import SignFlip as SignFlip
 from fedvlp.clip import CLIP as CLIP
 from fedvlp.clip import CLIPSpec as CLIPSpec
 from fedvlp.clip import PromptedTextEncoder as PromptedTextEncoder

@@ -27,6 +27,7 @@ from fedvlp.runs.run_folder import (
     run_name,
     run_of,
 )
+from fedvlp.training.attack import Attack
 from fedvlp.training.dispatch import Hooks
 from fedvlp.training.evaluation import evaluate, of_roles
 from fedvlp.training.fit_loop import FitLoop
@@ -54,6 +55,8 @@ class Federation(TrainerAttributes):
         reset_optimizer: Make each client's optimizer afresh each round; else its moments stay on the client.
         aggregation: How the server makes one state of several clients' uploads, such as ``TrimmedMean`` or ``FedAdam``,
             in every phase that averages; the method's own mean if not given.
+        attack: What some clients do against the others, such as ``SignFlip`` or ``BackdoorPatch``, to test a rule or a
+            method; all clients are honest if not given.
         cohort_size: Clients sampled each round; all of them if not given.
         clients_per_step: Train so many clients of equally many images at once, which pays where each has few; the
             results differ from those of one after another by rounding only.
@@ -105,6 +108,7 @@ class Federation(TrainerAttributes):
         clients_per_step: int = 1,
         compile: bool = False,
         aggregation: AggregationRule | None = None,
+        attack: Attack | None = None,
     ) -> None:
         if num_threads is not None and num_threads < 1:
             raise UserError(f"Expected num_threads of at least 1, got {num_threads}.")
@@ -118,6 +122,7 @@ class Federation(TrainerAttributes):
             seed=seed,
             personal_on_disk=personal_on_disk,
             aggregation=aggregation,
+            attack=attack,
         )
         self.precision = precision
         self.num_threads = num_threads

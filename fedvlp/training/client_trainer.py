@@ -11,7 +11,7 @@ from lightning import Fabric
 
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.phases import Phase, RoundContext
-from fedvlp.core.protocols import Batch, FederatedData, Loader
+from fedvlp.core.protocols import Batch, Loader, TrainingData
 from fedvlp.core.run_state import RunState
 from fedvlp.core.state import Client, ClientUpdate, State, is_finite
 from fedvlp.runs.client_store import ClientStore, StoredState
@@ -116,7 +116,7 @@ class ClientSlot:
 
     fabric: Fabric
     module: FederatedModule
-    data: FederatedData
+    data: TrainingData
     local: LocalTraining
     initial_personal: State
     seed: int

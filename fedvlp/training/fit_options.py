@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedvlp.core.aggregation import AggregationRule, describe_rule
+from fedvlp.training.attack import Attack
 from fedvlp.training.local_training import LocalTraining
 from fedvlp.utils.errors import UserError
 
@@ -25,6 +26,7 @@ class FitOptions:
         seed: of every random draw.
         personal_on_disk: whether what stays on the clients is kept in files.
         aggregation: how uploads are combined in every phase that does; None leaves it to the method.
+        attack: what hostile clients do; None if all are honest.
     """
 
     rounds: int
@@ -36,6 +38,7 @@ class FitOptions:
     seed: int
     personal_on_disk: bool
     aggregation: AggregationRule | None = None
+    attack: Attack | None = None
 
     def __post_init__(self) -> None:
         """Refuses numbers that are out of range."""
@@ -56,7 +59,9 @@ class FitOptions:
     def describe(self) -> dict[str, Any]:
         """Returns the options that must be equal for a run to be continued; the number of rounds may differ."""
         described = {"seed": self.seed, "cohort_size": self.cohort_size, **self.local.describe(self.rounds)}
-        # Left out where it is not given, so that a run is described as it was before there were rules to choose.
+        # Left out where they are not given, so that a run is described as it was before there was a choice.
         if self.aggregation is not None:
             described["aggregation"] = describe_rule(self.aggregation)
+        if self.attack is not None:
+            described["attack"] = self.attack.describe()
         return described
