@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 
 from experiments.options import Choice, parse, shared_parser
 from experiments.runs import SeededRuns, StudyRun, every_run, make_runs, seed_by_seed
@@ -44,15 +45,15 @@ class Cell:
 
     Attributes:
         method: name of the method's config.
-        rule: one of ``RULES``.
-        attack: one of ``ATTACKS``.
         hostile: how many clients are.
+        attack: one of ``ATTACKS``.
+        rule: one of ``RULES``.
     """
 
     method: str
-    rule: str
-    attack: str
     hostile: int
+    attack: str
+    rule: str
 
     @property
     def overrides(self) -> tuple[str, ...]:
@@ -86,13 +87,9 @@ def chosen(parser: argparse.ArgumentParser, arguments: Sequence[str] | None = No
     """Returns the settings, and the cells that were asked for, each method with few hostile clients first."""
     choice = parse(parser, arguments, held_out="sketch")
     options = choice.options
-    cells: dict[Cell, None] = {}
-    for method in options.methods.split(","):
-        for hostile in map(int, options.hostile.split(",")):
-            for attack in options.attacks.split(","):
-                for rule in RULES:
-                    cells[Cell(method, rule, short_names()[attack], hostile)] = None
-    return choice, list(cells)
+    hostile = map(int, options.hostile.split(","))
+    attacks = [short_names()[name] for name in options.attacks.split(",")]
+    return choice, [Cell(*place) for place in product(options.methods.split(","), hostile, attacks, RULES)]
 
 
 def runs_of(cells: Sequence[Cell], choice: Choice) -> list[StudyRun]:

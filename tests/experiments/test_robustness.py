@@ -18,7 +18,7 @@ SMALL = ["--methods=promptfl", "--hostile=0,3", "--attacks=sign_flip,backdoor"]
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_every_run_can_be_parsed(rule, attack, tmp_path):
     choice, _ = chosen(study_parser(None), [f"--output={tmp_path}"])
-    cell = Cell("promptfl", rule, attack, 3)
+    cell = Cell("promptfl", 3, attack, rule)
     ((run,),) = cell.runs(choice)
     assert set(cell.overrides) < set(run.arguments)
     given = with_config_paths(["--config=methods/promptfl", "--config=data/styled_shapes", *run.overrides])
@@ -42,7 +42,7 @@ def test_short_names_are_of_all_attacks():
 def test_table_by_hand(tmp_path, capsys):
     options = [*SMALL, f"--output={tmp_path}"]
     choice, cells = chosen(study_parser(None), options)
-    ((clean,),) = Cell("promptfl", "mean", "sign flip", 0).runs(choice)
+    ((clean,),) = Cell("promptfl", 0, "sign flip", "mean").runs(choice)
     finish(clean, held_out=60.0)
     (folder,) = (tmp_path / clean.name).glob("*/summary.json")
     with (folder.parent / "metrics.csv").open("w", newline="", encoding="utf-8") as file:
