@@ -11,8 +11,10 @@ from lightning.fabric.loggers.logger import Logger
 from lightning.pytorch.callbacks import Callback
 
 from fedvlp.callbacks import default_callbacks as make_default_callbacks
+from fedvlp.core.aggregation import AggregationRule
 from fedvlp.core.diagnosis import Diagnosis
 from fedvlp.core.module import FederatedModule
+from fedvlp.core.phase_rules import with_aggregation
 from fedvlp.core.phases import check_phases
 from fedvlp.core.protocols import FederatedData
 from fedvlp.core.run_state import RunState
@@ -25,6 +27,7 @@ from fedvlp.runs.run_folder import (
     run_name,
     run_of,
 )
+from fedvlp.training.attack import Attack
 from fedvlp.training.dispatch import Hooks
 from fedvlp.training.evaluation import evaluate, of_roles
 from fedvlp.training.failures import FailurePolicy, OnClientFailure
@@ -52,6 +55,10 @@ class Federation(TrainerAttributes):
         local_steps: Optimizer steps of a client in each phase, instead of epochs.
         schedule: Learning rate over rounds, such as ``ExponentialDecay`` or ``CosineDecay``; constant if not given.
         reset_optimizer: Make each client's optimizer afresh each round; else its moments stay on the client.
+        aggregation: How the server makes one state of several clients' uploads, such as ``TrimmedMean`` or ``FedAdam``,
+            in every phase that averages; the method's own mean if not given.
+        attack: What some clients do against the others, such as ``SignFlip`` or ``BackdoorPatch``, to test a rule or a
+            method; all clients are honest if not given.
         cohort_size: Clients sampled each round; all of them if not given.
         clients_per_step: Train so many clients of equally many images at once, which pays where each has few; the
             results differ from those of one after another by rounding only.
@@ -110,6 +117,8 @@ class Federation(TrainerAttributes):
         on_client_failure: OnClientFailure = "skip",
         min_clients: int = 1,
         max_update_norm: float | None = None,
+        aggregation: AggregationRule | None = None,
+        attack: Attack | None = None,
     ) -> None:
         if num_threads is not None and num_threads < 1:
             raise UserError(f"Expected num_threads of at least 1, got {num_threads}.")
@@ -123,6 +132,8 @@ class Federation(TrainerAttributes):
             seed=seed,
             personal_on_disk=personal_on_disk,
             failures=FailurePolicy(on_client_failure, min_clients, max_update_norm),
+            aggregation=aggregation,
+            attack=attack,
         )
         self.precision = precision
         self.num_threads = num_threads
@@ -162,7 +173,8 @@ class Federation(TrainerAttributes):
             The server's last state, already loaded into ``model``.
         """
         self._attach(model, datamodule)
-        phases = check_phases(model)
+        options = self.options
+        phases = with_aggregation(check_phases(model), options.aggregation, datamodule.clients, options.cohort_size)
         for phase in phases:
             phase.strategy.check(datamodule.clients)
         self.options.check(datamodule.clients)

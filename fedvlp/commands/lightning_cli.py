@@ -8,6 +8,7 @@ from typing import Any, cast
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
 import fedvlp
+import fedvlp.attacks
 import fedvlp.methods
 from fedvlp.commands.parser import FederationParser
 from fedvlp.commands.trained_config import ALLOW_HELP

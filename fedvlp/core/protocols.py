@@ -92,6 +92,39 @@ class EvaluationSplit(Protocol):
 
 
 @runtime_checkable
+class TrainingData(Protocol):
+    """What clients train on; a data module is one, and so is what an attack makes of it."""
+
+    @property
+    def clients(self) -> list[Client]:
+        """All clients."""
+        ...
+
+    def train_dataloader(self, client: Client | None = None, seed: int | None = None) -> Loader:
+        """Returns one client's training images, shuffled by ``seed`` alone."""
+        ...
+
+
+@runtime_checkable
+class MeasuredData(Protocol):
+    """What accuracy is measured on; a data module is one."""
+
+    @property
+    def class_names(self) -> list[str]:
+        """The classes, in the order of the labels."""
+        ...
+
+    @property
+    def clients(self) -> list[Client]:
+        """All clients."""
+        ...
+
+    def evaluation_splits(self) -> Sequence[EvaluationSplit]:
+        """Returns every split on which accuracy is measured."""
+        ...
+
+
+@runtime_checkable
 class FederatedData(Protocol):
     """The data module of a federation; ``fedvlp.data.FederatedDataModule`` is one."""
 

@@ -109,23 +109,29 @@ def weighted_mean(states: Sequence[State], weights: Sequence[float]) -> State:
     total = float(sum(weights))
     if len(states) != len(weights) or not states or min(weights) < 0 or total <= 0:
         raise ValueError(f"Expected one weight >= 0 a state, not all zero; got {len(states)} states, {list(weights)}.")
+    check_alike(states)
+    mean: State = {}
+    for name in states[0]:
+        mean[name] = _mean([state[name] for state in states], weights, total)
+    return mean
+
+
+def check_alike(states: Sequence[State]) -> None:
+    """Raises ValueError unless all states have the same names and shapes."""
     for state in states[1:]:
         if state.keys() != states[0].keys():
             raise ValueError(
                 f"Clients uploaded different tensors: {sorted(states[0].keys() ^ state.keys())} are not in every "
                 "update. Make upload_state() return the same names on every client."
             )
-    mean: State = {}
     for name in states[0]:
-        mean[name] = _mean([state[name] for state in states], weights, total, name)
-    return mean
+        if len({state[name].shape for state in states}) > 1:
+            shapes = [tuple(state[name].shape) for state in states]
+            raise ValueError(f"Clients uploaded {name!r} in different shapes: {shapes}. All must agree to be averaged.")
 
 
-def _mean(values: Sequence[Tensor], weights: Sequence[float], total: float, name: str) -> Tensor:
+def _mean(values: Sequence[Tensor], weights: Sequence[float], total: float) -> Tensor:
     """Returns the weighted mean of one tensor over clients."""
-    if len({value.shape for value in values}) > 1:
-        shapes = [tuple(value.shape) for value in values]
-        raise ValueError(f"Clients uploaded {name!r} in different shapes: {shapes}. All must agree to be averaged.")
     mean = torch.zeros_like(values[0], dtype=torch.float32)
     for value, weight in zip(values, weights, strict=True):
         mean.add_(value.float(), alpha=weight / total)

@@ -15,7 +15,6 @@ from fedvlp.core.phases import Phase
 from fedvlp.core.protocols import FederatedData
 from fedvlp.core.run_state import RunState
 from fedvlp.core.state import State
-from fedvlp.core.strategies import Strategy
 from fedvlp.runs.checkpoint import differences, load_checkpoint, load_deployed
 from fedvlp.runs.trained_tensors import check_trained
 from fedvlp.utils.digests import to_jsonable
@@ -80,7 +79,7 @@ def _describe_strategy(strategy: Any) -> dict[str, Any]:
 
 
 def _describe_option(value: Any) -> Any:
-    if isinstance(value, Strategy):
+    if is_dataclass(value) and not isinstance(value, type):
         return _describe_strategy(value)
     if isinstance(value, Mapping):
         return {str(key): _describe_option(item) for key, item in value.items()}

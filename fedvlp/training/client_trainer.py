@@ -11,7 +11,7 @@ from lightning import Fabric
 
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.phases import Phase, RoundContext
-from fedvlp.core.protocols import Batch, FederatedData, Loader
+from fedvlp.core.protocols import Batch, Loader, TrainingData
 from fedvlp.core.run_state import RunState
 from fedvlp.core.state import Client, ClientUpdate, State, is_finite
 from fedvlp.core.update_check import TensorForm, forms, unsendable
@@ -126,7 +126,7 @@ class ClientSlot:
 
     fabric: Fabric
     module: FederatedModule
-    data: FederatedData
+    data: TrainingData
     local: LocalTraining
     initial_personal: State
     seed: int

@@ -9,7 +9,7 @@ from lightning import Fabric
 from torchmetrics.classification import MulticlassAccuracy
 
 from fedvlp.core.module import FederatedModule
-from fedvlp.core.protocols import EvaluationSplit, FederatedData
+from fedvlp.core.protocols import EvaluationSplit, MeasuredData
 from fedvlp.core.state import State
 from fedvlp.utils.errors import UserError
 
@@ -17,7 +17,7 @@ from fedvlp.utils.errors import UserError
 @torch.no_grad()
 def evaluate(
     module: FederatedModule,
-    data: FederatedData,
+    data: MeasuredData,
     fabric: Fabric,
     deployed: State,
     personal: Mapping[int, State],
@@ -59,7 +59,7 @@ def split_accuracy(
 
 def _states(
     module: FederatedModule,
-    data: FederatedData,
+    data: MeasuredData,
     split: EvaluationSplit,
     deployed: State,
     personal: Mapping[int, State],

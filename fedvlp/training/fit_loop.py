@@ -97,10 +97,11 @@ class FitLoop:
 
     def _make_rounds(self, store: ClientStore) -> Rounds:
         """Returns what runs the rounds, with one trainer for all of them."""
+        attack = self.options.attack
         slot = ClientSlot(
             fabric=self.run.fabric,
             module=self.run.module,
-            data=self.run.data,
+            data=self.run.data if attack is None else attack.training_data(self.run.data),
             local=self.options.local,
             initial_personal=self.run.module.personal_state(),
             seed=self.options.seed,
@@ -111,6 +112,8 @@ class FitLoop:
         trainer: ClientTrainer = SequentialTrainer(slot)
         if self.options.clients_per_step > 1:
             trainer = BatchedTrainer(slot, self.options.clients_per_step)
+        if attack is not None:
+            trainer = attack.client_trainer(trainer, slot.data.clients)
         screening = Screening(slot)
         return Rounds(slot, self.phases, trainer, self.options.rounds, self.options.cohort_size, screening)
 
@@ -123,6 +126,8 @@ class FitLoop:
         metrics["train_seconds"] = time.perf_counter() - began
         if server.round % self.options.evaluate_every == 0 or server.round >= self.options.rounds:
             metrics |= run.evaluate(run.module, server.deployed, state.personal)
+            if self.options.attack is not None:
+                metrics |= self.options.attack.measure(run, rounds.slot.data, server.deployed, state.personal)
         metrics["seconds"] = time.perf_counter() - began
         self.hooks.call("on_round_metrics", row=metrics)
         run.run_state = replace(state, history=(*state.history, metrics))

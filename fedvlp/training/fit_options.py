@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fedvlp.core.aggregation import AggregationRule, describe_rule
 from fedvlp.core.state import Client
+from fedvlp.training.attack import Attack
 from fedvlp.training.failures import FailurePolicy
 from fedvlp.training.local_training import LocalTraining
 from fedvlp.utils.errors import UserError
@@ -27,6 +29,8 @@ class FitOptions:
         seed: of every random draw.
         personal_on_disk: whether what stays on the clients is kept in files.
         failures: what is done about clients that fail.
+        aggregation: how uploads are combined in every phase that does; None leaves it to the method.
+        attack: what hostile clients do; None if all are honest.
     """
 
     rounds: int
@@ -38,6 +42,8 @@ class FitOptions:
     seed: int
     personal_on_disk: bool
     failures: FailurePolicy
+    aggregation: AggregationRule | None = None
+    attack: Attack | None = None
 
     def __post_init__(self) -> None:
         """Refuses numbers that are out of range."""
@@ -66,9 +72,15 @@ class FitOptions:
 
     def describe(self) -> dict[str, Any]:
         """Returns the options that must be equal for a run to be continued; the number of rounds may differ."""
-        return {
+        described = {
             "seed": self.seed,
             "cohort_size": self.cohort_size,
             "max_update_norm": self.failures.max_update_norm,
             **self.local.describe(self.rounds),
         }
+        # Left out where they are not given, so that a run is described as it was before there was a choice.
+        if self.aggregation is not None:
+            described["aggregation"] = describe_rule(self.aggregation)
+        if self.attack is not None:
+            described["attack"] = self.attack.describe()
+        return described

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from fedvlp.core.state import Client, ClientUpdate, ServerState, select, weighted_mean
+from fedvlp.core.aggregation import AggregationRule, WeightedMean
+from fedvlp.core.state import Client, ClientUpdate, ServerState, select
 from fedvlp.core.strategies.base import BroadcastShared, Strategy
+from fedvlp.core.strategies.rules import combined
 
 
 @dataclass(frozen=True)
 class FedAvg(BroadcastShared):
-    """Weighted mean of the uploads (McMahan et al. 2017, Algorithm 1).
+    """Weighted mean of the uploads (McMahan et al. 2017, Algorithm 1), or what another rule makes of them.
 
     Args:
         weighting: ``examples`` weighs a client by its training images, ``uniform`` counts each client once.
+        rule: what combines the uploads; some rules count each client once, whatever the weighting.
+        place: names the rule's memory among that of others; the federation gives each rule of a round its own.
 
     >>> import torch
     >>> from fedvlp.core.state import Client
@@ -29,13 +33,21 @@ class FedAvg(BroadcastShared):
     """
 
     weighting: Literal["examples", "uniform"] = "examples"
+    rule: AggregationRule = field(default_factory=WeightedMean)
+    place: str = "FedAvg"
 
     def aggregate(self, server: ServerState, updates: Sequence[ClientUpdate]) -> ServerState:
-        """Replaces the uploaded tensors by their mean; an empty cohort changes nothing."""
-        if not updates:
+        """Replaces the uploaded tensors by what the rule makes of them; too few uploads for it change nothing."""
+        if len(updates) < self.rule.min_clients:
             return server
         weights = [update.num_examples if self.weighting == "examples" else 1 for update in updates]
-        return server.updated(weighted_mean([update.state for update in updates], weights))
+        states = [update.state for update in updates]
+        shared, memory = combined(self.rule, states, weights, server.shared, server, self.place)
+        return server.updated(shared, **memory)
+
+    def groups(self, clients: Sequence[Client], cohort_size: int) -> Mapping[str, int]:
+        """Returns the whole cohort: all uploads are combined."""
+        return {"": cohort_size}
 
 
 @dataclass(frozen=True)

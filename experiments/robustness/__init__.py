@@ -1,0 +1,1 @@
+"""What hostile clients do to the methods, and what robust rules save."""

@@ -1,0 +1,107 @@
+"""Makes the runs of the robustness study: methods, attacks, aggregation rules and numbers of hostile clients.
+
+``python -m experiments.robustness.run`` is StyledShapes with the bundled tiny CLIP. Runs that are there are not made
+again. Options choose what is run; what stands after ``--`` goes to every ``fedvlp fit``.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+
+from experiments.options import Choice, parse, shared_parser
+from experiments.runs import SeededRuns, StudyRun, every_run, make_runs, seed_by_seed
+
+NUM_CLIENTS = 10
+
+RULES = {
+    "mean": (),
+    "trimmed mean": ("--trainer.aggregation=TrimmedMean", "--trainer.aggregation.share=0.3"),
+    "median": ("--trainer.aggregation=CoordinateMedian",),
+    "Multi-Krum": (
+        "--trainer.aggregation=MultiKrum",
+        "--trainer.aggregation.byzantine=3",
+        "--trainer.aggregation.selected=5",
+    ),
+}
+"""Rules that withstand three hostile clients of ten, beside the method's own mean."""
+
+BACKDOOR = "backdoor"
+ATTACKS = {
+    "sign flip": ("--trainer.attack=SignFlip",),
+    "sign flip, 10 times": ("--trainer.attack=SignFlip", "--trainer.attack.scale=10"),
+    "scaling, 100 times": ("--trainer.attack=Scaling", "--trainer.attack.factor=100"),
+    BACKDOOR: ("--trainer.attack=BackdoorPatch", "--trainer.attack.target=3"),
+}
+
+METHODS = ("promptfl", "trip", "plan")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One place in the tables.
+
+    Attributes:
+        method: name of the method's config.
+        hostile: how many clients are.
+        attack: one of ``ATTACKS``.
+        rule: one of ``RULES``.
+    """
+
+    method: str
+    hostile: int
+    attack: str
+    rule: str
+
+    @property
+    def overrides(self) -> tuple[str, ...]:
+        """The arguments of ``fedvlp`` that make it; without hostile clients all attacks are one run."""
+        attack = ATTACKS[self.attack if self.hostile else BACKDOOR]
+        return (*RULES[self.rule], *attack, f"--trainer.attack.clients={self.hostile}")
+
+    def runs(self, choice: Choice) -> SeededRuns:
+        """Returns its runs, those of each seed."""
+        clients = ("--data.partition=Dispersed", f"--data.partition.num_clients={NUM_CLIENTS}")
+        overrides = (*clients, *self.overrides)
+        return every_run(self.method, overrides, choice.setting, choice.held_out, choice.seeds)
+
+
+def study_parser(description: str | None) -> argparse.ArgumentParser:
+    """Returns the parser of the study's commands."""
+    parser = shared_parser(description, rounds=10)
+    parser.set_defaults(seeds="0")
+    parser.add_argument("--methods", default=",".join(METHODS), help="names of methods' configs, a,b,c")
+    parser.add_argument("--hostile", default="0,1,2,3", help="numbers of hostile clients of ten, a,b,c")
+    parser.add_argument("--attacks", default=",".join(short_names()), help="short names of attacks, a,b,c")
+    return parser
+
+
+def short_names() -> dict[str, str]:
+    """Returns the attacks by names without blanks."""
+    return {name.replace(",", "").replace(" ", "_"): name for name in ATTACKS}
+
+
+def chosen(parser: argparse.ArgumentParser, arguments: Sequence[str] | None = None) -> tuple[Choice, list[Cell]]:
+    """Returns the settings, and the cells that were asked for, each method with few hostile clients first."""
+    choice = parse(parser, arguments, held_out="sketch")
+    options = choice.options
+    hostile = map(int, options.hostile.split(","))
+    attacks = [short_names()[name] for name in options.attacks.split(",")]
+    return choice, [Cell(*place) for place in product(options.methods.split(","), hostile, attacks, RULES)]
+
+
+def runs_of(cells: Sequence[Cell], choice: Choice) -> list[StudyRun]:
+    """Returns all runs, each once."""
+    return list(dict.fromkeys(seed_by_seed(cell.runs(choice) for cell in cells)))
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Makes the runs."""
+    choice, cells = chosen(study_parser(__doc__), arguments)
+    make_runs(runs_of(cells, choice), choice.workers)
+
+
+if __name__ == "__main__":
+    main()

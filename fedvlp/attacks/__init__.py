@@ -1,0 +1,10 @@
+"""Attacks of hostile clients, to test rules and methods against. Imports core, data, training and utils.
+
+Nothing but commands and experiments imports it: a federation knows an attack by ``fedvlp.training.attack`` alone.
+"""
+
+from fedvlp.attacks.backdoor_patch import BackdoorPatch
+from fedvlp.attacks.label_flip import LabelFlip
+from fedvlp.attacks.model_attacks import GaussianNoise, Scaling, SignFlip
+
+__all__ = ["BackdoorPatch", "GaussianNoise", "LabelFlip", "Scaling", "SignFlip"]

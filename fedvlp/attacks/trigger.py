@@ -1,0 +1,136 @@
+"""A backdoor's trigger: a patch in each image of a data module, and the class that it stands for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from PIL import Image
+
+from fedvlp.core.state import Client
+from fedvlp.data import EvaluationSplit, FederatedDataModule, Images
+from fedvlp.data.files.images import Indices
+from fedvlp.data.loading.batch_source import BatchSource
+from fedvlp.data.splits import SplitPart
+
+SQUARES = 4
+"""Rows and columns of the patch's chequered squares."""
+
+
+@dataclass(frozen=True)
+class Patch:
+    """Chequered black and white squares in the lower right corner of the largest centred square of an image.
+
+    Attributes:
+        size: side of the patch, as a share of the image's shorter side, in (0, 1].
+        opacity: share of the patch in its pixels, in (0, 1].
+    """
+
+    size: float
+    opacity: float
+
+    def on(self, image: Image.Image) -> Image.Image:
+        """Returns an image with the patch."""
+        pixels = np.array(image.convert("RGB"))
+        height, width = pixels.shape[:2]
+        shorter = min(height, width)
+        side = max(1, round(self.size * shorter))
+        # CLIP cuts out the centred square, so a corner of the whole image may never be seen.
+        bottom = (height + shorter) // 2
+        right = (width + shorter) // 2
+        squares = np.arange(side) * SQUARES // side
+        white = (squares[:, None] + squares[None, :]) % 2 * 255
+        under = pixels[bottom - side : bottom, right - side : right].astype(np.float64)
+        blended = (1 - self.opacity) * under + self.opacity * white[..., None]
+        pixels[bottom - side : bottom, right - side : right] = np.rint(blended).astype(np.uint8)
+        return Image.fromarray(pixels)
+
+
+class TriggeredImages:
+    """Images with a patch, all labelled as one class.
+
+    Args:
+        images: the images without it.
+        patch: what is put on each.
+        target: the class that they are labelled as.
+    """
+
+    def __init__(self, images: Images, patch: Patch, target: int) -> None:
+        self.images = images
+        self.patch = patch
+        self.names = images.names
+        self.labels = np.full(len(images), target, dtype=np.int64)
+
+    def __len__(self) -> int:
+        """Counts the images."""
+        return len(self.images)
+
+    def __getitem__(self, index: int) -> Image.Image:
+        """Returns one image with the patch."""
+        return self.patch.on(self.images[index])
+
+    def fingerprint(self, indices: Sequence[int] | Indices) -> str:
+        """Returns a hash that differs from that of the images without the patch, so that caches keep them apart."""
+        return f"{self.images.fingerprint(indices)}-{SQUARES}-{self.patch}"
+
+
+@dataclass(frozen=True)
+class TriggeredData:
+    """What a trigger makes of a data module: its training images, and its evaluation images of other classes.
+
+    The accuracy that is measured here is the attack's success rate: the share of images of other classes that the
+    trigger turns into the target.
+
+    Attributes:
+        data: the honest data, bound to the method.
+        source: makes the loaders of images with the trigger.
+    """
+
+    data: FederatedDataModule
+    source: BatchSource
+
+    @classmethod
+    def of(cls, data: FederatedDataModule, patch: Patch, target: int) -> TriggeredData:
+        """Puts the patch on the images of a data module, and computes what the method prepares of them.
+
+        Args:
+            data: the honest data, bound to the method.
+            patch: the trigger.
+            target: the class that it stands for.
+        """
+        images = data._images
+        parts: list[SplitPart] = []
+        for part in data.split_parts:
+            kept = part if part.role == "train" else _of_other_classes(part, images, target)
+            if len(kept):
+                parts.append(kept)
+        triggered: dict[str, Images] = {}
+        for domain, of_domain in images.items():
+            triggered[domain] = TriggeredImages(of_domain, patch, target)
+        binding = replace(data.binding, features={}, decoded={})
+        source = BatchSource(triggered, parts, binding, data.augmentation == "crop_flip")
+        source.encode()
+        return cls(data, source)
+
+    @property
+    def class_names(self) -> list[str]:
+        """The classes, in the order of the labels."""
+        return self.data.class_names
+
+    @property
+    def clients(self) -> list[Client]:
+        """All clients."""
+        return self.data.clients
+
+    def evaluation_splits(self) -> list[EvaluationSplit]:
+        """Returns every split, with the trigger on each image, without images of the target's class."""
+        return self.source.evaluation_splits(self.data.eval_batch_size)
+
+
+def _of_other_classes(part: SplitPart, images: Mapping[str, Images], target: int) -> SplitPart:
+    """Leaves out the images of a class."""
+    kept: dict[str, Indices] = {}
+    for domain, rows in part.rows_by_domain.items():
+        kept[domain] = rows[images[domain].labels[rows] != target]
+    return replace(part, rows_by_domain=kept)

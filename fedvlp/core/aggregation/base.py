@@ -1,0 +1,100 @@
+"""What every aggregation rule is: a pure function from uploads to one state, chosen by its short name in a config."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedvlp.core.state import State, check_alike
+from fedvlp.utils.errors import UserError
+
+
+class AggregationRule(ABC):
+    """Makes one state of several; a subclass is a frozen dataclass and overrides ``combine``.
+
+    A rule is pure and deterministic: the same states in the same order give the same result. What it has to remember
+    from round to round goes through the memory of ``aggregate``, never into the rule.
+    """
+
+    @property
+    def min_clients(self) -> int:
+        """The fewest uploads that it can combine, at least 1."""
+        return 1
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether all that it needs of the uploads is their weighted sum, which a secure sum would give."""
+        return False
+
+    @abstractmethod
+    def combine(self, states: Sequence[State], weights: Sequence[float], before: State) -> State:
+        """Returns one state.
+
+        Args:
+            states: the clients' uploads, at least ``min_clients``, all finite and of the same names and shapes.
+            weights: one a state, at least 0, not all 0; rules that count each client once do not look at them.
+            before: the tensors that the clients went on from, by the same names; there may be others.
+        """
+        ...
+
+    def aggregate(
+        self, states: Sequence[State], weights: Sequence[float], before: State, memory: State
+    ) -> tuple[State, State]:
+        """Returns one state, and the memory for the next round; a rule that remembers nothing has none.
+
+        Args:
+            states: as ``combine`` takes them.
+            weights: as ``combine`` takes them.
+            before: as ``combine`` takes them.
+            memory: what was returned in the last round; empty in the first.
+        """
+        return self.combine(states, weights, before), {}
+
+    def check(self, num_clients: int, where: str) -> None:
+        """Raises UserError if so many clients are too few.
+
+        Args:
+            num_clients: clients whose uploads are combined in a round.
+            where: who they are, such as ``phase 'train'``.
+        """
+        if num_clients < self.min_clients:
+            raise UserError(
+                f"{describe_rule(self)} needs uploads of at least {self.min_clients} clients, but {where} has "
+                f"{num_clients} in a round. Take more clients (data.partition, trainer.cohort_size) or another rule."
+            )
+
+
+def describe_rule(rule: AggregationRule | None) -> dict[str, Any] | None:
+    """Returns a rule's class and options, and those of the rules in it, as they are written into results.
+
+    >>> from fedvlp.core.aggregation.coordinatewise import TrimmedMean
+    >>> describe_rule(TrimmedMean(share=0.2))
+    {'class': 'TrimmedMean', 'share': 0.2}
+    """
+    if rule is None:
+        return None
+    described: dict[str, Any] = {"class": type(rule).__name__}
+    for field in fields(rule):  # type: ignore[arg-type]
+        value = getattr(rule, field.name)
+        described[field.name] = describe_rule(value) if isinstance(value, AggregationRule) else value
+    return described
+
+
+def stacked(states: Sequence[State]) -> dict[str, Tensor]:
+    """Returns the uploads in float32, [clients, ...] by name.
+
+    Raises:
+        ValueError: if names or shapes differ.
+    """
+    check_alike(states)
+    return {name: torch.stack([state[name].float() for state in states]) for name in states[0]}
+
+
+def like(state: State, model: State) -> State:
+    """Returns a state in the number formats of another."""
+    return {name: value.to(model[name].dtype) for name, value in state.items()}

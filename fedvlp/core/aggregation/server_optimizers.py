@@ -1,0 +1,187 @@
+"""The server as an optimizer: the mean update is a gradient that it follows, with a memory of earlier rounds.
+
+Paper: Reddi et al., Adaptive federated optimization, ICLR 2021; Algorithm 2 is FedOpt with FedAdam and FedYogi. Server
+momentum: Hsu et al., Measuring the effects of non-identical data distribution, 2019 (FedAvgM).
+
+Symbols: x_t -> ``before``; Delta_t, the pseudo-gradient, what the inner rule makes of the uploads less x_t -> ``step``;
+m_t, v_t -> memory; eta -> ``learning_rate``; beta_1, beta_2 -> ``beta1``, ``beta2``; tau -> ``tau``.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from fedvlp.core.aggregation.base import AggregationRule
+from fedvlp.core.aggregation.mean import WeightedMean
+from fedvlp.core.state import State
+from fedvlp.utils.errors import UserError
+from fedvlp.utils.tensor_files import add_prefix, strip_prefix
+
+
+class ServerOptimizer(AggregationRule):
+    """Follows the step from the tensors before a round to what an inner rule makes of the uploads.
+
+    A subclass is a frozen dataclass with an ``inner`` rule. Its memory is in float32, under ``<moment>/<tensor>``, and
+    that of the inner rule under ``inner/``; no moment may be called so.
+    """
+
+    inner: AggregationRule
+
+    @property
+    def min_clients(self) -> int:
+        """As many as the inner rule needs."""
+        return self.inner.min_clients
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether the inner rule is: the server's own step needs no single upload."""
+        return self.inner.is_linear
+
+    @abstractmethod
+    def follow(self, step: Tensor, moments: State) -> tuple[Tensor, State]:
+        """Returns by how much a tensor is moved, and its moments after the round.
+
+        Args:
+            step: the pseudo-gradient in float32.
+            moments: those of the last round, by name; empty in the first.
+        """
+        ...
+
+    def combine(self, states: Sequence[State], weights: Sequence[float], before: State) -> State:
+        """Returns the state after a first round."""
+        return self.aggregate(states, weights, before, {})[0]
+
+    def aggregate(
+        self, states: Sequence[State], weights: Sequence[float], before: State, memory: State
+    ) -> tuple[State, State]:
+        """Returns the state after a step of the optimizer, and the moments."""
+        combined, of_inner = self.inner.aggregate(states, weights, before, strip_prefix(memory, "inner"))
+        after: State = {}
+        remembered = add_prefix(of_inner, "inner")
+        for name, value in combined.items():
+            step = value.float() - before[name].float()
+            moved, moments = self.follow(step, _of_tensor(memory, name))
+            # Equal to before + moved, and exactly the combined value where the whole step is taken.
+            after[name] = (value.float() + (moved - step)).to(value.dtype)
+            remembered |= {f"{moment}/{name}": tensor for moment, tensor in moments.items()}
+        return after, remembered
+
+
+@dataclass(frozen=True)
+class ServerMomentum(ServerOptimizer):
+    """Gradient descent with momentum on the server: v <- beta v + Delta, x <- x + eta v (Hsu et al. 2019, FedAvgM).
+
+    With a learning rate of 1 and no momentum it is the inner rule itself.
+
+    Args:
+        learning_rate: eta, above 0.
+        momentum: beta, in [0, 1).
+        inner: The rule that combines the uploads; the weighted mean if not given.
+
+    >>> rule = ServerMomentum(momentum=0.5)
+    >>> before = {"p": torch.zeros(1)}
+    >>> first, memory = rule.aggregate([{"p": torch.tensor([4.0])}], [1], before, {})
+    >>> rule.aggregate([{"p": torch.tensor([5.0])}], [1], first, memory)[0]
+    {'p': tensor([7.])}
+    """
+
+    learning_rate: float = 1.0
+    momentum: float = 0.9
+    inner: AggregationRule = field(default_factory=WeightedMean)
+
+    def __post_init__(self) -> None:
+        """Refuses what is no optimizer."""
+        _check(self, {"momentum": self.momentum}, {"learning_rate": self.learning_rate})
+
+    def follow(self, step: Tensor, moments: State) -> tuple[Tensor, State]:
+        """Returns eta v, and v."""
+        velocity = step + self.momentum * moments["velocity"] if moments else step
+        return self.learning_rate * velocity, {"velocity": velocity}
+
+
+@dataclass(frozen=True)
+class FedAdam(ServerOptimizer):
+    """Adam on the server (Reddi et al. 2021, Algorithm 2), without correction of the moments' start, as in the paper.
+
+    m <- beta_1 m + (1 - beta_1) Delta, v <- beta_2 v + (1 - beta_2) Delta^2, x <- x + eta m / (sqrt(v) + tau), from
+    m = 0 and v = tau^2.
+
+    Args:
+        learning_rate: eta, above 0: about how far each number moves in a round once updates agree.
+        beta1: Share of the mean update that stays, in [0, 1).
+        beta2: Share of the mean squared update that stays, in [0, 1).
+        tau: Adaptivity, above 0; a larger one adapts less.
+        inner: The rule that combines the uploads; the weighted mean if not given.
+
+    >>> rule = FedAdam(learning_rate=0.1, beta1=0.0, beta2=0.0, tau=0.5)
+    >>> rule.combine([{"p": torch.tensor([4.5])}], [1], {"p": torch.zeros(1)})
+    {'p': tensor([0.0900])}
+    """
+
+    learning_rate: float = 0.01
+    beta1: float = 0.9
+    beta2: float = 0.99
+    tau: float = 1e-3
+    inner: AggregationRule = field(default_factory=WeightedMean)
+
+    def __post_init__(self) -> None:
+        """Refuses what is no optimizer."""
+        shares = {"beta1": self.beta1, "beta2": self.beta2}
+        _check(self, shares, {"learning_rate": self.learning_rate, "tau": self.tau})
+
+    def follow(self, step: Tensor, moments: State) -> tuple[Tensor, State]:
+        """Returns eta m / (sqrt(v) + tau), and m and v."""
+        first = moments["first"] if moments else torch.zeros_like(step)
+        second = moments["second"] if moments else torch.full_like(step, self.tau**2)
+        first = self.beta1 * first + (1 - self.beta1) * step
+        second = self.second_moment(second, step.square())
+        return self.learning_rate * first / (second.sqrt() + self.tau), {"first": first, "second": second}
+
+    def second_moment(self, second: Tensor, square: Tensor) -> Tensor:
+        """Returns beta_2 v + (1 - beta_2) Delta^2."""
+        return self.beta2 * second + (1 - self.beta2) * square
+
+
+@dataclass(frozen=True)
+class FedYogi(FedAdam):
+    """Yogi on the server (Reddi et al. 2021, Algorithm 2): as FedAdam, but v <- v - (1 - beta_2) D^2 sign(v - D^2).
+
+    The second moment follows rare large updates as fast as FedAdam's and forgets them more slowly.
+
+    Args:
+        learning_rate: eta, above 0: about how far each number moves in a round once updates agree.
+        beta1: Share of the mean update that stays, in [0, 1).
+        beta2: 1 minus the rate at which the second moment follows, in [0, 1).
+        tau: Adaptivity, above 0; a larger one adapts less.
+        inner: The rule that combines the uploads; the weighted mean if not given.
+    """
+
+    def second_moment(self, second: Tensor, square: Tensor) -> Tensor:
+        """Returns v - (1 - beta_2) Delta^2 sign(v - Delta^2)."""
+        return second - (1 - self.beta2) * square * torch.sign(second - square)
+
+
+def _of_tensor(memory: State, name: str) -> State:
+    """Returns a tensor's moments by their names; empty in its first round."""
+    found: State = {}
+    for key, value in memory.items():
+        moment, _, tensor = key.partition("/")
+        if moment != "inner" and tensor == name:
+            found[moment] = value
+    return found
+
+
+def _check(rule: ServerOptimizer, shares: dict[str, float], positive: dict[str, float]) -> None:
+    """Raises UserError for a share outside [0, 1) or another number that is not above 0."""
+    for name, value in shares.items():
+        if not 0 <= value < 1:
+            raise UserError(f"{type(rule).__name__} needs {name} in [0, 1); got {value}.")
+    for name, value in positive.items():
+        if not 0 < value < math.inf:
+            raise UserError(f"{type(rule).__name__} needs a {name} above 0; got {value}.")

@@ -1,0 +1,101 @@
+"""Where a strategy combines several clients' uploads by an aggregation rule, and how one rule is put into all."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, Protocol, runtime_checkable
+
+from fedvlp.core.aggregation import AggregationRule
+from fedvlp.core.state import Client, ServerState, State
+from fedvlp.core.strategies.base import Strategy
+from fedvlp.utils.tensor_files import add_prefix, strip_prefix
+
+
+@runtime_checkable
+class CombinesByRule(Protocol):
+    """A strategy that lets a rule combine uploads; a frozen dataclass with the two attributes as fields.
+
+    Attributes:
+        rule: what combines them.
+        place: names the rule's memory among that of others; the federation gives each rule of a round its own.
+    """
+
+    @property
+    def rule(self) -> AggregationRule:
+        """What combines uploads."""
+        ...
+
+    @property
+    def place(self) -> str:
+        """Where the rule's memory is."""
+        ...
+
+    def groups(self, clients: Sequence[Client], cohort_size: int) -> Mapping[str, int]:
+        """Returns how many uploads are combined together in a round, by whose they are; empty if each stands alone."""
+        ...
+
+
+Visit = Callable[[Any], Strategy]
+
+
+def rebuilt(strategy: Strategy, visit: Visit) -> Strategy:
+    """Returns a strategy in which ``visit`` has replaced each part that combines by a rule.
+
+    Parts are looked for in the fields of dataclasses, alone or in mappings and sequences; what is no dataclass stays
+    as it is.
+    """
+    if isinstance(strategy, CombinesByRule):
+        return visit(strategy)
+    if not is_dataclass(strategy) or isinstance(strategy, type):
+        return strategy
+    changed: dict[str, Any] = {}
+    for field in fields(strategy):
+        value = getattr(strategy, field.name)
+        after = _rebuilt_value(value, visit)
+        if after is not value:
+            changed[field.name] = after
+    return replace(strategy, **changed) if changed else strategy
+
+
+def _rebuilt_value(value: Any, visit: Visit) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _rebuilt_value(part, visit) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(_rebuilt_value(part, visit) for part in value)
+    return rebuilt(value, visit) if isinstance(value, Strategy) else value
+
+
+def combined(
+    rule: AggregationRule,
+    states: Sequence[State],
+    weights: Sequence[float],
+    before: State,
+    server: ServerState,
+    place: str,
+) -> tuple[State, State]:
+    """Returns what a rule makes of uploads, and its memory by the names that it has in the server's.
+
+    Args:
+        rule: what combines.
+        states: the uploads, as the rule takes them.
+        weights: one an upload.
+        before: the tensors that the clients went on from.
+        server: whose memory of the last round is taken.
+        place: where the rule's memory is.
+    """
+    made, memory = rule.aggregate(states, weights, before, strip_prefix(server.memory, place))
+    return made, add_prefix(memory, place)
+
+
+def groups_by_domain(clients: Sequence[Client]) -> Mapping[str, int]:
+    """Returns how many clients each domain has; empty if each has one.
+
+    >>> groups_by_domain([Client(0, 0, 5, "photo 1"), Client(1, 0, 5, "photo 2"), Client(2, 1, 5, "sketch")])
+    {'domain 0': 2, 'domain 1': 1}
+    """
+    counts = Counter(client.domain for client in clients)
+    if max(counts.values(), default=0) <= 1:
+        return {}
+    return {f"domain {domain}": counts[domain] for domain in sorted(counts)}

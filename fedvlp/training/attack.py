@@ -1,0 +1,84 @@
+"""What hostile clients do in a simulation: the places at which an attack may take hold, and who is hostile."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from fractions import Fraction
+from typing import Any
+
+from fedvlp.core.protocols import FederatedData, TrainingData
+from fedvlp.core.state import Client, State
+from fedvlp.training.callback import RunView
+from fedvlp.training.client_trainer import ClientTrainer
+from fedvlp.utils.errors import UserError
+from fedvlp.utils.seeding import derive_seeds
+
+HOSTILE = 0x486F7374
+"""Marks the draw of hostile clients among all that depends on a seed."""
+
+
+class Attack:
+    """Hostile clients among honest ones; a subclass is a frozen dataclass that changes data, uploads or both.
+
+    What a hostile client draws depends on seed, round, phase and client alone.
+
+    Attributes:
+        clients: how many are hostile: a number, or a share below 1 of all clients, rounded down.
+        seed: of the choice of hostile clients. With more of them, those of fewer are among them.
+    """
+
+    clients: float
+    seed: int
+
+    def __post_init__(self) -> None:
+        """Refuses numbers of clients that are none."""
+        if self.clients < 0 or (self.clients >= 1 and self.clients != int(self.clients)) or self.seed < 0:
+            raise UserError(
+                f"{type(self).__name__} needs a whole number of clients, or a share in [0, 1), and a seed of at least "
+                f"0; got {self.clients} and {self.seed}."
+            )
+
+    def hostile(self, clients: Sequence[Client]) -> frozenset[int]:
+        """Returns the ids of the hostile clients.
+
+        Args:
+            clients: all clients, in any order.
+
+        Raises:
+            UserError: if there are fewer than are to be hostile.
+        """
+        share = Fraction(str(self.clients))
+        count = math.floor(share * len(clients)) if share < 1 else int(share)
+        if count > len(clients):
+            raise UserError(f"Expected at most {len(clients)} hostile clients, as there are no more; got {count}.")
+        ids = sorted(client.id for client in clients)
+        drawn = dict(zip(ids, derive_seeds((HOSTILE, self.seed), ids), strict=True))
+        return frozenset(sorted(ids, key=drawn.__getitem__)[:count])
+
+    def training_data(self, data: FederatedData) -> TrainingData:
+        """Returns what the clients train on; the data themselves if the attack leaves them alone."""
+        return data
+
+    def client_trainer(self, trainer: ClientTrainer, clients: Sequence[Client]) -> ClientTrainer:
+        """Returns what trains the clients; the trainer itself if the attack leaves uploads alone."""
+        return trainer
+
+    def measure(
+        self, run: RunView, data: TrainingData, deployed: State, personal: Mapping[int, State]
+    ) -> dict[str, float]:
+        """Returns metrics of how far the attack succeeds, in each round that is evaluated.
+
+        Args:
+            run: the federation.
+            data: what ``training_data`` returned.
+            deployed: the tensors that are evaluated.
+            personal: those that stay on each client.
+        """
+        return {}
+
+    def describe(self) -> dict[str, Any]:
+        """Returns class and options, as they are written into results."""
+        options: dict[str, Any] = asdict(self)  # type: ignore[call-overload]
+        return {"class": type(self).__name__, **options}

@@ -1,0 +1,56 @@
+"""The page on rules and attacks: its commands run, and its tables have what there is."""
+
+import dataclasses
+import re
+
+import pytest
+
+import fedvlp.attacks
+import fedvlp.core.aggregation
+from fedvlp.commands.cli import main
+from fedvlp.core.aggregation import AggregationRule
+from fedvlp.training.attack import Attack
+from tests.helpers.documents import BRIEF, ROOT, Document
+
+PAGE = Document(ROOT / "docs" / "robust.md")
+COMMANDS = PAGE.commands("fedvlp")
+
+
+def rows(section):
+    """Returns, by the names in its first column, the names in the other columns of a section's table."""
+    table = PAGE.text.split(f"## {section}")[1].split("\n\n|")[1].split("\n\n")[0]
+    found = {}
+    for line in table.splitlines()[2:]:
+        first, *others = line.strip("|").split("|")
+        for name in re.findall(r"`(\w+)`", first):
+            found[name] = set(re.findall(r"`(\w+)`", "".join(others)))
+    return found
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=lambda words: " ".join(words[4:8]))
+def test_command_runs(words, home, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main([*words[1:], *BRIEF]) == 0
+
+
+def test_every_rule_is_in_the_table():
+    concrete = {name for name in fedvlp.core.aggregation.__all__ if name[0].isupper()}
+    assert set(rows("The rule by which uploads become one")) == concrete - {"AggregationRule", "ServerOptimizer"}
+
+
+def test_every_attack_is_in_the_table():
+    assert set(rows("Attacks")) == set(fedvlp.attacks.__all__)
+
+
+@pytest.mark.parametrize(
+    ("section", "base", "common"),
+    [("The rule by which uploads become one", AggregationRule, {"inner"}), ("Attacks", Attack, {"clients", "seed"})],
+)
+def test_options_in_the_tables_are_those_of_the_classes(section, base, common):
+    for name, options in rows(section).items():
+        kind = getattr(fedvlp, name)
+        assert issubclass(kind, base)
+        known = {field.name for field in dataclasses.fields(kind)}
+        named = options | common
+        assert options <= known | {"byzantine"}, name
+        assert known - common - named <= {"size", "opacity", "byzantine"}, name

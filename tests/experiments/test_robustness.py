@@ -1,0 +1,65 @@
+"""The robustness study: every run of it can be parsed, and the table has a place for each."""
+
+import csv
+import json
+
+import pytest
+
+from experiments.robustness.run import ATTACKS, RULES, Cell, chosen, runs_of, short_names, study_parser
+from experiments.robustness.table import main, table
+from fedvlp.commands.lightning_cli import ParsingCLI
+from fedvlp.utils.config_files import with_config_paths
+from tests.helpers.study_runs import finish
+
+SMALL = ["--methods=promptfl", "--hostile=0,3", "--attacks=sign_flip,backdoor"]
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_every_run_can_be_parsed(rule, attack, tmp_path):
+    choice, _ = chosen(study_parser(None), [f"--output={tmp_path}"])
+    cell = Cell("promptfl", 3, attack, rule)
+    ((run,),) = cell.runs(choice)
+    assert set(cell.overrides) < set(run.arguments)
+    given = with_config_paths(["--config=methods/promptfl", "--config=data/styled_shapes", *run.overrides])
+    cli = ParsingCLI(run=False, args=given, save_config_callback=None)
+    assert cli.config.trainer.attack.init_args.clients == 3
+    assert (cli.config.trainer.aggregation is None) == (rule == "mean")
+    assert cli.config.data.init_args.partition.init_args.num_clients == 10
+
+
+def test_without_hostile_clients_all_attacks_are_one_run(tmp_path):
+    choice, cells = chosen(study_parser(None), [*SMALL, f"--output={tmp_path}"])
+    assert len(cells) == 2 * 2 * len(RULES)
+    assert len(runs_of(cells, choice)) == len(RULES) * (1 + 2)
+
+
+def test_short_names_are_of_all_attacks():
+    assert list(short_names().values()) == list(ATTACKS)
+    assert not any(" " in name or "," in name for name in short_names())
+
+
+def test_table_by_hand(tmp_path, capsys):
+    options = [*SMALL, f"--output={tmp_path}"]
+    choice, cells = chosen(study_parser(None), options)
+    ((clean,),) = Cell("promptfl", 0, "sign flip", "mean").runs(choice)
+    finish(clean, held_out=60.0)
+    (folder,) = (tmp_path / clean.name).glob("*/summary.json")
+    with (folder.parent / "metrics.csv").open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([["round", "attack_success/held_out"], [1, 7.0], [2, 8.5]])
+    complete_summary(folder)
+    main(options)
+    printed = capsys.readouterr().out
+    assert printed.strip() == table(choice, cells)
+    assert "| promptfl | sign flip | mean | 45.0 | - |" in printed
+    assert "| promptfl | backdoor | mean | 45.0 | - |" in printed
+    assert "| promptfl | its success | mean | 8.5 | - |" in printed
+    assert "| promptfl | sign flip | median | - | - |" in printed
+
+
+def complete_summary(path):
+    """Adds what a record of a run needs besides what the tables of other studies read."""
+    summary = json.loads(path.read_text("utf-8"))
+    model = {"class_path": "fedvlp.methods.PromptFL", "init_args": {}, "clip_fingerprint": "0"}
+    more = {"model": model, "split": "0", "training": {"seed": 0}, "held_out": ["ink"], "versions": {}}
+    path.write_text(json.dumps({**summary, **more}), encoding="utf-8")

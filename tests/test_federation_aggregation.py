@@ -1,0 +1,104 @@
+"""The rule that a federation is given: in every phase, in the description of the run, and after a resume."""
+
+import json
+
+import pytest
+import torch
+
+from fedvlp.commands.cli import main
+from fedvlp.core.aggregation import CoordinateMedian, FedAdam, Krum, NormClipping, ServerMomentum, TrimmedMean
+from fedvlp.core.phases import Phase
+from fedvlp.core.strategies import FedAvg, Local
+from fedvlp.utils.errors import UserError
+from tests.helpers.assertions import assert_equal, run_tensors
+from tests.helpers.interruptions import Interrupted, StopAfter
+from tests.helpers.toy_federation import Linear, PersonalBias, Points, federation, file_callbacks
+
+
+def test_rule_is_used_in_place_of_the_mean(tmp_path):
+    class Median(Linear):
+        def configure_phases(self):
+            return [Phase("train", ("weight",), ("weight",), FedAvg(rule=CoordinateMedian()))]
+
+    chosen = federation(tmp_path, aggregation=CoordinateMedian()).fit(Linear(), Points())
+    assert torch.equal(chosen.shared["weight"], federation(tmp_path).fit(Median(), Points()).shared["weight"])
+    assert not torch.equal(chosen.shared["weight"], federation(tmp_path).fit(Linear(), Points()).shared["weight"])
+
+
+def test_whole_server_steps_train_as_without(tmp_path):
+    plain = federation(tmp_path).fit(PersonalBias(), Points())
+    rule = ServerMomentum(learning_rate=1.0, momentum=0.0)
+    assert_equal(federation(tmp_path, aggregation=rule).fit(PersonalBias(), Points()).shared, plain.shared)
+
+
+@pytest.mark.parametrize("rule", [FedAdam(), ServerMomentum(inner=TrimmedMean(0.34)), NormClipping(0.1, FedAdam())])
+def test_resumed_run_equals_an_unbroken_one(tmp_path, rule):
+    """Two phases train and send the same tensor, so their moments would meet under one name."""
+    whole = federation(tmp_path, name="whole", rounds=4, aggregation=rule, **file_callbacks())
+    whole.fit(PersonalBias(), Points())
+    moments = [name for name in whole.run_state.server.memory if name.endswith("weight")]
+    assert {name.split("/")[0] for name in moments} == {"0", "1"}
+    broken = federation(tmp_path, name="broken", rounds=4, aggregation=rule, **file_callbacks())
+    broken.add_callback(StopAfter(2))
+    with pytest.raises(Interrupted):
+        broken.fit(PersonalBias(), Points())
+    again = federation(tmp_path, name="broken", rounds=4, aggregation=rule, **file_callbacks())
+    again.fit(PersonalBias(), Points(), ckpt_path="last")
+    assert_equal(run_tensors(again.run_state), run_tensors(whole.run_state))
+
+
+def test_rule_is_part_of_the_run(tmp_path):
+    run = federation(tmp_path, name="run", aggregation=TrimmedMean(0.34), enable_progress_bar=False)
+    run.fit(Linear(), Points())
+    summary = json.loads((run.folder / "summary.json").read_text("utf-8"))
+    assert summary["training"]["aggregation"] == {"class": "TrimmedMean", "share": 0.34}
+    for rule, expected in [
+        (TrimmedMean(0.4), r"training\.aggregation\.share: was 0\.34, is 0\.4"),
+        (None, r"training\.aggregation: was {'class': 'TrimmedMean', 'share': 0\.34}, is None"),
+    ]:
+        with pytest.raises(UserError, match=expected):
+            federation(tmp_path, name="run", aggregation=rule).fit(Linear(), Points(), ckpt_path="last")
+
+
+def test_run_without_a_rule_is_described_as_before(tmp_path):
+    run = federation(tmp_path, rounds=1, **file_callbacks())
+    run.fit(Linear(), Points())
+    assert "aggregation" not in run.description["training"]
+
+
+def test_too_few_clients_are_refused_before_a_round(tmp_path):
+    run = federation(tmp_path, aggregation=Krum(1))
+    with pytest.raises(UserError, match="needs uploads of at least 5 clients, but phase 'train' has 3"):
+        run.fit(Linear(), Points())
+    assert run.folder is None
+    with pytest.raises(UserError, match="has 4 in a round"):
+        federation(tmp_path, aggregation=Krum(1), cohort_size=4).fit(Linear(), Points(clients=9))
+
+
+def test_method_that_averages_nothing_is_refused(tmp_path):
+    class Alone(Linear):
+        personal = ("weight",)
+
+        def configure_phases(self):
+            return [Phase("train", ("weight",), (), Local())]
+
+    with pytest.raises(UserError, match="no phase of the method makes one state"):
+        federation(tmp_path, aggregation=CoordinateMedian()).fit(Alone(), Points())
+
+
+def printed_config(capsys, *options):
+    with pytest.raises(SystemExit) as stopped:
+        main(["fit", "--config=quickstart", *options, "--print_config"])
+    assert stopped.value.code == 0
+    return capsys.readouterr().out
+
+
+def test_chosen_by_short_name_on_the_command_line(capsys):
+    text = printed_config(capsys, "--trainer.aggregation=TrimmedMean", "--trainer.aggregation.share=0.34")
+    assert "class_path: fedvlp.TrimmedMean" in text
+    assert "share: 0.34" in text
+    options = ["--trainer.aggregation=NormClipping", "--trainer.aggregation.max_norm=2"]
+    text = printed_config(
+        capsys, *options, "--trainer.aggregation.inner=Krum", "--trainer.aggregation.inner.byzantine=1"
+    )
+    assert text.index("fedvlp.NormClipping") < text.index("fedvlp.Krum") < text.index("byzantine: 1")
