@@ -35,10 +35,11 @@ from fedvlp.training.prediction import predict_images
 from fedvlp.training.schedules import Schedule
 from fedvlp.training.setup import set_up_data, set_up_method
 from fedvlp.training.trainer_attributes import TrainerAttributes
-from fedvlp.utils.errors import UserError
+from fedvlp.utils.checked import Checked
+from fedvlp.utils.ranges import Epochs, NonNegativeInt, PositiveInt, RunName, Seed, Threads
 
 
-class Federation(TrainerAttributes):
+class Federation(TrainerAttributes, metaclass=Checked):
     """Simulates the server and all clients with one copy of the method, whose small state is swapped in and out.
 
     Every random draw depends on (seed, round, phase, client) alone, so a resumed run equals an unbroken one, and
@@ -76,33 +77,31 @@ class Federation(TrainerAttributes):
 
     def __init__(  # noqa: PLR0913 (each argument is an option of the command line, as with Lightning's Trainer)
         self,
-        rounds: int = 15,
-        local_epochs: float = 1,
-        local_steps: int | None = None,
+        rounds: NonNegativeInt = 15,
+        local_epochs: Epochs = 1,
+        local_steps: PositiveInt | None = None,
         schedule: Schedule | None = None,
         reset_optimizer: bool = True,
-        cohort_size: int | None = None,
-        evaluate_every: int = 1,
-        patience: int | None = None,
-        seed: int = 0,
+        cohort_size: PositiveInt | None = None,
+        evaluate_every: PositiveInt = 1,
+        patience: PositiveInt | None = None,
+        seed: Seed = 0,
         accelerator: str = "auto",
         devices: int | str | list[int] = "auto",
-        num_nodes: int = 1,
+        num_nodes: PositiveInt = 1,
         strategy: str = "auto",
         precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true",
-        num_threads: int | None = None,
+        num_threads: Threads | None = None,
         logger: Logger | list[Logger] | None = None,
         callbacks: Callback | list[Callback] | None = None,
         default_root_dir: str = "runs",
-        name: str | None = None,
+        name: RunName | None = None,
         enable_progress_bar: bool = True,
         default_callbacks: bool = True,
         personal_on_disk: bool = False,
-        clients_per_step: int = 1,
+        clients_per_step: PositiveInt = 1,
         compile: bool = False,
     ) -> None:
-        if num_threads is not None and num_threads < 1:
-            raise UserError(f"Expected num_threads of at least 1, got {num_threads}.")
         self.options = FitOptions(
             rounds=rounds,
             local=LocalTraining(local_epochs, local_steps, schedule, reset_optimizer),

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
 from fedvlp.training.local_training import LocalTraining
-from fedvlp.utils.errors import UserError
+from fedvlp.utils.checked import check_fields
+from fedvlp.utils.ranges import NonNegativeInt, PositiveInt, Seed
 
 
 @dataclass(frozen=True)
@@ -25,30 +25,18 @@ class FitOptions:
         personal_on_disk: whether what stays on the clients is kept in files.
     """
 
-    rounds: int
+    rounds: NonNegativeInt
     local: LocalTraining
-    cohort_size: int | None
-    clients_per_step: int
-    evaluate_every: int
-    patience: int | None
-    seed: int
+    cohort_size: PositiveInt | None
+    clients_per_step: PositiveInt
+    evaluate_every: PositiveInt
+    patience: PositiveInt | None
+    seed: Seed
     personal_on_disk: bool
 
     def __post_init__(self) -> None:
         """Refuses numbers that are out of range."""
-        at_least_one = {
-            "evaluate_every": self.evaluate_every,
-            "local_steps": self.local.steps,
-            "cohort_size": self.cohort_size,
-            "patience": self.patience,
-            "clients_per_step": self.clients_per_step,
-        }
-        for option, value in at_least_one.items():
-            if value is not None and value < 1:
-                raise UserError(f"Expected {option} of at least 1, got {value}.")
-        epochs = self.local.epochs
-        if self.rounds < 0 or not 0 < epochs < math.inf:
-            raise UserError(f"Expected rounds of at least 0 and local_epochs above 0, got {self.rounds} and {epochs}.")
+        check_fields(self)
 
     def describe(self) -> dict[str, Any]:
         """Returns the options that must be equal for a run to be continued; the number of rounds may differ."""
