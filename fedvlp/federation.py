@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-import lightning as L
 from lightning.fabric.loggers.logger import Logger
 from lightning.pytorch.callbacks import Callback
 
+from fedvlp.callbacks import Checkpoints
 from fedvlp.callbacks import default_callbacks as make_default_callbacks
 from fedvlp.core.diagnosis import Diagnosis
 from fedvlp.core.module import FederatedModule
@@ -31,11 +31,13 @@ from fedvlp.training.fit_loop import FitLoop
 from fedvlp.training.fit_options import FitOptions
 from fedvlp.training.inspection import inspect_method
 from fedvlp.training.local_training import LocalTraining
+from fedvlp.training.preconditions import check_after_data, check_before_data, make_fabric
 from fedvlp.training.prediction import predict_images
 from fedvlp.training.schedules import Schedule
 from fedvlp.training.setup import set_up_data, set_up_method
 from fedvlp.training.trainer_attributes import TrainerAttributes
 from fedvlp.utils.checked import Checked
+from fedvlp.utils.errors import UserError
 from fedvlp.utils.ranges import Epochs, NonNegativeInt, PositiveInt, RunName, Seed, Threads
 
 
@@ -121,7 +123,11 @@ class Federation(TrainerAttributes, metaclass=Checked):
         self.callbacks = list(own or [])
         if default_callbacks:
             self.callbacks += make_default_callbacks(enable_progress_bar)
-        self.fabric = L.Fabric(
+        if personal_on_disk and not any(isinstance(each, Checkpoints) for each in self.callbacks):
+            raise UserError(
+                "personal_on_disk needs the checkpoints that default_callbacks write. Leave one of them out."
+            )
+        self.fabric = make_fabric(
             accelerator=accelerator,
             devices=devices,
             num_nodes=num_nodes,
@@ -149,8 +155,10 @@ class Federation(TrainerAttributes, metaclass=Checked):
         Returns:
             The server's last state, already loaded into ``model``.
         """
+        check_before_data(model, self.options, self.default_root_dir)
         self._attach(model, datamodule)
         phases = check_phases(model)
+        check_after_data(datamodule, self.options)
         for phase in phases:
             phase.strategy.check(datamodule.clients)
         training = {**self.options.describe(), "precision": self.precision}

@@ -13,6 +13,9 @@ from typing import NamedTuple
 from fedvlp.utils.errors import UserError
 from fedvlp.version import __version__
 
+OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "Storage size calculation overflowed")
+"""What PyTorch says on the CPU where it finds no memory, or knows at once that there can be none."""
+
 
 class Command(NamedTuple):
     """One command of ``fedvlp``.
@@ -118,6 +121,16 @@ options:
 """
 
 
+def what_to_mend(error: Exception) -> str | None:
+    """Returns what a user can do about an error of the machine; None for a fault of the program."""
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}. Choose another path, or check the rights and the disk."
+    if isinstance(error, RecursionError):
+        return "A value or a folder is nested too deeply. Make it flatter."
+    needs_memory = isinstance(error, MemoryError) or any(part in str(error) for part in OUT_OF_MEMORY)
+    return "There is not enough memory for options as large as these. Give smaller ones." if needs_memory else None
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line and returns its exit code: 0 only on success, 1 for bad input, 2 for a bad command."""
     given = list(sys.argv[1:] if arguments is None else arguments)
@@ -133,6 +146,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return command(given)
     except UserError as error:
         sys.stderr.write(f"fedvlp: error: {error}\n")
+        return 1
+    except (OSError, MemoryError, RecursionError, RuntimeError) as error:
+        message = what_to_mend(error)
+        if message is None:
+            raise
+        sys.stderr.write(f"fedvlp: error: {message}\n")
         return 1
     except KeyboardInterrupt:
         sys.stderr.write("fedvlp: stopped; go on with --ckpt_path last\n")

@@ -10,6 +10,7 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 import fedvlp
 import fedvlp.methods
 from fedvlp.commands.parser import FederationParser, argument_names
+from fedvlp.commands.ranges_of_config import check_config, check_rounds
 from fedvlp.core.module import FederatedModule
 from fedvlp.data import FederatedDataModule
 from fedvlp.federation import Federation
@@ -56,6 +57,10 @@ class FederationCLI(LightningCLI):
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
         """Parses the arguments of the command, which may differ from those of the process."""
         self.config = parser.parse_args(args)
+        config = self.config.get(self.config.get("subcommand") or "") or self.config
+        if "trainer" in config:  # else it is a command without one
+            check_rounds(config, args or ())
+            check_config(config)
 
     def _parse_ckpt_path(self) -> None:
         """Leaves checkpoints to the federation: they hold no pickled hyperparameters to merge."""

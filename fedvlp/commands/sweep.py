@@ -18,6 +18,7 @@ from fedvlp.commands.cli import main
 from fedvlp.commands.console import unwrapped_errors
 from fedvlp.commands.lightning_cli import ParsingCLI
 from fedvlp.commands.parser import FederationParser
+from fedvlp.commands.ranges_of_config import check_config, check_rounds
 from fedvlp.data import FederatedDataModule
 from fedvlp.data.checks import choose_held_out
 from fedvlp.sweep import (
@@ -91,7 +92,10 @@ def parse_methods(plan: Sweep) -> dict[str, Namespace]:
     for method in plan.methods:
         given = with_config_paths(plan.choices(method))
         try:
-            configs[method.label] = parser.parse_args([*start, *given])
+            config = parser.parse_args([*start, *given])
+            check_rounds(config, given)
+            check_config(config)
+            configs[method.label] = config
         except ArgumentError as error:
             raise UserError(f"Model {method.label!r} of the sweep: {parser.explain(str(error))}") from error
     return configs

@@ -7,11 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from fedvlp.sweep.plan import Sweep, SweepMethod
 from fedvlp.utils.config_files import find_config, join_configs, names_a_method
 from fedvlp.utils.errors import UserError
+from fedvlp.utils.yaml_limits import read_yaml
 
 KEYS = ("config", "models", "held_out", "seeds", "arguments", "note")
 SET_BY_SWEEP = {
@@ -34,10 +33,7 @@ def read_sweep(path: Path) -> dict[str, Any]:
     Raises:
         UserError: if it can't be read, or has a key that no sweep has.
     """
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise UserError(f"The sweep {path} can't be read: {error}") from error
+    content = read_yaml(path)
     if not isinstance(content, dict):
         raise UserError(f"Expected {path} to have some of the keys {', '.join(KEYS)}; it has none.")
     for key in content:
