@@ -15,6 +15,7 @@ NOISE = (
     "Subclass types expect one of",
     "Errors:",
     "Expected a <class 'NoneType'>",
+    "Expected an instantiatable class",
     "Expected a path but",
     "Given value",
     "Problem with given class_path",

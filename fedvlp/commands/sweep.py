@@ -35,8 +35,11 @@ from fedvlp.sweep import (
     read_sweep,
     run_jobs,
 )
+from fedvlp.utils.checked import shown
 from fedvlp.utils.config_files import with_config_paths
 from fedvlp.utils.errors import UserError
+
+MOST_WORKERS = 4096
 
 
 def run_sweep(arguments: Sequence[str]) -> int:
@@ -231,12 +234,12 @@ def _domains(text: str) -> str | list[str]:
 def _numbers(text: str) -> list[int]:
     """Returns the numbers of 0,1,2."""
     if not all(word.isdecimal() for word in _words(text)):
-        raise argparse.ArgumentTypeError(f"expected whole numbers such as 0,1,2; got {text!r}")
+        raise argparse.ArgumentTypeError(f"expected whole numbers such as 0,1,2; got {shown(text)}")
     return [int(word) for word in _words(text)]
 
 
 def _count(text: str) -> int:
-    """Returns a number of at least 1."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"expected a number of at least 1; got {text!r}")
+    """Returns a number of processes."""
+    if not text.isdecimal() or not 1 <= int(text) <= MOST_WORKERS:
+        raise argparse.ArgumentTypeError(f"expected a number in [1, {MOST_WORKERS}]; got {shown(text)}")
     return int(text)

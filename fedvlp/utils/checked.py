@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-import math
+import sys
 from abc import ABCMeta
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
@@ -176,7 +176,7 @@ def _refusal_of_type(hint: Any, value: Any) -> str:
     if hint is int:
         return "" if is_number and isinstance(value, Integral) else "to be a whole number"
     if hint is float:
-        return "" if is_number and math.isfinite(value) else "to be a finite number"
+        return "" if is_number and abs(value) <= sys.float_info.max else "to be a finite number"
     if hint is bool:
         return "" if isinstance(value, bool) else "to be true or false"
     if hint is str:

@@ -96,9 +96,8 @@ def _images(
     if real in above:
         return
     if len(parts) > DEEPEST:
-        raise UserError(
-            f"More than {DEEPEST} folders lie in each other, from {'/'.join(parts[:3])} on. Check data.root."
-        )
+        start = "/".join(parts[:3])
+        raise UserError(f"More than {DEEPEST} folders lie in each other, from {start} on. Check data.root.")
     for entry in os.scandir(folder):
         if is_hidden(entry.name):
             continue
