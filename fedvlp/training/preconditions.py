@@ -63,17 +63,14 @@ def check_before_data(model: FederatedModule, options: FitOptions, parent: Path)
 
 
 def check_after_data(data: FederatedData, options: FitOptions) -> None:
-    """Checks what is known once the images are split; warns where no image validates.
+    """Checks what is known once the images are split; warns of a cohort of too many, and where no image validates.
 
     Raises:
-        UserError: if more clients are to be sampled than there are, or training is to stop by what nobody measures.
+        UserError: if training is to stop by what nobody measures.
     """
     clients = len(data.clients)
     if options.cohort_size is not None and options.cohort_size > clients:
-        raise UserError(
-            f"Expected cohort_size of at most {clients}, the number of clients, got {options.cohort_size}. "
-            "Leave it out to train all in every round."
-        )
+        log.warning("cohort_size is %d, but all %d clients there are train in a round.", options.cohort_size, clients)
     if any(split.role == "validation" for split in data.evaluation_splits()):
         return
     lacking = "No class of a source domain has two images or more, so none validates"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import sys
 from abc import ABCMeta
 from collections.abc import Iterator, Mapping, Sequence
@@ -176,7 +177,7 @@ def _refusal_of_type(hint: Any, value: Any) -> str:
     if hint is int:
         return "" if is_number and isinstance(value, Integral) else "to be a whole number"
     if hint is float:
-        return "" if is_number and abs(value) <= sys.float_info.max else "to be a finite number"
+        return "" if is_number and _is_finite(value) else "to be a finite number"
     if hint is bool:
         return "" if isinstance(value, bool) else "to be true or false"
     if hint is str:
@@ -184,3 +185,8 @@ def _refusal_of_type(hint: Any, value: Any) -> str:
     if hint is NoneType:
         return "" if value is None else "to be null"
     return ""
+
+
+def _is_finite(value: Any) -> bool:
+    """Whether a number is one that floats can hold."""
+    return abs(int(value)) <= sys.float_info.max if isinstance(value, Integral) else math.isfinite(value)
