@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-import lightning as L
 from lightning.fabric.loggers.logger import Logger
 from lightning.pytorch.callbacks import Callback
 
+from fedvlp.callbacks import Checkpoints
 from fedvlp.callbacks import default_callbacks as make_default_callbacks
 from fedvlp.core.aggregation import AggregationRule
 from fedvlp.core.diagnosis import Diagnosis
@@ -35,15 +35,18 @@ from fedvlp.training.fit_loop import FitLoop
 from fedvlp.training.fit_options import FitOptions
 from fedvlp.training.inspection import inspect_method
 from fedvlp.training.local_training import LocalTraining
+from fedvlp.training.preconditions import check_after_data, check_before_data, make_fabric
 from fedvlp.training.prediction import predict_images
 from fedvlp.training.schedules import Schedule
 from fedvlp.training.setup import set_up_data, set_up_method
 from fedvlp.training.trainer_attributes import TrainerAttributes
+from fedvlp.utils.checked import Checked
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import check_replaceable
+from fedvlp.utils.ranges import Epochs, NonNegativeInt, PositiveFloat, PositiveInt, RunName, Seed, Threads
 
 
-class Federation(TrainerAttributes):
+class Federation(TrainerAttributes, metaclass=Checked):
     """Simulates the server and all clients with one copy of the method, whose small state is swapped in and out.
 
     Every random draw depends on (seed, round, phase, client) alone, so a resumed run equals an unbroken one, and
@@ -90,38 +93,36 @@ class Federation(TrainerAttributes):
 
     def __init__(  # noqa: PLR0913 (each argument is an option of the command line, as with Lightning's Trainer)
         self,
-        rounds: int = 15,
-        local_epochs: float = 1,
-        local_steps: int | None = None,
+        rounds: NonNegativeInt = 15,
+        local_epochs: Epochs = 1,
+        local_steps: PositiveInt | None = None,
         schedule: Schedule | None = None,
         reset_optimizer: bool = True,
-        cohort_size: int | None = None,
-        evaluate_every: int = 1,
-        patience: int | None = None,
-        seed: int = 0,
+        cohort_size: PositiveInt | None = None,
+        evaluate_every: PositiveInt = 1,
+        patience: PositiveInt | None = None,
+        seed: Seed = 0,
         accelerator: str = "auto",
         devices: int | str | list[int] = "auto",
-        num_nodes: int = 1,
+        num_nodes: PositiveInt = 1,
         strategy: str = "auto",
         precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true",
-        num_threads: int | None = None,
+        num_threads: Threads | None = None,
         logger: Logger | list[Logger] | None = None,
         callbacks: Callback | list[Callback] | None = None,
         default_root_dir: str = "runs",
-        name: str | None = None,
+        name: RunName | None = None,
         enable_progress_bar: bool = True,
         default_callbacks: bool = True,
         personal_on_disk: bool = False,
-        clients_per_step: int = 1,
+        clients_per_step: PositiveInt = 1,
         compile: bool = False,
         on_client_failure: OnClientFailure = "skip",
-        min_clients: int = 1,
-        max_update_norm: float | None = None,
+        min_clients: PositiveInt = 1,
+        max_update_norm: PositiveFloat | None = None,
         aggregation: AggregationRule | None = None,
         attack: Attack | None = None,
     ) -> None:
-        if num_threads is not None and num_threads < 1:
-            raise UserError(f"Expected num_threads of at least 1, got {num_threads}.")
         self.options = FitOptions(
             rounds=rounds,
             local=LocalTraining(local_epochs, local_steps, schedule, reset_optimizer),
@@ -144,7 +145,11 @@ class Federation(TrainerAttributes):
         self.callbacks = list(own or [])
         if default_callbacks:
             self.callbacks += make_default_callbacks(enable_progress_bar)
-        self.fabric = L.Fabric(
+        if personal_on_disk and not any(isinstance(each, Checkpoints) for each in self.callbacks):
+            raise UserError(
+                "personal_on_disk needs the checkpoints that default_callbacks write. Leave one of them out."
+            )
+        self.fabric = make_fabric(
             accelerator=accelerator,
             devices=devices,
             num_nodes=num_nodes,
@@ -172,9 +177,11 @@ class Federation(TrainerAttributes):
         Returns:
             The server's last state, already loaded into ``model``.
         """
+        check_before_data(model, self.options, self.default_root_dir)
         self._attach(model, datamodule)
         options = self.options
         phases = with_aggregation(check_phases(model), options.aggregation, datamodule.clients, options.cohort_size)
+        check_after_data(datamodule, options)
         for phase in phases:
             phase.strategy.check(datamodule.clients)
         self.options.check(datamodule.clients)

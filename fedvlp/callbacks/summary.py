@@ -11,6 +11,7 @@ from typing import Any
 from fedvlp.callbacks.baseline import Baseline
 from fedvlp.core.protocols import FederatedData
 from fedvlp.results.accuracy_table import AccuracyRows, accuracy_table, format_accuracies
+from fedvlp.results.divergence import divergence
 from fedvlp.results.selection import is_accuracy
 from fedvlp.training.callback import FederationCallback, RunView
 from fedvlp.training.communication import COUNTS
@@ -58,6 +59,9 @@ class Summary(FederationCallback):
         rows = accuracy_table(self.baseline.scores, federation.run_state.history)
         _print_accuracies(federation, rows)
         _print_costs(federation)
+        diverged = divergence(self.baseline.scores, federation.run_state.history, len(federation.data.class_names))
+        if diverged:
+            federation.fabric.print(f"warning: {diverged}")
         federation.fabric.print(f"run folder: {federation.log_dir}")
         write_json(Path(federation.log_dir) / "summary.json", _summary(federation, rows))
 

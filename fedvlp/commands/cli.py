@@ -16,6 +16,9 @@ from fedvlp.utils.errors import UserError
 from fedvlp.utils.visible import visible_message
 from fedvlp.version import __version__
 
+OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "Storage size calculation overflowed")
+"""What PyTorch says on the CPU where it finds no memory, or knows at once that there can be none."""
+
 
 class Command(NamedTuple):
     """One command of ``fedvlp``.
@@ -121,6 +124,17 @@ options:
 """
 
 
+def what_to_mend(error: Exception) -> str | None:
+    """Returns what a user can do about an error of the machine; None for a fault of the program."""
+    if isinstance(error, OSError) and error.filename is not None:
+        path = os.fsdecode(error.filename)
+        return f"{path}: {error.strerror}. Check the rights and the disk; files that were whole before still are."
+    if isinstance(error, RecursionError):
+        return "A value or a folder is nested too deeply. Make it flatter."
+    needs_memory = isinstance(error, MemoryError) or any(part in str(error) for part in OUT_OF_MEMORY)
+    return "There is not enough memory for options as large as these. Give smaller ones." if needs_memory else None
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line and returns its exit code: 0 only on success, 1 for bad input, 2 for a bad command."""
     given = list(sys.argv[1:] if arguments is None else arguments)
@@ -136,10 +150,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return command(given)
     except UserError as error:
         return _fail(hide_contents(str(error), given))
-    except OSError as error:  # a full disk, a folder that may not be written to: here for all commands
-        if error.filename is None:
+    except (OSError, MemoryError, RecursionError, RuntimeError) as error:
+        message = what_to_mend(error)
+        if message is None:
             raise
-        return _fail(f"{os.fsdecode(error.filename)}: {error.strerror}. Files that were whole before still are.")
+        return _fail(message)
     except KeyboardInterrupt:
         sys.stderr.write("fedvlp: stopped; go on with --ckpt_path last\n")
         return 130

@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 import yaml
 from lightning.pytorch.cli import LightningArgumentParser
@@ -25,8 +25,10 @@ from fedvlp.explain.samples import Samples, read_samples, run_images, samples_of
 from fedvlp.federation import Federation
 from fedvlp.runs.run_folder import load_trained, run_of
 from fedvlp.training.setup import set_up_data, set_up_method
+from fedvlp.utils.checked import check_value
 from fedvlp.utils.config_files import with_config_paths
 from fedvlp.utils.errors import UserError
+from fedvlp.utils.ranges import LIMIT, PositiveFloat, PositiveInt, Range
 
 HELP = {
     "ckpt_path": "A run's folder, its prompts.safetensors or one of its checkpoints.",
@@ -39,6 +41,11 @@ HELP = {
     "most_points": "The largest number of images in t-SNE.",
     "perplexity": "Perplexity of t-SNE; 30, or less for few images, if not given.",
     "allow": ALLOW_HELP,
+}
+RANGES = {
+    "num_images": PositiveInt,
+    "most_points": Annotated[int, Range(4, limit=LIMIT)],
+    "perplexity": PositiveFloat | None,
 }
 PARSER = {"prog": "fedvlp explain", "description": "Show what a trained method does, in pictures and words."}
 
@@ -61,8 +68,10 @@ class ExplainCLI(FederationCLI):
         parser.add_argument("--allow", action="append", metavar="NAME", help=HELP["allow"])
 
     def before_instantiate_classes(self) -> None:
-        """Leaves out what writes about runs."""
+        """Refuses numbers that are out of range, and leaves out what writes about runs."""
         config = self.config
+        for name, annotation in RANGES.items():
+            check_value(name, annotation, config[name])
         config.trainer.logger = None
         config.trainer.callbacks = None
         config.trainer.default_callbacks = False
@@ -184,9 +193,6 @@ def _context(command: ExplainCLI, where: Path, kinds: Sequence[str]) -> ExplainC
     module = command.model
     data = command.datamodule
     federation = cast(Federation, command.trainer)
-    if config.num_images < 1 or config.most_points < 4:
-        found = f"{config.num_images} and {config.most_points}"
-        raise UserError(f"Expected num_images of at least 1 and most_points of at least 4, got {found}.")
     set_up_method(federation.fabric, module, federation.num_threads)
     own = None if isinstance(data, PredictionData) else data
     deployed, personal = load_trained(where, module)

@@ -11,6 +11,7 @@ import fedvlp
 import fedvlp.attacks
 import fedvlp.methods
 from fedvlp.commands.parser import FederationParser
+from fedvlp.commands.ranges_of_config import check_config, check_rounds
 from fedvlp.commands.trained_config import ALLOW_HELP
 from fedvlp.core.module import FederatedModule
 from fedvlp.data import FederatedDataModule
@@ -68,6 +69,10 @@ class FederationCLI(LightningCLI):
         for each in (parser, *getattr(self, "_subcommand_parsers", {}).values()):
             cast(FederationParser, each).arguments = args
         self.config = parser.parse_args(args)
+        config = self.config.get(self.config.get("subcommand") or "") or self.config
+        if "trainer" in config:  # else it is a command without one
+            check_rounds(config, args or ())
+            check_config(config)
 
     def _parse_ckpt_path(self) -> None:
         """Leaves checkpoints to the federation: they hold no pickled hyperparameters to merge."""

@@ -12,19 +12,11 @@ from typing import Any, NoReturn
 from lightning.pytorch.cli import LightningArgumentParser
 
 from fedvlp.commands.hidden_contents import hide_contents
+from fedvlp.commands.parser_messages import condense
+from fedvlp.commands.ranges_of_config import add_ranges
 from fedvlp.utils.signatures import constructor_arguments
 from fedvlp.utils.suggestions import did_you_mean
 from fedvlp.utils.visible import visible_message
-
-NOISE = (
-    "Does not validate",
-    "- Does not validate",
-    "Subtypes:",
-    "Errors:",
-    "- Expected a <class 'NoneType'>",
-    "Given value",
-)
-"""How lines begin in which jsonargparse speaks of its own types."""
 
 # jsonargparse says only in words which name it does not know, so the words are what is looked at. Where a new version
 # words them differently, the message still comes out, without a hint.
@@ -58,6 +50,12 @@ class FederationParser(LightningArgumentParser):
         self.known_trainer_options = known_trainer_options
         self.known_classes = known_classes
 
+    def add_class_arguments(self, theclass: type, nested_key: str | None = None, *given: Any, **options: Any) -> Any:
+        """Adds a class's options, with their ranges in the help."""
+        names = super().add_class_arguments(theclass, nested_key, *given, **options)
+        add_ranges(self._actions, theclass, nested_key)
+        return names
+
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """Writes what is wrong, without usage and without the parser's own details, and exits with code 2."""
         if not self.exit_on_error:  # a parser inside the parser: the outer one will say it
@@ -72,7 +70,8 @@ class FederationParser(LightningArgumentParser):
 
     def explain(self, message: str) -> str:
         """Returns what a message of the parser's says, with the name that was probably meant."""
-        return condense(message) + self._hint(message)
+        told = condense(UNEXPECTED_CONFIG.sub("Expected a config with keys such as model, data and trainer", message))
+        return told if "got " in told else told + self._hint(message)
 
     def _hint(self, message: str) -> str:
         """Returns the nearest known name in a sentence, or all of them; nothing where no name is unknown."""
@@ -81,24 +80,14 @@ class FederationParser(LightningArgumentParser):
         if unknown := UNKNOWN_TRAINER_OPTION.search(message):
             return _nearest(unknown.group(1), self.known_trainer_options)
         if unknown := UNKNOWN_CLASS.search(message):
-            return _nearest(unknown.group(1), self.known_classes)
+            near = did_you_mean(unknown.group(1), self.known_classes)
+            return f". {near}" if near else ""
         if (unknown := UNKNOWN_MODULE.search(message)) and Path(f"{unknown.group(1)}.py").exists():
             return f". {unknown.group(1)}.py is in this folder: put PYTHONPATH=. before the command."
         if missing := NOTHING_TO_MEASURE.search(message):
             command = missing.group(1)
             return f". To measure a trained run: fedvlp {command} --config RUN/config.yaml --ckpt_path RUN"
         return ""
-
-
-def condense(message: str) -> str:
-    r"""Leaves out what a parser says of its own types.
-
-    >>> condense("Errors:\n    - Option 'x' is not accepted\n  Given value: x")
-    "Option 'x' is not accepted"
-    """
-    message = UNEXPECTED_CONFIG.sub("Expected a config with keys such as model, data and trainer", message)
-    lines = [line.strip() for line in message.splitlines() if line.strip()]
-    return " ".join(line.removeprefix("- ") for line in lines if not line.startswith(NOISE))
 
 
 def _nearest(name: str, known: Sequence[str]) -> str:

@@ -18,6 +18,7 @@ from fedvlp.commands.cli import main
 from fedvlp.commands.console import unwrapped_errors
 from fedvlp.commands.lightning_cli import ParsingCLI
 from fedvlp.commands.parser import FederationParser
+from fedvlp.commands.ranges_of_config import check_config, check_rounds
 from fedvlp.data import FederatedDataModule
 from fedvlp.data.checks import choose_held_out
 from fedvlp.sweep import (
@@ -34,8 +35,11 @@ from fedvlp.sweep import (
     read_sweep,
     run_jobs,
 )
+from fedvlp.utils.checked import shown
 from fedvlp.utils.config_files import with_config_paths
 from fedvlp.utils.errors import UserError
+
+MOST_WORKERS = 4096
 
 
 def run_sweep(arguments: Sequence[str]) -> int:
@@ -91,7 +95,10 @@ def parse_methods(plan: Sweep) -> dict[str, Namespace]:
     for method in plan.methods:
         given = with_config_paths(plan.choices(method))
         try:
-            configs[method.label] = parser.parse_args([*start, *given])
+            config = parser.parse_args([*start, *given])
+            check_rounds(config, given)
+            check_config(config)
+            configs[method.label] = config
         except ArgumentError as error:
             raise UserError(f"Model {method.label!r} of the sweep: {parser.explain(str(error))}") from error
     return configs
@@ -227,12 +234,12 @@ def _domains(text: str) -> str | list[str]:
 def _numbers(text: str) -> list[int]:
     """Returns the numbers of 0,1,2."""
     if not all(word.isdecimal() for word in _words(text)):
-        raise argparse.ArgumentTypeError(f"expected whole numbers such as 0,1,2; got {text!r}")
+        raise argparse.ArgumentTypeError(f"expected whole numbers such as 0,1,2; got {shown(text)}")
     return [int(word) for word in _words(text)]
 
 
 def _count(text: str) -> int:
-    """Returns a number of at least 1."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"expected a number of at least 1; got {text!r}")
+    """Returns a number of processes."""
+    if not text.isdecimal() or not 1 <= int(text) <= MOST_WORKERS:
+        raise argparse.ArgumentTypeError(f"expected a number in [1, {MOST_WORKERS}]; got {shown(text)}")
     return int(text)

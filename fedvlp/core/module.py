@@ -20,6 +20,7 @@ from fedvlp.core.protocols import Backbone, Batch, Inputs
 from fedvlp.core.state import State, detached, matches_prefix, select
 from fedvlp.core.strategies import FedAvg
 from fedvlp.core.tensors import check_not_replaced, copy_state
+from fedvlp.utils.checked import Checked
 from fedvlp.utils.digests import to_jsonable
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.signatures import constructor_arguments
@@ -27,7 +28,7 @@ from fedvlp.utils.signatures import constructor_arguments
 Logs = dict[str, list[Tensor]]  # by name, one value a local step
 
 
-class FederatedModule(L.LightningModule):
+class FederatedModule(L.LightningModule, metaclass=Checked):
     """A method: prompts, routers and losses around one frozen CLIP. Needs only ``forward`` and ``training_step``.
 
     It is an ordinary LightningModule, so ``lightning.Trainer`` trains it centrally. ``Federation`` trains it on many

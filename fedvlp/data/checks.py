@@ -5,7 +5,6 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Sequence
 
-from fedvlp.data.split_rule import SplitRule
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.suggestions import did_you_mean_or_choose
 
@@ -13,28 +12,6 @@ NOT_BOUND = (
     "The data do not know how the module wants its images. Give it a `transform` (PIL image to tensor), "
     "or call bind(transform=...)."
 )
-
-
-def check_arguments(
-    batch_size: int,
-    eval_batch_size: int,
-    rule: SplitRule,
-    augmentation: str,
-    num_workers: int,
-) -> None:
-    """Raises UserError for the first argument that is out of its range."""
-    if batch_size < 1 or eval_batch_size < 1:
-        raise UserError(f"Expected batch_size and eval_batch_size of at least 1; got {batch_size}, {eval_batch_size}.")
-    if not 0 < rule.validation_fraction < 1:
-        raise UserError(f"Expected a validation_fraction between 0 and 1, such as 0.2; got {rule.validation_fraction}.")
-    if not 0 <= rule.test_fraction < 1:
-        raise UserError(f"Expected a test_fraction of 0, or below 1, such as 0.2; got {rule.test_fraction}.")
-    if rule.shots is not None and rule.shots < 1:
-        raise UserError(f"Expected shots of at least 1, or null for all images; got {rule.shots}.")
-    if rule.seed < 0 or num_workers < 0:
-        raise UserError(f"Expected split_seed and num_workers of at least 0; got {rule.seed}, {num_workers}.")
-    if augmentation not in ("none", "crop_flip"):
-        raise UserError(f'Expected augmentation "none" or "crop_flip"; got {augmentation!r}.')
 
 
 def choose_held_out(wanted: Sequence[str], domains: Sequence[str]) -> list[str]:

@@ -42,8 +42,6 @@ class DomainFolders(FederatedDataModule):
         **options: Any,
     ) -> None:
         super().__init__(**options)
-        if on_bad_image not in ("error", "skip"):
-            raise UserError(f'Expected on_bad_image "error" or "skip"; got {on_bad_image!r}.')
         self.root = Path(root).expanduser()
         self.name = f"{type(self).__name__} {self.root.resolve().name}"
         self.on_bad_image = on_bad_image

@@ -12,7 +12,7 @@ import lightning as L
 import torch
 
 from fedvlp.core.state import Client
-from fedvlp.data.checks import NOT_BOUND, check_arguments, choose_held_out, mapped_names
+from fedvlp.data.checks import NOT_BOUND, choose_held_out, mapped_names
 from fedvlp.data.files.images import Images, Transform
 from fedvlp.data.loading.batch_source import BatchSource, EvaluationSplit
 from fedvlp.data.loading.encoding import Prepare
@@ -23,10 +23,12 @@ from fedvlp.data.protocol_text import describe_protocol, describe_split
 from fedvlp.data.split_rule import OfficialSplit, SplitRule
 from fedvlp.data.split_table import image_hash, split_hash, split_table
 from fedvlp.data.splits import SplitPart, make_splits
+from fedvlp.utils.checked import Checked
 from fedvlp.utils.errors import UserError
+from fedvlp.utils.ranges import FractionBelowOne, OpenFraction, PositiveInt, Seed, Workers
 
 
-class FederatedDataModule(L.LightningDataModule):
+class FederatedDataModule(L.LightningDataModule, metaclass=Checked):
     """Images of several domains: source domains are dealt out to clients, held-out domains only test.
 
     A subclass says where the images are in ``load_domains``. Under a plain ``lightning.Trainer`` all source domains
@@ -58,23 +60,22 @@ class FederatedDataModule(L.LightningDataModule):
     def __init__(  # noqa: PLR0913 (each argument is an option of the command line)
         self,
         held_out: str | list[str] | None = None,
-        batch_size: int = 16,
-        eval_batch_size: int = 64,
+        batch_size: PositiveInt = 16,
+        eval_batch_size: PositiveInt = 64,
         partition: Partitioner | None = None,
-        shots: int | None = None,
-        validation_fraction: float = 0.2,
-        test_fraction: float = 0.0,
-        split_seed: int = 0,
+        shots: PositiveInt | None = None,
+        validation_fraction: OpenFraction = 0.2,
+        test_fraction: FractionBelowOne = 0.0,
+        split_seed: Seed = 0,
         augmentation: Literal["none", "crop_flip"] = "none",
         class_names_map: dict[str, str] | None = None,
-        num_workers: int = 0,
+        num_workers: Workers = 0,
         cache_dir: str | None = "~/.cache/fedvlp",
         cache_images: bool = True,
     ) -> None:
         super().__init__()
         self.name: str = type(self).__name__  # what a reader calls these images
         self.rule = SplitRule(validation_fraction, test_fraction, shots, split_seed)
-        check_arguments(batch_size, eval_batch_size, self.rule, augmentation, num_workers)
         self.held_out = [held_out] if isinstance(held_out, str) else list(held_out or [])
         self.batch_size = batch_size
         self.eval_batch_size = eval_batch_size

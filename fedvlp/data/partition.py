@@ -9,7 +9,9 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from fedvlp.data.files.images import Indices
+from fedvlp.utils.checked import check_fields
 from fedvlp.utils.errors import UserError
+from fedvlp.utils.ranges import PositiveFloat, PositiveInt
 
 DRAWS = 100  # how often a random partition is drawn anew before it is given up
 
@@ -72,13 +74,13 @@ class Dispersed(Partitioner):
     [(2, {0}), (2, {0}), (2, {1}), (2, {1}), (2, {2})]
     """
 
-    num_clients: int
-    alpha: float | None = None
-    min_examples: int = 1
+    num_clients: PositiveInt
+    alpha: PositiveFloat | None = None
+    min_examples: PositiveInt = 1
 
     def __post_init__(self) -> None:
-        """Checks the ranges."""
-        _check(self.num_clients, self.min_examples, self.alpha)
+        """Refuses what is out of range."""
+        check_fields(self)
 
     def __call__(self, labels: Indices, domains: Indices, generator: np.random.Generator) -> list[Indices]:
         """Returns the positions of each client's images, the clients of the first domain first."""
@@ -131,13 +133,13 @@ class Dirichlet(Partitioner):
     [[0, 0, 1, 1], [0, 0, 1, 1], [0, 0, 1, 1]]
     """
 
-    num_clients: int
-    alpha: float = 0.5
-    min_examples: int = 1
+    num_clients: PositiveInt
+    alpha: PositiveFloat = 0.5
+    min_examples: PositiveInt = 1
 
     def __post_init__(self) -> None:
-        """Checks the ranges."""
-        _check(self.num_clients, self.min_examples, self.alpha)
+        """Refuses what is out of range."""
+        check_fields(self)
 
     def __call__(self, labels: Indices, domains: Indices, generator: np.random.Generator) -> list[Indices]:
         """Returns the positions of each client's images."""
@@ -170,12 +172,12 @@ class Shards(Partitioner):
     [[0, 2], [1, 3]]
     """
 
-    num_clients: int
-    shards_per_client: int = 2
+    num_clients: PositiveInt
+    shards_per_client: PositiveInt = 2
 
     def __post_init__(self) -> None:
-        """Checks the ranges."""
-        _check(self.num_clients, self.shards_per_client)
+        """Refuses what is out of range."""
+        check_fields(self)
 
     def __call__(self, labels: Indices, domains: Indices, generator: np.random.Generator) -> list[Indices]:
         """Returns the positions of each client's images."""
@@ -235,13 +237,3 @@ def _with_enough(draw: Callable[[], list[Indices]], least: int, description: str
         f"images in {draws} draw(s); the best gave the poorest client {most}. Lower num_clients or min_examples, "
         "raise alpha, or give more images (shots, validation_fraction, test_fraction)."
     )
-
-
-def _check(num_clients: int, least: int, alpha: float | None = None) -> None:
-    """Raises for an argument that is out of its range."""
-    if num_clients < 1 or least < 1:
-        raise UserError(
-            f"Expected num_clients and images or shards a client of at least 1; got {num_clients}, {least}."
-        )
-    if alpha is not None and not 0 < alpha < float("inf"):
-        raise UserError(f"Expected an alpha above 0, such as 0.5; got {alpha}.")

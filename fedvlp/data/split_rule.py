@@ -10,6 +10,8 @@ from typing import Literal
 import numpy as np
 
 from fedvlp.data.files.images import Indices
+from fedvlp.utils.checked import check_fields
+from fedvlp.utils.ranges import FractionBelowOne, OpenFraction, PositiveInt, Seed
 
 Role = Literal["train", "validation", "test", "held_out"]
 
@@ -42,10 +44,14 @@ class SplitRule:
         seed: of all draws; a domain's split depends on no other domain.
     """
 
-    validation_fraction: float = 0.2
-    test_fraction: float = 0.0
-    shots: int | None = None
-    seed: int = 0
+    validation_fraction: OpenFraction = 0.2
+    test_fraction: FractionBelowOne = 0.0
+    shots: PositiveInt | None = None
+    seed: Seed = 0
+
+    def __post_init__(self) -> None:
+        """Refuses what is out of range."""
+        check_fields(self)
 
     def divide(
         self, labels: Indices, domain: str, official: Mapping[Role, Indices] | None = None

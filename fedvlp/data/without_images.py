@@ -8,6 +8,7 @@ from fedvlp.core.state import Client
 from fedvlp.data.files.images import Images
 from fedvlp.data.module import FederatedDataModule
 from fedvlp.utils.errors import UserError
+from fedvlp.utils.ranges import Names, PositiveInt
 
 
 class PlaceholderData(FederatedDataModule):
@@ -20,14 +21,13 @@ class PlaceholderData(FederatedDataModule):
         **options: The arguments of FederatedDataModule, which change nothing here.
     """
 
-    def __init__(self, classes: int = 7, domains: int = 3, num_clients: int | None = None, **options: Any) -> None:
+    def __init__(
+        self, classes: PositiveInt = 7, domains: PositiveInt = 3, num_clients: PositiveInt | None = None, **options: Any
+    ) -> None:
         super().__init__(**options)
-        count = domains if num_clients is None else num_clients
-        if min(classes, domains, count) < 1:
-            raise UserError(f"Expected at least one class, domain and client; got {classes}, {domains} and {count}.")
         self._num_classes = classes
         self._num_domains = domains
-        self._num_clients = count
+        self._num_clients = domains if num_clients is None else num_clients
 
     @property
     def class_names(self) -> list[str]:
@@ -59,7 +59,7 @@ class PredictionData(FederatedDataModule):
     """
 
     def __init__(
-        self, class_names: list[str], source_domains: list[str] | None = None, num_clients: int | None = None
+        self, class_names: Names, source_domains: list[str] | None = None, num_clients: PositiveInt | None = None
     ) -> None:
         # No image is split or read here, so the options of the base class keep their defaults.
         super().__init__()

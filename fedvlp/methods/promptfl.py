@@ -30,7 +30,7 @@ from fedvlp.core.protocols import Batch, Inputs
 from fedvlp.methods._shared.prompt_learner import PromptLearner
 from fedvlp.methods._shared.teacher import ZeroShotTeacher, distillation_losses
 from fedvlp.ops import cosine_logits
-from fedvlp.utils.errors import UserError
+from fedvlp.utils.ranges import Names, NonNegativeFloat, PositiveInt, Templates
 
 
 class PromptFL(PromptLearner):
@@ -52,17 +52,15 @@ class PromptFL(PromptLearner):
 
     def __init__(
         self,
-        class_names: list[str],
+        class_names: Names,
         clip: CLIPSpec | CLIP | str = "ViT-B-16",
-        prompt_length: int = 16,
+        prompt_length: PositiveInt = 16,
         init_words: str | None = None,
         class_position: ClassPosition = "end",
-        kl_weight: float = 0.0,
-        templates: int = 60,
+        kl_weight: NonNegativeFloat = 0.0,
+        templates: Templates = 60,
         optimizer: OptimizerCallable = lambda parameters: torch.optim.SGD(parameters, lr=0.002),
     ) -> None:
-        if kl_weight < 0:
-            raise UserError(f"PromptFL needs a kl_weight of at least 0; got {kl_weight}.")
         super().__init__(class_names, clip, optimizer)
         self.save_hyperparameters()
         self.kl_weight = kl_weight

@@ -27,6 +27,7 @@ from fedvlp.core.protocols import Batch, Inputs
 from fedvlp.core.strategies import Local
 from fedvlp.methods._shared.prompt_learner import PromptLearner
 from fedvlp.ops import cosine_logits
+from fedvlp.utils.ranges import Names, PositiveInt
 
 
 class SingleDomain(PromptLearner):
@@ -45,9 +46,9 @@ class SingleDomain(PromptLearner):
 
     def __init__(
         self,
-        class_names: list[str],
+        class_names: Names,
         clip: CLIPSpec | CLIP | str = "ViT-B-16",
-        prompt_length: int = 16,
+        prompt_length: PositiveInt = 16,
         init_words: str | None = None,
         class_position: ClassPosition = "end",
         optimizer: OptimizerCallable = lambda parameters: torch.optim.SGD(parameters, lr=0.002),

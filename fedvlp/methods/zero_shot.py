@@ -19,6 +19,7 @@ from fedvlp.clip import CLIP, CLIPSpec, load_clip, zero_shot_text_features
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.protocols import Inputs
 from fedvlp.ops import cosine_logits
+from fedvlp.utils.ranges import Names, Templates
 
 
 class ZeroShotCLIP(FederatedModule):
@@ -32,7 +33,7 @@ class ZeroShotCLIP(FederatedModule):
 
     clip: CLIP
 
-    def __init__(self, class_names: list[str], clip: CLIPSpec | CLIP | str = "ViT-B-16", templates: int = 1) -> None:
+    def __init__(self, class_names: Names, clip: CLIPSpec | CLIP | str = "ViT-B-16", templates: Templates = 1) -> None:
         super().__init__()
         self.save_hyperparameters(ignore="clip")
         self.set_backbone(load_clip(clip))

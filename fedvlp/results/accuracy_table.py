@@ -23,8 +23,9 @@ def accuracy_table(baseline: Mapping[str, float], history: Sequence[Mapping[str,
         rows.append(("zero-shot CLIP", baseline))
     last = last_round(history)
     best = best_round(history)
-    if last is not None and best is not None:
+    if last is not None:
         rows.append((f"last round ({last['round']})", last))
+    if best is not None:
         rows.append((f"best on source validation ({best['round']})", best))
     return rows
 

@@ -141,7 +141,8 @@ def _table(group: Group, selections: Sequence[Selection]) -> Table:
     labels = row_labels(trained)
     rows = _zero_shot_rows(group.records, domains)
     for settings, members in by_settings(trained).items():
-        rows += [_row(labels[settings], selection, members, domains) for selection in selections]
+        chosen = [each for each in selections if each != "best" or any(record.best for record in members)]
+        rows += [_row(labels[settings], selection, members, domains) for selection in chosen]
     num_domains = len(group.records[0].data.get("domains", []))
     return Table(group, tuple(domains), num_domains, tuple(rows))
 

@@ -18,9 +18,13 @@ def is_accuracy(name: str) -> bool:
 
 
 def last_round(history: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """Returns the last evaluated round's row; None if no round was evaluated."""
-    evaluated = [row for row in history if "validation" in row]
-    return evaluated[-1] if evaluated else None
+    """Returns the last evaluated round's row, or the last one where nothing could be evaluated; None if none was run.
+
+    >>> last_round([{"round": 1, "held_out": 9.0}, {"round": 2}])["round"]
+    1
+    """
+    evaluated = [row for row in history if any(map(is_accuracy, row))]
+    return [*history, *evaluated][-1] if history else None
 
 
 def best_round(history: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:

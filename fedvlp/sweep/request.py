@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from fedvlp.sweep.plan import Sweep, SweepMethod
+from fedvlp.utils.checked import shown
 from fedvlp.utils.config_files import find_config, join_configs, names_a_method
 from fedvlp.utils.errors import UserError
+from fedvlp.utils.yaml_limits import read_yaml
 
 KEYS = ("config", "models", "held_out", "seeds", "arguments", "note")
 SET_BY_SWEEP = {
@@ -34,10 +34,7 @@ def read_sweep(path: Path) -> dict[str, Any]:
     Raises:
         UserError: if it can't be read, or has a key that no sweep has.
     """
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise UserError(f"The sweep {path} can't be read: {error}") from error
+    content = read_yaml(path)
     if not isinstance(content, dict):
         raise UserError(f"Expected {path} to have some of the keys {', '.join(KEYS)}; it has none.")
     for key in content:
@@ -134,8 +131,8 @@ def _held_out(content: Mapping[str, Any]) -> str | tuple[str, ...]:
 def _seeds(content: Mapping[str, Any]) -> tuple[int, ...]:
     """Returns the seeds."""
     given = _listed(content, "seeds") if "seeds" in content else [0]
-    if not given or not all(type(seed) is int and seed >= 0 for seed in given):
-        raise UserError(f"Expected seeds to be whole numbers of at least 0, such as [0, 1, 2]; got {given!r}.")
+    if not given or not all(type(seed) is int and 0 <= seed < 2**32 for seed in given):
+        raise UserError(f"Expected seeds to be whole numbers of at least 0, such as [0, 1, 2]; got {shown(given)}.")
     return tuple(dict.fromkeys(given))
 
 

@@ -10,8 +10,9 @@ from typing import Literal
 import torch
 
 from fedvlp.core.state import Client
-from fedvlp.utils.errors import UserError
+from fedvlp.utils.checked import check_fields
 from fedvlp.utils.files import write_text
+from fedvlp.utils.ranges import PositiveFloat, PositiveInt
 
 FOLDER = "failures"
 
@@ -30,15 +31,12 @@ class FailurePolicy:
     """
 
     on_client_failure: OnClientFailure = "skip"
-    min_clients: int = 1
-    max_update_norm: float | None = None
+    min_clients: PositiveInt = 1
+    max_update_norm: PositiveFloat | None = None
 
     def __post_init__(self) -> None:
         """Refuses numbers that are out of range."""
-        if self.min_clients < 1:
-            raise UserError(f"Expected min_clients of at least 1, got {self.min_clients}.")
-        if self.max_update_norm is not None and not self.max_update_norm > 0:
-            raise UserError(f"Expected max_update_norm above 0, got {self.max_update_norm}.")
+        check_fields(self)
 
 
 class ClientError(Exception):

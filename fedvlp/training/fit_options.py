@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +11,9 @@ from fedvlp.core.state import Client
 from fedvlp.training.attack import Attack
 from fedvlp.training.failures import FailurePolicy
 from fedvlp.training.local_training import LocalTraining
+from fedvlp.utils.checked import check_fields
 from fedvlp.utils.errors import UserError
+from fedvlp.utils.ranges import NonNegativeInt, PositiveInt, Seed
 
 
 @dataclass(frozen=True)
@@ -33,13 +34,13 @@ class FitOptions:
         attack: what hostile clients do; None if all are honest.
     """
 
-    rounds: int
+    rounds: NonNegativeInt
     local: LocalTraining
-    cohort_size: int | None
-    clients_per_step: int
-    evaluate_every: int
-    patience: int | None
-    seed: int
+    cohort_size: PositiveInt | None
+    clients_per_step: PositiveInt
+    evaluate_every: PositiveInt
+    patience: PositiveInt | None
+    seed: Seed
     personal_on_disk: bool
     failures: FailurePolicy
     aggregation: AggregationRule | None = None
@@ -47,19 +48,7 @@ class FitOptions:
 
     def __post_init__(self) -> None:
         """Refuses numbers that are out of range."""
-        at_least_one = {
-            "evaluate_every": self.evaluate_every,
-            "local_steps": self.local.steps,
-            "cohort_size": self.cohort_size,
-            "patience": self.patience,
-            "clients_per_step": self.clients_per_step,
-        }
-        for option, value in at_least_one.items():
-            if value is not None and value < 1:
-                raise UserError(f"Expected {option} of at least 1, got {value}.")
-        epochs = self.local.epochs
-        if self.rounds < 0 or not 0 < epochs < math.inf:
-            raise UserError(f"Expected rounds of at least 0 and local_epochs above 0, got {self.rounds} and {epochs}.")
+        check_fields(self)
 
     def check(self, clients: Sequence[Client]) -> None:
         """Raises UserError if a round has fewer clients than its phases need."""

@@ -13,6 +13,9 @@ from typing import Any
 from fedvlp.core.protocols import Batch, Loader
 from fedvlp.core.state import Client
 from fedvlp.training.schedules import Schedule, describe_schedule
+from fedvlp.utils.checked import check_fields
+from fedvlp.utils.errors import UserError
+from fedvlp.utils.ranges import Epochs, PositiveInt
 
 
 @dataclass(frozen=True)
@@ -26,10 +29,18 @@ class LocalTraining:
         reset_optimizer: whether an optimizer starts anew in each round; else it continues from the client's last one.
     """
 
-    epochs: float = 1
-    steps: int | None = None
+    epochs: Epochs = 1
+    steps: PositiveInt | None = None
     schedule: Schedule | None = None
     reset_optimizer: bool = True
+
+    def __post_init__(self) -> None:
+        """Refuses numbers that are out of range, and both kinds of length at once."""
+        check_fields(self)
+        if self.steps is not None and self.epochs != 1:
+            raise UserError(
+                f"Expected local_steps or local_epochs, got both ({self.steps} and {self.epochs:g}). Leave one out."
+            )
 
     def batches(self, loader_of: Callable[[int], Loader], round: int) -> tuple[Iterator[Batch], int]:
         """Returns a client's batches in one phase of a round, and how many they are.

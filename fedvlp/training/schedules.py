@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from fedvlp.utils.errors import UserError
+from fedvlp.utils.checked import Checked
+from fedvlp.utils.ranges import FractionAboveZero, NonNegativeInt, PositiveFloat
 
 
-class Schedule(ABC):
+class Schedule(metaclass=Checked):
     """A factor on the learning rate of every optimizer of a round; a subclass is a frozen dataclass.
 
     Attributes:
@@ -19,17 +20,9 @@ class Schedule(ABC):
         needs_rounds: whether a factor depends on the number of all rounds.
     """
 
-    warmup_rounds: int
-    warmup_factor: float
+    warmup_rounds: NonNegativeInt
+    warmup_factor: PositiveFloat
     needs_rounds = False
-
-    def __post_init__(self) -> None:
-        """Refuses numbers that are no schedule."""
-        if self.warmup_rounds < 0 or not self.warmup_factor > 0:
-            raise UserError(
-                f"{type(self).__name__} needs warmup_rounds of at least 0 and a warmup_factor above 0; "
-                f"got {self.warmup_rounds} and {self.warmup_factor}."
-            )
 
     def factor(self, round: int, rounds: int) -> float:
         """Returns the factor on the learning rate in a round.
@@ -59,8 +52,8 @@ class Constant(Schedule):
     [0.25, 1.0, 1.0]
     """
 
-    warmup_rounds: int = 1
-    warmup_factor: float = 0.1
+    warmup_rounds: NonNegativeInt = 1
+    warmup_factor: PositiveFloat = 0.1
 
     def decay(self, round: int, rounds: int) -> float:
         """Returns 1."""
@@ -80,15 +73,9 @@ class ExponentialDecay(Schedule):
     [1.0, 0.5, 0.25, 0.125]
     """
 
-    gamma: float
-    warmup_rounds: int = 0
-    warmup_factor: float = 0.1
-
-    def __post_init__(self) -> None:
-        """Refuses a rate that would rise."""
-        super().__post_init__()
-        if not 0 < self.gamma <= 1:
-            raise UserError(f"ExponentialDecay needs gamma in (0, 1]; got {self.gamma}.")
+    gamma: FractionAboveZero
+    warmup_rounds: NonNegativeInt = 0
+    warmup_factor: PositiveFloat = 0.1
 
     def decay(self, round: int, rounds: int) -> float:
         """Returns gamma^r."""
@@ -109,8 +96,8 @@ class CosineDecay(Schedule):
     [1.0, 0.854, 0.5, 0.146]
     """
 
-    warmup_rounds: int = 0
-    warmup_factor: float = 0.1
+    warmup_rounds: NonNegativeInt = 0
+    warmup_factor: PositiveFloat = 0.1
     needs_rounds = True
 
     def decay(self, round: int, rounds: int) -> float:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import yaml
-
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.suggestions import did_you_mean
+from fedvlp.utils.yaml_limits import check_yaml, read_yaml
 
 CONFIG_OPTION = "--config="
 
@@ -45,7 +44,7 @@ def find_config(name: str) -> str:
 
 def names_a_method(path: str) -> bool:
     """Returns whether the config at a path says which method to use."""
-    content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    content = read_yaml(Path(path))
     model = content.get("model") if isinstance(content, dict) else None
     return isinstance(model, str) or (isinstance(model, dict) and "class_path" in model)
 
@@ -66,14 +65,19 @@ def join_configs(arguments: Sequence[str]) -> list[str]:
 
 
 def with_config_paths(arguments: Sequence[str]) -> list[str]:
-    """Returns command-line arguments in which every config is ``--config=path``, the path of a file.
+    """Returns command-line arguments in which every config is ``--config=path``, the path of a file that can be read.
 
     Raises:
-        UserError: if there is no such config.
+        UserError: if there is no such config, or it or a value is nothing that a person writes.
     """
-    return [
-        CONFIG_OPTION + find_config(argument.removeprefix(CONFIG_OPTION))
-        if argument.startswith(CONFIG_OPTION)
-        else argument
-        for argument in join_configs(arguments)
-    ]
+    found = []
+    for argument in join_configs(arguments):
+        if argument.startswith(CONFIG_OPTION):
+            path = find_config(argument.removeprefix(CONFIG_OPTION))
+            read_yaml(Path(path))
+            found.append(CONFIG_OPTION + path)
+        else:
+            name, _, value = argument.rpartition("=")
+            check_yaml(value, name or "A value")
+            found.append(argument)
+    return found

@@ -21,10 +21,10 @@ def constructor_arguments(kind: type) -> list[str]:
     for base in kind.__mro__:
         if "__init__" not in vars(base):
             continue
-        parameters = list(inspect.signature(base).parameters.values())
-        names |= dict.fromkeys(
-            each.name for each in parameters if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)
-        )
+        # Not of the class, whose signature is that of its metaclass where that has one.
+        parameters = list(inspect.signature(vars(base)["__init__"]).parameters.values())[1:]
+        variadic = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+        names |= dict.fromkeys(each.name for each in parameters if each.kind not in variadic)
         if not any(each.kind is each.VAR_KEYWORD for each in parameters):
             break
     return list(names)

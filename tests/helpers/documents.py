@@ -14,6 +14,12 @@ BRIEF = ["--trainer.rounds=1", "--trainer.local_steps=2", "--trainer.enable_prog
 """Options that make ``fedvlp fit`` end soon."""
 
 
+def brief(arguments: list[str]) -> list[str]:
+    """Returns what makes a command end soon; one that counts epochs takes its own."""
+    counts_epochs = any("local_epochs" in argument for argument in arguments)
+    return [option for option in BRIEF if not (counts_epochs and "local_steps" in option)]
+
+
 @dataclass(frozen=True)
 class Document:
     """A Markdown file.

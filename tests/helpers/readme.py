@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedvlp.commands.cli import main
-from tests.helpers.documents import BRIEF, ROOT, Document
+from tests.helpers.documents import ROOT, Document, brief
 
 README = Document(ROOT / "README.md")
 TEXT = README.text
@@ -32,7 +32,7 @@ def run(words: list[str]) -> None:
     """Runs a command of the README in this process, briefly."""
     arguments = words[words.index("fedvlp") + 1 :]
     on_own_images = "my_images" in arguments
-    assert main([*arguments, *(OFFLINE if on_own_images else []), *BRIEF]) == 0
+    assert main([*arguments, *(OFFLINE if on_own_images else []), *brief(arguments)]) == 0
 
 
 def newest_run(parent: str) -> Path:

@@ -42,7 +42,7 @@ def test_whole_epochs_and_steps_shuffle_anew_in_each_round():
     assert rounds_of(LocalTraining(epochs=2), 2) == [2 * loader_of(0), 2 * loader_of(1)]
     assert rounds_of(LocalTraining(epochs=2.0), 2) == rounds_of(LocalTraining(epochs=2), 2)
     assert rounds_of(LocalTraining(steps=4), 2) == [loader_of(0)[:4], loader_of(1)[:4]]
-    assert rounds_of(LocalTraining(epochs=0.5, steps=7), 1) == [[*loader_of(0), (0, 0)]]
+    assert rounds_of(LocalTraining(steps=7), 1) == [[*loader_of(0), (0, 0)]]
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,12 @@ def test_optimizer_and_fractions_are_part_of_the_run(tmp_path):
             federation(tmp_path, name="run", **change).fit(Linear(), Points(), ckpt_path="last")
 
 
+def test_steps_and_epochs_at_once_are_refused(tmp_path):
+    with pytest.raises(UserError, match=r"local_steps or local_epochs, got both \(3 and 0.5\)"):
+        federation(tmp_path, local_epochs=0.5, local_steps=3)
+
+
 @pytest.mark.parametrize("epochs", [0, -0.5, float("inf"), float("nan")])
 def test_epochs_must_be_above_zero(tmp_path, epochs):
-    with pytest.raises(UserError, match="local_epochs above 0"):
+    with pytest.raises(UserError, match=r"local_epochs (above 0|to be a finite number)"):
         federation(tmp_path, local_epochs=epochs)

@@ -15,7 +15,9 @@ from torch import Tensor
 
 from fedvlp.clip.loading.bundled import bundled_config, bundled_state_dict
 from fedvlp.clip.loading.weights import WEIGHT_SUFFIXES, fetch_weights, read_weights, uses_quick_gelu
+from fedvlp.utils.checked import check_fields
 from fedvlp.utils.errors import UserError
+from fedvlp.utils.ranges import Seed
 from fedvlp.utils.suggestions import nearest_names
 
 BUNDLED_NAME = "fedvlp-tiny"
@@ -42,8 +44,12 @@ class CLIPSpec:
 
     name: str = "ViT-B-16"
     pretrained: str | None = "auto"
-    seed: int = 0
+    seed: Seed = 0
     prepack: bool = True
+
+    def __post_init__(self) -> None:
+        """Refuses what is out of range."""
+        check_fields(self)
 
 
 @dataclass(frozen=True)

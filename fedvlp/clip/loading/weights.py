@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import pickle
 import warnings
 import zipfile
 from pathlib import Path
@@ -30,7 +29,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
             or one of OpenAI's own TorchScript archives, known by its checksum.
 
     Raises:
-        UserError: If the file is missing, damaged, or holds anything but tensors.
+        UserError: If the file is missing, damaged, or holds anything but finite tensors.
     """
     if not path.is_file():
         raise UserError(
@@ -45,7 +44,11 @@ def read_weights(path: Path) -> dict[str, Tensor]:
             f"{path} should hold a state dict, names with tensors, but holds other values ({type(content).__name__}). "
             "Save model.state_dict() alone and give that file."
         )
-    return {name.removeprefix("module."): value for name, value in content.items()}
+    tensors = {name.removeprefix("module."): value for name, value in content.items()}
+    for name, value in tensors.items():
+        if value.is_floating_point() and not bool(value.isfinite().all()):
+            raise UserError(f"The weights {path} hold NaN or infinity, in {name}. Copy or download them again.")
+    return tensors
 
 
 def load_file_safely(path: Path) -> dict[str, Tensor]:
@@ -122,7 +125,7 @@ def _load_archive(path: Path) -> Any:
         return _load_openai_archive(path)
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, OSError) as error:
+    except Exception as error:  # of a file of another kind the unpickler raises nearly every type
         raise UserError(
             f"{path} cannot be read as plain tensors: it is damaged or holds pickled code, which is never run. "
             "Save model.state_dict() alone, best as .safetensors, and give that file."

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, ClassVar, Literal
 
@@ -45,8 +44,6 @@ class Benchmark(DomainFolders):
         **options: Any,
     ) -> None:
         super().__init__(root, **options)
-        _check_choice("split", split, ("official", "stratified", None))
-        _check_choice("class_names", class_names, ("clip", "plain"))
         self.name = self.description.name
         self.split = split
         self.class_name_style = class_names
@@ -143,8 +140,3 @@ class Benchmark(DomainFolders):
         if self.description.tests_on_list and "test" in positions:
             positions["held_out"] = positions["test"]
         return positions
-
-
-def _check_choice(name: str, value: str | None, choices: Sequence[str | None]) -> None:
-    if value not in choices:
-        raise UserError(f"Expected {name} to be one of {', '.join(map(str, choices))}; got {value!r}.")

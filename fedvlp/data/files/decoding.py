@@ -17,6 +17,8 @@ from tqdm import tqdm
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+MOST_ASPECT = 200
+"""By how much the longer side of a picture may exceed the shorter one."""
 EXTENSIONS = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm"})
 
 
@@ -67,8 +69,19 @@ def _to_bytes(values: NDArray[Any]) -> NDArray[np.uint8]:
     return np.asarray((values.clip(0) // (256 if is_wide else 1)).clip(0, 255), dtype=np.uint8)
 
 
+def _check_shape(width: int, height: int) -> None:
+    """Refuses what would take all memory once its shorter side is resized, and shows a model next to nothing.
+
+    Raises:
+        ValueError: If one side is far longer than the other.
+    """
+    if max(width, height) > MOST_ASPECT * min(width, height):
+        raise ValueError(f"it has {width} x {height} pixels, so one side is more than {MOST_ASPECT} times the other")
+
+
 def _decode(path: str | os.PathLike[str]) -> Image.Image:
     with Image.open(path) as image:
+        _check_shape(*image.size)
         image.load()
         return to_rgb(image)
 

@@ -14,6 +14,8 @@ from pathlib import Path
 from fedvlp.data.files.decoding import EXTENSIONS, is_hidden, is_image_name
 from fedvlp.utils.errors import UserError
 
+DEEPEST = 50
+"""How many folders may lie in each other."""
 EXPECTED = "root/domain/class/image, such as root/sketch/dog/1.png"
 log = logging.getLogger(__name__)
 
@@ -77,7 +79,7 @@ def list_images(root: Path) -> list[tuple[tuple[str, ...], str]]:
     """Returns names of folders and file, and the path, of all images below the root, sorted.
 
     Raises:
-        UserError: if a folder may not be read.
+        UserError: if a folder may not be read, or too many lie in each other.
     """
     try:
         return sorted(_images(root, ()))
@@ -93,6 +95,9 @@ def _images(
     real = os.path.realpath(folder)
     if real in above:
         return
+    if len(parts) > DEEPEST:
+        start = "/".join(parts[:3])
+        raise UserError(f"More than {DEEPEST} folders lie in each other, from {start} on. Check data.root.")
     for entry in os.scandir(folder):
         if is_hidden(entry.name):
             continue

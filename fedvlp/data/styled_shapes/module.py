@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from fedvlp.data.files.images import ArrayImages, Images
 from fedvlp.data.module import FederatedDataModule
 from fedvlp.utils.files import write_cache_file
+from fedvlp.utils.ranges import Seed
 
 log = logging.getLogger(__name__)
 Arrays = dict[str, NDArray[Any]]
@@ -28,7 +29,7 @@ class StyledShapes(FederatedDataModule):
         **options: The arguments of FederatedDataModule.
     """
 
-    def __init__(self, drawing_seed: int = 0, **options: Any) -> None:
+    def __init__(self, drawing_seed: Seed = 0, **options: Any) -> None:
         super().__init__(**options)
         self.drawing_seed = drawing_seed
 

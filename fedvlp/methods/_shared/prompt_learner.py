@@ -19,6 +19,7 @@ from fedvlp.core.module import FederatedModule
 from fedvlp.core.protocols import Batch, Inputs
 from fedvlp.core.state import matches_prefix
 from fedvlp.methods.zero_shot import ZeroShotCLIP
+from fedvlp.utils.ranges import Names
 
 
 class PromptLearner(FederatedModule, ABC):
@@ -36,7 +37,7 @@ class PromptLearner(FederatedModule, ABC):
 
     def __init__(
         self,
-        class_names: list[str],
+        class_names: Names,
         clip: CLIPSpec | CLIP | str = "ViT-B-16",
         optimizer: OptimizerCallable | None = None,
     ) -> None:

@@ -49,6 +49,7 @@ from fedvlp.methods.diprompt.losses import (
 )
 from fedvlp.methods.diprompt.parts import Part, check_options, known_domain, server_strategies, starting_prompts
 from fedvlp.ops import cosine_logits
+from fedvlp.utils.ranges import Names, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 
 class DiPrompT(PromptLearner):
@@ -76,19 +77,19 @@ class DiPrompT(PromptLearner):
 
     def __init__(  # noqa: PLR0913  (the paper's options)
         self,
-        class_names: list[str],
-        domains: list[str],
+        class_names: Names,
+        domains: Names,
         clip: CLIPSpec | CLIP | str = "ViT-B-16",
-        rounds: int = 100,
-        prompt_length: int = 16,
-        domain_weight: float = 1.0,
-        beta: float = 0.2,
+        rounds: NonNegativeInt = 100,
+        prompt_length: PositiveInt = 16,
+        domain_weight: NonNegativeFloat = 1.0,
+        beta: PositiveFloat = 0.2,
         without: tuple[Part, ...] = (),
         domain_labels: bool = False,
         upload_query: bool = True,
         optimizer: OptimizerCallable = lambda parameters: torch.optim.Adam(parameters, lr=5e-4),
     ) -> None:
-        left_out = check_options(domains, domain_weight, without)
+        left_out = check_options(without)
         super().__init__(class_names, clip, optimizer)
         self.save_hyperparameters()
         self.left_out = left_out

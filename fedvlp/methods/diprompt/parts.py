@@ -16,21 +16,17 @@ from fedvlp.utils.errors import UserError
 Part = Literal["global_prompt", "domain_prompts", "query_prompt", "contrast", "mse", "kl", "ensemble"]
 
 
-def check_options(domains: Sequence[str], domain_weight: float, without: Sequence[str]) -> set[str]:
+def check_options(without: Sequence[str]) -> set[str]:
     """Returns the parts that are left out.
 
     Raises:
-        UserError: if there is no domain, no such part or no prompt left, or the weight is negative.
+        UserError: if there is no such part or no prompt left.
 
-    >>> sorted(check_options(["photo"], 1.0, ["mse", "kl"]))
+    >>> sorted(check_options(["mse", "kl"]))
     ['kl', 'mse']
     """
     parts = get_args(Part)
     left_out = set(without)
-    if not domains or domain_weight < 0:
-        raise UserError(
-            f"DiPrompT needs a source domain and a domain_weight >= 0; got {list(domains)}, {domain_weight}."
-        )
     if left_out - set(parts) or left_out >= {"global_prompt", "domain_prompts"}:
         raise UserError(
             f"Expected parts of DiPrompT to leave out ({', '.join(parts)}), but not both global and domain prompts; "

@@ -33,6 +33,7 @@ from fedvlp.methods.fed_dpt.base import DualPromptLearner
 from fedvlp.methods.fed_dpt.dual_prompts import Components, DualFeatures
 from fedvlp.ops import cosine_logits
 from fedvlp.utils.errors import UserError
+from fedvlp.utils.ranges import FractionBelowOne, Names, NonNegativeFloat, PositiveFloat, PositiveInt
 
 
 class ADAPT(DualPromptLearner):
@@ -59,20 +60,20 @@ class ADAPT(DualPromptLearner):
 
     def __init__(  # noqa: PLR0913  (the paper's options)
         self,
-        class_names: list[str],
-        domains: list[str],
+        class_names: Names,
+        domains: Names,
         clip: CLIPSpec | CLIP | str = "ViT-B-16",
-        prompt_length: int = 16,
-        temperature: float = 0.1,
+        prompt_length: PositiveInt = 16,
+        temperature: PositiveFloat = 0.1,
         domain_loss: Literal["pairs", "attention"] = "pairs",
-        domain_weight: float = 1.0,
-        text_momentum: float | None = 0.99,
-        visual_momentum: float | None = None,
+        domain_weight: NonNegativeFloat = 1.0,
+        text_momentum: FractionBelowOne | None = 0.99,
+        visual_momentum: FractionBelowOne | None = None,
         components: Components = "domain",
         optimizer: OptimizerCallable = lambda parameters: torch.optim.AdamW(parameters, lr=5e-4),
     ) -> None:
-        if domain_weight < 0 or (domain_weight and components != "domain"):
-            raise UserError(f"Expected a domain_weight >= 0, and 0 with components {components}; got {domain_weight}.")
+        if domain_weight and components != "domain":
+            raise UserError(f"Expected a domain_weight of 0 with components {components}, got {domain_weight}.")
         super().__init__(
             class_names=class_names,
             domains=domains,

@@ -16,6 +16,7 @@ from fedvlp.core.state import State
 from fedvlp.methods._shared.prompt_learner import PromptLearner
 from fedvlp.methods.fed_dpt.dual_prompts import Components, DualFeatures, DualPrompts
 from fedvlp.methods.fed_dpt.explain import DualPromptExplanations
+from fedvlp.utils.ranges import FractionBelowOne, Names, PositiveFloat, PositiveInt
 
 
 class DualPromptLearner(PromptLearner):
@@ -37,13 +38,13 @@ class DualPromptLearner(PromptLearner):
 
     def __init__(  # noqa: PLR0913  (the papers' options)
         self,
-        class_names: list[str],
-        domains: list[str],
+        class_names: Names,
+        domains: Names,
         clip: CLIPSpec | CLIP | str,
-        prompt_length: int,
-        temperature: float,
-        text_momentum: float | None,
-        visual_momentum: float | None,
+        prompt_length: PositiveInt,
+        temperature: PositiveFloat,
+        text_momentum: FractionBelowOne | None,
+        visual_momentum: FractionBelowOne | None,
         components: Components,
         optimizer: OptimizerCallable,
     ) -> None:

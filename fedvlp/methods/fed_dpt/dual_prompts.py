@@ -19,7 +19,6 @@ from fedvlp.core.state import State, detached
 from fedvlp.core.strategies import ByName, Strategy
 from fedvlp.methods.fed_dpt.per_domain_prompts import PerDomainPrompts
 from fedvlp.ops import cosine_logits
-from fedvlp.utils.errors import UserError
 
 Components = Literal["domain", "agnostic", "text", "visual"]
 
@@ -78,8 +77,6 @@ class DualPrompts(nn.Module):
         visual_momentum: float | None,
     ) -> None:
         super().__init__()
-        if not domains or temperature <= 0:
-            raise UserError(f"Expected source domains and a temperature above 0, got {domains} and {temperature}.")
         self.clip = clip
         self.domains = domains
         self.temperature = temperature

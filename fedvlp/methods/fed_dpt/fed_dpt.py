@@ -32,6 +32,7 @@ from fedvlp.clip import CLIP, CLIPSpec
 from fedvlp.core.protocols import Batch
 from fedvlp.methods.fed_dpt.base import DualPromptLearner
 from fedvlp.methods.fed_dpt.dual_prompts import Components
+from fedvlp.utils.ranges import FractionBelowOne, Names, PositiveFloat, PositiveInt
 
 
 class FedDPT(DualPromptLearner):
@@ -54,13 +55,13 @@ class FedDPT(DualPromptLearner):
 
     def __init__(  # noqa: PLR0913  (the paper's options)
         self,
-        class_names: list[str],
-        domains: list[str],
+        class_names: Names,
+        domains: Names,
         clip: CLIPSpec | CLIP | str = "ViT-B-16",
-        prompt_length: int = 16,
-        temperature: float = 0.1,
-        text_momentum: float | None = 0.99,
-        visual_momentum: float | None = None,
+        prompt_length: PositiveInt = 16,
+        temperature: PositiveFloat = 0.1,
+        text_momentum: FractionBelowOne | None = 0.99,
+        visual_momentum: FractionBelowOne | None = None,
         components: Components = "domain",
         optimizer: OptimizerCallable = lambda parameters: torch.optim.AdamW(parameters, lr=5e-4),
     ) -> None:

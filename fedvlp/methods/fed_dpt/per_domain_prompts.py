@@ -7,7 +7,6 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from fedvlp.core.strategies import FedAvg, Slots, Strategy
-from fedvlp.utils.errors import UserError
 
 
 class PerDomainPrompts(nn.Module):
@@ -29,8 +28,6 @@ class PerDomainPrompts(nn.Module):
 
     def __init__(self, start: Float[Tensor, "domains *shape"], momentum: float | None) -> None:
         super().__init__()
-        if momentum is not None and not 0 <= momentum < 1:
-            raise UserError(f"Expected a momentum in [0, 1), or none to train all prompts, got {momentum}.")
         self.momentum = momentum
         self.shared = nn.Parameter(start)
         if momentum is not None:

@@ -36,16 +36,13 @@ class DeepPromptedCLIP(nn.Module):
         """Returns prompts of N(0, 0.02) for the first blocks of each tower; for all blocks if no depth is given.
 
         Raises:
-            UserError: If there is no block or no vector, or there are more blocks than a tower has.
+            UserError: If there are more blocks than a tower has.
         """
         depths = {"text": self.clip.text.depth, "visual": self.visual.depth}
         widths = {"text": self.clip.text_width, "visual": self.clip.image_width}
         most = min(depths.values())
-        if self.prompt_length < 1 or not (depth is None or 1 <= depth <= most):
-            raise UserError(
-                f"Expected a prompt_length of at least 1 and a depth in [1, {most}] or none for all blocks; got "
-                f"{self.prompt_length} and {depth}."
-            )
+        if depth is not None and depth > most:
+            raise UserError(f"Expected depth in [1, {most}], the number of blocks, or null for all; got {depth}.")
         prompts = {}
         for kind, blocks in depths.items():
             prompts[kind] = initial_prompt((depth or blocks, self.prompt_length, widths[kind]))

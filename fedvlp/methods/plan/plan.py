@@ -40,7 +40,7 @@ from fedvlp.methods._shared.teacher import ZeroShotTeacher, distillation_losses
 from fedvlp.methods.plan.deep_prompts import DeepPromptedCLIP, initial_prompt
 from fedvlp.methods.plan.explain import PLANExplanations
 from fedvlp.methods.plan.prompt_pool import Aggregator, PromptPool
-from fedvlp.utils.errors import UserError
+from fedvlp.utils.ranges import Names, NonNegativeFloat, PositiveInt, Templates
 
 
 class PLAN(PromptLearner):
@@ -68,22 +68,20 @@ class PLAN(PromptLearner):
 
     def __init__(  # noqa: PLR0913  (the paper's options)
         self,
-        class_names: list[str],
-        num_clients: int,
+        class_names: Names,
+        num_clients: PositiveInt,
         clip: CLIPSpec | CLIP | str = "ViT-B-16",
-        prompt_length: int = 8,
-        depth: int | None = None,
-        kl_weight: float = 1.0,
-        templates: int = 60,
+        prompt_length: PositiveInt = 8,
+        depth: PositiveInt | None = None,
+        kl_weight: NonNegativeFloat = 1.0,
+        templates: Templates = 60,
         first_round_reference: bool = True,
         aggregator: Aggregator = "attention",
-        reduction: int = 8,
+        reduction: PositiveInt = 8,
         aggregate_text: bool = True,
         aggregate_visual: bool = True,
         optimizer: OptimizerCallable = lambda parameters: torch.optim.SGD(parameters, lr=0.0015),
     ) -> None:
-        if kl_weight < 0 or num_clients < 1:
-            raise UserError(f"Expected a kl_weight >= 0 and num_clients >= 1, got {kl_weight} and {num_clients}.")
         super().__init__(class_names, clip, optimizer)
         self.save_hyperparameters()
         self.kl_weight = kl_weight

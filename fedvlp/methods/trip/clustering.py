@@ -120,7 +120,14 @@ def several_kmeans(
         max_iterations: As in `capacity_kmeans`, and so are the others.
         tolerance: Mean distance.
         multiplier_step: eta.
+
+    Raises:
+        UserError: If a token is not finite.
     """
+    if not bool(tokens.isfinite().all()):
+        raise UserError(
+            "Image tokens hold NaN or infinity, so they make no clusters. Use precision 32-true, or other weights."
+        )
     state = KMeansState.start(tokens, token_products(tokens), start, torch.tensor(capacities, device=tokens.device))
     weights = torch.zeros_like(state.centroids.weights)
     kept = torch.zeros_like(state.centroids.members)

@@ -10,7 +10,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fedvlp.methods.trip.routing import KeyInit, make_keys
+from fedvlp.utils.checked import check_fields
 from fedvlp.utils.errors import UserError
+from fedvlp.utils.ranges import PositiveFloat, PositiveInt, Seed
 
 Routing = Literal["token", "image", "uniform", "random", "random_tokens", "learned_token", "learned_image"]
 Experts = Callable[[], Float[Tensor, "E d"]]
@@ -22,11 +24,11 @@ class RouterOptions:
     """What a router is made from; TRIP's arguments of the same names say what each is."""
 
     routing: Routing
-    num_experts: int
-    train_capacity: float | None
-    eval_capacity: float | None
+    num_experts: PositiveInt
+    train_capacity: PositiveFloat | None
+    eval_capacity: PositiveFloat | None
     key_init: KeyInit
-    key_seed: int
+    key_seed: Seed
     matched_to: Literal["keys", "experts"]
     cluster_start: Literal["random", "keys"]
 
@@ -36,11 +38,7 @@ class RouterOptions:
         Raises:
             UserError: If there is no expert, a capacity is not positive, or clusters start at keys that do not exist.
         """
-        if self.num_experts < 1:
-            raise UserError(f"TRIP needs at least one expert; got {self.num_experts}.")
-        for capacity in (self.train_capacity, self.eval_capacity):
-            if capacity is not None and capacity <= 0:
-                raise UserError(f"A capacity factor must be positive, or null for no limit; got {capacity}.")
+        check_fields(self)
         if self.matched_to == "experts" and self.cluster_start == "keys":
             raise UserError("Clusters matched to experts have no keys to start at. Use cluster_start=random.")
 

@@ -45,7 +45,7 @@ from fedvlp.methods.trip.options import RouterOptions, Routing
 from fedvlp.methods.trip.routers import LearnedRouter, make_router
 from fedvlp.methods.trip.routing import KeyInit
 from fedvlp.ops import cosine_logits
-from fedvlp.utils.errors import UserError
+from fedvlp.utils.ranges import Names, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Seed, Templates
 
 
 class TRIP(PromptLearner):
@@ -87,26 +87,24 @@ class TRIP(PromptLearner):
 
     def __init__(  # noqa: PLR0913  (the paper's options)
         self,
-        class_names: list[str],
+        class_names: Names,
         clip: CLIPSpec | CLIP | str = "ViT-B-16",
-        num_experts: int = 4,
-        prompt_length: int = 32,
-        kl_weight: float = 0.8,
-        train_capacity: float | None = 1.0,
-        eval_capacity: float | None = 2.0,
-        templates: int = 60,
-        key_seed: int = 0,
+        num_experts: PositiveInt = 4,
+        prompt_length: PositiveInt = 32,
+        kl_weight: NonNegativeFloat = 0.8,
+        train_capacity: PositiveFloat | None = 1.0,
+        eval_capacity: PositiveFloat | None = 2.0,
+        templates: Templates = 60,
+        key_seed: Seed = 0,
         key_init: KeyInit = "orthogonal",
         matched_to: Literal["keys", "experts"] = "keys",
         cluster_start: Literal["random", "keys"] = "random",
         routing: Routing = "token",
         same_start: bool = False,
         server_average: Literal["none", "beta", "ema"] = "none",
-        rounds: int = 15,
+        rounds: NonNegativeInt = 15,
         optimizer: OptimizerCallable = lambda parameters: torch.optim.AdamW(parameters, lr=4e-4),
     ) -> None:
-        if kl_weight < 0:
-            raise UserError(f"TRIP needs a kl_weight of at least 0; got {kl_weight}.")
         super().__init__(class_names, clip, optimizer)
         unused = () if server_average == "beta" else ("rounds",)  # so that a run may go on for more rounds
         self.save_hyperparameters(ignore=unused)

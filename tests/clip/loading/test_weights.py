@@ -95,3 +95,20 @@ def test_files_without_a_state_dict_are_refused(small, tmp_path):
 def test_a_missing_file_is_named(small):
     with pytest.raises(UserError, match=r"nowhere\.pt"):
         load_clip(CLIPSpec(NAME, "/somewhere/nowhere.pt"))
+
+
+@pytest.mark.parametrize(
+    "content", [b"root:x:0:0:root:/root:/bin/bash\n", b"", b"\x80", b"PK\x03\x04", b"(((((((((", b"cos\n"]
+)
+def test_a_file_of_another_kind_is_no_weights(tmp_path, content):
+    path = tmp_path / "weights.pt"
+    path.write_bytes(content)
+    with pytest.raises(UserError, match="cannot be read as plain tensors"):
+        weights.read_weights(path)
+
+
+def test_weights_that_are_no_numbers_are_refused(tmp_path):
+    path = tmp_path / "weights.pt"
+    torch.save({"good": torch.ones(2), "bad": torch.tensor([1.0, float("nan")]), "whole": torch.tensor(3)}, path)
+    with pytest.raises(UserError, match="NaN or infinity, in bad"):
+        weights.read_weights(path)

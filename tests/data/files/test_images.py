@@ -190,3 +190,16 @@ def test_image_files_reports_damaged_files_before_work(tmp_path, save, transform
     bad.write_text("no")
     with pytest.raises(UserError, match=r"(?s)1 of 2 images can't be read.*bad\.png: it is not an image"):
         ImageFiles([good, bad], transform)
+
+
+@pytest.mark.parametrize("size", [(20_000, 1), (1, 20_000), (403, 2)])
+def test_a_picture_that_is_a_line_is_refused(tmp_path, size):
+    path = tmp_path / "line.png"
+    Image.new("1", size).save(path)
+    assert "more than 200 times the other" in unreadable([path])[0]
+
+
+def test_a_long_picture_is_well(tmp_path):
+    path = tmp_path / "long.png"
+    Image.new("1", (400, 2)).save(path)
+    assert unreadable([path]) == {}
