@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Generator, Tensor
 
-from fedvlp.core.state import Client, ClientUpdate, State, is_finite
+from fedvlp.core.state import Client, ClientUpdate, State
 from fedvlp.training.client_trainer import ClientResult, ClientTrainer, PhaseOrder
 from fedvlp.utils.seeding import derive_seed
 
@@ -44,7 +44,7 @@ class HostileTrainer:
             before = went_on_from(downloaded, name, value, client)
             state[name] = self.changed(value.float(), before.float(), generator).to(value.dtype)
         update: ClientUpdate = replace(result.update, state=state)
-        return replace(result, update=update, is_finite=result.is_finite and is_finite(state))
+        return replace(result, update=update)
 
 
 def went_on_from(downloaded: State, name: str, value: Tensor, client: Client) -> Tensor:
