@@ -12,7 +12,7 @@ from fedvlp.utils.visible import visible
 MOST_BYTES = 100_000
 SHORTEST_WORD = 4
 WORD = re.compile(rf"[^\s:,'\"{{}}\[\]=]{{{SHORTEST_WORD},}}")
-CONFIG_OPTIONS = ("--config", "-c")
+CONFIG_OPTIONS = ("--config", "-c", "--file")
 
 
 def hide_contents(message: str, arguments: Sequence[str]) -> str:
@@ -78,9 +78,10 @@ def _is_file(text: str) -> bool:
 
 
 def _start_of(path: str) -> str:
-    """Returns the first part of a file as text; empty if it can't be read."""
+    """Returns the first part of a text file; empty if it can't be read or is none, as a checkpoint."""
     try:
         with open(path, "rb") as file:
-            return file.read(MOST_BYTES).decode("utf-8", "replace")
+            content = file.read(MOST_BYTES)
     except OSError:
         return ""
+    return "" if b"\0" in content else content.decode("utf-8", "replace")

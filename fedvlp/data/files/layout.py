@@ -98,13 +98,14 @@ def _images(
     if len(parts) > DEEPEST:
         start = "/".join(parts[:3])
         raise UserError(f"More than {DEEPEST} folders lie in each other, from {start} on. Check data.root.")
-    for entry in os.scandir(folder):
-        if is_hidden(entry.name):
-            continue
-        if entry.is_dir():
-            yield from _images(Path(entry.path), (*parts, entry.name), above | {real})
-        elif is_image_name(entry.name):
-            yield (*parts, entry.name), entry.path
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if is_hidden(entry.name):
+                continue
+            if entry.is_dir():
+                yield from _images(Path(entry.path), (*parts, entry.name), above | {real})
+            elif is_image_name(entry.name):
+                yield (*parts, entry.name), entry.path
 
 
 def unique(files: list[ImageFile]) -> list[ImageFile]:
