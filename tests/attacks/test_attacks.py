@@ -208,7 +208,7 @@ def test_attack_is_part_of_the_run(tmp_path):
 
 def test_overflowing_upload_is_refused_like_any_that_is_not_finite(tmp_path):
     run, _ = fit(tmp_path, Scaling(1, factor=1e39), rounds=1)
-    assert run.run_state.history[0]["refused_clients"] == 1
+    assert run.run_state.history[0]["clients/rejected"] == 1
     assert torch.isfinite(run.run_state.server.shared["weight"]).all()
 
 

@@ -37,9 +37,10 @@ def test_phases_are_described_down_to_the_innermost_strategy():
     average = MovingAverage(FedAvg("uniform"), ema_share(0.75), ("a",))
     strategy = ByName({"a": average, ("b", "c"): Slots("domain", 3)})
     described = describe_phases([Phase("both", train=("a", "b"), upload=("a", "b", "c"), strategy=strategy)])
-    fed_avg = {"class": "FedAvg", "weighting": "uniform"}
+    mean = {"class": "WeightedMean"}
+    fed_avg = {"class": "FedAvg", "weighting": "uniform", "rule": mean, "place": "FedAvg"}
     moving = {"class": "MovingAverage", "inner": fed_avg, "names": ["a"], "sends_average": False}
-    slots = {"class": "Slots", "by": "domain", "slots": 3}
+    slots = {"class": "Slots", "by": "domain", "slots": 3, "rule": mean, "place": "Slots"}
     assert described == {
         "both": {
             "train": ["a", "b"],

@@ -107,7 +107,7 @@ def test_method_without_phases_costs_nothing():
 
 @pytest.mark.parametrize("options", [{"classes": 0}, {"domains": 0}, {"num_clients": 0}])
 def test_outline_needs_at_least_one_of_all(options):
-    with pytest.raises(UserError, match="at least one"):
+    with pytest.raises(UserError, match="at least 1"):
         PlaceholderData(**options)
 
 
@@ -192,7 +192,7 @@ def test_config_of_a_run_is_accepted(capsys, image_root, tmp_path):
         (["--config=promptfl", "--data.num_clints=2"], 2, "Did you mean 'num_clients'?"),
         (["--config=promptfl", "--format=pdf"], 2, "format"),
         (["--config=styled_shapes"], 2, "model"),
-        (["--config=promptfl", "--data.classes=0"], 1, "at least one class"),
+        (["--config=promptfl", "--data.classes=0"], 1, "classes of at least 1"),
         (["--config=promtfl"], 1, "Did you mean 'promptfl'?"),
     ],
 )
