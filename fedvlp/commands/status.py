@@ -70,7 +70,9 @@ def _lines(status: RunStatus, values: dict[str, Any]) -> dict[str, str]:
         stage += f" (process {status.process} on {status.machine}), last event {values['seconds_silent']:.0f} s ago"
     lines = {"run": values["run"], "state": f"{stage}: {status.error}" if status.error else stage}
     lines["rounds"] = f"{status.round} of {status.rounds}{_time_left(status)}"
-    accuracies = [f"{title} {status.round_ended[role]:.1f} %" for role, title in ROLES.items() if role in status.round_ended]
+    accuracies = [
+        f"{title} {status.round_ended[role]:.1f} %" for role, title in ROLES.items() if role in status.round_ended
+    ]
     if accuracies:
         lines["accuracy"] = ", ".join(accuracies)
     lines["clients"] = f"left out {values['clients_left_out']} times, trained again {values['clients_retried']} times"

@@ -83,7 +83,9 @@ def read_status(run: Path) -> RunStatus:
         try:
             _note(status, event)
         except (KeyError, TypeError, ValueError) as error:
-            raise UserError(f"{run / FILE} has an event that is not one of a run's. Is it of another version?") from error
+            raise UserError(
+                f"{run / FILE} has an event that is not one of a run's. Is it of another version?"
+            ) from error
     if status.stage == "running" and not is_claimed(run):
         status.stage = "dead"
     return status

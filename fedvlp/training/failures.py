@@ -79,9 +79,9 @@ class Failures:
 
 
 def reason_of(error: Exception) -> str:
-    """Returns what a client did, in a line that follows on its name.
+    r"""Returns what a client did, in a line that follows on its name.
 
-    >>> reason_of(ValueError("the file is gone\\nand more"))
+    >>> reason_of(ValueError("the file is gone\nand more"))
     'raised ValueError: the file is gone'
     """
     first_line = str(error).strip().split("\n")[0]

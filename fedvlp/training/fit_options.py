@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from fedvlp.core.aggregation import AggregationRule, describe_rule
@@ -47,7 +47,7 @@ class FitOptions:
     failures: FailurePolicy
     aggregation: AggregationRule | None = None
     attack: Attack | None = None
-    availability: Availability = Availability()
+    availability: Availability = field(default_factory=Availability)
 
     def __post_init__(self) -> None:
         """Refuses numbers that are out of range."""

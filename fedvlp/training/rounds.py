@@ -43,7 +43,7 @@ class Rounds:
     rounds: int
     cohort_size: int | None
     screening: Screening
-    availability: Availability = Availability()
+    availability: Availability
 
     def run(self, state: RunState) -> tuple[RunState, RoundMetrics]:
         """Returns where the federation stands after a round, and the round's metrics so far.

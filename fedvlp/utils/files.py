@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import platform
 import re
@@ -16,8 +15,9 @@ from typing import Any
 from safetensors import SafetensorError
 
 from fedvlp.utils.errors import UserError
+from fedvlp.utils.logs import visible_log
 
-log = logging.getLogger(__name__)
+log = visible_log(__name__)
 
 
 NODE = re.sub(r"\W", "_", platform.node())[:40]

@@ -209,7 +209,10 @@ def test_a_full_disk_leaves_the_last_checkpoint(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        (with_tensor("shared/weight", torch.full((3, 4), torch.nan)), "'shared/weight' with values that are not finite"),
+        (
+            with_tensor("shared/weight", torch.full((3, 4), torch.nan)),
+            "'shared/weight' with values that are not finite",
+        ),
         (with_tensor("shared/weight", torch.zeros(4, 3)), r"'shared/weight' in shape \(4, 3\); expected \(3, 4\)"),
         (with_tensor("shared/weight", torch.zeros(3, 4, dtype=torch.float64)), "of torch.float64"),
         (with_tensor("shared/other", torch.zeros(3)), "'shared/other', which the method doesn't take"),

@@ -78,7 +78,7 @@ def test_who_drops_out_does_not_train_and_keeps_what_it_had(tmp_path, clients_pe
     options["callbacks"] = [*options["callbacks"], steps]
     made = federation(tmp_path, name="run", **options)
     made.fit(PersonalBias(), Points(4))
-    trained = {place for place in steps.taken}
+    trained = set(steps.taken)
     for round in range(6):
         for client in range(4):
             assert ((round, client) in trained) != ((round, client) in steps.absent)
