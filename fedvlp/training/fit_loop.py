@@ -105,7 +105,7 @@ class FitLoop:
         slot = ClientSlot(
             fabric=self.run.fabric,
             module=self.run.module,
-            data=self.run.data if attack is None else attack.training_data(self.run.data),
+            data=self.run.data if attack is None else attack.training_data(self.run.data, self.run.module),
             local=self.options.local,
             initial_personal=self.run.module.personal_state(),
             seed=self.options.seed,
