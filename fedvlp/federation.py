@@ -43,7 +43,7 @@ from fedvlp.training.trainer_attributes import TrainerAttributes
 from fedvlp.utils.checked import Checked
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import check_replaceable
-from fedvlp.utils.ranges import Epochs, NonNegativeInt, PositiveFloat, PositiveInt, RunName, Seed, Threads
+from fedvlp.utils.ranges import Epochs, NonNegativeInt, PositiveFloat, PositiveInt, RunName, Seconds, Seed, Threads
 
 
 class Federation(TrainerAttributes, metaclass=Checked):
@@ -71,7 +71,9 @@ class Federation(TrainerAttributes, metaclass=Checked):
         accelerator: Lightning's name of the hardware: ``auto``, ``cpu``, ``gpu`` ...
         devices: How many devices, or which. Several devices train different clients at the same time.
         num_nodes: How many machines, each with as many devices; ``torchrun`` starts the processes.
-        strategy: Lightning's name of the strategy that starts several processes, such as ``ddp``.
+        strategy: Lightning's name of the strategy that starts several processes: ``ddp``, or ``auto`` for it.
+        collective_timeout: Seconds that processes wait for one of them before the run ends, such as for the one that
+            evaluates for all or that still trains.
         precision: Of the frozen towers' arithmetic; prompts, optimizers and averages stay in float32.
         compile: Let torch.compile fuse what prompts go through; needs a C++ compiler, and a minute or two at the start.
         num_threads: CPU threads of PyTorch; its own choice if not given. A tiny model is fastest with 1.
@@ -122,6 +124,7 @@ class Federation(TrainerAttributes, metaclass=Checked):
         max_update_norm: PositiveFloat | None = None,
         aggregation: AggregationRule | None = None,
         attack: Attack | None = None,
+        collective_timeout: Seconds = 1800,
     ) -> None:
         self.options = FitOptions(
             rounds=rounds,
@@ -156,6 +159,7 @@ class Federation(TrainerAttributes, metaclass=Checked):
             strategy=strategy,
             precision=precision,
             loggers=logger or [],
+            collective_timeout=collective_timeout,
         )
         self.folder = None
         self.run_state = RunState(ServerState.start({}))
