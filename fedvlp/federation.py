@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,6 +28,7 @@ from fedvlp.runs.run_folder import (
     run_name,
     run_of,
 )
+from fedvlp.training.agreement import on_every_process
 from fedvlp.training.attack import Attack
 from fedvlp.training.dispatch import Hooks
 from fedvlp.training.evaluation import evaluate, of_roles
@@ -299,7 +301,8 @@ class Federation(TrainerAttributes, metaclass=Checked):
         self._launch(model)
         self.data = datamodule
         datamodule.trainer = self
-        set_up_data(self.fabric, model, datamodule, self.precision, serves_images)
+        set_up = partial(set_up_data, self.fabric, model, datamodule, self.precision, serves_images)
+        on_every_process(self.fabric, set_up)
 
     def _measured(
         self, model: FederatedModule, datamodule: FederatedData, ckpt_path: str | None, roles: tuple[str, ...]

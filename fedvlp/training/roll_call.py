@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from datetime import timedelta
@@ -40,12 +41,13 @@ def _call(address: str, port: int, rank: int, world_size: int, present: set[int]
     """Adds the ranks that report to ``present``, until all have or time is up."""
     end = time.monotonic() + SECONDS
     try:
+        socket.create_connection((address, port), SECONDS).close()  # PyTorch would try for longer, and aloud
         store = torch.distributed.TCPStore(address, port, timeout=timedelta(seconds=SECONDS), wait_for_workers=False)  # type: ignore[attr-defined]
         store.set(_key(rank), "here")
         while len(present) < world_size and time.monotonic() < end:
             present |= {other for other in range(world_size) if store.check([_key(other)])}
             time.sleep(PAUSE)
-    except RuntimeError:  # the process that had the store is gone
+    except (OSError, RuntimeError):  # the process that had the store is gone
         return
 
 

@@ -116,8 +116,8 @@ class SeveralProcesses(DDPStrategy):
         port = 0 if environment is None else environment.main_port
         silent = silent_ranks(address, port, self.global_rank, self.world_size)
         ranks = " and ".join(str(rank) for rank in silent)
-        reason = f"Rank {ranks} of {self.world_size} processes does not answer: it was killed, has stopped, or needs "
-        reason += f"more than collective_timeout={self.limit:g} seconds"
+        reason = f"No answer from rank {ranks} of {self.world_size} processes: killed, stopped, or busy for more than "
+        reason += f"collective_timeout={self.limit:g} seconds"
         if not silent:
             first_line = str(error).strip().split("\n")[0]
             reason = f"The connection between the {self.world_size} processes broke ({first_line})"

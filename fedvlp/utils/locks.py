@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import logging
 import os
+import platform
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal
 
@@ -18,6 +20,9 @@ except ImportError:  # there are none on Windows, where two processes may do the
 
 SECONDS_BETWEEN_TRIES = 0.05
 TRIES_BEFORE_WARNING = 20
+ANOTHER = "another process"
+HELD: set[int] = set()
+"""The open lock files that this process holds."""
 LockState = Literal["held", "busy", "unsupported"]
 log = logging.getLogger(__name__)
 
@@ -35,16 +40,19 @@ def locked(path: Path, wait: bool = True) -> Iterator[None]:
         wait: whether to wait until another process is done or has died.
 
     Raises:
-        BlockingIOError: if ``wait`` is false and another process holds the lock.
+        BlockingIOError: if ``wait`` is false and another process holds the lock; ``strerror`` says which.
         OSError: if ``wait`` is false and the lock file can't be made.
     """
     lock = path.with_name(f".{path.name}.lock")
     handle = _acquire(lock, path) if wait else _acquire_now(lock, path)
+    if handle is not None:
+        HELD.add(handle)
     try:
         yield
     finally:
-        if handle is not None:
+        if handle in HELD:
             lock.unlink(missing_ok=True)
+            HELD.remove(handle)
             os.close(handle)
 
 
@@ -66,8 +74,26 @@ def _acquire(lock: Path, path: Path) -> int | None:
 def _acquire_now(lock: Path, path: Path) -> int | None:
     handle, state = _try(lock)
     if state == "busy":
-        raise BlockingIOError(f"Another process holds the lock of {path}.")
+        raise BlockingIOError(errno.EAGAIN, _holder(lock), str(path))
+    if handle is not None:
+        with suppress(OSError):  # the lock holds without it
+            os.truncate(handle, 0)
+            os.write(handle, f"process {os.getpid()} on {platform.node()}".encode())
     return handle
+
+
+def _holder(lock: Path) -> str:
+    """Returns who holds a lock, as far as it is known."""
+    try:
+        return lock.read_text(encoding="utf-8", errors="replace") or ANOTHER
+    except OSError:
+        return ANOTHER
+
+
+def _forget_inherited() -> None:
+    """Lets a forked process give up what it has of its parent's locks, which would outlive the parent in it."""
+    while HELD:
+        os.close(HELD.pop())
 
 
 def _try(lock: Path) -> tuple[int | None, LockState]:
@@ -108,3 +134,7 @@ def _is_at(handle: int, lock: Path) -> bool:
     except OSError:
         return False
     return os.path.samestat(os.fstat(handle), there)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_inherited)
