@@ -6,8 +6,11 @@ It imports neither torch nor any command, so that ``--help`` and ``--version`` a
 from __future__ import annotations
 
 import os
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from typing import NamedTuple
 
@@ -135,6 +138,28 @@ def what_to_mend(error: Exception) -> str | None:
     return "There is not enough memory for options as large as these. Give smaller ones." if needs_memory else None
 
 
+class Terminated(KeyboardInterrupt):
+    """SIGTERM came, as a scheduler sends it: the program ends as for Ctrl-C, with what it started."""
+
+
+@contextmanager
+def ended_by_sigterm() -> Iterator[None]:
+    """Lets SIGTERM end what runs in the block in order, unless somebody has given it another meaning."""
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, _terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _terminate(number: int, frame: object) -> None:
+    raise Terminated
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line and returns its exit code: 0 only on success, 1 for bad input, 2 for a bad command."""
     given = list(sys.argv[1:] if arguments is None else arguments)
@@ -147,7 +172,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # LightningCLI also answers for a command that does not exist: it names those that do.
     command = next((command for command in COMMANDS if command.name == given[0]), COMMANDS[0])
     try:
-        return command(given)
+        with ended_by_sigterm():
+            return command(given)
     except UserError as error:
         return _fail(hide_contents(str(error), given))
     except (OSError, MemoryError, RecursionError, RuntimeError) as error:
@@ -155,9 +181,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if message is None:
             raise
         return _fail(message)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
         sys.stderr.write("fedvlp: stopped; go on with --ckpt_path last\n")
-        return 130
+        return 128 + (signal.SIGTERM if isinstance(error, Terminated) else signal.SIGINT)
 
 
 def _fail(message: str) -> int:

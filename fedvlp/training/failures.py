@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import traceback
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,10 +12,13 @@ import torch
 
 from fedvlp.core.state import Client
 from fedvlp.utils.checked import check_fields
+from fedvlp.utils.errors import MachineError
 from fedvlp.utils.files import write_text
 from fedvlp.utils.ranges import PositiveFloat, PositiveInt
 
 FOLDER = "failures"
+
+DISK_FAULTS = {errno.ENOSPC, errno.EROFS, errno.EIO, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)}
 
 OnClientFailure = Literal["skip", "retry", "fail"]
 
@@ -79,6 +83,11 @@ class Failures:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, "".join(traceback.format_exception(error)))
         return f"{reason} (traceback in {path})"
+
+
+def is_of_machine(error: Exception) -> bool:
+    """Whether no client is to blame: a process was killed, or the disk is full or broken."""
+    return isinstance(error, MachineError) or (isinstance(error, OSError) and error.errno in DISK_FAULTS)
 
 
 def is_out_of_memory(error: Exception) -> bool:

@@ -38,17 +38,22 @@ class SeveralProcesses(DDPStrategy):
     """
 
     def __init__(self, limit: float) -> None:
-        super().__init__(timeout=timedelta(seconds=limit))
+        super().__init__()  # whose own limit is for the start, when some may still import what others have
         self.limit = limit
         self.group: Any = None
 
     def setup_environment(self) -> None:
-        """Lets this process meet the others."""
-        super().setup_environment()
-        if torch.distributed.get_backend() != "gloo":
+        """Lets this process meet the others.
+
+        Raises:
+            MachineError: if they do not come.
+        """
+        started = getattr(self.launcher, "procs", [])
+        try:
+            super().setup_environment()
             self.group = torch.distributed.new_group(backend="gloo", timeout=timedelta(seconds=self.limit))
-        launcher = self.launcher
-        started = getattr(launcher, "procs", [])
+        except RuntimeError as error:
+            raise MachineError(f"The {self.world_size} processes did not meet: {_first_line(error)}.") from error
         atexit.register(end_processes, list(started))
         # Lightning's own watch over them ends this process by SIGKILL, without a word, and sees nothing from here on.
         started.clear()
@@ -119,8 +124,7 @@ class SeveralProcesses(DDPStrategy):
         reason = f"No answer from rank {ranks} of {self.world_size} processes: killed, stopped, or busy for more than "
         reason += f"collective_timeout={self.limit:g} seconds"
         if not silent:
-            first_line = str(error).strip().split("\n")[0]
-            reason = f"The connection between the {self.world_size} processes broke ({first_line})"
+            reason = f"The connection between the {self.world_size} processes broke ({_first_line(error)})"
         return MachineError(f"{reason}. The last checkpoint is whole; go on with --ckpt_path last.")
 
 
@@ -134,6 +138,10 @@ def end_processes(started: Sequence[subprocess.Popen[bytes]], seconds: float = S
         if process.poll() is None:
             process.kill()  # which ends a stopped one, too
             process.wait()
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().split("\n")[0]
 
 
 def _packed(value: Any) -> Tensor:
