@@ -129,8 +129,8 @@ options:
 
 def what_to_mend(error: Exception) -> str | None:
     """Returns what a user can do about an error of the machine; None for a fault of the program."""
-    if isinstance(error, OSError) and error.filename is not None:
-        path = os.fsdecode(error.filename)
+    if isinstance(error, OSError) and error.strerror is not None:
+        path = "Reading or writing" if error.filename is None else os.fsdecode(error.filename)
         return f"{path}: {error.strerror}. Check the rights and the disk; files that were whole before still are."
     if isinstance(error, RecursionError):
         return "A value or a folder is nested too deeply. Make it flatter."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import socket
 import sys
 import warnings
@@ -39,6 +40,8 @@ def ranks(task: Callable[[], Any], output: Path, count: int = 2) -> Iterator[lis
         count: how many they are.
     """
     output.mkdir(parents=True, exist_ok=True)
+    for rank in range(count):
+        (output / f"{rank}.txt").touch()
     common = {"NODE_RANK": "0", "WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
     started = [
         fork(task, output=output / f"{rank}.txt", LOCAL_RANK=str(rank), RANK=str(rank), **common)
@@ -60,6 +63,8 @@ def exit_code(process: BaseProcess) -> int | None:
 
 def _run(task: Callable[..., Any], arguments: tuple[Any, ...], output: Path, environment: dict[str, str]) -> None:
     os.environ.update(environment)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests themselves run in the background
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     with output.open("ab", buffering=0) as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
