@@ -22,7 +22,7 @@ SECONDS_TO_CLAIM = 60  # a process makes its run folder and claims it at once
 def claimed(run: Path) -> Iterator[None]:
     """Keeps a run folder for this process while the block runs: no other trains in it or takes it for left over.
 
-    The claim ends with the process, however that ends.
+    The claim ends with the process, however that ends. What dead processes left in the folder is removed.
 
     Raises:
         UserError: if another process trains there.
@@ -33,6 +33,7 @@ def claimed(run: Path) -> Iterator[None]:
             claim.enter_context(locked(run / LOCKED, wait=False))
         except BlockingIOError as error:
             raise UserError(f"{run} is being trained by {error.strerror}. Wait for its end, or stop it.") from None
+        _remove_temporaries(run)
         yield
 
 
@@ -55,6 +56,10 @@ def sweep_leftovers(parent: Path) -> None:
                 with locked(run / LOCKED, wait=False):  # raises if a process trains there
                     pass  # else the file of a dead one is gone now
             is_old = time.time() - changed > SECONDS_TO_CLAIM
-            found = [remove_dead_temporaries(folder) for folder in (run, run / "checkpoints", run / "clients")]
-            if is_old or was_claimed or any(found):
+            if _remove_temporaries(run) or was_claimed or is_old:
                 run.rmdir()  # refuses a folder that holds anything
+
+
+def _remove_temporaries(run: Path) -> int:
+    """Removes the temporary files of dead processes in a run folder; returns how many."""
+    return sum(remove_dead_temporaries(folder) for folder in (run, run / "checkpoints", run / "clients"))

@@ -12,7 +12,7 @@ import torch.distributed
 SECONDS = 4.0
 """How long others may take to report. They notice at about the same time, as broken connections close."""
 SECONDS_OF_HOST = 2.0
-"""How much longer rank 0 stays, through whose process the others report."""
+"""How much longer rank 0 stays, through whose process others report."""
 PAUSE = 0.05
 
 
@@ -32,7 +32,7 @@ def silent_ranks(address: str, port: int, rank: int, world_size: int) -> list[in
     caller.join(SECONDS + PAUSE)
     if not present:
         return [0] if rank else []
-    if not rank:
+    if not rank and len(present) > 1:
         time.sleep(SECONDS_OF_HOST)
     return [other for other in range(world_size) if other not in present]
 

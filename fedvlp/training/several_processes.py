@@ -23,6 +23,8 @@ SHORTEST_PAUSE = 1e-4  # seconds between two looks at whether others have answer
 LONGEST_PAUSE = 0.02
 SECONDS_TO_END = 5.0
 """How long processes that this one started may go on once it is at its end."""
+SECONDS_TO_TELL = 0.5
+"""Likewise, once one of them is known not to answer; those that do have noticed by then, and say so."""
 
 Value = TypeVar("Value")
 
@@ -41,6 +43,7 @@ class SeveralProcesses(DDPStrategy):
         super().__init__()  # whose own limit is for the start, when some may still import what others have
         self.limit = limit
         self.group: Any = None
+        self.started: list[subprocess.Popen[bytes]] = []
 
     def setup_environment(self) -> None:
         """Lets this process meet the others.
@@ -54,7 +57,8 @@ class SeveralProcesses(DDPStrategy):
             self.group = torch.distributed.new_group(backend="gloo", timeout=timedelta(seconds=self.limit))
         except RuntimeError as error:
             raise MachineError(f"The {self.world_size} processes did not meet: {_first_line(error)}.") from error
-        atexit.register(end_processes, list(started))
+        self.started = list(started)
+        atexit.register(end_processes, self.started)
         # Lightning's own watch over them ends this process by SIGKILL, without a word, and sees nothing from here on.
         started.clear()
 
@@ -120,8 +124,9 @@ class SeveralProcesses(DDPStrategy):
         address = "" if environment is None else environment.main_address
         port = 0 if environment is None else environment.main_port
         silent = silent_ranks(address, port, self.global_rank, self.world_size)
+        end_processes(self.started, SECONDS_TO_TELL)
         ranks = " and ".join(str(rank) for rank in silent)
-        reason = f"No answer from rank {ranks} of {self.world_size} processes: killed, stopped, or busy for more than "
+        reason = f"No answer from rank {ranks} of {self.world_size} processes: ended, stopped, or busy for more than "
         reason += f"collective_timeout={self.limit:g} seconds"
         if not silent:
             reason = f"The connection between the {self.world_size} processes broke ({_first_line(error)})"
