@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from lightning import Fabric
-from lightning.fabric.strategies.ddp import DDPStrategy
 from lightning.fabric.strategies.parallel import ParallelStrategy
 from torch import nn
 
@@ -22,10 +21,12 @@ from fedvlp.training.several_processes import SeveralProcesses
 from fedvlp.utils.errors import UserError
 
 MOST_DEVICES = 4096
+STRATEGIES = ("auto", "ddp")
+"""Lightning's names of what starts several processes, each of which runs the same program."""
 log = logging.getLogger(__name__)
 
 
-def make_fabric(*, devices: int | str | list[int], collective_timeout: float, **options: Any) -> Fabric:
+def make_fabric(*, devices: int | str | list[int], collective_timeout: float = 1800, **options: Any) -> Fabric:
     """Returns Lightning's Fabric, whose processes wait for each other for so many seconds.
 
     Raises:
@@ -39,8 +40,8 @@ def make_fabric(*, devices: int | str | list[int], collective_timeout: float, **
         fabric = Fabric(devices=devices, **options)
         if not isinstance(fabric.strategy, ParallelStrategy):
             return fabric
-        if type(fabric.strategy) is not DDPStrategy:
-            raise ValueError("several processes are started by ddp alone")
+        if options["strategy"] not in STRATEGIES:
+            raise ValueError(f"several processes are started by {' or '.join(STRATEGIES)} alone")
         return Fabric(devices=devices, **{**options, "strategy": SeveralProcesses(collective_timeout)})
     except Exception as error:  # Lightning raises nearly every type for an option that it refuses
         asked = ", ".join(f"{name}={options[name]!r}" for name in ("accelerator", "strategy", "precision"))

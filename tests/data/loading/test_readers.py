@@ -16,7 +16,7 @@ from fedvlp.data import ArrayImages
 from fedvlp.data.loading.loaders import ImageDataset, image_loader
 from fedvlp.utils.errors import MachineError
 from tests.helpers.data import same
-from tests.helpers.toy_federation import Linear, Points, federation
+from tests.helpers.toy_federation import Linear, Points, federation, file_callbacks
 
 COUNT = 23
 
@@ -92,7 +92,7 @@ class DeadReaders(Points):
 
     def train_dataloader(self, client=None, seed=None):
         if client.id == 1:
-            list(loader(self.folder, 99))
+            list(loader(self.folder, 99, workers=1))
         return super().train_dataloader(client, seed)
 
 
@@ -100,4 +100,4 @@ class DeadReaders(Points):
 def test_no_client_is_left_out_for_it(tmp_path, clients_per_step):
     data = DeadReaders(tmp_path / "deaths")
     with pytest.raises(MachineError, match="killed twice"):
-        federation(tmp_path / "runs", clients_per_step=clients_per_step, local_steps=2).fit(Linear(), data)
+        federation(tmp_path / "runs", clients_per_step=clients_per_step, **file_callbacks()).fit(Linear(), data)
