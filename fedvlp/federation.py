@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,6 +28,7 @@ from fedvlp.runs.run_folder import (
     run_name,
     run_of,
 )
+from fedvlp.training.agreement import on_every_process
 from fedvlp.training.attack import Attack
 from fedvlp.training.availability import Availability
 from fedvlp.training.dispatch import Hooks
@@ -52,6 +54,7 @@ from fedvlp.utils.ranges import (
     PositiveFloat,
     PositiveInt,
     RunName,
+    Seconds,
     Seed,
     Threads,
 )
@@ -82,7 +85,9 @@ class Federation(TrainerAttributes, metaclass=Checked):
         accelerator: Lightning's name of the hardware: ``auto``, ``cpu``, ``gpu`` ...
         devices: How many devices, or which. Several devices train different clients at the same time.
         num_nodes: How many machines, each with as many devices; ``torchrun`` starts the processes.
-        strategy: Lightning's name of the strategy that starts several processes, such as ``ddp``.
+        strategy: Lightning's name of the strategy that starts several processes: ``ddp``, or ``auto`` for it.
+        collective_timeout: Seconds that processes wait for one of them before the run ends, such as for the one that
+            evaluates for all or that still trains.
         precision: Of the frozen towers' arithmetic; prompts, optimizers and averages stay in float32.
         compile: Let torch.compile fuse what prompts go through; needs a C++ compiler, and a minute or two at the start.
         num_threads: CPU threads of PyTorch; its own choice if not given. A tiny model is fastest with 1.
@@ -139,6 +144,7 @@ class Federation(TrainerAttributes, metaclass=Checked):
         attack: Attack | None = None,
         client_dropout: FractionBelowOne = 0.0,
         stragglers: ClosedFraction = 0.0,
+        collective_timeout: Seconds = 1800,
     ) -> None:
         self.options = FitOptions(
             rounds=rounds,
@@ -174,6 +180,7 @@ class Federation(TrainerAttributes, metaclass=Checked):
             strategy=strategy,
             precision=precision,
             loggers=logger or [],
+            collective_timeout=collective_timeout,
         )
         self.folder = None
         self.run_state = RunState(ServerState.start({}))
@@ -313,7 +320,8 @@ class Federation(TrainerAttributes, metaclass=Checked):
         self._launch(model)
         self.data = datamodule
         datamodule.trainer = self
-        set_up_data(self.fabric, model, datamodule, self.precision, serves_images)
+        set_up = partial(set_up_data, self.fabric, model, datamodule, self.precision, serves_images)
+        on_every_process(self.fabric, set_up)
 
     def _measured(
         self, model: FederatedModule, datamodule: FederatedData, ckpt_path: str | None, roles: tuple[str, ...]
