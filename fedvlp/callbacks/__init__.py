@@ -1,4 +1,4 @@
-"""What happens beside the loop: progress, communication, checkpoints, metrics, table and plots; one file each.
+"""What happens beside the loop: progress, communication, privacy, checkpoints, metrics, table and plots; one file each.
 
 Imports core, runs, results, report and training; a callback knows the federation as a ``RunView`` alone. Lightning
 declares ``(trainer: Trainer, pl_module)`` for its own hooks, so ``trainer`` is ``Any`` there and then assigned to a
@@ -12,6 +12,7 @@ from fedvlp.callbacks.checkpoints import Checkpoints
 from fedvlp.callbacks.communication import Communication
 from fedvlp.callbacks.metrics import MetricsFile, MetricsLoggers
 from fedvlp.callbacks.plots import Plots
+from fedvlp.callbacks.privacy import Privacy
 from fedvlp.callbacks.progress import ProgressBar
 from fedvlp.callbacks.summary import Summary
 from fedvlp.training.callback import FederationCallback
@@ -24,6 +25,7 @@ __all__ = [
     "MetricsFile",
     "MetricsLoggers",
     "Plots",
+    "Privacy",
     "ProgressBar",
     "Summary",
     "default_callbacks",
@@ -36,6 +38,7 @@ def default_callbacks(progress_bar: bool = True) -> list[Callback]:
     return [
         baseline,
         Communication(),
+        Privacy(),
         ProgressBar(enabled=progress_bar),
         MetricsFile(),
         Checkpoints(),

@@ -67,6 +67,32 @@ def _rebuilt_value(value: Any, visit: Visit) -> Any:
     return rebuilt(value, visit) if isinstance(value, Strategy) else value
 
 
+def parts_of(strategy: Strategy) -> list[CombinesByRule]:
+    """Returns the parts of a strategy that combine by a rule."""
+    found: list[CombinesByRule] = []
+
+    def visit(part: Any) -> Strategy:
+        found.append(part)
+        unchanged: Strategy = part
+        return unchanged
+
+    rebuilt(strategy, visit)
+    return found
+
+
+def combines_cohort(strategy: Strategy) -> bool:
+    """Whether uploads change the server through nothing but rules, each of which combines the whole cohort's.
+
+    A strategy says so by an attribute of this name; one that has none is taken to look at uploads one by one.
+    """
+    return bool(getattr(strategy, "combines_cohort", False))
+
+
+def is_linear(strategy: Strategy) -> bool:
+    """Whether all that a strategy needs of the uploads is their weighted sum, which a secure sum would give."""
+    return combines_cohort(strategy) and all(part.rule.is_linear for part in parts_of(strategy))
+
+
 def combined(
     rule: AggregationRule,
     states: Sequence[State],
