@@ -1,6 +1,7 @@
 """DP-FedAvg against loops over single numbers: clipping, the fixed denominator, the noise, and the adaptive limit."""
 
 import copy
+import itertools
 import math
 
 import numpy as np
@@ -112,7 +113,7 @@ def test_limit_follows_the_quantile_as_in_the_algorithm():
     adaptive = rule(6.0, quantile=0.6, clip_learning_rate=0.7, expected_clients=4)
     limits = slow_limits(6.0, 0.6, 0.7, rounds=4)
     memory = {}
-    for before, after in zip(limits, limits[1:], strict=False):
+    for before, after in itertools.pairwise(limits):
         made, memory = adaptive.aggregate(SENT, [1] * 4, BEFORE, memory)
         assert flat(made) == pytest.approx(slow_mean(SENT, before, 4), abs=1e-6)
         assert memory["clip_norm"].item() == pytest.approx(after, rel=1e-12)
@@ -149,13 +150,13 @@ def test_noise_is_split_between_count_and_updates_as_in_theorem_1():
 
 def test_count_has_noise_of_its_own():
     shares = []
-    for seed in range(2000):
+    for seed in range(500):
         adaptive = rule(1.0, 0.9, seed=seed, quantile=0.5, count_noise=0.7, clip_learning_rate=1.0, expected_clients=8)
         _, memory = adaptive.aggregate(SENT, [1] * 4, BEFORE, {})
         shares.append(0.5 - math.log(memory["clip_norm"].item()))
     within = sum(norm <= 1.0 for norm in norms_of(SENT))
-    assert np.mean(shares) == pytest.approx((within + 4 * 0.5) / 8, abs=0.01)
-    assert np.std(shares) == pytest.approx(0.7 / 8, rel=0.05)
+    assert np.mean(shares) == pytest.approx((within + 4 * 0.5) / 8, abs=0.015)
+    assert np.std(shares) == pytest.approx(0.7 / 8, rel=0.1)
 
 
 def test_noise_on_the_count_is_a_twentieth_of_the_clients():
