@@ -6,8 +6,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-import torch
-
 from fedvlp.core.aggregation.base import AggregationRule, PrivacyGuarantee
 from fedvlp.core.aggregation.mean import WeightedMean
 from fedvlp.core.state import State, check_alike
@@ -26,6 +24,7 @@ class NormClipping(AggregationRule):
         max_norm: The longest update, as Euclidean norm, above 0.
         inner: The rule that combines the shortened updates; the weighted mean if not given.
 
+    >>> import torch
     >>> states = [{"p": torch.tensor([3.0, 4.0])}, {"p": torch.tensor([0.0, 1.0])}]
     >>> NormClipping(max_norm=1.0).combine(states, [1, 1], {"p": torch.zeros(2)})
     {'p': tensor([0.3000, 0.9000])}
@@ -70,14 +69,17 @@ class NormClipping(AggregationRule):
 
 def clipped(state: State, before: State, max_norm: float) -> State:
     """Returns an upload whose difference from ``before`` has at most the norm; a shorter one comes back as it is."""
-    moves = update_of(state, before)
-    norm = norm_of(moves)
-    if norm <= max_norm:
+    update = update_of(state, before)
+    if norm_of(update) <= max_norm:
         return state
-    shorter: State = {}
-    for name, move in moves.items():
-        shorter[name] = torch.add(before[name].double(), move, alpha=max_norm / norm).to(state[name].dtype)
-    return shorter
+    shorter = shortened(update, max_norm)
+    return {name: (before[name].double() + move).to(state[name].dtype) for name, move in shorter.items()}
+
+
+def shortened(update: State, max_norm: float) -> State:
+    """Returns an update in float64 that is no longer than the norm, in its own direction."""
+    norm = norm_of(update)
+    return {name: move * (max_norm / norm) for name, move in update.items()} if norm > max_norm else update
 
 
 def update_of(state: State, before: State) -> State:

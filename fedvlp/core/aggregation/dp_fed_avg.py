@@ -21,7 +21,7 @@ from typing import Annotated, Literal
 import torch
 
 from fedvlp.core.aggregation.base import AggregationRule, PrivacyGuarantee
-from fedvlp.core.aggregation.clipping import norm_of, update_of
+from fedvlp.core.aggregation.clipping import norm_of, shortened, update_of
 from fedvlp.core.aggregation.noise import Draw, seeded_normals, system_normals, with_noise
 from fedvlp.core.state import State, check_alike
 from fedvlp.utils.checked import check_fields
@@ -107,12 +107,11 @@ class DPFedAvg(AggregationRule):
         draws = int(memory["draws"].item()) if memory else 0
         clip_norm = memory["clip_norm"].item() if "clip_norm" in memory else self.clip_norm
         draw = self._draw(draws)
-        updates = [update_of(state, before) for state in states]
-        norms = [norm_of(update) for update in updates]
-        noised = with_noise(_clipped_sum(updates, norms, clip_norm), self.update_noise_multiplier * clip_norm, draw)
+        total, norms = _clipped_sum(states, before, clip_norm)
+        noised = with_noise(total, self.update_noise_multiplier * clip_norm, draw)
         after: State = {}
-        for name, total in noised.items():
-            after[name] = (before[name].double() + total / self._clients()).to(states[0][name].dtype)
+        for name, value in noised.items():
+            after[name] = (before[name].double() + value / self._clients()).to(states[0][name].dtype)
         remembered = {"draws": torch.tensor(draws + 1)}
         if self.quantile is not None:
             followed = self._followed(clip_norm, norms, self.quantile, draw)
@@ -154,10 +153,14 @@ class DPFedAvg(AggregationRule):
             )
 
 
-def _clipped_sum(updates: Sequence[State], norms: Sequence[float], clip_norm: float) -> State:
-    """Returns the sum of updates, each shortened to the norm where it is longer, in float64."""
-    total = {name: torch.zeros_like(value) for name, value in updates[0].items()}
-    for update, norm in zip(updates, norms, strict=True):
-        for name, value in update.items():
-            total[name].add_(value, alpha=min(1.0, clip_norm / norm) if norm > 0 else 1.0)
-    return total
+def _clipped_sum(states: Sequence[State], before: State, clip_norm: float) -> tuple[State, list[float]]:
+    """Returns the sum of the updates, each shortened to the norm, in float64, and their norms before that."""
+    total = {name: torch.zeros_like(value, dtype=torch.float64) for name, value in states[0].items()}
+    norms: list[float] = []
+    for state in states:
+        # One at a time: all updates in float64 would take twice the memory of the uploads.
+        update = update_of(state, before)
+        norms.append(norm_of(update))
+        for name, value in shortened(update, clip_norm).items():
+            total[name].add_(value)
+    return total, norms

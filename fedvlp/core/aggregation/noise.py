@@ -36,7 +36,7 @@ def system_normals() -> Draw:
 def with_noise(state: State, std: float, draw: Draw) -> State:
     """Returns a state with independent Gaussian noise on each number, in float64.
 
-    The server adds it to a sum; a client that trusts no server would add its share to its own clipped update.
+    The server adds it to a sum of clipped updates; a client that trusts no server can add its share to its own.
 
     Args:
         state: what is made noisy.
