@@ -84,6 +84,29 @@ def test_noise_of_the_system_differs_from_run_to_run(tmp_path):
     assert '"seed"' not in json.dumps(runs[0].description["phases"]).replace('"seed": null', "")
 
 
+class Cohorts(FederationCallback):
+    """Notes who takes part."""
+
+    def __init__(self):
+        self.drawn = []
+
+    def on_round_start(self, federation, phases, cohort):
+        self.drawn.append([client.id for client in cohort])
+
+
+@pytest.mark.parametrize("noise_from", ["seed", "system"])
+def test_cohort_is_as_secret_as_the_noise(tmp_path, noise_from):
+    drawn = []
+    for _ in range(2):
+        noted = Cohorts()
+        rule = private(noise_from=noise_from)
+        run = federation(tmp_path, rounds=8, cohort_size=4, aggregation=rule, default_callbacks=False, callbacks=noted)
+        run.fit(Linear(), Points(clients=9))
+        assert {len(set(cohort)) for cohort in noted.drawn} == {4}
+        drawn.append(noted.drawn)
+    assert (drawn[0] == drawn[1]) == (noise_from == "seed")
+
+
 def test_epsilon_is_in_rows_and_summary_and_said(tmp_path, capsys):
     run = federation(tmp_path, aggregation=private(delta=1e-6), cohort_size=5, enable_progress_bar=False)
     run.fit(PersonalBias(), Points(clients=9))

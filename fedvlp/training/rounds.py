@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fedvlp.core.phases import Phase
+from fedvlp.core.privacy import guarantees
 from fedvlp.core.run_state import RoundMetrics, RunState
 from fedvlp.core.state import Client, ClientUpdate
 from fedvlp.runs.client_store import restored, with_stored
@@ -53,7 +55,7 @@ class Rounds:
         factor = slot.local.factor(round, self.rounds)
         if slot.local.schedule is not None:
             metrics["learning_rate_factor"] = factor
-        cohort = sample_cohort(slot.data.clients, self.cohort_size, derive_seed(slot.seed, round))
+        cohort = sample_cohort(slot.data.clients, self.cohort_size, self._cohort_seed(round))
         slot.hooks.call("on_round_start", phases=self.phases, cohort=cohort)
         left_out: dict[int, str] = {}
         for index, phase in enumerate(self.phases):
@@ -71,6 +73,13 @@ class Rounds:
             server=replace(state.server, round=round + 1),
         )
         return state, metrics
+
+    def _cohort_seed(self, round: int) -> int:
+        """Returns the seed by which a round's clients are drawn; a secret one where the noise is secret."""
+        # A cohort that follows from the run's seed hides nobody from who knows that.
+        if any(not guarantee.repeats for guarantee in guarantees(self.phases)):
+            return secrets.randbits(63)
+        return derive_seed(self.slot.seed, round)
 
     def _train(self, order: PhaseOrder, clients: Sequence[Client]) -> list[ClientResult]:
         """Returns the results of all these clients, of which each process trains a part."""
