@@ -33,7 +33,7 @@ def guarantees(phases: Sequence[Phase]) -> tuple[PrivacyGuarantee, ...]:
 def _check(phase: Phase) -> None:
     """Raises UserError if anything of the uploads gets past the noise."""
     parts = parts_of(phase.strategy)
-    exposed = [type(part).__name__ for part in parts if not combines_cohort(part)]  # type: ignore[arg-type]
+    exposed = [type(part).__name__ for part in parts if not combines_cohort(part)]
     if not combines_cohort(phase.strategy):
         name = exposed[0] if exposed else type(phase.strategy).__name__
         reason = f"its strategy {name} looks at uploads one by one, and does not average the cohort's"

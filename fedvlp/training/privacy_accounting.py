@@ -59,10 +59,9 @@ class PrivacyAccount:
     def describe(self, rounds: int) -> str:
         """Returns the guarantee after so many rounds in one line."""
         known = " (the noise repeats with the seed: it protects from nobody who knows that)" if self.repeats else ""
-        return (
-            f"privacy: epsilon {self.epsilon(rounds):.4g}, delta {self.delta:g} after {rounds} rounds, for all data of "
-            f"any one of {self.num_clients} clients{known}"
-        )
+        spent = f"epsilon {self.epsilon(rounds):.4g}, delta {self.delta:g} after {rounds} rounds"
+        covered = f"for all data of any one of {self.num_clients} clients"
+        return f"privacy of tensors, not of metrics: {spent}, {covered}{known}"
 
     @cached_property
     def _round(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:

@@ -146,7 +146,9 @@ def test_processes_must_draw_the_same_noise():
 
 def test_line_says_what_is_covered():
     line = account(1.0, num_clients=9, cohort_size=9).describe(3)
-    assert line.startswith("privacy: epsilon 21.44, delta 1e-05 after 3 rounds, for all data of any one of 9 clients (")
+    assert line.startswith(
+        "privacy of tensors, not of metrics: epsilon 21.44, delta 1e-05 after 3 rounds, for all data"
+    )
     assert "repeats with the seed" in line
     secret = PrivacyAccount((1.0,), 9, 9, 1e-5, repeats=False).describe(3)
     assert secret.endswith("9 clients")

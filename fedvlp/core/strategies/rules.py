@@ -80,7 +80,7 @@ def parts_of(strategy: Strategy) -> list[CombinesByRule]:
     return found
 
 
-def combines_cohort(strategy: Strategy) -> bool:
+def combines_cohort(strategy: object) -> bool:
     """Whether uploads change the server through nothing but rules, each of which combines the whole cohort's.
 
     A strategy says so by an attribute of this name; one that has none is taken to look at uploads one by one.
