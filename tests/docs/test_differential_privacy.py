@@ -34,18 +34,18 @@ def test_command_runs_and_says_its_epsilon(home, tmp_path, monkeypatch, capsys):
 
 
 def test_every_option_is_in_the_table():
-    named = {name for row in table("option") for name in re.findall(r"^`(\w+)`$", row[0])}
+    named = {name for row in table("option |") for name in re.findall(r"^`(\w+)`$", row[0])}
     assert named == {field.name for field in dataclasses.fields(DPFedAvg)} - {"seed"}
 
 
 def test_epsilons_of_the_table_of_clients():
-    for row in table("clients"):
+    for row in table("clients | of a round"):
         clients, cohort, noise, rounds, said = (float(cell.replace(",", "")) for cell in row)
         assert epsilon(int(clients), int(cohort), noise, int(rounds)) == pytest.approx(said, abs=0.05)
 
 
 def test_epsilons_of_the_table_of_accuracies():
-    rows = [row for row in table("`noise_multiplier`") if row[1] not in ("none", "infinite")]
+    rows = [row for row in table("`noise_multiplier` | epsilon") if row[1] not in ("none", "infinite")]
     assert len(rows) == 5
     for noise, said, *_ in rows:
         assert epsilon(150, 150, float(noise), 8) == pytest.approx(float(said), abs=0.05)

@@ -141,7 +141,7 @@ class DPFedAvg(AggregationRule):
         return self.expected_clients
 
     def _count_std(self) -> float:
-        """Returns sigma_b; by default what Andrew et al. recommend in their Section 3.1."""
+        """Returns sigma_b; by default what Andrew et al. recommend."""
         return self._clients() / 20 if self.count_noise is None else self.count_noise
 
     def _check_count_noise(self) -> None:
