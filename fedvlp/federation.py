@@ -40,6 +40,7 @@ from fedvlp.training.inspection import inspect_method
 from fedvlp.training.local_training import LocalTraining
 from fedvlp.training.preconditions import check_after_data, check_before_data, make_fabric
 from fedvlp.training.prediction import predict_images
+from fedvlp.training.privacy_accounting import check_privacy
 from fedvlp.training.schedules import Schedule
 from fedvlp.training.setup import set_up_data, set_up_method
 from fedvlp.training.trainer_attributes import TrainerAttributes
@@ -205,7 +206,10 @@ class Federation(TrainerAttributes, metaclass=Checked):
         check_before_data(model, self.options, self.default_root_dir)
         self._attach(model, datamodule)
         options = self.options
-        phases = with_aggregation(check_phases(model), options.aggregation, datamodule.clients, options.cohort_size)
+        phases = with_aggregation(
+            check_phases(model), options.aggregation, datamodule.clients, options.cohort_size, options.seed
+        )
+        check_privacy(phases, len(datamodule.clients), options.cohort_size, self.fabric.world_size)
         check_after_data(datamodule, options)
         for phase in phases:
             phase.strategy.check(datamodule.clients)
