@@ -18,9 +18,6 @@ from fedvlp.utils.files import write_text
 class ConfigFile(SaveConfigCallback):
     """Writes ``config.yaml`` into the run's folder, whole or not at all; Lightning's own writes it piece by piece."""
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options, save_to_log_dir=False)
-
     def save_config(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Writes the file; called on one process."""
         write_text(Path(trainer.log_dir) / self.config_filename, self.parser.dump(self.config, skip_none=False))
@@ -44,6 +41,7 @@ def run_federation(arguments: Sequence[str]) -> int:
     with unwrapped_errors():
         FederationCLI(
             save_config_callback=ConfigFile if command == "fit" else None,
+            save_config_kwargs={"save_to_log_dir": False},
             parser_kwargs={"prog": "fedvlp", "description": "Federated prompt learning of vision-language models."},
             args=given,
         )
