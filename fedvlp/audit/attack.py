@@ -1,0 +1,294 @@
+"""Inverts gradients of a run's clients: of the prompts that they send here, and of a full model for comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from scipy.optimize import linear_sum_assignment
+from torch import Tensor
+
+from fedvlp.audit.closed_form import image_of_gradient
+from fedvlp.audit.gradients import Gradient, loss_gradient, sent_parameters, trainable_tower
+from fedvlp.audit.images import ImageGroup, RunImages
+from fedvlp.audit.inversion import InversionOptions, Inverted, gradient_distance, invert
+from fedvlp.audit.similarity import normalised, pictures, pixel_bounds, similarities
+from fedvlp.core.module import FederatedModule
+from fedvlp.core.phases import Phase, RoundContext
+from fedvlp.core.state import Client
+from fedvlp.utils.errors import UserError
+from fedvlp.utils.seeding import derive_seed
+
+START_DEVIATION = 0.1
+"""Of the pixels from which an attack starts, in standard deviations of CLIP's normalised pixels."""
+BASELINES = ("same class", "grey", "noise")
+"""What recovered images stand beside: another image of the class, and pictures of nothing."""
+SOURCES = ("prompts", "full model", "full model, closed form")
+
+
+@dataclass(frozen=True)
+class Target:
+    """Images whose gradient is inverted.
+
+    Attributes:
+        client: whose they are.
+        names: what they are called.
+        images: as the method's transform puts them out.
+        labels: their classes.
+        of_same_class: for each another image of its class.
+    """
+
+    client: Client
+    names: list[str]
+    images: Float[Tensor, "B 3 V V"]
+    labels: Int[Tensor, "B"]
+    of_same_class: Float[Tensor, "B 3 V V"]
+
+
+@dataclass(frozen=True)
+class Recovered:
+    """What was made in place of a target's images.
+
+    Attributes:
+        source: of ``SOURCES`` or ``BASELINES``.
+        images: in the target's order.
+        scores: for each its likeness to the true one.
+        distance: of its gradient from the one sent; None where none was searched for.
+        labels: the classes that were guessed; None where they were known.
+    """
+
+    source: str
+    images: Float[Tensor, "B 3 V V"]
+    scores: list[dict[str, float]]
+    distance: float | None = None
+    labels: list[int] | None = None
+
+
+@dataclass(frozen=True)
+class Inversion:
+    """All gradients that were inverted.
+
+    Attributes:
+        phase: the phase whose gradients they are.
+        sent: shape of each parameter that a client sends in it, by name; empty where it sends nothing.
+        targets: the true images.
+        recovered: for each target, what was made in its place.
+    """
+
+    phase: str
+    sent: Mapping[str, tuple[int, ...]]
+    targets: list[Target]
+    recovered: list[list[Recovered]]
+
+
+def chosen_phase(module: FederatedModule, name: str | None, client: Client) -> Phase:
+    """Returns the phase of a name, or the first in which a client sends something, else the first.
+
+    Raises:
+        UserError: if there is none.
+    """
+    phases = list(module.configure_phases())
+    known = ", ".join(phase.name for phase in phases)
+    if name is not None:
+        phases = [phase for phase in phases if phase.name == name]
+    if not phases:
+        method = type(module).__name__
+        what = f"has no phase {name!r}; it has {known}" if known else "trains nothing, so it has no gradient to invert"
+        raise UserError(f"{method} {what}. Correct --inversion.phase, or leave inversion out of --what.")
+    for phase in phases:
+        module.start_client(RoundContext(0, phase, client))
+        if sent_parameters(module):
+            return phase
+    return phases[0]
+
+
+def choose_targets(images: RunImages, options: InversionOptions, seed: int) -> list[Target]:
+    """Returns images of the clients in turn, drawn at random.
+
+    Raises:
+        UserError: if a client has too few.
+    """
+    clients = list(images.training)
+    targets = []
+    for number in range(options.gradients):
+        client = clients[number % len(clients)]
+        places = _places(images.training[client])
+        if len(places) < options.images:
+            raise UserError(
+                f"The client {client.name!r} has {len(places)} training images, fewer than inversion.images "
+                f"({options.images}). Pass fewer."
+            )
+        # Of equally many draws of one client, each goes on where the one before it stopped.
+        order = torch.randperm(len(places), generator=torch.Generator().manual_seed(derive_seed(seed, client.id)))
+        first = number // len(clients) * options.images
+        chosen = [places[int(order[(first + index) % len(places)])] for index in range(options.images)]
+        targets.append(_target(client, chosen, images, derive_seed(seed, client.id, number)))
+    return targets
+
+
+def invert_gradients(
+    module: FederatedModule, images: RunImages, options: InversionOptions, round: int, seed: int
+) -> Inversion:
+    """Returns what can be recovered of images of the clients.
+
+    Args:
+        module: the method as a client downloads it; in training mode afterwards, with no client started.
+        images: of the run.
+        options: how.
+        round: number of finished rounds, which some losses depend on.
+        seed: of the images that are drawn, and of the attack's start.
+
+    Raises:
+        UserError: if nothing is trained, or a gradient is zero.
+    """
+    module.train()
+    phase = chosen_phase(module, options.phase, next(iter(images.training)))
+    targets = choose_targets(images, options, seed)
+    sent: Mapping[str, Tensor] = {}
+    recovered = []
+    for number, target in enumerate(targets):
+        module.start_client(RoundContext(round, phase, target.client))
+        sent = sent_parameters(module)
+        recovered.append(_recover(module, target, sent, options, derive_seed(seed, number)))
+    module.context = None
+    return Inversion(phase.name, {name: tuple(value.shape) for name, value in sent.items()}, targets, recovered)
+
+
+def guess_label(
+    gradient_of: Callable[[Tensor, Tensor], Gradient], sent: Mapping[str, Tensor], start: Tensor, num_classes: int
+) -> int:
+    """Returns the class for which the gradient of a grey image is most like the one sent.
+
+    In place of the rule of Zhao et al. ("iDLG", 2020, arXiv 2001.02610), which reads the class from the signs of the
+    last layer's gradient: prompts have no row for each class.
+
+    Args:
+        gradient_of: from an image and its label to the gradient.
+        sent: the gradient.
+        start: the image.
+        num_classes: number of classes.
+    """
+    distances = []
+    for label in range(num_classes):
+        gradient = gradient_of(start, torch.tensor([label], device=start.device))
+        distances.append(gradient_distance(gradient, sent, "cosine").item())
+    return min(range(num_classes), key=distances.__getitem__)
+
+
+def _recover(
+    module: FederatedModule, target: Target, sent: Mapping[str, Tensor], options: InversionOptions, seed: int
+) -> list[Recovered]:
+    """Returns what each source gives, and the baselines."""
+    clip: Any = module.clip
+    device = next(clip.parameters()).device
+    true = target.images.to(device)
+    noise = torch.randn(true.shape, generator=torch.Generator().manual_seed(seed)).to(device)
+    start = START_DEVIATION * noise
+    found = []
+    if sent:
+        found.append(_attack(module, target, "prompts", sent, start, options)[0])
+    with trainable_tower(module) as tower:
+        trained = {name: value for name, value in module.exchangeable_tensors().items() if value.requires_grad}
+        attacked, gradient = _attack(module, target, "full model", {**trained, **tower}, start, options)
+    found.append(attacked)
+    exact = image_of_gradient(gradient) if options.images == 1 else None
+    if exact is not None:
+        found.append(Recovered(SOURCES[2], exact, []))
+    low, high = pixel_bounds(clip, true)
+    made = [target.of_same_class.to(device), torch.zeros_like(true), noise.clamp(low, high)]
+    # A grey image is the middle of the range, which is not the mean that CLIP's transform takes off.
+    made[1] = normalised(clip, torch.full_like(true, 0.5))
+    found += [Recovered(name, images, []) for name, images in zip(BASELINES, made, strict=True)]
+    return [_scored(clip, each, true) for each in found]
+
+
+def _attack(
+    module: FederatedModule,
+    target: Target,
+    source: str,
+    parameters: Mapping[str, Tensor],
+    start: Tensor,
+    options: InversionOptions,
+) -> tuple[Recovered, Gradient]:
+    """Returns what is recovered from the gradient of some parameters, and that gradient.
+
+    Raises:
+        UserError: if it is zero.
+    """
+    clip: Any = module.clip
+    labels = target.labels.to(start.device)
+    gradient = loss_gradient(module, target.images.to(start.device), labels, parameters)
+    if not any(bool(part.any()) for part in gradient.values()):
+        raise UserError(
+            f"The gradient of the {source} is zero, so there is nothing to invert. Pass another --inversion.phase or "
+            "a trained method."
+        )
+    guessed = None
+    if options.labels == "guessed":
+        one_gradient = partial(loss_gradient, module, parameters=parameters)
+        num_classes = len(module.hparams["class_names"])
+        guessed = [guess_label(one_gradient, gradient, start, num_classes)]
+        labels = torch.tensor(guessed, device=start.device)
+
+    def gradient_of(images: Tensor) -> Gradient:
+        return loss_gradient(module, images, labels, parameters, is_differentiable=True)
+
+    inverted: Inverted = invert(gradient_of, gradient, start, pixel_bounds(clip, start), options)
+    return Recovered(source, inverted.images, [], inverted.distance, guessed), gradient
+
+
+def _scored(clip: Any, recovered: Recovered, true: Tensor) -> Recovered:
+    """Returns what was recovered with its likeness to the true images, in their order."""
+    images = recovered.images
+    if recovered.source in SOURCES:
+        # A gradient does not tell the order of its images.
+        one = pictures(clip, images).flatten(1).cpu().double()
+        costs = torch.cdist(pictures(clip, true).flatten(1).cpu().double(), one)
+        images = images[torch.as_tensor(linear_sum_assignment(costs.numpy())[1], device=images.device)]
+    scores = similarities(clip, images, true)
+    return replace(recovered, images=images, scores=scores)
+
+
+Place = tuple[ImageGroup, int]
+
+
+def _places(groups: Sequence[ImageGroup]) -> list[Place]:
+    places: list[Place] = []
+    for group in groups:
+        places += [(group, index) for index in range(len(group))]
+    return places
+
+
+def _target(client: Client, chosen: Sequence[Place], images: RunImages, seed: int) -> Target:
+    """Reads the chosen images, and for each another one of its class, of any client."""
+    labels = [int(group.labels[index]) for group, index in chosen]
+    generator = torch.Generator().manual_seed(seed)
+    others = []
+    for place, label in zip(chosen, labels, strict=True):
+        candidates = _candidates(images, place, label)
+        group, index = candidates[int(torch.randint(len(candidates), (1,), generator=generator))]
+        others.append(group.read([index]))
+    return Target(
+        client=client,
+        names=[group.names[index] for group, index in chosen],
+        images=torch.cat([group.read([index]) for group, index in chosen]),
+        labels=torch.tensor(labels),
+        of_same_class=torch.cat(others),
+    )
+
+
+def _candidates(images: RunImages, place: Place, label: int) -> list[Place]:
+    """Returns all other training images of a class; where there is none, those of the other classes."""
+    same: list[Place] = []
+    others: list[Place] = []
+    for groups in images.training.values():
+        for group in groups:
+            of_class = (group.labels == label).tolist()
+            for index, is_same in enumerate(of_class):
+                if group is not place[0] or index != place[1]:
+                    (same if is_same else others).append((group, index))
+    return same or others or [place]
