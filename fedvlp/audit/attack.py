@@ -15,7 +15,7 @@ from torch import Tensor
 from fedvlp.audit.closed_form import image_of_gradient
 from fedvlp.audit.gradients import Gradient, loss_gradient, sent_parameters, trainable_tower
 from fedvlp.audit.images import ImageGroup, RunImages
-from fedvlp.audit.inversion import InversionOptions, Inverted, gradient_distance, invert
+from fedvlp.audit.inversion import InversionOptions, Inverted, invert
 from fedvlp.audit.similarity import normalised, pictures, pixel_bounds, similarities
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.phases import Phase, RoundContext
@@ -25,6 +25,8 @@ from fedvlp.utils.seeding import derive_seed
 
 START_DEVIATION = 0.1
 """Of the pixels from which an attack starts, in standard deviations of CLIP's normalised pixels."""
+GUESS_STEPS = 15
+"""Of the optimizer for each class, where the class is guessed."""
 BASELINES = ("same class", "grey", "noise")
 """What recovered images stand beside: another image of the class, and pictures of nothing."""
 SOURCES = ("prompts", "full model", "full model, closed form")
@@ -158,25 +160,17 @@ def invert_gradients(
     return Inversion(phase.name, {name: tuple(value.shape) for name, value in sent.items()}, targets, recovered)
 
 
-def guess_label(
-    gradient_of: Callable[[Tensor, Tensor], Gradient], sent: Mapping[str, Tensor], start: Tensor, num_classes: int
-) -> int:
-    """Returns the class for which the gradient of a grey image is most like the one sent.
+def guess_label(distance_as: Callable[[int], float], num_classes: int) -> int:
+    """Returns the class as which an image comes nearest to the gradient that was sent, after a few steps for each class.
 
     In place of the rule of Zhao et al. ("iDLG", 2020, arXiv 2001.02610), which reads the class from the signs of the
     last layer's gradient: prompts have no row for each class.
 
     Args:
-        gradient_of: from an image and its label to the gradient.
-        sent: the gradient.
-        start: the image.
+        distance_as: from a class to the distance of the gradient that an image of this class comes to.
         num_classes: number of classes.
     """
-    distances = []
-    for label in range(num_classes):
-        gradient = gradient_of(start, torch.tensor([label], device=start.device))
-        distances.append(gradient_distance(gradient, sent, "cosine").item())
-    return min(range(num_classes), key=distances.__getitem__)
+    return min(range(num_classes), key=[distance_as(label) for label in range(num_classes)].__getitem__)
 
 
 def _recover(
@@ -227,17 +221,19 @@ def _attack(
             f"The gradient of the {source} is zero, so there is nothing to invert. Pass another --inversion.phase or "
             "a trained method."
         )
+
+    def invert_as(labels: Tensor, steps: int) -> Inverted:
+        gradient_of = partial(loss_gradient, module, labels=labels, parameters=parameters, is_differentiable=True)
+        return invert(gradient_of, gradient, start, pixel_bounds(clip, start), replace(options, steps=steps))
+
     guessed = None
     if options.labels == "guessed":
-        one_gradient = partial(loss_gradient, module, parameters=parameters)
+        steps = min(options.steps, GUESS_STEPS)
+        one = torch.ones_like(labels)
         num_classes = len(module.hparams["class_names"])
-        guessed = [guess_label(one_gradient, gradient, start, num_classes)]
-        labels = torch.tensor(guessed, device=start.device)
-
-    def gradient_of(images: Tensor) -> Gradient:
-        return loss_gradient(module, images, labels, parameters, is_differentiable=True)
-
-    inverted: Inverted = invert(gradient_of, gradient, start, pixel_bounds(clip, start), options)
+        guessed = [guess_label(lambda label: invert_as(label * one, steps).distance, num_classes)]
+        labels = guessed[0] * one
+    inverted = invert_as(labels, options.steps)
     return Recovered(source, inverted.images, [], inverted.distance, guessed), gradient
 
 

@@ -146,7 +146,7 @@ def _rows_of(target: Target, recovered: Recovered, class_names: list[str]) -> li
     """Returns a row for each image of a target."""
     rows = []
     for index, name in enumerate(target.names):
-        row = {
+        row: Facts = {
             "image": name,
             "client": target.client.name,
             "class": class_names[int(target.labels[index])],

@@ -70,8 +70,8 @@ def loss_gradient(
     # Fused attention has no second derivative.
     with sdpa_kernel(SDPBackend.MATH), torch.enable_grad():
         # Not `constants`, which cuts the graph off between images and what is prepared of them.
-        loss = module.training_step((module.prepare(images), labels), 0)
-        weights = list(parameters.values())
+        loss: Any = module.training_step((module.prepare(images), labels), 0)
+        weights = tuple(parameters.values())
         found = torch.autograd.grad(loss, weights, create_graph=is_differentiable, allow_unused=True)
     module.take_logs()
     gradient: Gradient = {}

@@ -154,10 +154,13 @@ def image_losses(module: FederatedModule, group: ImageGroup) -> Losses:
     device = next(clip.parameters()).device
     labels = group.labels
     losses = []
-    for chosen in torch.arange(len(group)).split(BATCH_SIZE):
-        logits = module(group.read(chosen.tolist()).to(device))
-        losses.append(F.cross_entropy(logits.float(), labels[chosen].to(device), reduction="none").cpu())
-    return torch.cat(losses).double().numpy()
+    for start in range(0, len(group), BATCH_SIZE):
+        chosen = range(start, min(start + BATCH_SIZE, len(group)))
+        logits = module(group.read(chosen).to(device)).float()
+        of_batch = labels[start : start + BATCH_SIZE].to(device)
+        losses.append(F.cross_entropy(logits, of_batch, reduction="none").cpu())
+    found: Losses = torch.cat(losses).double().numpy()
+    return found
 
 
 def membership_result(name: str, strata: Sequence[Stratum], options: MembershipOptions, seed: int) -> MembershipResult:
@@ -224,5 +227,6 @@ def _wins(
     """Returns, row by row, how many pairs the members win by a smaller loss: Mann and Whitney's U, by ranks."""
     ranks = rankdata(np.concatenate([members, others], axis=1), axis=1)
     count = members.shape[1]
-    losses: Float[np.ndarray, "rows"] = ranks[:, :count].sum(axis=1) - count * (count + 1) / 2
-    return count * others.shape[1] - losses
+    lost = ranks[:, :count].sum(axis=1) - count * (count + 1) / 2
+    won: Float[np.ndarray, "rows"] = count * others.shape[1] - lost
+    return won

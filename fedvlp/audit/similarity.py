@@ -33,10 +33,11 @@ def similarities(
     other = pictures(clip, others)
     errors = (one - other).square().flatten(1).mean(dim=1)
     ratios = peak_signal_noise_ratio(one, other, data_range=1.0, reduction="none", dim=(1, 2, 3))
-    structure = torch.atleast_1d(structural_similarity_index_measure(one, other, data_range=1.0, reduction="none"))
+    structure: Any = structural_similarity_index_measure(one, other, data_range=1.0, reduction="none")
     features = [clip.encode_image(normalised(clip, shown)).float() for shown in (one, other)]
-    columns = [errors, torch.atleast_1d(ratios).clamp(max=MOST_PSNR), structure, F.cosine_similarity(*features)]
-    rows = torch.stack([column.cpu().double() for column in columns], dim=1).tolist()
+    columns = [errors, ratios.clamp(max=MOST_PSNR), structure, F.cosine_similarity(*features)]
+    # Of a single image torchmetrics gives a number, not a column of one.
+    rows = torch.stack([column.reshape(-1).cpu().double() for column in columns], dim=1).tolist()
     return [dict(zip(MEASURES, row, strict=True)) for row in rows]
 
 
