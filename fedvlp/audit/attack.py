@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from fedvlp.audit.closed_form import image_of_gradient
 from fedvlp.audit.gradients import Gradient, loss_gradient, sent_parameters, trainable_tower
-from fedvlp.audit.images import ImageGroup, RunImages
+from fedvlp.audit.images import RunImages
 from fedvlp.audit.inversion import InversionOptions, Inverted, invert
 from fedvlp.audit.similarity import normalised, pictures, pixel_bounds, similarities
+from fedvlp.audit.targets import Target, choose_targets
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.phases import Phase, RoundContext
 from fedvlp.core.state import Client
@@ -27,28 +28,8 @@ START_DEVIATION = 0.1
 """Of the pixels from which an attack starts, in standard deviations of CLIP's normalised pixels."""
 GUESS_STEPS = 15
 """Of the optimizer for each class, where the class is guessed."""
-BASELINES = ("same class", "grey", "noise")
-"""What recovered images stand beside: another image of the class, and pictures of nothing."""
 SOURCES = ("prompts", "full model", "full model, closed form")
-
-
-@dataclass(frozen=True)
-class Target:
-    """Images whose gradient is inverted.
-
-    Attributes:
-        client: whose they are.
-        names: what they are called.
-        images: as the method's transform puts them out.
-        labels: their classes.
-        of_same_class: for each another image of its class.
-    """
-
-    client: Client
-    names: list[str]
-    images: Float[Tensor, "B 3 V V"]
-    labels: Int[Tensor, "B"]
-    of_same_class: Float[Tensor, "B 3 V V"]
+"""From what images are recovered; all else that stands beside them are baselines."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +37,7 @@ class Recovered:
     """What was made in place of a target's images.
 
     Attributes:
-        source: of ``SOURCES`` or ``BASELINES``.
+        source: one of ``SOURCES``, or a baseline.
         images: in the target's order.
         scores: for each its likeness to the true one.
         distance: of its gradient from the one sent; None where none was searched for.
@@ -108,30 +89,6 @@ def chosen_phase(module: FederatedModule, name: str | None, client: Client) -> P
     return phases[0]
 
 
-def choose_targets(images: RunImages, options: InversionOptions, seed: int) -> list[Target]:
-    """Returns images of the clients in turn, drawn at random.
-
-    Raises:
-        UserError: if a client has too few.
-    """
-    clients = list(images.training)
-    targets = []
-    for number in range(options.gradients):
-        client = clients[number % len(clients)]
-        places = _places(images.training[client])
-        if len(places) < options.images:
-            raise UserError(
-                f"The client {client.name!r} has {len(places)} training images, fewer than inversion.images "
-                f"({options.images}). Pass fewer."
-            )
-        # Of equally many draws of one client, each goes on where the one before it stopped.
-        order = torch.randperm(len(places), generator=torch.Generator().manual_seed(derive_seed(seed, client.id)))
-        first = number // len(clients) * options.images
-        chosen = [places[int(order[(first + index) % len(places)])] for index in range(options.images)]
-        targets.append(_target(client, chosen, images, derive_seed(seed, client.id, number)))
-    return targets
-
-
 def invert_gradients(
     module: FederatedModule, images: RunImages, options: InversionOptions, round: int, seed: int
 ) -> Inversion:
@@ -161,7 +118,7 @@ def invert_gradients(
 
 
 def guess_label(distance_as: Callable[[int], float], num_classes: int) -> int:
-    """Returns the class as which an image comes nearest to the gradient that was sent, after a few steps for each class.
+    """Returns the class as which an image comes nearest to the gradient, after a few steps for each class.
 
     In place of the rule of Zhao et al. ("iDLG", 2020, arXiv 2001.02610), which reads the class from the signs of the
     last layer's gradient: prompts have no row for each class.
@@ -192,12 +149,18 @@ def _recover(
     exact = image_of_gradient(gradient) if options.images == 1 else None
     if exact is not None:
         found.append(Recovered(SOURCES[2], exact, []))
-    low, high = pixel_bounds(clip, true)
-    made = [target.of_same_class.to(device), torch.zeros_like(true), noise.clamp(low, high)]
-    # A grey image is the middle of the range, which is not the mean that CLIP's transform takes off.
-    made[1] = normalised(clip, torch.full_like(true, 0.5))
-    found += [Recovered(name, images, []) for name, images in zip(BASELINES, made, strict=True)]
+    found += _baselines(clip, target, noise)
     return [_scored(clip, each, true) for each in found]
+
+
+def _baselines(clip: Any, target: Target, noise: Tensor) -> list[Recovered]:
+    """Returns images that owe nothing to a gradient."""
+    made = {
+        "same class": target.of_same_class.to(noise),
+        "grey": normalised(clip, torch.full_like(noise, 0.5)),
+        "noise": noise.clamp(*pixel_bounds(clip, noise)),
+    }
+    return [Recovered(source, images, []) for source, images in made.items()]
 
 
 def _attack(
@@ -247,44 +210,3 @@ def _scored(clip: Any, recovered: Recovered, true: Tensor) -> Recovered:
         images = images[torch.as_tensor(linear_sum_assignment(costs.numpy())[1], device=images.device)]
     scores = similarities(clip, images, true)
     return replace(recovered, images=images, scores=scores)
-
-
-Place = tuple[ImageGroup, int]
-
-
-def _places(groups: Sequence[ImageGroup]) -> list[Place]:
-    places: list[Place] = []
-    for group in groups:
-        places += [(group, index) for index in range(len(group))]
-    return places
-
-
-def _target(client: Client, chosen: Sequence[Place], images: RunImages, seed: int) -> Target:
-    """Reads the chosen images, and for each another one of its class, of any client."""
-    labels = [int(group.labels[index]) for group, index in chosen]
-    generator = torch.Generator().manual_seed(seed)
-    others = []
-    for place, label in zip(chosen, labels, strict=True):
-        candidates = _candidates(images, place, label)
-        group, index = candidates[int(torch.randint(len(candidates), (1,), generator=generator))]
-        others.append(group.read([index]))
-    return Target(
-        client=client,
-        names=[group.names[index] for group, index in chosen],
-        images=torch.cat([group.read([index]) for group, index in chosen]),
-        labels=torch.tensor(labels),
-        of_same_class=torch.cat(others),
-    )
-
-
-def _candidates(images: RunImages, place: Place, label: int) -> list[Place]:
-    """Returns all other training images of a class; where there is none, those of the other classes."""
-    same: list[Place] = []
-    others: list[Place] = []
-    for groups in images.training.values():
-        for group in groups:
-            of_class = (group.labels == label).tolist()
-            for index, is_same in enumerate(of_class):
-                if group is not place[0] or index != place[1]:
-                    (same if is_same else others).append((group, index))
-    return same or others or [place]

@@ -6,11 +6,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
-from fedvlp.audit.attack import Inversion, Recovered, Target, invert_gradients
+from fedvlp.audit.attack import Inversion, Recovered, invert_gradients
 from fedvlp.audit.membership import measure_membership
 from fedvlp.audit.method import AuditedMethod, AuditRequest
 from fedvlp.audit.picture import inversion_picture
 from fedvlp.audit.similarity import MEASURES
+from fedvlp.audit.targets import Target
 from fedvlp.audit.words import server_words
 from fedvlp.report.style import Picture
 from fedvlp.utils.errors import UserError
