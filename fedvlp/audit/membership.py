@@ -29,7 +29,7 @@ from fedvlp.utils.ranges import OpenFraction, PositiveInt
 from fedvlp.utils.seeding import derive_seed
 
 BATCH_SIZE = 64
-Losses = Float[np.ndarray, "images"]
+Losses = Float[np.ndarray, "_"]
 
 
 @dataclass(frozen=True)
