@@ -161,8 +161,9 @@ def used(phase: Phase, server: ServerState, uploads: Sequence[State]) -> list[st
 
 def sum_suffices(phase: Phase, server: ServerState, uploads: Sequence[State]) -> bool:
     """Whether the server's next state stays as it is when one upload gains what another one loses."""
-    moved = [shifted(uploads[0], 0.1), *uploads[1:]]
-    exchanged = [shifted(moved[0], 0.2), shifted(moved[1], -0.2), *moved[2:]]
+    moved = [shifted(upload, 0.1 * (index + 1)) for index, upload in enumerate(uploads)]
+    moved[1] = uploads[1]  # one that learned nothing, as some strategies look for these
+    exchanged = [shifted(moved[0], 0.7), shifted(moved[1], -0.7), *moved[2:]]
     return alike(after(phase, server, updates_of(moved)), after(phase, server, updates_of(exchanged)))
 
 
