@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -102,7 +103,7 @@ def invert_gradients(
         seed: of the images that are drawn, and of the attack's start.
 
     Raises:
-        UserError: if nothing is trained, or a gradient is zero.
+        UserError: if nothing is trained, or a gradient is zero or not finite.
     """
     module.train()
     phase = chosen_phase(module, options.phase, next(iter(images.training)))
@@ -174,15 +175,16 @@ def _attack(
     """Returns what is recovered from the gradient of some parameters, and that gradient.
 
     Raises:
-        UserError: if it is zero.
+        UserError: if it is zero, or not finite.
     """
     clip: Any = module.clip
     labels = target.labels.to(start.device)
     gradient = loss_gradient(module, target.images.to(start.device), labels, parameters)
-    if not any(bool(part.any()) for part in gradient.values()):
+    length = torch.stack([part.norm() for part in gradient.values()]).norm().item()
+    if not 0 < length < math.inf:
         raise UserError(
-            f"The gradient of the {source} is zero, so there is nothing to invert. Pass another --inversion.phase or "
-            "a trained method."
+            f"The gradient of the {source} has the length {length:g}, so there is nothing to invert. Pass another "
+            "--inversion.phase, or a trained method whose loss is finite."
         )
 
     def invert_as(labels: Tensor, steps: int) -> Inverted:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
@@ -13,6 +14,8 @@ from fedvlp.audit.picture import inversion_picture
 from fedvlp.audit.similarity import MEASURES
 from fedvlp.audit.targets import Target
 from fedvlp.audit.words import server_words
+from fedvlp.core.module import FederatedModule
+from fedvlp.core.state import detached
 from fedvlp.report.style import Picture
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.seeding import restored_generators, seed_generators
@@ -60,7 +63,7 @@ def audit(method: AuditedMethod, request: AuditRequest) -> Audit:
     left_out: list[str] = []
     for kind in kinds:
         try:
-            with restored_generators():
+            with restored_generators(), _unchanged(method.module):
                 seed_generators(request.seed)
                 method.module.load_state(method.deployed)
                 found[kind] = AUDITS[kind](method, request)
@@ -73,6 +76,17 @@ def audit(method: AuditedMethod, request: AuditRequest) -> Audit:
     facts = about(method, request) | {kind: found[kind].facts if kind in found else None for kind in AUDITS}
     picture = next((each.picture for each in found.values() if each.picture is not None), None)
     return Audit(facts, picture, left_out)
+
+
+@contextmanager
+def _unchanged(module: FederatedModule) -> Iterator[None]:
+    """Puts the method's tensors back after the block, in which those of clients are loaded."""
+    before = detached(module.exchangeable_tensors())
+    try:
+        yield
+    finally:
+        module.context = None
+        module.load_state(before)
 
 
 def about(method: AuditedMethod, request: AuditRequest) -> Facts:
@@ -103,7 +117,9 @@ def audit_inversion(method: AuditedMethod, request: AuditRequest) -> Found:
         "mean": _means(inversion),
         "images": rows,
     }
-    return Found(facts, inversion_picture(method.clip, inversion, method.class_names, method.name))
+    picture = inversion_picture(method.clip, inversion, method.class_names, method.name)
+    facts["picture"] = {"title": picture.title, "caption": picture.caption, "alt": picture.alt}
+    return Found(facts, picture)
 
 
 def audit_membership(method: AuditedMethod, request: AuditRequest) -> Found:

@@ -115,7 +115,8 @@ def invert(
         images.grad = slope.sign()
         optimizer.step()
         schedule.step()
-        images.data.clamp_(*bounds)
+        with torch.no_grad():
+            images.clamp_(*bounds)
     return nearest
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -160,12 +160,13 @@ def _method(command: AuditCLI, where: Path | None) -> AuditedMethod:
     federation = cast(Federation, command.trainer)
     set_up_method(federation.fabric, module, federation.num_threads)
     deployed: State = module.shared_state()
-    personal: dict[int, State] = {}
+    kept: Mapping[int, State] = {}
     if where is not None:
         deployed, kept = load_trained(where, module)
-        personal = dict(kept)
-    images = None
-    if not isinstance(data, (PredictionData, PlaceholderData)):
-        set_up_data(federation.fabric, module, data, federation.precision, serves_images=True)
-        images = images_of_run(data)
-    return AuditedMethod(module, deployed, personal, images, where is not None)
+    if isinstance(data, (PredictionData, PlaceholderData)):
+        return AuditedMethod(module, deployed, kept, None, where is not None)
+    set_up_data(federation.fabric, module, data, federation.precision, serves_images=True)
+    # A client that never took part has what it would begin with.
+    start = module.personal_state()
+    personal = {client.id: kept.get(client.id) or start for client in data.clients}
+    return AuditedMethod(module, deployed, personal, images_of_run(data), where is not None)

@@ -46,6 +46,7 @@ SCHEMA = {
         },
         "phase": TEXT,
         "sent": {...: [int]},
+        "picture": {"title": TEXT, "caption": TEXT, "alt": TEXT},
         "mean": {...: LIKENESS},
         "images": [
             {
@@ -130,8 +131,14 @@ def test_the_same_seed_gives_the_same_audit_whatever_was_drawn_before(audited):
     assert other.facts["membership"] != first.facts["membership"]
 
 
-def test_an_audit_leaves_the_method_as_it_was(audited):
-    method = audited(DiPrompT, prompt_length=4, upload_query=False)
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [(DiPrompT, {"prompt_length": 4, "upload_query": False}), (SingleDomain, {"prompt_length": 2})],
+)
+def test_an_audit_leaves_the_method_as_it_was(audited, kind, options):
+    method = audited(kind, **options)
+    if method.module.personal:
+        method = replace(method, personal={client: {"prompt": torch.full((2, 64), 0.1 * client)} for client in (0, 1)})
     before = {name: value.clone() for name, value in method.module.exchangeable_tensors().items()}
     audit(method, SHORT)
     for name, value in method.module.exchangeable_tensors().items():
@@ -226,5 +233,5 @@ def test_what_a_method_does_not_have_is_left_out_or_refused(audited, tmp_path):
 
 def test_a_gradient_of_zero_is_refused(audited):
     request = replace(SHORT, kinds=["inversion"], inversion=InversionOptions(phase="aggregators"))
-    with pytest.raises(UserError, match="The gradient of the prompts is zero"):
+    with pytest.raises(UserError, match="The gradient of the prompts has the length 0"):
         audit(audited(PLAN, prompt_length=2), request)
