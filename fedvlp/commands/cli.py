@@ -70,6 +70,12 @@ COMMANDS = (
         "Show what a trained method does: where it looks, its experts, its prompts' nearest words.",
     ),
     Command(
+        "audit",
+        "audit",
+        "run_audit",
+        "Measure what a client's upload tells: images from gradients, members from losses, words from prompts.",
+    ),
+    Command(
         "cost",
         "cost",
         "run_cost",

@@ -8,12 +8,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, cast
 
-import yaml
 from lightning.pytorch.cli import LightningArgumentParser
 
 from fedvlp.commands.console import quiet_lightning, unwrapped_errors
 from fedvlp.commands.lightning_cli import FederationCLI
-from fedvlp.commands.trained_config import ALLOW_HELP, config_option, first_look, trained_config
+from fedvlp.commands.trained_config import ALLOW_HELP, config_option, data_of_run, first_look, trained_config
 from fedvlp.commands.trusted_classes import check_classes
 from fedvlp.core.state import State
 from fedvlp.data.without_images import PredictionData
@@ -145,25 +144,9 @@ def _config(arguments: Sequence[str]) -> dict[str, Any] | None:
     config = trained_config(where, given.allow)
     run = run_of(where) / "config.yaml"
     if run.is_file() and _needs_data(_kinds(given.what), given.images is not None):
-        config["data"] = _data_of_run(run)
+        config["data"] = data_of_run(run, "--images")
         check_classes(run, config["data"], given.allow)
     return config
-
-
-def _data_of_run(path: Path) -> dict[str, Any]:
-    """Returns the section of data of a run's config.
-
-    Raises:
-        UserError: if there is none.
-    """
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise UserError(f"{path} is no YAML. Pass --images, so that it is not needed.") from error
-    data = content.get("data") if isinstance(content, dict) else None
-    if not isinstance(data, dict):
-        raise UserError(f"{path} says nothing of data. Pass --images, so that it is not needed.")
-    return data
 
 
 def _needs_data(kinds: Sequence[str], has_images: bool) -> bool:

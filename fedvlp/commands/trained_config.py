@@ -57,6 +57,26 @@ def trained_config(where: Path, allow: Sequence[str] = ()) -> dict[str, Any]:
     }
 
 
+def data_of_run(path: Path, instead: str) -> dict[str, Any]:
+    """Returns the section of data of a run's config.
+
+    Args:
+        path: the config.
+        instead: the option with which it is not needed, for the message.
+
+    Raises:
+        UserError: if there is none.
+    """
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise UserError(f"{path} is no YAML. Pass {instead}, so that it is not needed.") from error
+    data = content.get("data") if isinstance(content, dict) else None
+    if not isinstance(data, dict):
+        raise UserError(f"{path} says nothing of data. Pass {instead}, so that it is not needed.")
+    return data
+
+
 def config_option(config: Mapping[str, Any]) -> str:
     """Returns the argument ``--config`` with a config's content, which the parser takes in place of a file's path."""
     return CONFIG_OPTION + yaml.safe_dump(config)

@@ -61,11 +61,12 @@ NAMES = [
 ]
 
 
-@pytest.mark.parametrize("command", ["predict", "explain"])
+@pytest.mark.parametrize("command", ["predict", "explain", "audit"])
 @pytest.mark.parametrize("change", NAMES)
 def test_a_module_of_a_strangers_file_is_not_imported(stranger, image_root, tmp_path, capsys, change, command):
     path = stranger(change)
-    assert main([command, f"--ckpt_path={path}", f"--images={image_root / 'photo'}"]) == 1
+    images = [] if command == "audit" else [f"--images={image_root / 'photo'}"]
+    assert main([command, f"--ckpt_path={path}", *images]) == 1
     errors = capsys.readouterr().err
     assert "To import it runs it" in errors
     assert "--allow odd_method" in errors or "--allow {class_path" in errors
@@ -87,12 +88,13 @@ def test_another_module_is_not_allowed_by_the_beginning_of_its_name(stranger):
         trained_config(path, allow=["odd", "odd_method.Min"])
 
 
-def test_data_of_a_strangers_run_are_not_imported(trained, tmp_path, capsys):
+@pytest.mark.parametrize("command", ["explain", "audit"])
+def test_data_of_a_strangers_run_are_not_imported(trained, tmp_path, capsys, command):
     config = yaml.safe_load((trained / "config.yaml").read_text())
     config["data"]["class_path"] = "odd_method.Mine"
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
     (tmp_path / "prompts.safetensors").write_bytes((trained / "prompts.safetensors").read_bytes())
-    assert main(["explain", f"--ckpt_path={tmp_path / 'prompts.safetensors'}"]) == 1
+    assert main([command, f"--ckpt_path={tmp_path / 'prompts.safetensors'}"]) == 1
     assert "--allow odd_method.Mine" in capsys.readouterr().err
 
 

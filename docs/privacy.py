@@ -1,0 +1,192 @@
+"""Writes the table of ``docs/privacy.md``: what a client of each method sends, asked of the methods themselves.
+
+Usage, in the repository's folder::
+
+    python -m docs.privacy            write it anew
+    python -m docs.privacy --check    say whether it is as the code is
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from torch import Tensor
+
+import fedvlp
+from fedvlp.clip import CLIP, load_clip
+from fedvlp.core.module import FederatedModule
+from fedvlp.core.phases import Phase, RoundContext
+from fedvlp.core.state import Client, ClientUpdate, ServerState, State, num_bytes, select
+from fedvlp.utils.config_files import configs_folder
+from fedvlp.utils.signatures import constructor_arguments
+from fedvlp.utils.text_table import markdown_table
+
+PAGE = Path(__file__).resolve().parent / "privacy.md"
+COMMAND = "python -m docs.privacy"
+BEGIN = f"<!-- uploads: written by {COMMAND} -->"
+END = "<!-- end of uploads -->"
+HEAD = (
+    "config",
+    "phase",
+    "tensors sent",
+    "bytes",
+    "the server uses",
+    "a sum suffices",
+    "logged",
+    "stays on the client",
+)
+CLIENTS = [Client(0, 0, 30), Client(1, 1, 30), Client(2, 2, 30), Client(3, 0, 30)]
+"""Two of one domain, and one each of two others."""
+MOST_NAMED = 4
+"""How many tensors are named one by one; of more, the prefix is."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Writes the page, or checks it, and returns the exit code."""
+    text = PAGE.read_text(encoding="utf-8")
+    made = with_table(text, uploads_table())
+    if "--check" in arguments:
+        sys.stdout.write("" if made == text else f"{PAGE.name} is older than the code: run {COMMAND}\n")
+        return int(made != text)
+    PAGE.write_text(made, encoding="utf-8")
+    return 0
+
+
+def with_table(text: str, table: str) -> str:
+    """Returns a page with a table between the marks.
+
+    Raises:
+        ValueError: if the page lacks a mark.
+    """
+    if text.count(BEGIN) != 1 or text.count(END) != 1:
+        raise ValueError(f"Expected one pair of marks, {BEGIN} and {END}.")
+    return f"{text.partition(BEGIN)[0]}{BEGIN}\n\n{table}\n\n{END}{text.partition(END)[2]}"
+
+
+def uploads_table() -> str:
+    """Returns a row for each phase of each config; configs that send the same share one."""
+    configs_by_row: dict[tuple[str, ...], list[str]] = {}
+    for path in sorted((configs_folder() / "methods").glob("*.yaml")):
+        for row in rows_of(method(path)):
+            configs_by_row.setdefault(row, []).append(path.stem)
+    rows = [[", ".join(f"`{name}`" for name in configs), *row] for row, configs in configs_by_row.items()]
+    return markdown_table(HEAD, ["---", "---", "---", "---:", "---", "---", "---", "---"], sorted(rows))
+
+
+@cache
+def tiny_clip() -> CLIP:
+    """Returns the tiny CLIP, shared by all methods."""
+    return load_clip("fedvlp-tiny")
+
+
+def method(config: Path) -> FederatedModule:
+    """Returns the method of a config on the tiny CLIP, for 7 classes, 3 domains and 4 clients."""
+    model = yaml.safe_load(config.read_text(encoding="utf-8"))["model"]
+    kind = getattr(fedvlp, model["class_path"])
+    linked = {"class_names": [f"class {index}" for index in range(7)], "domains": ["a", "b", "c"], "num_clients": 4}
+    known = constructor_arguments(kind)
+    options = {**model.get("init_args", {}), **{name: value for name, value in linked.items() if name in known}}
+    options.pop("optimizer", None)
+    if "templates" in options:
+        options["templates"] = 1  # of the teacher, which sends nothing
+    module: FederatedModule = kind(**{**options, "clip": tiny_clip()})
+    return module
+
+
+def rows_of(module: FederatedModule) -> list[tuple[str, ...]]:
+    """Returns the cells of each phase of a method, but for the config's."""
+    module.train()
+    kept = ", ".join(f"`{name}`" for name in module.personal_state()) or "nothing"
+    server = ServerState.start(module.shared_state())
+    rows = []
+    for phase in module.configure_phases():
+        uploads = [upload_of(module, server, phase, client) for client in CLIENTS]
+        sent = uploads[0]
+        logged = ", ".join(logged_names(module)) if sent or phase.train else ""
+        named = tensors_cell(sent, phase)
+        uses = ", ".join(used(phase, server, uploads)) if sent else ""
+        linear = ("yes" if sum_suffices(phase, server, uploads) else "no") if sent else ""
+        rows.append((phase.name, named, f"{num_bytes(sent):,}", uses, linear, logged, kept))
+        server = phase.strategy.aggregate(server, updates_of(uploads))
+    module.context = None
+    return rows or [("", "nothing", "0", "", "", "", kept)]
+
+
+def upload_of(module: FederatedModule, server: ServerState, phase: Phase, client: Client) -> State:
+    """Returns copies of what a client sends in a phase in which it learned nothing."""
+    module.load_state(phase.strategy.broadcast(server, client))
+    module.start_client(RoundContext(0, phase, client))
+    return {name: value.detach().clone() for name, value in module.upload_state().items()}
+
+
+def tensors_cell(sent: Mapping[str, Tensor], phase: Phase) -> str:
+    """Returns names and shapes of tensors; of many the prefixes and their number."""
+    if not sent:
+        return "nothing"
+    if len(sent) <= MOST_NAMED:
+        return ", ".join(f"`{name}` {'×'.join(map(str, value.shape))}" for name, value in sent.items())
+    return ", ".join(f"`{prefix}.*` ({len(select(sent, (prefix,)))} tensors)" for prefix in phase.upload)
+
+
+def logged_names(module: FederatedModule) -> list[str]:
+    """Returns the names of what a client logs in a step of the phase for which it was started."""
+    size = int(module.clip.image_size)  # type: ignore[attr-defined]
+    images = torch.randn(2, 3, size, size, generator=torch.Generator().manual_seed(0))
+    module.training_step((images, torch.tensor([0, 1])), 0)
+    return list(module.logged_means())
+
+
+def used(phase: Phase, server: ServerState, uploads: Sequence[State]) -> list[str]:
+    """Returns what, besides tensors, changes the server's next state."""
+    moved = [shifted(upload, 0.1 * (index + 1)) for index, upload in enumerate(uploads)]
+    before = after(phase, server, updates_of(moved))
+    changes: dict[str, Callable[[ClientUpdate], ClientUpdate]] = {
+        "images": lambda update: replace(update, num_examples=update.num_examples + 7 * update.client.id),
+        "domain": lambda update: replace(update, client=replace(update.client, domain=2 - update.client.domain)),
+        "client": lambda update: replace(update, client=replace(update.client, id=3 - update.client.id)),
+    }
+    found = []
+    for name, change in changes.items():
+        if not alike(after(phase, server, [change(update) for update in updates_of(moved)]), before):
+            found.append(name)
+    return found
+
+
+def sum_suffices(phase: Phase, server: ServerState, uploads: Sequence[State]) -> bool:
+    """Whether the server's next state stays as it is when one upload gains what another one loses."""
+    moved = [shifted(upload, 0.1 * (index + 1)) for index, upload in enumerate(uploads)]
+    moved[1] = uploads[1]  # one that learned nothing, as some strategies look for these
+    exchanged = [shifted(moved[0], 0.7), shifted(moved[1], -0.7), *moved[2:]]
+    return alike(after(phase, server, updates_of(moved)), after(phase, server, updates_of(exchanged)))
+
+
+def shifted(upload: State, by: float) -> State:
+    """Returns an upload with a number added to all of its numbers."""
+    return {name: value + by for name, value in upload.items()}
+
+
+def updates_of(uploads: Sequence[State]) -> list[ClientUpdate]:
+    """Returns the clients' updates, all of equally many images."""
+    return [ClientUpdate(client, upload, 30) for client, upload in zip(CLIENTS, uploads, strict=True)]
+
+
+def after(phase: Phase, server: ServerState, updates: Sequence[ClientUpdate]) -> State:
+    """Returns the server's tensors after a phase."""
+    made: Any = phase.strategy.aggregate(server, sorted(updates, key=lambda update: update.client.id))
+    return {**made.shared, **{f"deployed {name}": value for name, value in made.deployed.items()}}
+
+
+def alike(one: State, other: State) -> bool:
+    """Whether two states are equal but for rounding."""
+    return all(torch.allclose(value, other[name], rtol=1e-3, atol=1e-3) for name, value in one.items())
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,87 @@
+"""The gradient that a client's images make: of the prompts, as clients here send, or of the image tower as well.
+
+What a client sends after one step of plain SGD is this gradient, scaled by the learning rate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from fedvlp.core.module import FederatedModule
+
+TOWER = "image_tower"
+"""Stands before the names of the image tower's weights."""
+
+Gradient = dict[str, Tensor]
+"""One tensor for each parameter, by its name."""
+
+
+def sent_parameters(module: FederatedModule) -> dict[str, Tensor]:
+    """Returns the parameters that the running phase trains and sends, under their own name or, as PLAN's, another.
+
+    Args:
+        module: the method, with a client started.
+    """
+    upload = module.upload_state()
+    sent: dict[str, Tensor] = {}
+    for name, tensor in module.exchangeable_tensors().items():
+        if isinstance(tensor, nn.Parameter) and tensor.requires_grad and _is_among(name, tensor, upload):
+            sent[name] = tensor
+    return sent
+
+
+@contextmanager
+def trainable_tower(module: FederatedModule) -> Iterator[dict[str, Tensor]]:
+    """Yields the weights of CLIP's image tower, which get gradients in the block, as if the full model were trained."""
+    clip: Any = module.clip
+    weights = dict(clip.model.visual.named_parameters(prefix=TOWER))
+    for weight in weights.values():
+        weight.requires_grad_(True)
+    try:
+        yield weights
+    finally:
+        for weight in weights.values():
+            weight.requires_grad_(False)
+
+
+def loss_gradient(
+    module: FederatedModule,
+    images: Float[Tensor, "B *pixels"],
+    labels: Int[Tensor, "B"],
+    parameters: Mapping[str, Tensor],
+    is_differentiable: bool = False,
+) -> Gradient:
+    """Returns the gradient of the method's loss on a batch; zero for a parameter on which the loss does not depend.
+
+    Args:
+        module: the method, with a client started.
+        images: as CLIP's transform puts them out.
+        labels: their classes.
+        parameters: by what is differentiated.
+        is_differentiable: whether the gradient can itself be differentiated by the images.
+    """
+    # Fused attention has no second derivative.
+    with sdpa_kernel(SDPBackend.MATH), torch.enable_grad():
+        # Not `constants`, which cuts the graph off between images and what is prepared of them.
+        loss: Any = module.training_step((module.prepare(images), labels), 0)
+        weights = tuple(parameters.values())
+        found = torch.autograd.grad(loss, weights, create_graph=is_differentiable, allow_unused=True)
+    module.take_logs()
+    gradient: Gradient = {}
+    for (name, parameter), part in zip(parameters.items(), found, strict=True):
+        gradient[name] = torch.zeros_like(parameter) if part is None else part
+    return gradient
+
+
+def _is_among(name: str, tensor: Tensor, upload: Mapping[str, Tensor]) -> bool:
+    """Whether a parameter is uploaded by its name, or its values are by another name."""
+    return name in upload or any(
+        value.shape == tensor.shape and torch.equal(value.to(tensor), tensor) for value in upload.values()
+    )

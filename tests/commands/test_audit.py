@@ -1,0 +1,117 @@
+"""``fedvlp audit``: what it writes for trained runs, prompts alone and untrained methods, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+
+from fedvlp.commands.cli import main
+
+SHORT = [
+    *("--inversion.gradients=1", "--inversion.steps=1", "--membership.images=5", "--membership.resamples=9"),
+    *("--trainer.accelerator=cpu", "--trainer.num_threads=1"),
+]
+
+
+@pytest.fixture(scope="module")
+def trained(image_root, tmp_path_factory):
+    """The folder of a run of one round, which augments its training images."""
+    root = tmp_path_factory.mktemp("trained")
+    given = [
+        *("--config=methods/promptfl", "--config=data/folders", f"--data.root={image_root}", "--data.held_out=photo"),
+        *("--data.augmentation=crop_flip", f"--data.cache_dir={root / 'cache'}", "--model.clip.name=fedvlp-tiny"),
+        *("--trainer.rounds=1", "--trainer.accelerator=cpu", "--trainer.enable_progress_bar=false"),
+        *(f"--trainer.default_root_dir={root}", "--trainer.name=run", "--model.prompt_length=2"),
+    ]
+    assert main(["fit", *given]) == 0
+    (folder,) = (root / "run").iterdir()
+    return folder
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_run_is_audited_into_its_folder(trained, tmp_path, capsys):
+    folder = tmp_path / "run"
+    shutil.copytree(trained, folder)
+    assert main(["audit", f"--ckpt_path={folder}", *SHORT]) == 0
+    printed = capsys.readouterr().out
+    assert names(folder / "audit") == ["audit.csv", "audit.json", "inversion.png"]
+    assert all(str(folder / "audit" / name) in printed for name in names(folder / "audit"))
+    assert "full model, closed form" in printed
+    assert "0.5 says nothing of membership" in printed
+    facts = json.loads((folder / "audit" / "audit.json").read_text(encoding="utf-8"))
+    assert facts["is_trained"]
+    assert facts["inversion"]["options"]["steps"] == 1
+    assert [result["name"] for result in facts["membership"]["clients"]] == ["ink", "paint"]
+
+
+def test_prompts_alone_tell_words_and_more_with_data(trained, image_root, tmp_path, capsys):
+    path = tmp_path / "prompts.safetensors"
+    shutil.copyfile(trained / "prompts.safetensors", path)
+    assert main(["audit", f"--ckpt_path={path}", f"--output={tmp_path / 'words'}", *SHORT]) == 0
+    assert "inversion left out: There are no images of clients" in capsys.readouterr().out
+    facts = json.loads((tmp_path / "words" / "audit.json").read_text(encoding="utf-8"))
+    assert facts["inversion"] is facts["membership"] is None
+    assert list(facts["words"]["prompts"]) == ["prompt"]
+    given = ["--config=data/folders", f"--data.root={image_root}", "--data.held_out=photo", "--data.cache_dir=null"]
+    assert main(["audit", f"--ckpt_path={path}", f"--output={tmp_path}", "--what=membership", *given, *SHORT]) == 0
+    assert "AUC" in capsys.readouterr().out
+
+
+def test_words_need_no_data_of_the_run(trained, tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    shutil.copyfile(trained / "prompts.safetensors", folder / "prompts.safetensors")
+    (folder / "config.yaml").write_text("data: nowhere", encoding="utf-8")
+    assert main(["audit", f"--ckpt_path={folder / 'prompts.safetensors'}", "--what=words", *SHORT]) == 0
+    assert names(folder / "audit") == ["audit.csv", "audit.json"]
+    assert main(["audit", f"--ckpt_path={folder / 'prompts.safetensors'}", *SHORT]) == 1
+
+
+def test_an_untrained_method_is_audited_from_its_config(image_root, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    given = [
+        *("--config=methods/diprompt", "--config=data/folders", f"--data.root={image_root}", "--data.held_out=photo"),
+        *("--data.cache_dir=null", "--model.clip.name=fedvlp-tiny", "--model.prompt_length=4"),
+        *("--what=membership", "--seed_everything=3"),
+    ]
+    assert main(["audit", *given, *SHORT]) == 0
+    assert "model: the server's" in capsys.readouterr().out
+    facts = json.loads((tmp_path / "audit" / "audit.json").read_text(encoding="utf-8"))
+    assert (facts["method"], facts["is_trained"], facts["seed"]) == ("DiPrompT", False, 3)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["--inversion.steps=0"], "Expected inversion.steps of at least 1, got 0"),
+        (["--inversion.images=2", "--inversion.labels=guessed"], "The class is guessed from the gradient of 1 image"),
+        (["--membership.confidence=1.0"], "Expected membership.confidence in (0, 1)"),
+        (["--what=words,wrods"], "Expected --what of inversion, membership, words"),
+        (["--ckpt_path=last"], "audit takes no `last`"),
+        (["--ckpt_path=nowhere"], "No file"),
+    ],
+)
+def test_mistakes_write_nothing(trained, tmp_path, capsys, given, message):
+    assert main(["audit", f"--ckpt_path={trained}", f"--output={tmp_path / 'out'}", *SHORT, *given]) == 1
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_file_in_place_of_the_folder_is_refused_before_any_work(trained, tmp_path, capsys):
+    (tmp_path / "out").write_text("mine", encoding="utf-8")
+    assert main(["audit", f"--ckpt_path={trained}", f"--output={tmp_path / 'out'}"]) == 1
+    assert "Expected --output to be a folder" in capsys.readouterr().err
+    assert (tmp_path / "out").read_text(encoding="utf-8") == "mine"
+
+
+def test_help_says_ranges(capsys):
+    with pytest.raises(SystemExit):
+        main(["audit", "--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "--inversion.total_variation" in shown
+    assert "in (0, 1), default: 0.95" in shown

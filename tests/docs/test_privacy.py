@@ -1,0 +1,104 @@
+"""The page on privacy: its table is asked of the methods, and its text names what there is."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+import pytest
+import torch
+
+import fedvlp.core.aggregation
+from docs.privacy import COMMAND, HEAD, PAGE, main, rows_of, sum_suffices, updates_of, uploads_table, used, with_table
+from fedvlp.audit import AUDITS, InversionOptions, MembershipOptions
+from fedvlp.core.phases import Phase
+from fedvlp.core.state import ServerState
+from fedvlp.core.strategies import FedAvg, IndicatorMean, MovingAverage, Slots, ema_share
+from tests.helpers.configs import METHODS
+from tests.helpers.documents import Document
+from tests.helpers.toy_federation import PersonalBias
+
+TEXT = PAGE.read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def table():
+    return uploads_table()
+
+
+def test_the_table_is_that_of_the_methods(table):
+    assert with_table(TEXT, table) == TEXT, f"docs/privacy.md is older than the code: run `{COMMAND}`"
+
+
+def test_every_config_has_a_row(table):
+    named = [name for line in table.splitlines()[2:] for name in re.findall(r"`(\w+)`", line.split("|")[1])]
+    assert set(named) == set(METHODS)
+    assert all(line.count("|") == len(HEAD) + 1 for line in table.splitlines())
+
+
+def test_check_says_what_to_run(table, capsys, monkeypatch, tmp_path):
+    page = tmp_path / "privacy.md"
+    page.write_text(TEXT.replace("| `prompt` 16×64 |", "| `prompt` 1×64 |"), encoding="utf-8")
+    monkeypatch.setattr("docs.privacy.PAGE", page)
+    monkeypatch.setattr("docs.privacy.uploads_table", lambda: table)
+    assert main(["--check"]) == 1
+    assert f"run {COMMAND}" in capsys.readouterr().out
+    assert main([]) == 0
+    assert page.read_text(encoding="utf-8") == TEXT
+    with pytest.raises(ValueError, match="one pair of marks"):
+        with_table("no marks", "")
+
+
+def test_a_row_says_what_is_sent_and_what_is_kept():
+    module = PersonalBias()
+    module.clip.image_size = 2  # a toy's images are 4 numbers
+    module.training_step = lambda batch, index: module.log("loss", torch.tensor(1.0))
+    both, weight = rows_of(module)
+    assert both == ("both", "`weight` 3×4", "48", "images", "yes", "loss", "`bias`")
+    assert weight[:4] == ("weight", "`weight` 3×4", "48", "images")
+
+
+@pytest.mark.parametrize(
+    ("strategy", "stacks", "uses", "is_sum"),
+    [
+        (FedAvg(), False, ["images"], True),
+        (FedAvg("uniform"), False, [], True),
+        (FedAvg(rule=fedvlp.core.aggregation.CoordinateMedian()), False, [], False),
+        (MovingAverage(FedAvg("uniform"), ema_share(0.5), ("p",)), False, [], True),
+        (Slots("client"), True, ["client"], False),
+        (Slots("domain"), True, ["images", "domain"], False),
+        (IndicatorMean(), False, ["images"], False),
+    ],
+    ids=["mean", "uniform", "median", "average", "clients", "domains", "indicator"],
+)
+def test_what_a_server_needs_is_seen_from_what_changes_it(strategy, stacks, uses, is_sum):
+    generator = torch.Generator().manual_seed(0)
+    shared = torch.randn(4, 3, generator=generator)
+    phase = Phase("train", ("p",), ("p",), strategy)
+    server = ServerState.start({"p": shared})
+    uploads = [{"p": shared[index].clone() if stacks else shared.clone()} for index in range(4)]
+    assert used(phase, server, uploads) == uses
+    assert sum_suffices(phase, server, uploads) == is_sum
+    assert [update.num_examples for update in updates_of(uploads)] == [30] * 4
+
+
+def test_linear_rules_are_those_that_say_so():
+    said = " ".join(TEXT.split("**Secure sum.**")[1].split("\n* ")[0].split())
+    linear, others = re.match(r"(.*?around it\.)(.*?look at single uploads)", said).groups()
+    rules = fedvlp.core.aggregation
+    given = {"Krum": {"byzantine": 1}, "MultiKrum": {"byzantine": 1, "selected": 2}, "NormClipping": {"max_norm": 1.0}}
+    names = set(rules.__all__) - {"AggregationRule", "ServerOptimizer", "describe_rule"}
+    is_linear = {name: getattr(rules, name)(**given.get(name, {})).is_linear for name in names}
+    assert set(re.findall(r"`(\w+)`", linear)) & names == {name for name in names if is_linear[name]}
+    assert set(re.findall(r"`(\w+)`", others)) & names == {name for name in names if not is_linear[name]}
+
+
+def test_options_in_the_text_are_those_of_the_command():
+    lines = {
+        line.split("`")[1]: line for line in TEXT.splitlines() if line.startswith(("| `inv", "| `mem", "| `words"))
+    }
+    assert set(lines) == set(AUDITS)
+    for kind, options in (("inversion", InversionOptions), ("membership", MembershipOptions)):
+        named = re.findall(r"`(?:--\w+\.)?(\w+)`", lines[kind].split("|")[3])
+        assert named == [field.name for field in dataclasses.fields(options)]
+    assert [words[1] for words in Document(PAGE).commands("fedvlp")] == ["fit", "audit"]
