@@ -13,8 +13,8 @@ from fedvlp.methods.fed_dpt.per_domain_prompts import PerDomainPrompts
 
 
 def test_copies_move_towards_the_broadcast_of_the_round_by_hand():
-    """Eq. 8 over two steps and a second round, for one number a prompt and alpha = 0.5."""
-    stack = PerDomainPrompts(torch.zeros(2, 1), momentum=0.5)
+    """Eq. 8 over two steps and a second round, for one number a prompt and alpha = 0.75."""
+    stack = PerDomainPrompts(torch.zeros(2, 1), momentum=0.75)
     with torch.no_grad():
         stack.shared.copy_(torch.tensor([[8.0], [4.0]]))
     stack.start_client()
@@ -22,17 +22,17 @@ def test_copies_move_towards_the_broadcast_of_the_round_by_hand():
         stack.shared[0] = 100.0  # a step of the own prompt's optimizer
         stack.shared[1] = -7.0  # weight decay touches the whole tensor; the copies must not follow that
     stack.follow(0)
-    assert stack.copies.flatten().tolist() == [100.0, 2.0]
+    assert stack.copies.flatten().tolist() == [100.0, 1.0]  # 0.75 * 0 + 0.25 * 4
     stack.follow(0)
-    assert stack.copies.flatten().tolist() == [100.0, 3.0]
-    assert [prompt.item() for prompt in stack(0)] == [100.0, 3.0]
+    assert stack.copies.flatten().tolist() == [100.0, 1.75]
+    assert [prompt.item() for prompt in stack(0)] == [100.0, 1.75]
     assert [prompt.item() for prompt in stack(None)] == [100.0, -7.0]
     with torch.no_grad():
         stack.shared.copy_(torch.tensor([[1.0], [9.0]]))  # the next broadcast; the copies stay where they were
     stack.start_client()
-    assert [prompt.item() for prompt in stack(0)] == [1.0, 3.0]
+    assert [prompt.item() for prompt in stack(0)] == [1.0, 1.75]
     stack.follow(0)
-    assert [prompt.item() for prompt in stack(0)] == [1.0, 6.0]
+    assert [prompt.item() for prompt in stack(0)] == [1.0, 3.5625]  # 0.75 * 1.75 + 0.25 * 9
 
 
 @pytest.mark.parametrize("kind", [FedDPT, ADAPT])
