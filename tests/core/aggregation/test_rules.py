@@ -106,6 +106,13 @@ def test_multi_krum_of_all_but_nobody_hostile_is_the_mean():
     assert combine(MultiKrum(0, 6), states) == pytest.approx(mean, abs=1e-6)
 
 
+def test_multi_krum_of_one_is_krum():
+    states = [{"p": torch.tensor([value])} for value in (1.0, 900.0, 2.0, 4.0, 2.5)]
+    one, other = (rule.combine(states, [1] * 5, {}) for rule in (MultiKrum(1, 1), Krum(1)))
+    assert one["p"].tolist() == other["p"].tolist() == [2.0]
+    assert Krum(0).min_clients == MultiKrum(0, 1).min_clients == 3
+
+
 def test_clipping_against_a_loop():
     states = uploads(5)
     start = flat(BEFORE)
