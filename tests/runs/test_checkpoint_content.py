@@ -46,6 +46,7 @@ def test_a_checkpoint_comes_back_as_it_was(state, tmp_path):
     assert_same_run(found, state)
     assert found.history == state.history
     assert found.server.round == 7
+    assert (list(found.personal), list(found.optimizer_states)) == ([1, 4], [1, 2])  # whoever came first
     assert description == DESCRIPTION
     assert read_model(path) == MODEL
 

@@ -95,6 +95,19 @@ def test_the_protocol_follows_each_option_of_a_partition(partition, name):
     assert partition.description != other.description
 
 
+def test_descriptions_of_partitions():
+    described = [each.description for each in (*PARTITIONS, Dispersed(7), Dirichlet(3, 2.5), Dispersed(4, 1e-4, 3))]
+    assert described == [
+        "one client a domain",
+        "5 clients, Dirichlet 0.625 within domains, at least 2 images each",
+        "5 clients, Dirichlet 0.625 over classes, at least 2 images each",
+        "5 clients, 3 class shards each",
+        "7 clients, IID within domains",
+        "3 clients, Dirichlet 2.5 over classes",
+        "4 clients, Dirichlet 0.0001 within domains, at least 3 images each",
+    ]
+
+
 def test_a_table_has_one_data_set():
     one, of_one = described()
     for name, value in {"name": "rain", "images": "0f0f", "classes": ["owl"]}.items():

@@ -114,5 +114,7 @@ def test_optimizers_are_described_by_class_and_settings():
     described = describe_optimizer(module)
     expected = {"class": "Adam", "lr": 0.25, "betas": "(0.5, 0.75)", "amsgrad": False, "foreach": None}
     assert {name: described[name] for name in expected} == expected
+    module.make_optimizer = lambda parameters: torch.optim.SGD(parameters, lr=0.25, momentum=0)
+    assert describe_optimizer(module)["momentum"] == 0
     module.make_optimizer = None
     assert describe_optimizer(module) is None
