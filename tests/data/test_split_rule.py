@@ -56,7 +56,7 @@ def test_roles_that_are_given_are_kept_and_the_others_drawn_from_training_images
             if name != "train":
                 assert parts[name].tolist() == given[name].tolist()
         drawn = [name for name in parts if name not in names]
-        everybody = np.concatenate([parts[name] for name in ("train", *drawn) if name in parts])
+        everybody = np.concatenate([parts[name] for name in {"train", *drawn}])
         assert len(everybody) == len(set(everybody.tolist()))
         assert set(everybody.tolist()) <= set(official.get("train", np.arange(25)).tolist())
         assert all(len(parts[name]) for name in parts)

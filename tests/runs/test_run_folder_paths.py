@@ -97,6 +97,20 @@ def test_the_run_of_a_file_or_folder(tmp_path):
     assert run_of(tmp_path / "gone") == tmp_path / "gone"
 
 
+class Kept(PersonalBias):
+    """Keeps a tensor for training alone."""
+
+    personal = ()
+    train_only_personal = ("bias",)
+
+
+def test_what_stays_on_clients_for_training_alone_does_not_keep_a_method_from_predicting(tmp_path):
+    made = federation(tmp_path, rounds=1, **file_callbacks())
+    made.fit(Kept(), Points())
+    assert made.run_state.personal
+    assert "weight" in load_deployed_to_all(made.folder, Kept())
+
+
 def test_prompts_that_each_client_has_its_own_of_can_not_predict(tmp_path):
     for kind in (Linear, PersonalBias):
         made = federation(tmp_path, rounds=1, name=kind.__name__, **file_callbacks())

@@ -10,6 +10,7 @@ from fedvlp.core.phases import RoundContext, check_phases
 from fedvlp.core.state import Client, ServerState, numel
 from fedvlp.methods import ADAPT, FedDPT
 from fedvlp.methods.fed_dpt.per_domain_prompts import PerDomainPrompts
+from fedvlp.utils.errors import UserError
 
 
 def test_copies_move_towards_the_broadcast_of_the_round_by_hand():
@@ -33,6 +34,13 @@ def test_copies_move_towards_the_broadcast_of_the_round_by_hand():
     assert [prompt.item() for prompt in stack(0)] == [1.0, 1.75]
     stack.follow(0)
     assert [prompt.item() for prompt in stack(0)] == [1.0, 3.5625]  # 0.75 * 1.75 + 0.25 * 9
+
+
+def test_the_server_has_a_slot_for_each_domain_and_no_more():
+    strategy = PerDomainPrompts(torch.zeros(2, 1), momentum=0.75).strategy
+    strategy.check([Client(4, 1, 5), Client(2, 0, 5), Client(7, 1, 5)])
+    with pytest.raises(UserError, match="2 slots, one a domain, but 3 are needed"):
+        strategy.check([Client(4, 2, 5), Client(2, 0, 5)])
 
 
 @pytest.mark.parametrize("kind", [FedDPT, ADAPT])
