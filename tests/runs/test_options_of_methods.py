@@ -5,16 +5,19 @@ An option that is new must change what is compared, or be named here with the re
 
 from __future__ import annotations
 
+import hashlib
 from functools import cache
 
 import pytest
 import torch
 
 from fedvlp.clip import CLIPSpec, load_clip
+from fedvlp.core.phases import RoundContext
 from fedvlp.core.prepare_key import prepare_key
+from fedvlp.core.state import Client, ClientUpdate, ServerState, detached
 from fedvlp.methods import ADAPT, PLAN, TRIP, DiPrompT, FedDPT, PromptFL, SingleDomain, ZeroShotCLIP
 from fedvlp.results.record import LINKED_OPTIONS
-from fedvlp.runs.run_folder import describe_run
+from fedvlp.runs.run_folder import describe_phases, describe_run
 from tests.helpers.images import CLASSES, DOMAINS
 from tests.helpers.options import different, options_of, other_value, record
 from tests.helpers.toy_federation import Linear, Points
@@ -105,6 +108,12 @@ def differ(one, other):
 
 
 @pytest.fixture(scope="module")
+def behaves():
+    """What a method does as it is; found out once."""
+    return cache(lambda kind: behaviour(make(kind)))
+
+
+@pytest.fixture(scope="module")
 def as_it_is():
     """A method, what is said of it, and what it prepares; made once."""
 
@@ -114,6 +123,61 @@ def as_it_is():
         return module, described(module), prepared(module)
 
     return known
+
+
+def behaviour(module):
+    """All that a round begins with, trains, sends and evaluates: as text and bytes, the same for the same method."""
+    phases = module.configure_phases()
+    found = [repr(describe_phases(phases))]
+    pixels = torch.randn(3, 3, CLIP.image_size, CLIP.image_size, generator=torch.Generator().manual_seed(3))
+    torch.manual_seed(5)
+    shared = module.shared_state()
+    found += digests(shared)
+    server = ServerState.start({name: value + 0.05 * torch.randn_like(value) for name, value in shared.items()})
+    client = Client(1, 1, 9)
+    for phase in phases:
+        module.load_state(phase.strategy.broadcast(server, client))
+        module.start_client(RoundContext(0, phase, client))
+        module.train().training_step((pixels, torch.tensor([2, 0, 1])), 0).backward()
+        module.configure_optimizers().step()
+        module.on_train_batch_end(None, None, 0)
+        upload = module.upload_state()
+        server = phase.strategy.aggregate(server, [ClientUpdate(client, detached(upload), 9)])
+        found += [
+            *digests(upload),
+            *digests(server.shared),
+            *digests(server.deployed),
+            *digests(module.personal_state()),
+        ]
+        module.context = None
+    module.load_state(server.deployed)
+    with torch.no_grad():
+        found += digests({"logits": module.eval()(pixels)})
+    return found
+
+
+def digests(state):
+    return [(name, hashlib.sha256(value.detach().numpy().tobytes()).hexdigest()) for name, value in state.items()]
+
+
+def test_the_same_options_behave_the_same():
+    for kind in METHODS:
+        assert behaviour(make(kind)) == behaviour(make(kind))
+
+
+NO_EFFECT = {
+    (TRIP, "rounds"): "only with server_average beta",
+    (FedDPT, "domains"): "their number counts, and not their names",
+    (ADAPT, "domains"): "as of FedDPT",
+}
+
+
+@each_option
+def test_an_option_has_an_effect(behaves, kind, name):
+    """Else it is read and forgotten."""
+    change = {name: other_value(kind, name, VALUES), **ALSO.get((kind, name), {})}
+    has_effect = behaviour(make(kind, **change)) != behaves(kind)
+    assert has_effect == ((kind, name) not in NO_EFFECT)
 
 
 @each_option
