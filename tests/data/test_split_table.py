@@ -112,3 +112,12 @@ def test_split_table_names_the_client_only_where_there_is_one():
         {"role": "validation", "domain": "b", "client": None, "images": ["b/1"]},
         {"role": "held_out", "domain": "a", "client": None, "images": ["a/5", "a/2"]},
     ]
+
+
+def test_names_that_are_no_utf8_are_hashed_as_they_are():
+    """Disks may have them; Python keeps their bytes as surrogates."""
+    domains = {"\udcffink": images([2, 3], "\udcfe")}
+    other = {"\udcffink": images([2, 3], "\udcfd")}
+    parts = split(domains, list(domains), [])
+    hashes = {image_hash(each, ["x", "y"]) for each in (domains, other)}
+    assert len(hashes | {split_hash(parts, domains, ["x", "y"]), split_hash(parts, other, ["x", "y"])}) == 4
