@@ -12,9 +12,9 @@ from torch import nn
 
 from fedvlp.core.phases import Phase
 from fedvlp.core.strategies import FedAvg
-from fedvlp.runs.checkpoint import load_checkpoint
+from fedvlp.runs.checkpoint import load_checkpoint, load_deployed
 from fedvlp.utils.errors import UserError
-from tests.helpers.toy_federation import Linear, Points, federation
+from tests.helpers.toy_federation import Linear, Points, federation, file_callbacks
 
 
 def test_learns_and_reports(tmp_path):
@@ -71,6 +71,19 @@ def test_stops_on_a_plateau_of_source_validation(tmp_path):
     run = federation(tmp_path, rounds=50, patience=2)
     run.fit(Linear(learning_rate=0.0), Points())
     assert len(run.run_state.history) == 3
+
+
+def test_the_best_prompts_are_of_the_first_round_with_the_best_mean_of_source_validation(tmp_path, monkeypatch):
+    scores = iter([40.0, 70.0, 55.0, 70.0, 10.0])
+    run = federation(tmp_path, rounds=5, **file_callbacks())
+    monkeypatch.setattr(run, "evaluate", lambda *state: {"validation": next(scores), "held_out": 99.0})
+    run.fit(Linear(), Points())
+    two = federation(tmp_path, rounds=2).fit(Linear(), Points())
+    five = federation(tmp_path, rounds=5).fit(Linear(), Points())
+    best, last = (load_deployed(run.folder / f"{name}.safetensors")[0] for name in ("prompts_best", "prompts"))
+    assert torch.equal(best["weight"], two.deployed["weight"])
+    assert torch.equal(last["weight"], five.deployed["weight"])
+    assert not torch.equal(best["weight"], last["weight"])
 
 
 def test_evaluates_every_n_rounds_and_at_the_end(tmp_path):

@@ -113,7 +113,7 @@ class Dispersed(Partitioner):
     def description(self) -> str:
         """What a result says of it."""
         rule = "IID" if self.alpha is None else f"Dirichlet {self.alpha:g}"
-        return f"{self.num_clients} clients, {rule} within domains"
+        return f"{self.num_clients} clients, {rule} within domains{_describe_least(self.min_examples)}"
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ class Dirichlet(Partitioner):
     @property
     def description(self) -> str:
         """What a result says of it."""
-        return f"{self.num_clients} clients, Dirichlet {self.alpha:g} over classes"
+        return f"{self.num_clients} clients, Dirichlet {self.alpha:g} over classes{_describe_least(self.min_examples)}"
 
 
 @dataclass(frozen=True)
@@ -199,6 +199,10 @@ class Shards(Partitioner):
     def description(self) -> str:
         """What a result says of it."""
         return f"{self.num_clients} clients, {self.shards_per_client} class shards each"
+
+
+def _describe_least(min_examples: int) -> str:
+    return f", at least {min_examples} images each" if min_examples > 1 else ""
 
 
 def _dirichlet(labels: Indices, count: int, alpha: float, generator: np.random.Generator) -> list[Indices]:

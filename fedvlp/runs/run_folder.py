@@ -104,9 +104,14 @@ def describe_run(
         "protocol": data.protocol,
         "split": data.split_hash,
         "batch_size": getattr(data, "batch_size", None),
-        "augmentation": getattr(data, "augmentation", None),
-        "training": dict(training),
+        "training": {**training, **_describe_augmentation(data)},
     }
+
+
+def _describe_augmentation(data: FederatedData) -> dict[str, str]:
+    """Returns how training images are changed; nothing if they are not, as runs were described before any could be."""
+    augmentation = getattr(data, "augmentation", "none")
+    return {} if augmentation == "none" else {"augmentation": augmentation}
 
 
 def describe_optimizer(model: FederatedModule) -> dict[str, Any] | None:

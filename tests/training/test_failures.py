@@ -324,3 +324,36 @@ def test_options_that_make_no_sense_are_refused(tmp_path, options):
     (name,) = options
     with pytest.raises(UserError, match=name):
         federation(tmp_path, **options).fit(Linear(), Points())
+
+
+class Diverging(PersonalBias):
+    """Uploads NaN from the first client, and keeps infinity on the others."""
+
+    def upload_state(self):
+        state = super().upload_state()
+        return {"weight": state["weight"] * float("nan")} if self.trains_on(0) else state
+
+    def personal_state(self):
+        state = super().personal_state()
+        return state if self.context is None or self.trains_on(0) else {"bias": state["bias"] + float("inf")}
+
+    def trains_on(self, client):
+        return self.context.client.id == client and bool(self._logged)
+
+
+class LeftOut(FederationCallback):
+    """Notes who is left out."""
+
+    def __init__(self):
+        self.found = []
+
+    def on_client_left_out(self, federation, phase, client, reason):
+        self.found.append((phase.name, client.id, reason))
+
+
+def test_where_all_diverge_the_run_ends_and_says_so(tmp_path):
+    told = LeftOut()
+    with pytest.raises(UserError, match=r"Round 1, phase 'both': NaN or infinity on 3 of 3 clients, so training div"):
+        federation(tmp_path, default_callbacks=False, callbacks=[told]).fit(Diverging(), Points())
+    kept = [("both", client, "keeps NaN or infinity") for client in (1, 2)]
+    assert told.found == [("both", 0, "uploads NaN or infinity"), *kept]

@@ -10,9 +10,11 @@ import torch
 from fedvlp.core.aggregation import (
     CoordinateMedian,
     FedAdam,
+    FedYogi,
     Krum,
     MultiKrum,
     NormClipping,
+    ServerMomentum,
     TrimmedMean,
     WeightedMean,
     describe_rule,
@@ -104,6 +106,26 @@ def test_multi_krum_of_all_but_nobody_hostile_is_the_mean():
     states = uploads(6)
     mean = np.mean([flat(state) for state in states], axis=0)
     assert combine(MultiKrum(0, 6), states) == pytest.approx(mean, abs=1e-6)
+
+
+def test_what_is_not_given_is_as_in_the_papers():
+    """Another default changes every result of those who did not give the option."""
+    mean = {"class": "WeightedMean"}
+    moments = {"learning_rate": 0.01, "beta1": 0.9, "beta2": 0.99, "tau": 0.001, "inner": mean}
+    assert describe_rule(TrimmedMean()) == {"class": "TrimmedMean", "share": 0.2}
+    assert describe_rule(NormClipping(3.0)) == {"class": "NormClipping", "max_norm": 3.0, "inner": mean}
+    momentum = {"class": "ServerMomentum", "learning_rate": 1.0, "momentum": 0.9, "inner": mean}
+    assert describe_rule(ServerMomentum()) == momentum
+    assert describe_rule(FedAdam()) == {"class": "FedAdam", **moments}
+    assert describe_rule(FedYogi()) == {"class": "FedYogi", **moments}
+    assert describe_rule(None) is None
+
+
+def test_multi_krum_of_one_is_krum():
+    states = [{"p": torch.tensor([value])} for value in (1.0, 900.0, 2.0, 4.0, 2.5)]
+    one, other = (rule.combine(states, [1] * 5, {}) for rule in (MultiKrum(1, 1), Krum(1)))
+    assert one["p"].tolist() == other["p"].tolist() == [2.0]
+    assert Krum(0).min_clients == MultiKrum(0, 1).min_clients == 3
 
 
 def test_clipping_against_a_loop():

@@ -57,6 +57,13 @@ def test_yogi_against_the_algorithm():
     assert found != pytest.approx(adam, abs=1e-3)
 
 
+def test_yogi_leaves_a_second_moment_that_is_the_squared_step():
+    rule = FedYogi(learning_rate=0.5, beta1=0.75, beta2=0.25, tau=0.5)
+    after, memory = rule.aggregate([{"p": torch.tensor([2.5])}], [1], {"p": torch.tensor([2.0])}, {})
+    assert memory["second/p"].item() == 0.25
+    assert after["p"].item() == 2.0 + 0.5 * 0.25 * 0.5 / (0.5 + 0.5)
+
+
 def test_momentum_against_a_loop():
     expected = []
     for place, value in enumerate((0.25, 1.0)):

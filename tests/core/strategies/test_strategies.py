@@ -225,3 +225,31 @@ def test_slots_by_domain_refuse_a_client_of_several_domains(wrap):
         wrap(Slots(by="domain")).check(clients)
     wrap(Slots(by="domain")).check(clients[:1])
     wrap(Slots(by="client")).check(clients)
+
+
+@pytest.mark.parametrize("by", ["client", "domain"])
+def test_slots_are_as_many_as_the_largest_number_needs(by):
+    clients = [client(id, domain) for id, domain in ((2, 2), (0, 1), (1, 0))]
+    for enough in (None, 3, 4):
+        Slots(by, slots=enough).check(clients)
+        Slots(by, slots=enough).check([])
+    with pytest.raises(UserError, match=f"2 slots, one a {by}, but 3 are needed"):
+        Slots(by, slots=2).check(clients)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "groups"),
+    [
+        (FedAvg(), {"": 4}),
+        (Slots("client"), {}),
+        (Slots("domain"), {"domain 0": 1, "domain 2": 2}),
+        (IndicatorMean(), {"domain 0": 1, "domain 2": 2}),
+    ],
+)
+def test_groups_are_of_those_whose_uploads_are_combined(strategy, groups):
+    assert strategy.groups([client(5, 2), client(1, 0), client(3, 2)], 4) == groups
+
+
+def test_indicator_mean_takes_clients_of_several_domains_together():
+    assert IndicatorMean().groups([client(5, 2), client(1, -1), client(3, 2)], 2) == {"": 2}
+    assert IndicatorMean().groups([client(5, 2), client(1, 0)], 2) == {}

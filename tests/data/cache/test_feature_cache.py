@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import inspect
 import json
 import logging
 import sys
@@ -7,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+import PIL
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -133,6 +135,26 @@ def test_the_key_of_a_transform_is_not_its_address(arrays, transform):
 
     assert key(Shown("<function rgb at 0x7f01>")) == key(Shown("<function rgb at 0x7f02>"))
     assert key(Shown("Resize(224)")) != key(Shown("Resize(336)"))
+
+
+def test_the_key_of_features_follows_all_that_they_depend_on(arrays, transform, monkeypatch):
+    images, others = (arrays().load_domains()[0][name] for name in "ab")
+    given = {"key": "weights", "transform": transform, "images": images, "rows": np.asarray([4, 1]), "device": CPU}
+    changes = {
+        "key": "other weights",
+        "transform": lambda image: transform(image),
+        "images": others,
+        "rows": np.asarray([1, 4]),
+        "device": torch.device("meta"),
+    }
+    assert list(inspect.signature(cache_key).parameters) == list(given) == list(changes)
+    keys = [cache_key(**given), *(cache_key(**(given | {name: value})) for name, value in changes.items())]
+    for module in (torch, PIL):
+        with monkeypatch.context() as patched:
+            patched.setattr(module, "__version__", "0.0.0")
+            keys.append(cache_key(**given))
+    assert len(set(keys)) == len(keys) == 8
+    assert cache_key(**given) == keys[0]
 
 
 @pytest.mark.parametrize("damage", ["empty", "cut", "text", "flipped", "rows"])

@@ -1,0 +1,44 @@
+"""Every option of a class, as its signature lists them, each with another value; and what a change of one changes."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fedvlp.results import Record
+from fedvlp.results.record import _record
+from fedvlp.runs.checkpoint import differences
+from fedvlp.runs.run_folder import comparable
+
+
+def options_of(function: Any) -> list[str]:
+    """Returns the names of all that a class or function can be given, but ``self`` and ``**options``."""
+    taken = inspect.signature(function).parameters.values()
+    return [each.name for each in taken if each.kind is not each.VAR_KEYWORD and each.name != "self"]
+
+
+def other_value(function: Any, name: str, values: Mapping[str, Any]) -> Any:
+    """Returns the value given for an option, or another number or truth value than its default.
+
+    An option whose default is neither fails until a value is given for it.
+    """
+    if name in values:
+        return values[name]
+    default = inspect.signature(function).parameters[name].default
+    assert isinstance(default, (bool, int, float)), f"give another value for {function.__name__}'s new option {name}"
+    if isinstance(default, bool):
+        return not default
+    return default + 3 if isinstance(default, int) else default * 0.75 + 0.015625
+
+
+def different(one: Mapping[str, Any], other: Mapping[str, Any]) -> set[str]:
+    """Returns the names of what a resume finds different in the descriptions of two runs."""
+    return {line.partition(":")[0] for line in differences(comparable(one), comparable(other))}
+
+
+def record(description: Mapping[str, Any], data: Mapping[str, Any] | None = None, rounds: int = 3) -> Record:
+    """Returns what a table reads of a run of this description."""
+    ended = {"held_out": ["ink"], "rounds": rounds, "accuracy": {}, "versions": {}, "data": data or {}}
+    return _record(Path("run"), {**description, **ended})

@@ -1,0 +1,92 @@
+"""What a checkpoint and prompts hold comes back as it was, each tensor at its place."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fedvlp.core.run_state import RunState
+from fedvlp.core.state import ServerState
+from fedvlp.runs.checkpoint import (
+    differences,
+    load_checkpoint,
+    load_deployed,
+    read_model,
+    save_checkpoint,
+    save_prompts,
+)
+from fedvlp.utils.errors import UserError
+from tests.helpers.assertions import assert_equal, assert_same_run
+
+MODEL = {"class_path": "some.Method", "init_args": {"b": 3, "a": [0.5]}, "clip_fingerprint": "00ff"}
+DESCRIPTION = {"model": MODEL, "optimizer": {"lr": 0.25}, "protocol": "p", "split": "s", "training": {"seed": 5}}
+
+
+@pytest.fixture
+def state():
+    """A state in which no two tensors are equal, and names of one group occur in another."""
+    numbers = iter(torch.arange(1.0, 100.0).split(3))
+    return RunState(
+        server=ServerState(
+            shared={"prompt": next(numbers), "router.keys": next(numbers)},
+            deployed={"prompt": next(numbers), "bias": next(numbers)},
+            memory={"0/0/velocity/prompt": next(numbers)},
+            round=7,
+        ),
+        personal={4: {"bias": next(numbers), "prompt": next(numbers)}, 1: {"bias": next(numbers)}},
+        history=({"round": 6, "loss": 0.5}, {"round": 7, "loss": 0.25, "note": "x"}),
+        optimizer_states={2: {"prompt/exp_avg": next(numbers)}, 1: {"prompt/exp_avg": next(numbers)}},
+    )
+
+
+def test_a_checkpoint_comes_back_as_it_was(state, tmp_path):
+    path = tmp_path / "checkpoints" / "round-00007.safetensors"
+    save_checkpoint(path, state, DESCRIPTION)
+    found, description = load_checkpoint(path)
+    assert_same_run(found, state)
+    assert found.history == state.history
+    assert found.server.round == 7
+    assert (list(found.personal), list(found.optimizer_states)) == ([1, 4], [1, 2])  # whoever came first
+    assert description == DESCRIPTION
+    assert read_model(path) == MODEL
+
+
+def test_a_history_that_is_given_is_the_one_that_is_written(state, tmp_path):
+    save_checkpoint(tmp_path / "a", state, DESCRIPTION, '{"round": 9}\n{"round": 3}')
+    assert load_checkpoint(tmp_path / "a")[0].history == ({"round": 9}, {"round": 3})
+
+
+def test_a_checkpoint_is_deployed_without_what_is_only_shared(state, tmp_path):
+    save_checkpoint(tmp_path / "a", state, DESCRIPTION)
+    save_prompts(tmp_path / "b", state.server.deployed, state.personal, MODEL)
+    for name in "ab":
+        deployed, personal, model = load_deployed(tmp_path / name)
+        assert model == MODEL == read_model(tmp_path / name)
+        assert_equal(deployed, state.server.deployed)
+        assert personal.keys() == {1, 4}
+        for client, kept in state.personal.items():
+            assert_equal(personal[client], kept)
+
+
+def test_prompts_are_no_checkpoint_to_go_on_from(state, tmp_path):
+    save_prompts(tmp_path / "prompts", state.server.deployed, {}, MODEL)
+    with pytest.raises(UserError, match="no file of the kind checkpoint"):
+        load_checkpoint(tmp_path / "prompts")
+
+
+def test_differences_are_named_by_their_place_and_sorted():
+    saved = {"b": {"y": 1, "x": [2]}, "a": 3, "gone": {"z": 0}, "same": {"k": None}}
+    now = {"b": {"y": 4, "x": [5]}, "a": 3, "new": False, "same": {"k": None}}
+    assert differences(saved, now) == [
+        "b.x: was [2], is [5]",
+        "b.y: was 1, is 4",
+        "gone: was {'z': 0}, is None",
+        "new: was None, is False",
+    ]
+    assert differences({"a": {}}, {"a": 3}, "model") == ["model.a: was {}, is 3"]
+
+
+def test_long_and_invisible_values_are_shown_so_that_a_line_can_hold_them():
+    (line,) = differences({"a": "x" * 300}, {"a": "\x1b"})
+    assert line == "a: was '" + "x" * 199 + "..., is '\\x1b'"
+    assert differences({"a": "x" * 198}, {}) == ["a: was '" + "x" * 198 + "', is None"]

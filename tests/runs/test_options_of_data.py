@@ -1,0 +1,114 @@
+"""What must be equal for a run to go on, and to stand in a table: each option of the data, by the signatures.
+
+An option that is new must change what is compared, or be named here with the reason why it need not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fedvlp.data import ArrayImages, FederatedDataModule
+from fedvlp.data.partition import ByDomain, Dirichlet, Dispersed, Shards
+from fedvlp.runs.run_folder import describe_run
+from tests.helpers.options import different, options_of, other_value, record
+from tests.helpers.toy_federation import Linear
+
+VALUES = {
+    "held_out": "b",
+    "partition": Shards(4, 3),
+    "shots": 2,
+    "validation_fraction": 0.375,
+    "test_fraction": 0.25,
+    "augmentation": "crop_flip",
+    "class_names_map": {"dog": "puppy"},
+    "cache_dir": None,
+}
+NOT_COMPARED = {
+    "eval_batch_size": "what is measured of an image does not depend on its batch",
+    "num_workers": "batches are the same for any number",
+    "cache_dir": "says where results are kept, and changes none",
+    "cache_images": "as cache_dir",
+    "class_names_map": "a method has the names among its options, where they are compared",
+}
+WHERE = {
+    "held_out": {"protocol", "split"},
+    "batch_size": {"batch_size"},
+    "partition": {"protocol", "split"},
+    "shots": {"protocol", "split"},
+    "validation_fraction": {"split"},
+    "test_fraction": {"protocol", "split"},
+    "split_seed": {"split"},
+    "augmentation": {"training.augmentation"},
+}
+OTHER_ROW = {"batch_size", "augmentation"}
+"""Those by which the rows of a table differ; by the others tables differ."""
+
+SAME_TABLE = {"held_out": "a table has a column for each domain that was held out", **NOT_COMPARED}
+del SAME_TABLE["class_names_map"]  # other names are other classes
+
+
+class Noise(FederatedDataModule):
+    """Two domains of unequal classes, and one of few images."""
+
+    name = "noise"
+    counts = {"a": (10, 7, 5), "b": (4, 9, 6), "c": (5, 3, 4)}  # noqa: RUF012
+
+    def load_domains(self):
+        domains = {}
+        for name, counts in self.counts.items():
+            labels = np.repeat(np.arange(3), counts)
+            pixels = np.random.default_rng(ord(name)).integers(0, 256, (len(labels), 4, 4, 3), dtype=np.uint8)
+            domains[name] = ArrayImages(pixels, labels, [f"{name}/{i}" for i in range(len(labels))])
+        return domains, ["owl", "dog", "cat"]
+
+
+def described(**options):
+    """What is written of a run on these data, and what the data say of themselves."""
+    data = Noise(**({"held_out": "c", "test_fraction": 0.125} | options))
+    return describe_run(Linear(), data, (), {"seed": 5}), data.describe()
+
+
+@pytest.mark.parametrize("name", options_of(FederatedDataModule))
+def test_a_run_goes_on_and_stands_in_a_table_only_with_the_same_option(name):
+    one, of_one = described()
+    other, of_other = described(**{name: other_value(FederatedDataModule, name, VALUES)})
+    expected = set() if name in NOT_COMPARED else WHERE[name]
+    assert different(one, other) == expected
+    rows = record(one, of_one), record(other, of_other)
+    assert (rows[0].settings != rows[1].settings) == (name in OTHER_ROW)
+    assert (rows[0].key != rows[1].key) == (name not in OTHER_ROW and name not in SAME_TABLE)
+
+
+PARTITIONS = [ByDomain(), Dispersed(5, 0.625, 2), Dirichlet(5, 0.625, 2), Shards(5, 3)]
+PARTITION_OPTIONS = [(partition, name) for partition in PARTITIONS for name in options_of(type(partition))]
+
+
+@pytest.mark.parametrize(
+    ("partition", "name"), PARTITION_OPTIONS, ids=[f"{type(each).__name__}-{name}" for each, name in PARTITION_OPTIONS]
+)
+def test_the_protocol_follows_each_option_of_a_partition(partition, name):
+    value = other_value(type(partition), name, {"num_clients": 6, "alpha": 0.375})
+    other = replace(partition, **{name: value})
+    assert partition.description != other.description
+
+
+def test_descriptions_of_partitions():
+    described = [each.description for each in (*PARTITIONS, Dispersed(7), Dirichlet(3, 2.5), Dispersed(4, 1e-4, 3))]
+    assert described == [
+        "one client a domain",
+        "5 clients, Dirichlet 0.625 within domains, at least 2 images each",
+        "5 clients, Dirichlet 0.625 over classes, at least 2 images each",
+        "5 clients, 3 class shards each",
+        "7 clients, IID within domains",
+        "3 clients, Dirichlet 2.5 over classes",
+        "4 clients, Dirichlet 0.0001 within domains, at least 3 images each",
+    ]
+
+
+def test_a_table_has_one_data_set():
+    one, of_one = described()
+    for name, value in {"name": "rain", "images": "0f0f", "classes": ["owl"]}.items():
+        assert record(one, of_one).key != record(one, of_one | {name: value}).key

@@ -1,0 +1,183 @@
+"""What must be equal for a run to go on: each option of the federation and of what it is made of, by the signatures.
+
+An option that is new must change what is compared, or be named here with the reason why it need not.
+"""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import is_dataclass
+
+import pytest
+import torch
+
+from fedvlp import attacks
+from fedvlp.attacks import SignFlip
+from fedvlp.core import aggregation
+from fedvlp.core.aggregation import AggregationRule, CoordinateMedian, Krum, MultiKrum, NormClipping, TrimmedMean
+from fedvlp.federation import Federation
+from fedvlp.runs.run_folder import describe_run
+from fedvlp.training import schedules
+from fedvlp.training.attack import Attack
+from fedvlp.training.schedules import ExponentialDecay, Schedule
+from tests.helpers.options import different, options_of, other_value, record
+from tests.helpers.toy_federation import Linear, Points, federation, file_callbacks
+
+VALUES = {
+    "local_steps": 5,
+    "schedule": ExponentialDecay(0.75),
+    "cohort_size": 2,
+    "patience": 7,
+    "accelerator": "cpu",
+    "devices": 1,
+    "min_clients": 2,
+    "strategy": "ddp",
+    "precision": "bf16-mixed",
+    "num_threads": 1,
+    "logger": None,
+    "callbacks": None,
+    "default_root_dir": None,
+    "name": "other",
+    "on_client_failure": "retry",
+    "max_update_norm": 3.5,
+    "aggregation": TrimmedMean(0.375),
+    "attack": SignFlip(clients=2, seed=5, scale=0.625),
+}
+MAY_DIFFER = {
+    "rounds": "a run may go on for more",
+    "evaluate_every": "says when results are measured, and changes none",
+    "patience": "says when a run ends",
+    "accelerator": "a run may move to another machine; results differ by rounding",
+    "devices": "as accelerator",
+    "num_nodes": "as accelerator",
+    "strategy": "starts processes",
+    "num_threads": "as accelerator",
+    "logger": "reports",
+    "callbacks": "report",
+    "default_root_dir": "a run may be moved",
+    "name": "as default_root_dir",
+    "enable_progress_bar": "reports",
+    "default_callbacks": "report and write",
+    "personal_on_disk": "keeps the same elsewhere",
+    "clients_per_step": "results differ by rounding",
+    "compile": "results differ by rounding",
+    "on_client_failure": "what is done about a failure, which a run that goes on may have to change",
+    "min_clients": "as on_client_failure",
+}
+NOT_BUILT = ("strategy", "num_nodes", "compile")
+"""Options whose other values this machine may not have."""
+
+
+class Keyed(Points):
+    """Points that keep under which key their features would be cached."""
+
+    def bind(self, **options):
+        self.key = options["key"]
+
+
+def begun(tmp_path, **options):
+    """The federation before its first round, and its data."""
+    made = federation(tmp_path, **({"rounds": 0, **file_callbacks()} | options))
+    data = Keyed()
+    made.fit(Linear(), data)
+    return made, data
+
+
+@pytest.mark.parametrize("name", [name for name in options_of(Federation) if name not in NOT_BUILT])
+def test_a_run_goes_on_only_with_the_same_option(tmp_path, name):
+    value = str(tmp_path / "other") if name == "default_root_dir" else other_value(Federation, name, VALUES)
+    one, data = begun(tmp_path)
+    other, other_data = begun(tmp_path, **{name: value})
+    found = different(one.description, other.description)
+    if name in MAY_DIFFER:
+        assert found == set()
+    else:
+        assert f"training.{name}" in found
+    has_other_row = record(one.description).settings != record(other.description).settings
+    assert has_other_row == (name not in MAY_DIFFER and name != "seed")
+    assert (data.key != other_data.key) == (name == "precision")
+
+
+def test_those_that_may_differ_are_options():
+    assert not MAY_DIFFER.keys() - set(options_of(Federation))
+    assert set(NOT_BUILT) <= MAY_DIFFER.keys()
+
+
+def test_the_number_of_rounds_sets_rows_apart(tmp_path):
+    one, _ = begun(tmp_path)
+    assert record(one.description, rounds=3).settings != record(one.description, rounds=5).settings
+
+
+def kinds(package, base):
+    """The classes of a package that a user can choose."""
+    found = [each for each in vars(package).values() if inspect.isclass(each) and issubclass(each, base)]
+    return [each for each in found if not inspect.isabstract(each) and is_dataclass(each)]
+
+
+PARTS = [("schedule", kind) for kind in kinds(schedules, Schedule)]
+PARTS += [("aggregation", kind) for kind in kinds(aggregation, AggregationRule)]
+PARTS += [("attack", kind) for kind in kinds(attacks, Attack)]
+PART_OPTIONS = [(option, kind, name) for option, kind in PARTS for name in options_of(kind)]
+PART_VALUES = {"inner": CoordinateMedian(), "clients": 2}
+PART_BASE = {
+    ExponentialDecay: {"gamma": 0.625},
+    Krum: {"byzantine": 1},
+    MultiKrum: {"byzantine": 1, "selected": 4},
+    NormClipping: {"max_norm": 2.5},
+}
+PART_NEEDED = {**PART_VALUES, "byzantine": 2, "selected": 3, "max_norm": 1.25, "gamma": 0.375}
+
+
+@pytest.mark.parametrize(
+    ("option", "kind", "name"), PART_OPTIONS, ids=[f"{kind.__name__}-{name}" for _, kind, name in PART_OPTIONS]
+)
+def test_a_run_goes_on_only_with_the_same_schedule_rule_and_attack(option, kind, name):
+    base = PART_BASE.get(kind, {})
+    value = other_value(kind, name, PART_NEEDED)
+    one, other = (describe(**{option: kind(**given)}) for given in (base, base | {name: value}))
+    assert one["training"][option]["class"] == kind.__name__
+    assert one["training"][option].keys() == other["training"][option].keys()
+    found = different(one, other)
+    assert all(each.startswith(f"training.{option}.{name}") for each in found)
+    assert found
+    assert record(one).settings != record(other).settings
+
+
+def describe(**options):
+    """What is written of a run with these options."""
+    with_all = Federation(accelerator="cpu", default_callbacks=False, **options)
+    return describe_run(Linear(), Points(), (), with_all.options.describe())
+
+
+def test_all_kinds_of_parts_are_found():
+    """Else nothing above would say anything of them."""
+    found = [option for option, _ in PARTS]
+    counts = {option: found.count(option) for option in ("schedule", "aggregation", "attack")}
+    assert counts == {"schedule": 3, "aggregation": 9, "attack": 5}
+
+
+OPTIMIZERS = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop, torch.optim.Adagrad)
+OPTIMIZER_OPTIONS = [(kind, name) for kind in OPTIMIZERS for name in options_of(kind) if name != "params"]
+OPTIMIZER_BASE = {torch.optim.SGD: {"momentum": 0.5}, torch.optim.Adam: {}}
+OPTIMIZER_VALUES = {"betas": (0.75, 0.875), "foreach": False, "fused": True, "dampening": 0.25, "nesterov": True}
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), OPTIMIZER_OPTIONS, ids=[f"{kind.__name__}-{name}" for kind, name in OPTIMIZER_OPTIONS]
+)
+def test_a_run_goes_on_only_with_the_same_setting_of_its_optimizer(kind, name):
+    base = OPTIMIZER_BASE.get(kind, {})
+    value = other_value(kind, name, OPTIMIZER_VALUES)
+    one, other = (with_optimizer(kind, given) for given in (base, base | {name: value}))
+    assert different(one, other) == {f"optimizer.{name}"}
+    assert record(one).settings != record(other).settings
+
+
+def with_optimizer(kind, options):
+    module = Linear()
+    module.make_optimizer = lambda parameters: kind(parameters, **options)
+    return describe_run(module, Points(), (), {"seed": 5})
+
+
+def test_another_kind_of_optimizer_is_another_run():
+    assert "optimizer.class" in different(with_optimizer(torch.optim.Adam, {}), with_optimizer(torch.optim.AdamW, {}))

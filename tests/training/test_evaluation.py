@@ -1,0 +1,78 @@
+"""Accuracies of splits of unequal classes and sizes, against a count in plain Python."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fedvlp.core.state import Client
+from fedvlp.training.evaluation import evaluate, of_roles
+from fedvlp.utils.errors import UserError
+from tests.helpers.toy_federation import Linear, PersonalBias, Points, Split, federation
+
+LABELS = [2, 0, 0, 0, 0, 1, 0]
+GUESSES = [2, 0, 0, 1, 0, 0, 2]  # 4 of 7 are right: 3 of 5, 0 of 1, 1 of 1
+
+
+def points(guesses, labels, sizes):
+    """Batches of these sizes whose logits are the guesses, under a weight of ones on the diagonal."""
+    features = torch.nn.functional.one_hot(torch.tensor(guesses), 4).float()
+    inputs = [{"features": each} for each in features.split(sizes)]
+    return list(zip(inputs, torch.tensor(labels).split(sizes), strict=True))
+
+
+class Unequal(Points):
+    """A source domain of two clients' images, one of a single client's, and one that is held out."""
+
+    def __init__(self):
+        super().__init__()
+        self.clients = [Client(4, 0, 8, "four"), Client(1, 0, 8, "one"), Client(2, 1, 8, "two")]
+
+    def evaluation_splits(self):
+        ink = Split("validation", "ink", self.clients[0], points(GUESSES, LABELS, [2, 5]))
+        ink.clients.append(self.clients[1])
+        paint = Split("validation", "paint", self.clients[2], points([1, 1, 0], [1, 2, 0], [3]))
+        test = Split("test", "paint", self.clients[2], points([1, 2], [1, 0], [1, 1]))
+        other = Split("held_out", "other", None, points([1, 1, 1, 0], [1, 1, 1, 2], [3, 1]))
+        return [ink, paint, test, other]
+
+
+def measured(tmp_path, module, personal):
+    run = federation(tmp_path)
+    module.eval()
+    return evaluate(module, Unequal(), run.fabric, {"weight": torch.eye(3, 4)}, personal)
+
+
+def test_every_image_counts_once_and_every_domain_once(tmp_path):
+    scores = measured(tmp_path, Linear(), {})
+    assert scores == pytest.approx(
+        {
+            "validation/ink": 100 * 4 / 7,
+            "validation/paint": 100 * 2 / 3,
+            "validation": 100 * (4 / 7 + 2 / 3) / 2,
+            "test/paint": 50.0,
+            "test": 50.0,
+            "held_out/other": 75.0,
+            "held_out": 75.0,
+        }
+    )
+
+
+def test_personal_tensors_are_those_of_the_clients_of_the_domain(tmp_path):
+    """Each client's bias makes all its guesses one class; nobody's domain is everybody's."""
+    favourites = {4: 0, 1: 1, 2: 2}
+    personal = {}
+    for client, label in favourites.items():
+        personal[client] = {"bias": 9.0 * torch.nn.functional.one_hot(torch.tensor(label), 3).float()}
+    scores = measured(tmp_path, PersonalBias(), personal)
+    assert scores["validation/ink"] == pytest.approx(100 * (5 / 7 + 1 / 7) / 2)  # clients 4 and 1
+    assert scores["validation/paint"] == pytest.approx(100 / 3)  # client 2
+    assert scores["held_out/other"] == pytest.approx(100 * (0 + 3 / 4 + 1 / 4) / 3)
+
+
+def test_scores_of_roles():
+    scores = {"validation/a": 1.0, "validation": 2.0, "test/a": 3.0, "test": 4.0, "held_out/b": 5.0}
+    assert of_roles(scores, ("validation",)) == {"validation/a": 1.0, "validation": 2.0}
+    assert of_roles(scores, ("held_out", "test")) == {"test/a": 3.0, "test": 4.0, "held_out/b": 5.0}
+    with pytest.raises(UserError, match="nothing to test"):
+        of_roles(scores, ("tests",))
