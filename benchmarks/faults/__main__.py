@@ -54,7 +54,9 @@ def parse(given: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.faults", description=__doc__)
     parser.add_argument("--only", nargs="+", metavar="NAME", help="these rows")
     parser.add_argument("--list", action="store_true", help="name the rows, and do nothing")
-    parser.add_argument("--full", action="store_true", help="as many kills, flips and mutations as a release is held to")
+    parser.add_argument(
+        "--full", action="store_true", help="as many kills, flips and mutations as a release is held to"
+    )
     parser.add_argument("--output", type=Path, help="also write a page, such as docs/reliability.md")
     return parser.parse_args(given)
 

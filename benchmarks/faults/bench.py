@@ -9,13 +9,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.faults.clients import VARIABLE
-from benchmarks.faults.commands import LIMIT, Finished, Running
+from benchmarks.faults.commands import LIMIT, Finished, Running, other_program, several
 from benchmarks.faults.effort import Effort
 from benchmarks.faults.fault import Outcome, Verdict
 from benchmarks.faults.runs import differing, newest_run
 from benchmarks.faults.workshop import Workshop
 
 LONGEST_QUOTE = 160
+ROOT = Path(__file__).parents[2]
 
 
 class NotBuiltError(Exception):
@@ -48,19 +49,21 @@ class Bench:
         return self.shop.effort
 
     def start(
-        self, arguments: Sequence[str], faults: Mapping[str, str] | None = None, user: int | None = None, **more: str
+        self,
+        arguments: Sequence[str] | Sequence[Sequence[str]],
+        faults: Mapping[str, str] | None = None,
+        environment: Mapping[str, str] | None = None,
     ) -> Running:
         """Starts a command.
 
         Args:
-            arguments: words after ``fedvlp``.
+            arguments: words after ``fedvlp``, or several times such words.
             faults: what ``clients`` shall do, see there.
-            user: as whom it runs.
-            **more: variables of its environment.
+            environment: more variables.
         """
         self._logs += 1
-        environment = {"OMP_NUM_THREADS": "1", VARIABLE: json.dumps(faults or {}), **more}
-        return Running(arguments, self.folder, self.folder / f"log-{self._logs:03d}.txt", environment, user)
+        everything = {"OMP_NUM_THREADS": "1", VARIABLE: json.dumps(faults or {}), **(environment or {})}
+        return Running(arguments, self.folder, self.folder / f"log-{self._logs:03d}.txt", everything)
 
     def finish(self, running: Running, limit: float = LIMIT) -> Finished:
         """Waits for a command, and notes its exit code and whether it never ended."""
@@ -73,11 +76,26 @@ class Bench:
         """Runs a command."""
         return self.finish(self.start(arguments), limit)
 
+    def batch(self, commands: Sequence[Sequence[str]], limit: float = LIMIT) -> list[Finished]:
+        """Runs several commands in one process, which is quick where each ends soon; notes their exit codes."""
+        running = self.start(commands)
+        left = several(running.wait(limit).output)
+        self._codes += [finished.code for finished in left]
+        self.expect(len(left) == len(commands), f"only {len(left)} of {len(commands)} commands ended")
+        return left
+
+    def program(self, *words: str, limit: float = LIMIT, **environment: str) -> Finished:
+        """Runs another program in the repository's folder, and notes its exit code."""
+        finished = other_program(words, ROOT, {"OMP_NUM_THREADS": "1", **environment}, limit)
+        self._codes.append(finished.code)
+        self.expect(not finished.hung, f"no end within {limit:.0f} s")
+        return finished
+
     def start_fit(
         self, *arguments: str, method: str = "promptfl", faults: Mapping[str, str] | None = None, **more: str
     ) -> Running:
         """Starts a short run."""
-        return self.start([*self.shop.fit_options(method), *arguments], faults, **more)
+        return self.start([*self.shop.fit_options(method), *arguments], faults, more)
 
     def fit(
         self,
@@ -120,7 +138,9 @@ class Bench:
         if not self.expect(not finished.has_traceback, f"{name}: a traceback: {tail(finished)}"):
             return False
         lacking = [word for word in words if word not in finished.error]
-        return self.expect(not lacking, f"{name}: the error lacks {lacking}: {quote(finished.error) or 'no error line'}")
+        return self.expect(
+            not lacking, f"{name}: the error lacks {lacking}: {quote(finished.error) or 'no error line'}"
+        )
 
     def expect_same(self, run: Path, expected: Path, what: str = "the run") -> bool:
         """Sees that the files of two runs are equal byte for byte, but for times; what differs counts as lost."""

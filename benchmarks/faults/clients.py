@@ -231,7 +231,7 @@ class DrawsEverywhere(FederationCallback):
         """Draws."""
         self._draw()
 
-    def on_client_step(self) -> None:
+    def on_client_step(self, federation: RunView, client: Client, loss: Tensor) -> None:
         """Draws."""
         self._draw()
 
@@ -245,6 +245,14 @@ class DrawsEverywhere(FederationCallback):
         random.random()
         np.random.random()
         torch.rand(3)
+
+
+class Broken(FederationCallback):
+    """Raises at the end of a round."""
+
+    def on_round_end(self, federation: RunView, row: dict[str, Any]) -> None:
+        """Raises."""
+        raise ZeroDivisionError("a mistake of a callback")
 
 
 class PartingLogger(Logger):

@@ -5,18 +5,23 @@ from __future__ import annotations
 import importlib
 import multiprocessing
 import os
+import re
 import signal
+import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any
 
 PRELOADED = ("benchmarks.faults.commands", "fedvlp.commands.run", "fedvlp.methods", "fedvlp.data", "open_clip")
 LIMIT = 180.0
 """Seconds after which a command that should have ended is killed."""
-NOBODY = 65534
+END = "\x1e exit code {} \x1e\n"
+"""Written after each of several commands."""
 
 
 @dataclass(frozen=True)
@@ -51,26 +56,24 @@ class Running:
     """A command that was started.
 
     Args:
-        arguments: words after ``fedvlp``.
+        arguments: words after ``fedvlp``; or several commands, each such words, one after another in one process.
         folder: where it runs.
         log: file for what it writes.
         environment: variables besides those of this process.
-        user: id of the user as whom it runs; this one's if None.
     """
 
     def __init__(
         self,
-        arguments: Sequence[str],
+        arguments: Sequence[str] | Sequence[Sequence[str]],
         folder: Path,
         log: Path,
         environment: Mapping[str, str] | None = None,
-        user: int | None = None,
     ) -> None:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(list(PRELOADED))
         self.log = log
         self._began = time.monotonic()
-        given = (list(arguments), str(folder), str(log), dict(environment or {}), user)
+        given = (list(arguments), str(folder), str(log), dict(environment or {}))
         self._process: BaseProcess = context.Process(target=_carry_out, args=given)
         self._process.start()
 
@@ -134,17 +137,54 @@ class Running:
             return
 
 
-def _carry_out(arguments: list[str], folder: str, log: str, environment: dict[str, str], user: int | None) -> None:
+def several(output: str) -> list[Finished]:
+    """Returns what each of several commands of one process left, from all that they wrote."""
+    parts = re.split(END.format(r"(-?\d+)").replace(" \x1e", " ?\x1e"), output)
+    return [Finished(int(code), text, 0.0) for text, code in zip(parts[0::2], parts[1::2], strict=False)]
+
+
+def other_program(words: Sequence[str], folder: Path, environment: Mapping[str, str], limit: float) -> Finished:
+    """Runs a program that is not a command of fedvlp, and returns what it left."""
+    began = time.monotonic()
+    everything = {**os.environ, **environment}
+    try:
+        done = subprocess.run(
+            words, cwd=folder, env=everything, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=limit, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        text = (error.stdout or b"").decode("utf-8", "surrogateescape")
+        return Finished(-signal.SIGKILL, text, time.monotonic() - began, hung=True)
+    return Finished(done.returncode, done.stdout.decode("utf-8", "surrogateescape"), time.monotonic() - began)
+
+
+def _carry_out(arguments: list[Any], folder: str, log: str, environment: dict[str, str]) -> None:
     """Becomes a command: with a session, a folder and a terminal of its own."""
     os.setsid()
+    multiprocessing.set_start_method(None, force=True)  # else it would start its own processes as it was started
     signal.signal(signal.SIGINT, signal.default_int_handler)
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     for stream in (1, 2):
         os.dup2(output, stream)
-    if user is not None:
-        os.setuid(user)
     os.chdir(folder)
     sys.path.insert(0, folder)  # as `python -m` does
     os.environ.update(environment)
-    sys.argv = ["fedvlp", *arguments]
-    sys.exit(importlib.import_module("fedvlp.commands.cli").main(arguments))
+    if not arguments or isinstance(arguments[0], str):
+        sys.argv = ["fedvlp", *arguments]
+        sys.exit(importlib.import_module("fedvlp.commands.cli").main(arguments))
+    for each in arguments:
+        sys.argv = ["fedvlp", *each]
+        code = _code(each)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os.write(1, END.format(code).encode())
+
+
+def _code(arguments: list[str]) -> int:
+    """Returns the exit code of one of several commands, as Python would end with it."""
+    try:
+        return int(importlib.import_module("fedvlp.commands.cli").main(arguments))
+    except SystemExit as error:
+        return error.code if isinstance(error.code, int) else 1
+    except BaseException:
+        traceback.print_exc()
+        return 1

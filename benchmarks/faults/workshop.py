@@ -29,6 +29,7 @@ class Workshop:
     def __init__(self, folder: Path, effort: Effort = QUICK) -> None:
         self.folder = folder
         self.effort = effort
+        self._tried = 0
         self._unbroken: dict[tuple[str, ...], tuple[Path, float]] = {}
 
     @cached_property
@@ -65,7 +66,8 @@ class Workshop:
         """
         key = (method, *arguments)
         if key not in self._unbroken:
-            folder = self.folder / "unbroken" / str(len(self._unbroken))
+            self._tried += 1
+            folder = self.folder / "unbroken" / str(self._tried)
             folder.mkdir(parents=True)
             finished = Running([*self.fit_options(method), *arguments], folder, folder / "log.txt").wait()
             if finished.code != 0:

@@ -48,7 +48,9 @@ def tried_in_turn(bench: Bench, kinds: Iterable[str], *options: str, who: str = 
     bench.expect(count == len(faults), f"{count} of {len(faults)} were left out")
     bench.lose(f"{count} of {COHORT * len(faults)} updates: those of the faulty client")
     lines = [line.partition("left out: it ")[2] for line in finished.output.splitlines() if "is left out" in line]
-    bench.note(f"{count} of {len(faults)} left out with a reason (“{quote(lines[-1], 70)}”), the others averaged as without")
+    bench.note(
+        f"{count} of {len(faults)} left out with a reason (“{quote(lines[-1], 70)}”), the others averaged as without"
+    )
 
 
 def _prompts(run: Path) -> str:
@@ -113,11 +115,15 @@ def _in_second_round(bench: Bench, kind: str, who: str) -> None:
         return
     run = bench.run(name)
     bench.expect_success(bench.fit(*FAULTY, "--trainer.name=expected", faults={"2": f"{prefix}raise"}))
-    bench.expect(_prompts(run) == _prompts(bench.run("expected")), f"{name}: the prompts are not those without the client")
+    bench.expect(
+        _prompts(run) == _prompts(bench.run("expected")), f"{name}: the prompts are not those without the client"
+    )
     bench.expect(left_out(run) == 1, f"{name}: {left_out(run)} updates were left out, not 1")
     bench.lose(f"1 of {COHORT * ROUNDS} updates: that of the faulty client")
     lines = [line.partition("left out: it ")[2] for line in finished.output.splitlines() if "is left out" in line]
-    bench.note(f"{who or 'first'} client left out (“{quote(''.join(lines[:1]), 90)}”), the others averaged as without it")
+    bench.note(
+        f"{who or 'first'} client left out (“{quote(''.join(lines[:1]), 90)}”), the others averaged as without it"
+    )
 
 
 @fault(
@@ -141,7 +147,9 @@ def client_raises(bench: Bench) -> None:
     bench.expect_success(bench.fit(*FAULTY, *options, faults={"2": "raise_once"}))
     same = _prompts(bench.run("retry")) == _prompts(expected)
     bench.expect(same, "after a second try the prompts are others")
-    bench.note(f"{count} update left out, its traceback kept; with a second try the prompts are equal to an unbroken run's")
+    bench.note(
+        f"{count} update left out, its traceback kept; with a second try the prompts are equal to an unbroken run's"
+    )
 
 
 @fault(
@@ -296,7 +304,9 @@ def failing_clients(bench: Bench) -> None:
     for name, (kind, option) in cases.items():
         finished = bench.fit(*FAULTY, option, f"--trainer.name={name}", faults={"2": kind})
         bench.expect(finished.code == 1, f"{name}: exit code {finished.code}")
-        bench.expect_success(bench.fit(*FAULTY, option, f"--trainer.name={name}", "--ckpt_path=last"), f"{name} goes on")
+        bench.expect_success(
+            bench.fit(*FAULTY, option, f"--trainer.name={name}", "--ckpt_path=last"), f"{name} goes on"
+        )
         bench.expect_same(bench.run(name), expected, name)
     bench.lose(f"with `skip` 1 of {COHORT * ROUNDS} updates")
     bench.note("the three runs that ended went on from the round before, and are equal to an unbroken one")
