@@ -92,21 +92,26 @@ class Bench:
         return finished
 
     def start_fit(
-        self, *arguments: str, method: str = "promptfl", faults: Mapping[str, str] | None = None, **more: str
+        self,
+        *arguments: str,
+        method: str = "promptfl",
+        faults: Mapping[str, str] | None = None,
+        environment: Mapping[str, str] | None = None,
     ) -> Running:
         """Starts a short run."""
-        return self.start([*self.shop.fit_options(method), *arguments], faults, more)
+        return self.start([*self.shop.fit_options(method), *arguments], faults, environment)
 
     def fit(
         self,
         *arguments: str,
         method: str = "promptfl",
         faults: Mapping[str, str] | None = None,
+        environment: Mapping[str, str] | None = None,
         limit: float = LIMIT,
-        **more: str,
     ) -> Finished:
         """Makes a short run."""
-        return self.finish(self.start_fit(*arguments, method=method, faults=faults, **more), limit)
+        running = self.start_fit(*arguments, method=method, faults=faults, environment=environment)
+        return self.finish(running, limit)
 
     def run(self, name: str = "run") -> Path:
         """Returns the newest run of a name."""

@@ -149,7 +149,13 @@ def other_program(words: Sequence[str], folder: Path, environment: Mapping[str, 
     everything = {**os.environ, **environment}
     try:
         done = subprocess.run(
-            words, cwd=folder, env=everything, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=limit, check=False
+            words,
+            cwd=folder,
+            env=everything,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=limit,
+            check=False,
         )
     except subprocess.TimeoutExpired as error:
         text = (error.stdout or b"").decode("utf-8", "surrogateescape")

@@ -35,8 +35,8 @@ def unfinished(bench: Bench, rounds: int = ROUNDS - 1) -> Path:
     1,
     injected="one bit of the newest checkpoint is turned round, at random places",
     must="every flip is noticed, and the run goes on from the checkpoint before, equal to an unbroken one",
-    peers="Flower 1.41 cannot resume: checkpoints are the user's code. NVFlare 2.8: resubmit the job after a crash of the "
-    "server. FL4Health resumes server and clients, from pickles.",
+    peers="Flower 1.41 cannot resume: checkpoints are the user's code. NVFlare 2.8: resubmit the job after a crash "
+    "of the server. FL4Health resumes server and clients, from pickles.",
 )
 def flipped_bit(bench: Bench) -> None:
     """Flips, and goes on."""
@@ -114,9 +114,9 @@ def leftovers(bench: Bench) -> None:
     victim.signal(signal.SIGKILL)
     bench.finish(victim)
     done = len(metrics(run))
-    left = [path for path in run.parent.rglob(".*.tmp")]
+    left = list(run.parent.rglob(".*.tmp"))
     bench.expect_success(bench.fit("--ckpt_path=last", f"--trainer.rounds={done + 1}"))
-    remaining = [path for path in run.parent.rglob(".*.tmp")]
+    remaining = list(run.parent.rglob(".*.tmp"))
     bench.expect(not remaining, f"temporary files stay: {[path.name for path in remaining]}")
     bench.expect(not empty.exists(), "an empty run folder stays")
     bench.expect(len(metrics(run)) == done + 1, "rounds are gone")
@@ -128,8 +128,8 @@ def leftovers(bench: Bench) -> None:
     5,
     injected="SIGKILL at random moments of runs of TRIP, PLAN, DiPrompT, Fed-DPT and ADAPT, then `--ckpt_path last`",
     must="the finished run is equal to an unbroken one, with all that the server and the clients keep",
-    peers="Flower 1.41: clients may be killed, a killed server has nothing to go on from. NVFlare 2.8: the job is submitted "
-    "anew. FL4Health resumes and tests it to a tolerance.",
+    peers="Flower 1.41: clients may be killed, a killed server has nothing to go on from. NVFlare 2.8: the job is "
+    "submitted anew. FL4Health resumes and tests it to a tolerance.",
 )
 def killed_runs(bench: Bench) -> None:
     """Kills each system's run again and again until the asked number of kills is reached."""
@@ -228,8 +228,8 @@ def changed_options(bench: Bench) -> None:
     10,
     injected="pickles and Torch's own archives in place of a checkpoint, of prompts and of a client's file",
     must="refused; nothing is unpickled",
-    peers="FL4Health loads with `weights_only=False`. Flower 1.41 sends arrays with `allow_pickle=False`. NVFlare 2.8 has a "
-    "list of classes that may be decomposed.",
+    peers="FL4Health loads with `weights_only=False`. Flower 1.41 sends arrays with `allow_pickle=False`. NVFlare "
+    "2.8 has a list of classes that may be decomposed.",
 )
 def planted_pickle(bench: Bench) -> None:
     """Puts a pickle that makes a file where files are read."""

@@ -13,8 +13,8 @@ from benchmarks.faults.commands import Finished, Running
 from benchmarks.faults.fault import fault
 from benchmarks.faults.options import CLIENT_LIMIT, COLLECTIVE_LIMIT
 from benchmarks.faults.page import CLIENTS, FOUND, PROMISES
-from benchmarks.faults.runs import checkpoints, metrics
 from benchmarks.faults.rows.uploads import left_out
+from benchmarks.faults.runs import checkpoints, metrics
 from benchmarks.faults.workshop import CLASSES, DOMAINS, FAULTY, ROUNDS
 from benchmarks.synthetic import write_images
 
@@ -48,8 +48,10 @@ def kill_reader(running: Running, bench: Bench, words: str) -> bool:
     FOUND,
     6,
     injected="an image reader is killed in a round; in another run one in every round",
-    must="readers are started again and the run ends equal to an unbroken one; where they die again and again it is one line",
-    peers="Flower 1.41: a killed Ray worker goes back into the pool, and the next round has 0 results and 3 failures, exit 0.",
+    must="readers are started again and the run ends equal to an unbroken one; where they die again and again it is "
+    "one line",
+    peers="Flower 1.41: a killed Ray worker goes back into the pool, and the next round has 0 results and 3 "
+    "failures, exit 0.",
 )
 def reader_killed(bench: Bench) -> None:
     """Kills one, and then many."""
@@ -83,8 +85,8 @@ def _kill_one_reader(bench: Bench) -> None:
     3,
     injected="an image reader is killed in mid-round",
     must="it is started again, at most one client is lost, and the next round is complete",
-    peers="Flower 1.41: the dead worker stays in the pool, and no later round has results. NVFlare 2.8 has a process a client "
-    "and a heartbeat.",
+    peers="Flower 1.41: the dead worker stays in the pool, and no later round has results. NVFlare 2.8 has a process "
+    "a client and a heartbeat.",
 )
 def worker_killed(bench: Bench) -> None:
     """Kills one reader, and counts the clients of the rounds."""
@@ -123,7 +125,7 @@ def ranks(
             "LOCAL_WORLD_SIZE": str(2 // nodes),
         }
         own = () if roots is None else (f"--data.root={roots[rank]}",)
-        started.append(bench.start_fit(*spread, *options, *own, method=method, **environment))
+        started.append(bench.start_fit(*spread, *options, *own, method=method, environment=environment))
     return started
 
 
@@ -150,7 +152,8 @@ def stop_second(bench: Bench, number: int, *options: str) -> tuple[Finished, flo
     FOUND,
     7,
     injected="the second of two processes of a run is stopped (SIGSTOP); in another run it is killed",
-    must=f"within the time limit of {WAIT} s the first ends with one line that has the other's rank, and the run goes on",
+    must=f"within the time limit of {WAIT} s the first ends with one line that has the other's rank, and the run "
+    "goes on",
     peers="Flower 1.41: a client that hangs leaves the simulation hanging at its end. NVFlare 2.8: a heartbeat, 600 s.",
 )
 def rank_stopped(bench: Bench) -> None:
@@ -231,7 +234,9 @@ def client_hangs(bench: Bench) -> None:
     bench.expect(finished.code == 130, f"exit code {finished.code} after an interrupt")
     bench.expect_success(bench.fit(*FAULTY, "--ckpt_path=last"), "going on")
     if bench.expect_same(bench.run(), expected):
-        bench.note(f"waited {3 * WAIT} s for it, ended at once when interrupted, went on from round 1; equal in the end")
+        bench.note(
+            f"waited {3 * WAIT} s for it, ended at once when interrupted, went on from round 1; equal in the end"
+        )
 
 
 @fault(

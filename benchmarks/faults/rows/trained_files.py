@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import re
 import stat
 import sys
 from collections.abc import Callable
@@ -35,7 +34,8 @@ def rewritten(path: Path, target: Path, change: Change) -> Path:
     2,
     injected="a stranger's prompts name a module as their method, and in another file as their optimizer",
     must="nothing is imported before `--allow` names it",
-    peers="Prompts of Flower 1.41 are arrays, loaded with `allow_pickle=False`. NVFlare 2.8 has a list of allowed classes.",
+    peers="Prompts of Flower 1.41 are arrays, loaded with `allow_pickle=False`. NVFlare 2.8 has a list of allowed "
+    "classes.",
 )
 def foreign_class(bench: Bench) -> None:
     """Plants a module whose import makes a file."""
@@ -91,8 +91,8 @@ def _other_classes(tensors: Tensors, header: dict[str, Any]) -> None:
 @fault(
     FOUND,
     3,
-    injected="prompts without tensors, with one missing or too many, with a NaN, of another type or shape, of classes in "
-    "another order",
+    injected="prompts without tensors, with one missing or too many, with a NaN, of another type or shape, of "
+    "classes in another order",
     must="refused, with the tensor's name",
     peers="Flower 1.41 leaves loading to the user's code.",
 )
@@ -121,8 +121,8 @@ def wrong_tensors(bench: Bench) -> None:
 @fault(
     FOUND,
     12,
-    injected="prompts and checkpoints changed at random, most with a checksum that is right again; tables and summaries of "
-    "runs likewise",
+    injected="prompts and checkpoints changed at random, most with a checksum that is right again; tables and "
+    "summaries of runs likewise",
     must="one line, or the right values",
     peers="–",
 )
@@ -187,10 +187,10 @@ def output_on_a_device(bench: Bench) -> None:
     commands = {
         "predict": ["predict", f"--ckpt_path={run}", f"--images={bench.shop.images}", f"--output={pipe}"],
         "report": ["report", str(run), f"--output={pipe}"],
-        "diagnose": ["diagnose", *bench.shop.fit_options()[1:], f"--ckpt_path={run}", f"--output={pipe}"],
+        "diagnose": ["diagnose", *bench.shop.fit_options("trip")[1:], f"--output={pipe}"],
     }
     for name, words in commands.items():
         finished = bench.command(*words)
-        bench.expect_refusal(finished, re.escape(str(pipe)), what=name)
+        bench.expect_refusal(finished, str(pipe), what=name)
         bench.expect(stat.S_ISFIFO(pipe.stat().st_mode), f"{name} replaced it")
     bench.note(quote(finished.error.replace(str(pipe), "PIPE")))

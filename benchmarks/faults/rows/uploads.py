@@ -60,11 +60,11 @@ def _prompts(run: Path) -> str:
 @fault(
     FOUND,
     4,
-    injected="one client raises, and in other rounds sends another shape, other names, a list, nothing, a sparse tensor, one "
-    "without numbers; in a run of its own it has no memory left",
+    injected="one client raises, and in other rounds sends another shape, other names, a list, nothing, a sparse "
+    "tensor, one without numbers; in a run of its own it has no memory left",
     must="its update is left out with client and reason, and the others go on",
-    peers="Flower 1.41: an exception is an error reply and the others are averaged; another shape or other names end the run. "
-    "NVFlare 2.8 goes on while `min_clients` can be reached.",
+    peers="Flower 1.41: an exception is an error reply and the others are averaged; another shape or other names end "
+    "the run. NVFlare 2.8 goes on while `min_clients` can be reached.",
 )
 def client_fails(bench: Bench) -> None:
     """All in one run, and without memory in another."""
@@ -77,10 +77,11 @@ def client_fails(bench: Bench) -> None:
 @fault(
     FOUND,
     5,
-    injected="one client sends float64, half, whole or complex numbers, or 1e30 times its prompts; then all send nothing",
+    injected="one client sends float64, half, whole or complex numbers, or 1e30 times its prompts; then all send "
+    "nothing",
     must="types and norms are checked, growth is said, and a round without any update is an error",
-    peers="Flower 1.41: float64 makes the model float64 without a word, and what is huge is averaged. NVFlare 2.8 does not "
-    "check tensors on the server.",
+    peers="Flower 1.41: float64 makes the model float64 without a word, and what is huge is averaged. NVFlare 2.8 "
+    "does not check tensors on the server.",
 )
 def wrong_numbers(bench: Bench) -> None:
     """Types and norms in one run, nothing at all in another, and growth without a bound in a third."""
@@ -131,8 +132,8 @@ def _in_second_round(bench: Bench, kind: str, who: str) -> None:
     1,
     injected="one client raises in round 2; then once only, with `on_client_failure=retry`",
     must="the others go on; a second try loses nothing",
-    peers="Flower 1.41: an error reply, the two others are averaged, exit 0. NVFlare 2.8: tolerated while `min_clients` can "
-    "be reached.",
+    peers="Flower 1.41: an error reply, the two others are averaged, exit 0. NVFlare 2.8: tolerated while "
+    "`min_clients` can be reached.",
 )
 def client_raises(bench: Bench) -> None:
     """Skips in one run, tries again in another."""
@@ -169,8 +170,8 @@ def client_sends_nan(bench: Bench) -> None:
     3,
     injected="one client sends a shape that broadcasts, as the first and as the last",
     must="it is left out, in whatever order updates come",
-    peers="Flower 1.41: as the first reply it ends the run; as a later one it is broadcast, and the model is wrong without a "
-    "word. NVFlare 2.8 compares shapes on the client.",
+    peers="Flower 1.41: as the first reply it ends the run; as a later one it is broadcast, and the model is wrong "
+    "without a word. NVFlare 2.8 compares shapes on the client.",
 )
 def shape_that_broadcasts(bench: Bench) -> None:
     """First and last client."""
@@ -317,7 +318,8 @@ def failing_clients(bench: Bench) -> None:
     2,
     injected=f"one client sends {len(UPLOADS) + len(STATES)} kinds of wrong updates, one a round",
     must="each is left out with a reason, and the model is that without the client",
-    peers="Flower 1.41 checks names alone. NVFlare 2.8 checks names and shapes on the client, and that weights are finite.",
+    peers="Flower 1.41 checks names alone. NVFlare 2.8 checks names and shapes on the client, and that weights are "
+    "finite.",
 )
 def wrong_updates(bench: Bench) -> None:
     """Every kind there is."""

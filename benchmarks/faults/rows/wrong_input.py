@@ -49,11 +49,26 @@ MISTAKES = (
     "--data.partition=Dispersed --data.partition.num_clients=0",
 )
 
+OPTIONS_OF_FILES = (
+    "--model.clip",
+    "--model",
+    "--data",
+    "--data.held_out",
+    "--trainer.schedule",
+    "--data.partition",
+    "--trainer.callbacks",
+    "--trainer.logger",
+    "--data.class_names_map",
+    "--trainer.name",
+    "--ckpt_path",
+)
+
 
 @fault(
     FOUND,
     13,
-    injected="common mistakes in options; then every option of every command and class with values that are mostly wrong",
+    injected="common mistakes in options; then every option of every command and class with values that are mostly "
+    "wrong",
     must="one line with the option's name, before training",
     peers="Flower 1.41: a flat table of texts and numbers without ranges.",
 )
@@ -74,15 +89,17 @@ def wrong_options(bench: Bench) -> None:
     counts = [json.loads(text) for text in re.findall(r'\{"accepted": \d+, "refused": \d+\}', finished.output)]
     accepted = sum(each["accepted"] for each in counts)
     refused = sum(each["refused"] for each in counts)
-    bench.note(f"of {accepted + refused} generated pairs of option and value {refused} refused in words, the others valid")
+    bench.note(
+        f"of {accepted + refused} generated pairs of option and value {refused} refused in words, the others valid"
+    )
 
 
 @fault(
     FOUND,
     14,
-    injected="what used to be accepted in silence: a cohort larger than the clients, `local_steps` with `local_epochs`, "
-    "`seed_everything true`, two classes of one name, a class without a name, a run's name with `..`, `personal_on_disk` "
-    "without files, a method's number of rounds",
+    injected="what used to be accepted in silence: a cohort larger than the clients, `local_steps` with "
+    "`local_epochs`, `seed_everything true`, two classes of one name, a class without a name, a run's name with "
+    "`..`, `personal_on_disk` without files, a method's number of rounds",
     must="each is refused or said",
     peers="–",
 )
@@ -135,8 +152,8 @@ def nothing_validates(bench: Bench) -> None:
 @fault(
     FOUND,
     16,
-    injected="mutated image files; one of 1,000,000 x 1 pixels, names that are not UTF-8, 1,500 levels of folders, a YAML "
-    "alias bomb",
+    injected="mutated image files; one of 1,000,000 x 1 pixels, names that are not UTF-8, 1,500 levels of folders, a "
+    "YAML alias bomb",
     must="one line, or a run without them; never a traceback or no answer",
     peers="–",
 )
@@ -226,10 +243,12 @@ def secret_in_a_file(bench: Bench) -> None:
     path.write_text(f"password: {secret}\nother words\n")
     config = bench.folder / "config.yaml"
     config.write_text(f"model:\n  init_args:\n    clip: {path}\n")
-    options = ("--model.clip", "--model", "--data", "--data.held_out", "--trainer.schedule", "--data.partition")
-    options += ("--trainer.callbacks", "--trainer.logger", "--data.class_names_map", "--trainer.name", "--ckpt_path")
-    lists = [[*bench.shop.fit_options(), f"{option}={path}"] for option in options]
-    lists += [[*bench.shop.fit_options(), f"--config={config}"], [*lists[0], "--print_config"], [*lists[3], "--print_config"]]
+    lists = [[*bench.shop.fit_options(), f"{option}={path}"] for option in OPTIONS_OF_FILES]
+    lists += [
+        [*bench.shop.fit_options(), f"--config={config}"],
+        [*lists[0], "--print_config"],
+        [*lists[3], "--print_config"],
+    ]
     left = bench.batch(lists, limit=300)
     told = [" ".join(words[-2:])[:60] for words, each in zip(lists, left, strict=False) if secret in each.output]
     bench.expect(not told, f"the secret is shown: {told}")
@@ -253,12 +272,16 @@ def diverged(bench: Bench) -> None:
     """On drawings, which the tiny CLIP tells apart better than chance."""
     data = ("--data=StyledShapes", "--data.held_out=sketch", "--data.shots=1", "--trainer.evaluate_every=2")
     for method in ("promptfl", "plan", "diprompt"):
-        options = {name: value for name, _, value in (word.partition("=") for word in bench.shop.fit_options(method)[1:])}
+        options = {
+            name: value for name, _, value in (word.partition("=") for word in bench.shop.fit_options(method)[1:])
+        }
         for name in ("--data", "--data.root", "--data.held_out"):
             del options[name]
         words = [f"{name}={value}" for name, value in options.items()]
         rate = "--model.optimizer.lr=1e6"
-        finished = bench.command("fit", *words, *data, "--trainer.rounds=2", rate, f"--trainer.name={method}", limit=400)
+        finished = bench.command(
+            "fit", *words, *data, "--trainer.rounds=2", rate, f"--trainer.name={method}", limit=400
+        )
         is_said = "diverged" in finished.output
         bench.expect(is_said, f"{method}: exit code {finished.code}, and nothing said: {last_line(finished)}")
         line = next((line for line in finished.output.splitlines() if "diverged" in line), "")
