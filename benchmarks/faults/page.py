@@ -25,17 +25,17 @@ TABLES: Mapping[str, str] = {
 HEADER = ("#", "row", "injected", "what happened", "exit codes", "lost", "other projects")
 
 INTRODUCTION = """\
-Each row puts a fault into real runs (`fedvlp fit` and other commands, each in a process of its own, with the bundled tiny
-CLIP and 72 small made-up images), and looks at what comes of it. All but the columns "injected" and "other projects" is
-written by the command below. `-9` is a process that the row itself killed, `-15` one that it ended, 130 one that it
-interrupted.
+Each row puts a fault into real runs and looks at what comes of it: `fedvlp fit` and other commands, each in a process
+of its own, with the bundled tiny CLIP and 72 small made-up images. All but the columns "injected" and "other
+projects" is written by the command below. The exit code -9 is that of a process that the row itself killed, -15 of
+one that it ended, 130 of one that it interrupted.
 
-A row *holds* if all that must happen did. What is lost stands there even where losing it cannot be helped: a client that
-fails in a round has no update in that round. "Equal" always means byte for byte, in `prompts.safetensors`,
+A row *holds* if all happened that must. What is lost stands there even where losing it cannot be helped: a client
+that fails in a round has no update in that round. "Equal" always means byte for byte, in `prompts.safetensors`,
 `prompts_best.safetensors` and `metrics.csv` without its columns of seconds.
 
-What is said of Flower 1.41 was measured with 3 clients, 2 rounds, FedAvg and the Ray back end; what is said of NVFlare 2.8
-and others was read in their source and documentation. `–` means that it was not looked at."""
+What is said of Flower 1.41 was measured with 3 clients, 2 rounds, FedAvg and the Ray back end; what is said of
+NVFlare 2.8 and others was read in their source and documentation. `–` means that it was not looked at."""
 
 
 def page(rows: Sequence[tuple[Fault, Outcome]], command: str, machine: str) -> str:
@@ -92,8 +92,8 @@ def lost(outcome: Outcome) -> str:
 def cell(text: str) -> str:
     """Returns a text that stays within its cell, whatever a run said.
 
-    >>> cell("a | b <c>")
-    'a \\\\| b &lt;c&gt;'
+    >>> cell("a <b>")
+    'a &lt;b&gt;'
     """
     line = " ".join(visible(text.replace("\n", " ")).split())
     escaped = line.replace("|", "\\|").replace("<", "&lt;").replace(">", "&gt;")

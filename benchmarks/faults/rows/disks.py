@@ -58,7 +58,8 @@ def full_disk(bench: Bench) -> None:
         bench.lose("the run cannot go on as it was")
     locked = _in_namespace(bench, f"mount -t tmpfs -o ro disk {runs} && {fit}")
     bench.expect(
-        locked.code == 1 and not locked.has_traceback, f"read-only: {locked.code}, {quote(locked.output[-200:])}"
+        locked.code == 1 and not locked.has_traceback,
+        f"read-only: exit code {locked.code}: {quote(locked.output[-200:])}",
     )
     bench.expect(str(bench.folder / "runs") in error_line(locked.output), "read-only: no line with the path")
     bench.note(f"read-only: {quote(error_line(locked.output).replace(str(bench.folder), ''), 110)}")

@@ -234,9 +234,7 @@ def client_hangs(bench: Bench) -> None:
     bench.expect(finished.code == 130, f"exit code {finished.code} after an interrupt")
     bench.expect_success(bench.fit(*FAULTY, "--ckpt_path=last"), "going on")
     if bench.expect_same(bench.run(), expected):
-        bench.note(
-            f"waited {3 * WAIT} s for it, ended at once when interrupted, went on from round 1; equal in the end"
-        )
+        bench.note(f"waited {3 * WAIT} s for it, ended when interrupted, and went on from round 1; equal in the end")
 
 
 @fault(

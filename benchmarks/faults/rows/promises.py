@@ -14,7 +14,7 @@ from benchmarks.faults.page import PROMISES
 from benchmarks.faults.rows.checkpoints import SYSTEMS
 from benchmarks.faults.rows.processes import ranks
 from benchmarks.faults.runs import metrics
-from benchmarks.faults.workshop import CLASSES, DOMAINS, IMAGES
+from benchmarks.faults.workshop import DOMAINS, IMAGES
 from fedvlp import ByDomain, Dirichlet, Dispersed, DomainFolders, Shards
 from fedvlp.utils.tensor_files import read_tensors
 

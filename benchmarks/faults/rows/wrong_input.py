@@ -244,11 +244,8 @@ def secret_in_a_file(bench: Bench) -> None:
     config = bench.folder / "config.yaml"
     config.write_text(f"model:\n  init_args:\n    clip: {path}\n")
     lists = [[*bench.shop.fit_options(), f"{option}={path}"] for option in OPTIONS_OF_FILES]
-    lists += [
-        [*bench.shop.fit_options(), f"--config={config}"],
-        [*lists[0], "--print_config"],
-        [*lists[3], "--print_config"],
-    ]
+    lists += [[*words, "--print_config"] for words in lists[:4]]
+    lists.append([*bench.shop.fit_options(), f"--config={config}"])
     left = bench.batch(lists, limit=300)
     told = [" ".join(words[-2:])[:60] for words, each in zip(lists, left, strict=False) if secret in each.output]
     bench.expect(not told, f"the secret is shown: {told}")
@@ -272,16 +269,10 @@ def diverged(bench: Bench) -> None:
     """On drawings, which the tiny CLIP tells apart better than chance."""
     data = ("--data=StyledShapes", "--data.held_out=sketch", "--data.shots=1", "--trainer.evaluate_every=2")
     for method in ("promptfl", "plan", "diprompt"):
-        options = {
-            name: value for name, _, value in (word.partition("=") for word in bench.shop.fit_options(method)[1:])
-        }
-        for name in ("--data", "--data.root", "--data.held_out"):
-            del options[name]
-        words = [f"{name}={value}" for name, value in options.items()]
-        rate = "--model.optimizer.lr=1e6"
-        finished = bench.command(
-            "fit", *words, *data, "--trainer.rounds=2", rate, f"--trainer.name={method}", limit=400
-        )
+        given = bench.shop.fit_options(method)
+        words = [word for word in given if not word.startswith(("--data=", "--data.root=", "--data.held_out="))]
+        more = ("--trainer.rounds=2", "--model.optimizer.lr=1e6", f"--trainer.name={method}")
+        finished = bench.command(*words, *data, *more, limit=400)
         is_said = "diverged" in finished.output
         bench.expect(is_said, f"{method}: exit code {finished.code}, and nothing said: {last_line(finished)}")
         line = next((line for line in finished.output.splitlines() if "diverged" in line), "")
