@@ -12,6 +12,7 @@ import sys
 import time
 import traceback
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -47,9 +48,9 @@ class Finished:
 
     @property
     def error(self) -> str:
-        """The line that says what is wrong; empty if there is none."""
-        lines = [line for line in self.output.splitlines() if line.startswith("fedvlp") and ": error:" in line]
-        return lines[-1].partition(": error:")[2].strip() if lines else ""
+        """What it says is wrong, with the lines that belong to that; empty if nothing."""
+        found = re.split(r"^fedvlp[\w ]*: error:", self.output, flags=re.MULTILINE)
+        return found[-1].strip() if len(found) > 1 else ""
 
 
 class Running:
@@ -131,10 +132,9 @@ class Running:
 
     def kill(self) -> None:
         """Kills the process and all that it started."""
-        try:
+        with suppress(ProcessLookupError, PermissionError):  # it has ended, or has no group of its own yet
             os.killpg(self.pid, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            return
+        self._process.kill()
 
 
 def several(output: str) -> list[Finished]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
@@ -27,8 +26,8 @@ HEADER = ("#", "row", "injected", "what happened", "exit codes", "lost", "other 
 INTRODUCTION = """\
 Each row puts a fault into real runs and looks at what comes of it: `fedvlp fit` and other commands, each in a process
 of its own, with the bundled tiny CLIP and 72 small made-up images. All but the columns "injected" and "other
-projects" is written by the command below. The exit code -9 is that of a process that the row itself killed, -15 of
-one that it ended, 130 of one that it interrupted.
+projects" is written by the command below. The exit code -9 is that of a process that the row itself killed, 130 of
+one that it interrupted, 143 of one that it asked to end.
 
 A row *holds* if all happened that must. What is lost stands there even where losing it cannot be helped: a client
 that fails in a round has no update in that round. "Equal" always means byte for byte, in `prompts.safetensors`,
@@ -96,5 +95,4 @@ def cell(text: str) -> str:
     'a &lt;b&gt;'
     """
     line = " ".join(visible(text.replace("\n", " ")).split())
-    escaped = line.replace("|", "\\|").replace("<", "&lt;").replace(">", "&gt;")
-    return re.sub(r"\[([^\]]*)\]\(", r"\\[\1](", escaped)
+    return line.replace("|", "\\|").replace("<", "&lt;").replace(">", "&gt;").replace("](", "]\\(")

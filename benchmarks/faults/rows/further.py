@@ -8,6 +8,7 @@ from benchmarks.faults.bench import Bench, NotBuiltError, quote
 from benchmarks.faults.fault import fault
 from benchmarks.faults.options import EVENTS, STATUS
 from benchmarks.faults.page import FURTHER
+from benchmarks.faults.workshop import FAULTY
 
 
 @fault(
@@ -19,10 +20,11 @@ from benchmarks.faults.page import FURTHER
 )
 def second_process(bench: Bench) -> None:
     """Starts both."""
-    expected, _ = bench.shop.unbroken("promptfl", "--trainer.rounds=40")
-    first = bench.start_fit("--trainer.rounds=40")
+    options = (*FAULTY, "--trainer.rounds=25")
+    expected, _ = bench.shop.unbroken("promptfl", *options)
+    first = bench.start_fit(*options, faults={"all": "slow"})
     first.wait_for("round 2/")
-    second = bench.fit("--trainer.rounds=40", "--ckpt_path=last")
+    second = bench.fit(*options, "--ckpt_path=last")
     is_during = first.is_alive
     bench.expect_success(bench.finish(first), "the first")
     bench.expect(is_during, "the first ended before the second was refused")
