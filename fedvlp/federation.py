@@ -28,6 +28,7 @@ from fedvlp.runs.run_folder import (
     run_of,
 )
 from fedvlp.training.attack import Attack
+from fedvlp.training.availability import Availability
 from fedvlp.training.dispatch import Hooks
 from fedvlp.training.evaluation import evaluate, of_roles
 from fedvlp.training.failures import FailurePolicy, OnClientFailure
@@ -43,7 +44,17 @@ from fedvlp.training.trainer_attributes import TrainerAttributes
 from fedvlp.utils.checked import Checked
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import check_replaceable
-from fedvlp.utils.ranges import Epochs, NonNegativeInt, PositiveFloat, PositiveInt, RunName, Seed, Threads
+from fedvlp.utils.ranges import (
+    ClosedFraction,
+    Epochs,
+    FractionBelowOne,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    RunName,
+    Seed,
+    Threads,
+)
 
 
 class Federation(TrainerAttributes, metaclass=Checked):
@@ -85,6 +96,10 @@ class Federation(TrainerAttributes, metaclass=Checked):
         on_client_failure: What is done about a client that fails: ``skip`` leaves it out for the rest of the round,
             ``retry`` lets it train once more before that, ``fail`` ends the run.
         min_clients: Updates that each phase needs; with fewer the run ends, and goes on from its last checkpoint.
+        client_dropout: Probability that a client of a round's cohort takes no part in it, for studies; drawn from the
+            seed. As many as ``min_clients`` or a rule needs always stay.
+        stragglers: Share of a round's clients that do only a part of their steps, for studies; who, and which part
+            from a tenth to all, is drawn from the seed (FedProx, Li et al. 2020, Section 5.2).
         max_update_norm: The largest norm of an update's difference to what is shared; a larger one is left out. Any if
             not given.
         personal_on_disk: Keep what stays on the clients (personal tensors, kept optimizers) in a file a client in the
@@ -122,6 +137,8 @@ class Federation(TrainerAttributes, metaclass=Checked):
         max_update_norm: PositiveFloat | None = None,
         aggregation: AggregationRule | None = None,
         attack: Attack | None = None,
+        client_dropout: FractionBelowOne = 0.0,
+        stragglers: ClosedFraction = 0.0,
     ) -> None:
         self.options = FitOptions(
             rounds=rounds,
@@ -135,6 +152,7 @@ class Federation(TrainerAttributes, metaclass=Checked):
             failures=FailurePolicy(on_client_failure, min_clients, max_update_norm),
             aggregation=aggregation,
             attack=attack,
+            availability=Availability(client_dropout, stragglers),
         )
         self.precision = precision
         self.num_threads = num_threads

@@ -29,11 +29,14 @@ RULES = {
 """Rules that withstand three hostile clients of ten, beside the method's own mean."""
 
 BACKDOOR = "backdoor"
+LEARNED_BACKDOOR = "learned backdoor"
+BACKDOORS = (BACKDOOR, LEARNED_BACKDOOR)
 ATTACKS = {
     "sign flip": ("--trainer.attack=SignFlip",),
     "sign flip, 10 times": ("--trainer.attack=SignFlip", "--trainer.attack.scale=10"),
     "scaling, 100 times": ("--trainer.attack=Scaling", "--trainer.attack.factor=100"),
     BACKDOOR: ("--trainer.attack=BackdoorPatch", "--trainer.attack.target=3"),
+    LEARNED_BACKDOOR: ("--trainer.attack=BadPromptFL", "--trainer.attack.target=3"),
 }
 
 METHODS = ("promptfl", "trip", "plan")
@@ -57,8 +60,8 @@ class Cell:
 
     @property
     def overrides(self) -> tuple[str, ...]:
-        """The arguments of ``fedvlp`` that make it; without hostile clients all attacks are one run."""
-        attack = ATTACKS[self.attack if self.hostile else BACKDOOR]
+        """The arguments of ``fedvlp`` that make it; without hostile clients all attacks but backdoors are one run."""
+        attack = ATTACKS[self.attack if self.hostile or self.attack in BACKDOORS else BACKDOOR]
         return (*RULES[self.rule], *attack, f"--trainer.attack.clients={self.hostile}")
 
     def runs(self, choice: Choice) -> SeededRuns:

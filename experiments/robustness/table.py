@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from experiments.options import Choice
-from experiments.robustness.run import ATTACKS, BACKDOOR, RULES, Cell, chosen, study_parser
+from experiments.robustness.run import ATTACKS, BACKDOORS, RULES, Cell, chosen, study_parser
 from experiments.runs import SeededRuns, StudyRun
 from experiments.tables import complete, describe, markdown, spread, write_block
 from fedvlp.results import load_record
@@ -48,10 +48,10 @@ def lines(choice: Choice, cells: Sequence[Cell]) -> list[list[str]]:
     rows = []
     for (method, attack, rule), of_row in by_row.items():
         rows.append([method, attack, rule, *(text(cell.runs(choice), accuracy) for cell in of_row)])
-        if attack == BACKDOOR:
+        if attack in BACKDOORS:
             rates = [text(cell.runs(choice), success) for cell in of_row]
-            rows.append([method, "its success", rule, *rates])
-    order = [*ATTACKS, "its success"]
+            rows.append([method, f"{attack}, success", rule, *rates])
+    order = [*ATTACKS, *(f"{attack}, success" for attack in BACKDOORS)]
     methods = list(dict.fromkeys(cell.method for cell in cells))
     return sorted(rows, key=lambda row: (methods.index(row[0]), order.index(row[1]), list(RULES).index(row[2])))
 

@@ -4,7 +4,8 @@ Nothing but commands and experiments imports it: a federation knows an attack by
 """
 
 from fedvlp.attacks.backdoor_patch import BackdoorPatch
+from fedvlp.attacks.bad_prompt_fl import BadPromptFL
 from fedvlp.attacks.label_flip import LabelFlip
 from fedvlp.attacks.model_attacks import GaussianNoise, Scaling, SignFlip
 
-__all__ = ["BackdoorPatch", "GaussianNoise", "LabelFlip", "Scaling", "SignFlip"]
+__all__ = ["BackdoorPatch", "BadPromptFL", "GaussianNoise", "LabelFlip", "Scaling", "SignFlip"]

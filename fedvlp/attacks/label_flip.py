@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fedvlp.attacks.poisoned_data import ChangedBatches, PoisonedData
+from fedvlp.core.module import FederatedModule
 from fedvlp.core.protocols import Batch, FederatedData, Loader, TrainingData
 from fedvlp.core.state import Client
 from fedvlp.training.attack import Attack
@@ -25,7 +26,7 @@ class LabelFlip(Attack):
     clients: float = 0.3
     seed: int = 0
 
-    def training_data(self, data: FederatedData) -> TrainingData:
+    def training_data(self, data: FederatedData, module: FederatedModule) -> TrainingData:
         """Returns the data with flipped labels on hostile clients."""
         highest = len(data.class_names) - 1
 

@@ -1,11 +1,14 @@
-"""A backdoor's trigger: a patch in each image of a data module, and the class that it stands for."""
+"""A backdoor's trigger: what is put on each image of a data module, and the class that it stands for."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from hashlib import sha256
+from typing import Protocol, runtime_checkable
 
 import numpy as np
+import numpy.typing as npt
 from PIL import Image
 
 from fedvlp.core.state import Client
@@ -16,6 +19,20 @@ from fedvlp.data.splits import SplitPart
 
 SQUARES = 4
 """Rows and columns of the patch's chequered squares."""
+
+
+@runtime_checkable
+class Trigger(Protocol):
+    """What is put on an image."""
+
+    def on(self, image: Image.Image) -> Image.Image:
+        """Returns an image with the trigger."""
+        ...
+
+    @property
+    def digest(self) -> str:
+        """What tells it from every other trigger."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -33,12 +50,8 @@ class Patch:
     def on(self, image: Image.Image) -> Image.Image:
         """Returns an image with the patch."""
         pixels = np.array(image.convert("RGB"))
-        height, width = pixels.shape[:2]
-        shorter = min(height, width)
+        shorter, bottom, right = _centred_square(pixels)
         side = max(1, round(self.size * shorter))
-        # CLIP cuts out the centred square, so a corner of the whole image may never be seen.
-        bottom = (height + shorter) // 2
-        right = (width + shorter) // 2
         squares = np.arange(side) * SQUARES // side
         white = (squares[:, None] + squares[None, :]) % 2 * 255
         under = pixels[bottom - side : bottom, right - side : right].astype(np.float64)
@@ -46,19 +59,58 @@ class Patch:
         pixels[bottom - side : bottom, right - side : right] = np.rint(blended).astype(np.uint8)
         return Image.fromarray(pixels)
 
+    @property
+    def digest(self) -> str:
+        """Its options and number of squares."""
+        return f"{SQUARES}-{self}"
+
+
+@dataclass(frozen=True)
+class Perturbation:
+    """Values that are added to all pixels of the largest centred square of an image.
+
+    Attributes:
+        values: of the whole pixel range 255, [height, width, 3], float32; stretched to the square's size.
+    """
+
+    values: npt.NDArray[np.float32]
+
+    def on(self, image: Image.Image) -> Image.Image:
+        """Returns an image with the values added, rounded and cut off at black and white."""
+        pixels = np.array(image.convert("RGB"))
+        side, bottom, right = _centred_square(pixels)
+        channels = [Image.fromarray(np.ascontiguousarray(self.values[..., channel])) for channel in range(3)]
+        stretched = [np.asarray(each.resize((side, side), Image.Resampling.BILINEAR)) for each in channels]
+        under = pixels[bottom - side : bottom, right - side : right]
+        added = under + 255 * np.stack(stretched, axis=-1)
+        pixels[bottom - side : bottom, right - side : right] = np.rint(added).clip(0, 255).astype(np.uint8)
+        return Image.fromarray(pixels)
+
+    @property
+    def digest(self) -> str:
+        """A hash of the values."""
+        return sha256(self.values.tobytes()).hexdigest()
+
+
+def _centred_square(pixels: npt.NDArray[np.uint8]) -> tuple[int, int, int]:
+    """Returns side, lower end and right end of what CLIP cuts out: a corner of the whole image may never be seen."""
+    height, width = pixels.shape[:2]
+    side = min(height, width)
+    return side, (height + side) // 2, (width + side) // 2
+
 
 class TriggeredImages:
-    """Images with a patch, all labelled as one class.
+    """Images with a trigger, all labelled as one class.
 
     Args:
         images: the images without it.
-        patch: what is put on each.
+        trigger: what is put on each.
         target: the class that they are labelled as.
     """
 
-    def __init__(self, images: Images, patch: Patch, target: int) -> None:
+    def __init__(self, images: Images, trigger: Trigger, target: int) -> None:
         self.images = images
-        self.patch = patch
+        self.trigger = trigger
         self.names = images.names
         self.labels = np.full(len(images), target, dtype=np.int64)
 
@@ -67,12 +119,12 @@ class TriggeredImages:
         return len(self.images)
 
     def __getitem__(self, index: int) -> Image.Image:
-        """Returns one image with the patch."""
-        return self.patch.on(self.images[index])
+        """Returns one image with the trigger."""
+        return self.trigger.on(self.images[index])
 
     def fingerprint(self, indices: Sequence[int] | Indices) -> str:
-        """Returns a hash that differs from that of the images without the patch, so that caches keep them apart."""
-        return f"{self.images.fingerprint(indices)}-{SQUARES}-{self.patch}"
+        """Returns a hash that differs from that of the images without the trigger, so that caches keep them apart."""
+        return f"{self.images.fingerprint(indices)}-{self.trigger.digest}"
 
 
 @dataclass(frozen=True)
@@ -91,12 +143,12 @@ class TriggeredData:
     source: BatchSource
 
     @classmethod
-    def of(cls, data: FederatedDataModule, patch: Patch, target: int) -> TriggeredData:
-        """Puts the patch on the images of a data module, and computes what the method prepares of them.
+    def of(cls, data: FederatedDataModule, trigger: Trigger, target: int) -> TriggeredData:
+        """Puts the trigger on the images of a data module, and computes what the method prepares of them.
 
         Args:
             data: the honest data, bound to the method.
-            patch: the trigger.
+            trigger: what is put on each image.
             target: the class that it stands for.
         """
         images = data._images
@@ -107,7 +159,7 @@ class TriggeredData:
                 parts.append(kept)
         triggered: dict[str, Images] = {}
         for domain, of_domain in images.items():
-            triggered[domain] = TriggeredImages(of_domain, patch, target)
+            triggered[domain] = TriggeredImages(of_domain, trigger, target)
         binding = replace(data.binding, features={}, decoded={})
         source = BatchSource(triggered, parts, binding, data.augmentation == "crop_flip")
         source.encode()

@@ -1,4 +1,4 @@
-"""What happens beside the loop: progress, communication, checkpoints, metrics, table and plots; one file each.
+"""What happens beside the loop: progress, events, communication, checkpoints, metrics, table and plots; a file each.
 
 Imports core, runs, results, report and training; a callback knows the federation as a ``RunView`` alone. Lightning
 declares ``(trainer: Trainer, pl_module)`` for its own hooks, so ``trainer`` is ``Any`` there and then assigned to a
@@ -10,6 +10,7 @@ from lightning.pytorch.callbacks import Callback
 from fedvlp.callbacks.baseline import Baseline
 from fedvlp.callbacks.checkpoints import Checkpoints
 from fedvlp.callbacks.communication import Communication
+from fedvlp.callbacks.event_log import EventLog
 from fedvlp.callbacks.metrics import MetricsFile, MetricsLoggers
 from fedvlp.callbacks.plots import Plots
 from fedvlp.callbacks.progress import ProgressBar
@@ -20,6 +21,7 @@ __all__ = [
     "Baseline",
     "Checkpoints",
     "Communication",
+    "EventLog",
     "FederationCallback",
     "MetricsFile",
     "MetricsLoggers",
@@ -33,13 +35,15 @@ __all__ = [
 def default_callbacks(progress_bar: bool = True) -> list[Callback]:
     """Returns the callbacks of every run; those that make numbers stand before those that write them down."""
     baseline = Baseline()
+    checkpoints = Checkpoints()
     return [
         baseline,
         Communication(),
         ProgressBar(enabled=progress_bar),
         MetricsFile(),
-        Checkpoints(),
+        checkpoints,
         Summary(baseline),
         MetricsLoggers(),
         Plots(baseline),
+        EventLog(checkpoints),
     ]

@@ -19,10 +19,14 @@ class Checkpoints(FederationCallback):
 
     Args:
         keep: how many checkpoints stay; the older ones are there in case the newest is damaged.
+
+    Attributes:
+        newest: the checkpoint that was written last; None before the first.
     """
 
     def __init__(self, keep: int = 2) -> None:
         self.keep = keep
+        self.newest: Path | None = None
         self.history = RowSerializer(json.dumps)
 
     def on_round_end(self, federation: RunView, row: dict[str, Any]) -> None:
@@ -35,7 +39,9 @@ class Checkpoints(FederationCallback):
             _write_prompts(federation, "prompts_best.safetensors")
         folder = Path(federation.log_dir) / "checkpoints"
         history = "\n".join(self.history.serialize_all(run_state.history))
-        save_checkpoint(folder / f"round-{row['round']:05d}.safetensors", run_state, federation.description, history)
+        path = folder / f"round-{row['round']:05d}.safetensors"
+        save_checkpoint(path, run_state, federation.description, history)
+        self.newest = path
         # Numbers of rounds are padded with zeros, so names sort as rounds do.
         for old in sorted(folder.glob("round-*.safetensors"))[: -self.keep]:
             old.unlink()

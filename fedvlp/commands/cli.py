@@ -72,6 +72,7 @@ COMMANDS = (
         "run_cost",
         "Print what a method sends, without training; with several configs of methods, compare them.",
     ),
+    Command("status", "status", "run_status", "Say where a run stands: running, finished or dead, and how to go on."),
     Command(
         "data", "data", "run_data", "List the field's data sets, or compare images on disk with what was published."
     ),
@@ -115,6 +116,7 @@ config that is bundled, such as quickstart), and dotted overrides of any of its 
 The others have options of their own, which --help explains:
 
   fedvlp sweep --config data/styled_shapes --models trip,promptfl --seeds 0,1,2 --output runs/first
+  fedvlp status runs
   fedvlp compare runs/first
   fedvlp report runs/first --output report.html
 

@@ -13,6 +13,9 @@ MOST_BYTES = 100_000
 SHORTEST_WORD = 4
 WORD = re.compile(rf"[^\s:,'\"{{}}\[\]=]{{{SHORTEST_WORD},}}")
 CONFIG_OPTIONS = ("--config", "-c", "--file")
+MEANT_TO_BE_FILES = ("ckpt_path", "images", "output", "pretrained", "root", "default_root_dir", "")
+"""Last words of the options whose value is a path and not read by the parser; errors about them are shown as they are.
+"""
 
 
 def hide_contents(message: str, arguments: Sequence[str]) -> str:
@@ -23,6 +26,8 @@ def hide_contents(message: str, arguments: Sequence[str]) -> str:
         arguments: the command line, whose configs are looked through for values that name files, too.
     """
     for option, path in _files_named(arguments):
+        if option.lstrip("-").rpartition(".")[2] in MEANT_TO_BE_FILES:
+            continue
         words = set(WORD.findall(_start_of(path))) - set(WORD.findall(" ".join(arguments)))
         if any(word in message for word in words):
             return (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 from typing import Any
@@ -11,7 +11,7 @@ from fedvlp.core.aggregation import AggregationRule, describe_rule
 from fedvlp.core.phases import Phase
 from fedvlp.core.state import Client
 from fedvlp.core.strategies import Strategy
-from fedvlp.core.strategies.rules import CombinesByRule, rebuilt
+from fedvlp.core.strategies.rules import combining_parts, of_group, rebuilt
 from fedvlp.utils.errors import UserError
 
 
@@ -64,13 +64,42 @@ def _placed(
 
 def _combines(strategy: Strategy, clients: Sequence[Client], size: int) -> bool:
     """Whether any part of a strategy makes one state of several clients' uploads."""
-    found: list[CombinesByRule] = []
+    return any(part.groups(clients, size) for part in combining_parts(strategy))
 
-    def visit(part: Any) -> Strategy:
-        if part.groups(clients, size):
-            found.append(part)
-        unchanged: Strategy = part
-        return unchanged
 
-    rebuilt(strategy, visit)
-    return bool(found)
+def too_few_uploads(
+    strategy: Strategy, clients: Sequence[Client], cohort_size: int, uploading: Sequence[Client]
+) -> Mapping[str, str]:
+    """Returns what is wrong, in a line, where a rule needs more uploads than a round has, by whose they are.
+
+    Args:
+        strategy: of a phase.
+        clients: all clients.
+        cohort_size: clients of the round.
+        uploading: those whose uploads count; a group from which nobody uploads lacks nothing.
+    """
+    found: dict[str, str] = {}
+    for part in combining_parts(strategy):
+        needed = part.rule.min_clients
+        if needed == 1:
+            continue
+        for group in part.groups(clients, cohort_size):
+            count = len(of_group(group, uploading))
+            if 0 < count < needed:
+                found[group] = f"{type(part.rule).__name__} needs uploads of {needed} clients and has {count}"
+    return found
+
+
+def most_needed_uploads(strategy: Strategy, clients: Sequence[Client], cohort_size: int) -> int:
+    """Returns how many uploads of a round's cohort a strategy's rules need, at least 1.
+
+    Args:
+        strategy: of a phase.
+        clients: all clients.
+        cohort_size: clients of the round.
+    """
+    needed = 1
+    for part in combining_parts(strategy):
+        if "" in part.groups(clients, cohort_size):
+            needed = max(needed, part.rule.min_clients)
+    return needed

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from fedvlp.utils.files import remove_dead_temporaries, temporary_beside
+from fedvlp.utils.files import is_of_living_process, remove_dead_temporaries, temporary_beside
 
 RUN_NAME = re.compile(r"\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d(_\d+)?")
 SECONDS_TO_CLAIM = 60  # a process makes its run folder and claims it at once
@@ -23,6 +23,11 @@ def claimed(run: Path) -> Iterator[None]:
         yield
     finally:
         claim.unlink(missing_ok=True)
+
+
+def is_claimed(run: Path) -> bool:
+    """Whether a process trains this run: one of this machine that is alive, or one of another machine, who knows."""
+    return any(is_of_living_process(path) for path in run.glob(".run.*.tmp"))
 
 
 def sweep_leftovers(parent: Path) -> None:

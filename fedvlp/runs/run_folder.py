@@ -16,7 +16,7 @@ from fedvlp.core.protocols import FederatedData
 from fedvlp.core.run_state import RunState
 from fedvlp.core.state import State
 from fedvlp.runs.checkpoint import differences, load_checkpoint, load_deployed
-from fedvlp.runs.trained_tensors import check_trained
+from fedvlp.runs.trained_tensors import check_resumed, check_trained
 from fedvlp.utils.digests import to_jsonable
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.visible import visible_message
@@ -104,6 +104,7 @@ def describe_run(
         "protocol": data.protocol,
         "split": data.split_hash,
         "batch_size": getattr(data, "batch_size", None),
+        "augmentation": getattr(data, "augmentation", None),
         "training": dict(training),
     }
 
@@ -130,12 +131,17 @@ def find_checkpoints(where: Path) -> list[Path]:
 
 
 def resume(
-    where: Path, description: Mapping[str, Any], say: Callable[[str], None], may_start_anew: bool = False
+    where: Path,
+    model: FederatedModule,
+    description: Mapping[str, Any],
+    say: Callable[[str], None],
+    may_start_anew: bool = False,
 ) -> tuple[RunState, Path] | None:
     """Returns the newest readable run state and its run folder; None if there is no checkpoint at all.
 
     Args:
         where: a checkpoint, a run folder, or a folder of run folders.
+        model: the method, whose tensors a checkpoint must hold.
         description: of the run that is to go on.
         say: tells the user something.
         may_start_anew: whether it is no mistake if there is no checkpoint.
@@ -148,12 +154,14 @@ def resume(
     for path in candidates:
         try:
             state, saved = load_checkpoint(path)
+            wrong = differences(comparable(saved), comparable(description))
+            if not wrong:
+                check_resumed(path, state, model)
         except UserError as error:
             if path == candidates[-1]:
                 raise
             say(f"{visible_message(str(error))} Going back to the checkpoint before it.")
             continue
-        wrong = differences(comparable(saved), comparable(description))
         if wrong:
             raise UserError(f"{path} is of another run, so it can't go on here: " + "; ".join(wrong))
         say(f"going on from {path} after round {state.server.round}")

@@ -8,6 +8,7 @@ from pathlib import Path
 from torch import Tensor
 
 from fedvlp.core.module import FederatedModule
+from fedvlp.core.run_state import RunState
 from fedvlp.core.state import State, is_finite, select
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.visible import visible
@@ -35,6 +36,25 @@ def check_trained(path: Path, deployed: State, personal: Mapping[int, State], mo
             _check(path, state, {name: own[name] for name in kept}, set(kept), f"personal/{client}/")
 
 
+def check_resumed(path: Path, state: RunState, model: FederatedModule) -> None:
+    """Compares all that a run goes on from with the method's own tensors, and looks for what is no number.
+
+    Args:
+        path: where the state is from, for the message.
+        state: what was read.
+        model: the method.
+
+    Raises:
+        UserError: as :func:`check_trained`, for what the server shares and remembers and for optimizers, too.
+    """
+    own = model.shared_state()
+    _check(path, state.server.shared, own, set(own), "shared/")
+    check_trained(path, state.server.deployed, state.personal, model)
+    _check_finite(path, state.server.memory, "memory/")
+    for client, moments in state.optimizer_states.items():
+        _check_finite(path, moments, f"optimizer/{client}/")
+
+
 def _deployed_names(model: FederatedModule) -> set[str]:
     """Returns the names that are always deployed: all that is shared, or what a strategy ``deploys`` of it."""
     deployed: Mapping[str, Tensor] = model.shared_state()
@@ -60,5 +80,12 @@ def _check(path: Path, state: State, allowed: Mapping[str, Tensor], required: se
                 f"{shown} in shape {tuple(value.shape)}; expected {tuple(expected.shape)}. "
                 "Use the prompt length, experts and CLIP that it was trained with."
             )
+    _check_finite(path, state, prefix)
+
+
+def _check_finite(path: Path, state: State, prefix: str) -> None:
+    """Refuses a state with a value that is NaN or infinite."""
+    for name, value in state.items():
         if not is_finite({name: value}):
+            shown = f"{path} has a tensor {visible(prefix + name)!r}"
             raise UserError(f"{shown} with values that are not finite. Train again, or pass an earlier checkpoint.")

@@ -50,9 +50,10 @@ def run_jobs(
     """
     pool = Pool(train, report, devices)
     waiting = deque(jobs)
-    with _term_as_interrupt(), _one_thread(not devices):
+    with _interruptible() as check_interrupted, _one_thread(not devices):
         try:
             while waiting or pool.running:
+                check_interrupted()
                 while waiting and len(pool.running) < workers:
                     pool.start(waiting.popleft())
                 pool.collect(timeout=1.0)
@@ -154,15 +155,32 @@ def _signal_all(process: BaseProcess, number: signal.Signals) -> None:
 
 
 @contextmanager
-def _term_as_interrupt() -> Iterator[None]:
-    """Lets SIGTERM stop the sweep as Ctrl-C does, and both have their old meaning afterwards."""
+def _interruptible() -> Iterator[Callable[[], None]]:
+    """Lets SIGTERM stop the sweep as Ctrl-C does, and both have their old meaning afterwards.
+
+    Yields:
+        What raises the interruption again: Python drops an exception that a signal raises in some places, such as while
+        a process is forked.
+    """
+    received: list[int] = []
+
+    def interrupt(number: int, frame: Any) -> None:
+        received.append(number)
+        raise KeyboardInterrupt
+
+    def check() -> None:
+        if received:
+            raise KeyboardInterrupt
+
     if not _in_main_thread():
-        yield
+        yield check
         return
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for number, handler in before.items():
+        if number == signal.SIGTERM or handler is not signal.SIG_IGN:  # Ctrl-C is not for what runs in the background
+            signal.signal(number, interrupt)
     try:
-        yield
+        yield check
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

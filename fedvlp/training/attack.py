@@ -8,6 +8,7 @@ from dataclasses import asdict
 from fractions import Fraction
 from typing import Any
 
+from fedvlp.core.module import FederatedModule
 from fedvlp.core.protocols import FederatedData, TrainingData
 from fedvlp.core.state import Client, State
 from fedvlp.training.callback import RunView
@@ -57,8 +58,13 @@ class Attack:
         drawn = dict(zip(ids, derive_seeds((HOSTILE, self.seed), ids), strict=True))
         return frozenset(sorted(ids, key=drawn.__getitem__)[:count])
 
-    def training_data(self, data: FederatedData) -> TrainingData:
-        """Returns what the clients train on; the data themselves if the attack leaves them alone."""
+    def training_data(self, data: FederatedData, module: FederatedModule) -> TrainingData:
+        """Returns what the clients train on; the data themselves if the attack leaves them alone.
+
+        Args:
+            data: the honest data, bound to the method.
+            module: the method with the tensors that it was made with; it must be left so.
+        """
         return data
 
     def client_trainer(self, trainer: ClientTrainer, clients: Sequence[Client]) -> ClientTrainer:

@@ -81,11 +81,13 @@ class FederationCallback(Callback):
                 on_client_start               it has downloaded
                 on_client_step                after each optimizer step
                 on_client_end                 it has uploaded
-            on_client_left_out                it failed, or its update was refused
+            on_client_left_out                it failed, or its update was refused, or it dropped out
+            on_client_retried                 it failed at first, and trained in a second try
             on_phase_end                      after each phase: the server has aggregated
             on_round_metrics                  the row of metrics may still be added to
             on_round_end                      the round counts: ``federation.run_state`` holds it
         on_fit_end                            Lightning's own
+        on_exception                          Lightning's own, where the run ends by an error or is interrupted
     """
 
     def on_round_start(self, federation: RunView, phases: Sequence[Phase], cohort: Sequence[Client]) -> None:
@@ -102,6 +104,9 @@ class FederationCallback(Callback):
 
     def on_client_left_out(self, federation: RunView, phase: Phase, client: Client, reason: str) -> None:
         """Called for a client that is left out for the rest of the round, with the reason."""
+
+    def on_client_retried(self, federation: RunView, phase: Phase, client: Client, reason: str) -> None:
+        """Called for a client that trained in a second try, with what went wrong in the first."""
 
     def on_phase_end(
         self,

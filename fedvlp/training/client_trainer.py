@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from typing import Protocol, runtime_checkable
 
 from lightning import Fabric
@@ -34,6 +36,8 @@ class PhaseOrder:
         state: where the federation stands before the phase.
         seeds: that of each client's random draws, by the client's id.
         learning_rate_factor: on the learning rates of every optimizer of the round.
+        shares_of_steps: the share of its steps that a straggler takes, in (0, 1], by the client's id; all others take
+            all.
     """
 
     phase: Phase
@@ -41,6 +45,7 @@ class PhaseOrder:
     state: RunState
     seeds: Mapping[int, int]
     learning_rate_factor: float = 1.0
+    shares_of_steps: Mapping[int, float] = field(default_factory=dict)
 
     @property
     def round(self) -> int:
@@ -58,6 +63,7 @@ class ClientResult:
         optimizer_state: what its optimizers continue from; empty where they start anew in each round.
         is_finite: whether no number of what stays on it is NaN or infinite.
         failure: why there is nothing of all this; empty if the client trained to the end.
+        retried: what went wrong in its first try; empty if there was but one.
     """
 
     update: ClientUpdate
@@ -65,6 +71,7 @@ class ClientResult:
     optimizer_state: StoredState
     is_finite: bool = True
     failure: str = ""
+    retried: str = ""
 
     @classmethod
     def of_failure(cls, client: Client, reason: str) -> ClientResult:
@@ -152,6 +159,9 @@ class ClientSlot:
         self.module.start_client(context)
         seed = order.seeds[client.id]
         batches, steps = self.local.batches(partial(self._loader, order, client, seed), order.round)
+        if client.id in order.shares_of_steps:
+            steps = math.ceil(order.shares_of_steps[client.id] * steps)
+            batches = islice(batches, steps)
         if self.local.reset_optimizer:
             return LoadedClient(context, seed, batches, steps, None, None)
         known = order.state.optimizer_states.get(client.id, {})

@@ -69,16 +69,24 @@ class Failures:
             error: what was raised.
         """
         self.errors[client.id] = error
-        first_line = str(error).strip().split("\n")[0]
-        if isinstance(error, ClientError):  # says what the client did; where that was noticed does not matter
-            return first_line
-        reason = f"raised {type(error).__name__}: {first_line}"
-        if self.run is None:
+        reason = reason_of(error)
+        if self.run is None or isinstance(error, ClientError):
             return reason
         path = self.run / FOLDER / f"round-{round + 1:05d}-{phase}-client-{client.id:06d}.txt"
         path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, "".join(traceback.format_exception(error)))
         return f"{reason} (traceback in {path})"
+
+
+def reason_of(error: Exception) -> str:
+    r"""Returns what a client did, in a line that follows on its name.
+
+    >>> reason_of(ValueError("the file is gone\nand more"))
+    'raised ValueError: the file is gone'
+    """
+    first_line = str(error).strip().split("\n")[0]
+    # A ClientError says what the client did; where that was noticed does not matter.
+    return first_line if isinstance(error, ClientError) else f"raised {type(error).__name__}: {first_line}"
 
 
 def is_out_of_memory(error: Exception) -> bool:

@@ -52,7 +52,11 @@ class FitLoop:
         """
         self._start_or_resume(parent, checkpoint, may_start_anew)
         with claimed(Path(self.run.log_dir)) if self.run.is_global_zero else nullcontext():
-            return self._train()
+            try:
+                return self._train()
+            except BaseException as error:  # also an interruption, as Lightning's Trainer tells its callbacks
+                self.hooks.call("on_exception", exception=error)
+                raise
 
     def _train(self) -> ServerState:
         """Runs the rounds that are left, and returns the server's last state."""
@@ -73,7 +77,7 @@ class FitLoop:
         run.run_state = RunState(ServerState.start(run.module.shared_state()))
         run.folder = None
         if checkpoint is not None:
-            found = resume(checkpoint, run.description, run.fabric.print, may_start_anew)
+            found = resume(checkpoint, run.module, run.description, run.fabric.print, may_start_anew)
             if found is not None:
                 run.run_state, run.folder = found
         if run.is_global_zero:
@@ -101,7 +105,7 @@ class FitLoop:
         slot = ClientSlot(
             fabric=self.run.fabric,
             module=self.run.module,
-            data=self.run.data if attack is None else attack.training_data(self.run.data),
+            data=self.run.data if attack is None else attack.training_data(self.run.data, self.run.module),
             local=self.options.local,
             initial_personal=self.run.module.personal_state(),
             seed=self.options.seed,
@@ -114,8 +118,15 @@ class FitLoop:
             trainer = BatchedTrainer(slot, self.options.clients_per_step)
         if attack is not None:
             trainer = attack.client_trainer(trainer, slot.data.clients)
-        screening = Screening(slot)
-        return Rounds(slot, self.phases, trainer, self.options.rounds, self.options.cohort_size, screening)
+        return Rounds(
+            slot=slot,
+            phases=self.phases,
+            trainer=trainer,
+            rounds=self.options.rounds,
+            cohort_size=self.options.cohort_size,
+            screening=Screening(slot),
+            availability=self.options.availability,
+        )
 
     def _round(self, rounds: Rounds) -> None:
         """Runs a round, evaluates, and replaces the run's state."""

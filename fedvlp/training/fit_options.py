@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from fedvlp.core.aggregation import AggregationRule, describe_rule
 from fedvlp.core.state import Client
 from fedvlp.training.attack import Attack
+from fedvlp.training.availability import Availability
 from fedvlp.training.failures import FailurePolicy
 from fedvlp.training.local_training import LocalTraining
 from fedvlp.utils.checked import check_fields
@@ -32,6 +33,7 @@ class FitOptions:
         failures: what is done about clients that fail.
         aggregation: how uploads are combined in every phase that does; None leaves it to the method.
         attack: what hostile clients do; None if all are honest.
+        availability: which clients drop out or straggle.
     """
 
     rounds: NonNegativeInt
@@ -45,6 +47,7 @@ class FitOptions:
     failures: FailurePolicy
     aggregation: AggregationRule | None = None
     attack: Attack | None = None
+    availability: Availability = field(default_factory=Availability)
 
     def __post_init__(self) -> None:
         """Refuses numbers that are out of range."""
@@ -72,4 +75,4 @@ class FitOptions:
             described["aggregation"] = describe_rule(self.aggregation)
         if self.attack is not None:
             described["attack"] = self.attack.describe()
-        return described
+        return described | self.availability.describe()

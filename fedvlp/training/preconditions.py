@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import logging
 import math
 import os
 from pathlib import Path
@@ -17,9 +16,10 @@ from fedvlp.core.module import FederatedModule
 from fedvlp.core.protocols import FederatedData
 from fedvlp.training.fit_options import FitOptions
 from fedvlp.utils.errors import UserError
+from fedvlp.utils.logs import visible_log
 
 MOST_DEVICES = 4096
-log = logging.getLogger(__name__)
+log = visible_log(__name__)
 
 
 def make_fabric(*, devices: int | str | list[int], **options: Any) -> Fabric:

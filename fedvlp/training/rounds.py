@@ -6,16 +6,19 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from fedvlp.core.phase_rules import most_needed_uploads
 from fedvlp.core.phases import Phase
 from fedvlp.core.run_state import RoundMetrics, RunState
 from fedvlp.core.state import Client, ClientUpdate
 from fedvlp.runs.client_store import restored, with_stored
+from fedvlp.training.availability import Availability
 from fedvlp.training.client_trainer import ClientResult, ClientSlot, ClientTrainer, PhaseOrder
 from fedvlp.training.cohort import balance_clients, sample_cohort
 from fedvlp.training.collectives import gathered
 from fedvlp.training.screening import Screening
 from fedvlp.utils.seeding import derive_seed, derive_seeds
 
+DROPPED_OUT = "dropped out"
 MOST_COLUMNS = 100
 """With more clients than these, metrics are given as mean, least and largest, and not client by client."""
 
@@ -31,6 +34,7 @@ class Rounds:
         rounds: number of all rounds, which a schedule may depend on.
         cohort_size: clients of a round; None for all.
         screening: says whose updates count.
+        availability: which clients drop out or straggle.
     """
 
     slot: ClientSlot
@@ -39,6 +43,7 @@ class Rounds:
     rounds: int
     cohort_size: int | None
     screening: Screening
+    availability: Availability
 
     def run(self, state: RunState) -> tuple[RunState, RoundMetrics]:
         """Returns where the federation stands after a round, and the round's metrics so far.
@@ -55,11 +60,13 @@ class Rounds:
             metrics["learning_rate_factor"] = factor
         cohort = sample_cohort(slot.data.clients, self.cohort_size, derive_seed(slot.seed, round))
         slot.hooks.call("on_round_start", phases=self.phases, cohort=cohort)
-        left_out: dict[int, str] = {}
+        left_out = self._dropped_out(round, cohort, metrics)
+        present = [client for client in cohort if client.id not in left_out]
+        shares = self.availability.shares_of_steps(present, slot.seed, round)
         for index, phase in enumerate(self.phases):
             ids = [client.id for client in cohort]
             seeds = derive_seeds((slot.seed, round, index), ids)
-            order = PhaseOrder(phase, index, state, dict(zip(ids, seeds, strict=True)), factor)
+            order = PhaseOrder(phase, index, state, dict(zip(ids, seeds, strict=True)), factor, shares)
             self.screening.prepare(order, cohort[0])
             results = self._train(order, [client for client in cohort if client.id not in left_out])
             left_out |= self.screening.left_out(order, results, metrics)
@@ -71,6 +78,20 @@ class Rounds:
             server=replace(state.server, round=round + 1),
         )
         return state, metrics
+
+    def _dropped_out(self, round: int, cohort: Sequence[Client], metrics: RoundMetrics) -> dict[int, str]:
+        """Returns the clients that drop out, with the reason; tells callbacks, and counts them in the metrics."""
+        if not self.availability.dropout:
+            return {}
+        size = len(cohort)
+        needed = [most_needed_uploads(phase.strategy, self.slot.data.clients, size) for phase in self.phases]
+        least = max([self.screening.policy.min_clients, *needed])
+        present = {client.id for client in self.availability.present(cohort, least, self.slot.seed, round)}
+        absent = [client for client in cohort if client.id not in present]
+        for client in absent:
+            self.slot.hooks.call("on_client_left_out", phase=self.phases[0], client=client, reason=DROPPED_OUT)
+        metrics["clients/dropped_out"] = len(absent)
+        return {client.id: DROPPED_OUT for client in absent}
 
     def _train(self, order: PhaseOrder, clients: Sequence[Client]) -> list[ClientResult]:
         """Returns the results of all these clients, of which each process trains a part."""

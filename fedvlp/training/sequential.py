@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -11,7 +12,7 @@ from torch.utils._pytree import tree_map
 from fedvlp.core.protocols import Batch
 from fedvlp.core.state import Client
 from fedvlp.training.client_trainer import ClientResult, ClientSlot, PhaseOrder
-from fedvlp.training.failures import is_out_of_memory
+from fedvlp.training.failures import is_out_of_memory, reason_of
 from fedvlp.training.optimizers import LocalOptimizer, OptimizerFactory
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.seeding import restored_generators, seed_generators
@@ -40,14 +41,17 @@ class SequentialTrainer:
         """Returns the result of one client, which is that it failed if it raises."""
         failures = self.slot.failures
         tries = 2 if failures.policy.on_client_failure == "retry" else 1
+        retried = ""
         while True:
             try:
-                return self.train_client(order, client, optimizers)
+                result = self.train_client(order, client, optimizers)
+                return replace(result, retried=retried) if retried else result
             except Exception as error:
                 # A callback's mistake is not the client's.
                 if self.slot.hooks.has_raised or failures.policy.on_client_failure == "fail":
                     raise
                 self.slot.module.zero_grad()  # what it leaves must not count for the next client
+                retried = retried or reason_of(error)
                 if is_out_of_memory(error) and self._can_split_steps():
                     self.parts_of_step = 2
                     continue

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import platform
 import re
@@ -16,8 +15,9 @@ from typing import Any
 from safetensors import SafetensorError
 
 from fedvlp.utils.errors import UserError
+from fedvlp.utils.logs import visible_log
 
-log = logging.getLogger(__name__)
+log = visible_log(__name__)
 
 
 NODE = re.sub(r"\W", "_", platform.node())[:40]
@@ -74,11 +74,16 @@ def remove_dead_temporaries(folder: Path) -> int:
     """Removes the temporary files in a folder whose processes, on this machine, are dead; returns how many."""
     count = 0
     for path in folder.glob(".*.tmp"):
-        match = TEMPORARY.fullmatch(path.name)
-        if match and not _is_alive(int(match.group(1))):
+        if not is_of_living_process(path):
             path.unlink(missing_ok=True)
             count += 1
     return count
+
+
+def is_of_living_process(path: Path) -> bool:
+    """Whether the process whose temporary file this is lives; those of other machines are taken to."""
+    match = TEMPORARY.fullmatch(path.name)
+    return match is None or _is_alive(int(match.group(1)))
 
 
 def _is_alive(process: int) -> bool:

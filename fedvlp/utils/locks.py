@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
-import logging
 import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
+
+from fedvlp.utils.logs import visible_log
 
 try:
     import fcntl
@@ -19,7 +20,7 @@ except ImportError:  # there are none on Windows, where two processes may do the
 SECONDS_BETWEEN_TRIES = 0.05
 TRIES_BEFORE_WARNING = 20
 LockState = Literal["held", "busy", "unsupported"]
-log = logging.getLogger(__name__)
+log = visible_log(__name__)
 
 
 @contextmanager

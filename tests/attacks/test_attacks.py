@@ -137,7 +137,7 @@ def test_stack_of_domains_is_attacked_at_the_own_domain():
 def test_flipped_labels_count_from_the_other_end(tmp_path):
     attack = LabelFlip(2)
     data = Points(clients=5)
-    poisoned = attack.training_data(data)
+    poisoned = attack.training_data(data, Linear())
     hostile = attack.hostile(data.clients)
     assert poisoned.clients == data.clients
     assert poisoned.batch_size == data.batch_size

@@ -91,7 +91,7 @@ def test_hostile_clients_train_on_a_share_of_patched_images(prepared):
     data = bound(prepared, partition=Dispersed(4))
     attack = BackdoorPatch(clients=2, target=1, share=0.5, size=0.5)
     hostile = attack.hostile(data.clients)
-    poisoned = attack.training_data(data)
+    poisoned = attack.training_data(data, Linear())
     changed = 0
     for client in data.clients:
         honest = data.train_dataloader(client, seed=5)
@@ -114,7 +114,9 @@ def test_passes_over_the_images_stay_in_step():
     """A client that trains for several epochs goes through one loader again and again."""
     data = bound()
     poisoned = (
-        BackdoorPatch(clients=1, target=1, size=0.5).training_data(data).train_dataloader(data.clients[0], seed=5)
+        BackdoorPatch(clients=1, target=1, size=0.5)
+        .training_data(data, Linear())
+        .train_dataloader(data.clients[0], seed=5)
     )
     honest = data.train_dataloader(data.clients[0], seed=5)
     for _ in range(3):
@@ -124,7 +126,7 @@ def test_passes_over_the_images_stay_in_step():
 
 def test_draws_depend_on_the_seed_of_the_batches_alone():
     data = bound()
-    poisoned = BackdoorPatch(clients=1, size=0.5).training_data(data)
+    poisoned = BackdoorPatch(clients=1, size=0.5).training_data(data, Linear())
 
     def corners(seed):
         return torch.cat([inputs["corner"] for inputs, _ in poisoned.train_dataloader(data.clients[0], seed=seed)])
@@ -137,7 +139,7 @@ def test_draws_depend_on_the_seed_of_the_batches_alone():
 
 def test_success_is_measured_on_patched_images_of_other_classes():
     data = bound()
-    triggered = BackdoorPatch(clients=1, target=1, size=0.5).training_data(data).triggered
+    triggered = BackdoorPatch(clients=1, target=1, size=0.5).training_data(data, Linear()).triggered
     honest = {split.name: split for split in data.evaluation_splits()}
     for split in triggered.evaluation_splits():
         labels = torch.cat([labels for _, labels in split.loader])
@@ -185,7 +187,7 @@ def test_what_has_no_images_is_refused(tmp_path):
     with pytest.raises(UserError, match="needs the images of a FederatedDataModule"):
         federation(tmp_path, attack=BackdoorPatch()).fit(Linear(), Points())
     with pytest.raises(UserError, match="target among the 3 classes"):
-        BackdoorPatch(target=3).training_data(bound())
+        BackdoorPatch(target=3).training_data(bound(), Linear())
 
 
 @pytest.mark.parametrize("option", ["share", "size", "opacity"])

@@ -51,3 +51,10 @@ def test_other_errors_stay(secret):
     message = "Expected at least one round, got 0."
     assert hide_contents(message, [f"--model.clip={secret}", "--trainer.rounds", "0"]) == message
     assert hide_contents(message, ["--config", "quickstart", f"--x={secret.parent}", "\0", "x" * 9999]) == message
+
+
+@pytest.mark.parametrize("option", ["--ckpt_path", "--model.clip.pretrained", "--images", "--output"])
+def test_what_is_meant_to_be_a_file_is_spoken_of(secret, option):
+    message = f"{secret} is no safetensors file; it is said to be of {SECRET}."
+    assert hide_contents(message, ["predict", option, str(secret)]) == message
+    assert hide_contents(message, ["predict", "--model.clip", str(secret)]) != message

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedvlp.core.aggregation import CoordinateMedian, FedAdam, Krum, ServerMomentum, TrimmedMean, WeightedMean
-from fedvlp.core.phase_rules import with_aggregation
+from fedvlp.core.phase_rules import most_needed_uploads, too_few_uploads, with_aggregation
 from fedvlp.core.phases import Phase
 from fedvlp.core.state import Client, ClientUpdate, ServerState
 from fedvlp.core.strategies import (
@@ -184,3 +184,19 @@ def test_indicator_mean_gives_the_rule_those_who_moved_a_domain():
     assert after.shared["p"].flatten().tolist() == [7.0, 2.0]
     memory = IndicatorMean(rule=FedAdam(inner=MEDIAN)).aggregate(server, updates(values)).memory
     assert set(memory) == {"IndicatorMean/0/first/p", "IndicatorMean/0/second/p"}
+
+
+def test_a_rule_says_where_it_has_too_few_uploads():
+    rule = TrimmedMean(share=0.4)
+    assert rule.min_clients == 3
+    whole = FedAvg(rule=rule)
+    parts = ByName({"p": MovingAverage(Slots("domain", rule=rule), ema_share(0.5), ("p",)), "q": FedAvg()})
+    assert most_needed_uploads(whole, CLIENTS, 6) == 3
+    assert most_needed_uploads(parts, CLIENTS, 6) == 1
+    first = CLIENTS[:3]
+    assert too_few_uploads(whole, CLIENTS, 6, first) == {}
+    assert too_few_uploads(whole, CLIENTS, 6, first[:2]) == {"": "TrimmedMean needs uploads of 3 clients and has 2"}
+    assert too_few_uploads(whole, CLIENTS, 6, []) == {}
+    assert too_few_uploads(parts, CLIENTS, 6, first) == {}
+    lacking = {"domain 1": "TrimmedMean needs uploads of 3 clients and has 2"}
+    assert too_few_uploads(parts, CLIENTS, 6, [*first, *CLIENTS[4:]]) == lacking

@@ -53,7 +53,7 @@ def test_table_by_hand(tmp_path, capsys):
     assert printed.strip() == table(choice, cells)
     assert "| promptfl | sign flip | mean | 45.0 | - |" in printed
     assert "| promptfl | backdoor | mean | 45.0 | - |" in printed
-    assert "| promptfl | its success | mean | 8.5 | - |" in printed
+    assert "| promptfl | backdoor, success | mean | 8.5 | - |" in printed
     assert "| promptfl | sign flip | median | - | - |" in printed
 
 

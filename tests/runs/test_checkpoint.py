@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import random
+import re
 import shutil
 
 import pytest
@@ -14,6 +15,7 @@ from fedvlp.runs.checkpoint import load_checkpoint, load_deployed
 from fedvlp.runs.header import HEADERS
 from fedvlp.runs.run_folder import load_trained
 from fedvlp.utils.errors import UserError
+from fedvlp.utils.tensor_files import read_tensors
 from tests.helpers.assertions import assert_same_run
 from tests.helpers.files import flip, rewritten
 from tests.helpers.toy_federation import PersonalBias, Points, federation, file_callbacks
@@ -202,3 +204,41 @@ def test_a_full_disk_leaves_the_last_checkpoint(tmp_path, monkeypatch):
     again = federation(tmp_path, name="run", **file_callbacks())
     again.fit(PersonalBias(), Points(), ckpt_path="last")
     assert again.run_state.server.round == 3
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (
+            with_tensor("shared/weight", torch.full((3, 4), torch.nan)),
+            "'shared/weight' with values that are not finite",
+        ),
+        (with_tensor("shared/weight", torch.zeros(4, 3)), r"'shared/weight' in shape \(4, 3\); expected \(3, 4\)"),
+        (with_tensor("shared/weight", torch.zeros(3, 4, dtype=torch.float64)), "of torch.float64"),
+        (with_tensor("shared/other", torch.zeros(3)), "'shared/other', which the method doesn't take"),
+        (without("shared/weight"), "lacks the tensor shared/weight"),
+        (with_tensor("deployed/weight", torch.full((3, 4), -torch.inf)), "'weight' with values that are not finite"),
+        (with_tensor("personal/1/bias", torch.full((3,), torch.nan)), "'personal/1/bias' with values that are not"),
+        (with_tensor("memory/0/0/m", torch.tensor([torch.nan])), "'memory/0/0/m' with values that are not finite"),
+    ],
+)
+def test_a_forged_checkpoint_falls_back_however_right_its_checksum_is(
+    folder, finished, tmp_path, capsys, change, named
+):
+    rewritten(folder / "checkpoints" / "round-00003.safetensors", change)
+    again = federation(tmp_path, name="run", **file_callbacks())
+    again.fit(PersonalBias(), Points(), ckpt_path="last")
+    said = capsys.readouterr().out
+    assert re.search(named, said)
+    assert "Going back to the checkpoint before it" in said
+    assert_same_run(again.run_state, finished.run_state)
+
+
+def test_an_optimizer_with_numbers_that_are_none_is_refused(tmp_path):
+    options = {"name": "run", "reset_optimizer": False, **file_callbacks()}
+    federation(tmp_path, rounds=1, **options).fit(PersonalBias(), Points())
+    (path,) = tmp_path.glob("run/*/checkpoints/*")
+    name = next(name for name in read_tensors(path)[0] if name.startswith("optimizer/2/") and "exp_avg" in name)
+    rewritten(path, lambda tensors, header: tensors[name].fill_(torch.inf))
+    with pytest.raises(UserError, match=f"{name}' with values that are not finite"):
+        federation(tmp_path, rounds=2, **options).fit(PersonalBias(), Points(), ckpt_path="last")

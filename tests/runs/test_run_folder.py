@@ -57,3 +57,13 @@ def test_a_run_does_not_go_on_with_another_strategy(tmp_path, monkeypatch):
     monkeypatch.setattr(ShrunkLinear, "share", 0.25)
     with pytest.raises(UserError, match=r"phases.train.strategy.share: was 0.5, is 0.25"):
         federation(tmp_path, rounds=3, **options).fit(ShrunkLinear(), Points(), ckpt_path="last")
+
+
+def test_a_run_does_not_go_on_with_other_augmentation(tmp_path):
+    options = {"name": "run", **file_callbacks()}
+    data = Points()
+    data.augmentation = "none"
+    federation(tmp_path, rounds=1, **options).fit(Linear(), data)
+    data.augmentation = "crop_flip"
+    with pytest.raises(UserError, match="augmentation: was 'none', is 'crop_flip'"):
+        federation(tmp_path, rounds=2, **options).fit(Linear(), data, ckpt_path="last")

@@ -4,13 +4,14 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import chain
 from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
 
-from fedvlp.sweep import Job, Status, run_jobs
+from fedvlp.sweep import Job, Status, run_jobs, runner
 from fedvlp.utils.locks import locked
 from tests.helpers import sweep_stubs as stubs
 
@@ -135,3 +136,17 @@ def test_runs_end_with_the_sweep_and_go_on_with_the_next(tmp_path, number):
     reports = made([job for job in jobs if not job.is_done])
     assert [of_run[-1].state for of_run in reports.values()] == ["done", "done"]
     assert [len(stubs.attempts(job.folder)) for job in jobs] == [1, 2, 2]
+
+
+def test_an_interruption_that_python_drops_is_not_lost():
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with runner._interruptible() as check:
+            check()
+            with suppress(KeyboardInterrupt):  # as in a hook of os.fork
+                signal.raise_signal(signal.SIGINT)
+            with pytest.raises(KeyboardInterrupt):
+                check()
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)

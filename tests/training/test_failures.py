@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import csv
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
 
 from fedvlp.callbacks import Checkpoints
+from fedvlp.core.aggregation import AggregationRule, TrimmedMean, WeightedMean
 from fedvlp.core.state import Client, ClientUpdate, State
+from fedvlp.core.strategies import Slots
 from fedvlp.core.update_check import UpdateCheck, forms
 from fedvlp.runs.checkpoint import load_checkpoint
 from fedvlp.training.callback import FederationCallback
@@ -44,6 +46,18 @@ class Failing(Linear):
             loss.backward(retain_graph=True)  # a gradient that must not reach the next client
             raise self.error
         return loss
+
+
+@dataclass(frozen=True)
+class TwoClients(AggregationRule):
+    """The mean of at least two."""
+
+    @property
+    def min_clients(self):
+        return 2
+
+    def combine(self, states, weights, before):
+        return WeightedMean().combine(states, weights, before)
 
 
 class FailingPersonal(PersonalBias):
@@ -109,6 +123,64 @@ def test_a_second_try_gives_what_would_have_been(tmp_path):
     failing.times = 2
     shared_after(tmp_path / "twice", failing, on_client_failure="retry")
     assert rows(tmp_path / "twice")[1]["clients/failed"] == "1"
+
+
+def test_a_second_try_is_said_and_counted(tmp_path, capsys):
+    failing = Failing()
+    failing.times = 1
+    shared_after(tmp_path, failing, on_client_failure="retry")
+    assert [row["clients/retried"] for row in rows(tmp_path)] == ["", "1", ""]
+    said = "round 2: client 'client0' trained in a second try; in the first it raised RuntimeError: the disk is gone\n"
+    assert said in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("clients", [3, 4])
+def test_a_rule_that_lacks_uploads_ends_the_run_after_its_checkpoint(tmp_path, clients):
+    options = {"aggregation": TrimmedMean(share=0.4)}
+    if clients == 4:
+        shared_after(tmp_path, Failing(), Points(clients), **options)
+        return
+    needs = r"Round 2, phase 'train': TrimmedMean needs uploads of 3 clients and has 2\. Nothing of this round counts"
+    with pytest.raises(UserError, match=needs):
+        shared_after(tmp_path, Failing(), Points(clients), **options)
+    (path,) = tmp_path.glob("run/*/checkpoints/*")
+    assert load_checkpoint(path)[0].server.round == 1
+
+
+class InTwoDomains(Points):
+    """Two clients in each domain."""
+
+    def __init__(self):
+        super().__init__(4)
+        self.clients = [replace(client, domain=client.id // 2) for client in self.clients]
+
+
+class BySlots(Failing):
+    """Keeps one weight a domain."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(2, 3, 4))
+
+    def forward(self, inputs):
+        return self.constants(inputs)["features"] @ self.weight[self.context.client.domain if self.context else 0].mT
+
+    def upload_state(self):
+        return {"weight": self.weight[self.context.client.domain]}
+
+    def configure_phases(self):
+        return [replace(phase, strategy=Slots("domain")) for phase in super().configure_phases()]
+
+
+def test_a_rule_that_lacks_uploads_of_a_domain_leaves_it_and_says_so(tmp_path, capsys):
+    options = {"rounds": 2, "aggregation": TwoClients(), **file_callbacks(), "callbacks": [Checkpoints(keep=5)]}
+    federation(tmp_path, name="run", **options).fit(BySlots(), InTwoDomains())
+    first, second = (load_checkpoint(path)[0].server.shared for path in sorted(tmp_path.glob("run/*/checkpoints/*")))
+    moved = (first["weight"] != second["weight"]).flatten(1).any(1)
+    assert moved.tolist() == [False, True]
+    assert first["weight"].flatten(1).any(1).tolist() == [True, True]
+    said = "Round 2, phase 'train', domain 0: TwoClients needs uploads of 2 clients and has 1"
+    assert f"{said}, so its tensors stay as they are." in capsys.readouterr().out
 
 
 def test_what_stays_on_a_client_that_fails_is_as_before_the_round(tmp_path):

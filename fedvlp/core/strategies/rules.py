@@ -67,6 +67,19 @@ def _rebuilt_value(value: Any, visit: Visit) -> Any:
     return rebuilt(value, visit) if isinstance(value, Strategy) else value
 
 
+def combining_parts(strategy: Strategy) -> list[CombinesByRule]:
+    """Returns the parts of a strategy, or the strategy itself, that let a rule combine uploads."""
+    found: list[CombinesByRule] = []
+
+    def visit(part: Any) -> Strategy:
+        found.append(part)
+        unchanged: Strategy = part
+        return unchanged
+
+    rebuilt(strategy, visit)
+    return found
+
+
 def combined(
     rule: AggregationRule,
     states: Sequence[State],
@@ -99,3 +112,8 @@ def groups_by_domain(clients: Sequence[Client]) -> Mapping[str, int]:
     if max(counts.values(), default=0) <= 1:
         return {}
     return {f"domain {domain}": counts[domain] for domain in sorted(counts)}
+
+
+def of_group(group: str, clients: Sequence[Client]) -> list[Client]:
+    """Returns those of some clients whose uploads are combined in a group that ``groups`` names."""
+    return [client for client in clients if group in ("", f"domain {client.domain}")]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from functools import cached_property
 from typing import Any, ClassVar, Literal
 
@@ -17,8 +16,9 @@ from fedvlp.data.domain_folders import DomainFolders, classes_of, labelled_image
 from fedvlp.data.files.images import FolderImages, Indices
 from fedvlp.data.split_rule import OfficialSplit, Role
 from fedvlp.utils.errors import UserError
+from fedvlp.utils.logs import visible_log
 
-log = logging.getLogger(__name__)
+log = visible_log(__name__)
 
 
 class Benchmark(DomainFolders):

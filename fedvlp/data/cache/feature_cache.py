@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import re
 import zlib
 from dataclasses import dataclass
@@ -18,8 +17,9 @@ from torch import Tensor
 
 from fedvlp.data.files.images import Images, Indices, Transform
 from fedvlp.utils.files import write_cache_file
+from fedvlp.utils.logs import visible_log
 
-log = logging.getLogger(__name__)
+log = visible_log(__name__)
 
 
 @dataclass(frozen=True)

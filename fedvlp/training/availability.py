@@ -1,0 +1,84 @@
+"""Clients that do not answer, or do only a part of their work, drawn from the seed: for studies of what that costs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedvlp.core.state import Client
+from fedvlp.utils.checked import check_fields
+from fedvlp.utils.ranges import ClosedFraction, FractionBelowOne
+from fedvlp.utils.seeding import derive_seed
+
+DROPOUT = 1
+STRAGGLERS = 2
+"""They name the two draws of a round. Five numbers make their seeds, four those of a client, so none is the same."""
+SMALLEST_SHARE = 0.1
+
+
+@dataclass(frozen=True)
+class Availability:
+    """How many clients of a round's cohort drop out, and how many train only a part.
+
+    Attributes:
+        dropout: probability in [0, 1) that a client of the cohort takes no part in a round.
+        stragglers: share of the clients that take part, in [0, 1], who do only a part of their steps in that round.
+    """
+
+    dropout: FractionBelowOne = 0.0
+    stragglers: ClosedFraction = 0.0
+
+    def __post_init__(self) -> None:
+        """Refuses numbers that are out of range."""
+        check_fields(self)
+
+    def present(self, cohort: Sequence[Client], least: int, seed: int, round: int) -> list[Client]:
+        """Returns the clients that do not drop out, in their order.
+
+        Args:
+            cohort: who was asked.
+            least: that many stay whatever is drawn, those with the largest draws.
+            seed: of the federation.
+            round: number of finished rounds.
+        """
+        if not self.dropout:
+            return list(cohort)
+        draws = np.random.default_rng(derive_seed(seed, round, 0, 0, DROPOUT)).random(len(cohort))
+        needed = set(np.argsort(-draws, kind="stable")[:least].tolist())
+        return [client for place, client in enumerate(cohort) if draws[place] >= self.dropout or place in needed]
+
+    def shares_of_steps(self, clients: Sequence[Client], seed: int, round: int) -> dict[int, float]:
+        """Returns the share of its steps that each straggler takes, uniform in [0.1, 1), by the client's id.
+
+        As in FedProx (Li et al. 2020, Section 5.2), a fixed share of the clients straggles, others in each round, and
+        how far each comes is drawn uniformly.
+
+        Args:
+            clients: who takes part.
+            seed: of the federation.
+            round: number of finished rounds.
+        """
+        count = round_half_up(self.stragglers * len(clients))
+        if not count:
+            return {}
+        generator = np.random.default_rng(derive_seed(seed, round, 0, 0, STRAGGLERS))
+        chosen = generator.choice(len(clients), count, replace=False)
+        shares = generator.uniform(SMALLEST_SHARE, 1.0, count)
+        return {clients[place].id: share for place, share in zip(chosen.tolist(), shares.tolist(), strict=True)}
+
+    def describe(self) -> dict[str, Any]:
+        """Returns the options that must be equal for a run to be continued; none where all clients are there."""
+        given = {"client_dropout": self.dropout, "stragglers": self.stragglers}
+        return {name: value for name, value in given.items() if value}
+
+
+def round_half_up(number: float) -> int:
+    """Returns the nearest whole number, the larger of two.
+
+    >>> round_half_up(0.5), round_half_up(1.5), round_half_up(2.4)
+    (1, 2, 2)
+    """
+    return int(number + 0.5)

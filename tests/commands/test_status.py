@@ -1,0 +1,119 @@
+"""``fedvlp status`` of a run that goes on, one that is over, and one that died."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from datetime import datetime, timezone
+
+import pytest
+
+from fedvlp.callbacks import Checkpoints, EventLog
+from fedvlp.commands.cli import main
+from fedvlp.runs.events import append_events
+from fedvlp.runs.leftovers import claimed
+from fedvlp.utils.files import NODE
+from tests.helpers.toy_federation import Linear, Points, federation
+
+STARTED = {"event": "fit_started", "after_round": 0, "rounds": 5, "process": os.getpid(), "machine": NODE}
+
+
+def ended(round, **values):
+    return {"event": "round_ended", "round": round, "seconds": 2.5, **values}
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A folder with the first events of a run."""
+    folder = tmp_path / "runs" / "name" / "time"
+    folder.mkdir(parents=True)
+    left_out = {"event": "client_left_out", "round": 2, "phase": "train", "client": 3, "name": "a\x1b[31m"}
+    append_events(
+        folder,
+        [
+            STARTED,
+            ended(1, validation=40.0),
+            {"event": "checkpoint", "round": 1, "file": "round-00001.safetensors"},
+            {**left_out, "reason": "raised RuntimeError: no"},
+            {"event": "client_retried", "round": 2, "phase": "train", "client": 4, "name": "b", "reason": "x"},
+            ended(2, validation=61.25, held_out=55.5),
+        ],
+    )
+    return folder
+
+
+def told(capsys, *arguments):
+    code = main(["status", *map(str, arguments)])
+    return code, capsys.readouterr().out
+
+
+def test_of_a_run_that_goes_on(run, tmp_path, capsys):
+    with claimed(run):
+        code, text = told(capsys, tmp_path / "runs")
+    assert code == 0
+    lines = dict(line.split(None, 1) for line in text.splitlines())
+    assert lines["run"] == str(run)
+    assert lines["state"].startswith(f"running (process {os.getpid()} on {NODE}), last event ")
+    assert lines["rounds"] == "2 of 5, the last in 2.5 s, about 8 s left"
+    assert lines["accuracy"] == "validation 61.2 %, held-out 55.5 %"
+    assert lines["clients"] == "left out 1 times, trained again 1 times"
+    assert lines["last"] == "out   round 2, client a\\x1b[31m: raised RuntimeError: no"
+    assert lines["checkpoint"] == str(run / "checkpoints" / "round-00001.safetensors")
+    assert "go" not in lines
+
+
+def test_of_a_run_whose_process_is_gone(run, capsys):
+    code, text = told(capsys, run)
+    assert code == 1
+    assert "state      dead: its process ended without a word\n" in text
+    assert f"go on      fedvlp fit --config {run / 'config.yaml'} --ckpt_path {run}\n" in text
+
+
+def test_of_a_run_that_was_killed(run, capsys):
+    code = "import sys\nfrom pathlib import Path\nfrom fedvlp.runs.leftovers import claimed\n"
+    code += "with claimed(Path(sys.argv[1])):\n    print('claimed', flush=True)\n    sys.stdin.read()\n"
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(run)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout.readline() == "claimed\n"
+        assert told(capsys, run)[0] == 0
+        process.kill()
+    assert told(capsys, run)[0] == 1
+
+
+def test_of_a_run_that_ended_by_an_error(run, capsys):
+    append_events(run, [{"event": "fit_failed", "after_round": 2, "error": "KeyboardInterrupt", "message": ""}])
+    code, text = told(capsys, run, "--format", "json")
+    assert code == 1
+    found = json.loads(text)
+    assert (found["stage"], found["error"], found["round"]) == ("failed", "KeyboardInterrupt", 2)
+    append_events(run, [{**STARTED, "after_round": 2}])
+    with claimed(run):
+        found = json.loads(told(capsys, run, "--format", "json")[1])
+    assert (found["stage"], found["error"], found["begun"]) == ("running", "", 2)
+    assert found["last_round"]["held_out"] == 55.5
+    assert found["seconds_silent"] >= 0
+
+
+def test_of_a_finished_run(tmp_path, capsys):
+    checkpoints = Checkpoints()
+    options = {"default_callbacks": False, "callbacks": [checkpoints, EventLog(checkpoints)]}
+    made = federation(tmp_path, name="run", **options)
+    made.fit(Linear(), Points())
+    code, text = told(capsys, tmp_path)
+    assert code == 0
+    assert "state      finished\n" in text
+    assert "rounds     3 of 3, the last in " in text
+    assert f"checkpoint {made.folder}/checkpoints/round-00003.safetensors\n" in text
+
+
+def test_what_is_no_run_is_refused(tmp_path, capsys):
+    assert main(["status", str(tmp_path)]) == 1
+    assert f"No run at {tmp_path}" in capsys.readouterr().err
+    now = datetime.now(timezone.utc).isoformat()
+    for wrong in ({"event": "fit_started"}, {**STARTED, "rounds": "many"}, {"event": "a", "time": 3}):
+        (tmp_path / "events.jsonl").write_text(json.dumps({"time": now, **wrong}) + "\n")
+        assert main(["status", str(tmp_path)]) == 1
+        assert "has an event that is not one of a run's" in capsys.readouterr().err

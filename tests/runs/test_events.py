@@ -1,0 +1,64 @@
+"""The file of events: whole lines, whatever was killed while it wrote."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from fedvlp.runs import events
+from fedvlp.runs.events import append_events, read_events
+from fedvlp.utils.errors import UserError
+
+
+def names(run):
+    return [event["event"] for event in read_events(run)]
+
+
+def test_events_come_back_in_order_with_their_values_and_times(tmp_path):
+    append_events(tmp_path, [{"event": "b", "round": 2}, {"event": "a", "name": "caf\u00e9\n\x1b"}])
+    append_events(tmp_path, [{"event": "c"}])
+    first, second, third = read_events(tmp_path)
+    assert (first["round"], second["name"], third["event"]) == (2, "caf\u00e9\n\x1b", "c")
+    assert first["time"] <= third["time"]
+    assert (tmp_path / events.FILE).read_bytes().isascii()
+
+
+@pytest.mark.parametrize("left", [b"", b"{", b'{"event": "killed"', b"x" * 5000])
+def test_what_a_killed_process_left_of_a_line_is_cut_off(tmp_path, left):
+    append_events(tmp_path, [{"event": "a"}, {"event": "b"}])
+    path = tmp_path / events.FILE
+    path.write_bytes(path.read_bytes() + left)
+    assert names(tmp_path) == ["a", "b"]
+    append_events(tmp_path, [{"event": "c"}])
+    assert names(tmp_path) == ["a", "b", "c"]
+
+
+def test_a_file_of_half_a_line_alone(tmp_path):
+    (tmp_path / events.FILE).write_bytes(b'{"event": "k')
+    append_events(tmp_path, [{"event": "c"}])
+    assert names(tmp_path) == ["c"]
+
+
+@pytest.mark.parametrize("line", ["[]", "null", "{}", '{"event": 3}', "\xff", "[" * 9000, '{"event": "a"} x'])
+def test_a_line_that_is_no_event_is_named_and_not_shown(tmp_path, line):
+    append_events(tmp_path, [{"event": "a"}])
+    path = tmp_path / events.FILE
+    path.write_bytes(path.read_bytes() + line.encode("latin-1") + b"\n")
+    with pytest.raises(UserError, match=r"Line 2 of .*events.jsonl is no event"):
+        names(tmp_path)
+
+
+def test_without_a_file_there_is_no_run(tmp_path):
+    with pytest.raises(UserError, match=r"Pass the folder of a run"):
+        names(tmp_path)
+
+
+def test_a_full_disk_is_told_with_the_path(tmp_path, monkeypatch):
+    def full(*arguments):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(events, "_cut_off_half_line", full)
+    with pytest.raises(OSError, match="No space left") as caught:
+        append_events(tmp_path, [{"event": "a"}])
+    assert caught.value.filename == str(tmp_path / events.FILE)
