@@ -81,7 +81,7 @@ def mistyped_checkpoint(bench: Bench) -> None:
     9,
     injected="a run goes on with another augmentation of its images",
     must="refused, with the option's name",
-    peers="Flower 1.41 has no resume. FL4Health does not compare options.",
+    peers="Flower 1.41 has no resume.",
 )
 def other_augmentation(bench: Bench) -> None:
     """Goes on with another option of the data."""
@@ -128,8 +128,8 @@ def leftovers(bench: Bench) -> None:
     5,
     injected="SIGKILL at random moments of runs of TRIP, PLAN, DiPrompT, Fed-DPT and ADAPT, then `--ckpt_path last`",
     must="the finished run is equal to an unbroken one, with all that the server and the clients keep",
-    peers="Flower 1.41: clients may be killed, a killed server has nothing to go on from. NVFlare 2.8: the job is "
-    "submitted anew. FL4Health resumes and tests it to a tolerance.",
+    peers="Flower 1.41 tests that killed nodes come back; the run of a killed ServerApp is marked as failed. NVFlare "
+    "2.8: the job is submitted anew. FL4Health tests that it resumes.",
 )
 def killed_runs(bench: Bench) -> None:
     """Kills each system's run again and again until the asked number of kills is reached."""
@@ -201,7 +201,7 @@ def interrupted(bench: Bench) -> None:
     9,
     injected="a run goes on with another learning rate, prompt length, seed, number of local epochs, held-out domain",
     must="refused, with what was and what is",
-    peers="Flower 1.41 has no resume. NVFlare 2.8 and FL4Health compare nothing.",
+    peers="Flower 1.41 has no resume. NVFlare 2.8 can begin one workflow at a later round.",
 )
 def changed_options(bench: Bench) -> None:
     """Goes on with other options."""

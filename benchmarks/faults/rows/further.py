@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 
 from benchmarks.faults.bench import Bench, NotBuiltError, quote
@@ -50,11 +51,12 @@ def status_of_runs(bench: Bench) -> None:
     victim.signal(signal.SIGKILL)
     bench.finish(victim)
     bench.fit("--trainer.name=raised", "--trainer.callbacks=benchmarks.faults.clients.Broken")
-    told = {}
-    for name in ("ended", "killed", "raised"):
+    told = []
+    for name, expected in {"ended": "finished", "killed": "dead", "raised": "failed"}.items():
         run = bench.run(name)
         bench.expect((run / EVENTS).is_file(), f"{name}: no {EVENTS}")
-        finished = bench.command(*STATUS, str(run))
-        told[name] = quote(finished.output, 80)
-    bench.expect(len(set(told.values())) == 3, "the three are told alike")
-    bench.note("; ".join(f"{name}: {text}" for name, text in told.items()))
+        finished = bench.command(*STATUS, str(run), "--format=json")
+        stage = json.loads(finished.output)["stage"]
+        bench.expect(stage == expected, f"{name}: told to be {stage}, not {expected}")
+        told.append(f"{name}: {stage}")
+    bench.note("; ".join(told))

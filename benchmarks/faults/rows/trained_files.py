@@ -34,8 +34,7 @@ def rewritten(path: Path, target: Path, change: Change) -> Path:
     2,
     injected="a stranger's prompts name a module as their method, and in another file as their optimizer",
     must="nothing is imported before `--allow` names it",
-    peers="Prompts of Flower 1.41 are arrays, loaded with `allow_pickle=False`. NVFlare 2.8 has a list of allowed "
-    "classes.",
+    peers="Flower 1.41 exchanges arrays, with `allow_pickle=False`. NVFlare 2.8 has a list of allowed classes.",
 )
 def foreign_class(bench: Bench) -> None:
     """Plants a module whose import makes a file."""

@@ -80,8 +80,7 @@ def client_fails(bench: Bench) -> None:
     injected="one client sends float64, half, whole or complex numbers, or 1e30 times its prompts; then all send "
     "nothing",
     must="types and norms are checked, growth is said, and a round without any update is an error",
-    peers="Flower 1.41: float64 makes the model float64 without a word, and what is huge is averaged. NVFlare 2.8 "
-    "does not check tensors on the server.",
+    peers="Flower 1.41: float64 makes the model float64 without a word. NVFlare 2.8 does not look for NaN in tensors.",
 )
 def wrong_numbers(bench: Bench) -> None:
     """Types and norms in one run, nothing at all in another, and growth without a bound in a third."""

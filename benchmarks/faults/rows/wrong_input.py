@@ -70,7 +70,7 @@ OPTIONS_OF_FILES = (
     injected="common mistakes in options; then every option of every command and class with values that are mostly "
     "wrong",
     must="one line with the option's name, before training",
-    peers="Flower 1.41: a flat table of texts and numbers without ranges.",
+    peers="Flower 1.41: a flat table of texts and numbers.",
 )
 def wrong_options(bench: Bench) -> None:
     """The listed mistakes as commands, and the generated test."""
