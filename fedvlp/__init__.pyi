@@ -9,6 +9,7 @@ from fedvlp.clip import PromptedTextEncoder as PromptedTextEncoder
 from fedvlp.clip import load_clip as load_clip
 from fedvlp.core.aggregation import AggregationRule as AggregationRule
 from fedvlp.core.aggregation import CoordinateMedian as CoordinateMedian
+from fedvlp.core.aggregation import DPFedAvg as DPFedAvg
 from fedvlp.core.aggregation import FedAdam as FedAdam
 from fedvlp.core.aggregation import FedYogi as FedYogi
 from fedvlp.core.aggregation import Krum as Krum

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,6 +28,7 @@ from fedvlp.runs.run_folder import (
     run_name,
     run_of,
 )
+from fedvlp.training.agreement import on_every_process
 from fedvlp.training.attack import Attack
 from fedvlp.training.availability import Availability
 from fedvlp.training.dispatch import Hooks
@@ -38,6 +40,7 @@ from fedvlp.training.inspection import inspect_method
 from fedvlp.training.local_training import LocalTraining
 from fedvlp.training.preconditions import check_after_data, check_before_data, make_fabric
 from fedvlp.training.prediction import predict_images
+from fedvlp.training.privacy_accounting import check_privacy
 from fedvlp.training.schedules import Schedule
 from fedvlp.training.setup import set_up_data, set_up_method
 from fedvlp.training.trainer_attributes import TrainerAttributes
@@ -52,6 +55,7 @@ from fedvlp.utils.ranges import (
     PositiveFloat,
     PositiveInt,
     RunName,
+    Seconds,
     Seed,
     Threads,
 )
@@ -82,7 +86,9 @@ class Federation(TrainerAttributes, metaclass=Checked):
         accelerator: Lightning's name of the hardware: ``auto``, ``cpu``, ``gpu`` ...
         devices: How many devices, or which. Several devices train different clients at the same time.
         num_nodes: How many machines, each with as many devices; ``torchrun`` starts the processes.
-        strategy: Lightning's name of the strategy that starts several processes, such as ``ddp``.
+        strategy: Lightning's name of the strategy that starts several processes: ``ddp``, or ``auto`` for it.
+        collective_timeout: Seconds that processes wait for one of them before the run ends, such as for the one that
+            evaluates for all or that still trains.
         precision: Of the frozen towers' arithmetic; prompts, optimizers and averages stay in float32.
         compile: Let torch.compile fuse what prompts go through; needs a C++ compiler, and a minute or two at the start.
         num_threads: CPU threads of PyTorch; its own choice if not given. A tiny model is fastest with 1.
@@ -139,6 +145,7 @@ class Federation(TrainerAttributes, metaclass=Checked):
         attack: Attack | None = None,
         client_dropout: FractionBelowOne = 0.0,
         stragglers: ClosedFraction = 0.0,
+        collective_timeout: Seconds = 1800,
     ) -> None:
         self.options = FitOptions(
             rounds=rounds,
@@ -174,6 +181,7 @@ class Federation(TrainerAttributes, metaclass=Checked):
             strategy=strategy,
             precision=precision,
             loggers=logger or [],
+            collective_timeout=collective_timeout,
         )
         self.folder = None
         self.run_state = RunState(ServerState.start({}))
@@ -198,7 +206,10 @@ class Federation(TrainerAttributes, metaclass=Checked):
         check_before_data(model, self.options, self.default_root_dir)
         self._attach(model, datamodule)
         options = self.options
-        phases = with_aggregation(check_phases(model), options.aggregation, datamodule.clients, options.cohort_size)
+        phases = with_aggregation(
+            check_phases(model), options.aggregation, datamodule.clients, options.cohort_size, options.seed
+        )
+        check_privacy(phases, len(datamodule.clients), options.cohort_size, self.fabric.world_size)
         check_after_data(datamodule, options)
         for phase in phases:
             phase.strategy.check(datamodule.clients)
@@ -313,7 +324,8 @@ class Federation(TrainerAttributes, metaclass=Checked):
         self._launch(model)
         self.data = datamodule
         datamodule.trainer = self
-        set_up_data(self.fabric, model, datamodule, self.precision, serves_images)
+        set_up = partial(set_up_data, self.fabric, model, datamodule, self.precision, serves_images)
+        on_every_process(self.fabric, set_up)
 
     def _measured(
         self, model: FederatedModule, datamodule: FederatedData, ckpt_path: str | None, roles: tuple[str, ...]

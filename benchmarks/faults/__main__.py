@@ -15,7 +15,7 @@ import torch
 from benchmarks.faults.bench import Bench, NotBuiltError
 from benchmarks.faults.effort import FULL, QUICK
 from benchmarks.faults.fault import Fault, Outcome, Verdict
-from benchmarks.faults.page import happened, page, summary
+from benchmarks.faults.page import happened, line_of, page, summary
 from benchmarks.faults.registry import all_faults, chosen
 from benchmarks.faults.workshop import Workshop
 from benchmarks.measure import describe_machine
@@ -42,10 +42,11 @@ def main(given: Sequence[str]) -> int:
         Path(folder).chmod(0o777)
         shop = Workshop(Path(folder), FULL if arguments.full else QUICK)
         rows = [(fault, carried_out(fault, shop)) for fault in faults]
-    say(summary(rows))
+    say(summary([line_of(fault, outcome) for fault, outcome in rows]))
     if arguments.output is not None:
         command = " ".join(["python -m benchmarks.faults", *given])
-        write_text(arguments.output, page(rows, command, machine))
+        before = arguments.output.read_text(encoding="utf-8") if arguments.only and arguments.output.exists() else ""
+        write_text(arguments.output, page(rows, command, machine, before))
     return int(any(outcome.verdict is Verdict.FAILS for _, outcome in rows))
 
 
@@ -57,7 +58,9 @@ def parse(given: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--full", action="store_true", help="as many kills, flips and mutations as a release is held to"
     )
-    parser.add_argument("--output", type=Path, help="also write a page, such as docs/reliability.md")
+    parser.add_argument(
+        "--output", type=Path, help="also write a page, such as docs/reliability.md; with --only, its other rows stay"
+    )
     return parser.parse_args(given)
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from benchmarks.faults.fault import Fault, Outcome, Verdict
+from benchmarks.faults.fault import FAULTS, Fault, Outcome, Verdict
 from fedvlp.utils.visible import visible
 
 FOUND = "found"
@@ -37,39 +38,60 @@ What is said of Flower 1.41 was measured with 3 clients, 2 rounds, FedAvg and th
 NVFlare 2.8 and others was read in their source and documentation. `–` means that it was not looked at."""
 
 
-def page(rows: Sequence[tuple[Fault, Outcome]], command: str, machine: str) -> str:
+def page(rows: Sequence[tuple[Fault, Outcome]], command: str, machine: str, before: str = "") -> str:
     """Returns the page.
 
     Args:
         rows: each fault and what came of it, in the order of the page.
         command: that made it.
         machine: where, with versions.
+        before: the page as it was, whose other rows stay.
     """
-    parts = ["# What happens when things go wrong", INTRODUCTION, f"`{command}`", machine, summary(rows)]
+    lines = lines_of(before) | {fault.name: line_of(fault, outcome) for fault, outcome in rows}
+    made_by = f"`{command}`" + (", and other rows by earlier commands" if len(lines) > len(rows) else "")
+    parts = ["# What happens when things go wrong", INTRODUCTION, made_by, machine, summary(list(lines.values()))]
     for table, title in TABLES.items():
-        own = [(fault, outcome) for fault, outcome in rows if fault.table == table]
-        if own:
-            parts += [f"## {title}", _table(own)]
+        known = sorted((row for row in FAULTS.values() if row.table == table), key=lambda row: row.number)
+        own = {fault.name: fault for fault in known} | {fault.name: fault for fault, _ in rows if fault.table == table}
+        chosen = [lines[name] for name in own if name in lines]
+        if chosen:
+            head = [f"| {' | '.join(HEADER)} |", "|---" * len(HEADER) + "|"]
+            parts += [f"## {title}", "\n".join([*head, *chosen])]
     return "\n\n".join(parts) + "\n"
 
 
-def summary(rows: Sequence[tuple[Fault, Outcome]]) -> str:
+def line_of(fault: Fault, outcome: Outcome) -> str:
+    """Returns a row of a table."""
+    cells = [str(fault.number), f"`{fault.name}`", fault.injected, happened(fault, outcome)]
+    cells += [outcome.codes_in_words(), lost(outcome), fault.peers]
+    return f"| {' | '.join(map(cell, cells))} |"
+
+
+def lines_of(text: str) -> dict[str, str]:
+    """Returns the rows of a page by name."""
+    found = {}
+    for line in text.splitlines():
+        row = re.match(r"\| \d+ \| `(\w+)` \|", line)
+        if row:
+            found[row.group(1)] = line
+    return found
+
+
+def summary(lines: Sequence[str]) -> str:
     """Returns how many rows hold, and in which something was lost."""
-    verdicts = Counter(outcome.verdict for _, outcome in rows)
-    lost = [fault.name for fault, outcome in rows if outcome.lost]
+    rows = [[each.strip() for each in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
+    verdicts = Counter(_verdict(row[HEADER.index("what happened")]) for row in rows)
+    names = [row[1] for row in rows if row[HEADER.index("lost")].startswith("**")]
     counted = ", ".join(f"{verdicts[verdict]} {verdict.value}" for verdict in Verdict if verdicts[verdict])
-    names = ", ".join(f"`{name}`" for name in lost)
-    nothing = "Nothing was lost in any row." if not lost else f"Something was lost in {len(lost)} rows: {names}."
+    nothing = (
+        f"Something was lost in {len(names)} rows: {', '.join(names)}." if names else "Nothing was lost in any row."
+    )
     return f"{len(rows)} rows: {counted}. {nothing}"
 
 
-def _table(rows: Sequence[tuple[Fault, Outcome]]) -> str:
-    lines = [f"| {' | '.join(HEADER)} |", "|---" * len(HEADER) + "|"]
-    for fault, outcome in rows:
-        cells = [str(fault.number), f"`{fault.name}`", fault.injected, happened(fault, outcome)]
-        cells += [outcome.codes_in_words(), lost(outcome), fault.peers]
-        lines.append(f"| {' | '.join(map(cell, cells))} |")
-    return "\n".join(lines)
+def _verdict(text: str) -> Verdict:
+    marked = [verdict for verdict in Verdict if text.startswith(f"**{verdict.value}**")]
+    return marked[0] if marked else Verdict.HOLDS
 
 
 def happened(fault: Fault, outcome: Outcome) -> str:

@@ -1,4 +1,4 @@
-"""What happens beside the loop: progress, events, communication, checkpoints, metrics, table and plots; a file each.
+"""What happens beside the loop: progress, events, communication, privacy, checkpoints, metrics, table and plots.
 
 Imports core, runs, results, report and training; a callback knows the federation as a ``RunView`` alone. Lightning
 declares ``(trainer: Trainer, pl_module)`` for its own hooks, so ``trainer`` is ``Any`` there and then assigned to a
@@ -13,6 +13,7 @@ from fedvlp.callbacks.communication import Communication
 from fedvlp.callbacks.event_log import EventLog
 from fedvlp.callbacks.metrics import MetricsFile, MetricsLoggers
 from fedvlp.callbacks.plots import Plots
+from fedvlp.callbacks.privacy import Privacy
 from fedvlp.callbacks.progress import ProgressBar
 from fedvlp.callbacks.summary import Summary
 from fedvlp.training.callback import FederationCallback
@@ -26,6 +27,7 @@ __all__ = [
     "MetricsFile",
     "MetricsLoggers",
     "Plots",
+    "Privacy",
     "ProgressBar",
     "Summary",
     "default_callbacks",
@@ -39,6 +41,7 @@ def default_callbacks(progress_bar: bool = True) -> list[Callback]:
     return [
         baseline,
         Communication(),
+        Privacy(),
         ProgressBar(enabled=progress_bar),
         MetricsFile(),
         checkpoints,

@@ -117,6 +117,7 @@ def _summary(federation: RunView, rows: AccuracyRows) -> dict[str, Any]:
         "rounds": federation.run_state.server.round,
         "accuracy": {title: _accuracies(row) for title, row in rows},
         "communication_per_client_and_round": {name: last.get(name, 0) for name in COUNTS},
+        **_privacy(last),
         "seconds": sum(row["seconds"] for row in history),
         "features": _feature_counts(data),
         "versions": {"fedvlp": __version__, "python": platform.python_version(), **_package_versions()},
@@ -125,6 +126,12 @@ def _summary(federation: RunView, rows: AccuracyRows) -> dict[str, Any]:
 
 def _accuracies(row: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in row.items() if is_accuracy(name)}
+
+
+def _privacy(last: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what the run has given away of any one client; nothing where that was not counted."""
+    spent = {name.removeprefix("privacy/"): value for name, value in last.items() if name.startswith("privacy/")}
+    return {"privacy": spent} if spent else {}
 
 
 def _feature_counts(data: FederatedData) -> dict[str, float]:

@@ -6,8 +6,11 @@ It imports neither torch nor any command, so that ``--help`` and ``--version`` a
 from __future__ import annotations
 
 import os
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from typing import NamedTuple
 
@@ -128,13 +131,35 @@ options:
 
 def what_to_mend(error: Exception) -> str | None:
     """Returns what a user can do about an error of the machine; None for a fault of the program."""
-    if isinstance(error, OSError) and error.filename is not None:
-        path = os.fsdecode(error.filename)
+    if isinstance(error, OSError) and error.strerror is not None:
+        path = "Reading or writing" if error.filename is None else os.fsdecode(error.filename)
         return f"{path}: {error.strerror}. Check the rights and the disk; files that were whole before still are."
     if isinstance(error, RecursionError):
         return "A value or a folder is nested too deeply. Make it flatter."
     needs_memory = isinstance(error, MemoryError) or any(part in str(error) for part in OUT_OF_MEMORY)
     return "There is not enough memory for options as large as these. Give smaller ones." if needs_memory else None
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM came, as a scheduler sends it: the program ends as for Ctrl-C, with what it started."""
+
+
+@contextmanager
+def ended_by_sigterm() -> Iterator[None]:
+    """Lets SIGTERM end what runs in the block in order, unless somebody has given it another meaning."""
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, _terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _terminate(number: int, frame: object) -> None:
+    raise Terminated
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -149,7 +174,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # LightningCLI also answers for a command that does not exist: it names those that do.
     command = next((command for command in COMMANDS if command.name == given[0]), COMMANDS[0])
     try:
-        return command(given)
+        with ended_by_sigterm():
+            return command(given)
     except UserError as error:
         return _fail(hide_contents(str(error), given))
     except (OSError, MemoryError, RecursionError, RuntimeError) as error:
@@ -157,9 +183,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if message is None:
             raise
         return _fail(message)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
         sys.stderr.write("fedvlp: stopped; go on with --ckpt_path last\n")
-        return 130
+        return 128 + (signal.SIGTERM if isinstance(error, Terminated) else signal.SIGINT)
 
 
 def _fail(message: str) -> int:

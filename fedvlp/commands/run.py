@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 from lightning.pytorch.cli import SaveConfigCallback
 
@@ -10,6 +12,15 @@ from fedvlp.commands.console import quiet_lightning, unwrapped_errors
 from fedvlp.commands.lightning_cli import FederationCLI
 from fedvlp.commands.trained_config import config_for_prediction, config_option
 from fedvlp.utils.config_files import with_config_paths
+from fedvlp.utils.files import write_text
+
+
+class ConfigFile(SaveConfigCallback):
+    """Writes ``config.yaml`` into the run's folder, whole or not at all; Lightning's own writes it piece by piece."""
+
+    def save_config(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """Writes the file; called on one process."""
+        write_text(Path(trainer.log_dir) / self.config_filename, self.parser.dump(self.config, skip_none=False))
 
 
 def run_federation(arguments: Sequence[str]) -> int:
@@ -29,8 +40,8 @@ def run_federation(arguments: Sequence[str]) -> int:
         given.insert(1, config_option(trained))
     with unwrapped_errors():
         FederationCLI(
-            save_config_callback=SaveConfigCallback if command == "fit" else None,
-            save_config_kwargs={"overwrite": True},
+            save_config_callback=ConfigFile if command == "fit" else None,
+            save_config_kwargs={"save_to_log_dir": False},
             parser_kwargs={"prog": "fedvlp", "description": "Federated prompt learning of vision-language models."},
             args=given,
         )

@@ -9,10 +9,15 @@ from typing import Any
 
 from fedvlp.core.aggregation import AggregationRule, describe_rule
 from fedvlp.core.phases import Phase
+from fedvlp.core.privacy import guarantees
 from fedvlp.core.state import Client
 from fedvlp.core.strategies import Strategy
-from fedvlp.core.strategies.rules import combining_parts, of_group, rebuilt
+from fedvlp.core.strategies.rules import of_group, parts_of, rebuilt
 from fedvlp.utils.errors import UserError
+from fedvlp.utils.seeding import derive_seed
+
+RULES = 0x52756C65
+"""Marks the draws of rules among all that depend on a seed."""
 
 
 def with_aggregation(
@@ -20,6 +25,7 @@ def with_aggregation(
     aggregation: AggregationRule | None,
     clients: Sequence[Client],
     cohort_size: int | None = None,
+    seed: int = 0,
 ) -> tuple[Phase, ...]:
     """Returns the phases in which one rule combines wherever several clients' uploads become one.
 
@@ -31,12 +37,17 @@ def with_aggregation(
         aggregation: the rule; None keeps those of the strategies.
         clients: all clients.
         cohort_size: clients of a round; None for all.
+        seed: of the federation, for rules that draw.
 
     Raises:
-        UserError: if too few clients take part for a rule, or no phase combines uploads.
+        UserError: if too few clients take part for a rule, no phase combines uploads, or a rule gives differential
+            privacy and a phase does not.
     """
     size = min(cohort_size or len(clients), len(clients))
-    placed = tuple(_placed(index, phase, aggregation, clients, size) for index, phase in enumerate(phases))
+    placed = tuple(
+        _placed(phase, aggregation, clients, size, place=(seed, index)) for index, phase in enumerate(phases)
+    )
+    guarantees(placed)
     if aggregation is not None and phases and not any(_combines(phase.strategy, clients, size) for phase in placed):
         raise UserError(
             f"trainer.aggregation is {describe_rule(aggregation)}, but no phase of the method makes one state of "
@@ -46,9 +57,13 @@ def with_aggregation(
 
 
 def _placed(
-    index: int, phase: Phase, aggregation: AggregationRule | None, clients: Sequence[Client], size: int
+    phase: Phase, aggregation: AggregationRule | None, clients: Sequence[Client], size: int, place: tuple[int, int]
 ) -> Phase:
-    """Returns a phase with its rules in their places, once they have been found to have enough clients."""
+    """Returns a phase with its rules in their places, once they have been found to have enough clients.
+
+    The place is the federation's seed and the phase's number in the round.
+    """
+    seed, index = place
     numbers: Iterator[int] = count()
 
     def visit(strategy: Any) -> Strategy:
@@ -56,7 +71,9 @@ def _placed(
         rule = aggregation if aggregation is not None and groups else strategy.rule
         for name, num_clients in groups.items():
             rule.check(num_clients, f"phase {phase.name!r}{', ' if name else ''}{name}")
-        placed: Strategy = replace(strategy, rule=rule, place=f"{index}/{next(numbers)}")
+        number = next(numbers)
+        rule = rule.placed(sum(groups.values()) or size, derive_seed(RULES, seed, index, number))
+        placed: Strategy = replace(strategy, rule=rule, place=f"{index}/{number}")
         return placed
 
     return replace(phase, strategy=rebuilt(phase.strategy, visit))
@@ -64,7 +81,7 @@ def _placed(
 
 def _combines(strategy: Strategy, clients: Sequence[Client], size: int) -> bool:
     """Whether any part of a strategy makes one state of several clients' uploads."""
-    return any(part.groups(clients, size) for part in combining_parts(strategy))
+    return any(part.groups(clients, size) for part in parts_of(strategy))
 
 
 def too_few_uploads(
@@ -79,7 +96,7 @@ def too_few_uploads(
         uploading: those whose uploads count; a group from which nobody uploads lacks nothing.
     """
     found: dict[str, str] = {}
-    for part in combining_parts(strategy):
+    for part in parts_of(strategy):
         needed = part.rule.min_clients
         if needed == 1:
             continue
@@ -99,7 +116,7 @@ def most_needed_uploads(strategy: Strategy, clients: Sequence[Client], cohort_si
         cohort_size: clients of the round.
     """
     needed = 1
-    for part in combining_parts(strategy):
+    for part in parts_of(strategy):
         if "" in part.groups(clients, cohort_size):
             needed = max(needed, part.rule.min_clients)
     return needed

@@ -13,7 +13,7 @@ import torch
 
 from fedvlp.core.state import Client
 from fedvlp.data.checks import NOT_BOUND, choose_held_out, mapped_names
-from fedvlp.data.files.images import Images, Transform
+from fedvlp.data.files.images import Images, Transform, identity
 from fedvlp.data.loading.batch_source import BatchSource, EvaluationSplit
 from fedvlp.data.loading.encoding import Prepare
 from fedvlp.data.loading.loaders import ImageLoader
@@ -160,6 +160,10 @@ class FederatedDataModule(L.LightningDataModule, metaclass=Checked):
         split = describe_split(self.held_out_domains, self.rule, self.partition, self.official)
         names = {"domains": self.domains, "classes": self.class_names}
         return {"name": self.name, "images": image_hash(self._images, self._loaded[1]), **names, **split}
+
+    def image_identities(self) -> dict[str, str]:
+        """Returns a text for each domain that is equal on all machines with the same images."""
+        return {domain: identity(images) for domain, images in self._images.items()}
 
     def prepare_data(self) -> None:
         """Reads or makes the images, so that every mistake is found before training."""

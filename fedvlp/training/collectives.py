@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-import torch.distributed
 from lightning import Fabric
 from torch import Tensor
 
 from fedvlp.core.state import State, detached
 from fedvlp.runs.client_store import StoredState
 from fedvlp.training.client_trainer import ClientResult
+from fedvlp.training.several_processes import SeveralProcesses
 
 MOST_BYTES = 1 << 28
 """Bytes that are broadcast in one piece."""
@@ -41,13 +41,13 @@ class Envelope:
 
 def gathered(fabric: Fabric, results: list[ClientResult]) -> list[ClientResult]:
     """Returns all processes' results, sorted by client id; tensors travel as bytes, without pickle."""
-    if fabric.world_size > 1:
+    processes = fabric.strategy
+    if isinstance(processes, SeveralProcesses):
         known: dict[TensorSpecs, TensorSpecs] = {}
-        by_rank: list[Any] = [None] * fabric.world_size
-        torch.distributed.all_gather_object(by_rank, [_sealed(result, known) for result in results])
+        by_rank = processes.gather([_sealed(result, known) for result in results])
         everyone: list[ClientResult] = []
         for rank, envelopes in enumerate(by_rank):
-            everyone += _exchanged(fabric, rank, envelopes, results)
+            everyone += _exchanged(processes, rank, envelopes, results)
         results = everyone
     return sorted(results, key=lambda result: result.update.client.id)
 
@@ -70,10 +70,10 @@ def _states(result: ClientResult) -> tuple[StoredState, StoredState, StoredState
 
 
 def _exchanged(
-    fabric: Fabric, rank: int, envelopes: Sequence[Envelope], own: Sequence[ClientResult]
+    processes: SeveralProcesses, rank: int, envelopes: Sequence[Envelope], own: Sequence[ClientResult]
 ) -> list[ClientResult]:
     """Returns the results of the process of this rank: its own there, received ones elsewhere."""
-    is_sender = rank == fabric.global_rank
+    is_sender = rank == processes.global_rank
     all_specs: list[TensorSpecs] = []
     for envelope in envelopes:
         all_specs += [specs for specs in envelope.contents if not isinstance(specs, str)]
@@ -82,7 +82,8 @@ def _exchanged(
     if is_sender:
         for result in own:
             _fill(result, views)
-    _broadcast(fabric, buffer, rank)
+    for start in range(0, len(buffer), MOST_BYTES):
+        processes.broadcast_bytes(buffer[start : start + MOST_BYTES], rank)
     return list(own) if is_sender else [_opened(envelope, views) for envelope in envelopes]
 
 
@@ -102,17 +103,6 @@ def _opened(envelope: Envelope, views: Iterator[State]) -> ClientResult:
     optimizer_state = states[2] if isinstance(states[2], str) else detached(states[2])
     update = replace(envelope.result.update, state=states[0])
     return replace(envelope.result, update=update, personal=personal, optimizer_state=optimizer_state)
-
-
-def _broadcast(fabric: Fabric, buffer: Tensor, rank: int) -> None:
-    """Sends one process's bytes to all others, over the devices where processes can talk in no other way."""
-    over_device = torch.distributed.get_backend() == "nccl"
-    for start in range(0, len(buffer), MOST_BYTES):
-        piece = buffer[start : start + MOST_BYTES]
-        moved = piece.to(fabric.device) if over_device else piece
-        torch.distributed.broadcast(moved, rank)
-        if over_device:
-            piece.copy_(moved)
 
 
 def _views(buffer: Tensor, all_specs: Sequence[TensorSpecs]) -> Iterator[State]:

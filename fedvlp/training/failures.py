@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import traceback
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,10 +12,13 @@ import torch
 
 from fedvlp.core.state import Client
 from fedvlp.utils.checked import check_fields
+from fedvlp.utils.errors import MachineError
 from fedvlp.utils.files import write_text
 from fedvlp.utils.ranges import PositiveFloat, PositiveInt
 
 FOLDER = "failures"
+
+DISK_FAULTS = {errno.ENOSPC, errno.EROFS, errno.EIO, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)}
 
 OnClientFailure = Literal["skip", "retry", "fail"]
 
@@ -87,6 +91,11 @@ def reason_of(error: Exception) -> str:
     first_line = str(error).strip().split("\n")[0]
     # A ClientError says what the client did; where that was noticed does not matter.
     return first_line if isinstance(error, ClientError) else f"raised {type(error).__name__}: {first_line}"
+
+
+def is_of_machine(error: Exception) -> bool:
+    """Whether no client is to blame: a process was killed, or the disk is full or broken."""
+    return isinstance(error, MachineError) or (isinstance(error, OSError) and error.errno in DISK_FAULTS)
 
 
 def is_out_of_memory(error: Exception) -> bool:

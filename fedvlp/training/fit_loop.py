@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from fedvlp.core.phases import Phase
@@ -13,7 +14,8 @@ from fedvlp.core.run_state import RunState
 from fedvlp.core.state import ServerState
 from fedvlp.runs.client_store import ClientStore, DiskStore, MemoryStore
 from fedvlp.runs.leftovers import claimed, sweep_leftovers
-from fedvlp.runs.run_folder import new_run_folder, resume
+from fedvlp.runs.run_folder import find_checkpoints, new_run_folder, resume
+from fedvlp.training.agreement import Facts, check_agreement, facts_of_run, on_every_process
 from fedvlp.training.batched.batched_trainer import BatchedTrainer
 from fedvlp.training.callback import RunView
 from fedvlp.training.client_trainer import ClientSlot, ClientTrainer
@@ -24,6 +26,9 @@ from fedvlp.training.rounds import Rounds
 from fedvlp.training.screening import Screening
 from fedvlp.training.sequential import SequentialTrainer
 from fedvlp.utils.memory import freed_memory_kept, old_objects_kept
+
+PACE = ("rounds", "evaluate_every", "patience", "clients_per_step", "personal_on_disk", "failures")
+"""Options that a resumed run may change, but that are equal on all processes."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +55,8 @@ class FitLoop:
             checkpoint: continue from this checkpoint, or from the newest one in or below this folder.
             may_start_anew: whether it is no mistake if there is no checkpoint.
         """
-        self._start_or_resume(parent, checkpoint, may_start_anew)
-        with claimed(Path(self.run.log_dir)) if self.run.is_global_zero else nullcontext():
+        with ExitStack() as claims:
+            self._start_or_resume(parent, checkpoint, may_start_anew, claims)
             try:
                 return self._train()
             except BaseException as error:  # also an interruption, as Lightning's Trainer tells its callbacks
@@ -71,20 +76,39 @@ class FitLoop:
         self.run.module.load_state(server.shared | server.deployed)
         return server
 
-    def _start_or_resume(self, parent: Path, checkpoint: Path | None, may_start_anew: bool) -> None:
-        """Sets the run's state and folder: those of a checkpoint, or new ones."""
+    def _start_or_resume(self, parent: Path, checkpoint: Path | None, may_start_anew: bool, claims: ExitStack) -> None:
+        """Sets the run's state and folder: those of a checkpoint, or new ones, claimed for this process."""
         run = self.run
         run.run_state = RunState(ServerState.start(run.module.shared_state()))
         run.folder = None
         if checkpoint is not None:
-            found = resume(checkpoint, run.module, run.description, run.fabric.print, may_start_anew)
-            if found is not None:
-                run.run_state, run.folder = found
+            resumed = partial(self._resumed, checkpoint, may_start_anew, claims)
+            run.run_state, run.folder = on_every_process(run.fabric, resumed) or (run.run_state, None)
+        check_agreement(run.fabric, self._facts)
         if run.is_global_zero:
             sweep_leftovers(run.folder.parent if run.folder else parent)
-            run.folder = run.folder or new_run_folder(parent)
+            if run.folder is None:
+                run.folder = new_run_folder(parent)
+                claims.enter_context(claimed(run.folder))
             DiskStore(run.folder).remove_unused(None, ())
         run.folder = run.fabric.broadcast(run.folder)
+
+    def _resumed(self, checkpoint: Path, may_start_anew: bool, claims: ExitStack) -> tuple[RunState, Path] | None:
+        """Claims a run, and returns where it stands and its folder; None if there is none."""
+        run = self.run
+        found = [checkpoint] if checkpoint.is_file() else find_checkpoints(checkpoint)
+        if run.is_global_zero and found and found[0].parent.name == "checkpoints":
+            claims.enter_context(claimed(found[0].parent.parent))
+        return resume(checkpoint, run.module, run.description, run.fabric.print, may_start_anew)
+
+    def _facts(self) -> Facts:
+        """Returns what all processes must have in common."""
+        options = self.options
+        strategies = [phase.strategy for phase in self.phases]
+        chosen = (options.aggregation, options.attack, options.local.schedule)
+        parts = (self.run.module, self.run.data, *strategies, *chosen, *self.hooks.callbacks)
+        how = {name: getattr(options, name) for name in PACE}
+        return facts_of_run(self.run.data, self.run.description, self.run.run_state, parts, how)
 
     def _open_store(self) -> ClientStore:
         """Returns the store of what stays on the clients, which now holds the states that the run continues from."""

@@ -10,20 +10,24 @@ from typing import Any
 
 import torch
 from lightning import Fabric
+from lightning.fabric.strategies.parallel import ParallelStrategy
 from torch import nn
 
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.protocols import FederatedData
 from fedvlp.training.fit_options import FitOptions
+from fedvlp.training.several_processes import SeveralProcesses
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.logs import visible_log
 
 MOST_DEVICES = 4096
+STRATEGIES = ("auto", "ddp")
+"""Lightning's names of what starts several processes, each of which runs the same program."""
 log = visible_log(__name__)
 
 
-def make_fabric(*, devices: int | str | list[int], **options: Any) -> Fabric:
-    """Returns Lightning's Fabric.
+def make_fabric(*, devices: int | str | list[int], collective_timeout: float = 1800, **options: Any) -> Fabric:
+    """Returns Lightning's Fabric, whose processes wait for each other for so many seconds.
 
     Raises:
         UserError: if there are no such devices, or Lightning refuses an option.
@@ -33,7 +37,12 @@ def make_fabric(*, devices: int | str | list[int], **options: Any) -> Fabric:
     if number is not None and not (number == -1 or 1 <= number <= MOST_DEVICES):
         raise UserError(f"Expected devices to be at least 1, or -1 or auto for all, got {devices!r}.")
     try:
-        return Fabric(devices=devices, **options)
+        fabric = Fabric(devices=devices, **options)
+        if not isinstance(fabric.strategy, ParallelStrategy):
+            return fabric
+        if options["strategy"] not in STRATEGIES:
+            raise ValueError(f"several processes are started by {' or '.join(STRATEGIES)} alone")
+        return Fabric(devices=devices, **{**options, "strategy": SeveralProcesses(collective_timeout)})
     except Exception as error:  # Lightning raises nearly every type for an option that it refuses
         asked = ", ".join(f"{name}={options[name]!r}" for name in ("accelerator", "strategy", "precision"))
         reason = " ".join(str(error).split())

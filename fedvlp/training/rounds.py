@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fedvlp.core.phase_rules import most_needed_uploads
 from fedvlp.core.phases import Phase
+from fedvlp.core.privacy import guarantees
 from fedvlp.core.run_state import RoundMetrics, RunState
 from fedvlp.core.state import Client, ClientUpdate
 from fedvlp.runs.client_store import restored, with_stored
@@ -58,7 +60,7 @@ class Rounds:
         factor = slot.local.factor(round, self.rounds)
         if slot.local.schedule is not None:
             metrics["learning_rate_factor"] = factor
-        cohort = sample_cohort(slot.data.clients, self.cohort_size, derive_seed(slot.seed, round))
+        cohort = sample_cohort(slot.data.clients, self.cohort_size, self._cohort_seed(round))
         slot.hooks.call("on_round_start", phases=self.phases, cohort=cohort)
         left_out = self._dropped_out(round, cohort, metrics)
         present = [client for client in cohort if client.id not in left_out]
@@ -92,6 +94,13 @@ class Rounds:
             self.slot.hooks.call("on_client_left_out", phase=self.phases[0], client=client, reason=DROPPED_OUT)
         metrics["clients/dropped_out"] = len(absent)
         return {client.id: DROPPED_OUT for client in absent}
+
+    def _cohort_seed(self, round: int) -> int:
+        """Returns the seed by which a round's clients are drawn; a secret one where the noise is secret."""
+        # A cohort that follows from the run's seed hides nobody from who knows that.
+        if any(not guarantee.repeats for guarantee in guarantees(self.phases)):
+            return secrets.randbits(63)
+        return derive_seed(self.slot.seed, round)
 
     def _train(self, order: PhaseOrder, clients: Sequence[Client]) -> list[ClientResult]:
         """Returns the results of all these clients, of which each process trains a part."""

@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_map
 from fedvlp.core.protocols import Batch
 from fedvlp.core.state import Client
 from fedvlp.training.client_trainer import ClientResult, ClientSlot, PhaseOrder
-from fedvlp.training.failures import is_out_of_memory, reason_of
+from fedvlp.training.failures import is_of_machine, is_out_of_memory, reason_of
 from fedvlp.training.optimizers import LocalOptimizer, OptimizerFactory
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.seeding import restored_generators, seed_generators
@@ -47,8 +47,9 @@ class SequentialTrainer:
                 result = self.train_client(order, client, optimizers)
                 return replace(result, retried=retried) if retried else result
             except Exception as error:
-                # A callback's mistake is not the client's.
-                if self.slot.hooks.has_raised or failures.policy.on_client_failure == "fail":
+                # A callback's mistake is not the client's, nor is a fault of the machine.
+                is_of_others = self.slot.hooks.has_raised or is_of_machine(error)
+                if is_of_others or failures.policy.on_client_failure == "fail":
                     raise
                 self.slot.module.zero_grad()  # what it leaves must not count for the next client
                 retried = retried or reason_of(error)

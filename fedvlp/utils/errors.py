@@ -1,4 +1,4 @@
-"""The one exception for mistakes that a user can mend."""
+"""The exceptions for what a user can mend: mistakes, and faults of the machine."""
 
 from __future__ import annotations
 
@@ -8,3 +8,7 @@ class UserError(ValueError):
 
     The command line prints its message alone, without a traceback, and exits with code 1.
     """
+
+
+class MachineError(UserError):
+    """A fault of the machine, such as a process that was killed: no client is to blame, and the run ends."""

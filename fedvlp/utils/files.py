@@ -74,16 +74,11 @@ def remove_dead_temporaries(folder: Path) -> int:
     """Removes the temporary files in a folder whose processes, on this machine, are dead; returns how many."""
     count = 0
     for path in folder.glob(".*.tmp"):
-        if not is_of_living_process(path):
+        match = TEMPORARY.fullmatch(path.name)
+        if match and not _is_alive(int(match.group(1))):
             path.unlink(missing_ok=True)
             count += 1
     return count
-
-
-def is_of_living_process(path: Path) -> bool:
-    """Whether the process whose temporary file this is lives; those of other machines are taken to."""
-    match = TEMPORARY.fullmatch(path.name)
-    return match is None or _is_alive(int(match.group(1)))
 
 
 def _is_alive(process: int) -> bool:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
+import platform
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal
 
@@ -19,6 +21,9 @@ except ImportError:  # there are none on Windows, where two processes may do the
 
 SECONDS_BETWEEN_TRIES = 0.05
 TRIES_BEFORE_WARNING = 20
+ANOTHER = "another process"
+HELD: set[int] = set()
+"""The open lock files that this process holds."""
 LockState = Literal["held", "busy", "unsupported"]
 log = visible_log(__name__)
 
@@ -36,17 +41,31 @@ def locked(path: Path, wait: bool = True) -> Iterator[None]:
         wait: whether to wait until another process is done or has died.
 
     Raises:
-        BlockingIOError: if ``wait`` is false and another process holds the lock.
+        BlockingIOError: if ``wait`` is false and another process holds the lock; ``strerror`` says which.
         OSError: if ``wait`` is false and the lock file can't be made.
     """
     lock = path.with_name(f".{path.name}.lock")
     handle = _acquire(lock, path) if wait else _acquire_now(lock, path)
+    if handle is not None:
+        HELD.add(handle)
     try:
         yield
     finally:
-        if handle is not None:
+        if handle in HELD:
             lock.unlink(missing_ok=True)
+            HELD.remove(handle)
             os.close(handle)
+
+
+def is_locked(path: Path) -> bool:
+    """Whether this process or another holds the lock of a file or folder; where there are no locks, none does."""
+    try:
+        handle = os.open(path.with_name(f".{path.name}.lock"), os.O_RDWR)
+    except OSError:
+        return False
+    state = _flock(handle)
+    os.close(handle)  # which ends the lock, if it was to be had
+    return state == "busy"
 
 
 def _acquire(lock: Path, path: Path) -> int | None:
@@ -67,8 +86,26 @@ def _acquire(lock: Path, path: Path) -> int | None:
 def _acquire_now(lock: Path, path: Path) -> int | None:
     handle, state = _try(lock)
     if state == "busy":
-        raise BlockingIOError(f"Another process holds the lock of {path}.")
+        raise BlockingIOError(errno.EAGAIN, _holder(lock), str(path))
+    if handle is not None:
+        with suppress(OSError):  # the lock holds without it
+            os.truncate(handle, 0)
+            os.write(handle, f"process {os.getpid()} on {platform.node()}".encode())
     return handle
+
+
+def _holder(lock: Path) -> str:
+    """Returns who holds a lock, as far as it is known."""
+    try:
+        return lock.read_text(encoding="utf-8", errors="replace") or ANOTHER
+    except OSError:
+        return ANOTHER
+
+
+def _forget_inherited() -> None:
+    """Lets a forked process give up what it has of its parent's locks, which would outlive the parent in it."""
+    while HELD:
+        os.close(HELD.pop())
 
 
 def _try(lock: Path) -> tuple[int | None, LockState]:
@@ -109,3 +146,7 @@ def _is_at(handle: int, lock: Path) -> bool:
     except OSError:
         return False
     return os.path.samestat(os.fstat(handle), there)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_inherited)

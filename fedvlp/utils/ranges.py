@@ -141,6 +141,7 @@ Epochs = Annotated[float, Range(above=0, limit=LIMIT)]
 Workers = Annotated[int, Range(0, limit=4096)]
 Seed = Annotated[int, Range(0, limit=2**32 - 1)]
 """What NumPy, PyTorch and Python all take."""
+Seconds = Annotated[float, Range(above=0, limit=LIMIT)]
 PositiveFloat = Annotated[float, Range(above=0)]
 NonNegativeFloat = Annotated[float, Range(0)]
 OpenFraction = Annotated[float, Range(above=0, below=1)]

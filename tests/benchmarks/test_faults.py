@@ -13,7 +13,7 @@ from benchmarks.faults.bench import ROOT, Bench, NotBuiltError
 from benchmarks.faults.clients import VARIABLE, asked
 from benchmarks.faults.commands import Finished, Running, several
 from benchmarks.faults.fault import FAULTS, Fault, Outcome, Verdict, add
-from benchmarks.faults.page import CLIENTS, FOUND, FURTHER, PROMISES, TABLES, cell, page, summary
+from benchmarks.faults.page import CLIENTS, FOUND, FURTHER, PROMISES, TABLES, cell, lines_of, page
 from benchmarks.faults.registry import all_faults, chosen
 from benchmarks.faults.rows.checkpoints import flip_bit
 from benchmarks.faults.rows.promises import exact_delta, renyi_epsilon
@@ -132,7 +132,18 @@ def test_the_page_has_tables_with_codes_and_losses():
     assert "| 1 | `one` | water is poured in | all is well | 0, 2 × -9 | nothing | they sink |" in text
     assert "**FAILS**. Must: it floats. · it &lt;leaks&gt; · it went on | 1 | **a \\| sail** | they sink |" in text
     assert text.count("| # | row |") == 1
-    assert summary(rows).startswith("2 rows: 1 holds, 1 FAILS. Something was lost in 1 rows: `two`.")
+    assert "2 rows: 1 holds, 1 FAILS. Something was lost in 1 rows: `two`." in text
+
+
+def test_other_rows_of_a_page_stay():
+    first, second = (fault.name for fault in all_faults()[:2])
+    lost = Outcome(Verdict.FAILS, "", (1,), "a | sail")
+    both = page([(FAULTS[first], lost), (FAULTS[second], HOLDS)], "sail", "a ship")
+    text = page([(FAULTS[second], Outcome(Verdict.NOT_BUILT))], "row", "a boat", both)
+    assert list(lines_of(text)) == [first, second]
+    assert lines_of(text)[first] == lines_of(both)[first]
+    assert f"2 rows: 1 FAILS, 1 not built yet. Something was lost in 1 rows: `{first}`." in text
+    assert "`row`, and other rows by earlier commands" in text
 
 
 def test_a_cell_stays_a_cell():

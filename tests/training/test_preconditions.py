@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from fedvlp.training.preconditions import check_writable, make_fabric
+from fedvlp.training.several_processes import SeveralProcesses
 from fedvlp.utils.errors import UserError
 from tests.helpers.shapes import unchecked
 from tests.helpers.toy_federation import Linear, Points, federation
@@ -44,6 +45,19 @@ def test_devices_that_do_not_exist(devices):
 def test_a_federation_that_cannot_be(tmp_path, options):
     with pytest.raises(UserError, match=next(iter(options))):
         federation(tmp_path, **options)
+
+
+def test_processes_that_run_the_same_program(tmp_path):
+    for strategy in ("auto", "ddp"):
+        made = federation(tmp_path, devices=2, strategy=strategy, collective_timeout=7.5)
+        assert isinstance(made.fabric.strategy, SeveralProcesses)
+        assert made.fabric.strategy.limit == 7.5
+        assert made.fabric.world_size == 2
+    assert not isinstance(federation(tmp_path, devices=1).fabric.strategy, SeveralProcesses)
+    with pytest.raises(UserError, match="by auto or ddp alone"):
+        federation(tmp_path, devices=2, strategy="ddp_spawn")
+    with pytest.raises(UserError, match="Expected collective_timeout above 0, got 0"):
+        federation(tmp_path, collective_timeout=0)
 
 
 def test_what_stays_on_disk_needs_checkpoints(tmp_path):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import subprocess
 import sys
 import time
@@ -9,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from fedvlp.utils import locks
+from tests.helpers.forks import exit_code, fork
 
 # Loads that one file alone, since importing torch takes seconds.
 HOLD = """
@@ -62,10 +64,12 @@ def test_a_lock_ends_with_its_process(tmp_path, caplog):
 
 def test_who_does_not_wait_is_told_that_another_holds_the_lock(tmp_path):
     path = tmp_path / "sweep"
-    with locks.locked(path), pytest.raises(BlockingIOError, match="Another process"), locks.locked(path, wait=False):
+    with locks.locked(path), pytest.raises(BlockingIOError, match="another process"), locks.locked(path, wait=False):
         pass
     with locks.locked(path, wait=False):
         assert [file.name for file in tmp_path.iterdir()] == [".sweep.lock"]
+        with pytest.raises(BlockingIOError, match=f"process {os.getpid()} on "), locks.locked(path, wait=False):
+            pass
     assert list(tmp_path.iterdir()) == []
 
 
@@ -82,3 +86,23 @@ def test_where_there_can_be_no_lock_nobody_waits(tmp_path, monkeypatch):
     monkeypatch.setattr("fedvlp.utils.locks.fcntl", None)
     with locks.locked(tmp_path / "a"), locks.locked(tmp_path / "a"):
         assert not (tmp_path / "a").exists()
+
+
+def test_what_a_process_forks_does_not_hold_its_lock(tmp_path):
+    """Such as readers of images, which outlive a killed process for some seconds."""
+    reading, writing = os.pipe()
+    with locks.locked(tmp_path / "file"):
+        child = fork(os.read, reading, 1, output=tmp_path / "output.txt")
+    with locks.locked(tmp_path / "file", wait=False):
+        assert child.is_alive()
+        os.write(writing, b"!")
+        assert exit_code(child) == 0
+    with locks.locked(tmp_path / "file", wait=False):
+        child = fork(os.read, reading, 1, output=tmp_path / "output.txt")
+        os.write(writing, b"!")
+        assert exit_code(child) == 0
+        assert (tmp_path / ".file.lock").exists()
+        with pytest.raises(BlockingIOError), locks.locked(tmp_path / "file", wait=False):
+            pass
+    os.close(reading)
+    os.close(writing)

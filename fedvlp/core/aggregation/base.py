@@ -5,13 +5,27 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import fields
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from fedvlp.core.state import State, check_alike
 from fedvlp.utils.errors import UserError
+
+
+class PrivacyGuarantee(NamedTuple):
+    """What the Gaussian noise of a rule hides of any one client.
+
+    Attributes:
+        noise_multiplier: standard deviation of the noise, as a multiple of the longest update that a client may send.
+        delta: the probability with which the guarantee may fail.
+        repeats: whether the noise comes from the run's seed, so that who knows it can take the noise off.
+    """
+
+    noise_multiplier: float
+    delta: float
+    repeats: bool
 
 
 class AggregationRule(ABC):
@@ -30,6 +44,20 @@ class AggregationRule(ABC):
     def is_linear(self) -> bool:
         """Whether all that it needs of the uploads is their weighted sum, which a secure sum would give."""
         return False
+
+    @property
+    def guarantee(self) -> PrivacyGuarantee | None:
+        """How well it hides what any one client sent; None if it does not."""
+        return None
+
+    def placed(self, num_clients: int, seed: int) -> AggregationRule:
+        """Returns the rule for one place in a round; most need to know nothing of it and are themselves.
+
+        Args:
+            num_clients: clients whose uploads are combined there in a round, if none is left out.
+            seed: of all that the rule draws there.
+        """
+        return self
 
     @abstractmethod
     def combine(self, states: Sequence[State], weights: Sequence[float], before: State) -> State:

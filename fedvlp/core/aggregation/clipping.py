@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-import torch
-
-from fedvlp.core.aggregation.base import AggregationRule
+from fedvlp.core.aggregation.base import AggregationRule, PrivacyGuarantee
 from fedvlp.core.aggregation.mean import WeightedMean
 from fedvlp.core.state import State, check_alike
 from fedvlp.utils.errors import UserError
@@ -26,6 +24,7 @@ class NormClipping(AggregationRule):
         max_norm: The longest update, as Euclidean norm, above 0.
         inner: The rule that combines the shortened updates; the weighted mean if not given.
 
+    >>> import torch
     >>> states = [{"p": torch.tensor([3.0, 4.0])}, {"p": torch.tensor([0.0, 1.0])}]
     >>> NormClipping(max_norm=1.0).combine(states, [1, 1], {"p": torch.zeros(2)})
     {'p': tensor([0.3000, 0.9000])}
@@ -44,6 +43,15 @@ class NormClipping(AggregationRule):
         """As many as the inner rule needs."""
         return self.inner.min_clients
 
+    @property
+    def guarantee(self) -> PrivacyGuarantee | None:
+        """The inner rule's: a client's shortened update depends on that client alone."""
+        return self.inner.guarantee
+
+    def placed(self, num_clients: int, seed: int) -> NormClipping:
+        """Returns the same with the inner rule in its place."""
+        return replace(self, inner=self.inner.placed(num_clients, seed))
+
     def combine(self, states: Sequence[State], weights: Sequence[float], before: State) -> State:
         """Returns what the inner rule makes of the shortened updates."""
         return self.inner.combine(self._clipped(states, before), weights, before)
@@ -61,11 +69,24 @@ class NormClipping(AggregationRule):
 
 def clipped(state: State, before: State, max_norm: float) -> State:
     """Returns an upload whose difference from ``before`` has at most the norm; a shorter one comes back as it is."""
-    moves = {name: value.double() - before[name].double() for name, value in state.items()}
-    norm = math.sqrt(sum(move.square().sum().item() for move in moves.values()))
-    if norm <= max_norm:
+    update = update_of(state, before)
+    if norm_of(update) <= max_norm:
         return state
-    shorter: State = {}
-    for name, move in moves.items():
-        shorter[name] = torch.add(before[name].double(), move, alpha=max_norm / norm).to(state[name].dtype)
-    return shorter
+    shorter = shortened(update, max_norm)
+    return {name: (before[name].double() + move).to(state[name].dtype) for name, move in shorter.items()}
+
+
+def shortened(update: State, max_norm: float) -> State:
+    """Returns an update in float64 that is no longer than the norm, in its own direction."""
+    norm = norm_of(update)
+    return {name: move * (max_norm / norm) for name, move in update.items()} if norm > max_norm else update
+
+
+def update_of(state: State, before: State) -> State:
+    """Returns the difference of an upload from ``before``, in float64."""
+    return {name: value.double() - before[name].double() for name, value in state.items()}
+
+
+def norm_of(update: State) -> float:
+    """Returns the Euclidean norm over all tensors of an update in float64."""
+    return math.sqrt(sum(move.square().sum().item() for move in update.values()))

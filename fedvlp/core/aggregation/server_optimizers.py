@@ -12,12 +12,13 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from fedvlp.core.aggregation.base import AggregationRule
+from fedvlp.core.aggregation.base import AggregationRule, PrivacyGuarantee
 from fedvlp.core.aggregation.mean import WeightedMean
 from fedvlp.core.state import State
 from fedvlp.utils.errors import UserError
@@ -42,6 +43,17 @@ class ServerOptimizer(AggregationRule):
     def is_linear(self) -> bool:
         """Whether the inner rule is: the server's own step needs no single upload."""
         return self.inner.is_linear
+
+    @property
+    def guarantee(self) -> PrivacyGuarantee | None:
+        """The inner rule's: the server's own step looks at no upload."""
+        return self.inner.guarantee
+
+    def placed(self, num_clients: int, seed: int) -> AggregationRule:
+        """Returns the same with the inner rule in its place."""
+        optimizer: Any = self  # a dataclass, as every subclass is
+        placed: AggregationRule = replace(optimizer, inner=self.inner.placed(num_clients, seed))
+        return placed
 
     @abstractmethod
     def follow(self, step: Tensor, moments: State) -> tuple[Tensor, State]:

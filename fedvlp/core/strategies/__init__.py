@@ -5,6 +5,7 @@ from fedvlp.core.strategies.base import BroadcastShared, Strategy
 from fedvlp.core.strategies.derived import DownloadOnly, ServerComputed
 from fedvlp.core.strategies.local import Local
 from fedvlp.core.strategies.moving_average import MovingAverage, beta_share, ema_share
+from fedvlp.core.strategies.rules import combines_cohort, is_linear
 from fedvlp.core.strategies.slots import IndicatorMean, Slots
 
 __all__ = [
@@ -19,5 +20,7 @@ __all__ = [
     "Slots",
     "Strategy",
     "beta_share",
+    "combines_cohort",
     "ema_share",
+    "is_linear",
 ]

@@ -9,7 +9,7 @@ from typing import Literal
 from fedvlp.core.aggregation import AggregationRule, WeightedMean
 from fedvlp.core.state import Client, ClientUpdate, ServerState, select
 from fedvlp.core.strategies.base import BroadcastShared, Strategy
-from fedvlp.core.strategies.rules import combined
+from fedvlp.core.strategies.rules import combined, combines_cohort
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,11 @@ class FedAvg(BroadcastShared):
     weighting: Literal["examples", "uniform"] = "examples"
     rule: AggregationRule = field(default_factory=WeightedMean)
     place: str = "FedAvg"
+
+    @property
+    def combines_cohort(self) -> bool:
+        """True: all uploads go through the rule."""
+        return True
 
     def aggregate(self, server: ServerState, updates: Sequence[ClientUpdate]) -> ServerState:
         """Replaces the uploaded tensors by what the rule makes of them; too few uploads for it change nothing."""
@@ -68,6 +73,11 @@ class ByName(BroadcastShared):
     """
 
     parts: Mapping[str | tuple[str, ...], Strategy]
+
+    @property
+    def combines_cohort(self) -> bool:
+        """Whether every part does."""
+        return all(combines_cohort(strategy) for strategy in self.parts.values())
 
     def aggregate(self, server: ServerState, updates: Sequence[ClientUpdate]) -> ServerState:
         """Gives each part its own share of every upload."""

@@ -29,7 +29,12 @@ class Strategy(Protocol):
 
 
 class BroadcastShared:
-    """Defaults: every client gets all shared tensors, and any clients will do."""
+    """Defaults: every client gets all shared tensors, any clients will do, and uploads are looked at one by one."""
+
+    @property
+    def combines_cohort(self) -> bool:
+        """Whether uploads change the server through nothing but rules, each of which combines the whole cohort's."""
+        return False
 
     def broadcast(self, server: ServerState, client: Client) -> State:
         """Returns every shared tensor, whoever asks."""

@@ -9,6 +9,7 @@ import torch
 
 from fedvlp.core.state import Client, ClientUpdate, ServerState, State, detached, select
 from fedvlp.core.strategies.base import Strategy
+from fedvlp.core.strategies.rules import combines_cohort
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,11 @@ class ServerComputed:
     inner: Strategy
     make: Callable[[State], State]
     deploys: tuple[str, ...] | None = None
+
+    @property
+    def combines_cohort(self) -> bool:
+        """Whether the inner strategy does; what is computed looks at no upload."""
+        return combines_cohort(self.inner)
 
     def broadcast(self, server: ServerState, client: Client) -> State:
         """Returns what the inner strategy would."""
@@ -69,6 +75,11 @@ class DownloadOnly:
 
     names: tuple[str, ...]
     inner: Strategy
+
+    @property
+    def combines_cohort(self) -> bool:
+        """Whether the inner strategy does."""
+        return combines_cohort(self.inner)
 
     def broadcast(self, server: ServerState, client: Client) -> State:
         """Returns these of the tensors that the inner strategy would send."""

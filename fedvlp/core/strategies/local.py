@@ -13,6 +13,11 @@ from fedvlp.core.strategies.base import BroadcastShared
 class Local(BroadcastShared):
     """Nothing is downloaded and nothing aggregated; each client keeps what it trains."""
 
+    @property
+    def combines_cohort(self) -> bool:
+        """True: no upload changes the server."""
+        return True
+
     def broadcast(self, server: ServerState, client: Client) -> State:
         """Returns nothing."""
         return {}

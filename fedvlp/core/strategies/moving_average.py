@@ -9,6 +9,7 @@ import torch
 
 from fedvlp.core.state import Client, ClientUpdate, ServerState, State, select
 from fedvlp.core.strategies.base import Strategy
+from fedvlp.core.strategies.rules import combines_cohort
 from fedvlp.utils.errors import UserError
 
 
@@ -35,6 +36,11 @@ class MovingAverage:
     share: Callable[[int], float]
     names: tuple[str, ...]
     sends_average: bool = False
+
+    @property
+    def combines_cohort(self) -> bool:
+        """Whether the inner strategy does; the average looks at no upload."""
+        return combines_cohort(self.inner)
 
     def broadcast(self, server: ServerState, client: Client) -> State:
         """Returns what the inner strategy would."""

@@ -67,8 +67,8 @@ def _rebuilt_value(value: Any, visit: Visit) -> Any:
     return rebuilt(value, visit) if isinstance(value, Strategy) else value
 
 
-def combining_parts(strategy: Strategy) -> list[CombinesByRule]:
-    """Returns the parts of a strategy, or the strategy itself, that let a rule combine uploads."""
+def parts_of(strategy: Strategy) -> list[CombinesByRule]:
+    """Returns the parts of a strategy that combine by a rule."""
     found: list[CombinesByRule] = []
 
     def visit(part: Any) -> Strategy:
@@ -78,6 +78,19 @@ def combining_parts(strategy: Strategy) -> list[CombinesByRule]:
 
     rebuilt(strategy, visit)
     return found
+
+
+def combines_cohort(strategy: object) -> bool:
+    """Whether uploads change the server through nothing but rules, each of which combines the whole cohort's.
+
+    A strategy says so by an attribute of this name; one that has none is taken to look at uploads one by one.
+    """
+    return bool(getattr(strategy, "combines_cohort", False))
+
+
+def is_linear(strategy: Strategy) -> bool:
+    """Whether all that a strategy needs of the uploads is their weighted sum, which a secure sum would give."""
+    return combines_cohort(strategy) and all(part.rule.is_linear for part in parts_of(strategy))
 
 
 def combined(

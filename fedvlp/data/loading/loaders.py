@@ -8,12 +8,13 @@ import numpy as np
 import torch
 from jaxtyping import Int
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import Dataset, Sampler
 
 from fedvlp.core.protocols import Inputs
 from fedvlp.data.files.images import Images, Indices, Transform
+from fedvlp.data.loading.readers import SteadyLoader
 
-ImageLoader = DataLoader[tuple[Tensor, int]]
+ImageLoader = SteadyLoader[tuple[Tensor, int]]
 """Batches of (pixels, labels) as PyTorch makes them, on the CPU."""
 
 
@@ -88,7 +89,7 @@ def image_loader(
 
     Batches for a CUDA ``device`` lie in pinned memory, from which they are copied while others are computed.
     """
-    return DataLoader(
+    return SteadyLoader(
         dataset,
         batch_size=batch_size,
         sampler=None if seed is None else Shuffle(len(dataset), seed),

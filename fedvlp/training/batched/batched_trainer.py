@@ -28,7 +28,7 @@ from fedvlp.training.client_trainer import ClientResult, ClientSlot, LoadedClien
 from fedvlp.training.optimizer_state import optimizer_state
 from fedvlp.training.optimizers import OptimizerFactory
 from fedvlp.training.sequential import SequentialTrainer
-from fedvlp.utils.errors import UserError
+from fedvlp.utils.errors import MachineError, UserError
 from fedvlp.utils.seeding import restored_generators
 
 
@@ -117,7 +117,7 @@ class BatchedTrainer:
         optimizer = shared_optimizer(slot.module, stack.trainable, states, order.learning_rate_factor)
         try:
             losses = self._steps(stack, loaded, optimizer)
-        except (CannotBatchError, UnequalStepsError):
+        except (CannotBatchError, UnequalStepsError, MachineError):
             raise
         except Exception as error:  # a method's step may fail in any way where its tensors are stacks of hidden ones
             raise CannotBatchError(str(error)) from error
@@ -137,6 +137,8 @@ class BatchedTrainer:
         """Loads a client; one whose data fail trains alone, so that only it is left out."""
         try:
             return self.slot.load(order, client)
+        except MachineError:
+            raise
         except Exception as error:
             raise UnequalStepsError("a client can't be loaded") from error
 

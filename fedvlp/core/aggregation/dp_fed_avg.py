@@ -1,0 +1,166 @@
+"""Mean update of clipped clients with Gaussian noise: differential privacy of each client.
+
+Papers: McMahan et al., Learning differentially private recurrent language models, ICLR 2018 (DP-FedAvg, Algorithm 1
+with flat clipping, equal weights and the estimator of fixed denominator); Andrew et al., Differentially private
+learning with adaptive clipping, NeurIPS 2021 (Algorithm 1, Theorem 1).
+
+Symbols: S, C -> ``clip_norm``; z -> ``noise_multiplier``; gamma -> ``quantile``; eta_C -> ``clip_learning_rate``;
+sigma_b -> ``count_noise``; qW, m -> ``expected_clients``; z_Delta -> ``update_noise_multiplier``.
+
+Departure from Andrew et al.: cohorts have a fixed size and are not drawn client by client, so how many there are is no
+secret, and a client that sends nothing counts as one half.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal
+
+import torch
+
+from fedvlp.core.aggregation.base import AggregationRule, PrivacyGuarantee
+from fedvlp.core.aggregation.clipping import norm_of, shortened, update_of
+from fedvlp.core.aggregation.noise import Draw, seeded_normals, system_normals, with_noise
+from fedvlp.core.state import State, check_alike
+from fedvlp.utils.checked import check_fields
+from fedvlp.utils.errors import UserError
+from fedvlp.utils.ranges import NonNegativeFloat, OpenFraction, PositiveFloat, PositiveInt, Range
+from fedvlp.utils.seeding import derive_seed
+
+
+@dataclass(frozen=True)
+class DPFedAvg(AggregationRule):
+    """Clips each client's update, sums them, adds Gaussian noise, and divides by a fixed number of clients.
+
+    before + (sum_k d_k min(1, S / |d_k|) + N(0, z^2 S^2)) / m, where d_k is a client's update over all tensors that are
+    combined together. Each client counts once, whatever its number of images. A client that is left out adds zero, and
+    m stays, so that whether it took part is hidden as well.
+
+    With a quantile the limit S follows that of the updates' norms: S <- S exp(-eta_C (b - gamma)), where b is the share
+    of updates that were within S, with noise. The noise on the updates grows such that both together are as private as
+    z alone (Andrew et al. 2021, Theorem 1).
+
+    Args:
+        clip_norm: The longest update, as Euclidean norm, above 0; with a quantile that of the first round.
+        noise_multiplier: Standard deviation of the noise as a multiple of clip_norm, at least 0. With 0 nothing is
+            hidden.
+        quantile: Share of the updates that the clipping shall leave whole, in (0, 1); clip_norm stays if not given.
+        clip_learning_rate: How fast clip_norm follows the quantile, above 0.
+        count_noise: Standard deviation of the noise on the count of updates within clip_norm, above half the
+            noise_multiplier; a twentieth of the clients of a round if not given.
+        delta: Probability with which the guarantee may fail, in (0, 1). It must be far below 1 / clients.
+        noise_from: ``seed`` repeats the noise with the run's seed, for studies: who knows the seed can subtract it.
+            ``system`` takes the operating system's secure randomness.
+        expected_clients: The number of clients by which the sum is divided, at least 1; those of a round if not given.
+        seed: Of the noise; made of the run's seed if not given.
+
+    >>> sent = [{"p": torch.tensor([3.0, 4.0])}, {"p": torch.tensor([0.0, 1.0])}]
+    >>> rule = DPFedAvg(clip_norm=1.0, noise_multiplier=0.0, expected_clients=4, seed=0)
+    >>> rule.combine(sent, [9, 1], {"p": torch.zeros(2)})
+    {'p': tensor([0.1500, 0.4500])}
+    """
+
+    clip_norm: PositiveFloat
+    noise_multiplier: NonNegativeFloat
+    quantile: OpenFraction | None = None
+    clip_learning_rate: PositiveFloat = 0.2
+    count_noise: PositiveFloat | None = None
+    delta: OpenFraction = 1e-5
+    noise_from: Literal["seed", "system"] = "seed"
+    expected_clients: PositiveInt | None = None
+    seed: Annotated[int, Range(0)] | None = None
+
+    def __post_init__(self) -> None:
+        """Refuses what is out of range, and noise on the count that leaves none of the guarantee for the updates."""
+        check_fields(self)
+        if self.expected_clients is not None:
+            self._check_count_noise()
+
+    @property
+    def guarantee(self) -> PrivacyGuarantee:
+        """As private as the noise multiplier says, with or without a quantile."""
+        return PrivacyGuarantee(self.noise_multiplier, self.delta, self.noise_from == "seed")
+
+    @property
+    def update_noise_multiplier(self) -> float:
+        """Noise on the sum of updates as a multiple of clip_norm: z, or z_Delta = (z^-2 - (2 sigma_b)^-2)^(-1/2)."""
+        if self.quantile is None or self.noise_multiplier == 0:
+            return self.noise_multiplier
+        return 1 / math.sqrt(self.noise_multiplier**-2 - (2 * self._count_std()) ** -2)
+
+    def placed(self, num_clients: int, seed: int) -> DPFedAvg:
+        """Returns the rule with what was not given: the number of clients, and the seed where noise comes from one."""
+        chosen = seed if self.seed is None and self.noise_from == "seed" else self.seed
+        return replace(self, expected_clients=self.expected_clients or num_clients, seed=chosen)
+
+    def combine(self, states: Sequence[State], weights: Sequence[float], before: State) -> State:
+        """Returns the state after a first round."""
+        return self.aggregate(states, weights, before, {})[0]
+
+    def aggregate(
+        self, states: Sequence[State], weights: Sequence[float], before: State, memory: State
+    ) -> tuple[State, State]:
+        """Returns the state after the noised mean update; remembers the number of draws, and clip_norm if it adapts."""
+        check_alike(states)
+        draws = int(memory["draws"].item()) if memory else 0
+        clip_norm = memory["clip_norm"].item() if "clip_norm" in memory else self.clip_norm
+        draw = self._draw(draws)
+        total, norms = _clipped_sum(states, before, clip_norm)
+        noised = with_noise(total, self.update_noise_multiplier * clip_norm, draw)
+        after: State = {}
+        for name, value in noised.items():
+            after[name] = (before[name].double() + value / self._clients()).to(states[0][name].dtype)
+        remembered = {"draws": torch.tensor(draws + 1)}
+        if self.quantile is not None:
+            followed = self._followed(clip_norm, norms, self.quantile, draw)
+            remembered["clip_norm"] = torch.tensor(followed, dtype=torch.float64)
+        return after, remembered
+
+    def _followed(self, clip_norm: float, norms: Sequence[float], quantile: float, draw: Draw) -> float:
+        """Returns the next round's clip_norm."""
+        # Of each client one half is taken off, so that one more or less changes the sum by half as much.
+        within = sum(0.5 if norm <= clip_norm else -0.5 for norm in norms)
+        noise = self._count_std() * draw(1).item() if self.noise_multiplier > 0 else 0.0
+        share = (within + noise) / self._clients() + 0.5
+        return clip_norm * math.exp(-self.clip_learning_rate * (share - quantile))
+
+    def _draw(self, draws: int) -> Draw:
+        """Returns where this round's noise comes from."""
+        if self.noise_from == "system":
+            return system_normals()
+        if self.seed is None:
+            raise UserError("DPFedAvg outside of a federation needs a seed, or noise_from system.")
+        return seeded_normals(derive_seed(self.seed, draws))
+
+    def _clients(self) -> int:
+        if self.expected_clients is None:
+            # The number of arrivals would tell who took part.
+            raise UserError("DPFedAvg outside of a federation needs expected_clients.")
+        return self.expected_clients
+
+    def _count_std(self) -> float:
+        """Returns sigma_b; by default what Andrew et al. recommend."""
+        return self._clients() / 20 if self.count_noise is None else self.count_noise
+
+    def _check_count_noise(self) -> None:
+        if self.quantile is not None and self.noise_multiplier >= 2 * self._count_std():
+            noise = self.noise_multiplier
+            raise UserError(
+                f"DPFedAvg with a quantile needs count_noise above half the noise_multiplier of {noise:g}, but it is "
+                f"{self._count_std():g}. Give count_noise={noise:g}, or more."
+            )
+
+
+def _clipped_sum(states: Sequence[State], before: State, clip_norm: float) -> tuple[State, list[float]]:
+    """Returns the sum of the updates, each shortened to the norm, in float64, and their norms before that."""
+    total = {name: torch.zeros_like(value, dtype=torch.float64) for name, value in states[0].items()}
+    norms: list[float] = []
+    for state in states:
+        # One at a time: all updates in float64 would take twice the memory of the uploads.
+        update = update_of(state, before)
+        norms.append(norm_of(update))
+        for name, value in shortened(update, clip_norm).items():
+            total[name].add_(value)
+    return total, norms

@@ -1,0 +1,136 @@
+"""How much of a client's data a run gives away: the (epsilon, delta) of all its rounds, by Renyi differential privacy.
+
+The bound compares federations that differ in all data of one client (``REPLACE_ONE``), and covers all tensors that the
+server makes of uploads, in every phase of every round. A client that is left out changes nothing in it: zero in place
+of its clipped update is one of the changes that the bound allows for, and the sum is divided by a fixed number.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from fedvlp.core.phases import Phase
+from fedvlp.core.privacy import guarantees
+from fedvlp.utils.errors import UserError
+
+
+@dataclass(frozen=True)
+class PrivacyAccount:
+    """Counts what rounds cost, by the accountant of Google's ``dp_accounting``.
+
+    A cohort drawn without replacement hides who took part (Wang et al., Subsampled Renyi differential privacy, 2019).
+    All phases of a round have the same cohort, so they are drawn together.
+
+    Args:
+        noise_multipliers: of each combination of uploads in a round, at least 0, as multiples of the clipping norm.
+        num_clients: all clients.
+        cohort_size: those of a round.
+        delta: the probability with which the bound may fail, in (0, 1).
+        repeats: whether the noise comes from the run's seed, so that who knows it can take the noise off.
+    """
+
+    noise_multipliers: tuple[float, ...]
+    num_clients: int
+    cohort_size: int
+    delta: float
+    repeats: bool
+
+    def epsilon(self, rounds: int) -> float:
+        """Returns the bound after so many rounds; infinity where there is no noise.
+
+        Args:
+            rounds: at least 0.
+        """
+        if rounds == 0:
+            return 0.0
+        if min(self.noise_multipliers) == 0:
+            return math.inf
+        from dp_accounting.rdp import compute_epsilon
+
+        orders, divergences = self._round
+        return float(compute_epsilon(orders, rounds * divergences, self.delta)[0])
+
+    def describe(self, rounds: int) -> str:
+        """Returns the guarantee after so many rounds in one line."""
+        known = " (the noise repeats with the seed: it protects from nobody who knows that)" if self.repeats else ""
+        spent = f"epsilon {self.epsilon(rounds):.4g}, delta {self.delta:g} after {rounds} rounds"
+        covered = f"for all data of any one of {self.num_clients} clients"
+        return f"privacy of tensors, not of metrics: {spent}, {covered}{known}"
+
+    @cached_property
+    def _round(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        """The orders, and the Renyi divergence of one round at each of them."""
+        import dp_accounting
+        from dp_accounting.rdp import RdpAccountant
+
+        # Replacing a client changes a sum of clipped updates by up to twice the limit; events ask for noise per change.
+        halves = [dp_accounting.GaussianDpEvent(noise / 2) for noise in self.noise_multipliers]
+        everybody = dp_accounting.ComposedDpEvent(halves)
+        drawn = dp_accounting.SampledWithoutReplacementDpEvent(self.num_clients, self.cohort_size, everybody)
+        accountants = []
+        for event in (everybody, drawn):
+            accountant = RdpAccountant(neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_ONE)
+            accountants.append(accountant.compose(event))
+        # Drawing never costs privacy, but with few clients the bound for it is above that without.
+        divergences = np.minimum(accountants[0].rdp, accountants[1].rdp)
+        return accountants[0].orders, divergences
+
+
+def privacy_account(phases: Sequence[Phase], num_clients: int, cohort_size: int | None) -> PrivacyAccount | None:
+    """Returns what counts a run's privacy; None if none of its rules gives any.
+
+    Args:
+        phases: of a round, with their rules.
+        num_clients: all clients.
+        cohort_size: those of a round; None for all.
+
+    Raises:
+        UserError: if a phase gets past the noise, delta is too large, or ``dp_accounting`` is missing.
+    """
+    found = guarantees(phases)
+    if not found:
+        return None
+    try:
+        import dp_accounting  # noqa: F401
+    except ImportError as error:
+        missing = 'DPFedAvg needs dp-accounting, which is not installed. Run: pip install "fedvlp[privacy]"'
+        raise UserError(missing) from error
+    delta = min(guarantee.delta for guarantee in found)
+    if delta * num_clients >= 1:
+        raise UserError(
+            f"DPFedAvg needs a delta below 1 / {num_clients}, the number of clients; got {delta:g}. A rule that gives "
+            "away all data of a client drawn at random would be as private."
+        )
+    return PrivacyAccount(
+        noise_multipliers=tuple(guarantee.noise_multiplier for guarantee in found),
+        num_clients=num_clients,
+        cohort_size=min(cohort_size or num_clients, num_clients),
+        delta=delta,
+        repeats=any(guarantee.repeats for guarantee in found),
+    )
+
+
+def check_privacy(phases: Sequence[Phase], num_clients: int, cohort_size: int | None, processes: int) -> None:
+    """Checks before training that a run's privacy can be counted, and that processes agree on the noise.
+
+    Args:
+        phases: of a round, with their rules.
+        num_clients: all clients.
+        cohort_size: those of a round; None for all.
+        processes: how many train clients; each combines all uploads.
+
+    Raises:
+        UserError: as :func:`privacy_account`, or if each process would draw other noise.
+    """
+    account = privacy_account(phases, num_clients, cohort_size)
+    if account is not None and not account.repeats and processes > 1:
+        raise UserError(
+            f"DPFedAvg with noise_from system needs one process, but there are {processes}, which would draw different "
+            "noise. Use devices=1."
+        )

@@ -1,0 +1,89 @@
+"""``fedvlp fit`` is told to end, or is started again while it runs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+
+import pytest
+
+from fedvlp.commands.cli import Terminated, ended_by_sigterm, main
+from fedvlp.runs.checkpoint import load_checkpoint
+from fedvlp.utils.config_files import configs_folder
+from tests.helpers.forks import exit_code, fork
+
+
+def fit(arguments):
+    sys.exit(main(arguments))
+
+
+@pytest.fixture
+def arguments(image_root, tmp_path):
+    return [
+        "fit",
+        f"--config={configs_folder() / 'methods' / 'promptfl'}.yaml",
+        f"--config={configs_folder() / 'data' / 'folders'}.yaml",
+        f"--data.root={image_root}",
+        "--data.held_out=photo",
+        f"--data.cache_dir={tmp_path / 'cache'}",
+        "--model.clip.name=fedvlp-tiny",
+        "--trainer.name=run",
+        "--trainer.rounds=100000",
+        "--trainer.accelerator=cpu",
+        "--trainer.enable_progress_bar=false",
+        f"--trainer.default_root_dir={tmp_path / 'runs'}",
+    ]
+
+
+def checkpoints(tmp_path):
+    return sorted(tmp_path.glob("runs/run/*/checkpoints/round-*.safetensors"))
+
+
+def started(arguments, tmp_path):
+    """A run that has written two checkpoints and goes on."""
+    running = fork(fit, arguments, output=tmp_path / "output.txt", OMP_NUM_THREADS="1")
+    while len(checkpoints(tmp_path)) < 2:
+        assert running.is_alive()
+        time.sleep(0.02)
+    return running
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_ends_it_in_order_and_the_run_is_whole(arguments, tmp_path, number, code):
+    running = started(arguments, tmp_path)
+    os.kill(running.pid, number)
+    assert exit_code(running) == code
+    assert (tmp_path / "output.txt").read_text().endswith("fedvlp: stopped; go on with --ckpt_path last\n")
+    assert not list((tmp_path / "runs").rglob(".*"))
+    assert load_checkpoint(checkpoints(tmp_path)[-1])[0].server.round >= 2
+
+
+def test_a_run_that_is_trained_is_refused_and_a_dead_one_goes_on(arguments, tmp_path, capsys):
+    running = started(arguments, tmp_path)
+    again = [*arguments, "--ckpt_path=last"]
+    assert main(again) == 1
+    told = capsys.readouterr().err
+    assert f"is being trained by process {running.pid} on " in told
+    assert told.count("\n") == 1
+    running.kill()
+    exit_code(running)
+    rounds = load_checkpoint(checkpoints(tmp_path)[-1])[0].server.round
+    assert main([*again, f"--trainer.rounds={rounds + 1}"]) == 0
+    assert len(list((tmp_path / "runs" / "run").iterdir())) == 1
+    assert not list((tmp_path / "runs").rglob(".*"))
+
+
+def test_sigterm_has_its_old_meaning_afterwards_and_keeps_that_of_others():
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        with pytest.raises(Terminated), ended_by_sigterm():
+            signal.raise_signal(signal.SIGTERM)
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        with ended_by_sigterm():
+            signal.raise_signal(signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, before)

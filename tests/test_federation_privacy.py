@@ -1,0 +1,176 @@
+"""A run with DPFedAvg: noise in every phase and round, the same after a resume, and epsilon in rows and summary."""
+
+import csv
+import itertools
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from fedvlp.callbacks import Checkpoints, MetricsFile, Privacy
+from fedvlp.commands.cli import main
+from fedvlp.core.aggregation import DPFedAvg, FedAdam, NormClipping
+from fedvlp.core.phases import Phase
+from fedvlp.core.strategies import FedAvg, Slots
+from fedvlp.training.callback import FederationCallback
+from fedvlp.training.privacy_accounting import PrivacyAccount
+from fedvlp.utils.errors import UserError
+from tests.helpers.assertions import assert_same_run
+from tests.helpers.interruptions import Interrupted, StopAfter
+from tests.helpers.toy_federation import Linear, PersonalBias, Points, federation
+
+
+def private(noise_multiplier=1.0, clip_norm=0.5, **options):
+    return DPFedAvg(clip_norm, noise_multiplier, **options)
+
+
+class Still(Linear):
+    """Two phases in which nothing is learned, so that all that changes is noise."""
+
+    def __init__(self):
+        super().__init__(learning_rate=0.0)
+
+    def configure_phases(self):
+        return [Phase(name, ("weight",), ("weight",), FedAvg()) for name in ("one", "two")]
+
+
+def test_every_phase_and_round_has_noise_of_its_own(tmp_path):
+    weights = [torch.zeros(3, 4)]
+
+    class Steps(FederationCallback):
+        def on_phase_end(self, federation, phase, before, server, updates):
+            weights.append(server.shared["weight"])
+
+    federation(tmp_path, aggregation=private(), callbacks=[Steps()]).fit(Still(), Points())
+    steps = [(after - before).flatten() for before, after in itertools.pairwise(weights)]
+    assert len(steps) == 6
+    assert np.std(torch.cat(steps).numpy()) == pytest.approx(0.5 / 3, rel=0.25)
+    assert len({tuple(step.tolist()) for step in steps}) == 6
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        private(),
+        private(0.1, quantile=0.5),
+        FedAdam(inner=private(0.1, quantile=0.5)),
+        NormClipping(0.3, private()),
+    ],
+)
+def test_resumed_run_equals_an_unbroken_one(tmp_path, rule):
+
+    def run(name):
+        callbacks = [Privacy(), Checkpoints(), MetricsFile()]
+        return federation(tmp_path, name=name, rounds=4, aggregation=rule, default_callbacks=False, callbacks=callbacks)
+
+    whole = run("whole")
+    whole.fit(PersonalBias(), Points())
+    broken = run("broken")
+    broken.add_callback(StopAfter(2))
+    with pytest.raises(Interrupted):
+        broken.fit(PersonalBias(), Points())
+    again = run("broken")
+    again.fit(PersonalBias(), Points(), ckpt_path="last")
+    assert_same_run(again.run_state, whole.run_state)
+    assert "privacy/epsilon" in whole.run_state.history[-1]
+
+
+def test_noise_of_the_system_differs_from_run_to_run(tmp_path):
+    rule = private(noise_from="system")
+    runs = [federation(tmp_path, name=name, rounds=1, aggregation=rule) for name in ("one", "other")]
+    one, other = (run.fit(Linear(), Points()).shared["weight"] for run in runs)
+    assert not torch.equal(one, other)
+    assert '"seed"' not in json.dumps(runs[0].description["phases"]).replace('"seed": null', "")
+
+
+class Cohorts(FederationCallback):
+    """Notes who takes part."""
+
+    def __init__(self):
+        self.drawn = []
+
+    def on_round_start(self, federation, phases, cohort):
+        self.drawn.append([client.id for client in cohort])
+
+
+@pytest.mark.parametrize("noise_from", ["seed", "system"])
+def test_cohort_is_as_secret_as_the_noise(tmp_path, noise_from):
+    drawn = []
+    for _ in range(2):
+        noted = Cohorts()
+        rule = private(noise_from=noise_from)
+        run = federation(tmp_path, rounds=8, cohort_size=4, aggregation=rule, default_callbacks=False, callbacks=noted)
+        run.fit(Linear(), Points(clients=9))
+        assert {len(set(cohort)) for cohort in noted.drawn} == {4}
+        drawn.append(noted.drawn)
+    assert (drawn[0] == drawn[1]) == (noise_from == "seed")
+
+
+def test_epsilon_is_in_rows_and_summary_and_said(tmp_path, capsys):
+    run = federation(tmp_path, aggregation=private(delta=1e-6), cohort_size=5, enable_progress_bar=False)
+    run.fit(PersonalBias(), Points(clients=9))
+    account = PrivacyAccount((1.0, 1.0), 9, 5, 1e-6, repeats=True)
+    with open(run.folder / "metrics.csv", encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    expected = [account.epsilon(rounds) for rounds in (1, 2, 3)]
+    assert [float(row["privacy/epsilon"]) for row in rows] == pytest.approx(expected, rel=1e-9)
+    assert {row["privacy/delta"] for row in rows} == {"1e-06"}
+    summary = json.loads((run.folder / "summary.json").read_text("utf-8"))
+    assert summary["privacy"] == {"epsilon": pytest.approx(expected[2], rel=1e-9), "delta": 1e-6}
+    assert summary["training"]["aggregation"]["noise_multiplier"] == 1.0
+    assert capsys.readouterr().out.count(account.describe(3)) == 2
+
+
+def test_run_without_noise_says_nothing_of_privacy(tmp_path, capsys):
+    run = federation(tmp_path, rounds=1, enable_progress_bar=False)
+    run.fit(Linear(), Points())
+    assert not [name for name in run.run_state.history[0] if "privacy" in name]
+    assert "privacy" not in json.loads((run.folder / "summary.json").read_text("utf-8"))
+    assert "privacy" not in capsys.readouterr().out
+
+
+def test_client_that_is_left_out_adds_zero_and_costs_the_same(tmp_path):
+    rule = private(0.0, clip_norm=1e9)
+    spoilt = federation(tmp_path, rounds=1, aggregation=rule)
+    weight = spoilt.fit(Linear(), Points(spoil=True)).shared["weight"]
+    plain = federation(tmp_path, rounds=1, aggregation=private(0.0, 1e9, expected_clients=2))
+
+    class Others(Points):
+        def __init__(self):
+            super().__init__()
+            self.clients = self.clients[1:]
+
+    others = plain.fit(Linear(), Others()).shared["weight"]
+    assert torch.allclose(weight, others * 2 / 3, atol=1e-6)
+    noisy = [federation(tmp_path, rounds=1, aggregation=private()) for _ in range(2)]
+    for run, spoil in zip(noisy, (True, False), strict=True):
+        run.fit(Linear(), Points(spoil=spoil))
+    assert noisy[0].run_state.history[0]["clients/rejected"] == 1
+    assert len({run.run_state.history[0]["privacy/epsilon"] for run in noisy}) == 1
+
+
+def test_method_that_sends_single_tensors_is_refused_before_a_run(tmp_path):
+    class WithSlots(Linear):
+        def configure_phases(self):
+            last = Phase("own", ("weight",), ("weight",), Slots("client"))
+            return [Phase("shared", ("weight",), ("weight",), FedAvg()), last]
+
+    run = federation(tmp_path, aggregation=private())
+    with pytest.raises(UserError, match="Phase 'own' can't be differentially private: its strategy Slots"):
+        run.fit(WithSlots(), Points())
+    assert run.folder is None
+
+
+def test_chosen_by_short_name_on_the_command_line(capsys):
+    options = ["clip_norm=0.5", "noise_multiplier=2", "quantile=0.4", "noise_from=system"]
+    arguments = [f"--trainer.aggregation.inner.{option}" for option in options]
+    with pytest.raises(SystemExit):
+        main(
+            [
+                *("fit", "--config=quickstart", "--trainer.aggregation=FedAdam"),
+                *("--trainer.aggregation.inner=DPFedAvg", *arguments, "--print_config"),
+            ]
+        )
+    text = capsys.readouterr().out
+    assert text.index("fedvlp.FedAdam") < text.index("fedvlp.DPFedAvg") < text.index("noise_from: system")

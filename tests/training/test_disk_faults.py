@@ -1,0 +1,74 @@
+"""A disk that is full or that may only be read: one line with the path, and the run goes on later."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import pytest
+
+from fedvlp.commands.cli import what_to_mend
+from fedvlp.training.callback import FederationCallback
+from tests.helpers.assertions import assert_equal, run_metrics, run_tensors
+from tests.helpers.toy_federation import PersonalBias, Points, federation, file_callbacks
+
+
+def train(folder, *more, ckpt_path=None, **options):
+    files = file_callbacks()
+    callbacks = [*more, *files.pop("callbacks")]
+    made = federation(folder, name="run", reset_optimizer=False, callbacks=callbacks, **files, **options)
+    made.fit(PersonalBias(), Points(clients=5), ckpt_path)
+    return made.run_state
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory):
+    return {on_disk: train(tmp_path_factory.mktemp("unbroken"), personal_on_disk=on_disk) for on_disk in (False, True)}
+
+
+class Disk(FederationCallback):
+    """Refuses, from the third round on, to put a file of a certain kind into its place."""
+
+    def __init__(self, patch, number, kind):
+        self.patch = patch
+        self.number = number
+        self.kind = kind
+        self.replace = os.replace
+
+    def on_round_start(self, federation, phases, cohort):
+        if federation.run_state.server.round == 2:
+            self.patch.setattr("fedvlp.utils.files.os.replace", self.refuse)
+
+    def refuse(self, source, target):
+        if self.kind in str(target):
+            raise OSError(self.number, os.strerror(self.number), str(source), None, str(target))
+        self.replace(source, target)
+
+
+@pytest.mark.parametrize(
+    ("number", "kind", "on_disk"),
+    [
+        (errno.ENOSPC, "metrics.csv", False),
+        (errno.EROFS, "prompts.safetensors", True),
+        (errno.EACCES, "checkpoints", False),
+        (errno.ENOSPC, "clients", True),
+    ],
+)
+def test_a_disk_that_refuses_ends_the_run_and_it_goes_on_later(tmp_path, monkeypatch, unbroken, number, kind, on_disk):
+    with monkeypatch.context() as patch, pytest.raises(OSError, match=os.strerror(number)) as raised:
+        train(tmp_path, Disk(patch, number, kind), personal_on_disk=on_disk)
+    line = what_to_mend(raised.value)
+    assert "\n" not in line
+    assert line.startswith(str(tmp_path / "run"))
+    assert kind in line
+    assert os.strerror(number) in line
+    assert not list(tmp_path.rglob("*.tmp"))
+    assert not list(tmp_path.rglob(".*.lock"))
+    resumed = train(tmp_path, ckpt_path="last", personal_on_disk=on_disk)
+    assert_equal(run_tensors(resumed), run_tensors(unbroken[on_disk]))
+    assert run_metrics(resumed) == run_metrics(unbroken[on_disk])
+
+
+def test_an_error_without_a_path_is_a_line_too():
+    assert what_to_mend(OSError(errno.ENOSPC, "No space left on device")).startswith("Reading or writing: No space")
+    assert what_to_mend(OSError("odd")) is None

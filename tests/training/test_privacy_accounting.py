@@ -1,0 +1,154 @@
+"""Epsilon against the accountant called by hand, a formula written out, and the exact loss of the worst two cases."""
+
+import math
+import sys
+
+import dp_accounting
+import numpy as np
+import pytest
+from dp_accounting.rdp import RdpAccountant
+from scipy.stats import norm
+
+from fedvlp.core.aggregation import DPFedAvg, FedAdam
+from fedvlp.core.phase_rules import with_aggregation
+from fedvlp.core.phases import Phase
+from fedvlp.core.state import Client
+from fedvlp.core.strategies import ByName, FedAvg, Local
+from fedvlp.training.privacy_accounting import PrivacyAccount, check_privacy, privacy_account
+from fedvlp.utils.errors import UserError
+
+
+def account(*noise_multipliers, num_clients=100, cohort_size=100, delta=1e-5):
+    return PrivacyAccount(noise_multipliers, num_clients, cohort_size, delta, repeats=True)
+
+
+def phases(*strategies, rule=None, clients=20):
+    made = [Phase(f"phase {index}", ("p",), ("p",), strategy) for index, strategy in enumerate(strategies)]
+    return with_aggregation(made, rule, [Client(id, id, 5) for id in range(clients)])
+
+
+def by_hand(event, rounds, delta):
+    accountant = RdpAccountant(neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_ONE)
+    return accountant.compose(event, rounds).get_epsilon(delta)
+
+
+def renyi_formula(noises, rounds, delta):
+    """Mironov 2017, Corollary 3, of a change of 2 limits, at each order; Canonne et al. 2020, Proposition 12."""
+    orders = np.linspace(1.001, 400, 200_000)
+    divergence = rounds * sum(orders * 2**2 / (2 * noise**2) for noise in noises)
+    return (divergence + np.log1p(-1 / orders) - np.log(delta * orders) / (orders - 1)).min()
+
+
+def exact_delta(shift, epsilon):
+    """Returns the delta of N(0, 1) and N(shift, 1) at an epsilon (Balle and Wang 2018, Theorem 8)."""
+    above = norm.cdf(shift / 2 - epsilon / shift)
+    return above - math.exp(epsilon + norm.logcdf(-shift / 2 - epsilon / shift))
+
+
+@pytest.mark.parametrize(("noise", "cohort", "rounds"), [(1.0, 10, 15), (2.5, 25, 4), (0.8, 1, 200)])
+def test_drawn_cohort_against_the_accountant(noise, cohort, rounds):
+    event = dp_accounting.SampledWithoutReplacementDpEvent(100, cohort, dp_accounting.GaussianDpEvent(noise / 2))
+    expected = by_hand(event, rounds, 1e-5)
+    found = account(noise, cohort_size=cohort).epsilon(rounds)
+    assert found == pytest.approx(expected, rel=1e-9)
+    assert found < account(noise).epsilon(rounds)
+
+
+def test_phases_of_a_round_are_drawn_together():
+    both = dp_accounting.ComposedDpEvent([dp_accounting.GaussianDpEvent(noise / 2) for noise in (3.0, 1.5)])
+    expected = by_hand(dp_accounting.SampledWithoutReplacementDpEvent(100, 10, both), 15, 1e-5)
+    found = account(3.0, 1.5, cohort_size=10).epsilon(15)
+    assert found == pytest.approx(expected, rel=1e-9)
+    apart = dp_accounting.ComposedDpEvent(
+        [dp_accounting.SampledWithoutReplacementDpEvent(100, 10, event) for event in both.events]
+    )
+    assert found > by_hand(apart, 15, 1e-5) * 1.01, "as if each phase drew a cohort of its own"
+
+
+@pytest.mark.parametrize(("noises", "rounds"), [((1.0,), 1), ((4.0,), 30), ((2.0, 7.0), 5), ((0.5,), 3)])
+def test_all_clients_against_the_formula_and_the_exact_loss(noises, rounds):
+    found = account(*noises).epsilon(rounds)
+    formula = renyi_formula(noises, rounds, 1e-5)
+    assert formula - 1e-3 <= found <= formula * 1.01
+    shift = 2 * math.sqrt(rounds * sum(noise**-2 for noise in noises))
+    assert 1e-7 < exact_delta(shift, found) <= 1e-5
+    not_doubled = renyi_formula([2 * noise for noise in noises], rounds, 1e-5)
+    assert exact_delta(shift, not_doubled) > 1e-5, "noise per limit, not per change, would promise too much"
+
+
+@pytest.mark.parametrize(("noise", "cohort"), [(1.0, 20), (0.6, 50), (2.0, 5)])
+def test_one_round_of_a_drawn_cohort_against_the_exact_loss(noise, cohort):
+    """All clients send the longest update; one sends the opposite, so that a sum which it is in is two limits away."""
+    share = cohort / 100
+    places = np.linspace(-40, 40, 800_001)
+    without = norm.pdf(places, 0, noise)
+    drawn = (1 - share) * without + share * norm.pdf(places, 2, noise)
+
+    def lost(epsilon):
+        return np.maximum(drawn - math.exp(epsilon) * without, 0).sum() * (places[1] - places[0])
+
+    assert 1e-8 < lost(account(noise, cohort_size=cohort).epsilon(1)) <= 1e-5
+    assert lost(account(2 * noise, cohort_size=cohort).epsilon(1)) > 1e-4, "a change of one limit would not cover it"
+
+
+def test_drawing_never_costs_where_few_clients_make_its_bound_loose():
+    found = account(0.5, num_clients=9, cohort_size=3).epsilon(15)
+    assert found == account(0.5, num_clients=9, cohort_size=9).epsilon(15)
+    drawn = dp_accounting.SampledWithoutReplacementDpEvent(9, 3, dp_accounting.GaussianDpEvent(0.25))
+    assert found < by_hand(drawn, 15, 1e-5)
+
+
+@pytest.mark.filterwarnings("error")
+def test_epsilon_grows_with_rounds_from_zero_and_is_infinite_without_noise():
+    spent = [account(0.05, cohort_size=7).epsilon(rounds) for rounds in (0, 1, 2, 50, 1000)]
+    assert spent[0] == 0
+    assert spent == sorted(set(spent))
+    assert math.isfinite(spent[-1])
+    assert account(1.0, 0.0).epsilon(1) == math.inf
+
+
+def test_rounds_are_the_same_one_by_one_and_after_a_resume():
+    running = account(1.5, cohort_size=10)
+    assert [running.epsilon(rounds) for rounds in (1, 2, 3)][-1] == account(1.5, cohort_size=10).epsilon(3)
+
+
+def test_account_is_made_of_all_phases():
+    rule = FedAdam(inner=DPFedAvg(0.5, 1.25, delta=1e-6, noise_from="system"))
+    found = privacy_account(phases(ByName({"p": FedAvg(), "q": FedAvg()}), Local(), FedAvg(), rule=rule), 20, 8)
+    assert found == PrivacyAccount((1.25,) * 3, 20, 8, 1e-6, repeats=False)
+    assert privacy_account(phases(FedAvg(), rule=rule), 20, None).cohort_size == 20
+    assert privacy_account(phases(FedAvg(), rule=rule), 20, 99).cohort_size == 20
+    assert privacy_account(phases(FedAvg()), 20, None) is None
+
+
+def test_delta_that_would_allow_to_publish_a_client_is_refused():
+    private = phases(FedAvg(), rule=DPFedAvg(0.5, 1.25, delta=0.05))
+    with pytest.raises(UserError, match=r"delta below 1 / 20, the number of clients; got 0\.05"):
+        privacy_account(private, 20, None)
+    assert privacy_account(private, 19, None).delta == 0.05
+
+
+def test_missing_package_is_told_in_one_line(monkeypatch):
+    monkeypatch.setitem(sys.modules, "dp_accounting", None)
+    with pytest.raises(UserError, match=r"needs dp-accounting.*fedvlp\[privacy\]"):
+        privacy_account(phases(FedAvg(), rule=DPFedAvg(0.5, 1.25)), 20, None)
+    assert privacy_account(phases(FedAvg()), 20, None) is None
+
+
+def test_processes_must_draw_the_same_noise():
+    secret = phases(FedAvg(), rule=DPFedAvg(0.5, 1.25, noise_from="system"))
+    check_privacy(secret, 20, None, processes=1)
+    with pytest.raises(UserError, match="needs one process, but there are 2"):
+        check_privacy(secret, 20, None, processes=2)
+    check_privacy(phases(FedAvg(), rule=DPFedAvg(0.5, 1.25)), 20, None, processes=2)
+    check_privacy(phases(FedAvg()), 20, None, processes=2)
+
+
+def test_line_says_what_is_covered():
+    line = account(1.0, num_clients=9, cohort_size=9).describe(3)
+    assert line.startswith(
+        "privacy of tensors, not of metrics: epsilon 21.44, delta 1e-05 after 3 rounds, for all data"
+    )
+    assert "repeats with the seed" in line
+    secret = PrivacyAccount((1.0,), 9, 9, 1e-5, repeats=False).describe(3)
+    assert secret.endswith("9 clients")
