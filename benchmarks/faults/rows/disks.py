@@ -38,8 +38,9 @@ def full_disk(bench: Bench) -> None:
     # The disk is filled once the first checkpoint is there; the run is slowed by nothing but its own writing.
     full = (
         f"mount -t tmpfs -o size=2m disk {runs} && ({fit} > first.txt 2>&1 & "
-        f"while ! ls {runs}/run/*/checkpoints/round-00001* >/dev/null 2>&1; do sleep 0.01; done; "
-        f"head -c 10M /dev/zero > {runs}/filler 2>/dev/null; wait $!; echo $? > code); "
+        "fit=$!; while kill -0 $fit 2>/dev/null && "
+        f"! ls {runs}/run/*/checkpoints/round-00001* >/dev/null 2>&1; do sleep 0.01; done; "
+        f"head -c 10M /dev/zero > {runs}/filler 2>/dev/null; wait $fit; echo $? > code); "
         f"cat first.txt; rm -f {runs}/filler; {fit} --ckpt_path=last; cp -r {runs}/run {kept}"
     )
     finished = _in_namespace(bench, full)
