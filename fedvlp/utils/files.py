@@ -100,8 +100,12 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes text in UTF-8 in one step, with line ends as they are."""
-    write_bytes(path, text.encode())
+    """Writes text in UTF-8 in one step, with line ends as they are.
+
+    Bytes of a file's name that are no UTF-8 come as lone surrogates, which UTF-8 has not: they are written as JSON has
+    them, such as ``\\udcff``.
+    """
+    write_bytes(path, text.encode("utf-8", "backslashreplace"))
 
 
 def write_json(path: Path, value: Any) -> None:

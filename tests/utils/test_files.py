@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import subprocess
 import sys
@@ -10,7 +11,7 @@ import sys
 import pytest
 
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.files import NODE, atomic_write, remove_dead_temporaries, write_text
+from fedvlp.utils.files import NODE, atomic_write, remove_dead_temporaries, write_json, write_text
 
 
 def dead_process():
@@ -34,6 +35,14 @@ def test_a_disk_that_refuses_is_named_by_the_file_and_leaves_the_old(tmp_path):
     assert caught.value.filename == str(path)
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_names_that_are_no_utf8_can_be_written_and_read_back(tmp_path):
+    name = os.fsdecode(b"k\xfctz\xc3\xa9.jpg")
+    write_json(tmp_path / "names.json", {"first": name})
+    assert json.loads((tmp_path / "names.json").read_text(encoding="utf-8")) == {"first": "k\udcfctzé.jpg"}
+    write_text(tmp_path / "names.csv", f"{name},1\n")
+    assert (tmp_path / "names.csv").read_text(encoding="utf-8") == "k\\udcfctzé.jpg,1\n"
 
 
 def test_a_folder_that_is_not_there_is_named_by_the_file(tmp_path):

@@ -1,0 +1,99 @@
+"""`python -m benchmarks.faults`: injects every fault, says what came of it, and writes docs/reliability.md."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from benchmarks.faults.bench import Bench, NotBuiltError
+from benchmarks.faults.effort import FULL, QUICK
+from benchmarks.faults.fault import Fault, Outcome, Verdict
+from benchmarks.faults.page import happened, line_of, page, summary
+from benchmarks.faults.registry import all_faults, chosen
+from benchmarks.faults.workshop import Workshop
+from benchmarks.measure import describe_machine
+from fedvlp.utils.files import write_text
+
+
+def main(given: Sequence[str]) -> int:
+    """Returns the exit code: 0 if every row that is built holds, 1 if one does not, 2 for a wrong command."""
+    arguments = parse(given)
+    if arguments.list:
+        for fault in all_faults():
+            say(f"{fault.table} {fault.number:>2}  {fault.name}: {fault.injected}")
+        return 0
+    try:
+        faults = chosen(arguments.only)
+    except KeyError as error:
+        say(f"There is no row {error}; --list shows all.")
+        return 2
+    torch.set_num_threads(1)
+    # A process that is killed cannot give back its semaphores; Python would say so at the end.
+    os.environ["PYTHONWARNINGS"] = "ignore:resource_tracker"
+    machine = describe_machine()
+    with tempfile.TemporaryDirectory(prefix="fedvlp-faults-", ignore_cleanup_errors=True) as folder:
+        Path(folder).chmod(0o777)
+        shop = Workshop(Path(folder), FULL if arguments.full else QUICK)
+        rows = [(fault, carried_out(fault, shop)) for fault in faults]
+    say(summary([line_of(fault, outcome) for fault, outcome in rows]))
+    if arguments.output is not None:
+        command = " ".join(["python -m benchmarks.faults", *given])
+        before = arguments.output.read_text(encoding="utf-8") if arguments.only and arguments.output.exists() else ""
+        write_text(arguments.output, page(rows, command, machine, before))
+    return int(any(outcome.verdict is Verdict.FAILS for _, outcome in rows))
+
+
+def parse(given: Sequence[str]) -> argparse.Namespace:
+    """Returns the options."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.faults", description=__doc__)
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="these rows")
+    parser.add_argument("--list", action="store_true", help="name the rows, and do nothing")
+    parser.add_argument(
+        "--full", action="store_true", help="as many kills, flips and mutations as a release is held to"
+    )
+    parser.add_argument(
+        "--output", type=Path, help="also write a page, such as docs/reliability.md; with --only, its other rows stay"
+    )
+    return parser.parse_args(given)
+
+
+def carried_out(fault: Fault, shop: Workshop) -> Outcome:
+    """Injects one fault, and says what came of it."""
+    began = time.monotonic()
+    if fault.inject is None:
+        outcome = Outcome(Verdict.NOT_BUILT)
+    else:
+        bench = Bench(shop, fault.name)
+        outcome = _tried(fault, bench, began)
+    text = happened(fault, outcome)
+    say(f"{outcome.verdict.value:<14}{fault.name} ({time.monotonic() - began:.0f} s): {text}")
+    return outcome
+
+
+def _tried(fault: Fault, bench: Bench, began: float) -> Outcome:
+    """Returns what came of a row; a mistake of the row itself is a failure, too."""
+    try:
+        if fault.inject is not None:
+            fault.inject(bench)
+    except NotBuiltError as error:
+        return Outcome(Verdict.NOT_BUILT, str(error), seconds=time.monotonic() - began)
+    except Exception as error:  # the other rows are still worth seeing
+        bench.expect(False, f"the row itself raised {type(error).__name__}: {error}")
+    return bench.outcome(time.monotonic() - began)
+
+
+def say(text: str) -> None:
+    """Prints a line at once."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,177 @@
+"""What a row works with: commands in a folder of its own, and notes of what was found."""
+
+from __future__ import annotations
+
+import json
+import random
+import zlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from benchmarks.faults.clients import VARIABLE
+from benchmarks.faults.commands import LIMIT, Finished, Running, other_program, several
+from benchmarks.faults.effort import Effort
+from benchmarks.faults.fault import Outcome, Verdict
+from benchmarks.faults.runs import differing, newest_run
+from benchmarks.faults.workshop import Workshop
+
+LONGEST_QUOTE = 160
+ROOT = Path(__file__).parents[2]
+
+
+class NotBuiltError(Exception):
+    """What a row asks for is not there yet."""
+
+
+class Bench:
+    """The place where one fault is put into runs.
+
+    Args:
+        shop: what all rows share.
+        name: of the row.
+    """
+
+    def __init__(self, shop: Workshop, name: str) -> None:
+        self.shop = shop
+        self.folder = shop.folder / "rows" / name
+        self.folder.mkdir(parents=True)
+        self.folder.chmod(0o777)
+        self.random = random.Random(zlib.crc32(name.encode()))
+        self._notes: list[str] = []
+        self._problems: list[str] = []
+        self._lost: list[str] = []
+        self._codes: list[int] = []
+        self._logs = 0
+
+    @property
+    def effort(self) -> Effort:
+        """How often to try."""
+        return self.shop.effort
+
+    def start(
+        self,
+        arguments: Sequence[str] | Sequence[Sequence[str]],
+        faults: Mapping[str, str] | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> Running:
+        """Starts a command.
+
+        Args:
+            arguments: words after ``fedvlp``, or several times such words.
+            faults: what ``clients`` shall do, see there.
+            environment: more variables.
+        """
+        self._logs += 1
+        everything = {"OMP_NUM_THREADS": "1", VARIABLE: json.dumps(faults or {}), **(environment or {})}
+        return Running(arguments, self.folder, self.folder / f"log-{self._logs:03d}.txt", everything)
+
+    def finish(self, running: Running, limit: float = LIMIT) -> Finished:
+        """Waits for a command, and notes its exit code and whether it never ended."""
+        finished = running.wait(limit)
+        self._codes.append(finished.code)
+        self.expect(not finished.hung, f"no end within {limit:.0f} s")
+        return finished
+
+    def command(self, *arguments: str, limit: float = LIMIT) -> Finished:
+        """Runs a command."""
+        return self.finish(self.start(arguments), limit)
+
+    def batch(self, commands: Sequence[Sequence[str]], limit: float = LIMIT) -> list[Finished]:
+        """Runs several commands in one process, which is quick where each ends soon; notes their exit codes."""
+        running = self.start(commands)
+        left = several(running.wait(limit).output)
+        self._codes += [finished.code for finished in left]
+        self.expect(len(left) == len(commands), f"only {len(left)} of {len(commands)} commands ended")
+        return left
+
+    def program(self, *words: str, limit: float = LIMIT, **environment: str) -> Finished:
+        """Runs another program in the repository's folder, and notes its exit code."""
+        finished = other_program(words, ROOT, {"OMP_NUM_THREADS": "1", **environment}, limit)
+        self._codes.append(finished.code)
+        self.expect(not finished.hung, f"no end within {limit:.0f} s")
+        return finished
+
+    def start_fit(
+        self,
+        *arguments: str,
+        method: str = "promptfl",
+        faults: Mapping[str, str] | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> Running:
+        """Starts a short run."""
+        return self.start([*self.shop.fit_options(method), *arguments], faults, environment)
+
+    def fit(
+        self,
+        *arguments: str,
+        method: str = "promptfl",
+        faults: Mapping[str, str] | None = None,
+        environment: Mapping[str, str] | None = None,
+        limit: float = LIMIT,
+    ) -> Finished:
+        """Makes a short run."""
+        running = self.start_fit(*arguments, method=method, faults=faults, environment=environment)
+        return self.finish(running, limit)
+
+    def run(self, name: str = "run") -> Path:
+        """Returns the newest run of a name."""
+        return newest_run(self.folder / "runs" / name)
+
+    def note(self, text: str) -> None:
+        """Adds to what happened."""
+        self._notes.append(text)
+
+    def lose(self, what: str) -> None:
+        """Notes that something was lost."""
+        self._lost.append(what)
+
+    def expect(self, claim: bool, problem: str) -> bool:
+        """Notes a problem unless a claim is true; returns the claim."""
+        if not claim:
+            self._problems.append(problem)
+        return claim
+
+    def expect_success(self, finished: Finished, what: str = "the run") -> bool:
+        """Sees that a command ended well."""
+        return self.expect(finished.code == 0, f"{what} ended with {finished.code}: {tail(finished)}")
+
+    def expect_refusal(self, finished: Finished, *words: str, what: str = "") -> bool:
+        """Sees that a command ended with one line that has these words, and with an exit code that is not 0."""
+        name = what or "it"
+        if not self.expect(finished.code in (1, 2), f"{name}: exit code {finished.code}: {tail(finished)}"):
+            return False
+        if not self.expect(not finished.has_traceback, f"{name}: a traceback: {tail(finished)}"):
+            return False
+        lacking = [word for word in words if word not in finished.error]
+        return self.expect(
+            not lacking, f"{name}: the error lacks {lacking}: {quote(finished.error) or 'no error line'}"
+        )
+
+    def expect_same(self, run: Path, expected: Path, what: str = "the run") -> bool:
+        """Sees that the files of two runs are equal byte for byte, but for times; what differs counts as lost."""
+        different = differing(run, expected)
+        if different:
+            self.lose(f"{what} is another: {', '.join(different)}")
+        return self.expect(not different, f"{what} differs from an unbroken one in {', '.join(different)}")
+
+    def outcome(self, seconds: float) -> Outcome:
+        """Returns what came of it."""
+        verdict = Verdict.FAILS if self._problems else Verdict.HOLDS
+        lost = "; ".join(dict.fromkeys(self._lost))
+        return Outcome(verdict, "; ".join(self._notes), tuple(self._codes), lost, tuple(self._problems), seconds)
+
+
+def tail(finished: Finished) -> str:
+    """Returns the last thing that a command said."""
+    lines = [line.strip() for line in finished.output.splitlines() if line.strip()]
+    return quote(lines[-1]) if lines else "no output"
+
+
+def quote(text: str, longest: int = LONGEST_QUOTE) -> str:
+    """Returns a text as a table may hold it: its beginning, in one line.
+
+    >>> quote("one two", 3)
+    'one...'
+    """
+    line = " ".join(text.split())
+    return line if len(line) <= longest else f"{line[:longest]}..."

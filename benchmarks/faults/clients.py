@@ -1,0 +1,277 @@
+"""What misbehaves inside a run: clients, an aggregation rule, a callback and a logger.
+
+What they do is in an environment variable and not in their options, so that a run with a fault has the same options as
+one without, and can be continued and compared.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import numpy as np
+import torch
+from lightning.fabric.loggers.logger import Logger
+from torch import Tensor
+
+from fedvlp import AggregationRule, Client, Phase, PromptFL, State
+from fedvlp.callbacks import FederationCallback
+from fedvlp.core.phases import RoundContext
+from fedvlp.core.protocols import Batch
+from fedvlp.core.state import weighted_mean
+from fedvlp.training.attack import Attack
+from fedvlp.training.callback import RunView
+from fedvlp.training.client_trainer import ClientResult, ClientTrainer, PhaseOrder
+
+VARIABLE = "FEDVLP_BENCHMARK_FAULTS"
+"""A JSON object: what happens in a round, counted from 1, by the round's number or ``all``. See ``asked``."""
+
+Change = Callable[[Tensor], Any]
+
+RAISES: dict[str, Callable[[], Exception]] = {
+    "raise": lambda: RuntimeError("the sensor is gone"),
+    "out_of_memory": lambda: torch.OutOfMemoryError("no memory is left"),
+}
+UPLOADS: dict[str, Change] = {
+    "nan": lambda value: torch.full_like(value, float("nan")),
+    "infinity": lambda value: value + float("inf"),
+    "float64": lambda value: value.double(),
+    "half": lambda value: value.half(),
+    "bfloat16": lambda value: value.bfloat16(),
+    "int64": lambda value: value.long(),
+    "complex": lambda value: value.to(torch.complex64),
+    "shape_that_broadcasts": lambda value: value[:1],
+    "other_shape": lambda value: torch.zeros(7),
+    "transposed": lambda value: value.T,
+    "sparse": lambda value: value.to_sparse(),
+    "meta": lambda value: value.to("meta"),
+    "no_tensor": lambda value: [0.0],
+    "huge": lambda value: value * 1e30,
+}
+"""What is uploaded in place of each tensor."""
+STATES: dict[str, Callable[[State], Any]] = {
+    "nothing": lambda state: {},
+    "none": lambda state: None,
+    "list": lambda state: list(state.values()),
+    "other_keys": lambda state: {f"other_{name}": value for name, value in state.items()},
+    "one_more_key": lambda state: {**state, "more": torch.zeros(1)},
+}
+"""What is uploaded in place of the whole state."""
+
+WHO = {"": 0, "last": 2, "everyone": -1}
+"""Ids of clients."""
+
+
+def asked(round: int) -> str:
+    """Returns what is to happen in a round, counted from 1; empty for nothing."""
+    faults = json.loads(os.environ.get(VARIABLE) or "{}")
+    return str(faults.get(str(round), faults.get("all", "")))
+
+
+class FaultyPromptFL(PromptFL):
+    """PromptFL whose first client does what is asked; of ``last:KIND`` the third, of ``everyone:KIND`` all."""
+
+    _steps = 0
+    _tries = 0
+
+    def start_client(self, context: RoundContext) -> None:
+        """Begins to count the client's steps."""
+        super().start_client(context)
+        self._steps = 0
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        """Returns the loss, or fails in the client's second step."""
+        self._steps += 1
+        kind = self._kind() if self._steps == 2 else ""
+        if kind in RAISES:
+            raise RAISES[kind]()
+        if kind == "raise_once":
+            self._tries += 1
+            if self._tries == 1:
+                raise RAISES["raise"]()
+        if kind == "exit":
+            os._exit(9)
+        if kind == "hang":
+            time.sleep(1e6)
+        if kind == "slow":
+            time.sleep(1.0)
+        return super().training_step(batch, batch_idx)
+
+    def upload_state(self) -> State:
+        """Returns what the client sends, or something else."""
+        state = super().upload_state()
+        kind = self._kind() if self._steps else ""  # before it trains, it is only asked what it will send
+        if kind in UPLOADS:
+            state = {name: UPLOADS[kind](value.detach()) for name, value in state.items()}
+        if kind in STATES:
+            state = STATES[kind](state)
+        return state
+
+    def _kind(self) -> str:
+        if self.context is None:
+            return ""
+        who, _, kind = asked(self.context.round + 1).rpartition(":")
+        client = self.context.client.id
+        return kind if who == "everyone" or client == WHO[who] else ""
+
+
+class CountingPromptFL(PromptFL):
+    """PromptFL that also sends a whole number, the steps that its client took; it is a buffer."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.save_hyperparameters()
+        self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
+
+    def configure_phases(self) -> Sequence[Phase]:
+        """Returns PromptFL's phase, which uploads the number as well."""
+        return [replace(phase, upload=(*phase.upload, "steps")) for phase in super().configure_phases()]
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        """Returns the loss, and counts."""
+        self.get_buffer("steps").add_(1)
+        return super().training_step(batch, batch_idx)
+
+
+@dataclass(frozen=True)
+class FalseWeight(Attack):
+    """Clients that lie about the number of their images, in every round.
+
+    Args:
+        clients: how many.
+        weight: the number that they say, as text, since options that are numbers are finite.
+        seed: of the choice of these clients.
+    """
+
+    clients: float = 1
+    weight: str = "0"
+    seed: int = 0
+
+    def client_trainer(self, trainer: ClientTrainer, clients: Sequence[Client]) -> ClientTrainer:
+        """Returns a trainer whose results of these clients have the false number."""
+        return _FalseWeightTrainer(trainer, float(self.weight), self.hostile(clients))
+
+
+@dataclass(frozen=True)
+class _FalseWeightTrainer:
+    trainer: ClientTrainer
+    weight: float
+    hostile: frozenset[int]
+
+    def train(self, order: PhaseOrder, clients: Sequence[Client]) -> list[ClientResult]:
+        results = []
+        for result in self.trainer.train(order, clients):
+            if result.update.client.id in self.hostile:
+                result = replace(result, update=replace(result.update, num_examples=cast(int, self.weight)))
+            results.append(result)
+        return results
+
+
+@dataclass(frozen=True)
+class NotANumber(Attack):
+    """Clients that send nothing but NaN.
+
+    Args:
+        clients: how many.
+        seed: of the choice of these clients.
+    """
+
+    clients: float = 1
+    seed: int = 0
+
+    def client_trainer(self, trainer: ClientTrainer, clients: Sequence[Client]) -> ClientTrainer:
+        """Returns a trainer whose results of these clients hold NaN."""
+        return _NotANumberTrainer(trainer, self.hostile(clients))
+
+
+@dataclass(frozen=True)
+class _NotANumberTrainer:
+    trainer: ClientTrainer
+    hostile: frozenset[int]
+
+    def train(self, order: PhaseOrder, clients: Sequence[Client]) -> list[ClientResult]:
+        results = []
+        for result in self.trainer.train(order, clients):
+            if result.update.client.id in self.hostile:
+                state = {name: torch.full_like(value, float("nan")) for name, value in result.update.state.items()}
+                result = replace(result, update=replace(result.update, state=state))
+            results.append(result)
+        return results
+
+
+@dataclass(frozen=True)
+class FaultyMean(AggregationRule):
+    """The weighted mean, which raises where ``server`` is asked for."""
+
+    def combine(self, states: Sequence[State], weights: Sequence[float], before: State) -> State:
+        """Returns the mean, or raises."""
+        if "server" in os.environ.get(VARIABLE, "") and _rounds_of_mean(before):
+            raise RuntimeError("the server's code is wrong")
+        return weighted_mean(states, weights)
+
+
+_seen: list[int] = []
+
+
+def _rounds_of_mean(before: State) -> bool:
+    """Whether this process has combined uploads before, so that one round is finished."""
+    _seen.append(len(before))
+    return len(_seen) > 1
+
+
+class DrawsEverywhere(FederationCallback):
+    """Draws from every global generator of random numbers, wherever it is called."""
+
+    def on_round_start(self, federation: RunView, phases: Sequence[Phase], cohort: Sequence[Client]) -> None:
+        """Draws."""
+        self._draw()
+
+    def on_client_step(self, federation: RunView, client: Client, loss: Tensor) -> None:
+        """Draws."""
+        self._draw()
+
+    def on_round_end(self, federation: RunView, row: dict[str, Any]) -> None:
+        """Draws, and begins a sequence of its own."""
+        self._draw()
+        random.seed(row["round"])
+        np.random.seed(row["round"])
+
+    def _draw(self) -> None:
+        random.random()
+        np.random.random()
+        torch.rand(3)
+
+
+class Broken(FederationCallback):
+    """Raises at the end of a round."""
+
+    def on_round_end(self, federation: RunView, row: dict[str, Any]) -> None:
+        """Raises."""
+        raise ZeroDivisionError("a mistake of a callback")
+
+
+class PartingLogger(Logger):
+    """A logger whose service is gone from the second round on."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return "parting"
+
+    @property
+    def version(self) -> int:
+        """Its version."""
+        return 0
+
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        """Raises from the second step on."""
+        if step is not None and step > 1:
+            raise ConnectionError("the service does not answer")
+
+    def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
+        """Does nothing."""

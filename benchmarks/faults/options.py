@@ -1,0 +1,16 @@
+"""Names of options that rows use and that may be renamed, in one place."""
+
+from __future__ import annotations
+
+COLLECTIVE_LIMIT = "--trainer.collective_timeout"
+"""Seconds that a process waits for another."""
+PRIVATE_RULE = "--trainer.aggregation=DPFedAvg"
+"""The rule that is accounted for; its options follow."""
+EPSILON = "privacy/epsilon"
+"""The column of metrics.csv with what was spent."""
+CLIENT_LIMIT = "--trainer.client_timeout"
+"""Seconds that a client may train."""
+STATUS = ("status",)
+"""The command that says how a run stands; a run's folder follows."""
+EVENTS = "events.jsonl"
+"""The file of a run's events."""

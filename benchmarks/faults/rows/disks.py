@@ -1,0 +1,72 @@
+"""Disks that are full or may not be written to."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import sys
+
+from benchmarks.faults.bench import Bench, NotBuiltError, quote
+from benchmarks.faults.commands import Finished
+from benchmarks.faults.fault import fault
+from benchmarks.faults.page import FOUND
+from benchmarks.faults.runs import differing
+
+
+def error_line(output: str) -> str:
+    """Returns the first line of an output that is an error of fedvlp's."""
+    return next((line for line in output.splitlines() if line.startswith("fedvlp: error:")), "")
+
+
+@fault(
+    FOUND,
+    15,
+    injected="the disk is full from round 2 on; in another run it is read-only",
+    must="one line with the path; with room again the run goes on, equal to an unbroken one",
+    peers="–",
+)
+def full_disk(bench: Bench) -> None:
+    """Mounts a small disk of its own, where the system allows that."""
+    if sys.platform != "linux" or shutil.which("unshare") is None:
+        raise NotBuiltError("a disk of its own can be mounted on Linux alone")
+    expected, _ = bench.shop.unbroken("promptfl", "--trainer.rounds=6")
+    words = [*bench.shop.fit_options(), "--trainer.rounds=6", f"--trainer.default_root_dir={bench.folder / 'runs'}"]
+    fit = shlex.join([sys.executable, "-m", "fedvlp", *words])
+    runs = shlex.quote(str(bench.folder / "runs"))
+    kept = shlex.quote(str(bench.folder / "kept"))
+    (bench.folder / "runs").mkdir()
+    # The disk is filled once the first checkpoint is there; the run is slowed by nothing but its own writing.
+    full = (
+        f"mount -t tmpfs -o size=2m disk {runs} && ({fit} > first.txt 2>&1 & "
+        "fit=$!; while kill -0 $fit 2>/dev/null && "
+        f"! ls {runs}/run/*/checkpoints/round-00001* >/dev/null 2>&1; do sleep 0.01; done; "
+        f"head -c 10M /dev/zero > {runs}/filler 2>/dev/null; wait $fit; echo $? > code); "
+        f"cat first.txt; rm -f {runs}/filler; {fit} --ckpt_path=last; cp -r {runs}/run {kept}"
+    )
+    finished = _in_namespace(bench, full)
+    first = (bench.folder / "first.txt").read_text(errors="replace")
+    code = (bench.folder / "code").read_text().strip()
+    bench.expect(code == "1", f"full: exit code {code}: {quote(first[-200:])}")
+    bench.expect("Traceback" not in first, "full: a traceback")
+    bench.expect(str(bench.folder / "runs") in error_line(first), f"full: no line with the path: {quote(first[-200:])}")
+    bench.expect_success(finished, "going on")
+    kept_runs = sorted((bench.folder / "kept").glob("*/"))
+    same = bool(kept_runs) and not differing(kept_runs[-1], expected)
+    bench.expect(same, "the run that went on is another")
+    if same:
+        bench.note(f"full: {quote(error_line(first).replace(str(bench.folder), ''), 110)}; went on, equal in the end")
+    else:
+        bench.lose("the run cannot go on as it was")
+    locked = _in_namespace(bench, f"mount -t tmpfs -o ro disk {runs} && {fit}")
+    bench.expect(
+        locked.code == 1 and not locked.has_traceback,
+        f"read-only: exit code {locked.code}: {quote(locked.output[-200:])}",
+    )
+    bench.expect(str(bench.folder / "runs") in error_line(locked.output), "read-only: no line with the path")
+    bench.note(f"read-only: {quote(error_line(locked.output).replace(str(bench.folder), ''), 110)}")
+
+
+def _in_namespace(bench: Bench, script: str) -> Finished:
+    """Runs a script that may mount disks, which nobody else sees."""
+    inside = f"cd {shlex.quote(str(bench.folder))} && export PYTHONPATH=$OLDPWD && {script}"
+    return bench.program("unshare", "--map-root-user", "--mount", "sh", "-c", inside, limit=300)

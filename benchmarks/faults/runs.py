@@ -1,0 +1,54 @@
+"""What two runs must have in common, byte for byte, and where they have it."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+from pathlib import Path
+
+COMPARED = ("prompts.safetensors", "prompts_best.safetensors")
+
+
+def newest_run(parent: Path) -> Path:
+    """Returns the newest run folder in a folder.
+
+    Raises:
+        FileNotFoundError: if there is none.
+    """
+    runs = sorted(path for path in parent.glob("*/") if path.is_dir())
+    if not runs:
+        raise FileNotFoundError(f"There is no run in {parent}.")
+    return runs[-1]
+
+
+def checkpoints(run: Path) -> list[Path]:
+    """Returns the checkpoints of a run, oldest first."""
+    return sorted((run / "checkpoints").glob("round-*.safetensors"))
+
+
+def metrics(run: Path) -> list[dict[str, str]]:
+    """Returns the rows of a run's metrics without their times; none if there is no table."""
+    path = run / "metrics.csv"
+    if not path.is_file():
+        return []
+    rows = []
+    for row in csv.DictReader(path.read_text(encoding="utf-8").splitlines()):
+        rows.append({name: value for name, value in row.items() if "seconds" not in name})
+    return rows
+
+
+def digests(run: Path, files: tuple[str, ...] = COMPARED) -> dict[str, str]:
+    """Returns a digest of each file that must be equal, and of the metrics without their times."""
+    found = {}
+    for name in files:
+        path = run / name
+        found[name] = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "missing"
+    found["metrics.csv"] = hashlib.sha256(repr(metrics(run)).encode()).hexdigest()
+    return found
+
+
+def differing(one: Path, other: Path) -> list[str]:
+    """Returns the names of the files in which two runs differ."""
+    first = digests(one)
+    second = digests(other)
+    return [name for name in first if first[name] != second[name] or first[name] == "missing"]

@@ -1,0 +1,76 @@
+"""What all rows share: made-up images, the options of a short run, and whole runs to compare with."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+
+from benchmarks.faults.commands import Running
+from benchmarks.faults.effort import QUICK, Effort
+from benchmarks.faults.runs import newest_run
+from benchmarks.synthetic import write_images
+
+DOMAINS = 4
+CLASSES = ("circle", "square", "star")
+IMAGES = 18
+ROUNDS = 3
+FAULTY = ("--model", "benchmarks.faults.clients.FaultyPromptFL")
+"""A method some of whose clients do what the environment says; see ``clients``."""
+
+
+class Workshop:
+    """Makes what rows work on, each thing once.
+
+    Args:
+        folder: for everything that is written; empty, and visible to all users.
+        effort: how often rows try.
+    """
+
+    def __init__(self, folder: Path, effort: Effort = QUICK) -> None:
+        self.folder = folder
+        self.effort = effort
+        self._tried = 0
+        self._unbroken: dict[tuple[str, ...], tuple[Path, float]] = {}
+
+    @cached_property
+    def images(self) -> Path:
+        """A folder of small images of four domains and three classes."""
+        root = self.folder / "images"
+        write_images(root, DOMAINS, list(CLASSES), IMAGES, size=48)
+        return root
+
+    def fit_options(self, method: str = "promptfl") -> list[str]:
+        """Returns the words of a short run of a method: its own config, the tiny CLIP, and the images."""
+        options = {
+            "config": f"methods/{method}",
+            "data": "DomainFolders",
+            "data.root": self.images,
+            "data.held_out": f"domain {DOMAINS - 1}",
+            "data.batch_size": 4,
+            "data.cache_dir": self.folder / "cache",
+            "model.clip.name": "fedvlp-tiny",
+            "trainer.rounds": ROUNDS,
+            "trainer.accelerator": "cpu",
+            "trainer.num_threads": 1,
+            "trainer.enable_progress_bar": "false",
+            "trainer.default_root_dir": "runs",
+            "trainer.name": "run",
+        }
+        return ["fit", *(f"--{name}={value}" for name, value in options.items())]
+
+    def unbroken(self, method: str = "promptfl", *arguments: str) -> tuple[Path, float]:
+        """Returns the folder of a run of these options that nothing disturbed, and the seconds that it took.
+
+        Raises:
+            RuntimeError: if it fails by itself.
+        """
+        key = (method, *arguments)
+        if key not in self._unbroken:
+            self._tried += 1
+            folder = self.folder / "unbroken" / str(self._tried)
+            folder.mkdir(parents=True)
+            finished = Running([*self.fit_options(method), *arguments], folder, folder / "log.txt").wait()
+            if finished.code != 0:
+                raise RuntimeError(f"A run without a fault failed:\n{finished.output[-3000:]}")
+            self._unbroken[key] = (newest_run(folder / "runs" / "run"), finished.seconds)
+        return self._unbroken[key]

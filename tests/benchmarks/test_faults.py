@@ -1,0 +1,230 @@
+"""The registry of faults, its page and its command, with rows that need no run; and the page that is committed."""
+
+from __future__ import annotations
+
+import random
+import signal
+
+import pytest
+
+from benchmarks.faults import __main__ as command
+from benchmarks.faults import commands
+from benchmarks.faults.bench import ROOT, Bench, NotBuiltError
+from benchmarks.faults.clients import VARIABLE, asked
+from benchmarks.faults.commands import Finished, Running, several
+from benchmarks.faults.fault import FAULTS, Fault, Outcome, Verdict, add
+from benchmarks.faults.page import CLIENTS, FOUND, FURTHER, PROMISES, TABLES, cell, lines_of, page
+from benchmarks.faults.registry import all_faults, chosen
+from benchmarks.faults.rows.checkpoints import flip_bit
+from benchmarks.faults.rows.promises import exact_delta, renyi_epsilon
+from benchmarks.faults.rows.trained_files import mutated
+from benchmarks.faults.runs import differing
+from benchmarks.faults.workshop import Workshop
+
+COMMITTED = ROOT / "docs" / "reliability.md"
+HOLDS = Outcome(Verdict.HOLDS, "all is well", (0, -9, -9))
+
+
+def made(name, inject, number=1, table=FURTHER):
+    return Fault(table, number, name, "water is poured in", "it floats", "they sink", inject)
+
+
+@pytest.fixture
+def only(monkeypatch):
+    """Puts a few rows in place of all."""
+
+    def put(**rows):
+        faults = [made(name, inject, number) for number, (name, inject) in enumerate(rows.items(), 1)]
+        monkeypatch.setattr(command, "chosen", lambda names: faults)
+
+    return put
+
+
+def holds(bench):
+    bench.note("it floats")
+
+
+def fails(bench):
+    bench.lose("the cargo")
+    assert not bench.expect(False, "it sinks")
+    assert bench.expect(True, "it burns")
+
+
+def raises(bench):
+    raise ZeroDivisionError("a mistake of the row")
+
+
+def is_not_built(bench):
+    raise NotBuiltError("there is no ship")
+
+
+def test_every_place_of_every_table_is_taken():
+    places = {(fault.table, fault.number) for fault in all_faults()}
+    for table, count in {FOUND: 22, CLIENTS: 14, PROMISES: 18}.items():
+        assert {number for each, number in places if each == table} == set(range(1, count + 1))
+    assert {table for table, _ in places} == set(TABLES)
+
+
+def test_every_row_says_what_and_why():
+    for fault in all_faults():
+        assert fault.injected
+        assert fault.must
+        assert fault.peers
+        assert fault.inject is None or fault.inject.__name__ == fault.name
+    assert [fault.name for fault in all_faults() if fault.inject is None] == ["deployment"]
+
+
+def test_a_place_and_a_name_are_taken_once():
+    (first, *_) = all_faults()
+    with pytest.raises(ValueError, match=first.name):
+        add(made(first.name, holds, 99))
+    with pytest.raises(ValueError, match="'other'"):
+        add(made("other", holds, first.number, first.table))
+    assert "other" not in FAULTS
+
+
+def test_rows_are_chosen_by_name_in_the_order_of_the_page():
+    names = [fault.name for fault in chosen(["killed_runs", "flipped_bit"])]
+    assert names == ["flipped_bit", "killed_runs"]
+    with pytest.raises(KeyError, match="sunk"):
+        chosen(["flipped_bit", "sunk"])
+
+
+def test_the_command_succeeds_if_all_holds_or_is_not_built(only, capsys, tmp_path):
+    only(good=holds, later=is_not_built, never=None)
+    assert command.main(["--output", str(tmp_path / "page.md")]) == 0
+    printed = capsys.readouterr().out
+    assert "3 rows: 1 holds, 2 not built yet. Nothing was lost in any row." in printed
+    text = (tmp_path / "page.md").read_text(encoding="utf-8")
+    assert "`python -m benchmarks.faults --output" in text
+    assert "| 1 | `good` | water is poured in | it floats |  | nothing | they sink |" in text
+    assert (
+        "| 2 | `later` | water is poured in | **not built yet**. Must: it floats. · there is no ship |  | – |" in text
+    )
+
+
+@pytest.mark.parametrize("bad", [fails, raises])
+def test_one_row_that_fails_makes_the_command_fail_and_the_others_go_on(only, capsys, bad):
+    only(bad=bad, good=holds)
+    assert command.main([]) == 1
+    printed = capsys.readouterr().out
+    assert "1 holds, 1 FAILS" in printed
+    assert ("it sinks" if bad is fails else "ZeroDivisionError: a mistake of the row") in printed
+    assert ("Something was lost in 1 rows: `bad`." in printed) == (bad is fails)
+
+
+def test_a_name_that_is_none_is_refused(capsys):
+    assert command.main(["--only", "sunk"]) == 2
+    assert "no row 'sunk'" in capsys.readouterr().out
+
+
+def test_rows_are_listed(capsys):
+    assert command.main(["--list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == len(all_faults())
+    assert any("flipped_bit: one bit of the newest checkpoint" in line for line in lines)
+
+
+def test_the_page_has_tables_with_codes_and_losses():
+    lost = Outcome(Verdict.FAILS, "it went on", (1,), "a | sail", ("it <leaks>",))
+    rows = [(made("one", holds, 1, FOUND), HOLDS), (made("two", fails, 2, FOUND), lost)]
+    text = page(rows, "sail", "a ship")
+    assert "| 1 | `one` | water is poured in | all is well | 0, 2 × -9 | nothing | they sink |" in text
+    assert "**FAILS**. Must: it floats. · it &lt;leaks&gt; · it went on | 1 | **a \\| sail** | they sink |" in text
+    assert text.count("| # | row |") == 1
+    assert "2 rows: 1 holds, 1 FAILS. Something was lost in 1 rows: `two`." in text
+
+
+def test_other_rows_of_a_page_stay():
+    first, second = (fault.name for fault in all_faults()[:2])
+    lost = Outcome(Verdict.FAILS, "", (1,), "a | sail")
+    both = page([(FAULTS[first], lost), (FAULTS[second], HOLDS)], "sail", "a ship")
+    text = page([(FAULTS[second], Outcome(Verdict.NOT_BUILT))], "row", "a boat", both)
+    assert list(lines_of(text)) == [first, second]
+    assert lines_of(text)[first] == lines_of(both)[first]
+    assert f"2 rows: 1 FAILS, 1 not built yet. Something was lost in 1 rows: `{first}`." in text
+    assert "`row`, and other rows by earlier commands" in text
+
+
+def test_a_cell_stays_a_cell():
+    assert cell("one\ntwo\x1b[2J [link](http:evil)") == "one two\\x1b[2J [link]\\(http:evil)"
+
+
+def test_the_committed_page_has_every_row():
+    lines = COMMITTED.read_text(encoding="utf-8").splitlines()
+    named = [line.split("`")[1] for line in lines if line.startswith("| ") and "| `" in line]
+    assert named == [fault.name for fault in all_faults()], (
+        "run `python -m benchmarks.faults --output docs/reliability.md`"
+    )
+
+
+def test_a_refusal_is_one_line_with_words_and_a_code(tmp_path):
+    bench = Bench(Workshop(tmp_path), "row")
+    good = Finished(1, "begun\nfedvlp: error: prompt has no numbers\n  a.jpg\n", 1.0)
+    assert bench.expect_refusal(good, "prompt", "a.jpg")
+    assert bench.outcome(0.0).verdict is Verdict.HOLDS
+    assert not bench.expect_refusal(good, "router")
+    assert not bench.expect_refusal(Finished(0, good.output, 1.0), "prompt")
+    assert not bench.expect_refusal(Finished(1, "Traceback (most recent call last):\n" + good.output, 1.0), "prompt")
+    assert not bench.expect_refusal(Finished(-9, good.output, 1.0), "prompt")
+    assert len(bench.outcome(0.0).problems) == 4
+
+
+def test_runs_are_equal_but_for_seconds(tmp_path):
+    runs = [tmp_path / name for name in ("one", "other")]
+    for number, run in enumerate(runs):
+        run.mkdir()
+        (run / "prompts.safetensors").write_bytes(b"prompts")
+        (run / "prompts_best.safetensors").write_bytes(b"best")
+        (run / "metrics.csv").write_text(f"round,loss,train_seconds\n1,0.5,{number}\n")
+    assert differing(*runs) == []
+    (runs[0] / "metrics.csv").write_text("round,loss,train_seconds\n1,0.25,0\n")
+    (runs[1] / "prompts.safetensors").unlink()
+    assert differing(*runs) == ["prompts.safetensors", "metrics.csv"]
+    (runs[0] / "prompts.safetensors").unlink()
+    assert differing(*runs) == ["prompts.safetensors", "metrics.csv"], "what neither has is not equal"
+
+
+def test_one_bit_is_flipped(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(bytes(8))
+    flip_bit(path, 0.7)
+    assert int.from_bytes(path.read_bytes(), "little") == 1 << int(0.7 * 64)
+
+
+def test_mutations_follow_their_seed():
+    content = bytes(range(200))
+    found = [mutated(content, random.Random(seed)) for seed in (3, 3, 4)]
+    assert found[0] == found[1] != found[2]
+    assert content not in found
+
+
+def test_faults_are_asked_for_by_round(monkeypatch):
+    monkeypatch.delenv(VARIABLE, raising=False)
+    assert asked(2) == ""
+    monkeypatch.setenv(VARIABLE, '{"2": "raise", "all": "nan"}')
+    assert [asked(number) for number in (1, 2, 3)] == ["nan", "raise", "nan"]
+
+
+def test_commands_run_in_processes_of_their_own(tmp_path, monkeypatch):
+    monkeypatch.setattr(commands, "PRELOADED", ("benchmarks.faults.commands",))
+    one = Running(["--version"], tmp_path, tmp_path / "one.txt").wait(60)
+    assert one.code == 0
+    assert one.output.startswith("fedvlp ")
+    many = Running([["--version"], [], ["--help"]], tmp_path, tmp_path / "many.txt").wait(60)
+    assert [each.code for each in several(many.output)] == [0, 2, 0]
+    assert several(many.output)[2].output.startswith("usage: fedvlp")
+
+
+def test_a_command_that_does_not_end_is_killed(tmp_path, monkeypatch):
+    monkeypatch.setattr(commands, "PRELOADED", ("benchmarks.faults.commands",))
+    finished = Running(["--version"], tmp_path, tmp_path / "log.txt").wait(0.0)
+    assert finished.hung
+    assert finished.code == -signal.SIGKILL
+
+
+def test_the_reference_of_privacy_is_above_the_exact_bound():
+    epsilon = renyi_epsilon(noise=2.0, rounds=3)
+    assert epsilon == pytest.approx(4.0113, abs=1e-3)
+    assert 0 < exact_delta(3**0.5 / 2.0, epsilon) < 1e-5
+    assert exact_delta(3**0.5 / 2.0, 0.5 * epsilon) > 1e-5
