@@ -100,10 +100,10 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes text in UTF-8 in one step, with line ends as they are.
+    r"""Writes text in UTF-8 in one step, with line ends as they are.
 
     Bytes of a file's name that are no UTF-8 come as lone surrogates, which UTF-8 has not: they are written as JSON has
-    them, such as ``\\udcff``.
+    them, such as ``\udcff``.
     """
     write_bytes(path, text.encode("utf-8", "backslashreplace"))
 

@@ -7,6 +7,10 @@ from fedvlp.commands.cli import main, what_to_mend
 START = ["fit", "--model=TRIP", "--data=StyledShapes"]
 
 
+def never_called(cli):
+    raise AssertionError("something was made")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -22,7 +26,7 @@ START = ["fit", "--model=TRIP", "--data=StyledShapes"]
     ],
 )
 def test_one_error_before_anything_is_made(arguments, message, capsys, monkeypatch):
-    monkeypatch.setattr("fedvlp.data.StyledShapes.__init__", None)
+    monkeypatch.setattr("fedvlp.commands.lightning_cli.FederationCLI.instantiate_classes", never_called)
     assert main([*START, *arguments]) == 1
     errors = capsys.readouterr().err.splitlines()
     assert errors[-1].startswith("fedvlp: error: Expected ")

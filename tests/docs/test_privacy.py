@@ -87,6 +87,7 @@ def test_linear_rules_are_those_that_say_so():
     linear, others = re.match(r"(.*?around it\.)(.*?look at single uploads)", said).groups()
     rules = fedvlp.core.aggregation
     given = {"Krum": {"byzantine": 1}, "MultiKrum": {"byzantine": 1, "selected": 2}, "NormClipping": {"max_norm": 1.0}}
+    given["DPFedAvg"] = {"clip_norm": 1.0, "noise_multiplier": 1.0}
     names = set(rules.__all__) - {"AggregationRule", "ServerOptimizer", "describe_rule"}
     is_linear = {name: getattr(rules, name)(**given.get(name, {})).is_linear for name in names}
     assert set(re.findall(r"`(\w+)`", linear)) & names == {name for name in names if is_linear[name]}
@@ -101,4 +102,4 @@ def test_options_in_the_text_are_those_of_the_command():
     for kind, options in (("inversion", InversionOptions), ("membership", MembershipOptions)):
         named = re.findall(r"`(?:--\w+\.)?(\w+)`", lines[kind].split("|")[3])
         assert named == [field.name for field in dataclasses.fields(options)]
-    assert [words[1] for words in Document(PAGE).commands("fedvlp")] == ["fit", "audit"]
+    assert [words[1] for words in Document(PAGE).commands("fedvlp")] == ["fit", "audit", "fit"]
