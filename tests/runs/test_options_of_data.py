@@ -14,7 +14,7 @@ from fedvlp.data import ArrayImages, FederatedDataModule
 from fedvlp.data.partition import ByDomain, Dirichlet, Dispersed, Shards
 from fedvlp.runs.run_folder import describe_run
 from tests.helpers.options import different, options_of, other_value, record
-from tests.helpers.toy_federation import Linear
+from tests.helpers.toy_federation import Linear, Points
 
 VALUES = {
     "held_out": "b",
@@ -93,6 +93,12 @@ def test_the_protocol_follows_each_option_of_a_partition(partition, name):
     value = other_value(type(partition), name, {"num_clients": 6, "alpha": 0.375})
     other = replace(partition, **{name: value})
     assert partition.description != other.description
+
+
+def test_augmentation_is_described_only_where_there_is_one():
+    assert "augmentation" not in described()[0]["training"]
+    assert describe_run(Linear(), Points(), (), {"seed": 5})["training"] == {"seed": 5}
+    assert described(augmentation="crop_flip")[0]["training"] == {"seed": 5, "augmentation": "crop_flip"}
 
 
 def test_descriptions_of_partitions():

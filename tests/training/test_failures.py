@@ -357,3 +357,18 @@ def test_where_all_diverge_the_run_ends_and_says_so(tmp_path):
         federation(tmp_path, default_callbacks=False, callbacks=[told]).fit(Diverging(), Points())
     kept = [("both", client, "keeps NaN or infinity") for client in (1, 2)]
     assert told.found == [("both", 0, "uploads NaN or infinity"), *kept]
+
+
+@pytest.mark.parametrize("policy", ["fail", "skip"])
+def test_one_update_that_can_not_count_ends_the_run_only_if_one_failure_shall(tmp_path, policy):
+    class OneDiverges(Diverging):
+        def personal_state(self):
+            return PersonalBias.personal_state(self)
+
+    run = federation(tmp_path, rounds=1, on_client_failure=policy, **file_callbacks())
+    if policy == "skip":
+        run.fit(OneDiverges(), Points())
+        assert run.run_state.history[0]["clients/rejected"] == 1
+        return
+    with pytest.raises(UserError, match="NaN or infinity on 1 of 3 clients"):
+        run.fit(OneDiverges(), Points())

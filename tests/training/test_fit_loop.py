@@ -157,3 +157,17 @@ def test_what_stays_on_clients_is_on_disk_only_if_asked(tmp_path):
         state = run.run_state
         assert isinstance(state.personal, StatesOnDisk) == isinstance(state.optimizer_states, StatesOnDisk) == on_disk
         assert (run.folder / "clients").exists() == on_disk
+
+
+class Nothing(Linear):
+    """Trains nothing."""
+
+    def configure_phases(self):
+        return ()
+
+
+def test_a_method_without_phases_has_no_rounds(tmp_path):
+    run = federation(tmp_path, rounds=3, **file_callbacks())
+    run.fit(Nothing(), Points())
+    assert run.run_state.history == ()
+    assert run.run_state.server.round == 0
