@@ -38,15 +38,18 @@ def main(given: Sequence[str]) -> int:
     # A process that is killed cannot give back its semaphores; Python would say so at the end.
     os.environ["PYTHONWARNINGS"] = "ignore:resource_tracker"
     machine = describe_machine()
+    command = " ".join(["python -m benchmarks.faults", *given])
+    stays = arguments.only and arguments.output is not None and arguments.output.exists()
+    before = arguments.output.read_text(encoding="utf-8") if stays else ""
     with tempfile.TemporaryDirectory(prefix="fedvlp-faults-", ignore_cleanup_errors=True) as folder:
         Path(folder).chmod(0o777)
         shop = Workshop(Path(folder), FULL if arguments.full else QUICK)
-        rows = [(fault, carried_out(fault, shop)) for fault in faults]
+        rows = []
+        for fault in faults:
+            rows.append((fault, carried_out(fault, shop)))
+            if arguments.output is not None:  # after each row, so that a run that is stopped leaves what it found
+                write_text(arguments.output, page(rows, command, machine, before))
     say(summary([line_of(fault, outcome) for fault, outcome in rows]))
-    if arguments.output is not None:
-        command = " ".join(["python -m benchmarks.faults", *given])
-        before = arguments.output.read_text(encoding="utf-8") if arguments.only and arguments.output.exists() else ""
-        write_text(arguments.output, page(rows, command, machine, before))
     return int(any(outcome.verdict is Verdict.FAILS for _, outcome in rows))
 
 

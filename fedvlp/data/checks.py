@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.suggestions import did_you_mean_or_choose
@@ -44,3 +44,18 @@ def mapped_names(names: Sequence[str], replacements: dict[str, str]) -> list[str
             hint = did_you_mean_or_choose(name, names)
             raise UserError(f"class_names_map renames {name!r}, but there is no such class. {hint}")
     return [replacements.get(name, name) for name in names]
+
+
+def check_utf8(names: Iterable[str]) -> None:
+    """Raises UserError for a name that is no UTF-8: no config can hold it, so nobody could go on with what was trained.
+
+    Args:
+        names: of domains and classes.
+    """
+    for name in names:
+        try:
+            name.encode()
+        except UnicodeEncodeError as error:
+            raise UserError(
+                f"Expected names of domains and classes in UTF-8; {name!r} is none. Rename that folder."
+            ) from error

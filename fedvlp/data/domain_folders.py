@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from fedvlp.data.checks import check_utf8
 from fedvlp.data.files.decoding import unreadable
 from fedvlp.data.files.images import FolderImages, Images, bad_images_message
 from fedvlp.data.files.layout import ImageFile, scan
@@ -56,11 +57,12 @@ class DomainFolders(FederatedDataModule):
         """The files of each domain and the names of the class folders.
 
         Raises:
-            UserError: if the tree is not laid out as it must be, or a domain lacks a class.
+            UserError: if the tree is not laid out as it must be, a name is no UTF-8, or a domain lacks a class.
         """
         domains = scan(self.root)
         classes = classes_of(domains)
         class_names = sorted(set().union(*classes.values()))
+        check_utf8([*domains, *class_names])
         self._check_classes(classes)
         return {domain: labelled_images(files, class_names) for domain, files in domains.items()}, class_names
 

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
+import sys
 import unicodedata
 
 import pytest
@@ -43,6 +45,19 @@ def test_names_with_spaces_and_accents_are_the_same_in_any_unicode_form(folders,
     assert data.held_out_domains == ["domäne 1"]
     data.setup()
     assert data.clients[0].num_examples == 4
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere names of files are text")
+@pytest.mark.parametrize("folder", ["art/cat", "art"])
+def test_folders_whose_names_are_no_utf8_are_refused(folders, tree, folder):
+    os.rename(tree / folder, os.fsencode(tree / folder) + b"\xe4")
+    refused(folders(tree), r"in UTF-8; '(cat|art)\\udce4' is none. Rename")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere names of files are text")
+def test_images_whose_names_are_no_utf8_are_read(folders, tree):
+    os.rename(tree / "art" / "cat" / "0.png", os.fsencode(tree / "art" / "cat") + b"/\xff.png")
+    folders(tree).prepare_data()
 
 
 def test_two_files_that_differ_in_unicode_form_alone_are_both_kept(folders, tree, save):

@@ -28,12 +28,12 @@ TOLERANCE = 0.02
 DELTA = 1e-5
 DISPERSED = (
     "--data.partition=Dispersed",
-    "--data.partition.num_clients=7",
+    "--data.partition.num_clients=9",
     "--data.held_out=null",
     "--data.test_fraction=0.2",
     "--trainer.rounds=3",
 )
-"""Options of a run of seven clients."""
+"""Options of a run of nine clients."""
 
 
 @fault(
@@ -173,7 +173,7 @@ add(
 @fault(
     PROMISES,
     16,
-    injected="2 of 7 clients turn their updates round and lengthen them tenfold, send them 1,000 times as long, or "
+    injected="2 of 9 clients turn their updates round and lengthen them tenfold, send them 1,000 times as long, or "
     "send NaN, against three rules",
     must="the prompts move no more than twice as far as those of honest clients",
     peers="Flower 1.41 has Krum, Multi-Krum, Bulyan, median and trimmed mean, and averages NaN in its mean.",
