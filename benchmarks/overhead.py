@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import statistics
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
@@ -23,12 +26,16 @@ from fedvlp.federation import Federation
 PROMPTS = (4, 32, 512)  # TRIP's, 65,536 numbers
 LARGE = (25, 1024, 1024)  # 100 MB
 
+CHECKS_HEADER = ("", "ms a round, checked", "ms a round, unchecked", "ratio", "least to greatest", "pairs")
+
 NOTES = """Nobody trains here: clients have no batches, and every client takes part in every round. A state is TRIP's
 prompts (65,536 numbers, 0.25 MB) or 100 MB. *With files* is a run with all that the command line does besides:
 checkpoints, tables, plots and prints of every round. The floor is the bytes over the bandwidth of a copy, measured in
 the same process: for the loop each client's state is copied in and out and read once (5 times its bytes), for averaging
 it is read once. What fits into the processor's caches (under 100 MB in all) has no such floor. The plain average makes
-a new tensor for each client: `mean = mean + weight * state`."""
+a new tensor for each client: `mean = mean + weight * state`. *All checks* are names, shapes, types, finite
+numbers and weights, and with a bound the norm of what each client moved; rounds with and without are made by turns in
+one process, and the ratio is the median of pairs."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +61,10 @@ def tables(quick: bool, figures: Path | None = None) -> Iterator[Table]:
     for count, rounds, shape in cases:
         loop.extend(_loop_rows(count, rounds, shape))
     yield Table("overhead: the loop's own cost", ("", "ms a round", *columns), loop)
+    checks = [
+        _check_row(count, pairs) for count, pairs in ({4: 40, 100: 8} if quick else {4: 80, 100: 20, 1000: 6}).items()
+    ]
+    yield Table("overhead: all checks of updates, and none", CHECKS_HEADER, checks)
     averages: list[list[str]] = []
     for count, _, shape in cases:
         averages.extend(_average_rows(count, shape, 1.0 if quick else 4.0))
@@ -91,6 +102,72 @@ def measure_loop(count: int, rounds: int, shape: tuple[int, ...], files: bool) -
         found = measure_for(lambda: federation.fit(module, data), 0.0)
     seconds = [float(row["seconds"]) for row in federation.run_state.history[1:]]
     return LoopResult(Measurement(seconds, found.megabytes), bandwidth())
+
+
+@dataclass(frozen=True)
+class ChecksResult:
+    """What rounds took with all checks of updates, and with none, in turn.
+
+    Attributes:
+        checked: Seconds of each fit's fastest round.
+        unchecked: The same without checks.
+    """
+
+    checked: list[float]
+    unchecked: list[float]
+
+
+def _check_row(count: int, pairs: int, is_bounded: bool) -> list[str]:
+    """Returns a row of the table of checks, in milliseconds."""
+    result = in_subprocess(measure_checks, count=count, pairs=pairs, max_norm=1e30 if is_bounded else None)
+    ratios = [checked / unchecked for checked, unchecked in zip(result.checked, result.unchecked, strict=True)]
+    times = [number(1000 * statistics.median(seconds)) for seconds in (result.checked, result.unchecked)]
+    spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
+    bound = ", with a bound" if is_bounded else ""
+    return [f"{count} clients, {_size(PROMPTS)}{bound}", *times, f"{statistics.median(ratios):.2f}", spread, str(pairs)]
+
+
+def measure_checks(count: int, pairs: int, max_norm: float | None) -> ChecksResult:
+    """Returns what rounds of so many clients took in this process, with checks and without by turns."""
+    module = IdleMethod(load_clip("fedvlp-tiny"), PROMPTS)
+    seconds: dict[bool, list[float]] = {True: [], False: []}
+    for pair in range(pairs + 1):
+        for is_checked in (True, False) if pair % 2 else (False, True):
+            fastest = _fastest_round(module, count, is_checked, max_norm)
+            if pair:  # the first ones warm up
+                seconds[is_checked].append(fastest)
+    return ChecksResult(seconds[True], seconds[False])
+
+
+def _fastest_round(module: IdleMethod, count: int, is_checked: bool, max_norm: float | None) -> float:
+    """Returns the seconds of the fastest of a few rounds."""
+    with ExitStack() as changes:
+        if not is_checked:
+            for name, nothing in WITHOUT_CHECKS.items():
+                changes.enter_context(patch(name, nothing))
+        federation = Federation(
+            6,
+            accelerator="cpu",
+            num_threads=torch.get_num_threads(),
+            enable_progress_bar=False,
+            default_root_dir=changes.enter_context(tempfile.TemporaryDirectory()),
+            default_callbacks=False,
+            max_update_norm=max_norm if is_checked else None,
+        )
+        federation.fit(module, NoImages(count))
+    return min(float(row["seconds"]) for row in federation.run_state.history[1:])
+
+
+def _accept(check: Any, update: Any, expected: Any, before: Any) -> str:
+    return ""
+
+
+WITHOUT_CHECKS: dict[str, Callable[..., Any]] = {
+    "fedvlp.core.update_check.UpdateCheck.refusal": _accept,
+    "fedvlp.training.client_trainer.unsendable": lambda state: "",
+    "fedvlp.training.client_trainer.is_finite": lambda *states: True,
+}
+"""What takes the place of each check of an update."""
 
 
 def measure_average(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from typing import NamedTuple
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fedvlp.core.state import ClientUpdate, State, is_finite
 
+NEAR = 0.99  # of a limit; single precision is off by far less
 NOT_FINITE = "uploads NaN or infinity"
 
 
@@ -72,20 +73,33 @@ class UpdateCheck:
             expected: the form of each tensor that the phase uploads.
             shared: what the client went on from.
         """
-        return _wrong_form(update.state, expected) or _wrong_numbers(update) or self._too_large(update.state, shared)
+        return _wrong_form(update.state, expected) or _wrong_weight(update) or self._wrong_numbers(update.state, shared)
 
-    def _too_large(self, state: State, shared: State) -> str:
+    def _wrong_numbers(self, state: State, shared: State) -> str:
+        """Says that numbers are not finite, or that together they have moved too far."""
         if self.max_norm is None:
+            return "" if is_finite(state) else NOT_FINITE
+        pairs = [(value, shared.get(name)) for name, value in state.items()]
+        # In single precision first, which is several times as fast; only what is near the limit is looked at again. A
+        # norm below it is of finite numbers, so they need not be gone through for that.
+        if _norm_of_move(pairs, torch.float32) < NEAR * self.max_norm:
             return ""
-        squares = 0.0
-        for name, value in state.items():
-            start = shared.get(name)
-            moved = value.double() if start is None or start.shape != value.shape else value.double() - start.double()
-            squares += moved.square().sum().item()
-        norm = math.sqrt(squares)
+        if not is_finite(state):
+            return NOT_FINITE
+        norm = _norm_of_move(pairs, torch.float64)
         return (
             f"has moved by {norm:.4g}, more than max_update_norm of {self.max_norm:g}" if norm > self.max_norm else ""
         )
+
+
+def _norm_of_move(pairs: Sequence[tuple[Tensor, Tensor | None]], dtype: torch.dtype) -> float:
+    """Returns the norm over all differences of tensors to their starts; of a tensor itself where shapes differ."""
+    norms: list[float] = []
+    for value, start in pairs:
+        now = value.to(dtype)
+        moved = now if start is None or start.shape != value.shape else now - start.to(dtype)
+        norms.append(torch.linalg.vector_norm(moved).item())
+    return math.hypot(*norms)
 
 
 def _wrong_form(state: State, expected: Mapping[str, TensorForm]) -> str:
@@ -102,8 +116,8 @@ def _wrong_form(state: State, expected: Mapping[str, TensorForm]) -> str:
     return f"uploads {unknown[0]!r}, which the phase does not send"
 
 
-def _wrong_numbers(update: ClientUpdate) -> str:
+def _wrong_weight(update: ClientUpdate) -> str:
     weight = update.num_examples
     if isinstance(weight, bool) or not isinstance(weight, Real) or not 0 < weight < math.inf:
         return f"says that it trained on {weight!r} images"
-    return "" if is_finite(update.state) else NOT_FINITE
+    return ""

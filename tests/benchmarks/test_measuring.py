@@ -2,7 +2,9 @@
 
 import mmap
 import time
+from contextlib import ExitStack
 from types import SimpleNamespace
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -19,6 +21,7 @@ from benchmarks.synthetic import IdleMethod, NoImages, Points, write_images
 from benchmarks.tables import Table
 from fedvlp.clip import PromptedTextEncoder
 from fedvlp.core.state import Client, ClientUpdate, ServerState
+from fedvlp.core.update_check import UpdateCheck
 
 
 def test_a_function_in_a_subprocess_prints_nothing(capsys):
@@ -119,3 +122,18 @@ def test_the_command_writes_what_it_prints(monkeypatch, capsys, tmp_path, target
 
 def test_measurements_have_a_median():
     assert Measurement([3.0, 1.0, 2.0], 0.0).median == 2.0
+
+
+def test_rounds_with_and_without_checks_are_measured_by_turns():
+    found = overhead.measure_checks(count=3, pairs=2, max_norm=1e30)
+    assert len(found.checked) == len(found.unchecked) == 2
+    assert min(*found.checked, *found.unchecked) > 0
+
+
+def test_what_is_measured_without_checks_checks_nothing():
+    with ExitStack() as changes:
+        for name, nothing in overhead.WITHOUT_CHECKS.items():
+            changes.enter_context(patch(name, nothing))
+        update = ClientUpdate(Client(0, 0, 5), {"p": torch.tensor([torch.nan])}, 5)
+        assert UpdateCheck().refusal(update, {}, {}) == ""
+    assert UpdateCheck().refusal(update, {}, {}) != ""

@@ -14,7 +14,15 @@ import torch
 from fedvlp import attacks
 from fedvlp.attacks import SignFlip
 from fedvlp.core import aggregation
-from fedvlp.core.aggregation import AggregationRule, CoordinateMedian, Krum, MultiKrum, NormClipping, TrimmedMean
+from fedvlp.core.aggregation import (
+    AggregationRule,
+    CoordinateMedian,
+    DPFedAvg,
+    Krum,
+    MultiKrum,
+    NormClipping,
+    TrimmedMean,
+)
 from fedvlp.federation import Federation
 from fedvlp.runs.run_folder import describe_run
 from fedvlp.training import schedules
@@ -63,6 +71,7 @@ MAY_DIFFER = {
     "compile": "results differ by rounding",
     "on_client_failure": "what is done about a failure, which a run that goes on may have to change",
     "min_clients": "as on_client_failure",
+    "collective_timeout": "says how long processes wait for each other",
 }
 NOT_BUILT = ("strategy", "num_nodes", "compile")
 """Options whose other values this machine may not have."""
@@ -124,8 +133,22 @@ PART_BASE = {
     Krum: {"byzantine": 1},
     MultiKrum: {"byzantine": 1, "selected": 4},
     NormClipping: {"max_norm": 2.5},
+    DPFedAvg: {"clip_norm": 2.25, "noise_multiplier": 1.75, "quantile": 0.5},
 }
-PART_NEEDED = {**PART_VALUES, "byzantine": 2, "selected": 3, "max_norm": 1.25, "gamma": 0.375}
+PART_NEEDED = {
+    **PART_VALUES,
+    "byzantine": 2,
+    "selected": 3,
+    "max_norm": 1.25,
+    "gamma": 0.375,
+    "clip_norm": 0.875,
+    "noise_multiplier": 1.125,
+    "quantile": 0.625,
+    "count_noise": 2.5,
+    "noise_from": "system",
+    "expected_clients": 4,
+    "seed": 7,
+}
 
 
 @pytest.mark.parametrize(
@@ -153,7 +176,7 @@ def test_all_kinds_of_parts_are_found():
     """Else nothing above would say anything of them."""
     found = [option for option, _ in PARTS]
     counts = {option: found.count(option) for option in ("schedule", "aggregation", "attack")}
-    assert counts == {"schedule": 3, "aggregation": 9, "attack": 5}
+    assert counts == {"schedule": 3, "aggregation": 10, "attack": 6}
 
 
 OPTIMIZERS = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop, torch.optim.Adagrad)
