@@ -133,7 +133,7 @@ PART_BASE = {
     Krum: {"byzantine": 1},
     MultiKrum: {"byzantine": 1, "selected": 4},
     NormClipping: {"max_norm": 2.5},
-    DPFedAvg: {"clip_norm": 2.25, "noise_multiplier": 1.75, "quantile": 0.5},
+    DPFedAvg: {"clip_norm": 2.25, "noise_multiplier": 0.375, "quantile": 0.5},
 }
 PART_NEEDED = {
     **PART_VALUES,
@@ -142,7 +142,7 @@ PART_NEEDED = {
     "max_norm": 1.25,
     "gamma": 0.375,
     "clip_norm": 0.875,
-    "noise_multiplier": 1.125,
+    "noise_multiplier": 0.25,
     "quantile": 0.625,
     "count_noise": 2.5,
     "noise_from": "system",
