@@ -118,8 +118,8 @@ class Bench:
         return newest_run(self.folder / "runs" / name)
 
     def note(self, text: str) -> None:
-        """Adds to what happened."""
-        self._notes.append(text)
+        """Adds to what happened; its own folder, which has another name each time, is left out."""
+        self._notes.append(text.replace(f"{self.folder}/", ""))
 
     def lose(self, what: str) -> None:
         """Notes that something was lost."""
