@@ -1,4 +1,5 @@
 from fedvlp.attacks import BackdoorPatch as BackdoorPatch
+from fedvlp.attacks import BadPromptFL as BadPromptFL
 from fedvlp.attacks import GaussianNoise as GaussianNoise
 from fedvlp.attacks import LabelFlip as LabelFlip
 from fedvlp.attacks import Scaling as Scaling

@@ -71,6 +71,7 @@ def test_fit_leaves_a_whole_run_folder(options, tmp_path, capsys):
         "checkpoints",
         "communication.png",
         "config.yaml",
+        "events.jsonl",
         "metrics.csv",
         "prompts.safetensors",
         "prompts_best.safetensors",

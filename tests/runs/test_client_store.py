@@ -13,6 +13,7 @@ from fedvlp.runs.checkpoint import load_checkpoint, load_deployed
 from fedvlp.runs.client_store import StatesOnDisk
 from fedvlp.utils import tensor_files
 from fedvlp.utils.errors import UserError
+from fedvlp.utils.locks import _forget_inherited
 from tests.helpers.assertions import assert_same_run
 from tests.helpers.toy_federation import PersonalBias, Points, federation, file_callbacks
 
@@ -102,6 +103,7 @@ def test_killed_at_any_file_operation_goes_on_to_the_same(tmp_path, monkeypatch,
                 run(folder, personal_on_disk=True, rounds=3, **file_callbacks(), ckpt_path="last")
             except Killed:
                 is_over = False
+                _forget_inherited()  # a process that is killed holds no lock any more
             else:
                 is_over = True
         again = run(folder, personal_on_disk=True, **file_callbacks(), ckpt_path="last")
