@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -61,9 +62,8 @@ def tables(quick: bool, figures: Path | None = None) -> Iterator[Table]:
     for count, rounds, shape in cases:
         loop.extend(_loop_rows(count, rounds, shape))
     yield Table("overhead: the loop's own cost", ("", "ms a round", *columns), loop)
-    checks = [
-        _check_row(count, pairs) for count, pairs in ({4: 40, 100: 8} if quick else {4: 80, 100: 20, 1000: 6}).items()
-    ]
+    pairs = {4: 40, 100: 8} if quick else {4: 80, 100: 20, 1000: 6}
+    checks = [_check_row(count, pairs[count], bounded) for count, bounded in product(pairs, (False, True))]
     yield Table("overhead: all checks of updates, and none", CHECKS_HEADER, checks)
     averages: list[list[str]] = []
     for count, _, shape in cases:
