@@ -153,7 +153,7 @@ class DiskStore:
     def __init__(self, run: Path) -> None:
         self.run = run
         self.folder = run / FOLDER
-        self.phase = 1 + max((_round_and_phase(path)[1] for path in self.folder.glob("*.safetensors")), default=-1)
+        self.phase = 1 + max((round_and_phase(path)[1] for path in self.folder.glob("*.safetensors")), default=-1)
         self.written: list[Path] = []
 
     def open(self, states: Mapping[int, State], group: str) -> Mapping[int, State]:
@@ -192,7 +192,7 @@ class DiskStore:
         for path in [*self.run.glob("checkpoints/*.safetensors"), *self.run.glob("*.safetensors")]:
             used |= _files_referred_to(path)
         for path in self.folder.glob("*.safetensors"):
-            is_finished = finished is None or _round_and_phase(path)[0] < finished
+            is_finished = finished is None or round_and_phase(path)[0] < finished
             if path.name not in used and is_finished:
                 path.unlink(missing_ok=True)
         if finished is None:  # nobody writes yet, so a temporary file is what a killed process left
@@ -254,6 +254,7 @@ def _files_referred_to(path: Path) -> set[str]:
         return set()
 
 
-def _round_and_phase(path: Path) -> tuple[int, int]:
+def round_and_phase(path: Path) -> tuple[int, int]:
+    """Returns in which round and in which phase of its process a client's file was written, from its name."""
     numbers = path.stem.split("-")[1:]
     return int(numbers[0]), int(numbers[1])
