@@ -111,7 +111,7 @@ class Resident:
         if request.values["baseline"]:
             module = self.baseline
         elif module.personal:
-            state |= self._kept("personal", request.values).get(self.client.id, {})
+            state |= self._kept("personal", request.values).get(self.client.id, self.slot.initial_personal)
         module.eval()
         correct: dict[str, int] = {}
         count: dict[str, int] = {}
