@@ -35,6 +35,9 @@ LINKED_OPTIONS = ("class_names", "clip", "domains", "num_clients", "rounds")
 REQUIRED_KEYS = ("model", "protocol", "split", "training", "held_out", "rounds", "accuracy", "versions")
 """What every ``summary.json`` has."""
 
+COSTS = ("upload_parameters", "download_parameters", "upload_bytes", "download_bytes")
+"""What a run counted of the exchange of one client and round."""
+
 
 @dataclass(frozen=True)
 class Record:
@@ -196,11 +199,16 @@ def _record(folder: Path, summary: Mapping[str, Any]) -> Record:
         protocol=summary["protocol"],
         held_out=tuple(summary["held_out"]),
         accuracy=summary["accuracy"],
-        communication=summary.get("communication_per_client_and_round", {}),
+        communication=_costs(summary.get("communication_per_client_and_round", {})),
         seconds=summary.get("seconds", 0.0),
         versions=summary["versions"],
         features=summary.get("features", {}),
     )
+
+
+def _costs(counts: Mapping[str, int]) -> dict[str, int]:
+    """Returns the counts of an exchange; none of a run that counted none."""
+    return {name: int(counts[name]) for name in COSTS} if counts else {}
 
 
 def _clip_name(clip: Any) -> str:

@@ -120,7 +120,10 @@ def stacked(states: Sequence[State]) -> dict[str, Tensor]:
         ValueError: if names or shapes differ.
     """
     check_alike(states)
-    return {name: torch.stack([state[name].float() for state in states]) for name in states[0]}
+    stacks: dict[str, Tensor] = {}
+    for name in states[0]:
+        stacks[name] = torch.stack([state[name].float() for state in states])
+    return stacks
 
 
 def like(state: State, model: State) -> State:
