@@ -135,7 +135,7 @@ PART_BASE = {
     Krum: {"byzantine": 1},
     MultiKrum: {"byzantine": 1, "selected": 4},
     NormClipping: {"max_norm": 2.5},
-    DPFedAvg: {"clip_norm": 2.25, "noise_multiplier": 0.375, "quantile": 0.5},
+    DPFedAvg: {"clip_norm": 2.25, "noise_multiplier": 0.375},
 }
 PART_NEEDED = {
     **PART_VALUES,
@@ -148,6 +148,7 @@ PART_NEEDED = {
     "quantile": 0.625,
     "count_noise": 2.5,
     "noise_from": "system",
+    "noise_at": "client",
     "expected_clients": 4,
     "seed": 7,
 }
