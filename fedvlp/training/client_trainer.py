@@ -5,17 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from itertools import islice
 from typing import Protocol, runtime_checkable
 
 from lightning import Fabric
 
+from fedvlp.core.aggregation.client_noise import ClientNoise
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.phases import Phase, RoundContext
 from fedvlp.core.protocols import Batch, Loader, TrainingData
 from fedvlp.core.run_state import RunState
 from fedvlp.core.state import Client, ClientUpdate, State, is_finite
+from fedvlp.core.strategies.rules import client_noise
 from fedvlp.core.update_check import TensorForm, forms, unsendable
 from fedvlp.runs.client_store import ClientStore, StoredState
 from fedvlp.training.dispatch import Hooks
@@ -24,6 +26,9 @@ from fedvlp.training.local_training import LocalTraining
 from fedvlp.training.optimizer_state import of_phase, with_phase
 from fedvlp.training.tensor_arena import TensorArena
 from fedvlp.utils.seeding import derive_seed, seed_generators
+
+NOISE = 1
+"""Sets a client's noise apart from the other draws of its seed."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +56,11 @@ class PhaseOrder:
     def round(self) -> int:
         """The number of finished rounds."""
         return self.state.server.round
+
+    @cached_property
+    def client_noise(self) -> ClientNoise | None:
+        """What each client does to its upload before it sends it; None for nothing."""
+        return client_noise(self.phase.strategy)
 
 
 @dataclass(frozen=True)
@@ -177,6 +187,9 @@ class ClientSlot:
         uploaded = self.module.upload_state()
         if wrong := unsendable(uploaded):
             raise ClientError(wrong)
+        if order.client_noise is not None:
+            downloaded = order.phase.strategy.broadcast(order.state.server, client)
+            uploaded = order.client_noise.protected(uploaded, downloaded, derive_seed(loaded.seed, NOISE))
         upload = self.arena.copy(uploaded)
         update = ClientUpdate(client, upload, client.num_examples, self.module.logged_means())
         self.hooks.call("on_client_end", phase=order.phase, update=update)
