@@ -32,7 +32,8 @@ from fedvlp.training.agreement import on_every_process
 from fedvlp.training.attack import Attack
 from fedvlp.training.availability import Availability
 from fedvlp.training.dispatch import Hooks
-from fedvlp.training.evaluation import evaluate, of_roles
+from fedvlp.training.engine import Engine, LocalEngine
+from fedvlp.training.evaluation import of_roles
 from fedvlp.training.failures import FailurePolicy, OnClientFailure
 from fedvlp.training.fit_loop import FitLoop
 from fedvlp.training.fit_options import FitOptions
@@ -161,6 +162,7 @@ class Federation(TrainerAttributes, metaclass=Checked):
             attack=attack,
             availability=Availability(client_dropout, stragglers),
         )
+        self.engine: Engine = LocalEngine(self.options)
         self.precision = precision
         self.num_threads = num_threads
         self.compile = compile
@@ -218,7 +220,8 @@ class Federation(TrainerAttributes, metaclass=Checked):
         self.description = describe_run(model, datamodule, phases, training)
         hooks = Hooks(self.callbacks, {"federation": self, "trainer": self, "pl_module": model})
         checkpoint = None if ckpt_path is None else self._where(ckpt_path)
-        return FitLoop(self, self.options, phases, hooks).fit(self._where("last"), checkpoint, ckpt_path == "last")
+        loop = FitLoop(self, self.options, phases, hooks, self.engine)
+        return loop.fit(self._where("last"), checkpoint, ckpt_path == "last")
 
     def validate(
         self, model: FederatedModule, datamodule: FederatedData, ckpt_path: str | None = None
@@ -311,8 +314,10 @@ class Federation(TrainerAttributes, metaclass=Checked):
 
     def evaluate(self, module: FederatedModule, deployed: State, personal: Mapping[int, State]) -> dict[str, float]:
         """Returns the accuracies, in percent, of a state on all splits; one process measures for all."""
-        scores = evaluate(module, self.data, self.fabric, deployed, personal) if self.is_global_zero else {}
-        return self.fabric.broadcast(scores)
+        measured: dict[str, float] = {}
+        if self.is_global_zero:
+            measured = self.engine.evaluate(module, self.data, self.fabric, deployed, personal)
+        return self.fabric.broadcast(measured)
 
     def _launch(self, model: FederatedModule) -> None:
         """Starts the processes and moves the model."""

@@ -13,7 +13,7 @@ from lightning.pytorch.cli import LightningArgumentParser
 from fedvlp.commands.console import quiet_lightning, unwrapped_errors
 from fedvlp.commands.lightning_cli import FederationCLI
 from fedvlp.commands.trained_config import ALLOW_HELP, config_option, data_of_run, first_look, trained_config
-from fedvlp.commands.trusted_classes import check_classes
+from fedvlp.runs.trusted_classes import check_classes
 from fedvlp.core.state import State
 from fedvlp.data.without_images import PredictionData
 from fedvlp.explain.artifacts import CAPTIONS, write_artifacts

@@ -16,6 +16,7 @@ from fedvlp.commands.trained_config import ALLOW_HELP
 from fedvlp.core.module import FederatedModule
 from fedvlp.data import FederatedDataModule
 from fedvlp.federation import Federation
+from fedvlp.training.config_links import link_method_options
 from fedvlp.utils.signatures import constructor_arguments
 
 DEFAULT_SEED = 0
@@ -51,10 +52,7 @@ class FederationCLI(LightningCLI):
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Links a method's arguments to data and federation, and the federation's seed to ``seed_everything``."""
-        parser.link_arguments("data.class_names", "model.init_args.class_names", apply_on="instantiate")
-        parser.link_arguments("data.source_domains", "model.init_args.domains", apply_on="instantiate")
-        parser.link_arguments("data.num_clients", "model.init_args.num_clients", apply_on="instantiate")
-        parser.link_arguments("trainer.rounds", "model.init_args.rounds")
+        link_method_options(parser)
         parser.link_arguments("seed_everything", "trainer.seed", compute_fn=_seed)
 
     def _prepare_subcommand_parser(self, klass: Any, subcommand: str, **options: Any) -> LightningArgumentParser:

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from fedvlp.commands.trusted_classes import check_classes
+from fedvlp.runs.trusted_classes import check_classes
 from fedvlp.runs.checkpoint import read_model
 from fedvlp.utils.config_files import CONFIG_OPTION
 from fedvlp.utils.errors import UserError

@@ -9,12 +9,14 @@ from typing import Any, NamedTuple
 
 from fedvlp.core.run_state import RunState
 from fedvlp.core.state import ServerState, State
-from fedvlp.runs.client_store import FOLDER, StatesOnDisk, files_of
+from fedvlp.runs.client_store import FOLDER, StatesOnDisk, are_at_sites, files_of
 from fedvlp.runs.header import check_header, parse_history
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.tensor_files import add_prefix, read_header, read_tensors, strip_prefix, write_tensors
 from fedvlp.utils.visible import visible
 
+AT_SITES = "at_sites"
+"""Says in a header that the clients' files are at their sites; it is left out of simulations' files."""
 LONGEST_SHOWN = 200  # characters of a value in a message
 
 
@@ -57,6 +59,7 @@ def save_checkpoint(path: Path, state: RunState, description: Mapping[str, Any],
         "history": history or "\n".join(json.dumps(metrics) for metrics in state.history),
         "description": dict(description),
         "files": files,
+        **_where(state.personal, state.optimizer_states),
     }
     write_tensors(path, tensors, header)
 
@@ -87,11 +90,13 @@ def load_checkpoint(path: Path) -> tuple[RunState, dict[str, Any]]:
 def save_prompts(path: Path, deployed: State, personal: Mapping[int, State], model: Mapping[str, Any]) -> None:
     """Writes what a deployment needs: the deployed tensors by name, personal ones as ``personal/<client>/<name>``.
 
-    Personal states on disk stay where they are, and the header says in which files of the run's folder.
+    Personal states on disk stay where they are, and the header says in which files of the run's folder; those at sites
+    stay there.
     """
     files = files_of(personal)
     kept = {} if files else _of_all_clients(personal, "personal")
-    header = {"kind": "prompts", "clients": sorted(personal), "model": dict(model), "files": files}
+    names = {"clients": sorted(personal), "files": files, **_where(personal)}
+    header = {"kind": "prompts", "model": dict(model), **names}
     write_tensors(path, {**deployed, **kept}, header)
 
 
@@ -142,6 +147,11 @@ def differences(saved: Any, now: Any, name: str = "") -> list[str]:
     return found
 
 
+def _where(*states: Mapping[int, State]) -> dict[str, bool]:
+    """Returns what a header says of states that are elsewhere; nothing of those that are here."""
+    return {AT_SITES: True} if are_at_sites(*states) else {}
+
+
 def _of_all_clients(states: Mapping[int, State], group: str) -> State:
     """Returns the clients' tensors as ``<group>/<client>/<name>``."""
     tensors: State = {}
@@ -155,6 +165,8 @@ def _by_client(
 ) -> Mapping[int, State]:
     """Returns what stays on the clients: the tensors themselves, or where they are on disk."""
     files = header["files"]
+    if files and header.get(AT_SITES) is True:
+        return StatesOnDisk(None, group, {client: files[str(client)] for client in clients})
     if files:
         run = path.parent.parent if header["kind"] == "checkpoint" else path.parent
         return StatesOnDisk(run / FOLDER, group, {client: files[str(client)] for client in clients}).checked()

@@ -58,17 +58,19 @@ class StatesOnDisk(Mapping[int, State]):
     """States of clients in files, each read when it is asked for.
 
     Attributes:
-        folder: where the files are.
+        folder: where the files are; None where they stay at the clients' own sites, and all that is known are names.
         group: which of a file's tensors these are, ``personal`` or ``optimizer``.
         files: name of the file by client id.
     """
 
-    folder: Path
+    folder: Path | None
     group: str
     files: Mapping[int, str]
 
     def __getitem__(self, client: int) -> State:
-        """Reads the state of a client."""
+        """Reads the state of a client; nothing of one that is at its site."""
+        if self.folder is None:
+            return {}
         return read_group(self.folder / self.files[client], self.group)
 
     def __iter__(self) -> Iterator[int]:
@@ -89,9 +91,36 @@ class StatesOnDisk(Mapping[int, State]):
         Raises:
             UserError: if a file is missing, damaged or of another kind.
         """
-        for name in set(self.files.values()):
+        for name in set(self.files.values()) if self.folder is not None else ():
             check_header(self.folder / name, read_tensors(self.folder / name)[1], "client")
         return self
+
+
+class StoreAtSites:
+    """Keeps the names under which sites find what stays on them; the states themselves never come here."""
+
+    def open(self, states: Mapping[int, State], group: str) -> Mapping[int, State]:
+        """Returns the names.
+
+        Raises:
+            UserError: if the run that is continued was no run of sites.
+        """
+        if states and not are_at_sites(states):
+            raise UserError(
+                "The run that is to go on has what stays on its clients in its folder, as a simulation has, and not at "
+                "sites. Start anew."
+            )
+        return StatesOnDisk(None, group, files_of(states))
+
+    def keep(self, round: int, client: int, personal: State, optimizer_state: State) -> tuple[StoredState, StoredState]:
+        """Is never called: sites keep what is theirs."""
+        raise RuntimeError("What stays on a site is kept there.")
+
+    def flush(self) -> None:
+        """Does nothing."""
+
+    def remove_unused(self, finished: int | None, current: Sequence[Mapping[int, State]]) -> None:
+        """Does nothing."""
 
 
 class MemoryStore:
@@ -124,7 +153,7 @@ class DiskStore:
     def __init__(self, run: Path) -> None:
         self.run = run
         self.folder = run / FOLDER
-        self.phase = 1 + max((_round_and_phase(path)[1] for path in self.folder.glob("*.safetensors")), default=-1)
+        self.phase = 1 + max((round_and_phase(path)[1] for path in self.folder.glob("*.safetensors")), default=-1)
         self.written: list[Path] = []
 
     def open(self, states: Mapping[int, State], group: str) -> Mapping[int, State]:
@@ -163,12 +192,17 @@ class DiskStore:
         for path in [*self.run.glob("checkpoints/*.safetensors"), *self.run.glob("*.safetensors")]:
             used |= _files_referred_to(path)
         for path in self.folder.glob("*.safetensors"):
-            is_finished = finished is None or _round_and_phase(path)[0] < finished
+            is_finished = finished is None or round_and_phase(path)[0] < finished
             if path.name not in used and is_finished:
                 path.unlink(missing_ok=True)
         if finished is None:  # nobody writes yet, so a temporary file is what a killed process left
             for path in self.folder.glob(".*.tmp"):
                 path.unlink(missing_ok=True)
+
+
+def are_at_sites(*states: Mapping[int, State]) -> bool:
+    """Whether some of these states are not here but at the clients' own sites."""
+    return any(isinstance(each, StatesOnDisk) and each.folder is None for each in states)
 
 
 def files_of(*states: Mapping[int, State]) -> dict[int, str]:
@@ -220,6 +254,7 @@ def _files_referred_to(path: Path) -> set[str]:
         return set()
 
 
-def _round_and_phase(path: Path) -> tuple[int, int]:
+def round_and_phase(path: Path) -> tuple[int, int]:
+    """Returns in which round and in which phase of its process a client's file was written, from its name."""
     numbers = path.stem.split("-")[1:]
     return int(numbers[0]), int(numbers[1])

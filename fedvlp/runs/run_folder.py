@@ -15,6 +15,7 @@ from fedvlp.core.phases import Phase
 from fedvlp.core.protocols import FederatedData
 from fedvlp.core.run_state import RunState
 from fedvlp.core.state import State
+from fedvlp.runs.client_store import are_at_sites
 from fedvlp.runs.checkpoint import differences, load_checkpoint, load_deployed
 from fedvlp.runs.trained_tensors import check_resumed, check_trained
 from fedvlp.utils.digests import to_jsonable
@@ -206,6 +207,8 @@ def load_trained(where: Path, model: FederatedModule) -> tuple[State, Mapping[in
     wrong = differences(comparable({"model": trained.model}), own)
     if wrong:
         raise UserError(f"{path} belongs to another model: " + "; ".join(wrong))
+    if model.personal and are_at_sites(trained.personal):
+        raise UserError(f"{path} is of a method that keeps tensors on each client, and they are at the clients' sites.")
     check_trained(path, trained.deployed, trained.personal, model)
     return trained.deployed, trained.personal
 

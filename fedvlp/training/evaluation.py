@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 from lightning import Fabric
-from torchmetrics.classification import MulticlassAccuracy
 
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.protocols import EvaluationSplit, MeasuredData
@@ -32,29 +32,55 @@ def evaluate(
         and ``held_out`` of those that exist.
     """
     module.eval()
-    scores: dict[str, list[float]] = {}
-    accuracy = {}
+    accuracy: dict[str, float] = {}
     for split in data.evaluation_splits():
         states = _states(module, data, split, deployed, personal)
-        values = [split_accuracy(module, fabric, split, state, len(data.class_names)) for state in states]
+        values = [split_accuracy(module, fabric, split, state) for state in states]
         accuracy[split.name] = sum(values) / len(values)
-        scores.setdefault(split.role, []).append(accuracy[split.name])
-    return accuracy | {role: sum(values) / len(values) for role, values in scores.items()}
+    return with_means(accuracy)
 
 
-def split_accuracy(
-    module: FederatedModule, fabric: Fabric, split: EvaluationSplit, state: State, num_classes: int
-) -> float:
+class Tally(NamedTuple):
+    """How many images of a split were classified, and how many of them rightly."""
+
+    correct: int
+    count: int
+
+    @property
+    def percent(self) -> float:
+        """The accuracy in percent."""
+        return 100 * torch.tensor(self.correct).div(self.count).item()  # in float32, as logits are
+
+
+def with_means(accuracy: Mapping[str, float]) -> dict[str, float]:
+    """Returns accuracies by ``<role>/<domain>``, with the mean over domains of each role.
+
+    >>> with_means({"validation/ink": 50.0, "validation/photo": 70.0})
+    {'validation/ink': 50.0, 'validation/photo': 70.0, 'validation': 60.0}
+    """
+    by_role: dict[str, list[float]] = {}
+    for name, value in accuracy.items():
+        by_role.setdefault(name.split("/")[0], []).append(value)
+    return {**accuracy, **{role: sum(values) / len(values) for role, values in by_role.items()}}
+
+
+def split_accuracy(module: FederatedModule, fabric: Fabric, split: EvaluationSplit, state: State) -> float:
     """Returns the accuracy of one state on one split, in percent."""
+    return split_tally(module, fabric, split, state).percent
+
+
+@torch.no_grad()
+def split_tally(module: FederatedModule, fabric: Fabric, split: EvaluationSplit, state: State) -> Tally:
+    """Returns on how many images of a split a state is right; the module is in evaluation mode."""
     module.load_state(state)
-    metric = MulticlassAccuracy(num_classes, average="micro", validate_args=False, sync_on_compute=False).to(
-        fabric.device
-    )
+    correct = torch.zeros((), dtype=torch.long, device=fabric.device)
+    count = 0
     for inputs, labels in split.loader:
         with fabric.autocast():
             logits = module(fabric.to_device(inputs))
-        metric.update(logits.float(), fabric.to_device(labels))
-    return 100 * metric.compute().item()
+        correct += (logits.float().argmax(-1) == fabric.to_device(labels)).sum()
+        count += len(labels)
+    return Tally(int(correct.item()), count)
 
 
 def _states(

@@ -12,19 +12,18 @@ from pathlib import Path
 from fedvlp.core.phases import Phase
 from fedvlp.core.run_state import RunState
 from fedvlp.core.state import ServerState
-from fedvlp.runs.client_store import ClientStore, DiskStore, MemoryStore
+from fedvlp.runs.client_store import ClientStore, DiskStore
 from fedvlp.runs.leftovers import claimed, sweep_leftovers
 from fedvlp.runs.run_folder import find_checkpoints, new_run_folder, resume
 from fedvlp.training.agreement import Facts, check_agreement, facts_of_run, on_every_process
-from fedvlp.training.batched.batched_trainer import BatchedTrainer
 from fedvlp.training.callback import RunView
-from fedvlp.training.client_trainer import ClientSlot, ClientTrainer
+from fedvlp.training.client_trainer import ClientSlot
 from fedvlp.training.dispatch import Hooks
+from fedvlp.training.engine import Engine
 from fedvlp.training.failures import Failures
 from fedvlp.training.fit_options import FitOptions
 from fedvlp.training.rounds import Rounds
 from fedvlp.training.screening import Screening
-from fedvlp.training.sequential import SequentialTrainer
 from fedvlp.utils.memory import freed_memory_kept, old_objects_kept
 
 PACE = ("rounds", "evaluate_every", "patience", "clients_per_step", "personal_on_disk", "failures")
@@ -40,12 +39,14 @@ class FitLoop:
         options: how it trains.
         phases: what a round consists of.
         hooks: of the callbacks.
+        engine: where the clients train.
     """
 
     run: RunView
     options: FitOptions
     phases: Sequence[Phase]
     hooks: Hooks
+    engine: Engine
 
     def fit(self, parent: Path, checkpoint: Path | None, may_start_anew: bool = False) -> ServerState:
         """Returns the server's last state, which the method then holds.
@@ -112,9 +113,7 @@ class FitLoop:
 
     def _open_store(self) -> ClientStore:
         """Returns the store of what stays on the clients, which now holds the states that the run continues from."""
-        store: ClientStore = MemoryStore()
-        if self.options.personal_on_disk and self.run.folder is not None:
-            store = DiskStore(self.run.folder)
+        store = self.engine.client_store(self.run.folder)
         state = self.run.run_state
         self.run.run_state = replace(
             state,
@@ -137,9 +136,7 @@ class FitLoop:
             hooks=self.hooks,
             failures=Failures(self.options.failures, self.run.folder),
         )
-        trainer: ClientTrainer = SequentialTrainer(slot)
-        if self.options.clients_per_step > 1:
-            trainer = BatchedTrainer(slot, self.options.clients_per_step)
+        trainer = self.engine.client_trainer(slot)
         if attack is not None:
             trainer = attack.client_trainer(trainer, slot.data.clients)
         return Rounds(

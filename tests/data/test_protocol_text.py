@@ -108,7 +108,7 @@ def test_personal_prompts_are_measured_as_the_mean_over_the_clients_of_a_domain(
     for split in run.datamodule.evaluation_splits():
         assert len(split.clients) == 2
         alone = [
-            split_accuracy(run.model, run.trainer.fabric, split, progress.personal[client.id], 3)
+            split_accuracy(run.model, run.trainer.fabric, split, progress.personal[client.id])
             for client in split.clients
         ]
         assert progress.history[-1][split.name] == pytest.approx(sum(alone) / 2)

@@ -59,6 +59,24 @@ def scan(root: Path) -> dict[str, list[ImageFile]]:
     return {domain: unique(sorted(files)) for domain, files in sorted(found.items())}
 
 
+def scan_domain(folder: Path, domain: str) -> list[ImageFile]:
+    """Returns the images of one domain, which lie in ``folder/class/image``, sorted and named as :func:`scan` does.
+
+    Raises:
+        UserError: if the folder is missing, or holds no image in a class folder.
+    """
+    if not folder.is_dir():
+        raise UserError(f"Expected a folder of class folders at {folder}; there is none. Check the root.")
+    files: list[ImageFile] = []
+    for parts, path in list_images(folder):
+        if len(parts) > 1:  # a class and a file at least
+            names = [composed(part) for part in parts]
+            files.append(ImageFile(domain, names[0], "/".join([domain, *names]), path))
+    if not files:
+        raise UserError(f"Expected class/image in {folder}, such as dog/1.png; found no image in a class folder.")
+    return unique(sorted(files))
+
+
 def composed(name: str) -> str:
     """Returns a name in composed Unicode, since file systems keep accents in different forms."""
     return unicodedata.normalize("NFC", name)

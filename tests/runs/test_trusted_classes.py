@@ -9,7 +9,7 @@ import yaml
 
 from fedvlp.commands.cli import main
 from fedvlp.commands.trained_config import trained_config
-from fedvlp.commands.trusted_classes import check_classes, own_classes
+from fedvlp.runs.trusted_classes import check_classes, own_classes
 from fedvlp.utils.errors import UserError
 from tests.helpers.files import rewritten
 

@@ -1,0 +1,198 @@
+"""What a site keeps warm for a run: the method, its images and what was computed of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from fedvlp.core.module import FederatedModule
+from fedvlp.core.phases import Phase, check_phases
+from fedvlp.core.run_state import RunState
+from fedvlp.core.state import Client, ServerState, State, select
+from fedvlp.core.strategies import FedAvg
+from fedvlp.core.tensors import copy_state
+from fedvlp.runs.client_store import StatesOnDisk
+from fedvlp.runs.trusted_classes import check_classes
+from fedvlp.sites.building import build_method
+from fedvlp.sites.site_config import SiteConfig
+from fedvlp.sites.site_data import SiteFolder
+from fedvlp.sites.site_errors import SiteProblem
+from fedvlp.sites.site_store import SiteStore
+from fedvlp.sites.wire import Message
+from fedvlp.training.client_trainer import ClientResult, ClientSlot, PhaseOrder
+from fedvlp.training.dispatch import Hooks
+from fedvlp.training.evaluation import split_tally
+from fedvlp.training.failures import ClientError, FailurePolicy, Failures
+from fedvlp.training.local_training import LocalTraining
+from fedvlp.training.preconditions import make_fabric
+from fedvlp.training.sequential import SequentialTrainer
+from fedvlp.training.setup import set_up_data, set_up_method
+from fedvlp.utils.errors import UserError
+
+OPTIMIZERS = "torch.optim"
+"""The module whose classes any server may name, besides fedvlp's own."""
+
+
+class Resident:
+    """One run at one site: trains and measures its one client as a simulation does.
+
+    Args:
+        config: what the site decides for itself.
+        data: the site's images, under the client's id.
+        request: of the kind ``prepare``.
+        folder: where the run keeps what stays on the client.
+
+    Raises:
+        SiteProblem: if the method can't be made here, or is not the server's.
+    """
+
+    def __init__(self, config: SiteConfig, data: SiteFolder, request: Message, folder: Path) -> None:
+        training = request.values["training"]
+        self.data = data
+        self.module = _method(config, request)
+        self.fabric = make_fabric(
+            accelerator=config.accelerator,
+            devices=1,
+            num_nodes=1,
+            strategy="auto",
+            precision=training["precision"],
+            loggers=[],
+        )
+        set_up_method(self.fabric, self.module, config.num_threads)
+        copy_state(request.tensors, starting_tensors(self.module), owner="The site's method")
+        set_up_data(self.fabric, self.module, data, training["precision"], serves_images=False)
+        # What arrives is what this client is to download: the server's strategy has already chosen it.
+        self.phases: list[Phase] = [replace(phase, strategy=FedAvg()) for phase in check_phases(self.module)]
+        self.store = SiteStore(folder)
+        policy = FailurePolicy("retry" if training["retry"] else "skip")
+        local = LocalTraining(training["epochs"], training["steps"], None, training["reset_optimizer"])
+        self.slot = ClientSlot(
+            fabric=self.fabric,
+            module=self.module,
+            data=data,
+            local=local,
+            initial_personal=self.module.personal_state(),
+            seed=training["seed"],
+            store=self.store,
+            hooks=Hooks([]),
+            failures=Failures(policy, folder),
+        )
+        self.trainer = SequentialTrainer(self.slot)
+
+    @property
+    def client(self) -> Client:
+        """The one client."""
+        return self.data.clients[0]
+
+    def train(self, request: Message) -> Message:
+        """Returns the reply to a request of the kind ``train``.
+
+        Raises:
+            SiteProblem: if the client can't be trained.
+        """
+        values = request.values
+        if values["phase"] >= len(self.phases):
+            raise SiteProblem("knows no phase of that number")
+        order = self._order(request)
+        (result,) = self.trainer.train(order, [self.client])
+        if result.failure:
+            raise SiteProblem(_reason(self.slot.failures.errors.pop(self.client.id)))
+        self.store.remove_old(order.round, self._files(values).values())
+        return Message("trained", _values(order, result), result.update.state)
+
+    def evaluate(self, request: Message) -> Message:
+        """Returns the reply to a request of the kind ``evaluate``: sums of each of the site's splits."""
+        module = self.module
+        state = dict(request.tensors)
+        if request.values["baseline"]:
+            module = self.baseline
+        elif module.personal:
+            state |= self._kept("personal", request.values).get(self.client.id, {})
+        module.eval()
+        correct: dict[str, int] = {}
+        count: dict[str, int] = {}
+        for split in self.data.evaluation_splits():
+            tally = split_tally(module, self.fabric, split, state)
+            correct[split.name] = tally.correct
+            count[split.name] = tally.count
+        return Message("evaluated", {"correct": correct, "count": count})
+
+    @cached_property
+    def baseline(self) -> FederatedModule:
+        """The method's untrained baseline."""
+        baseline = self.module.baseline()
+        if baseline is None:
+            raise SiteProblem("knows no baseline of the method")
+        moved: FederatedModule = self.fabric.to_device(baseline)
+        return moved
+
+    def _order(self, request: Message) -> PhaseOrder:
+        values = request.values
+        download: State = dict(request.tensors)
+        state = RunState(
+            server=ServerState(download, download, round=values["round"]),
+            personal=self._kept("personal", values),
+            optimizer_states=self._kept("optimizer", values),
+        )
+        own = self.client.id
+        shares = {own: values["share"]} if values["share"] < 1 else {}
+        phase = self.phases[values["phase"]]
+        return PhaseOrder(phase, values["phase"], state, {own: values["seed"]}, values["factor"], shares)
+
+    def _kept(self, group: str, values: Mapping[str, Any]) -> StatesOnDisk:
+        """Returns what stays on the client, as far as the server names a file of it."""
+        name = self._files(values)[group]
+        if name and not (self.store.folder / name).is_file():
+            raise SiteProblem("has lost what it kept in an earlier round")
+        return StatesOnDisk(self.store.folder, group, {self.client.id: name} if name else {})
+
+    def _files(self, values: Mapping[str, Any]) -> dict[str, str]:
+        return {group: values[group] for group in ("personal", "optimizer")}
+
+
+def _method(config: SiteConfig, request: Message) -> FederatedModule:
+    """Returns the server's method, made here."""
+    model = dict(request.values["model"])
+    options = dict(model.get("init_args") or {})
+    if config.pretrained is not None:
+        options["clip"] = {**options.get("clip", {}), "pretrained": config.pretrained}
+    model["init_args"] = options
+    try:
+        check_classes(Path("the server's config"), request.values["model"], [OPTIMIZERS, *config.allow])
+    except UserError as error:
+        raise SiteProblem("does not allow a class that the server's config names; its log says which") from error
+    module = build_method(model, request.values["training"]["seed"])
+    if module.clip.fingerprint() != request.values["fingerprint"]:
+        raise SiteProblem("has other weights of CLIP than the server")
+    return module
+
+
+def _values(order: PhaseOrder, result: ClientResult) -> dict[str, Any]:
+    return {
+        "round": order.round,
+        "phase": order.index,
+        "num_examples": result.update.num_examples,
+        "metrics": dict(result.update.metrics),
+        "finite": result.is_finite,
+        # Of what went wrong only the kind may leave the site: texts of errors quote names of files.
+        "retried": result.retried.partition(":")[0],
+        "personal": result.personal,
+        "optimizer": result.optimizer_state,
+    }
+
+
+def _reason(error: Exception) -> str:
+    """Returns what a client did, without what the error says, which may quote names of files."""
+    return str(error) if isinstance(error, ClientError) else f"raised {type(error).__name__}"
+
+
+
+def starting_tensors(module: FederatedModule) -> dict[str, Tensor]:
+    """Returns all tensors with which every site begins: what is exchanged or kept, and constants that are sent once."""
+    every = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    return {**module.exchangeable_tensors(), **select(every, module.broadcast_once)}

@@ -1,0 +1,188 @@
+"""Who is who: which connected site is which client, whether it has what the server expects, and what it was told."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from fedvlp.core.state import Client
+from fedvlp.sites.envelope import WireError
+from fedvlp.sites.sites_data import SiteFacts, SitesData, options_for_sites
+from fedvlp.sites.transport import SiteError, Transport
+from fedvlp.sites.wire import Message, read_reply
+from fedvlp.utils.errors import UserError
+from fedvlp.utils.logs import visible_log
+from fedvlp.utils.visible import visible
+from fedvlp.version import __version__
+
+SECONDS_BETWEEN_LOOKS = 1.0
+log = visible_log(__name__)
+
+
+@dataclass
+class Roster:
+    """The connected sites.
+
+    Args:
+        transport: reaches them.
+        data: lists them, and takes what they say of themselves.
+        run: the run's id, under which sites keep what is theirs.
+
+    Attributes:
+        places: under which name the transport reaches each site, by the site's own name.
+        refused: names of the transport whose sites can't take part.
+        problems: why sites that are on the list can't take part, by the site's name.
+    """
+
+    transport: Transport
+    data: SitesData
+    run: str
+    places: dict[str, str] = field(default_factory=dict)
+    refused: set[str] = field(default_factory=set)
+    problems: dict[str, str] = field(default_factory=dict)
+
+    def gather(self, least: int) -> None:
+        """Waits until all sites are there, or the time for that is over and enough are.
+
+        Args:
+            least: how many are enough.
+
+        Raises:
+            UserError: if fewer are there by then, or a site has not what is expected.
+        """
+        self._wait_until(lambda: not self.missing() or bool(self.problems))
+        if self.problems:
+            raise UserError(f"{' '.join(self.problems.values())} Nothing was trained.")
+        self._check_enough(least)
+        if missing := self.missing():
+            log.warning("Not there yet: %s. Sites that come later take part from then on.", _listed(missing))
+
+    def regather(self, least: int) -> None:
+        """Looks who is there, and waits only while too few are.
+
+        Args:
+            least: how many a phase needs.
+
+        Raises:
+            UserError: if fewer are there when the time for that is over.
+        """
+        self._wait_until(lambda: self._there() >= least)
+        self._check_enough(least)
+
+    def missing(self) -> list[str]:
+        """Returns the names of the sites that are not connected."""
+        return [name for name in self.data.sites if name not in self.places]
+
+    def look(self) -> None:
+        """Asks those that are newly connected who they are; forgets those that are gone."""
+        connected = self.transport.names()
+        self.places = {name: place for name, place in self.places.items() if place in connected}
+        known = {*self.places.values(), *self.refused}
+        request = Message("describe", {"run": self.run, "data": options_for_sites(self.data)}).to_bytes()
+        new = {place: request for place in connected if place not in known}
+        replies = self.transport.exchange(new, self.data.reply_seconds) if new else {}
+        for place, reply in sorted(replies.items()):
+            self._welcome(place, reply)
+
+    def exchange(self, messages: Mapping[str, Message]) -> dict[str, Message | SiteError]:
+        """Sends each site its message and returns the replies; whatever is no reply is why.
+
+        Args:
+            messages: by the site's own name.
+        """
+        sendable = {name: message for name, message in messages.items() if name in self.places}
+        requests = {self.places[name]: message.to_bytes() for name, message in sendable.items()}
+        replies = self.transport.exchange(requests, self.data.reply_seconds) if requests else {}
+        found: dict[str, Message | SiteError] = {}
+        for name in messages:
+            none = SiteError("is not connected" if name not in sendable else "gave no reply")
+            found[name] = _understood(replies.get(self.places.get(name, ""), none))
+        return found
+
+    def _welcome(self, place: str, reply: bytes | SiteError) -> None:
+        """Takes a site in, if it is on the list and nobody else is it."""
+        message = _understood(reply)
+        if isinstance(message, SiteError):
+            log.warning("A site that has just connected (%s) %s.", visible(place), visible(str(message)))
+            return
+        if message.kind != "described":
+            log.warning("A site that has just connected (%s) does not say who it is.", visible(place))
+            return
+        name = message.values["name"]
+        facts = _facts(message.values)
+        if name not in self.data.sites:
+            self.refused.add(place)
+            log.warning("A site says that it is %r, which data.sites does not list; it is left out.", visible(name))
+        elif problem := self._problem(name, facts):
+            self.refused.add(place)
+            self.problems[name] = f"The site {visible(name)!r} {problem}."
+            log.warning("%s", self.problems[name])
+        else:
+            self.places[name] = place
+            self.data.facts[name] = facts
+
+    def _problem(self, name: str, facts: SiteFacts) -> str:
+        """Returns what is wrong with a site: its classes, its images, its version of fedvlp, or that it is there twice."""
+        if name in self.places:
+            return "is connected twice; give each site a name of its own"
+        expected = self.data.class_folders
+        problems: list[str] = []
+        if additional := sorted(set(facts.classes) - set(expected)):
+            problems.append(f"has classes that data.class_names does not list: {_listed(additional)}")
+        missing = sorted(set(expected) - set(facts.classes))
+        if missing and not self.data.allow_missing_classes:
+            problems.append(f"has no image of {_listed(missing)}, which data.allow_missing_classes would allow")
+        if not facts.counts.get("train"):
+            problems.append("has no training image")
+        if facts.versions.get("fedvlp") != __version__:
+            problems.append(f"has fedvlp {visible(str(facts.versions.get('fedvlp')))}, and the server {__version__}")
+        known = self.data.facts.get(name)
+        if known is not None and (known.images, known.split) != (facts.images, facts.split):
+            problems.append("has other images than when the run began")
+        return "; it ".join(problems)
+
+    def _there(self) -> int:
+        return len(self.data.sites) - len(self.missing())
+
+    def _wait_until(self, is_enough: Callable[[], bool]) -> None:
+        """Looks for sites until it is enough or the time is over; at least once."""
+        deadline = time.monotonic() + self.data.arrival_seconds
+        self.look()
+        while not is_enough() and time.monotonic() < deadline:
+            time.sleep(min(SECONDS_BETWEEN_LOOKS, max(0.0, deadline - time.monotonic())))
+            self.look()
+
+    def _check_enough(self, least: int) -> None:
+        if self._there() < least:
+            raise UserError(
+                f"{self._there()} of {len(self.data.sites)} sites are there after {self.data.arrival_seconds:g} s, and "
+                f"{least} are needed. Not there: {_listed(self.missing())}. Start them, or raise data.arrival_seconds. "
+                "A run goes on from its last checkpoint with ckpt_path last."
+            )
+
+
+def _understood(reply: bytes | SiteError) -> Message | SiteError:
+    """Returns the reply in some bytes; what is none, or says that there is none, becomes why."""
+    if isinstance(reply, SiteError):
+        return reply
+    try:
+        message = read_reply(reply)
+    except WireError as error:
+        return SiteError(str(error))
+    return SiteError(message.values["reason"]) if message.kind == "failed" else message
+
+
+def _facts(values: Mapping[str, Any]) -> SiteFacts:
+    return SiteFacts(
+        classes=tuple(values["classes"]),
+        counts=values["counts"],
+        images=values["images"],
+        split=values["split"],
+        versions=values["versions"],
+    )
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(repr(visible(name)) for name in names)

@@ -1,0 +1,84 @@
+"""What a site decides for itself: ``site.yaml`` in its home folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from fedvlp.utils.checked import check_fields
+from fedvlp.utils.errors import UserError
+from fedvlp.utils.ranges import PositiveFloat, Threads, Workers
+from fedvlp.utils.suggestions import did_you_mean_or_choose
+from fedvlp.utils.yaml_limits import read_yaml
+
+FILE = "site.yaml"
+
+
+@dataclass(frozen=True)
+class SiteConfig:
+    """A site's own options; the server knows none of them but the name.
+
+    Attributes:
+        name: under which the server lists the site, and which its domain has.
+        root: folder with a folder of images for each class; relative to the site's home unless absolute.
+        cache_dir: folder for features and decoded images; None keeps nothing on disk.
+        accelerator: Lightning's name of the hardware.
+        num_threads: CPU threads of PyTorch; its own choice if None.
+        num_workers: processes that read images; 0 reads them in the main process.
+        on_bad_image: what to do if images can't be read: ``error`` refuses to train, ``skip`` leaves them out.
+        pretrained: the file of CLIP's weights, where the server's name for them means nothing here.
+        idle_minutes: after so many minutes without a request the warm process ends.
+        allow: modules and classes that a server's config may name, besides fedvlp's own. To import one runs its code.
+    """
+
+    name: str
+    root: str
+    cache_dir: str | None = "cache"
+    accelerator: str = "auto"
+    num_threads: Threads | None = None
+    num_workers: Workers = 0
+    on_bad_image: str = "error"
+    pretrained: str | None = None
+    idle_minutes: PositiveFloat = 30.0
+    allow: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Refuses what is out of range, and a name that no site can have."""
+        check_fields(self)
+        if not self.name.strip() or not self.name.isprintable() or "/" in self.name:
+            raise UserError(f"Expected name of a site without slashes and control characters, got {self.name!r}.")
+
+
+def read_site_config(home: Path) -> SiteConfig:
+    """Returns the config of a site.
+
+    Args:
+        home: the site's folder.
+
+    Raises:
+        UserError: if there is none, or an option is unknown, missing or out of range.
+    """
+    path = home / FILE
+    if not path.is_file():
+        raise UserError(f"Expected {FILE} in {home}, which makes a folder a site's home. Write one with name and root.")
+    content = read_yaml(path)
+    if not isinstance(content, Mapping):
+        raise UserError(f"Expected options such as name and root in {path}; found none.")
+    _check_names(path, content)
+    values: dict[str, Any] = dict(content)
+    for name in ("root", "cache_dir"):
+        if isinstance(values.get(name), str):
+            values[name] = str(home.resolve() / Path(values[name]).expanduser())
+    return SiteConfig(**values)
+
+
+def _check_names(path: Path, content: Mapping[str, Any]) -> None:
+    known = [each.name for each in fields(SiteConfig)]
+    for name in content:
+        if name not in known:
+            raise UserError(f"{path} has an unknown option {name!r}. {did_you_mean_or_choose(str(name), known)}")
+    for name in ("name", "root"):
+        if not isinstance(content.get(name), str):
+            raise UserError(f"{path} needs {name} as a text. Add it.")

@@ -1,0 +1,214 @@
+"""The data of a federation of sites, as the server knows them: names, numbers and digests, and its own held-out images."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, NoReturn
+
+import numpy as np
+from torch import Tensor
+
+from fedvlp.core.protocols import EvaluationSplit, Inputs
+from fedvlp.core.state import Client
+from fedvlp.data.checks import mapped_names
+from fedvlp.data.domain_folders import labelled_images
+from fedvlp.data.files.images import Images
+from fedvlp.data.files.layout import scan_domain
+from fedvlp.data.module import FederatedDataModule
+from fedvlp.data.partition import ByDomain
+from fedvlp.data.splits import SplitPart
+from fedvlp.utils.errors import UserError
+from fedvlp.utils.ranges import Names, Seconds
+
+MEASURED: tuple[Literal["validation", "test"], ...] = ("validation", "test")
+
+
+@dataclass(frozen=True)
+class SiteFacts:
+    """What a site said of itself.
+
+    Attributes:
+        classes: its class folders that have images, sorted.
+        counts: number of its images by role.
+        images: digest of the names and classes of its images.
+        split: digest of their names, classes and roles.
+        versions: of the packages that a number depends on.
+    """
+
+    classes: tuple[str, ...]
+    counts: Mapping[str, int]
+    images: str
+    split: str
+    versions: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class NoBatches:
+    """In the place of a loader of images that are at a site."""
+
+    def __len__(self) -> int:
+        """Counts no batch."""
+        return 0
+
+    def __iter__(self) -> Iterator[tuple[Inputs, Tensor]]:
+        """Yields nothing."""
+        return iter(())
+
+
+@dataclass(frozen=True)
+class SplitAtSite:
+    """A split on which a site measures.
+
+    Attributes:
+        role: validation or test.
+        domain: the site's name.
+        clients: the site's client.
+        loader: gives nothing here.
+    """
+
+    role: Literal["validation", "test"]
+    domain: str
+    clients: tuple[Client, ...]
+    loader: NoBatches = NoBatches()
+
+    @property
+    def name(self) -> str:
+        """``<role>/<site>``."""
+        return f"{self.role}/{self.domain}"
+
+
+class SitesData(FederatedDataModule):
+    """Sites with a domain each, known by name; what each has it says when it is connected.
+
+    Args:
+        sites: Names of the sites. Their sorted order gives each its client id, whoever arrives first.
+        class_names: Names of the class folders, the same at all sites; their sorted order is that of the labels.
+        root: Folder of the held-out domains, held_out/class/image, on the server; null if no domain is held out.
+        allow_missing_classes: Whether a site may lack a class that another has.
+        arrival_seconds: How long to wait for sites, before the first round and whenever fewer than min_clients are there.
+        reply_seconds: How long to wait for the sites' replies in a phase; who is later is left out of the round.
+        **options: The arguments of FederatedDataModule; what they say of splits and batches is sent to the sites.
+    """
+
+    def __init__(
+        self,
+        sites: Names,
+        class_names: Names,
+        root: str | None = None,
+        allow_missing_classes: bool = False,
+        arrival_seconds: Seconds = 600,
+        reply_seconds: Seconds = 1800,
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        if not isinstance(self.partition, ByDomain):
+            raise UserError("Each site is one client with a domain of its own. Leave out data.partition.")
+        if overlap := sorted(set(sites) & set(self.held_out)):
+            raise UserError(f"Expected held_out to name no site, but {overlap[0]!r} is one. Leave one of them out.")
+        if self.held_out and root is None:
+            raise UserError("Expected root, a folder of the held-out domains on the server. Give it, or hold out none.")
+        self.sites = sorted(sites)
+        self.class_folders = sorted(class_names)
+        self.root = None if root is None else Path(root).expanduser()
+        self.allow_missing_classes = allow_missing_classes
+        self.arrival_seconds = arrival_seconds
+        self.reply_seconds = reply_seconds
+        self.facts: dict[str, SiteFacts] = {}
+
+    def load_domains(self) -> tuple[Mapping[str, Images], list[str]]:
+        """Returns the held-out domains' images, which are the server's own."""
+        images: dict[str, Images] = {}
+        for domain in self.held_out if self.root is not None else ():
+            files = scan_domain(Path(str(self.root)) / domain, domain)
+            images[domain] = labelled_images(files, self.class_folders)
+        return images, self.class_folders
+
+    @property
+    def class_names(self) -> list[str]:
+        """Names of the classes, in the order of the labels, as prompts shall call them."""
+        return mapped_names(self.class_folders, self.class_names_map)
+
+    @property
+    def domains(self) -> list[str]:
+        """Names of all domains, sorted."""
+        return sorted([*self.sites, *self.held_out])
+
+    @property
+    def source_domains(self) -> list[str]:
+        """The sites' names, sorted."""
+        return self.sites
+
+    @property
+    def clients(self) -> list[Client]:
+        """One client a site; a site that was not there yet has no images."""
+        return [Client(place, place, self._count(name, "train"), name) for place, name in enumerate(self.sites)]
+
+    @property
+    def num_clients(self) -> int:
+        """The number of sites."""
+        return len(self.sites)
+
+    @cached_property
+    def split_parts(self) -> list[SplitPart]:
+        """The parts of the split whose images are here: the held-out domains."""
+        return [
+            SplitPart("held_out", {domain: np.arange(len(self._images[domain]))}) for domain in self.held_out_domains
+        ]
+
+    def train_dataloader(self, client: Client | None = None, seed: int | None = None) -> NoReturn:
+        """Has no training image.
+
+        Raises:
+            UserError: always.
+        """
+        raise UserError("The training images are at the sites, so `fedvlp fit` can't train on them. Serve the run.")
+
+    def evaluation_splits(self) -> list[Any]:
+        """Returns the sites' validation and test splits, then the held-out domains; none is empty."""
+        found: list[EvaluationSplit] = []
+        clients = self.clients
+        for role in MEASURED:
+            for client in clients:
+                # Of a site that was not there yet it is known only that it will validate.
+                if self._count(client.name, role) or (role == "validation" and client.name not in self.facts):
+                    found.append(SplitAtSite(role, client.name, (client,)))
+        return [*found, *super().evaluation_splits()]
+
+    def describe(self) -> dict[str, Any]:
+        """Returns what results must have in common to stand in one table, made to be written as JSON."""
+        own = super().describe()
+        digests = [own["images"], *(f"{name}: {facts.images}" for name, facts in sorted(self.facts.items()))]
+        return {**own, "images": _digest(digests)}
+
+    @property
+    def split_hash(self) -> str:  # type: ignore[override]
+        """16 hexadecimal digits that change with the rule of the split and the sites; the images are not known here."""
+        rule = f"{self.rule} {self.held_out_domains} {self.class_folders}"
+        return _digest([rule, *self.sites])
+
+    def _count(self, site: str, role: str) -> int:
+        return self.facts[site].counts.get(role, 0) if site in self.facts else 0
+
+
+def options_for_sites(data: SitesData) -> dict[str, Any]:
+    """Returns what a site must know to read and split its images as a simulation would, made for JSON."""
+    return {
+        "classes": data.class_folders,
+        "class_names_map": data.class_names_map,
+        "validation_fraction": data.rule.validation_fraction,
+        "test_fraction": data.rule.test_fraction,
+        "shots": data.rule.shots,
+        "split_seed": data.rule.seed,
+        "batch_size": data.batch_size,
+        "eval_batch_size": data.eval_batch_size,
+        "augmentation": data.augmentation,
+        "cache_images": data.cache_images,
+    }
+
+
+def _digest(lines: Sequence[str]) -> str:
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]

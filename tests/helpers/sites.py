@@ -1,0 +1,73 @@
+"""A federation of sites in this process, and the simulation on the same folders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import yaml
+
+from fedvlp.sites import InProcess, Site, serve
+from fedvlp.sites.building import build_parts
+from fedvlp.utils.config_files import configs_folder
+from tests.helpers.images import CLASSES
+
+
+def make_site(home: Path, name: str, root: Path, **options) -> Path:
+    """Makes the home folder of a site."""
+    home.mkdir(parents=True, exist_ok=True)
+    values = {"name": name, "root": str(root), "cache_dir": None, "accelerator": "cpu", **options}
+    (home / "site.yaml").write_text(yaml.safe_dump(values))
+    return home
+
+
+def make_sites(folder: Path, image_root: Path, names) -> dict[str, Path]:
+    """Makes a home for each domain; places have names that say nothing of the sites."""
+    return {
+        f"node-{place}": make_site(folder / name, name, image_root / name) for place, name in enumerate(names)
+    }
+
+
+def method_config(method: str, rounds: int = 2, **trainer) -> dict:
+    """Returns the config of a bundled method with the tiny CLIP."""
+    config = yaml.safe_load((configs_folder() / "methods" / f"{method}.yaml").read_text())
+    config["model"].setdefault("init_args", {})["clip"] = {"name": "fedvlp-tiny"}
+    config["trainer"] = {"rounds": rounds, "accelerator": "cpu", "enable_progress_bar": False, **trainer}
+    config["seed_everything"] = 3
+    return config
+
+
+def write_config(path: Path, config: dict, class_path: str, **data) -> Path:
+    """Writes a config with data of this class."""
+    options = {"batch_size": 4, "split_seed": 5, **data}
+    path.write_text(yaml.safe_dump({**config, "data": {"class_path": class_path, "init_args": options}}))
+    return path
+
+
+def sites_config(path: Path, config: dict, sites, **data) -> Path:
+    """Writes the server's config."""
+    options = {"sites": list(sites), "class_names": CLASSES, "cache_dir": None, "arrival_seconds": 0.1, **data}
+    return write_config(path, config, "fedvlp.sites.sites_data.SitesData", **options)
+
+
+def simulate(folder: Path, config: dict, root: Path, **data):
+    """Runs the simulation on all folders; returns the federation."""
+    options = {"root": str(root), "cache_dir": None, **data}
+    path = write_config(folder / "simulation.yaml", config, "fedvlp.data.DomainFolders", **options)
+    parts = build_parts(path)
+    parts.federation.default_root_dir = folder / "simulation"
+    parts.federation.fit(parts.model, parts.data)
+    return parts.federation
+
+
+def in_process(homes: dict[str, Path]) -> InProcess:
+    """Returns a transport to freshly started sites."""
+    return InProcess({place: Site(home).handle for place, home in homes.items()})
+
+
+def run_of(folder: Path) -> Path:
+    """Returns the only run's folder below another."""
+    (run,) = folder.glob("*/*/")
+    return run
+
+
+__all__ = ["in_process", "make_site", "make_sites", "method_config", "run_of", "serve", "simulate", "sites_config"]
