@@ -1,4 +1,4 @@
-"""Folders of images, one domain each, so that each site has its own and nobody else's."""
+"""Made-up images in folders, a domain each."""
 
 from __future__ import annotations
 
@@ -24,22 +24,3 @@ def draw_domains(root: Path, of_each_class: int = 4) -> None:
             folder.mkdir(parents=True)
             for row in np.flatnonzero(labels == label)[:of_each_class]:
                 images[int(row)].save(folder / f"{row:05d}.png")
-
-
-def share_out(root: Path, sites: Path) -> dict[str, Path]:
-    """Gives each domain of a folder to a site of its name: ``sites/domain/images/domain``, a link.
-
-    Args:
-        root: folder of domains with folders of classes; it is only read.
-        sites: a new folder.
-
-    Returns:
-        Each site's folder of images, by its name.
-    """
-    shared = {}
-    for domain in sorted(folder for folder in root.iterdir() if folder.is_dir()):
-        images = sites / domain.name / "images"
-        images.mkdir(parents=True)
-        (images / domain.name).symlink_to(domain.resolve(), target_is_directory=True)
-        shared[domain.name] = images
-    return shared
