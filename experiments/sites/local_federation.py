@@ -124,7 +124,7 @@ class LocalFederation:
     def last_run(self) -> dict[str, Any]:
         """Returns what Flower says of the newest run; nothing if there is none."""
         runs: list[dict[str, Any]] = self.ask("list", LINK).get("runs", [])
-        return max(runs, key=lambda run: str(run["created-at"]), default={})
+        return max(runs, key=lambda run: str(run["pending-at"]), default={})
 
     def ask(self, *words: str) -> Any:
         """Returns the JSON that a ``flwr`` command prints."""
