@@ -16,7 +16,7 @@ ALLOWED = {  # each folder, and the folders that its files may import besides th
     "ops": {"utils"},
     "clip": {"utils"},
     "results": {"core", "utils"},
-    "runs": {"core", "utils"},
+    "runs": {"__init__", "core", "utils"},
     "data": {"catalog", "core", "utils"},
     "methods": {"clip", "core", "ops", "utils"},
     "report": {"core", "results", "utils"},
@@ -26,6 +26,7 @@ ALLOWED = {  # each folder, and the folders that its files may import besides th
     "audit": {"clip", "core", "data", "explain", "report", "utils"},
     "callbacks": {"core", "report", "results", "runs", "training", "utils"},
     "federation": {"callbacks", "core", "data", "runs", "training", "utils"},
+    "sites": {"core", "data", "federation", "methods", "runs", "training", "utils"},
     "sweep": {"core", "results", "runs", "utils"},
     "flower": {"sites", "utils"},
     "commands": {
@@ -44,7 +45,7 @@ ALLOWED = {  # each folder, and the folders that its files may import besides th
         "results",
         "runs",
     }
-    | {"sweep", "training", "utils"},
+    | {"sites", "sweep", "training", "utils"},
 }
 ANYWHERE = {"version"}
 ROOT = {"__init__", "__main__", "federation", "version"}

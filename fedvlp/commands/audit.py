@@ -23,11 +23,11 @@ from fedvlp.audit.images import images_of_run
 from fedvlp.commands.console import quiet_lightning, unwrapped_errors
 from fedvlp.commands.lightning_cli import FederationCLI
 from fedvlp.commands.trained_config import ALLOW_HELP, config_option, data_of_run, first_look, trained_config
-from fedvlp.runs.trusted_classes import check_classes
 from fedvlp.core.state import State
 from fedvlp.data.without_images import PlaceholderData, PredictionData
 from fedvlp.federation import Federation
 from fedvlp.runs.run_folder import load_trained, run_of
+from fedvlp.runs.trusted_classes import check_classes
 from fedvlp.training.setup import set_up_data, set_up_method
 from fedvlp.utils.checked import annotations_of, check_value
 from fedvlp.utils.config_files import with_config_paths

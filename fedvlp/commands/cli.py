@@ -98,6 +98,7 @@ COMMANDS = (
         "run_sweep",
         "Make the runs of several methods, held-out domains and seeds; called again, go on with what is missing.",
     ),
+    Command("site", "site", "run_site", "Start, stop or look at the process that answers for a site's images."),
     Command(
         "report", "report", "run_report", "Write one HTML page of finished runs: tables, figures, configs, versions."
     ),

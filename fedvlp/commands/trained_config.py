@@ -9,8 +9,8 @@ from typing import Any
 
 import yaml
 
-from fedvlp.runs.trusted_classes import check_classes
 from fedvlp.runs.checkpoint import read_model
+from fedvlp.runs.trusted_classes import check_classes
 from fedvlp.utils.config_files import CONFIG_OPTION
 from fedvlp.utils.errors import UserError
 

@@ -165,11 +165,10 @@ def _by_client(
 ) -> Mapping[int, State]:
     """Returns what stays on the clients: the tensors themselves, or where they are on disk."""
     files = header["files"]
-    if files and header.get(AT_SITES) is True:
-        return StatesOnDisk(None, group, {client: files[str(client)] for client in clients})
     if files:
         run = path.parent.parent if header["kind"] == "checkpoint" else path.parent
-        return StatesOnDisk(run / FOLDER, group, {client: files[str(client)] for client in clients}).checked()
+        folder = None if header.get(AT_SITES) is True else run / FOLDER
+        return StatesOnDisk(folder, group, {client: files[str(client)] for client in clients}).checked()
     states: dict[str, State] = {str(client): {} for client in clients}
     for name, value in strip_prefix(tensors, group).items():
         client, _, inner = name.partition("/")

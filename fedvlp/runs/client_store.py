@@ -91,7 +91,9 @@ class StatesOnDisk(Mapping[int, State]):
         Raises:
             UserError: if a file is missing, damaged or of another kind.
         """
-        for name in set(self.files.values()) if self.folder is not None else ():
+        if self.folder is None:
+            return self
+        for name in set(self.files.values()):
             check_header(self.folder / name, read_tensors(self.folder / name)[1], "client")
         return self
 

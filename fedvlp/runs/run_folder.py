@@ -15,8 +15,8 @@ from fedvlp.core.phases import Phase
 from fedvlp.core.protocols import FederatedData
 from fedvlp.core.run_state import RunState
 from fedvlp.core.state import State
-from fedvlp.runs.client_store import are_at_sites
 from fedvlp.runs.checkpoint import differences, load_checkpoint, load_deployed
+from fedvlp.runs.client_store import are_at_sites
 from fedvlp.runs.trained_tensors import check_resumed, check_trained
 from fedvlp.utils.digests import to_jsonable
 from fedvlp.utils.errors import UserError

@@ -10,7 +10,7 @@ import lightning as L
 import yaml
 from jsonargparse import ArgumentError, ArgumentParser, Namespace
 
-import fedvlp.methods
+import fedvlp.methods  # noqa: F401 (its classes are then known by their short names)
 from fedvlp.core.module import FederatedModule
 from fedvlp.data import FederatedDataModule
 from fedvlp.training.config_links import link_method_options

@@ -214,7 +214,7 @@ def _tallies(replies: Mapping[Client, Message | SiteError]) -> dict[str, Tally]:
             continue
         for name, count in reply.values["count"].items():
             correct = reply.values["correct"].get(name, 0)
-            if name.partition("/")[2] == client.name and 0 < count and correct <= count:
+            if name.partition("/")[2] == client.name and 0 < count >= correct:
                 found[name] = Tally(correct, count)
     return found
 

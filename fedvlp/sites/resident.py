@@ -128,8 +128,8 @@ class Resident:
         baseline = self.module.baseline()
         if baseline is None:
             raise SiteProblem("knows no baseline of the method")
-        moved: FederatedModule = self.fabric.to_device(baseline)
-        return moved
+        self.fabric.to_device(baseline)
+        return baseline
 
     def _order(self, request: Message) -> PhaseOrder:
         values = request.values
@@ -189,7 +189,6 @@ def _values(order: PhaseOrder, result: ClientResult) -> dict[str, Any]:
 def _reason(error: Exception) -> str:
     """Returns what a client did, without what the error says, which may quote names of files."""
     return str(error) if isinstance(error, ClientError) else f"raised {type(error).__name__}"
-
 
 
 def starting_tensors(module: FederatedModule) -> dict[str, Tensor]:

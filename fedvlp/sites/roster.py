@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedvlp.core.state import Client
 from fedvlp.sites.envelope import WireError
 from fedvlp.sites.sites_data import SiteFacts, SitesData, options_for_sites
 from fedvlp.sites.transport import SiteError, Transport
@@ -124,7 +123,7 @@ class Roster:
             self.data.facts[name] = facts
 
     def _problem(self, name: str, facts: SiteFacts) -> str:
-        """Returns what is wrong with a site: its classes, its images, its version of fedvlp, or that it is there twice."""
+        """Returns what is wrong with a site: classes, images, version of fedvlp, or that it is there twice."""
         if name in self.places:
             return "is connected twice; give each site a name of its own"
         expected = self.data.class_folders

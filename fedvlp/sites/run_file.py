@@ -71,7 +71,9 @@ def read_sites_file(run: Path | None) -> KnownSites:
         return KnownSites()
     try:
         content = parse_json((run / FILE).read_text(encoding="utf-8"))
-        facts = {name: SiteFacts(**{**each, "classes": tuple(each["classes"])}) for name, each in content["sites"].items()}
+        facts = {
+            name: SiteFacts(**{**each, "classes": tuple(each["classes"])}) for name, each in content["sites"].items()
+        }
         if not is_plain_name(content["run"]):
             raise ValueError("no plain name")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

@@ -67,7 +67,7 @@ def read_site_config(home: Path) -> SiteConfig:
     if not isinstance(content, Mapping):
         raise UserError(f"Expected options such as name and root in {path}; found none.")
     _check_names(path, content)
-    values: dict[str, Any] = dict(content)
+    values: dict[str, Any] = {"cache_dir": "cache", **content}
     for name in ("root", "cache_dir"):
         if isinstance(values.get(name), str):
             values[name] = str(home.resolve() / Path(values[name]).expanduser())

@@ -1,4 +1,4 @@
-"""The data of a federation of sites, as the server knows them: names, numbers and digests, and its own held-out images."""
+"""The data of a federation of sites, as the server knows them: names, numbers, digests; and held-out images."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class SitesData(FederatedDataModule):
         class_names: Names of the class folders, the same at all sites; their sorted order is that of the labels.
         root: Folder of the held-out domains, held_out/class/image, on the server; null if no domain is held out.
         allow_missing_classes: Whether a site may lack a class that another has.
-        arrival_seconds: How long to wait for sites, before the first round and whenever fewer than min_clients are there.
+        arrival_seconds: How long to wait for sites, before the first round and where fewer than min_clients are there.
         reply_seconds: How long to wait for the sites' replies in a phase; who is later is left out of the round.
         **options: The arguments of FederatedDataModule; what they say of splits and batches is sent to the sites.
     """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import torch
 from lightning import Fabric
@@ -40,8 +40,14 @@ def evaluate(
     return with_means(accuracy)
 
 
-class Tally(NamedTuple):
-    """How many images of a split were classified, and how many of them rightly."""
+@dataclass(frozen=True)
+class Tally:
+    """How many images of a split were classified, and how many of them rightly.
+
+    Attributes:
+        correct: as many as were.
+        count: all of them, at least 1.
+    """
 
     correct: int
     count: int

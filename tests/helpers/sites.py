@@ -22,9 +22,7 @@ def make_site(home: Path, name: str, root: Path, **options) -> Path:
 
 def make_sites(folder: Path, image_root: Path, names) -> dict[str, Path]:
     """Makes a home for each domain; places have names that say nothing of the sites."""
-    return {
-        f"node-{place}": make_site(folder / name, name, image_root / name) for place, name in enumerate(names)
-    }
+    return {f"node-{place}": make_site(folder / name, name, image_root / name) for place, name in enumerate(names)}
 
 
 def method_config(method: str, rounds: int = 2, **trainer) -> dict:
