@@ -16,6 +16,7 @@ from typing import Any
 from experiments.sites.credentials import HOST, Certificates, make_certificates, make_node_key
 from experiments.sites.processes import Processes
 from experiments.sites.relay import Relay
+from fedvlp.sites.ask import stop_site
 
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
@@ -45,6 +46,7 @@ class LocalFederation:
         self.certificates = make_certificates(folder / "certificates")
         self.port = free_port()
         self.relays: dict[str, Relay] = {}
+        self.homes: dict[str, Path] = {}
         self._write_connection()
 
     def start_server(self) -> None:
@@ -94,6 +96,7 @@ class LocalFederation:
             certificates: by whose authority it knows the server; the right one if not given.
             retries: how often it tries to reach the server before it gives up.
         """
+        self.homes[name] = home
         if name not in self.relays:
             self.relays[name] = Relay(self.port)
         self.processes.start(
@@ -147,10 +150,17 @@ class LocalFederation:
             time.sleep(0.1)
 
     def stop(self) -> list[str]:
-        """Ends everything; returns the commands of processes that Flower had left behind."""
+        """Ends Flower's processes, lets the sites' warm ones end, and then whatever is left.
+
+        Returns:
+            The commands of those that had to be ended by force.
+        """
         for relay in self.relays.values():
             relay.close()
-        return self.processes.end_all()
+        self.processes.end_started()
+        for home in self.homes.values():
+            stop_site(home)
+        return self.processes.end_left()
 
     def kill_server(self) -> None:
         """Ends the SuperLink and the ServerApp at once, as where the machine goes down."""

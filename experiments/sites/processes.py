@@ -83,10 +83,13 @@ class Processes:
                 process.wait(patience)
         process.wait()
 
-    def end_all(self) -> list[str]:
-        """Ends everything that was started, the newest first; returns what had to be looked for."""
+    def end_started(self) -> None:
+        """Ends what was started, with its groups, the newest first."""
         for name in reversed(self._started):
             self.end(name)
+
+    def end_left(self) -> list[str]:
+        """Ends by force whatever else has come of what was started; returns the commands."""
         stray = self.living()
         for pid in stray:
             with suppress(ProcessLookupError):

@@ -13,15 +13,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 from experiments.sites.comparison import differences, newest_run
+from experiments.sites.deployed import Deployed
 from experiments.sites.images import draw_domains
-from experiments.sites.local_federation import LocalFederation
 from experiments.sites.setting import Setting
-from experiments.sites.times import Meter, RunTimes, read_times
+from experiments.sites.times import RunTimes, read_times
 from fedvlp.commands.cost import costs
 from fedvlp.utils.text_table import text_table
 
@@ -58,16 +57,18 @@ def compare(setting: Setting, folder: Path, seconds: float) -> int:
     simulation_start = read_times(simulated).begun - began
     deployed = Deployed(setting, folder)
     try:
-        ended = deployed.run(seconds)
+        deployed.start()
+        deployed.hand_over()
+        ended = deployed.end(seconds)
     finally:
         left = deployed.stop()
-    print(f"ended: {ended}; left behind by Flower and ended here: {len(left)}", flush=True)
+    print(f"Flower says {ended}; processes that had to be ended by force: {left or 'none'}", flush=True)
     if not ended.endswith("completed"):
         print(deployed.federation.processes.text("run"))
         return 2
     served = newest_run(folder / "server")
-    print(deployed.table(read_times(simulated), simulation_start, read_times(served)))
-    print(deployed.traffic(read_times(served)))
+    print(times(deployed, read_times(simulated), simulation_start, read_times(served)), end="\n\n")
+    print(traffic(deployed, read_times(served)), end="\n\n")
     different = differences(simulated, served)
     print("\n".join(different) or "equal", flush=True)
     return 1 if different else 0
@@ -79,76 +80,35 @@ def simulate(setting: Setting, output: Path) -> None:
     subprocess.run(words, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=True, stdout=subprocess.DEVNULL)
 
 
-class Deployed:
-    """One federation at sites on this machine.
+def times(deployed: Deployed, simulated: RunTimes, simulation_start: float, served: RunTimes) -> str:
+    """Returns the times of both as a table, in seconds."""
+    steps = deployed.steps
+    start = served.begun - steps["handed over"]
+    rows = [
+        ["seconds", "simulation", "sites"],
+        ["SuperLink until it answers", "-", f"{steps['SuperLink']:.1f}"],
+        ["keys of the sites registered", "-", f"{steps['keys']:.1f}"],
+        ["start until the first round", f"{simulation_start:.1f}", f"{start:.1f}"],
+        ["first round", f"{simulated.seconds[0]:.1f}", f"{served.seconds[0]:.1f}"],
+        ["later rounds, median", f"{simulated.later:.1f}", f"{served.later:.1f}"],
+    ]
+    return text_table(rows)
 
-    Args:
-        setting: what is trained.
-        folder: for all that is written.
-    """
 
-    def __init__(self, setting: Setting, folder: Path) -> None:
-        self.setting = setting
-        self.app = folder / "app"
-        self.runs = folder / "server"
-        self.homes = setting.make_homes(folder / "sites")
-        self.federation = LocalFederation(folder / "flower")
-        self.meter = Meter(self.federation.relays)
-        self.steps: dict[str, float] = {}
-
-    def run(self, seconds: float) -> str:
-        """Starts everything, waits for the run's end, and returns Flower's word for how it ended."""
-        words = [sys.executable, "-m", "fedvlp", "deploy", "init", str(self.app), *self.setting.server()]
-        subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
-        with self._step("SuperLink"):
-            self.federation.start_server()
-        with self._step("keys"):
-            self.federation.register(self.setting.sites)
-        for name, home in self.homes.items():
-            self.federation.start_site(name, home)
-        self.steps["handed over"] = time.time()
-        self.federation.start_run(self.app, run_dir=str(self.runs))
-        self.federation.processes.wait("run", seconds)
-        return str(self.federation.last_run().get("status", "never begun"))
-
-    def stop(self) -> list[str]:
-        """Ends everything; returns the commands of processes that had to be looked for."""
-        self.meter.stop()
-        return self.federation.stop()
-
-    def table(self, simulated: RunTimes, simulation_start: float, served: RunTimes) -> str:
-        """Returns the times of both as a table, in seconds."""
-        start = served.begun - self.steps["handed over"]
-        rows = [
-            ["seconds", "simulation", "sites"],
-            ["SuperLink until it answers", "-", f"{self.steps['SuperLink']:.1f}"],
-            ["keys of the sites registered", "-", f"{self.steps['keys']:.1f}"],
-            ["start until the first round", f"{simulation_start:.1f}", f"{start:.1f}"],
-            ["first round", f"{simulated.seconds[0]:.1f}", f"{served.seconds[0]:.1f}"],
-            ["later rounds, median", f"{simulated.later:.1f}", f"{served.later:.1f}"],
-        ]
-        return text_table(rows)
-
-    def traffic(self, served: RunTimes) -> str:
-        """Returns the bytes of each site on the wire, TLS and Flower's own included, beside ``fedvlp cost``."""
-        sizes = [f"--data.classes={len(self.setting.classes)}", f"--data.domains={len(self.setting.sites)}"]
-        given = [f"--config=methods/{self.setting.method}", "--model.clip.name=fedvlp-tiny", *sizes]
-        (cost,) = [row for row in costs([*given, *self.setting.more])[0] if row["phase"] == "all"]
-        rows = [["bytes of a site", "up", "down"]]
-        rows.append(["each round, fedvlp cost", f"{cost['upload_bytes']:,}", f"{cost['download_bytes']:,}"])
-        for name in self.setting.sites:
-            last = self.meter.between(name, *served.rounds[-1])
-            every = self.meter.between(name, 0, float("inf"))
-            rows.append([f"{name}, last round", f"{last[0]:,}", f"{last[1]:,}"])
-            rows.append([f"{name}, start to end", f"{every[0]:,}", f"{every[1]:,}"])
-        return text_table(rows)
-
-    @contextmanager
-    def _step(self, name: str) -> Iterator[None]:
-        """Notes how long a block takes."""
-        began = time.monotonic()
-        yield
-        self.steps[name] = time.monotonic() - began
+def traffic(deployed: Deployed, served: RunTimes) -> str:
+    """Returns the bytes of each site on the wire, TLS and Flower's own included, beside ``fedvlp cost``."""
+    setting = deployed.setting
+    sizes = [f"--data.classes={len(setting.classes)}", f"--data.domains={len(setting.sites)}"]
+    given = [f"--config=methods/{setting.method}", "--model.clip.name=fedvlp-tiny", *sizes]
+    (cost,) = [row for row in costs(given)[0] if row["phase"] == "all"]
+    rows = [["bytes of a site", "up", "down"]]
+    rows.append(["each round, fedvlp cost", f"{cost['upload_bytes']:,}", f"{cost['download_bytes']:,}"])
+    for name in setting.sites:
+        last = deployed.meter.between(name, *served.rounds[-1])
+        every = deployed.meter.between(name, 0, float("inf"))
+        rows.append([f"{name}, last round", f"{last[0]:,}", f"{last[1]:,}"])
+        rows.append([f"{name}, start to end", f"{every[0]:,}", f"{every[1]:,}"])
+    return text_table(rows)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -40,7 +40,9 @@ def check_classes(where: Path, config: Any, allow: Sequence[str] = ()) -> None:
 
 def own_classes() -> set[str]:
     """Returns fedvlp's public classes, by their short names and by the paths under which files know them."""
-    classes = {name: getattr(fedvlp, name) for name in fedvlp.__all__ if name[0].isupper()}
+    # No config names the federation as a class, and to import it brings figures, which a site does without.
+    names = [name for name in fedvlp.__all__ if name[0].isupper() and name != "Federation"]
+    classes = {name: getattr(fedvlp, name) for name in names}
     paths = {f"{each.__module__}.{each.__qualname__}" for each in classes.values() if isinstance(each, type)}
     return {*classes, *(f"fedvlp.{name}" for name in classes), *paths}
 
