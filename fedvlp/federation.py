@@ -111,6 +111,9 @@ class Federation(TrainerAttributes, metaclass=Checked):
             not given.
         personal_on_disk: Keep what stays on the clients (personal tensors, kept optimizers) in a file a client in the
             run's folder; only those of the client that trains are in memory.
+
+    Attributes:
+        engine: Where clients train and are measured: in this program, unless another engine is put here before ``fit``.
     """
 
     def __init__(  # noqa: PLR0913 (each argument is an option of the command line, as with Lightning's Trainer)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -95,9 +95,22 @@ class RemoteTrainer:
 
     def train(self, order: PhaseOrder, clients: Sequence[Client]) -> list[ClientResult]:
         """Returns the results of these clients; one without a usable reply failed."""
-        self.sites.roster.regather(min(self.slot.failures.policy.min_clients, len(clients)))
-        replies = self.sites.ask({client: self._request(order, client) for client in clients})
-        return [self._result(order, client, replies[client]) for client in clients]
+        policy = self.slot.failures.policy
+        self.sites.roster.regather(min(policy.min_clients, len(clients)))
+        results = self._asked(order, clients)
+        failed = [result.update.client for result in results.values() if result.failure]
+        if policy.on_client_failure == "retry" and failed:
+            for client, again in self._asked(order, failed).items():
+                first = results[client].failure
+                results[client] = again if again.failure else replace(again, retried=first)
+        return list(results.values())
+
+    def _asked(self, order: PhaseOrder, clients: Sequence[Client]) -> dict[Client, ClientResult]:
+        """Returns the results of one try."""
+        known = [client for client in clients if client.num_examples]
+        replies = self.sites.ask({client: self._request(order, client) for client in known})
+        absent = SiteError("was not there when the round began")
+        return {client: self._result(order, client, replies.get(client, absent)) for client in clients}
 
     def _request(self, order: PhaseOrder, client: Client) -> Message:
         values = {
@@ -118,8 +131,12 @@ class RemoteTrainer:
         if isinstance(reply, SiteError):
             return ClientResult.of_failure(client, str(reply))
         values = reply.values
+        if reply.kind == "unprepared":
+            return ClientResult.of_failure(client, "was prepared for the run and has forgotten it at once")
         if reply.kind != "trained" or (values["round"], values["phase"]) != (order.round, order.index):
             return ClientResult.of_failure(client, "answered something else than it was asked")
+        if values["num_examples"] != client.num_examples:  # its weight must not change as it likes
+            return ClientResult.of_failure(client, "has another number of training images than it said at first")
         update = ClientUpdate(client, reply.tensors, values["num_examples"], values["metrics"])
         self.slot.hooks.call("on_client_end", phase=order.phase, update=update)
         kept = (values["personal"], values["optimizer"])

@@ -69,7 +69,6 @@ class Resident:
         # What arrives is what this client is to download: the server's strategy has already chosen it.
         self.phases: list[Phase] = [replace(phase, strategy=FedAvg()) for phase in check_phases(self.module)]
         self.store = SiteStore(folder)
-        policy = FailurePolicy("retry" if training["retry"] else "skip")
         local = LocalTraining(training["epochs"], training["steps"], None, training["reset_optimizer"])
         self.slot = ClientSlot(
             fabric=self.fabric,
@@ -80,7 +79,7 @@ class Resident:
             seed=training["seed"],
             store=self.store,
             hooks=Hooks([]),
-            failures=Failures(policy, folder),
+            failures=Failures(FailurePolicy(), folder),
         )
         self.trainer = SequentialTrainer(self.slot)
 

@@ -10,6 +10,7 @@ from typing import Any
 from fedvlp.sites.envelope import WireError
 from fedvlp.sites.sites_data import SiteFacts, SitesData, options_for_sites
 from fedvlp.sites.transport import SiteError, Transport
+from fedvlp.sites.versions import versions_here
 from fedvlp.sites.wire import Message, read_reply
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.logs import visible_log
@@ -17,6 +18,7 @@ from fedvlp.utils.visible import visible
 from fedvlp.version import __version__
 
 SECONDS_BETWEEN_LOOKS = 1.0
+SECONDS_TO_LEAVE = 10.0
 log = visible_log(__name__)
 
 
@@ -81,7 +83,7 @@ class Roster:
         known = {*self.places.values(), *self.refused}
         request = Message("describe", {"run": self.run, "data": options_for_sites(self.data)}).to_bytes()
         new = {place: request for place in connected if place not in known}
-        replies = self.transport.exchange(new, self.data.reply_seconds) if new else {}
+        replies = self.transport.exchange(new, self.data.arrival_seconds) if new else {}
         for place, reply in sorted(replies.items()):
             self._welcome(place, reply)
 
@@ -99,6 +101,11 @@ class Roster:
             none = SiteError("is not connected" if name not in sendable else "gave no reply")
             found[name] = _understood(replies.get(self.places.get(name, ""), none))
         return found
+
+    def dismiss(self) -> None:
+        """Tells the sites that the run is over; what does not answer at once may keep its method for a while."""
+        request = Message("leave", {"run": self.run}).to_bytes()
+        self.transport.exchange(dict.fromkeys(self.places.values(), request), SECONDS_TO_LEAVE)
 
     def _welcome(self, place: str, reply: bytes | SiteError) -> None:
         """Takes a site in, if it is on the list and nobody else is it."""
@@ -121,6 +128,7 @@ class Roster:
         else:
             self.places[name] = place
             self.data.facts[name] = facts
+            _compare_versions(name, facts.versions)
 
     def _problem(self, name: str, facts: SiteFacts) -> str:
         """Returns what is wrong with a site: classes, images, version of fedvlp, or that it is there twice."""
@@ -171,6 +179,15 @@ def _understood(reply: bytes | SiteError) -> Message | SiteError:
     except WireError as error:
         return SiteError(str(error))
     return SiteError(message.values["reason"]) if message.kind == "failed" else message
+
+
+def _compare_versions(name: str, versions: Mapping[str, str]) -> None:
+    """Says where a site's numbers may differ from those of other sites by rounding."""
+    own = versions_here()
+    other = [f"{package} {visible(versions.get(package, 'none'))}, not {own[package]}" for package in own]
+    differing = [text for package, text in zip(own, other, strict=True) if versions.get(package) != own[package]]
+    if differing:
+        log.warning("The site %r has %s: its numbers may differ in rounding.", name, "; ".join(differing))
 
 
 def _facts(values: Mapping[str, Any]) -> SiteFacts:

@@ -8,6 +8,7 @@ from typing import Any
 from fedvlp.runs.header import COUNT, OBJECT, TEXT, TEXTS, Field, is_count, is_plain_name
 
 LONGEST_REASON = 2000  # characters
+MOST_VALUES = 1000  # of one object
 
 
 def _is_number(value: Any) -> bool:
@@ -31,15 +32,15 @@ def _is_reason(value: Any) -> bool:
 
 
 def _of_texts(is_value: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    """Returns what accepts an object of such values."""
-    return lambda value: isinstance(value, dict) and all(map(is_value, value.values()))
+    """Returns what accepts an object of such values, and not of too many."""
+    return lambda value: isinstance(value, dict) and len(value) <= MOST_VALUES and all(map(is_value, value.values()))
 
 
 FACTOR = Field("a number of at least 0", _is_factor)
 SHARE = Field("a number above 0 and up to 1", _is_share)
 FILE = Field("the plain name of a file, or nothing", _is_file)
 COUNTS = Field("an object of whole numbers of at least 0", _of_texts(is_count))
-NUMBERS = Field("an object of numbers", _of_texts(_is_number))
+NUMBERS = Field("an object of a few numbers", _of_texts(_is_number))
 STRINGS = Field("an object of texts", _of_texts(lambda value: isinstance(value, str)))
 TRUTH = Field("true or false", lambda value: isinstance(value, bool))
 REASON = Field(f"a text of up to {LONGEST_REASON} characters", _is_reason)

@@ -19,7 +19,10 @@ from fedvlp.sites.sites_data import SitesData, options_for_sites
 from fedvlp.sites.transport import Transport
 from fedvlp.sites.wire import Message
 from fedvlp.utils.errors import UserError
+from fedvlp.utils.logs import visible_log
 from fedvlp.utils.visible import visible_message
+
+log = visible_log(__name__)
 
 
 def serve(config: Path, transport: Transport, run_dir: Path, ckpt_path: str | None = None) -> int:
@@ -57,10 +60,12 @@ def _serve(parts: Parts, transport: Transport, run_dir: Path, ckpt_path: str | N
     roster.gather(federation.options.failures.min_clients)
     federation.add_callback(SitesFile(roster, parts.config))
     federation.engine = SitesEngine(roster, _preparation(parts, data, roster.run), parts.model)
+    if parts.model.personal and data.held_out:
+        log.warning("The held-out domains are not measured: what the method keeps for each client is at the sites.")
     try:
         federation.fit(parts.model, data, ckpt_path)
     finally:
-        roster.exchange({name: Message("leave", {"run": roster.run}) for name in roster.places})
+        roster.dismiss()
 
 
 def _check_options(federation: Federation) -> None:
@@ -102,7 +107,6 @@ def _preparation(parts: Parts, data: SitesData, run: str) -> Message:
         "reset_optimizer": options.local.reset_optimizer,
         "seed": options.seed,
         "precision": parts.federation.precision,
-        "retry": options.failures.on_client_failure == "retry",
     }
     values = {
         "run": run,

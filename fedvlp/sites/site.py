@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Callable, Mapping
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +14,13 @@ from fedvlp.sites.resident import Resident
 from fedvlp.sites.site_config import read_site_config
 from fedvlp.sites.site_data import SiteFolder
 from fedvlp.sites.site_errors import SiteProblem
+from fedvlp.sites.versions import versions_here
 from fedvlp.sites.wire import Message, read_request
 from fedvlp.utils.errors import UserError
-from fedvlp.version import __version__
 
 DATA_OPTIONS = frozenset({"classes", "class_names_map", "validation_fraction", "test_fraction", "shots", "split_seed"})
 LOADER_OPTIONS = frozenset({"batch_size", "eval_batch_size", "augmentation", "cache_images"})
 """What a server may say of a site's data; where they are is the site's own affair."""
-LIBRARIES = ("torch", "torchvision", "open_clip_torch")
 log = logging.getLogger(__name__)
 
 
@@ -76,7 +74,7 @@ class Site:
             "counts": _counts(data),
             "images": data.describe()["images"],
             "split": data.split_hash,
-            "versions": _versions(),
+            "versions": versions_here(),
         }
         return Message("described", values)
 
@@ -132,13 +130,3 @@ class Site:
 
 def _counts(data: SiteFolder) -> dict[str, int]:
     return {part.role: len(part) for part in data.split_parts}
-
-
-def _versions() -> dict[str, str]:
-    found = {"fedvlp": __version__}
-    for name in LIBRARIES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found

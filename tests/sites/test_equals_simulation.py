@@ -1,0 +1,105 @@
+"""A federation of sites gives, bit for bit, what a simulation on the same folders gives."""
+
+import csv
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from fedvlp.results import load_record
+from fedvlp.runs.checkpoint import load_checkpoint
+from tests.helpers.images import DOMAINS
+from tests.helpers.sites import in_process, make_sites, method_config, run_of, serve, simulate, sites_config
+
+TIMES = ("seconds", "train_seconds")
+
+
+def rows(run):
+    """The rows of a run's metrics without times."""
+    with open(run / "metrics.csv", newline="") as file:
+        found = list(csv.DictReader(file))
+    return [{name: value for name, value in row.items() if name not in TIMES} for row in found]
+
+
+def checkpoints(run):
+    return sorted((run / "checkpoints").glob("*.safetensors"))
+
+
+def assert_equal_states(one, other):
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def both(tmp_path, image_root, config, homes=None, **data):
+    """Runs the simulation and the sites; returns the folders of both runs."""
+    federation = simulate(tmp_path, config, image_root, **data)
+    names = [name for name in DOMAINS if name != data.get("held_out")]
+    own = {"root": str(image_root)} if data.get("held_out") else {}
+    server = sites_config(tmp_path / "server.yaml", config, names, **data, **own)
+    homes = make_sites(tmp_path / "sites", image_root, homes or names)
+    assert serve(server, in_process(homes), tmp_path / "deployed") == 0
+    return federation.folder, run_of(tmp_path / "deployed")
+
+
+def assert_equal_runs(simulated, deployed):
+    assert_equal_states(load_file(simulated / "prompts.safetensors"), load_file(deployed / "prompts.safetensors"))
+    assert rows(simulated) == rows(deployed)
+    assert [path.name for path in checkpoints(simulated)] == [path.name for path in checkpoints(deployed)]
+    for one, other in zip(checkpoints(simulated), checkpoints(deployed), strict=True):
+        server = load_checkpoint(one)[0].server
+        at_sites = load_checkpoint(other)[0].server
+        assert_equal_states(server.shared, at_sites.shared)
+        assert_equal_states(server.deployed, at_sites.deployed)
+        assert_equal_states(server.memory, at_sites.memory)
+
+
+@pytest.mark.parametrize("method", ["promptfl", "trip", "plan", "diprompt", "fed_dpt", "adapt"])
+def test_three_sites_train_as_a_simulation_does(method, tmp_path, image_root):
+    simulated, deployed = both(tmp_path, image_root, method_config(method), homes=["photo", "ink", "paint"])
+    assert_equal_runs(simulated, deployed)
+    first = load_checkpoint(checkpoints(deployed)[0])[0].server
+    last = load_checkpoint(checkpoints(deployed)[1])[0].server
+    assert any(not torch.equal(first.shared[name], last.shared[name]) for name in first.shared), "nothing was trained"
+
+
+@pytest.mark.parametrize("method", ["trip", "adapt"])
+def test_the_server_measures_on_a_domain_that_no_site_has(method, tmp_path, image_root):
+    simulated, deployed = both(tmp_path, image_root, method_config(method), held_out="paint", test_fraction=0.3)
+    assert_equal_runs(simulated, deployed)
+    assert "held_out/paint" in rows(deployed)[0]
+    assert "test/ink" in rows(deployed)[0]
+
+
+def test_a_method_that_keeps_its_prompts_on_clients_is_measured_at_the_sites(tmp_path, image_root):
+    config = method_config("single_domain", local_epochs=4)
+    config["model"]["init_args"]["optimizer"]["init_args"]["lr"] = 0.5
+    simulated, deployed = both(tmp_path, image_root, config)
+    assert rows(simulated) == rows(deployed)
+    assert rows(deployed)[0]["validation"] != rows(deployed)[1]["validation"], "no prompt of a client was measured"
+    assert not load_file(deployed / "prompts.safetensors")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"cohort_size": 2, "client_dropout": 0.4, "rounds": 4},
+        {"stragglers": 0.7, "local_epochs": 1.5, "reset_optimizer": False},
+        {"local_steps": 3, "schedule": {"class_path": "fedvlp.training.schedules.CosineDecay"}, "evaluate_every": 2},
+        {"aggregation": {"class_path": "fedvlp.core.aggregation.FedAdam"}, "max_update_norm": 1.52},
+    ],
+    ids=lambda options: "-".join(options),
+)
+def test_options_of_local_training_and_of_rounds(options, tmp_path, image_root):
+    config = method_config("plan", **options)
+    simulated, deployed = both(tmp_path, image_root, config, augmentation="crop_flip", shots=3)
+    assert_equal_runs(simulated, deployed)
+
+
+def test_what_comes_out_is_a_run_like_any_other(tmp_path, image_root):
+    simulated, deployed = both(tmp_path, image_root, method_config("promptfl"))
+    one = load_record(simulated)
+    other = load_record(deployed)
+    assert (one.last, one.best, one.baseline) == (other.last, other.best, other.baseline)
+    assert one.training == other.training
+    names = {path.name for path in simulated.iterdir()}
+    assert {path.name for path in deployed.iterdir()} == names | {"config.yaml", "sites.json"}
