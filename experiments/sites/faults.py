@@ -30,7 +30,7 @@ from fedvlp.sites.local_socket import listening, receive, send, socket_folder
 
 WARM = "fedvlp.sites.daemon"
 CLIENT_APP = "flwr-clientapp"
-REPLY_SECONDS = 15
+REPLY_SECONDS = 30
 ROUNDS = 4
 
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import socket
+import struct
 import threading
 from contextlib import suppress
 
 from experiments.sites.credentials import HOST
+
+RESET = struct.pack("ii", 1, 0)
+"""Lingering for 0 s: what is closed is reset."""
 
 
 class Relay:
@@ -44,7 +48,8 @@ class Relay:
                 return
             try:
                 server = socket.create_connection((HOST, self._target))
-            except OSError:  # the server is away, which the site is to see
+            except OSError:  # the server is away: refused, as by the server's own machine, and not ended in order
+                site.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
                 site.close()
                 continue
             self.connections += 1

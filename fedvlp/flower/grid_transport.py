@@ -42,8 +42,8 @@ class GridTransport:
             requests: what to send, by the node's id.
             timeout: seconds to wait for all replies together.
         """
-        waiting, answers = self._sent(requests, timeout)
         deadline = time.monotonic() + timeout
+        waiting, answers = self._sent(requests, timeout)
         while waiting and time.monotonic() < deadline:
             for reply in self.grid.pull_messages(list(waiting)):
                 name = waiting.pop(reply.metadata.reply_to_message_id, None)
@@ -57,9 +57,11 @@ class GridTransport:
         self, requests: Mapping[str, bytes], timeout: float
     ) -> tuple[dict[str, str], dict[str, bytes | SiteError]]:
         """Returns the nodes from which replies will come, by the message's id, and what is known of the others."""
-        # A request that outlived its round would only keep a site that comes back from the next one.
+        # A request that outlived its round would only keep a site that comes back from the next one. A second more,
+        # since Flower's words for what it has thrown away say less than ours for who is late.
+        lifetime = timeout + 1
         messages = [
-            Message(packed(request), int(name), MessageType.TRAIN, ttl=timeout) for name, request in requests.items()
+            Message(packed(request), int(name), MessageType.TRAIN, ttl=lifetime) for name, request in requests.items()
         ]
         ids = list(self.grid.push_messages(messages))
         waiting: dict[str, str] = {}

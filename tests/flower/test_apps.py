@@ -88,7 +88,7 @@ def test_a_late_request_does_not_outlive_its_round(asked):
     made = transport({7: "/a"})
     made.exchange({"7": b"1"}, timeout=12.5)
     (message,) = made.grid.sent.values()
-    assert message.metadata.ttl == 12.5
+    assert message.metadata.ttl == 13.5
 
 
 @pytest.mark.parametrize(
