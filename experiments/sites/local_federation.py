@@ -24,8 +24,6 @@ QUIET = {
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
 }
 """With these Flower needs no network."""
-QUICK = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1"}
-"""How often, in seconds, Flower's executor looks for something to start; 1 if not said."""
 LINK = "local"
 
 
@@ -34,15 +32,17 @@ class LocalFederation:
 
     Args:
         folder: for certificates, keys, logs and Flower's own files; not to be shared.
+        plain: whether SuperNodes ask for messages as seldom as Flower's own.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, plain: bool = False) -> None:
         self.folder = folder
+        self.supernode = ["flower-supernode"] if plain else [sys.executable, "-m", "fedvlp.flower.supernode"]
         folder.mkdir(parents=True, exist_ok=True)
         beside_python = Path(sys.executable).parent  # where pip puts Flower's commands
         path = os.pathsep.join([str(beside_python), os.environ.get("PATH", "")])
         threads = {"OMP_NUM_THREADS": "1", "PATH": path}
-        self.processes = Processes(folder, {**QUIET, **QUICK, **threads, "FLWR_HOME": str(folder / "flwr_server")})
+        self.processes = Processes(folder, {**QUIET, **threads, "FLWR_HOME": str(folder / "flwr_server")})
         self.certificates = make_certificates(folder / "certificates")
         self.port = free_port()
         self.relays: dict[str, Relay] = {}
@@ -102,7 +102,7 @@ class LocalFederation:
         self.processes.start(
             name,
             [
-                "flower-supernode",
+                *self.supernode,
                 *("--superlink", f"{HOST}:{self.relays[name].port}"),
                 *("--root-certificates", (certificates or self.certificates).authority),
                 *("--auth-supernode-private-key", key or self.folder / f"{name}.key"),
