@@ -88,16 +88,20 @@ class Processes:
         for name in reversed(self._started):
             self.end(name)
 
-    def end_left(self) -> list[str]:
-        """Ends by force whatever else has come of what was started; returns the commands."""
+    def end_left(self, patience: float = 10) -> list[str]:
+        """Ends by force whatever else has come of what was started, and does not end by itself; returns the commands."""
+        self._wait_for_none(patience)
         stray = self.living()
         for pid in stray:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        began = time.monotonic()
-        while self.living() and time.monotonic() - began < 5:
-            time.sleep(0.05)
+        self._wait_for_none(patience)
         return list(stray.values())
+
+    def _wait_for_none(self, seconds: float) -> None:
+        began = time.monotonic()
+        while self.living() and time.monotonic() - began < seconds:
+            time.sleep(0.05)
 
     def living(self, word: str = "") -> dict[int, str]:
         """Returns the commands of all living processes that came of these, by id, if a word is in them; Linux alone."""

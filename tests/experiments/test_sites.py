@@ -121,7 +121,7 @@ def test_every_process_ends_also_one_that_has_left_its_group(tmp_path):
     assert processes.code("first") is None
     processes.end_started()
     assert processes.code("first") is not None
-    (left,) = processes.end_left()
+    (left,) = processes.end_left(patience=1)
     assert "time.sleep(99)" in left
     assert processes.living() == {}
 
