@@ -29,22 +29,27 @@ def check_classes(where: Path, config: Any, allow: Sequence[str] = ()) -> None:
     Raises:
         UserError: if it names one that is neither fedvlp's own nor allowed; says what to pass.
     """
-    trusted = {*own_classes(), *allow}
     for path in _importable(config):
-        if path not in trusted and not any(path.startswith(f"{module}.") for module in allow):
+        is_allowed = path in allow or any(path.startswith(f"{module}.") for module in allow)
+        if not is_allowed and not is_own_class(path):
             raise UserError(
                 f"{where} asks for code that is not fedvlp's own: {visible(path)!r}. To import it runs it. If you "
                 f"trust it, pass --allow {visible(path)}"
             )
 
 
-def own_classes() -> set[str]:
-    """Returns fedvlp's public classes, by their short names and by the paths under which files know them."""
-    # No config names the federation as a class, and to import it brings figures, which a site does without.
-    names = [name for name in fedvlp.__all__ if name[0].isupper() and name != "Federation"]
-    classes = {name: getattr(fedvlp, name) for name in names}
-    paths = {f"{each.__module__}.{each.__qualname__}" for each in classes.values() if isinstance(each, type)}
-    return {*classes, *(f"fedvlp.{name}" for name in classes), *paths}
+def is_own_class(path: str) -> bool:
+    """Whether a text is one of fedvlp's public classes: its short name, or the path under which files know it.
+
+    Nothing but that one class is imported.
+    """
+    name = path.rpartition(".")[2]
+    if not name[:1].isupper() or name not in fedvlp.__all__:
+        return False
+    if path in (name, f"fedvlp.{name}"):
+        return True
+    found = getattr(fedvlp, name) if path.startswith("fedvlp.") else None
+    return isinstance(found, type) and path == f"{found.__module__}.{found.__qualname__}"
 
 
 def _importable(value: Any, key: str = "") -> Iterator[str]:

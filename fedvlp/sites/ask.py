@@ -39,16 +39,15 @@ def ask_site(home: Path, request: bytes) -> bytes:
     Raises:
         UserError: if the folder is no site's.
     """
-    try:
-        connection = _connection(home)
-    except OSError:
-        return failure("can't start its warm process; its log says why")
-    try:
-        with connection:
+    for _ in range(2):  # the process that was there may have been about to die, and a new one answers
+        try:
+            connection = _connection(home)
+        except OSError:
+            return failure("can't start its warm process; its log says why")
+        with connection, suppress(OSError, EOFError):
             send(connection, REQUEST + request)
             return receive(connection)
-    except (OSError, EOFError):
-        return failure("has a warm process that ended before it answered; its log may say why")
+    return failure("has a warm process that ended twice before it answered; its log may say why")
 
 
 def start_site(home: Path) -> None:

@@ -102,7 +102,7 @@ def serve_site(home: Path, is_ready: Callable[[], None]) -> None:
             (folder / PROCESS).write_text(str(os.getpid()))
             with listening(folder / SOCKET) as server:
                 is_ready()  # before the long imports: who asks waits for the reply alone
-                _without_figures()
+                without_figures()
                 from fedvlp.sites.site import Site
 
                 handle = Site(home).handle
@@ -133,7 +133,7 @@ def main(home: Path) -> int:
     return 0
 
 
-def _without_figures() -> None:
+def without_figures() -> None:
     """Keeps figures and trackers out of this process, which other packages import wherever they are installed."""
     from lightning_utilities.core.imports import RequirementCache
 

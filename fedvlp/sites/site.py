@@ -55,14 +55,15 @@ class Site:
             return self.last[1]
         try:
             message = read_request(request)
-            reply = self.handlers[message.kind](message).to_bytes()
+            answer = self.handlers[message.kind](message)
+            reply = answer.to_bytes()
         except (SiteProblem, WireError) as error:
             log.warning("A request failed: this site %s", error, exc_info=error.__cause__)
             return failure(str(error))
         except Exception as error:  # what an error says may quote names of files, so it stays here
             log.exception("A request failed.")
             return failure(f"raised {type(error).__name__}; its log says more")
-        if message.kind == "train":
+        if answer.kind == "trained":
             self.last = (digest, reply)
         return reply
 

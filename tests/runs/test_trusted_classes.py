@@ -9,7 +9,7 @@ import yaml
 
 from fedvlp.commands.cli import main
 from fedvlp.commands.trained_config import trained_config
-from fedvlp.runs.trusted_classes import check_classes, own_classes
+from fedvlp.runs.trusted_classes import check_classes, is_own_class
 from fedvlp.utils.errors import UserError
 from tests.helpers.files import rewritten
 
@@ -99,7 +99,18 @@ def test_data_of_a_strangers_run_are_not_imported(trained, tmp_path, capsys, com
 
 
 def test_own_classes_are_known_by_their_paths(tmp_path):
-    assert {OWN, "fedvlp.methods.trip.trip.TRIP", "TRIP", "fedvlp.data.partition.Dirichlet"} <= own_classes()
+    own = [OWN, "fedvlp.methods.trip.trip.TRIP", "TRIP", "fedvlp.TRIP", "fedvlp.data.partition.Dirichlet"]
+    assert all(map(is_own_class, own))
+    others = [
+        "",
+        "os.system",
+        "mine.TRIP",
+        "fedvlp.methods.promptfl.TRIP",
+        "fedvlp.load_clip",
+        "load_clip",
+        "Elsewhere",
+    ]
+    assert not any(map(is_own_class, others))
     config = {"class_path": OWN, "init_args": {"class_names": ["os.path", "sys.exit"], "init_words": "a photo of a"}}
     check_classes(tmp_path, config)
 

@@ -1,0 +1,164 @@
+"""Messages are what they were, or refused: nothing that a stranger sends does more."""
+
+import json
+import random
+
+import pytest
+import torch
+from safetensors.torch import save
+
+from fedvlp.sites import envelope
+from fedvlp.sites.envelope import WireError, bare_message, failure, header_of
+from fedvlp.sites.schemas import REPLIES, REQUESTS
+from fedvlp.sites.wire import Message, read_reply, read_request
+
+TRAINED = {
+    "round": 3,
+    "phase": 1,
+    "num_examples": 17,
+    "metrics": {"loss": 0.1, "cross_entropy": float("inf")},
+    "finite": True,
+    "retried": "",
+    "personal": "000001-00003-0.safetensors",
+    "optimizer": "",
+}
+TENSORS = {
+    "prompt": torch.tensor([[0.1, -2.5, 3e-39], [float("nan"), 1.0, 7.0]]),
+    "half": torch.tensor([1.5, -3.0], dtype=torch.bfloat16),
+    "none": torch.zeros(0, 4),
+    "scalar": torch.tensor(5),
+}
+
+
+def message():
+    return Message("trained", TRAINED, TENSORS).to_bytes()
+
+
+def test_a_message_comes_out_as_it_went_in_bit_for_bit():
+    found = read_reply(message())
+    assert (found.kind, found.values) == ("trained", TRAINED)
+    assert found.tensors.keys() == TENSORS.keys()
+    for name, value in TENSORS.items():
+        assert found.tensors[name].dtype == value.dtype
+        assert found.tensors[name].shape == value.shape
+        assert (
+            found.tensors[name].numpy(force=True).tobytes() == value.numpy(force=True).tobytes()
+            if name != "half"
+            else True
+        )
+    assert torch.equal(found.tensors["half"], TENSORS["half"])
+
+
+def test_tensors_that_share_memory_are_sent_as_copies():
+    whole = torch.arange(6.0)
+    found = read_reply(Message("trained", TRAINED, {"a": whole[::2], "b": whole}).to_bytes())
+    assert found.tensors["a"].tolist() == [0, 2, 4]
+    assert found.tensors["b"].tolist() == [0, 1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("place", ["start", "anywhere"])
+def test_any_damage_is_refused_or_leaves_a_message_of_the_schema(place):
+    draws = random.Random(4)
+    whole = message()
+    refused = 0
+    for _ in range(1500):
+        damaged = bytearray(whole)
+        for _ in range(draws.choice([1, 2, 9])):
+            most = 40 if place == "start" else len(whole)
+            damaged[draws.randrange(most)] = draws.randrange(256)
+        try:
+            found = read_reply(bytes(damaged))
+        except WireError:
+            refused += 1
+            continue
+        assert found.kind in REPLIES
+        assert found.values.keys() == REPLIES[found.kind].keys()
+    assert refused > 700
+
+
+@pytest.mark.parametrize("count", [0, 1, 7, 8, 9, 60, -1, -9])
+def test_a_message_that_is_cut_short_is_refused(count):
+    with pytest.raises(WireError, match="sent"):
+        read_reply(message()[:count])
+
+
+def test_bytes_behind_a_message_are_refused():
+    with pytest.raises(WireError, match="can't be understood"):
+        read_reply(message() + b"x")
+
+
+@pytest.mark.parametrize("content", [b"", b"\x80\x04K\x01.", b"{}", b"\xff" * 64, b"\x02" + bytes(7) + b"[]"])
+def test_what_is_no_message_is_refused(content):
+    with pytest.raises(WireError):
+        header_of(content)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("round", -1),
+        ("round", 1.5),
+        ("round", True),
+        ("phase", 2**63),
+        ("num_examples", "9"),
+        ("metrics", {"loss": "0.1"}),
+        ("metrics", [0.1]),
+        ("metrics", {str(number): 0.0 for number in range(2000)}),
+        ("finite", 1),
+        ("retried", "x" * 3000),
+        ("personal", "../elsewhere"),
+        ("personal", "/etc/passwd"),
+        ("optimizer", ".hidden"),
+        ("optimizer", None),
+    ],
+)
+def test_a_value_that_the_schema_does_not_allow_is_refused_without_being_shown(field, value):
+    with pytest.raises(WireError, match=f"as {field}, which should be") as caught:
+        read_reply(Message("trained", {**TRAINED, field: value}, {}).to_bytes())
+    assert "passwd" not in str(caught.value)
+
+
+def test_a_missing_and_an_unknown_field_are_refused():
+    missing = {name: value for name, value in TRAINED.items() if name != "finite"}
+    with pytest.raises(WireError, match="no finite"):
+        read_reply(Message("trained", missing).to_bytes())
+    with pytest.raises(WireError, match="1 unknown field"):
+        read_reply(Message("trained", {**TRAINED, "more": 1}).to_bytes())
+
+
+def test_requests_and_replies_are_not_taken_for_each_other():
+    with pytest.raises(WireError, match="none of the kinds"):
+        read_request(message())
+    with pytest.raises(WireError, match="none of the kinds"):
+        read_reply(Message("leave", {"run": "a"}).to_bytes())
+    assert not REQUESTS.keys() & REPLIES.keys()
+
+
+def test_sizes_are_bounded_before_anything_is_parsed(monkeypatch):
+    monkeypatch.setattr(envelope, "MOST_BYTES", 200)
+    with pytest.raises(WireError, match="more than 200 bytes"):
+        read_reply(message())
+    monkeypatch.undo()
+    monkeypatch.setattr(envelope, "MOST_HEADER_BYTES", 200)
+    with pytest.raises(WireError, match="cut short"):
+        read_reply(message())
+
+
+def test_too_many_tensors_are_refused(monkeypatch):
+    monkeypatch.setattr("fedvlp.sites.wire.MOST_TENSORS", 3)
+    with pytest.raises(WireError, match="more than 3 tensors"):
+        read_reply(message())
+
+
+def test_deeply_nested_json_is_refused():
+    text = '{"kind": "described", "x": ' + "[" * 5000 + "]" * 5000 + "}"
+    with pytest.raises(WireError, match="can't be understood"):
+        header_of(save({}, {"fedvlp": text}))
+    with pytest.raises(WireError, match="can't be understood"):
+        header_of(save({}, {"fedvlp": json.dumps([1])}))
+
+
+def test_a_failure_needs_no_tensors():
+    found = read_reply(failure("has no image"))
+    assert (found.kind, found.values, found.tensors) == ("failed", {"reason": "has no image"}, {})
+    assert header_of(bare_message({"kind": "left"})) == {"kind": "left"}
