@@ -89,7 +89,7 @@ class Processes:
             self.end(name)
 
     def end_left(self, patience: float = 10) -> list[str]:
-        """Ends by force whatever else has come of what was started, and does not end by itself; returns the commands."""
+        """Ends by force what else has come of what was started, and does not end by itself; returns the commands."""
         self._wait_for_none(patience)
         stray = self.living()
         for pid in stray:
