@@ -25,6 +25,7 @@ from experiments.sites.deployed import Deployed
 from experiments.sites.images import draw_domains
 from experiments.sites.run import simulate
 from experiments.sites.setting import Setting
+from fedvlp.commands.cli import ended_by_sigterm
 from fedvlp.sites.daemon import SOCKET
 from fedvlp.sites.local_socket import listening, receive, send, socket_folder
 
@@ -251,4 +252,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with ended_by_sigterm():  # with all that it has started
+        sys.exit(main())

@@ -21,6 +21,7 @@ from experiments.sites.deployed import Deployed
 from experiments.sites.images import draw_domains
 from experiments.sites.setting import Setting
 from experiments.sites.times import RunTimes, read_times
+from fedvlp.commands.cli import ended_by_sigterm
 from fedvlp.commands.console import quiet_lightning
 from fedvlp.commands.cost import costs
 from fedvlp.utils.text_table import text_table
@@ -128,4 +129,5 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with ended_by_sigterm():  # with all that it has started
+        sys.exit(main())
