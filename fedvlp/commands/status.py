@@ -81,8 +81,15 @@ def _lines(status: RunStatus, values: dict[str, Any]) -> dict[str, str]:
     if status.checkpoint is not None:
         lines["checkpoint"] = str(status.checkpoint)
     if status.stage in ("failed", "dead"):
-        lines["go on"] = f"fedvlp fit --config {status.run / 'config.yaml'} --ckpt_path {status.run}"
+        lines["go on"] = _how_to_go_on(status.run)
     return lines
+
+
+def _how_to_go_on(run: Path) -> str:
+    """Returns what continues a run: a command, or for a run of sites their server."""
+    if (run / "sites.json").exists():
+        return "start the sites' server again with ckpt_path last"
+    return f"fedvlp fit --config {run / 'config.yaml'} --ckpt_path {run}"
 
 
 def _time_left(status: RunStatus) -> str:

@@ -71,6 +71,8 @@ class Sites:
                 refused[client] = reply
             elif reply.kind != "prepared":
                 refused[client] = SiteError(f"answered {reply.kind!r} when it was prepared")
+            elif not self.roster.has_same_images(client.name, reply.values):
+                refused[client] = SiteError("has other images than when the run began")
             else:
                 self.prepared.add(self._place(client))
         return refused

@@ -122,7 +122,8 @@ class Roster:
             self.refused.add(place)
             log.warning("A site says that it is %r, which data.sites does not list; it is left out.", visible(name))
         elif problem := self._problem(name, facts):
-            self.refused.add(place)
+            if name not in self.places:  # else it may take that place once the other one is gone
+                self.refused.add(place)
             self.problems[name] = f"The site {visible(name)!r} {problem}."
             log.warning("%s", self.problems[name])
         else:
@@ -145,10 +146,19 @@ class Roster:
             problems.append("has no training image")
         if facts.versions.get("fedvlp") != __version__:
             problems.append(f"has fedvlp {visible(str(facts.versions.get('fedvlp')))}, and the server {__version__}")
-        known = self.data.facts.get(name)
-        if known is not None and (known.images, known.split) != (facts.images, facts.split):
+        if not self.has_same_images(name, {"images": facts.images, "split": facts.split}):
             problems.append("has other images than when the run began")
         return "; it ".join(problems)
+
+    def has_same_images(self, name: str, digests: Mapping[str, Any]) -> bool:
+        """Whether a site has the images that it had when the run began, split as then; true of one that is new.
+
+        Args:
+            name: the site's own name.
+            digests: of its images and of its split.
+        """
+        known = self.data.facts.get(name)
+        return known is None or (known.images, known.split) == (digests["images"], digests["split"])
 
     def _there(self) -> int:
         return len(self.data.sites) - len(self.missing())

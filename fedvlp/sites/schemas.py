@@ -69,7 +69,7 @@ what is deployed."""
 
 REPLIES: Mapping[str, Mapping[str, Field]] = {
     "described": {"name": TEXT, "classes": TEXTS, "counts": COUNTS, "images": TEXT, "split": TEXT, "versions": STRINGS},
-    "prepared": {},
+    "prepared": {"images": TEXT, "split": TEXT},
     "trained": {
         "round": COUNT,
         "phase": COUNT,

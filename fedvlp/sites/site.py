@@ -73,8 +73,7 @@ class Site:
             "name": self.config.name,
             "classes": data.found_classes,
             "counts": _counts(data),
-            "images": data.describe()["images"],
-            "split": data.split_hash,
+            **_digests(data),
             "versions": versions_here(),
         }
         return Message("described", values)
@@ -87,7 +86,7 @@ class Site:
         data = self._data(request.values["data"], (request.values["client"], request.values["domain"]))
         self.resident = Resident(self.config, data, request, self.home / "runs" / run)
         self.run = run
-        return Message("prepared")
+        return Message("prepared", _digests(data))
 
     def _train(self, request: Message) -> Message:
         resident = self._resident(request.values)
@@ -127,6 +126,11 @@ class Site:
         except UserError as error:
             raise SiteProblem("has images that can't be used as the server asks; its log says why") from error
         return data
+
+
+def _digests(data: SiteFolder) -> dict[str, str]:
+    """Returns what changes with any name or class of an image, and with its role too."""
+    return {"images": data.describe()["images"], "split": data.split_hash}
 
 
 def _counts(data: SiteFolder) -> dict[str, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from fedvlp.utils.checked import check_fields
 from fedvlp.utils.errors import UserError
@@ -39,7 +39,7 @@ class SiteConfig:
     accelerator: str = "auto"
     num_threads: Threads | None = None
     num_workers: Workers = 0
-    on_bad_image: str = "error"
+    on_bad_image: Literal["error", "skip"] = "error"
     pretrained: str | None = None
     idle_minutes: PositiveFloat = 30.0
     allow: list[str] = field(default_factory=list)

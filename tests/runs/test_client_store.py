@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedvlp.runs.checkpoint import load_checkpoint, load_deployed
-from fedvlp.runs.client_store import StatesOnDisk
+from fedvlp.core.run_state import RunState
+from fedvlp.core.state import ServerState
+from fedvlp.runs.checkpoint import load_checkpoint, load_deployed, save_checkpoint
+from fedvlp.runs.client_store import StatesOnDisk, StoreAtSites, are_at_sites, files_of, restored, with_stored
 from fedvlp.utils import tensor_files
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.locks import _forget_inherited
@@ -130,3 +132,34 @@ def test_from_disk_to_memory_but_not_back(tmp_path):
     assert_same_run(run(tmp_path, ckpt_path="last").run_state, run(tmp_path / "whole").run_state)
     with pytest.raises(UserError, match="personal_on_disk to false"):
         run(tmp_path, rounds=5, personal_on_disk=True, ckpt_path="last")
+
+
+def test_states_at_sites_are_known_by_name_alone():
+    store = StoreAtSites()
+    states = with_stored(store.open({}, "personal"), {0: "000000-00002-1.safetensors", 3: ""})
+    assert are_at_sites(states)
+    assert dict(states) == {0: {}}
+    assert files_of(states) == {0: "000000-00002-1.safetensors"}
+    assert restored(states, store.open({}, "personal"), [0]).keys() == set()
+    assert files_of(store.open(states, "personal")) == files_of(states)
+    with pytest.raises(UserError, match="not at sites"):
+        store.open({0: {"bias": torch.zeros(1)}}, "personal")
+    with pytest.raises(RuntimeError, match="kept there"):
+        store.keep(0, 0, {}, {})
+
+
+def test_a_checkpoint_names_the_files_at_sites_and_needs_none_of_them(tmp_path):
+    kept = StatesOnDisk(None, "personal", {1: "000001-00000-0.safetensors"})
+    state = RunState(ServerState.start({"weight": torch.ones(2)}), personal=kept)
+    description = {
+        "model": {"class_path": "a.B", "init_args": {}, "clip_fingerprint": ""},
+        "optimizer": None,
+        "protocol": "",
+        "split": "",
+        "training": {},
+    }
+    path = tmp_path / "checkpoints" / "round-00001.safetensors"
+    save_checkpoint(path, state, description)
+    found = load_checkpoint(path)[0]
+    assert are_at_sites(found.personal)
+    assert files_of(found.personal) == {1: "000001-00000-0.safetensors"}

@@ -6,6 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from fedvlp.commands.cli import main
 from fedvlp.results import load_record
 from fedvlp.runs.checkpoint import load_checkpoint
 from tests.helpers.images import DOMAINS
@@ -103,3 +104,25 @@ def test_what_comes_out_is_a_run_like_any_other(tmp_path, image_root):
     assert one.training == other.training
     names = {path.name for path in simulated.iterdir()}
     assert {path.name for path in deployed.iterdir()} == names | {"config.yaml", "sites.json"}
+
+
+def test_commands_take_a_run_of_sites(tmp_path, image_root, capsys):
+    _, deployed = both(tmp_path, image_root, method_config("promptfl"))
+    assert main(["status", str(deployed)]) == 0
+    assert main(["compare", str(deployed)]) == 0
+    assert "PromptFL" in capsys.readouterr().out
+    assert main(["report", str(deployed), "--output", str(tmp_path / "report.html")]) == 0
+    given = ["--images", str(image_root / "ink"), "--output", str(tmp_path / "out.csv"), "--trainer.accelerator", "cpu"]
+    assert main(["predict", "--ckpt_path", str(deployed), *given]) == 0
+    assert len((tmp_path / "out.csv").read_text().splitlines()) == 13
+
+
+def test_prompts_that_stay_at_sites_can_not_be_used_elsewhere(tmp_path, image_root, capsys):
+    server = sites_config(tmp_path / "server.yaml", method_config("single_domain", rounds=1), DOMAINS)
+    homes = make_sites(tmp_path / "sites", image_root, DOMAINS)
+    assert serve(server, in_process(homes), tmp_path / "deployed") == 0
+    run = str(run_of(tmp_path / "deployed"))
+    data = ["--config=folders", f"--data.root={image_root}", "--data.cache_dir=null", "--model.clip.name=fedvlp-tiny"]
+    given = ["--config=single_domain", *data, "--trainer.accelerator=cpu"]
+    assert main(["validate", *given, "--ckpt_path", run]) == 1
+    assert "they are at the clients' sites" in capsys.readouterr().err

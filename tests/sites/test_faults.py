@@ -1,6 +1,7 @@
 """Sites that die, lie, come late or come back; and a server that is started again."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from fedvlp.runs.events import read_events
 from fedvlp.sites import InProcess, Site, SiteError
 from fedvlp.sites.wire import Message, read_reply, read_request
 from tests.helpers.images import DOMAINS
-from tests.helpers.sites import in_process, make_sites, method_config, run_of, serve, simulate, sites_config
+from tests.helpers.sites import in_process, make_site, make_sites, method_config, run_of, serve, simulate, sites_config
 
 BROKEN = "node-1"
 """The place of the site 'paint'."""
@@ -69,7 +70,7 @@ def uploads(change):
 FAULTS = {
     "dies": (raises, "did not answer in 7 s"),
     "rubbish": (lambda transport, request: b"\x00rubbish", "cut short, or none of fedvlp's"),
-    "other kind": (lambda transport, request: Message("prepared").to_bytes(), "answered something else"),
+    "other kind": (lambda transport, request: Message("left").to_bytes(), "answered something else"),
     "other round": (changed(round=5), "answered something else"),
     "no number": (uploads(lambda value: value * float("nan")), "uploads NaN or infinity"),
     "other shape": (uploads(lambda value: value[:1]), "uploads 'prompt' as [1, 64]"),
@@ -193,6 +194,22 @@ def test_a_site_that_lost_what_it_kept_is_left_out(tmp_path, image_root):
     server = sites_config(tmp_path / "server.yaml", method_config("plan"), DOMAINS)
     assert serve(server, Faulty(in_process(homes).sites, loses, rounds=[1]), tmp_path / "deployed") == 0
     assert left_out(tmp_path / "deployed") == [(2, "paint", "has lost what it kept in an earlier round")]
+
+
+def test_a_site_whose_images_change_in_the_run_is_left_out(tmp_path, image_root):
+    folder = tmp_path / "images"
+    shutil.copytree(image_root / "paint", folder)
+    homes = make_sites(tmp_path / "sites", image_root, DOMAINS)
+    make_site(homes[BROKEN], "paint", folder)
+
+    def changes(transport, request):
+        (folder / "star" / "0.png").rename(folder / "star" / "other.png")
+        transport.usual = Site(homes[BROKEN]).handle
+        return transport.usual(request)
+
+    server = sites_config(tmp_path / "server.yaml", method_config("promptfl"), DOMAINS)
+    assert serve(server, Faulty(in_process(homes).sites, changes, rounds=[1]), tmp_path / "deployed") == 0
+    assert left_out(tmp_path / "deployed") == [(2, "paint", "has other images than when the run began")]
 
 
 def test_too_few_sites_end_the_run_before_it_begins(tmp_path, image_root, capsys):

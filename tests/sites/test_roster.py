@@ -76,6 +76,18 @@ def test_a_name_may_be_there_once(sites, tmp_path, image_root):
         roster(sites, sites=[*DOMAINS, "other"]).gather(3)
 
 
+def test_who_moves_takes_its_place_once_the_old_one_is_gone(sites, caplog):
+    found = roster(sites)
+    found.gather(3)
+    sites.sites["new place"] = sites.sites["node-1"]
+    found.regather(3)
+    assert found.places["ink"] == "node-1"
+    assert "'ink' is connected twice" in caplog.text
+    del sites.sites["node-1"]
+    found.regather(3)
+    assert found.places["ink"] == "new place"
+
+
 def test_a_site_that_nobody_listed_is_left_alone(sites, tmp_path, image_root, caplog):
     found = roster(sites, sites=["ink", "photo"])
     found.gather(2)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torchmetrics.classification import MulticlassAccuracy
 
 from fedvlp.core.state import Client
-from fedvlp.training.evaluation import evaluate, of_roles
+from fedvlp.training.evaluation import Tally, evaluate, of_roles
 from fedvlp.utils.errors import UserError
 from tests.helpers.toy_federation import Linear, PersonalBias, Points, Split, federation
 
@@ -76,3 +77,15 @@ def test_scores_of_roles():
     assert of_roles(scores, ("held_out", "test")) == {"test/a": 3.0, "test": 4.0, "held_out/b": 5.0}
     with pytest.raises(UserError, match="nothing to test"):
         of_roles(scores, ("tests",))
+
+
+def test_sums_give_the_percentage_that_torchmetrics_gives():
+    """Runs from before sums were counted here, and those of sites, have equal numbers."""
+    for count in (1, 3, 7, 60, 999):
+        labels = torch.arange(count) % 2
+        for correct in {0, 1, count // 3, count - 1, count}:
+            guessed = labels.clone()
+            guessed[correct:] = 1 - guessed[correct:]
+            metric = MulticlassAccuracy(2, average="micro")
+            metric.update(guessed, labels)
+            assert Tally(correct, count).percent == 100 * metric.compute().item()

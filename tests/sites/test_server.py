@@ -1,0 +1,52 @@
+"""What the server refuses before it asks anybody, and what it leaves."""
+
+import pytest
+import yaml
+
+from fedvlp.sites import InProcess, serve
+from fedvlp.sites.building import build_parts
+from fedvlp.utils.errors import UserError
+from tests.helpers.images import DOMAINS
+from tests.helpers.sites import in_process, make_sites, method_config, run_of, sites_config, write_config
+
+
+def refused(path, tmp_path, capsys):
+    assert serve(path, InProcess({}), tmp_path / "deployed") == 1
+    return capsys.readouterr().err
+
+
+def test_data_must_list_the_sites(tmp_path, image_root, capsys):
+    config = method_config("promptfl")
+    path = write_config(tmp_path / "c.yaml", config, "fedvlp.DomainFolders", root=str(image_root), cache_dir=None)
+    assert "Expected data of fedvlp.sites.SitesData" in refused(path, tmp_path, capsys)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (lambda config: config["model"].update(class_path="Nothing"), "can't be used"),
+        (lambda config: config["trainer"].update(rounds=-1), "at least 0"),
+        (lambda config: config["data"]["init_args"].pop("sites"), "sites"),
+    ],
+)
+def test_what_is_wrong_in_a_config_is_said(change, text, tmp_path, capsys):
+    path = sites_config(tmp_path / "c.yaml", method_config("promptfl"), DOMAINS)
+    config = yaml.safe_load(path.read_text())
+    change(config)
+    path.write_text(yaml.safe_dump(config))
+    assert text in refused(path, tmp_path, capsys)
+
+
+def test_a_file_that_is_no_config_is_refused(tmp_path):
+    (tmp_path / "c.yaml").write_text("- 1")
+    with pytest.raises(UserError, match="Expected a config"):
+        build_parts(tmp_path / "c.yaml")
+
+
+def test_the_config_in_the_runs_folder_makes_the_same_run_again(tmp_path, image_root):
+    path = sites_config(tmp_path / "c.yaml", method_config("plan", rounds=1), DOMAINS)
+    homes = make_sites(tmp_path / "sites", image_root, DOMAINS)
+    assert serve(path, in_process(homes), tmp_path / "one") == 0
+    assert serve(run_of(tmp_path / "one") / "config.yaml", in_process(homes), tmp_path / "two") == 0
+    one = (run_of(tmp_path / "one") / "prompts.safetensors").read_bytes()
+    assert (run_of(tmp_path / "two") / "prompts.safetensors").read_bytes() == one

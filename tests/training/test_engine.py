@@ -1,0 +1,62 @@
+"""A federation trains and measures where its engine says."""
+
+import torch
+
+from fedvlp.core.state import ClientUpdate
+from fedvlp.runs.client_store import DiskStore, MemoryStore
+from fedvlp.training.batched.batched_trainer import BatchedTrainer
+from fedvlp.training.client_trainer import ClientResult
+from fedvlp.training.engine import LocalEngine
+from fedvlp.training.sequential import SequentialTrainer
+from tests.helpers.toy_federation import Linear, Points, federation
+
+
+class Elsewhere(LocalEngine):
+    """Clients that send three times their number, and are measured by a number that nobody else would say."""
+
+    def client_trainer(self, slot):
+        return self
+
+    def train(self, order, clients):
+        sent = [(client, {"weight": torch.full((3, 4), 3.0 * client.id)}) for client in clients]
+        return [ClientResult(ClientUpdate(client, state, client.num_examples), {}, {}) for client, state in sent]
+
+    def evaluate(self, module, data, fabric, deployed, personal):
+        return {"validation/client0": 12.5, "validation": 12.5}
+
+
+def test_another_engine_trains_and_measures(tmp_path):
+    run = federation(tmp_path, rounds=1)
+    run.engine = Elsewhere(run.options)
+    server = run.fit(Linear(), Points())
+    expected = (8 * 0 + 12 * 3 + 16 * 6) / (8 + 12 + 16)
+    assert torch.allclose(server.shared["weight"], torch.full((3, 4), expected))
+    assert run.run_state.history[0]["validation"] == 12.5
+
+
+def test_the_local_one_follows_the_options(tmp_path):
+    class Slot:
+        fabric = module = None
+
+    plain = LocalEngine(federation(tmp_path).options)
+    assert isinstance(plain.client_store(tmp_path), MemoryStore)
+    on_disk = LocalEngine(federation(tmp_path, personal_on_disk=True).options)
+    assert isinstance(on_disk.client_store(tmp_path), DiskStore)
+    assert isinstance(on_disk.client_store(None), MemoryStore)
+
+
+def test_the_local_one_trains_one_client_after_another_or_several_at_once(tmp_path):
+    made = []
+    for count in (1, 2):
+        run = federation(tmp_path, rounds=1, clients_per_step=count)
+        engine = run.engine
+        usual = engine.client_trainer
+
+        class Seen(LocalEngine):
+            def client_trainer(self, slot, usual=usual):
+                made.append(usual(slot))
+                return made[-1]
+
+        run.engine = Seen(run.options)
+        run.fit(Linear(), Points())
+    assert [type(each) for each in made] == [SequentialTrainer, BatchedTrainer]
