@@ -119,7 +119,7 @@ def wrong_keys(deployed: Deployed) -> str:
     ended = ending(deployed)
     processes = deployed.federation.processes
     codes = [processes.wait(name, 60) for name in (stranger, misled)]
-    lines = [last_words(processes.text(name)) for name in (stranger, misled)]
+    lines = [refusal(processes.text(name)) for name in (stranger, misled)]
     return f"{ended}; unregistered: exit code {codes[0]}, “{lines[0]}”; other authority: {codes[1]}, “{lines[1]}”"
 
 
@@ -191,10 +191,10 @@ def ending(deployed: Deployed) -> str:
     return f"{ended}: {said}" if said else ended
 
 
-def last_words(log: str) -> str:
-    """Returns the last line of a log that says more than a word."""
-    lines = [line.strip() for line in log.splitlines() if len(line.split()) > 3 and "For more information" not in line]
-    return lines[-1] if lines else ""
+def refusal(log: str) -> str:
+    """Returns the line in which a SuperNode says why it could not connect."""
+    lines = log.split("Failed to initialize the connection to the SuperLink.", 1)[-1].splitlines()
+    return next((line.strip() for line in lines if line.strip()), "")
 
 
 def try_fault(name: str, images: Path, folder: Path, simulated: Path) -> list[str]:
