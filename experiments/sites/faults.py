@@ -72,15 +72,20 @@ def warm_process_killed(deployed: Deployed) -> str:
 
 
 def client_app_killed(deployed: Deployed) -> str:
-    """Kills the process that Flower starts for a message, before it has replied."""
+    """Kills the processes that Flower starts for a site's messages in round 2, before they have replied."""
     deployed.start()
     deployed.hand_over()
     deployed.wait_for("round_started", 2)
+    processes = deployed.federation.processes
+    ending_now = processes.living(CLIENT_APP).keys()  # those of the round before
+    new: set[int] = set()
     began = time.monotonic()
-    killed = 0
-    while not killed and time.monotonic() - began < 30:
-        killed = kill(deployed, CLIENT_APP)
-    return f"{ending(deployed)}; {killed} processes killed"
+    while not new and time.monotonic() - began < 30:
+        new = processes.living(CLIENT_APP).keys() - ending_now
+    for pid in new:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    return f"{ending(deployed)}; {len(new)} processes killed"
 
 
 def site_late(deployed: Deployed) -> str:
