@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +122,7 @@ class RemoteTrainer:
             "seed": order.seeds[client.id],
             "factor": order.learning_rate_factor,
             "share": order.shares_of_steps.get(client.id, 1.0),
+            "noise": None if order.client_noise is None else asdict(order.client_noise),
             "client": client.id,
             "domain": client.domain,
             "personal": files_of(order.state.personal).get(client.id, ""),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import partial
 from itertools import islice
 from typing import Protocol, runtime_checkable
 
@@ -17,7 +17,6 @@ from fedvlp.core.phases import Phase, RoundContext
 from fedvlp.core.protocols import Batch, Loader, TrainingData
 from fedvlp.core.run_state import RunState
 from fedvlp.core.state import Client, ClientUpdate, State, is_finite
-from fedvlp.core.strategies.rules import client_noise
 from fedvlp.core.update_check import TensorForm, forms, unsendable
 from fedvlp.runs.client_store import ClientStore, StoredState
 from fedvlp.training.dispatch import Hooks
@@ -43,6 +42,7 @@ class PhaseOrder:
         learning_rate_factor: on the learning rates of every optimizer of the round.
         shares_of_steps: the share of its steps that a straggler takes, in (0, 1], by the client's id; all others take
             all.
+        client_noise: what each client does to its upload before it sends it; None for nothing.
     """
 
     phase: Phase
@@ -51,16 +51,12 @@ class PhaseOrder:
     seeds: Mapping[int, int]
     learning_rate_factor: float = 1.0
     shares_of_steps: Mapping[int, float] = field(default_factory=dict)
+    client_noise: ClientNoise | None = None
 
     @property
     def round(self) -> int:
         """The number of finished rounds."""
         return self.state.server.round
-
-    @cached_property
-    def client_noise(self) -> ClientNoise | None:
-        """What each client does to its upload before it sends it; None for nothing."""
-        return client_noise(self.phase.strategy)
 
 
 @dataclass(frozen=True)
