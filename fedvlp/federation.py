@@ -109,6 +109,8 @@ class Federation(TrainerAttributes, metaclass=Checked):
             from a tenth to all, is drawn from the seed (FedProx, Li et al. 2020, Section 5.2).
         max_update_norm: The largest norm of an update's difference to what is shared; a larger one is left out. Any if
             not given.
+        client_timeout: Seconds of a client's training in a phase, after which it counts as one that failed; any if not
+            given. What a client can do in time depends on the machine, so a run that needs it may not repeat.
         personal_on_disk: Keep what stays on the clients (personal tensors, kept optimizers) in a file a client in the
             run's folder; only those of the client that trains are in memory.
 
@@ -145,6 +147,7 @@ class Federation(TrainerAttributes, metaclass=Checked):
         on_client_failure: OnClientFailure = "skip",
         min_clients: PositiveInt = 1,
         max_update_norm: PositiveFloat | None = None,
+        client_timeout: Seconds | None = None,
         aggregation: AggregationRule | None = None,
         attack: Attack | None = None,
         client_dropout: FractionBelowOne = 0.0,
@@ -160,7 +163,7 @@ class Federation(TrainerAttributes, metaclass=Checked):
             patience=patience,
             seed=seed,
             personal_on_disk=personal_on_disk,
-            failures=FailurePolicy(on_client_failure, min_clients, max_update_norm),
+            failures=FailurePolicy(on_client_failure, min_clients, max_update_norm, client_timeout),
             aggregation=aggregation,
             attack=attack,
             availability=Availability(client_dropout, stragglers),

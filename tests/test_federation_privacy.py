@@ -54,6 +54,7 @@ def test_every_phase_and_round_has_noise_of_its_own(tmp_path):
     [
         private(),
         private(0.1, quantile=0.5),
+        private(0.1, noise_at="client"),
         FedAdam(inner=private(0.1, quantile=0.5)),
         NormClipping(0.3, private()),
     ],
@@ -174,3 +175,40 @@ def test_chosen_by_short_name_on_the_command_line(capsys):
         )
     text = capsys.readouterr().out
     assert text.index("fedvlp.FedAdam") < text.index("fedvlp.DPFedAvg") < text.index("noise_from: system")
+
+
+class Uploads(FederationCallback):
+    """Notes what each client sends."""
+
+    def __init__(self):
+        self.sent = {}
+
+    def on_client_end(self, federation, phase, update):
+        self.sent[federation.run_state.server.round, phase.name, update.client.id] = update.state["weight"].clone()
+
+
+@pytest.mark.parametrize("clients_per_step", [1, 3])
+def test_clients_that_do_not_trust_the_server_send_noise(tmp_path, clients_per_step):
+    sent = []
+    for noise in (0.0, 1.5):
+        noted = Uploads()
+        rule = private(noise, clip_norm=0.25, noise_at="client")
+        options = {"rounds": 1, "clients_per_step": clients_per_step, "default_callbacks": False, "callbacks": noted}
+        run = federation(tmp_path, aggregation=rule, **options)
+        before = Linear().weight.detach().clone()
+        found = run.fit(Linear(), Points(clients=6)).shared["weight"]
+        sent.append(torch.stack([noted.sent[key] for key in sorted(noted.sent)]))
+        torch.testing.assert_close(found, sent[-1].mean(0), rtol=0, atol=1e-6)
+    assert (sent[0] - before).flatten(1).norm(dim=1).max() <= 0.25 + 1e-6
+    noise = (sent[1] - sent[0]).flatten()
+    assert noise.std().item() == pytest.approx(1.5 * 0.25, rel=0.25)
+    assert len(set(noise.tolist())) == len(noise)
+
+
+def test_epsilon_of_noise_at_the_clients_is_in_the_rows(tmp_path, capsys):
+    run = federation(tmp_path, aggregation=private(delta=1e-6, noise_at="client"), cohort_size=5)
+    run.fit(PersonalBias(), Points(clients=9))
+    account = PrivacyAccount((1.0, 1.0), 9, 5, 1e-6, repeats=True, is_local=True)
+    found = [row["privacy/epsilon"] for row in run.run_state.history]
+    assert found == pytest.approx([account.epsilon(rounds) for rounds in (1, 2, 3)], rel=1e-9)
+    assert "from the server too" in capsys.readouterr().out

@@ -41,12 +41,17 @@ def text(runs: SeededRuns, measure: Callable[[StudyRun], float]) -> str:
 
 
 def lines(choice: Choice, cells: Sequence[Cell]) -> list[list[str]]:
-    """Returns the rows: of each method and attack, one a rule, with a column for each number of hostile clients."""
+    """Returns the rows: of each method and attack, one a rule, with a column for each number of hostile clients.
+
+    Those of which no run with hostile clients has ended are left out.
+    """
     by_row: dict[tuple[str, str, str], list[Cell]] = {}
     for cell in cells:
         by_row.setdefault((cell.method, cell.attack, cell.rule), []).append(cell)
     rows = []
     for (method, attack, rule), of_row in by_row.items():
+        if not any(cell.hostile and complete(cell.runs(choice)) for cell in of_row):
+            continue
         rows.append([method, attack, rule, *(text(cell.runs(choice), accuracy) for cell in of_row)])
         if attack in BACKDOORS:
             rates = [text(cell.runs(choice), success) for cell in of_row]

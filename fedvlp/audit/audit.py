@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from statistics import fmean
 from typing import Any, NamedTuple
 
 from fedvlp.audit.attack import Inversion, Recovered, invert_gradients
@@ -146,9 +147,11 @@ def audit_words(method: AuditedMethod, request: AuditRequest) -> Found:
     found = server_words(method.module, method.deployed)
     if found is None:
         raise UserError(f"{method.name} learns no vectors that stand among words.")
-    prompts = {}
+    prompts: dict[str, list[list[Facts]]] = {}
     for name, vectors in found.words.items():
-        prompts[name] = [[asdict(word) for word in near] for near in vectors]
+        prompts[name] = []
+        for near in vectors:
+            prompts[name].append([asdict(word) for word in near])
     return Found({"typical_distance": found.typical_distance, "hidden": found.hidden, "prompts": prompts})
 
 
@@ -183,5 +186,7 @@ def _means(inversion: Inversion) -> dict[str, dict[str, float]]:
             scores.setdefault(each.source, []).extend(each.scores)
     means: dict[str, dict[str, float]] = {}
     for source, rows in scores.items():
-        means[source] = {measure: sum(row[measure] for row in rows) / len(rows) for measure in MEASURES}
+        means[source] = {}
+        for measure in MEASURES:
+            means[source][measure] = fmean(row[measure] for row in rows)
     return means

@@ -42,8 +42,10 @@ def inversion_picture(clip: Any, inversion: Inversion, class_names: Sequence[str
         "same start. "
         "Closed form: by linear equations, where the full gradient is of one image of a ViT."
     )
-    alt = "; ".join(", ".join(" ".join(lines) for lines, _ in row) for row in rows)
-    return Picture(figure, f"Images recovered from gradients of {method}", caption, alt)
+    described: list[str] = []
+    for row in rows:
+        described.append(", ".join(" ".join(lines) for lines, _ in row))
+    return Picture(figure, f"Images recovered from gradients of {method}", caption, "; ".join(described))
 
 
 def _show(axes: Axes, image: Tensor, lines: Sequence[str]) -> None:

@@ -22,7 +22,15 @@ from fedvlp.audit import (
 from fedvlp.audit.images import images_of_run
 from fedvlp.commands.console import quiet_lightning, unwrapped_errors
 from fedvlp.commands.lightning_cli import FederationCLI
-from fedvlp.commands.trained_config import ALLOW_HELP, config_option, data_of_run, first_look, trained_config
+from fedvlp.commands.trained_config import (
+    ALLOW_HELP,
+    chosen_kinds,
+    config_option,
+    data_of_run,
+    first_look,
+    trained_config,
+    trained_file,
+)
 from fedvlp.core.state import State
 from fedvlp.data.without_images import PlaceholderData, PredictionData
 from fedvlp.federation import Federation
@@ -100,23 +108,12 @@ def run(command: AuditCLI) -> list[str]:
         membership=MembershipOptions(**vars(config.membership)),
         seed=config.trainer.seed,
     )
-    where = None if config.ckpt_path is None else trained_file(config.ckpt_path)
+    where = None if config.ckpt_path is None else trained_file(config.ckpt_path, "audit")
     found = audit(_method(command, where), request)
-    folder = Path(config.output) if config.output else (Path() if where is None else run_of(where)) / FOLDER
+    run_folder = Path() if where is None else run_of(where)
+    folder = Path(config.output) if config.output else run_folder / FOLDER
     written = write_audit(folder, found)
     return [*found.left_out, audit_table(found.facts), "", *map(str, written)]
-
-
-def trained_file(given: str) -> Path:
-    """Returns the file of trained tensors that ``--ckpt_path`` means.
-
-    Raises:
-        UserError: if it says ``last``.
-    """
-    if given == "last":
-        raise UserError("audit takes no `last`. Pass the run's folder or its prompts.safetensors to --ckpt_path.")
-    where = Path(given)
-    return run_of(where) / "prompts.safetensors" if where.is_dir() else where
 
 
 def _config(arguments: Sequence[str]) -> dict[str, Any] | None:
@@ -124,7 +121,7 @@ def _config(arguments: Sequence[str]) -> dict[str, Any] | None:
     given = first_look(arguments)
     if given.help or given.ckpt_path is None:
         return None
-    where = trained_file(given.ckpt_path)
+    where = trained_file(given.ckpt_path, "audit")
     config = trained_config(where, given.allow)
     run = run_of(where) / "config.yaml"
     if run.is_file() and _kinds(given.what) != ["words"]:
@@ -134,17 +131,7 @@ def _config(arguments: Sequence[str]) -> dict[str, Any] | None:
 
 
 def _kinds(what: str | None) -> list[str] | None:
-    """Returns what to measure; None for all that there is.
-
-    Raises:
-        UserError: if there is no such measure.
-    """
-    if what is None:
-        return None
-    kinds = list(dict.fromkeys(what.split(",")))
-    if unknown := [kind for kind in kinds if kind not in AUDITS]:
-        raise UserError(f"Expected --what of {', '.join(AUDITS)}, with commas between; got {', '.join(unknown)!r}.")
-    return kinds
+    return None if what is None else chosen_kinds(what, AUDITS)
 
 
 def _check_folder(output: str | None) -> None:

@@ -142,6 +142,8 @@ def what_to_mend(error: Exception) -> str | None:
     if isinstance(error, OSError) and error.strerror is not None:
         path = "Reading or writing" if error.filename is None else os.fsdecode(error.filename)
         return f"{path}: {error.strerror}. Check the rights and the disk; files that were whole before still are."
+    if isinstance(error, ValueError):
+        return "A path holds a NUL character. Take it out." if "embedded null" in str(error) else None
     if isinstance(error, RecursionError):
         return "A value or a folder is nested too deeply. Make it flatter."
     needs_memory = isinstance(error, MemoryError) or any(part in str(error) for part in OUT_OF_MEMORY)
@@ -186,7 +188,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return command(given)
     except UserError as error:
         return _fail(hide_contents(str(error), given))
-    except (OSError, MemoryError, RecursionError, RuntimeError) as error:
+    except (OSError, MemoryError, RecursionError, RuntimeError, ValueError) as error:
         message = what_to_mend(error)
         if message is None:
             raise

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import csv
-import io
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +17,7 @@ from fedvlp.results.paper_methods import matching_printed_tables
 from fedvlp.results.papers import PrintedTable, main_tables, papers
 from fedvlp.results.rendering import render_table
 from fedvlp.results.tidy import TIDY_COLUMNS, tidy_rows
-from fedvlp.utils.csv_cells import csv_cell
+from fedvlp.utils.csv_cells import csv_text
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import write_text
 from fedvlp.utils.visible import visible
@@ -103,11 +101,7 @@ def _tidy(parts: Sequence[TableToPrint]) -> str:
     rows: list[dict[str, Any]] = []
     for which, part in enumerate(parts, 1):
         rows += tidy_rows(part, which) if isinstance(part, Table) else tidy_printed_rows(part[0], which, part[1])
-    file = io.StringIO()
-    writer = csv.DictWriter(file, TIDY_COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({name: csv_cell(value) for name, value in row.items()} for row in rows)
-    return file.getvalue().rstrip("\n")
+    return csv_text(TIDY_COLUMNS, rows)
 
 
 def _write(text: str, path: Path | None) -> None:

@@ -12,7 +12,15 @@ from lightning.pytorch.cli import LightningArgumentParser
 
 from fedvlp.commands.console import quiet_lightning, unwrapped_errors
 from fedvlp.commands.lightning_cli import FederationCLI
-from fedvlp.commands.trained_config import ALLOW_HELP, config_option, data_of_run, first_look, trained_config
+from fedvlp.commands.trained_config import (
+    ALLOW_HELP,
+    chosen_kinds,
+    config_option,
+    data_of_run,
+    first_look,
+    trained_config,
+    trained_file,
+)
 from fedvlp.core.state import State
 from fedvlp.data.without_images import PredictionData
 from fedvlp.explain.artifacts import CAPTIONS, write_artifacts
@@ -102,7 +110,7 @@ def explain(command: ExplainCLI) -> list[str]:
     """
     config = command.config
     kinds = _kinds(config.what)
-    where = trained_file(config.ckpt_path)
+    where = trained_file(config.ckpt_path, "explain")
     context = _context(command, where, kinds)
     messages: list[str] = []
     found = []
@@ -123,24 +131,12 @@ def explain(command: ExplainCLI) -> list[str]:
     return [*messages, *(str(path) for path in written), f"captions: {folder / CAPTIONS}"]
 
 
-def trained_file(given: str | None) -> Path:
-    """Returns the file of trained tensors that ``--ckpt_path`` means.
-
-    Raises:
-        UserError: if none is given.
-    """
-    if given is None or given == "last":
-        raise UserError("explain needs --ckpt_path: a run's folder, or its prompts.safetensors.")
-    where = Path(given)
-    return run_of(where) / "prompts.safetensors" if where.is_dir() else where
-
-
 def _config(arguments: Sequence[str]) -> dict[str, Any] | None:
     """Returns the config of the trained method, with its run's data where images of it are needed; None for help."""
     given = first_look(arguments)
     if given.help:
         return None
-    where = trained_file(given.ckpt_path)
+    where = trained_file(given.ckpt_path, "explain")
     config = trained_config(where, given.allow)
     run = run_of(where) / "config.yaml"
     if run.is_file() and _needs_data(_kinds(given.what), given.images is not None):
@@ -155,19 +151,7 @@ def _needs_data(kinds: Sequence[str], has_images: bool) -> bool:
 
 
 def _kinds(what: str | None) -> list[str]:
-    """Returns what to make.
-
-    Raises:
-        UserError: if there is no such kind.
-    """
-    if what is None:
-        return list(EXPLANATIONS)
-    kinds = list(dict.fromkeys(what.split(",")))
-    if unknown := [kind for kind in kinds if kind not in EXPLANATIONS]:
-        raise UserError(
-            f"Expected --what of {', '.join(EXPLANATIONS)}, with commas between; got {', '.join(unknown)!r}."
-        )
-    return kinds
+    return list(EXPLANATIONS) if what is None else chosen_kinds(what, EXPLANATIONS)
 
 
 def _context(command: ExplainCLI, where: Path, kinds: Sequence[str]) -> ExplainContext:

@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -14,6 +15,7 @@ from lightning.pytorch.cli import LightningArgumentParser
 from fedvlp.commands.hidden_contents import hide_contents
 from fedvlp.commands.parser_messages import condense
 from fedvlp.commands.ranges_of_config import add_ranges
+from fedvlp.utils.errors import UserError
 from fedvlp.utils.signatures import constructor_arguments
 from fedvlp.utils.suggestions import did_you_mean
 from fedvlp.utils.visible import visible_message
@@ -56,6 +58,15 @@ class FederationParser(LightningArgumentParser):
         add_ranges(self._actions, theclass, nested_key)
         return names
 
+    def parse_args(self, args: Sequence[str] | None = None, *others: Any, **options: Any) -> Any:
+        """Parses, and refuses what jsonargparse fails at: whole numbers beyond floats, and NUL in a path."""
+        try:
+            return super().parse_args(args, *others, **options)
+        except UserError:
+            raise
+        except (OverflowError, ValueError) as error:
+            self.error(f"{_odd_option(args or self.arguments)}: {error}")
+
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """Writes what is wrong, without usage and without the parser's own details, and exits with code 2."""
         if not self.exit_on_error:  # a parser inside the parser: the outer one will say it
@@ -88,6 +99,22 @@ class FederationParser(LightningArgumentParser):
             command = missing.group(1)
             return f". To measure a trained run: fedvlp {command} --config RUN/config.yaml --ckpt_path RUN"
         return ""
+
+
+def _odd_option(arguments: Sequence[str]) -> str:
+    """Returns the option whose value holds NUL, or else is longest, as of a number of hundreds of digits.
+
+    >>> _odd_option(["--seed_everything=1", "--trainer.stragglers", "1000", "--model=TRIP"])
+    '--trainer.stragglers'
+    >>> _odd_option(["--seed_everything=1000"])
+    '--seed_everything'
+    """
+    parts = ["", *chain.from_iterable(word.split("=", 1) for word in arguments)]
+    values = [part for name, part in pairwise(parts) if name.startswith("--")]
+    if not values:
+        return "an option"
+    odd = max(values, key=lambda value: ("\0" in value, len(value)))
+    return parts[parts.index(odd) - 1]
 
 
 def _nearest(name: str, known: Sequence[str]) -> str:

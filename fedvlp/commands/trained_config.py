@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from fedvlp.runs.checkpoint import read_model
+from fedvlp.runs.run_folder import run_of
 from fedvlp.runs.trusted_classes import check_classes
 from fedvlp.utils.config_files import CONFIG_OPTION
 from fedvlp.utils.errors import UserError
@@ -22,6 +23,30 @@ ALLOW_HELP = (
     "A module or the path of a class that the trained file may name, besides fedvlp's own; may be given several times. "
     "To import it runs its code."
 )
+
+
+def trained_file(given: str | None, command: str) -> Path:
+    """Returns the file of trained tensors that a command's ``--ckpt_path`` means.
+
+    Raises:
+        UserError: if none is given, or ``last``, which only a run that goes on knows.
+    """
+    if given is None or given == "last":
+        raise UserError(f"{command} needs --ckpt_path: a run's folder, its prompts.safetensors or a checkpoint.")
+    where = Path(given)
+    return run_of(where) / "prompts.safetensors" if where.is_dir() else where
+
+
+def chosen_kinds(what: str, known: Collection[str]) -> list[str]:
+    """Returns what ``--what`` names, each once.
+
+    Raises:
+        UserError: if one is not known.
+    """
+    kinds = list(dict.fromkeys(what.split(",")))
+    if unknown := [kind for kind in kinds if kind not in known]:
+        raise UserError(f"Expected --what of {', '.join(known)}, with commas between; got {', '.join(unknown)!r}.")
+    return kinds
 
 
 def trained_config(where: Path, allow: Sequence[str] = ()) -> dict[str, Any]:

@@ -37,6 +37,8 @@ def _check(phase: Phase) -> None:
     if not combines_cohort(phase.strategy):
         name = exposed[0] if exposed else type(phase.strategy).__name__
         reason = f"its strategy {name} looks at uploads one by one, and does not average the cohort's"
+    elif len(parts) > 1 and any(part.rule.client_noise for part in parts):
+        reason = "clients add noise to a whole upload, and its tensors are combined in several ways"
     elif plain := [type(part.rule).__name__ for part in parts if part.rule.guarantee is None]:
         reason = f"its rule {plain[0]} adds no noise"
     else:

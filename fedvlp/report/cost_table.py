@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from fedvlp.utils.csv_cells import csv_cell
+from fedvlp.utils.csv_cells import csv_text
 from fedvlp.utils.text_table import markdown_cell, markdown_table, text_table
 
 CostFormat = Literal["table", "markdown", "csv", "json"]
@@ -47,21 +45,13 @@ def format_costs(rows: Sequence[Mapping[str, Any]], form: CostFormat) -> str:
     if form == "json":
         return json.dumps(list(rows), indent=2, ensure_ascii=False)
     if form == "csv":
-        return _csv(rows)
+        return csv_text(TITLES, rows)
     head = list(TITLES.values())
     cells = [_cells(row) for row in rows]
     if form == "markdown":
         alignment = ["---"] * NUM_TEXT_COLUMNS + ["---:"] * (len(head) - NUM_TEXT_COLUMNS)
         return markdown_table(head, alignment, [list(map(markdown_cell, row)) for row in cells])
     return f"{text_table([head, *cells])}\n\n{CAPTION}"
-
-
-def _csv(rows: Sequence[Mapping[str, Any]]) -> str:
-    file = io.StringIO()
-    writer = csv.DictWriter(file, list(TITLES), extrasaction="ignore", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({name: csv_cell(value) for name, value in row.items()} for row in rows)
-    return file.getvalue().rstrip("\n")
 
 
 def _cells(row: Mapping[str, Any]) -> list[str]:

@@ -9,12 +9,11 @@ from typing import Literal
 
 from fedvlp.results.grouping import Group, by_settings, group_records
 from fedvlp.results.labels import row_labels
-from fedvlp.results.record import Record
+from fedvlp.results.record import COSTS, Record
 from fedvlp.results.statistics import AVERAGE, Cell, cells, without_repeats
 
 Selection = Literal["last", "best", ""]
 ZERO_SHOT = "ZeroShotCLIP"
-COSTS = ("upload_parameters", "download_parameters", "upload_bytes", "download_bytes")
 PACKAGES = ("fedvlp", "torch")
 
 
@@ -46,7 +45,7 @@ class TableRow:
         if not self.is_trained:
             return ranges
         for name in COSTS:
-            values = [run.communication[name] for run in self.records if name in run.communication]
+            values = [run.communication[name] for run in self.records if run.communication]
             if values:
                 ranges[name] = (min(values), max(values))
         return ranges
@@ -141,7 +140,8 @@ def _table(group: Group, selections: Sequence[Selection]) -> Table:
     labels = row_labels(trained)
     rows = _zero_shot_rows(group.records, domains)
     for settings, members in by_settings(trained).items():
-        chosen = [each for each in selections if each != "best" or any(record.best for record in members)]
+        has_best = any(record.best for record in members)
+        chosen = [each for each in selections if each != "best" or has_best]
         rows += [_row(labels[settings], selection, members, domains) for selection in chosen]
     num_domains = len(group.records[0].data.get("domains", []))
     return Table(group, tuple(domains), num_domains, tuple(rows))

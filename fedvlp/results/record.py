@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,8 +12,10 @@ from typing import Any
 
 import yaml
 
+from fedvlp.utils.checked import refusal
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.json_text import parse_json
+from fedvlp.utils.ranges import NonNegativeInt
 
 TABLE_KEYS = (
     "name",
@@ -34,6 +36,45 @@ LINKED_OPTIONS = ("class_names", "clip", "domains", "num_clients", "rounds")
 
 REQUIRED_KEYS = ("model", "protocol", "split", "training", "held_out", "rounds", "accuracy", "versions")
 """What every ``summary.json`` has."""
+
+VALUES: dict[str, Any] = {
+    "model": Mapping[str, Any],
+    "model.class_path": str,
+    "model.init_args": Mapping[str, Any],
+    "model.clip_fingerprint": str,
+    "protocol": str,
+    "split": str,
+    "training": Mapping[str, Any],
+    "training.seed": int,
+    "held_out": Sequence[str],
+    "rounds": NonNegativeInt,
+    "accuracy": Mapping[str, Mapping[str, float]],
+    "versions": Mapping[str, str],
+}
+"""Of which sort the values of a summary are."""
+
+OPTIONAL_VALUES: dict[str, Any] = {
+    "optimizer": Mapping[str, Any] | None,
+    "data": Mapping[str, Any],
+    "data.name": str,
+    "data.images": str,
+    "data.domains": Sequence[str],
+    "data.classes": Sequence[str],
+    "data.kind": str,
+    "data.partition": str,
+    "data.shots": int | None,
+    "data.split_rule": str,
+    "data.validation_fraction": float,
+    "data.test_fraction": float,
+    "data.split_seed": int,
+    "communication_per_client_and_round": Mapping[str, NonNegativeInt],
+    "seconds": float,
+    "features": Mapping[str, float],
+}
+"""The same of those that a run may not have written."""
+
+COSTS = ("upload_parameters", "download_parameters", "upload_bytes", "download_bytes")
+"""What a run counted of the exchange of one client and round."""
 
 
 @dataclass(frozen=True)
@@ -172,11 +213,32 @@ def load_record(folder: str | Path) -> Record:
     if missing:
         raise UserError(f"{path} is no summary of a run: it lacks {', '.join(missing)}.")
     try:
+        _check_values(summary)
         return _record(Path(folder), summary)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise UserError(
-            f"{path} is no summary of a run: a value of it is of another sort. Make the run again."
-        ) from error
+    except ValueError as error:
+        raise UserError(f"{path} is no summary of a run: {error}. Make the run again.") from error
+
+
+def _check_values(summary: Mapping[str, Any]) -> None:
+    """Checks the sort of every value that is read.
+
+    Raises:
+        ValueError: if a summary lacks one, or one is of another sort; without the value, which may be of any file.
+    """
+    for name, sort in (VALUES | OPTIONAL_VALUES).items():
+        parent, _, key = name.rpartition(".")
+        holder = summary.get(parent, {}) if parent else summary
+        if key not in holder:
+            if name in VALUES:
+                raise ValueError(f"it lacks {name}")
+            continue
+        if problem := refusal(sort, holder[key]):
+            raise ValueError(f"expected {name} {problem}")
+    if not summary["accuracy"]:
+        raise ValueError("expected accuracy to have a row")
+    counts = summary.get("communication_per_client_and_round")
+    if counts and not set(COSTS) <= set(counts):
+        raise ValueError(f"expected communication_per_client_and_round to have {', '.join(COSTS)}")
 
 
 def _record(folder: Path, summary: Mapping[str, Any]) -> Record:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from fedvlp.core.protocols import MeasuredData
 from fedvlp.core.state import Client, ClientUpdate, State
 from fedvlp.runs.client_store import ClientStore, StoreAtSites, files_of
 from fedvlp.sites.roster import Roster
-from fedvlp.sites.sites_data import SplitAtSite
+from fedvlp.sites.sites_data import MEASURED, SplitAtSite
 from fedvlp.sites.transport import SiteError
 from fedvlp.sites.wire import Message
 from fedvlp.training.client_trainer import ClientResult, ClientSlot, ClientTrainer, PhaseOrder
@@ -122,6 +122,7 @@ class RemoteTrainer:
             "seed": order.seeds[client.id],
             "factor": order.learning_rate_factor,
             "share": order.shares_of_steps.get(client.id, 1.0),
+            "noise": None if order.client_noise is None else asdict(order.client_noise),
             "client": client.id,
             "domain": client.domain,
             "personal": files_of(order.state.personal).get(client.id, ""),
@@ -187,22 +188,17 @@ class SitesEngine:
         self.roster.look()
         splits = data.evaluation_splits()
         at_sites = [split for split in splits if isinstance(split, SplitAtSite)]
-        clients = {client.id: client for split in at_sites for client in split.clients}
-        requests: dict[Client, Message] = {}
-        for client in clients.values():
-            requests[client] = self._request(module, client, deployed, personal)
-        tallies = _tallies(self.sites.ask(requests))
-        accuracy: dict[str, float] = {}
+        clients = dict.fromkeys(client for split in at_sites for client in split.clients)
+        requests = {client: self._request(module, client, deployed, personal) for client in clients}
+        tallies = self._tallies(self.sites.ask(requests))
+        accuracy = {split.name: tallies[split.name].percent for split in at_sites if split.name in tallies}
+        is_complete = len(accuracy) == len(at_sites)
         module.eval()
-        for split in splits:
+        for split in splits if not module.personal else ():
             if not isinstance(split, SplitAtSite):
-                if not module.personal:
-                    accuracy[split.name] = split_accuracy(module, fabric, split, deployed)
-            elif split.name in tallies:
-                accuracy[split.name] = tallies[split.name].percent
-        known = {split.name for split in at_sites} <= tallies.keys()
+                accuracy[split.name] = split_accuracy(module, fabric, split, deployed)
         means = with_means(accuracy)
-        return means if known else {name: value for name, value in means.items() if name not in MEANS_OF_SITES}
+        return means if is_complete else {name: means[name] for name in means if name not in MEASURED}
 
     def _request(
         self, module: FederatedModule, client: Client, deployed: State, personal: Mapping[int, State]
@@ -217,25 +213,29 @@ class SitesEngine:
         }
         return Message("evaluate", values, deployed)
 
+    def _tallies(self, replies: Mapping[Client, Message | SiteError]) -> dict[str, Tally]:
+        """Returns the sums by split; of a site without a usable reply none, which is said."""
+        found: dict[str, Tally] = {}
+        for client, reply in replies.items():
+            if isinstance(reply, SiteError):
+                log.warning("The site %r could not measure: it %s.", client.name, reply)
+            elif reply.kind != "evaluated":
+                log.warning("The site %r could not measure: it answered something else than it was asked.", client.name)
+            else:
+                found |= self._own_tallies(client.name, reply.values)
+        return found
 
-MEANS_OF_SITES = ("validation", "test")
-
-
-def _tallies(replies: Mapping[Client, Message | SiteError]) -> dict[str, Tally]:
-    """Returns the sums by split; of a site without a usable reply none, which is said."""
-    found: dict[str, Tally] = {}
-    for client, reply in replies.items():
-        if isinstance(reply, SiteError):
-            log.warning("The site %r could not measure: it %s.", client.name, reply)
-            continue
-        if reply.kind != "evaluated":
-            log.warning("The site %r could not measure: it answered something else than it was asked.", client.name)
-            continue
-        for name, count in reply.values["count"].items():
-            correct = reply.values["correct"].get(name, 0)
-            if name.partition("/")[2] == client.name and 0 < count >= correct:
+    def _own_tallies(self, site: str, values: Mapping[str, Any]) -> dict[str, Tally]:
+        """Returns the sums of a site's own splits, if they are of as many images as it said at first."""
+        known = self.roster.data.facts[site].counts
+        found: dict[str, Tally] = {}
+        for role in MEASURED:
+            name = f"{role}/{site}"
+            count = values["count"].get(name, 0)
+            correct = values["correct"].get(name, 0)
+            if 0 < count == known.get(role) and correct <= count:
                 found[name] = Tally(correct, count)
-    return found
+        return found
 
 
 def _is(reply: Message | SiteError, kind: str) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
+from fedvlp.core.aggregation.client_noise import ClientNoise
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.phases import Phase, check_phases
 from fedvlp.core.run_state import RunState
@@ -53,6 +54,7 @@ class Resident:
 
     def __init__(self, config: SiteConfig, data: SiteFolder, request: Message, folder: Path) -> None:
         training = request.values["training"]
+        self.config = config
         self.data = data
         self.module = _method(config, request)
         self.fabric = make_fabric(
@@ -79,7 +81,7 @@ class Resident:
             seed=training["seed"],
             store=self.store,
             hooks=Hooks([]),
-            failures=Failures(FailurePolicy(), folder),
+            failures=Failures(FailurePolicy(client_timeout=training["client_timeout"]), folder),
         )
         self.trainer = SequentialTrainer(self.slot)
 
@@ -111,7 +113,7 @@ class Resident:
         if request.values["baseline"]:
             module = self.baseline
         elif module.personal:
-            state |= self._kept("personal", request.values).get(self.client.id, {})
+            state |= self._kept("personal", request.values).get(self.client.id, self.slot.initial_personal)
         module.eval()
         correct: dict[str, int] = {}
         count: dict[str, int] = {}
@@ -140,8 +142,15 @@ class Resident:
         )
         own = self.client.id
         shares = {own: values["share"]} if values["share"] < 1 else {}
-        phase = self.phases[values["phase"]]
-        return PhaseOrder(phase, values["phase"], state, {own: values["seed"]}, values["factor"], shares)
+        return PhaseOrder(
+            phase=self.phases[values["phase"]],
+            index=values["phase"],
+            state=state,
+            seeds={own: values["seed"]},
+            learning_rate_factor=values["factor"],
+            shares_of_steps=shares,
+            client_noise=_noise(self.config, values["noise"]),
+        )
 
     def _kept(self, group: str, values: Mapping[str, Any]) -> StatesOnDisk:
         """Returns what stays on the client, as far as the server names a file of it."""
@@ -169,6 +178,19 @@ def _method(config: SiteConfig, request: Message) -> FederatedModule:
     if module.clip.fingerprint() != request.values["fingerprint"]:
         raise SiteProblem("has other weights of CLIP than the server")
     return module
+
+
+def _noise(config: SiteConfig, values: Mapping[str, Any] | None) -> ClientNoise | None:
+    """Returns what the client does to its upload, as the server asks, if that is enough for the site.
+
+    Raises:
+        SiteProblem: if it is less than the site wants, or would repeat, so that who knows the seed can take it off.
+    """
+    noise = None if values is None else ClientNoise(**values)
+    least = config.min_noise_multiplier
+    if least is not None and (noise is None or noise.noise_multiplier < least or noise.seed is not None):
+        raise SiteProblem(f"trains only with noise of its own, from its system, of at least {least:g} times clip_norm")
+    return noise
 
 
 def _values(order: PhaseOrder, result: ClientResult) -> dict[str, Any]:

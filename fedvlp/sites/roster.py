@@ -121,7 +121,7 @@ class Roster:
         if name not in self.data.sites:
             self.refused.add(place)
             log.warning("A site says that it is %r, which data.sites does not list; it is left out.", visible(name))
-        elif problem := self._problem(name, facts):
+        elif problem := self._problem(name, place, facts):
             if name not in self.places:  # else it may take that place once the other one is gone
                 self.refused.add(place)
             self.problems[name] = f"The site {visible(name)!r} {problem}."
@@ -131,8 +131,10 @@ class Roster:
             self.data.facts[name] = facts
             _compare_versions(name, facts.versions)
 
-    def _problem(self, name: str, facts: SiteFacts) -> str:
-        """Returns what is wrong with a site: classes, images, version of fedvlp, or that it is there twice."""
+    def _problem(self, name: str, place: str, facts: SiteFacts) -> str:
+        """Returns what is wrong with a site: its node, classes, images, version, or that it is there twice."""
+        if self.data.nodes.get(name, place) != place:
+            return f"is connected as the node {visible(place)}, which data.nodes does not give it"
         if name in self.places:
             return "is connected twice; give each site a name of its own"
         expected = self.data.class_folders

@@ -31,6 +31,15 @@ def _is_reason(value: Any) -> bool:
     return isinstance(value, str) and len(value) <= LONGEST_REASON
 
 
+def _is_noise(value: Any) -> bool:
+    if value is None:
+        return True
+    if not isinstance(value, dict) or value.keys() != {"clip_norm", "noise_multiplier", "seed"}:
+        return False
+    are_numbers = _is_factor(value["clip_norm"]) and _is_factor(value["noise_multiplier"])
+    return are_numbers and value["clip_norm"] > 0 and (value["seed"] is None or is_count(value["seed"]))
+
+
 def _of_texts(is_value: Callable[[Any], bool]) -> Callable[[Any], bool]:
     """Returns what accepts an object of such values, and not of too many."""
     return lambda value: isinstance(value, dict) and len(value) <= MOST_VALUES and all(map(is_value, value.values()))
@@ -45,6 +54,8 @@ STRINGS = Field("an object of texts", _of_texts(lambda value: isinstance(value, 
 TRUTH = Field("true or false", lambda value: isinstance(value, bool))
 REASON = Field(f"a text of up to {LONGEST_REASON} characters", _is_reason)
 
+NOISE = Field("null, or clip_norm, noise_multiplier and seed of a client's noise", _is_noise)
+
 CLIENT = {"client": COUNT, "domain": COUNT}
 KEPT = {"personal": FILE, "optimizer": FILE}
 
@@ -58,6 +69,7 @@ REQUESTS: Mapping[str, Mapping[str, Field]] = {
         "seed": COUNT,
         "factor": FACTOR,
         "share": SHARE,
+        "noise": NOISE,
         **CLIENT,
         **KEPT,
     },

@@ -106,6 +106,7 @@ def _preparation(parts: Parts, data: SitesData, run: str) -> Message:
         "steps": options.local.steps,
         "reset_optimizer": options.local.reset_optimizer,
         "seed": options.seed,
+        "client_timeout": options.failures.client_timeout,
         "precision": parts.federation.precision,
     }
     values = {

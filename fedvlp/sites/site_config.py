@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from fedvlp.utils.checked import check_fields
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.ranges import PositiveFloat, Threads, Workers
+from fedvlp.utils.ranges import NonNegativeFloat, PositiveFloat, Threads, Workers
 from fedvlp.utils.suggestions import did_you_mean_or_choose
 from fedvlp.utils.yaml_limits import read_yaml
 
@@ -29,6 +29,8 @@ class SiteConfig:
         num_workers: processes that read images; 0 reads them in the main process.
         on_bad_image: what to do if images can't be read: ``error`` refuses to train, ``skip`` leaves them out.
         pretrained: the file of CLIP's weights, where the server's name for them means nothing here.
+        min_noise_multiplier: train only where noise of the site's own randomness is added to what is sent, with a
+            standard deviation of at least so many times the longest update; None trusts the server with updates.
         idle_minutes: after so many minutes without a request the warm process ends.
         allow: modules and classes that a server's config may name, besides fedvlp's own. To import one runs its code.
     """
@@ -41,6 +43,7 @@ class SiteConfig:
     num_workers: Workers = 0
     on_bad_image: Literal["error", "skip"] = "error"
     pretrained: str | None = None
+    min_noise_multiplier: NonNegativeFloat | None = None
     idle_minutes: PositiveFloat = 30.0
     allow: list[str] = field(default_factory=list)
 

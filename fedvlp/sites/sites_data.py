@@ -87,6 +87,8 @@ class SitesData(FederatedDataModule):
     Args:
         sites: Names of the sites. Their sorted order gives each its client id, whoever arrives first.
         class_names: Names of the class folders, the same at all sites; their sorted order is that of the labels.
+        nodes: Under which name the transport must reach a site, by the site's own name, so that no other takes its
+            place; with Flower its node's id, which belongs to a key. Any for sites that are not named here.
         root: Folder of the held-out domains, held_out/class/image, on the server; null if no domain is held out.
         allow_missing_classes: Whether a site may lack a class that another has.
         arrival_seconds: How long to wait for sites, before the first round and where fewer than min_clients are there.
@@ -98,6 +100,7 @@ class SitesData(FederatedDataModule):
         self,
         sites: Names,
         class_names: Names,
+        nodes: dict[str, str | int] | None = None,
         root: str | None = None,
         allow_missing_classes: bool = False,
         arrival_seconds: Seconds = 600,
@@ -111,6 +114,9 @@ class SitesData(FederatedDataModule):
             raise UserError(f"Expected held_out to name no site, but {overlap[0]!r} is one. Leave one of them out.")
         if self.held_out and root is None:
             raise UserError("Expected root, a folder of the held-out domains on the server. Give it, or hold out none.")
+        self.nodes = {name: str(node) for name, node in (nodes or {}).items()}
+        if unknown := sorted(self.nodes.keys() - set(sites)):
+            raise UserError(f"data.nodes names {unknown[0]!r}, which data.sites does not list. Add it there.")
         self.sites = sorted(sites)
         self.class_folders = sorted(class_names)
         self.root = None if root is None else Path(root).expanduser()

@@ -11,6 +11,7 @@ from typing import Protocol, runtime_checkable
 
 from lightning import Fabric
 
+from fedvlp.core.aggregation.client_noise import ClientNoise
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.phases import Phase, RoundContext
 from fedvlp.core.protocols import Batch, Loader, TrainingData
@@ -25,6 +26,9 @@ from fedvlp.training.optimizer_state import of_phase, with_phase
 from fedvlp.training.tensor_arena import TensorArena
 from fedvlp.utils.seeding import derive_seed, seed_generators
 
+NOISE = 1
+"""Sets a client's noise apart from the other draws of its seed."""
+
 
 @dataclass(frozen=True)
 class PhaseOrder:
@@ -38,6 +42,7 @@ class PhaseOrder:
         learning_rate_factor: on the learning rates of every optimizer of the round.
         shares_of_steps: the share of its steps that a straggler takes, in (0, 1], by the client's id; all others take
             all.
+        client_noise: what each client does to its upload before it sends it; None for nothing.
     """
 
     phase: Phase
@@ -46,6 +51,7 @@ class PhaseOrder:
     seeds: Mapping[int, int]
     learning_rate_factor: float = 1.0
     shares_of_steps: Mapping[int, float] = field(default_factory=dict)
+    client_noise: ClientNoise | None = None
 
     @property
     def round(self) -> int:
@@ -177,6 +183,9 @@ class ClientSlot:
         uploaded = self.module.upload_state()
         if wrong := unsendable(uploaded):
             raise ClientError(wrong)
+        if order.client_noise is not None:
+            downloaded = order.phase.strategy.broadcast(order.state.server, client)
+            uploaded = order.client_noise.protected(uploaded, downloaded, derive_seed(loaded.seed, NOISE))
         upload = self.arena.copy(uploaded)
         update = ClientUpdate(client, upload, client.num_examples, self.module.logged_means())
         self.hooks.call("on_client_end", phase=order.phase, update=update)

@@ -14,7 +14,7 @@ from fedvlp.core.state import Client
 from fedvlp.utils.checked import check_fields
 from fedvlp.utils.errors import MachineError
 from fedvlp.utils.files import write_text
-from fedvlp.utils.ranges import PositiveFloat, PositiveInt
+from fedvlp.utils.ranges import PositiveFloat, PositiveInt, Seconds
 
 FOLDER = "failures"
 
@@ -32,11 +32,13 @@ class FailurePolicy:
             before that, ``fail`` ends the run.
         min_clients: updates that a phase needs, at least 1; fewer end the run.
         max_update_norm: the largest norm of an update's difference to what is shared, above 0; None for any.
+        client_timeout: seconds of a client's training in a phase, above 0, after which it has failed; None for any.
     """
 
     on_client_failure: OnClientFailure = "skip"
     min_clients: PositiveInt = 1
     max_update_norm: PositiveFloat | None = None
+    client_timeout: Seconds | None = None
 
     def __post_init__(self) -> None:
         """Refuses numbers that are out of range."""

@@ -12,6 +12,7 @@ from fedvlp.training.attack import Attack
 from fedvlp.training.availability import Availability
 from fedvlp.training.failures import FailurePolicy
 from fedvlp.training.local_training import LocalTraining
+from fedvlp.training.time_limit import check_time_limit
 from fedvlp.utils.checked import check_fields
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.ranges import NonNegativeInt, PositiveInt, Seed
@@ -54,7 +55,13 @@ class FitOptions:
         check_fields(self)
 
     def check(self, clients: Sequence[Client]) -> None:
-        """Raises UserError if a round has fewer clients than its phases need."""
+        """Raises UserError if a round has fewer clients than its phases need, or the time of one can't be limited."""
+        check_time_limit(self.failures.client_timeout)
+        if self.failures.client_timeout is not None and self.clients_per_step > 1:
+            raise UserError(
+                f"client_timeout is the time of one client, but clients_per_step of {self.clients_per_step} trains "
+                "several at once. Leave one of them out."
+            )
         cohort = min(len(clients), self.cohort_size or len(clients))
         needed = self.failures.min_clients
         if cohort < needed:

@@ -33,6 +33,7 @@ class PrivacyAccount:
         cohort_size: those of a round.
         delta: the probability with which the bound may fail, in (0, 1).
         repeats: whether the noise comes from the run's seed, so that who knows it can take the noise off.
+        is_local: whether clients add the noise themselves; the server knows who took part, so the draw hides nobody.
     """
 
     noise_multipliers: tuple[float, ...]
@@ -40,6 +41,7 @@ class PrivacyAccount:
     cohort_size: int
     delta: float
     repeats: bool
+    is_local: bool = False
 
     def epsilon(self, rounds: int) -> float:
         """Returns the bound after so many rounds; infinity where there is no noise.
@@ -61,6 +63,8 @@ class PrivacyAccount:
         known = " (the noise repeats with the seed: it protects from nobody who knows that)" if self.repeats else ""
         spent = f"epsilon {self.epsilon(rounds):.4g}, delta {self.delta:g} after {rounds} rounds"
         covered = f"for all data of any one of {self.num_clients} clients"
+        if self.is_local:
+            covered += ", from the server too"
         return f"privacy of tensors, not of metrics: {spent}, {covered}{known}"
 
     @cached_property
@@ -79,7 +83,7 @@ class PrivacyAccount:
             accountants.append(accountant.compose(event))
         # Drawing never costs privacy, but with few clients the bound for it is above that without.
         divergences = np.minimum(accountants[0].rdp, accountants[1].rdp)
-        return accountants[0].orders, divergences
+        return accountants[0].orders, accountants[0].rdp if self.is_local else divergences
 
 
 def privacy_account(phases: Sequence[Phase], num_clients: int, cohort_size: int | None) -> PrivacyAccount | None:
@@ -113,6 +117,7 @@ def privacy_account(phases: Sequence[Phase], num_clients: int, cohort_size: int 
         cohort_size=min(cohort_size or num_clients, num_clients),
         delta=delta,
         repeats=any(guarantee.repeats for guarantee in found),
+        is_local=any(guarantee.is_local for guarantee in found),
     )
 
 
@@ -129,7 +134,7 @@ def check_privacy(phases: Sequence[Phase], num_clients: int, cohort_size: int | 
         UserError: as :func:`privacy_account`, or if each process would draw other noise.
     """
     account = privacy_account(phases, num_clients, cohort_size)
-    if account is not None and not account.repeats and processes > 1:
+    if account is not None and not (account.repeats or account.is_local) and processes > 1:
         raise UserError(
             f"DPFedAvg with noise_from system needs one process, but there are {processes}, which would draw different "
             "noise. Use devices=1."

@@ -12,6 +12,7 @@ from fedvlp.core.phases import Phase
 from fedvlp.core.privacy import guarantees
 from fedvlp.core.run_state import RoundMetrics, RunState
 from fedvlp.core.state import Client, ClientUpdate
+from fedvlp.core.strategies.rules import client_noise
 from fedvlp.runs.client_store import restored, with_stored
 from fedvlp.training.availability import Availability
 from fedvlp.training.client_trainer import ClientResult, ClientSlot, ClientTrainer, PhaseOrder
@@ -68,7 +69,8 @@ class Rounds:
         for index, phase in enumerate(self.phases):
             ids = [client.id for client in cohort]
             seeds = derive_seeds((slot.seed, round, index), ids)
-            order = PhaseOrder(phase, index, state, dict(zip(ids, seeds, strict=True)), factor, shares)
+            by_client = dict(zip(ids, seeds, strict=True))
+            order = PhaseOrder(phase, index, state, by_client, factor, shares, client_noise(phase.strategy))
             self.screening.prepare(order, cohort[0])
             results = self._train(order, [client for client in cohort if client.id not in left_out])
             left_out |= self.screening.left_out(order, results, metrics)

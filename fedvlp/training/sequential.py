@@ -14,6 +14,7 @@ from fedvlp.core.state import Client
 from fedvlp.training.client_trainer import ClientResult, ClientSlot, PhaseOrder
 from fedvlp.training.failures import is_of_machine, is_out_of_memory, reason_of
 from fedvlp.training.optimizers import LocalOptimizer, OptimizerFactory
+from fedvlp.training.time_limit import time_limit
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.seeding import restored_generators, seed_generators
 
@@ -44,7 +45,8 @@ class SequentialTrainer:
         retried = ""
         while True:
             try:
-                result = self.train_client(order, client, optimizers)
+                with time_limit(failures.policy.client_timeout):
+                    result = self.train_client(order, client, optimizers)
                 return replace(result, retried=retried) if retried else result
             except Exception as error:
                 # A callback's mistake is not the client's, nor is a fault of the machine.

@@ -114,7 +114,7 @@ def constraints_of(hint: Any) -> list[Constraint]:
 def refusal(hint: Any, value: Any) -> str:
     """Returns what was expected of a value that an annotation does not allow; empty if it does.
 
-    Of types that are no numbers, words, or lists and unions of these nothing is known, so they are allowed.
+    Of types that are no numbers, words, or lists, mappings and unions of these nothing is known, so they are allowed.
     """
     origin = get_origin(hint)
     inner = get_args(hint)
@@ -127,6 +127,8 @@ def refusal(hint: Any, value: Any) -> str:
         return "" if known else f"to be one of {', '.join(map(str, inner))}"
     if origin in (list, tuple, Sequence):
         return _refusal_of_items(inner, value)
+    if origin in (dict, Mapping):
+        return _refusal_of_mapping(inner, value)
     return _refusal_of_type(hint, value)
 
 
@@ -170,6 +172,13 @@ def _refusal_of_items(inner: Sequence[Any], value: Any) -> str:
         return "to be a list"
     of_items = inner[0] if inner else Any
     return next((f"to have items {text}" for item in value if (text := refusal(of_items, item))), "")
+
+
+def _refusal_of_mapping(inner: Sequence[Any], value: Any) -> str:
+    """Returns what is wrong with a mapping or one of its values; its keys are not looked at."""
+    if not isinstance(value, Mapping):
+        return "to be a mapping"
+    return next((f"to have values {text}" for each in value.values() if (text := refusal(inner[1], each))), "")
 
 
 def _refusal_of_type(hint: Any, value: Any) -> str:

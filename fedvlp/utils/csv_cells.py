@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import csv
+import io
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
@@ -22,6 +24,21 @@ def csv_cell(value: Any) -> Any:
 def csv_row(values: Iterable[Any]) -> list[Any]:
     """Returns each value of a row as :func:`csv_cell` does."""
     return [csv_cell(value) for value in values]
+
+
+def csv_text(columns: Iterable[str], rows: Iterable[Mapping[str, Any]]) -> str:
+    r"""Returns a table as CSV with a line of names; a row may have more than these, and lack some.
+
+    >>> csv_text(["class", "images"], [{"class": "@cat", "images": 2, "seed": 0}])
+    "class,images\n'@cat,2"
+    """
+    names = list(columns)
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(names)
+    for row in rows:
+        writer.writerow(csv_row(row.get(name, "") for name in names))
+    return file.getvalue().rstrip("\n")
 
 
 def _is_number(text: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import chain
 from typing import Any
 
 MAX_DEPTH = 32
@@ -33,7 +34,7 @@ def parse_json(text: str, max_depth: int = MAX_DEPTH) -> Any:
         raise ValueError("not valid JSON") from error
     level = [value]
     for _ in range(max_depth):
-        level = [inner for outer in level for inner in _children(outer)]
+        level = list(chain.from_iterable(map(_children, level)))
     if any(isinstance(each, (dict, list)) for each in level):
         raise too_deep
     return value

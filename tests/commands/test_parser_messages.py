@@ -31,6 +31,8 @@ def parser():
         ("--data.heldout=x", "data: Option 'heldout' is not accepted. Did you mean 'held_out'?"),
         ("--model=Trip", "model: there is no class Trip. Did you mean 'TRIP'?"),
         ("--trainer=1", 'trainer: Unable to load config "1"'),
+        (f"--trainer.stragglers=1{'0' * 400}", "--trainer.stragglers: int too large to convert to float"),
+        ("--trainer=\0", "--trainer: embedded null byte"),
     ],
 )
 def test_one_line(parser, argument, line):

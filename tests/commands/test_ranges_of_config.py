@@ -53,6 +53,8 @@ def test_a_config_that_no_person_wrote(tmp_path, capsys):
         (MemoryError(), "not enough memory"),
         (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried"), "not enough memory"),
         (RecursionError("maximum recursion depth exceeded"), "nested too deeply"),
+        (ValueError("embedded null byte"), "NUL"),
+        (ValueError("a fault of ours"), None),
         (RuntimeError("a fault of ours"), None),
         (OSError("without a file"), None),
     ],

@@ -113,3 +113,10 @@ def test_each_place_has_a_seed_of_its_own_and_the_size_of_the_cohort():
     other, _ = placed(ByName({"p": FedAvg(), "q": FedAvg()}), FedAvg(), cohort_size=4, seed=6)
     assert [part.rule.seed for part in again.strategy.parts.values()] == seeds[:2]
     assert not {part.rule.seed for part in other.strategy.parts.values()} & set(seeds)
+
+
+def test_noise_at_the_clients_needs_one_average_of_a_whole_upload():
+    local = DPFedAvg(1.0, 0.5, noise_at="client")
+    assert [each.is_local for each in guarantees(placed(FedAvg(), Local(), rule=local))] == [True]
+    with pytest.raises(UserError, match="clients add noise to a whole upload"):
+        guarantees(placed(ByName({"p": FedAvg(), "q": FedAvg()}), rule=local))

@@ -42,19 +42,24 @@ def test_short_names_are_of_all_attacks():
 def test_table_by_hand(tmp_path, capsys):
     options = [*SMALL, f"--output={tmp_path}"]
     choice, cells = chosen(study_parser(None), options)
-    ((clean,),) = Cell("promptfl", 0, "sign flip", "mean").runs(choice)
-    finish(clean, held_out=60.0)
-    (folder,) = (tmp_path / clean.name).glob("*/summary.json")
-    with (folder.parent / "metrics.csv").open("w", newline="", encoding="utf-8") as file:
-        csv.writer(file).writerows([["round", "attack_success/held_out"], [1, 7.0], [2, 8.5]])
-    complete_summary(folder)
+    finish_attacked(Cell("promptfl", 0, "backdoor", "mean"), choice, held_out=60.0, success=8.5)
+    finish_attacked(Cell("promptfl", 3, "backdoor", "mean"), choice, held_out=40.0, success=77.0)
     main(options)
     printed = capsys.readouterr().out
     assert printed.strip() == table(choice, cells)
-    assert "| promptfl | sign flip | mean | 45.0 | - |" in printed
-    assert "| promptfl | backdoor | mean | 45.0 | - |" in printed
-    assert "| promptfl | backdoor, success | mean | 8.5 | - |" in printed
-    assert "| promptfl | sign flip | median | - | - |" in printed
+    assert "| promptfl | backdoor | mean | 45.0 | 30.0 |" in printed
+    assert "| promptfl | backdoor, success | mean | 8.5 | 77.0 |" in printed
+    assert printed.count("promptfl |") == 2  # nothing was run of the other attack and rules
+
+
+def finish_attacked(cell, choice, held_out, success):
+    """Writes what the run of a cell leaves behind."""
+    ((run,),) = cell.runs(choice)
+    finish(run, held_out=held_out)
+    (path,) = (run.setting.output / run.name).glob("*/summary.json")
+    with (path.parent / "metrics.csv").open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([["round", "attack_success/held_out"], [1, 7.0], [2, success]])
+    complete_summary(path)
 
 
 def complete_summary(path):

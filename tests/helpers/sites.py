@@ -49,6 +49,7 @@ def sites_config(path: Path, config: dict, sites, **data) -> Path:
 
 def simulate(folder: Path, config: dict, root: Path, **data):
     """Runs the simulation on all folders; returns the federation."""
+    folder.mkdir(exist_ok=True)
     options = {"root": str(root), "cache_dir": None, **data}
     path = write_config(folder / "simulation.yaml", config, "fedvlp.data.DomainFolders", **options)
     parts = build_parts(path)

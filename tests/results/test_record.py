@@ -8,6 +8,7 @@ from fedvlp.results import find_records, load_record, row_labels
 from fedvlp.results.record import REQUIRED_KEYS
 from fedvlp.utils.errors import UserError
 from tests.helpers.images import DOMAINS
+from tests.helpers.records import COMMUNICATION
 
 
 def write_run(folder, seed=0, held_out="sketch", method="TRIP", data=None, row=None, **options):
@@ -45,7 +46,7 @@ def write_run(folder, seed=0, held_out="sketch", method="TRIP", data=None, row=N
         "held_out": [held_out],
         "rounds": 3,
         "accuracy": rows if row is None else row,
-        "communication_per_client_and_round": {"upload_parameters": 5},
+        "communication_per_client_and_round": dict(COMMUNICATION),
         "seconds": 1.5,
         "versions": {"torch": "2"},
         "data": described | (data or {}),
@@ -139,6 +140,16 @@ def test_a_summary_of_something_else_is_an_error(tmp_path):
     (tmp_path / "summary.json").write_text('{"rounds": 3}')
     with pytest.raises(UserError, match="lacks model, protocol"):
         load_record(tmp_path)
+
+
+@pytest.mark.parametrize("name", COMMUNICATION)
+def test_a_summary_that_lacks_a_count_of_the_exchange_is_an_error(tmp_path, name):
+    path = write_run(tmp_path / "run") / "summary.json"
+    summary = json.loads(path.read_text())
+    del summary["communication_per_client_and_round"][name]
+    path.write_text(json.dumps(summary))
+    with pytest.raises(UserError, match="Make the run again"):
+        load_record(tmp_path / "run")
 
 
 def test_the_only_row_of_a_method_that_trains_nothing_is_last_and_best(tmp_path):

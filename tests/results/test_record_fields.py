@@ -9,6 +9,7 @@ import pytest
 from fedvlp.results import load_record
 from fedvlp.results.record import REQUIRED_KEYS
 from fedvlp.utils.errors import UserError
+from tests.helpers.records import COMMUNICATION
 
 LAST = {"validation/photo": 61.5, "validation": 61.5, "held_out/sketch": 40.25}
 BEST = {"validation/photo": 63.0, "validation": 63.0, "held_out/sketch": 39.5}
@@ -36,7 +37,7 @@ SUMMARY = {
     "held_out": ["sketch", "ink"],
     "rounds": 5,
     "accuracy": {"zero-shot CLIP": ZERO, "last round (5)": LAST, "best on source validation (3)": BEST},
-    "communication_per_client_and_round": {"upload_bytes": 1024},
+    "communication_per_client_and_round": dict(COMMUNICATION),
     "seconds": 7.25,
     "features": {"saved_seconds": 1.75},
     "versions": {"torch": "2.9"},
@@ -64,7 +65,7 @@ def test_every_field_has_its_place(record, tmp_path):
     assert (record.split, record.protocol, record.held_out) == ("abcd", "held-out domain: sketch", ("sketch", "ink"))
     assert (record.last, record.best, record.baseline) == (LAST, BEST, ZERO)
     assert record.data == {"name": "Shapes", "shots": 8}
-    assert record.communication == {"upload_bytes": 1024}
+    assert record.communication == COMMUNICATION
     assert record.features == {"saved_seconds": 1.75}
     assert record.versions == {"torch": "2.9"}
     assert (record.history, record.config) == ([], {})

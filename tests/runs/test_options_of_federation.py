@@ -48,6 +48,7 @@ VALUES = {
     "name": "other",
     "on_client_failure": "retry",
     "max_update_norm": 3.5,
+    "client_timeout": 600.0,
     "aggregation": TrimmedMean(0.375),
     "attack": SignFlip(clients=2, seed=5, scale=0.625),
 }
@@ -71,6 +72,7 @@ MAY_DIFFER = {
     "compile": "results differ by rounding",
     "on_client_failure": "what is done about a failure, which a run that goes on may have to change",
     "min_clients": "as on_client_failure",
+    "client_timeout": "as on_client_failure",
     "collective_timeout": "says how long processes wait for each other",
 }
 NOT_BUILT = ("strategy", "num_nodes", "compile")
@@ -133,7 +135,7 @@ PART_BASE = {
     Krum: {"byzantine": 1},
     MultiKrum: {"byzantine": 1, "selected": 4},
     NormClipping: {"max_norm": 2.5},
-    DPFedAvg: {"clip_norm": 2.25, "noise_multiplier": 0.375, "quantile": 0.5},
+    DPFedAvg: {"clip_norm": 2.25, "noise_multiplier": 0.375},
 }
 PART_NEEDED = {
     **PART_VALUES,
@@ -146,6 +148,7 @@ PART_NEEDED = {
     "quantile": 0.625,
     "count_noise": 2.5,
     "noise_from": "system",
+    "noise_at": "client",
     "expected_clients": 4,
     "seed": 7,
 }

@@ -219,6 +219,7 @@ def test_a_site_imports_neither_figures_nor_trackers(tmp_path, image_root):
         "seed": 1,
         "factor": 1.0,
         "share": 1.0,
+        "noise": None,
         "personal": "",
         "optimizer": "",
     }

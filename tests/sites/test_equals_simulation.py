@@ -80,6 +80,17 @@ def test_a_method_that_keeps_its_prompts_on_clients_is_measured_at_the_sites(tmp
     assert not load_file(deployed / "prompts.safetensors")
 
 
+@pytest.mark.parametrize("place", ["server", "client"])
+def test_noise_that_repeats_is_the_same_wherever_it_is_added(place, tmp_path, image_root):
+    rule = {"class_path": "fedvlp.core.aggregation.DPFedAvg"}
+    rule["init_args"] = {"clip_norm": 0.1, "noise_multiplier": 0.5, "noise_at": place}
+    simulated, deployed = both(tmp_path, image_root, method_config("promptfl", aggregation=rule))
+    assert_equal_runs(simulated, deployed)
+    quiet = simulate(tmp_path / "quiet", method_config("promptfl"), image_root).run_state.server.shared["prompt"]
+    moved = load_file(deployed / "prompts.safetensors")["prompt"] - quiet
+    assert moved.norm() > 0.1, "no noise was added"
+
+
 @pytest.mark.parametrize(
     "options",
     [

@@ -1,5 +1,6 @@
 """Sites that die, lie, come late or come back; and a server that is started again."""
 
+import csv
 import json
 import shutil
 from pathlib import Path
@@ -262,20 +263,34 @@ def test_a_site_that_comes_late_takes_part_from_then_on(tmp_path, image_root):
     assert known["sites"].keys() == set(DOMAINS)
 
 
-def test_a_site_that_can_not_measure_leaves_no_mean_behind(tmp_path, image_root, caplog):
+NOT_MEASURED = {
+    "no sum": {"correct": {}, "count": {}},
+    "another's": {"correct": {"validation/ink": 3}, "count": {"validation/ink": 3}},
+    "more right than there are": {"correct": {"validation/paint": 4}, "count": {"validation/paint": 3}},
+    "other count": {"correct": {"validation/paint": 1}, "count": {"validation/paint": 2}},
+}
+
+
+@pytest.mark.parametrize("values", [*NOT_MEASURED.values(), None], ids=[*NOT_MEASURED, "error"])
+def test_a_site_that_can_not_measure_leaves_no_mean_behind(values, tmp_path, image_root):
     homes = make_sites(tmp_path / "sites", image_root, DOMAINS)
     server = sites_config(tmp_path / "server.yaml", method_config("promptfl", rounds=1), DOMAINS)
     transport = in_process(homes)
     usual = transport.sites[BROKEN]
 
     def handle(request):
-        if read_request(request).kind == "evaluate":
-            return Message("evaluated", {"correct": {"validation/ink": 3}, "count": {"validation/ink": 3}}).to_bytes()
-        return usual(request)
+        if read_request(request).kind != "evaluate":
+            return usual(request)
+        if values is None:
+            raise SiteError("is ill")
+        return Message("evaluated", values).to_bytes()
 
     transport.sites[BROKEN] = handle
     assert serve(server, transport, tmp_path / "deployed") == 0
-    (row,) = [event for event in read_events(run_of(tmp_path / "deployed")) if event["event"] == "round_ended"]
+    with open(run_of(tmp_path / "deployed") / "metrics.csv", newline="") as file:
+        (row,) = csv.DictReader(file)
+    assert "validation/ink" in row
+    assert "validation/paint" not in row
     assert "validation" not in row
 
 

@@ -76,6 +76,14 @@ def test_a_name_may_be_there_once(sites, tmp_path, image_root):
         roster(sites, sites=[*DOMAINS, "other"]).gather(3)
 
 
+def test_a_site_can_be_tied_to_its_node(sites):
+    found = roster(sites, nodes={"ink": "node-1", "photo": "node-0"})
+    found.gather(3)
+    assert found.missing() == []
+    with pytest.raises(UserError, match="'ink' is connected as the node node-1, which"):
+        roster(sites, nodes={"ink": "node-2"}).gather(3)
+
+
 def test_who_moves_takes_its_place_once_the_old_one_is_gone(sites, caplog):
     found = roster(sites)
     found.gather(3)

@@ -107,7 +107,7 @@ def test_what_is_no_request_gets_a_reply_that_says_so(site, content):
 def test_a_site_that_is_not_prepared_says_so(site):
     order = {"run": "run", "client": 0, "domain": 0, "personal": "", "optimizer": ""}
     assert asked(site, "evaluate", baseline=False, **order).kind == "unprepared"
-    more = {"round": 0, "phase": 0, "seed": 1, "factor": 1.0, "share": 1.0}
+    more = {"round": 0, "phase": 0, "seed": 1, "factor": 1.0, "share": 1.0, "noise": None}
     assert asked(site, "train", **order, **more).kind == "unprepared"
     assert asked(site, "leave", run="run").kind == "left"
 
@@ -129,9 +129,12 @@ class TestPrepared:
     def request_of(self, traffic):
         messages = [read_request(request) for request in traffic.requests]
 
-        def first(kind, **values):
+        def first(kind, of_phase=0, /, **values):
+            asked = [message for message in messages if message.kind == kind]
             found = next(
-                message for message in messages if message.kind == kind and message.values.get("client") in (0, None)
+                message
+                for message in asked
+                if message.values.get("client") in (0, None) and message.values.get("phase", of_phase) == of_phase
             )
             return Message(kind, {**found.values, **values}, found.tensors).to_bytes()
 
@@ -191,3 +194,36 @@ class TestPrepared:
         assert site.resident is not None
         site.handle(request_of("leave"))
         assert site.resident is None
+
+    @pytest.mark.parametrize(
+        ("noise", "is_enough"),
+        [
+            (None, False),
+            ({"clip_norm": 1.0, "noise_multiplier": 1.9, "seed": None}, False),
+            ({"clip_norm": 1.0, "noise_multiplier": 2.0, "seed": 7}, False),
+            ({"clip_norm": 1.0, "noise_multiplier": 2.0, "seed": None}, True),
+        ],
+    )
+    def test_a_site_can_insist_on_noise_of_its_own(self, noise, is_enough, tmp_path, image_root, request_of):
+        home = make_site(tmp_path / "site", "ink", image_root / "ink", min_noise_multiplier=2.0)
+        site = Site(home)
+        site.handle(request_of("prepare"))
+        found = read_reply(site.handle(request_of("train", 1, personal="", noise=noise)))
+        assert found.kind == ("trained" if is_enough else "failed")
+        assert is_enough or found.values["reason"].startswith("trains only with noise of its own")
+
+    def test_noise_of_the_system_is_in_what_is_sent(self, site, request_of):
+        noise = {"clip_norm": 1.0, "noise_multiplier": 2.0, "seed": None}
+        site.handle(request_of("prepare"))
+        plain, one, other = (
+            read_reply(site.handle(request_of("train", 1, personal="", noise=each, factor=factor))).tensors
+            for each, factor in ((None, 1.0), (noise, 1.0), (noise, 1.0 + 1e-12))
+        )
+        name = next(iter(plain))
+        assert (one[name] - plain[name]).std() == pytest.approx(2.0, rel=0.3)
+        assert (one[name] - other[name]).std() > 1
+
+    def test_a_client_that_takes_too_long_says_so(self, site, request_of):
+        training = read_request(request_of("prepare")).values["training"]
+        site.handle(request_of("prepare", training={**training, "client_timeout": 1e-4}))
+        assert "took longer than client_timeout" in read_reply(site.handle(request_of("train"))).values["reason"]

@@ -67,6 +67,7 @@ def test_sites_are_told_what_a_split_depends_on():
         ({"held_out": "a", "root": "."}, "name no site, but 'a' is one"),
         ({"held_out": "d"}, "Expected root"),
         ({"sites": ["a", "a"]}, "each name once"),
+        ({"nodes": {"a": 7, "x": 8}}, "data.nodes names 'x'"),
     ],
 )
 def test_what_does_not_fit_is_refused(options, text):

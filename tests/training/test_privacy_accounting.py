@@ -152,3 +152,13 @@ def test_line_says_what_is_covered():
     assert "repeats with the seed" in line
     secret = PrivacyAccount((1.0,), 9, 9, 1e-5, repeats=False).describe(3)
     assert secret.endswith("9 clients")
+
+
+def test_noise_at_the_clients_is_counted_without_the_draw_of_a_cohort():
+    local = phases(FedAvg(), rule=DPFedAvg(0.5, 1.25, noise_at="client", noise_from="system"))
+    drawn = privacy_account(local, 200, 5)
+    assert drawn == PrivacyAccount((1.25,), 200, 5, 1e-5, repeats=False, is_local=True)
+    assert drawn.epsilon(4) == pytest.approx(by_hand(dp_accounting.GaussianDpEvent(1.25 / 2), 4, 1e-5), rel=1e-9)
+    assert drawn.epsilon(4) > 2 * account(1.25, num_clients=200, cohort_size=5).epsilon(4)
+    assert "from the server too" in drawn.describe(4)
+    check_privacy(local, 200, 5, processes=2)

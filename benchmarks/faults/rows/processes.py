@@ -247,9 +247,9 @@ def client_hangs(bench: Bench) -> None:
 def client_takes_too_long(bench: Bench) -> None:
     """Sets the limit."""
     finished = _hang(bench, f"{CLIENT_LIMIT}={WAIT}")
-    if is_unknown(finished, CLIENT_LIMIT):
-        raise NotBuiltError("no limit can be set for a single client: it is waited for until the run is interrupted")
     if bench.expect_success(finished):
+        line = next((line for line in finished.output.splitlines() if "is left out" in line), "")
+        bench.note(f"“{quote(line, 120)}”; the others were averaged, and the run ended by itself")
         counted = [row.get("clients/failed", "") for row in metrics(bench.run())]
         bench.expect(counted[1] == "1", "the client was not left out in round 2")
         bench.lose(f"1 of {3 * ROUNDS} updates: that of the client that hung")

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from fedvlp.core.aggregation.client_noise import ClientNoise
 from fedvlp.core.state import State, check_alike
 from fedvlp.utils.errors import UserError
 
@@ -21,11 +22,13 @@ class PrivacyGuarantee(NamedTuple):
         noise_multiplier: standard deviation of the noise, as a multiple of the longest update that a client may send.
         delta: the probability with which the guarantee may fail.
         repeats: whether the noise comes from the run's seed, so that who knows it can take the noise off.
+        is_local: whether each client adds its own noise before it sends, so that it need not trust the server.
     """
 
     noise_multiplier: float
     delta: float
     repeats: bool
+    is_local: bool = False
 
 
 class AggregationRule(ABC):
@@ -48,6 +51,11 @@ class AggregationRule(ABC):
     @property
     def guarantee(self) -> PrivacyGuarantee | None:
         """How well it hides what any one client sent; None if it does not."""
+        return None
+
+    @property
+    def client_noise(self) -> ClientNoise | None:
+        """What each client does to its upload before it sends it; None for nothing."""
         return None
 
     def placed(self, num_clients: int, seed: int) -> AggregationRule:
@@ -120,7 +128,10 @@ def stacked(states: Sequence[State]) -> dict[str, Tensor]:
         ValueError: if names or shapes differ.
     """
     check_alike(states)
-    return {name: torch.stack([state[name].float() for state in states]) for name in states[0]}
+    stacks: dict[str, Tensor] = {}
+    for name in states[0]:
+        stacks[name] = torch.stack([state[name].float() for state in states])
+    return stacks
 
 
 def like(state: State, model: State) -> State:

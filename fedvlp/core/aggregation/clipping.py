@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from fedvlp.core.aggregation.base import AggregationRule, PrivacyGuarantee
+from fedvlp.core.aggregation.client_noise import ClientNoise
 from fedvlp.core.aggregation.mean import WeightedMean
+from fedvlp.core.aggregation.updates import norm_of, shortened, update_of
 from fedvlp.core.state import State, check_alike
 from fedvlp.utils.errors import UserError
 
@@ -48,6 +50,11 @@ class NormClipping(AggregationRule):
         """The inner rule's: a client's shortened update depends on that client alone."""
         return self.inner.guarantee
 
+    @property
+    def client_noise(self) -> ClientNoise | None:
+        """The inner rule's."""
+        return self.inner.client_noise
+
     def placed(self, num_clients: int, seed: int) -> NormClipping:
         """Returns the same with the inner rule in its place."""
         return replace(self, inner=self.inner.placed(num_clients, seed))
@@ -74,19 +81,3 @@ def clipped(state: State, before: State, max_norm: float) -> State:
         return state
     shorter = shortened(update, max_norm)
     return {name: (before[name].double() + move).to(state[name].dtype) for name, move in shorter.items()}
-
-
-def shortened(update: State, max_norm: float) -> State:
-    """Returns an update in float64 that is no longer than the norm, in its own direction."""
-    norm = norm_of(update)
-    return {name: move * (max_norm / norm) for name, move in update.items()} if norm > max_norm else update
-
-
-def update_of(state: State, before: State) -> State:
-    """Returns the difference of an upload from ``before``, in float64."""
-    return {name: value.double() - before[name].double() for name, value in state.items()}
-
-
-def norm_of(update: State) -> float:
-    """Returns the Euclidean norm over all tensors of an update in float64."""
-    return math.sqrt(sum(move.square().sum().item() for move in update.values()))

@@ -21,8 +21,9 @@ from typing import Annotated, Literal
 import torch
 
 from fedvlp.core.aggregation.base import AggregationRule, PrivacyGuarantee
-from fedvlp.core.aggregation.clipping import norm_of, shortened, update_of
+from fedvlp.core.aggregation.client_noise import ClientNoise
 from fedvlp.core.aggregation.noise import Draw, seeded_normals, system_normals, with_noise
+from fedvlp.core.aggregation.updates import norm_of, shortened, update_of
 from fedvlp.core.state import State, check_alike
 from fedvlp.utils.checked import check_fields
 from fedvlp.utils.errors import UserError
@@ -42,6 +43,10 @@ class DPFedAvg(AggregationRule):
     of updates that were within S, with noise. The noise on the updates grows such that both together are as private as
     z alone (Andrew et al. 2021, Theorem 1).
 
+    With noise at the clients each of them shortens its own update and adds N(0, z^2 S^2) to it before it sends it, and
+    the server takes the mean of what arrives: before + sum_k (d_k min(1, S / |d_k|) + N(0, z^2 S^2)) / m. That hides a
+    client from the server too (local differential privacy); the mean has m times the variance of the noise.
+
     Args:
         clip_norm: The longest update, as Euclidean norm, above 0; with a quantile that of the first round.
         noise_multiplier: Standard deviation of the noise as a multiple of clip_norm, at least 0. With 0 nothing is
@@ -53,6 +58,8 @@ class DPFedAvg(AggregationRule):
         delta: Probability with which the guarantee may fail, in (0, 1). It must be far below 1 / clients.
         noise_from: ``seed`` repeats the noise with the run's seed, for studies: who knows the seed can subtract it.
             ``system`` takes the operating system's secure randomness.
+        noise_at: ``server`` adds the noise to the sum, and is trusted with each update; ``client`` lets each client add
+            its own before anything leaves it.
         expected_clients: The number of clients by which the sum is divided, at least 1; those of a round if not given.
         seed: Of the noise; made of the run's seed if not given.
 
@@ -69,19 +76,30 @@ class DPFedAvg(AggregationRule):
     count_noise: PositiveFloat | None = None
     delta: OpenFraction = 1e-5
     noise_from: Literal["seed", "system"] = "seed"
+    noise_at: Literal["server", "client"] = "server"
     expected_clients: PositiveInt | None = None
     seed: Annotated[int, Range(0)] | None = None
 
     def __post_init__(self) -> None:
         """Refuses what is out of range, and noise on the count that leaves none of the guarantee for the updates."""
         check_fields(self)
+        if self.noise_at == "client" and self.quantile is not None:
+            raise UserError("DPFedAvg with noise_at client can't follow a quantile: that needs the norms of updates.")
         if self.expected_clients is not None:
             self._check_count_noise()
 
     @property
     def guarantee(self) -> PrivacyGuarantee:
         """As private as the noise multiplier says, with or without a quantile."""
-        return PrivacyGuarantee(self.noise_multiplier, self.delta, self.noise_from == "seed")
+        is_local = self.noise_at == "client"
+        return PrivacyGuarantee(self.noise_multiplier, self.delta, self.noise_from == "seed", is_local)
+
+    @property
+    def client_noise(self) -> ClientNoise | None:
+        """What each client does, with noise_at client."""
+        if self.noise_at == "server":
+            return None
+        return ClientNoise(self.clip_norm, self.noise_multiplier, self._noise_seed())
 
     @property
     def update_noise_multiplier(self) -> float:
@@ -106,17 +124,25 @@ class DPFedAvg(AggregationRule):
         check_alike(states)
         draws = int(memory["draws"].item()) if memory else 0
         clip_norm = memory["clip_norm"].item() if "clip_norm" in memory else self.clip_norm
+        if self.noise_at == "client":
+            noised, _ = _clipped_sum(states, before, math.inf)
+            return self._moved(states, before, noised), {}
         draw = self._draw(draws)
         total, norms = _clipped_sum(states, before, clip_norm)
         noised = with_noise(total, self.update_noise_multiplier * clip_norm, draw)
-        after: State = {}
-        for name, value in noised.items():
-            after[name] = (before[name].double() + value / self._clients()).to(states[0][name].dtype)
+        after = self._moved(states, before, noised)
         remembered = {"draws": torch.tensor(draws + 1)}
         if self.quantile is not None:
             followed = self._followed(clip_norm, norms, self.quantile, draw)
             remembered["clip_norm"] = torch.tensor(followed, dtype=torch.float64)
         return after, remembered
+
+    def _moved(self, states: Sequence[State], before: State, total: State) -> State:
+        """Returns the tensors moved by a sum over the fixed number of clients."""
+        after: State = {}
+        for name, value in total.items():
+            after[name] = (before[name].double() + value / self._clients()).to(states[0][name].dtype)
+        return after
 
     def _followed(self, clip_norm: float, norms: Sequence[float], quantile: float, draw: Draw) -> float:
         """Returns the next round's clip_norm."""
@@ -128,11 +154,16 @@ class DPFedAvg(AggregationRule):
 
     def _draw(self, draws: int) -> Draw:
         """Returns where this round's noise comes from."""
+        seed = self._noise_seed()
+        return system_normals() if seed is None else seeded_normals(derive_seed(seed, draws))
+
+    def _noise_seed(self) -> int | None:
+        """Returns the seed of noise that repeats; None for the system's."""
         if self.noise_from == "system":
-            return system_normals()
+            return None
         if self.seed is None:
             raise UserError("DPFedAvg outside of a federation needs a seed, or noise_from system.")
-        return seeded_normals(derive_seed(self.seed, draws))
+        return self.seed
 
     def _clients(self) -> int:
         if self.expected_clients is None:

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from fedvlp.core.aggregation.base import AggregationRule, PrivacyGuarantee
+from fedvlp.core.aggregation.client_noise import ClientNoise
 from fedvlp.core.aggregation.mean import WeightedMean
 from fedvlp.core.state import State
 from fedvlp.utils.errors import UserError
@@ -48,6 +49,11 @@ class ServerOptimizer(AggregationRule):
     def guarantee(self) -> PrivacyGuarantee | None:
         """The inner rule's: the server's own step looks at no upload."""
         return self.inner.guarantee
+
+    @property
+    def client_noise(self) -> ClientNoise | None:
+        """The inner rule's."""
+        return self.inner.client_noise
 
     def placed(self, num_clients: int, seed: int) -> AggregationRule:
         """Returns the same with the inner rule in its place."""

@@ -8,6 +8,7 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
 from fedvlp.core.aggregation import AggregationRule
+from fedvlp.core.aggregation.client_noise import ClientNoise
 from fedvlp.core.state import Client, ServerState, State
 from fedvlp.core.strategies.base import Strategy
 from fedvlp.utils.tensor_files import add_prefix, strip_prefix
@@ -86,6 +87,11 @@ def combines_cohort(strategy: object) -> bool:
     A strategy says so by an attribute of this name; one that has none is taken to look at uploads one by one.
     """
     return bool(getattr(strategy, "combines_cohort", False))
+
+
+def client_noise(strategy: Strategy) -> ClientNoise | None:
+    """Returns what each client does to its upload before it sends it; None for nothing."""
+    return next((part.rule.client_noise for part in parts_of(strategy)), None)
 
 
 def is_linear(strategy: Strategy) -> bool:
