@@ -28,6 +28,7 @@ ALLOWED = {  # each folder, and the folders that its files may import besides th
     "federation": {"callbacks", "core", "data", "runs", "training", "utils"},
     "sites": {"core", "data", "federation", "methods", "runs", "training", "utils"},
     "sweep": {"core", "results", "runs", "utils"},
+    "flower": {"sites", "utils"},
     "commands": {
         "__init__",
         "attacks",
@@ -38,6 +39,7 @@ ALLOWED = {  # each folder, and the folders that its files may import besides th
         "catalog",
         "explain",
         "federation",
+        "flower",
         "methods",
         "report",
         "results",
@@ -140,3 +142,15 @@ def test_the_loop_names_no_method_and_methods_name_no_loop():
     for name in ("trip", "plan", "diprompt", "adapt", "promptfl"):
         assert name in names
         assert not [path for path in loop if name in path.read_text(encoding="utf-8").lower().split()]
+
+
+def test_only_the_command_that_writes_an_app_knows_flower():
+    """An installation without the extra imports nothing of it; what the command imports needs no Flower."""
+    users = {}
+    for module, path in MODULES.items():
+        found = {name for name in imports(path) if folder_of(name) == "flower"}
+        if found and folder_of(module) != "flower":
+            users[module] = found
+    assert users == {"commands.deploy": {"flower.app_files"}}
+    assert set(imports(MODULES["flower.app_files"])) <= {"utils.errors", "utils.files"}
+    assert sum(len(path.read_text(encoding="utf-8").splitlines()) for path in (PACKAGE / "flower").glob("*.py")) <= 400

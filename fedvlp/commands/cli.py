@@ -81,6 +81,7 @@ COMMANDS = (
         "run_cost",
         "Print what a method sends, without training; with several configs of methods, compare them.",
     ),
+    Command("deploy", "deploy", "run_deploy", "Write a Flower app that trains a config on real sites."),
     Command("status", "status", "run_status", "Say where a run stands: running, finished or dead, and how to go on."),
     Command(
         "data", "data", "run_data", "List the field's data sets, or compare images on disk with what was published."

@@ -1,0 +1,68 @@
+"""What differs between two runs: their tensors, bit for bit, and the numbers of each round."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import torch
+
+from fedvlp.utils.tensor_files import read_tensors
+
+FILES = ("prompts.safetensors", "prompts_best.safetensors")
+
+
+def newest_run(parent: Path) -> Path:
+    """Returns the folder of the newest run below a folder.
+
+    Raises:
+        FileNotFoundError: if there is none.
+    """
+    found = sorted(path.parent for path in parent.glob("*/*/events.jsonl"))
+    if not found:
+        raise FileNotFoundError(f"There is no run below {parent}.")
+    return found[-1]
+
+
+def differences(one: Path, other: Path) -> list[str]:
+    """Returns what differs between two finished runs, in words; nothing if they are equal."""
+    found: list[str] = []
+    for file in FILES:
+        found += _different_tensors(one / file, other / file)
+    return found + _different_rows(one / "metrics.csv", other / "metrics.csv")
+
+
+def _different_tensors(one: Path, other: Path) -> list[str]:
+    """Returns the names of the tensors of two files that are not equal, and by how much they differ."""
+    missing = [path for path in (one, other) if not path.exists()]
+    if missing:
+        return [] if len(missing) == 2 else [f"{missing[0]} is missing"]
+    first = read_tensors(one)[0]
+    second = read_tensors(other)[0]
+    found = [f"{one.name}: {name} is in one of them only" for name in sorted(first.keys() ^ second.keys())]
+    for name in sorted(first.keys() & second.keys()):
+        if first[name].shape != second[name].shape:
+            found.append(f"{one.name}: {name} has the shapes {[*first[name].shape]} and {[*second[name].shape]}")
+        elif not torch.equal(first[name], second[name]):
+            most = (first[name].double() - second[name].double()).abs().max().item()
+            found.append(f"{one.name}: {name} differs by up to {most:.3g}")
+    return found
+
+
+def _different_rows(one: Path, other: Path) -> list[str]:
+    """Returns the columns of two tables of rounds that are not equal, but for those of seconds."""
+    first = _rows(one)
+    second = _rows(other)
+    if len(first) != len(second):
+        return [f"metrics.csv: {len(first)} and {len(second)} rounds"]
+    found = []
+    for row, its in zip(first, second, strict=True):
+        for name in sorted(row.keys() | its.keys()):
+            if row.get(name) != its.get(name):
+                found.append(f"metrics.csv: {name} in round {row['round']} is {row.get(name)} and {its.get(name)}")
+    return found
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    with open(path, encoding="utf-8", newline="") as file:
+        return [{name: value for name, value in row.items() if "seconds" not in name} for row in csv.DictReader(file)]

@@ -1,0 +1,126 @@
+"""Certificates and keys of a federation on one machine: an authority, the server's certificate, and keys of sites."""
+
+from __future__ import annotations
+
+import datetime
+from dataclasses import dataclass
+from ipaddress import IPv4Address
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+from cryptography.x509.oid import NameOID
+
+HOST = "127.0.0.1"
+DAYS = 2
+
+
+@dataclass(frozen=True)
+class Certificates:
+    """Where an authority's certificate, and a server's with its key, are.
+
+    Args:
+        folder: holds the three files.
+    """
+
+    folder: Path
+
+    @property
+    def authority(self) -> Path:
+        """The certificate that sites are given."""
+        return self.folder / "ca.crt"
+
+    @property
+    def server(self) -> Path:
+        """The server's certificate."""
+        return self.folder / "server.pem"
+
+    @property
+    def server_key(self) -> Path:
+        """The server's private key."""
+        return self.folder / "server.key"
+
+
+def make_certificates(folder: Path) -> Certificates:
+    """Makes an authority, whose key is not kept, and a certificate for a server at 127.0.0.1 that it has signed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    made = Certificates(folder)
+    authority_key = ec.generate_private_key(ec.SECP384R1())
+    authority_name = _name("fedvlp test authority")
+    authority = (
+        _builder(authority_name, authority_name, authority_key)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(signs=True), critical=True)
+        .sign(authority_key, hashes.SHA256())
+    )
+    server_key = ec.generate_private_key(ec.SECP384R1())
+    # Clients compare the address that they call with this name and nothing else of the certificate.
+    names = x509.SubjectAlternativeName([x509.IPAddress(IPv4Address(HOST)), x509.DNSName("localhost")])
+    server = (
+        _builder(_name("fedvlp test server"), authority_name, server_key, authority_key)
+        .add_extension(names, critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .sign(authority_key, hashes.SHA256())
+    )
+    made.authority.write_bytes(authority.public_bytes(Encoding.PEM))
+    made.server.write_bytes(server.public_bytes(Encoding.PEM))
+    _write_private(made.server_key, server_key, PrivateFormat.PKCS8)
+    return made
+
+
+def make_node_key(path: Path) -> Path:
+    """Makes the key of a site, as ``ssh-keygen -t ecdsa -b 384`` does; returns the public one's path."""
+    key = ec.generate_private_key(ec.SECP384R1())
+    _write_private(path, key, PrivateFormat.OpenSSH)
+    public = path.with_name(f"{path.name}.pub")
+    public.write_bytes(key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH))
+    return public
+
+
+def _name(text: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
+
+
+def _builder(
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: ec.EllipticCurvePrivateKey,
+    issuer_key: ec.EllipticCurvePrivateKey | None = None,
+) -> x509.CertificateBuilder:
+    """Returns a certificate that is to be signed, without what differs between authority and server."""
+    now = datetime.datetime.now(datetime.timezone.utc)
+    signed_by = (issuer_key or key).public_key()
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(minutes=5))
+        .not_valid_after(now + datetime.timedelta(days=DAYS))
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signed_by), critical=False)
+    )
+
+
+def _usage(signs: bool) -> x509.KeyUsage:
+    """Returns what an authority's key may be used for."""
+    return x509.KeyUsage(
+        digital_signature=True,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=signs,
+        crl_sign=signs,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _write_private(path: Path, key: ec.EllipticCurvePrivateKey, form: PrivateFormat) -> None:
+    """Writes a private key that only its owner can read."""
+    path.touch(mode=0o600)
+    path.write_bytes(key.private_bytes(Encoding.PEM, form, NoEncryption()))

@@ -1,0 +1,91 @@
+"""A federation at sites on this machine: its app, its server, its sites, and what is to be seen of its run."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from experiments.sites.comparison import newest_run
+from experiments.sites.local_federation import LocalFederation
+from experiments.sites.setting import Setting
+from experiments.sites.times import Meter
+from fedvlp.runs.events import read_events
+
+
+class Deployed:
+    """One federation at sites on this machine.
+
+    Args:
+        setting: what is trained.
+        folder: for all that is written.
+        plain: whether SuperNodes ask for messages as seldom as Flower's own.
+    """
+
+    def __init__(self, setting: Setting, folder: Path, plain: bool = False) -> None:
+        self.setting = setting
+        self.app = folder / "app"
+        self.runs = folder / "server"
+        self.homes = setting.make_homes(folder / "sites")
+        self.federation = LocalFederation(folder / "flower", plain)
+        self.meter = Meter(self.federation.relays)
+        self.steps: dict[str, float] = {}
+
+    def start(self, sites: Sequence[str] | None = None) -> None:
+        """Writes the app and starts the server and some sites, or all."""
+        words = [sys.executable, "-m", "fedvlp", "deploy", "init", str(self.app), *self.setting.server()]
+        subprocess.run(words, check=True, capture_output=True)
+        with self._step("SuperLink"):
+            self.federation.start_server()
+        with self._step("keys"):
+            self.federation.register(self.setting.sites)
+        for name in self.setting.sites if sites is None else sites:
+            self.federation.start_site(name, self.homes[name])
+
+    def hand_over(self, name: str = "run", **config: str) -> None:
+        """Hands the app to the SuperLink; the log of ``flwr run`` is ``name.log``."""
+        self.steps["handed over"] = time.time()
+        self.federation.start_run(self.app, name, run_dir=str(self.runs), **config)
+
+    def end(self, seconds: float, name: str = "run") -> str:
+        """Waits for the end of a run, and returns Flower's word for it."""
+        self.federation.processes.wait(name, seconds)
+        return str(self.federation.last_run().get("status", "never begun"))
+
+    def stop(self) -> list[str]:
+        """Ends everything; returns the commands of processes that had to be ended by force."""
+        self.meter.stop()
+        return self.federation.stop()
+
+    def said(self, name: str = "run") -> str:
+        """Returns the line in which a run says why it ended; nothing if it does not."""
+        lines = self.federation.processes.text(name).splitlines()
+        return next((line for line in lines if line.startswith("fedvlp: error:")), "")
+
+    def events(self, kind: str) -> list[dict[str, Any]]:
+        """Returns the events of a kind in the newest run so far."""
+        try:
+            return [event for event in read_events(newest_run(self.runs)) if event["event"] == kind]
+        except FileNotFoundError:
+            return []
+
+    def wait_for(self, kind: str, round: int, seconds: float = 240) -> None:
+        """Waits for an event of a round.
+
+        Raises:
+            RuntimeError: if it does not come.
+        """
+        self.federation.wait_for(
+            lambda: any(event.get("round") == round for event in self.events(kind)), seconds, f"{kind} {round}", "run"
+        )
+
+    @contextmanager
+    def _step(self, name: str) -> Iterator[None]:
+        """Notes how long a block takes."""
+        began = time.monotonic()
+        yield
+        self.steps[name] = time.monotonic() - began

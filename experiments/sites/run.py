@@ -1,0 +1,133 @@
+"""Trains a method at three sites on 127.0.0.1, with TLS and registered keys, and compares it with the simulation.
+
+``python -m experiments.sites.run --method promptfl --rounds 2`` draws images, makes certificates and keys, starts a
+SuperLink and a SuperNode for each site, runs the app that ``fedvlp deploy init`` writes, prints ``equal`` or what
+differs from ``Federation.fit``, with a table of times and bytes, and ends every process that it started.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from experiments.sites.comparison import differences, newest_run
+from experiments.sites.deployed import Deployed
+from experiments.sites.images import draw_domains
+from experiments.sites.setting import Setting
+from experiments.sites.times import RunTimes, read_times
+from fedvlp.commands.cli import ended_by_sigterm
+from fedvlp.commands.console import quiet_lightning
+from fedvlp.commands.cost import costs
+from fedvlp.utils.text_table import text_table
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs both and compares them; returns 0 if they are equal."""
+    given = _parser().parse_args(arguments)
+    with tempfile.TemporaryDirectory(prefix="fedvlp-sites-") as temporary:
+        folder = Path(given.output or temporary).resolve()
+        images = given.images or folder / "images"
+        if given.images is None and not images.exists():
+            draw_domains(images)
+        domains = sorted(path.name for path in images.iterdir() if path.is_dir())
+        held_out = given.held_out or (domains[-1] if len(domains) > 3 else None)
+        setting = Setting(given.method, given.rounds, images.resolve(), held_out, tuple(given.more))
+        return compare(setting, folder, given.seconds, given.plain)
+
+
+def compare(setting: Setting, folder: Path, seconds: float, plain: bool = False) -> int:
+    """Simulates and deploys one federation, and prints how they compare.
+
+    Args:
+        setting: what is trained.
+        folder: for all that is written.
+        seconds: after how many the deployed run is given up.
+        plain: whether SuperNodes ask for messages as seldom as Flower's own.
+
+    Returns:
+        0 if both are equal, 1 if they are not, 2 if the deployed run did not end well.
+    """
+    quiet_lightning()
+    print(f"{setting.method}: sites {', '.join(setting.sites)}, held out {setting.held_out}", flush=True)
+    began = time.time()
+    simulate(setting, folder / "simulation")
+    simulated = newest_run(folder / "simulation")
+    simulation_start = read_times(simulated).begun - began
+    deployed = Deployed(setting, folder, plain)
+    try:
+        deployed.start()
+        deployed.hand_over()
+        ended = deployed.end(seconds)
+    finally:
+        left = deployed.stop()
+    print(f"Flower says {ended}; processes that had to be ended by force: {left or 'none'}", flush=True)
+    if not ended.endswith("completed"):
+        print(deployed.federation.processes.text("run"))
+        return 2
+    served = newest_run(folder / "server")
+    print(times(deployed, read_times(simulated), simulation_start, read_times(served)), end="\n\n")
+    print(traffic(deployed, read_times(served)), end="\n\n")
+    different = differences(simulated, served)
+    print("\n".join(different) or "equal", flush=True)
+    return 1 if different else 0
+
+
+def simulate(setting: Setting, output: Path) -> None:
+    """Runs ``fedvlp fit`` in a process of its own."""
+    words = [sys.executable, "-m", "fedvlp", *setting.simulation(output)]
+    subprocess.run(words, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=True, stdout=subprocess.DEVNULL)
+
+
+def times(deployed: Deployed, simulated: RunTimes, simulation_start: float, served: RunTimes) -> str:
+    """Returns the times of both as a table, in seconds."""
+    steps = deployed.steps
+    start = served.begun - steps["handed over"]
+    rows = [
+        ["seconds", "simulation", "sites"],
+        ["SuperLink until it answers", "-", f"{steps['SuperLink']:.1f}"],
+        ["keys of the sites registered", "-", f"{steps['keys']:.1f}"],
+        ["start until the first round", f"{simulation_start:.1f}", f"{start:.1f}"],
+        ["first round", f"{simulated.seconds[0]:.1f}", f"{served.seconds[0]:.1f}"],
+        ["later rounds, median", f"{simulated.later:.1f}", f"{served.later:.1f}"],
+    ]
+    return text_table(rows)
+
+
+def traffic(deployed: Deployed, served: RunTimes) -> str:
+    """Returns the bytes of each site on the wire, TLS and Flower's own included, beside ``fedvlp cost``."""
+    setting = deployed.setting
+    sizes = [f"--data.classes={len(setting.classes)}", f"--data.domains={len(setting.sites)}"]
+    given = [f"--config=methods/{setting.method}", "--model.clip.name=fedvlp-tiny", *sizes]
+    (cost,) = [row for row in costs(given)[0] if row["phase"] == "all"]
+    rows = [["bytes of a site", "up", "down"]]
+    rows.append(["each round, fedvlp cost", f"{cost['upload_bytes']:,}", f"{cost['download_bytes']:,}"])
+    for name in setting.sites:
+        last = deployed.meter.between(name, *served.rounds[-1])
+        every = deployed.meter.between(name, 0, float("inf"))
+        rows.append([f"{name}, last round", f"{last[0]:,}", f"{last[1]:,}"])
+        rows.append([f"{name}, start to end", f"{every[0]:,}", f"{every[1]:,}"])
+    return text_table(rows)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--method", default="promptfl", help="name of a method's config")
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--images", type=Path, help="folder of domains with folders of classes; drawn if not given")
+    parser.add_argument("--held_out", help="domain of the server's own; the last of more than three if not given")
+    parser.add_argument("--output", type=Path, help="new folder for all that is written; a temporary one if not given")
+    parser.add_argument("--seconds", type=float, default=400, help="after so many the deployed run is given up")
+    parser.add_argument("--plain", action="store_true", help="with flower-supernode, which asks for messages every 3 s")
+    parser.add_argument("more", nargs="*", help="after --: further arguments of fedvlp fit")
+    return parser
+
+
+if __name__ == "__main__":
+    with ended_by_sigterm():  # with all that it has started
+        sys.exit(main())

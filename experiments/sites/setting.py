@@ -1,0 +1,88 @@
+"""One federation twice: the arguments of its simulation, and those of its server with the sites' folders."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+HOME = """\
+name: {name}
+root: {root}
+num_threads: 1
+accelerator: cpu
+idle_minutes: 10
+"""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is trained on which images.
+
+    Args:
+        method: the name of a method's config.
+        rounds: how many.
+        images: folder of domains with folders of classes.
+        held_out: a domain whose images the server has and no site; all domains are sites if None.
+        more: further arguments of ``fedvlp fit``.
+    """
+
+    method: str
+    rounds: int
+    images: Path
+    held_out: str | None
+    more: tuple[str, ...] = ()
+
+    @property
+    def domains(self) -> list[str]:
+        """Names of all domains."""
+        return sorted(folder.name for folder in self.images.iterdir() if folder.is_dir())
+
+    @property
+    def sites(self) -> list[str]:
+        """Names of the sites: the domains that are not held out."""
+        return [name for name in self.domains if name != self.held_out]
+
+    @property
+    def classes(self) -> list[str]:
+        """Names of the classes."""
+        return sorted(folder.name for folder in (self.images / self.domains[0]).iterdir() if folder.is_dir())
+
+    def simulation(self, output: Path) -> list[str]:
+        """Returns the arguments of ``fedvlp`` that simulate it."""
+        return ["fit", "--config=data/folders", *self._root(), *self._shared(), f"--trainer.default_root_dir={output}"]
+
+    def server(self) -> list[str]:
+        """Returns the config of its server as arguments."""
+        own = [f"--data.sites={json.dumps(self.sites)}", f"--data.class_names={json.dumps(self.classes)}"]
+        root = [] if self.held_out is None else self._root()
+        return ["--data=fedvlp.sites.SitesData", *own, *root, "--data.arrival_seconds=120", *self._shared()]
+
+    def make_homes(self, parent: Path) -> dict[str, Path]:
+        """Makes each site's folder, which knows its own images and no others; returns them by the site's name."""
+        homes = {}
+        for name in self.sites:
+            home = parent / name
+            home.mkdir(parents=True)
+            (home / "site.yaml").write_text(HOME.format(name=name, root=self.images / name), encoding="utf-8")
+            homes[name] = home
+        return homes
+
+    def _root(self) -> list[str]:
+        return [f"--data.root={self.images}"]
+
+    def _shared(self) -> Sequence[str]:
+        """Returns the arguments that simulation and server have in common."""
+        held_out = [] if self.held_out is None else [f"--data.held_out={self.held_out}"]
+        return [
+            f"--config=methods/{self.method}",
+            "--model.clip.name=fedvlp-tiny",
+            f"--trainer.rounds={self.rounds}",
+            "--trainer.accelerator=cpu",
+            "--trainer.num_threads=1",
+            "--trainer.enable_progress_bar=false",
+            "--data.cache_dir=null",
+            *held_out,
+            *self.more,
+        ]

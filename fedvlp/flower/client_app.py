@@ -1,0 +1,38 @@
+"""The ClientApp: passes a message to the site's warm process, and its reply back.
+
+Flower starts a process for each message. It must be quick, so nothing here imports PyTorch, and it holds nothing.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+
+from fedvlp.flower.messages import packed, unpacked
+from fedvlp.sites.ask import ask_site
+from fedvlp.utils.errors import UserError
+
+app = ClientApp()
+
+
+@app.train()  # type: ignore[untyped-decorator]
+def answer(message: Message, context: Context) -> Message:
+    """Returns the site's reply to a request of the server.
+
+    Raises:
+        UserError: if the SuperNode was not told which site it is.
+    """
+    return Message(packed(ask_site(_home(context), unpacked(message.content))), reply_to=message)
+
+
+def _home(context: Context) -> Path:
+    """Returns the folder of the site."""
+    home = context.node_config.get("home")
+    if not home:
+        raise UserError(
+            "The SuperNode does not say which site it is. Start it with --node-config 'home=\"FOLDER\"', the folder of "
+            "site.yaml."
+        )
+    return Path(str(home)).expanduser()
