@@ -1,0 +1,53 @@
+"""The page of real sites: its options are those that there are, and its files and commands are taken."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+
+import pytest
+import yaml
+
+from fedvlp.commands import deploy
+from fedvlp.commands.cli import main
+from fedvlp.sites.site_config import SiteConfig, read_site_config
+from tests.helpers.documents import ROOT, Document
+
+PAGE = Document(ROOT / "docs" / "sites.md")
+YAML = PAGE.blocks("yaml")
+
+
+def test_every_option_of_a_site_is_explained():
+    table = PAGE.text.split("| option of `site.yaml` | meaning |")[1].split("\n\n")[0]
+    named = re.findall(r"`(\w+)`", "\n".join(line.split("|")[1] for line in table.splitlines()[2:]))
+    assert named == [field.name for field in fields(SiteConfig)]
+
+
+def test_the_site_is_one(tmp_path):
+    (tmp_path / "site.yaml").write_text(YAML[0], encoding="utf-8")
+    assert read_site_config(tmp_path).name == "north"
+
+
+def test_the_app_can_be_written(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(deploy, "find_spec", lambda name: object())
+    (tmp_path / "sites.yaml").write_text(YAML[1], encoding="utf-8")
+    (words,) = PAGE.commands("deploy")
+    assert main(words[1:]) == 0
+    config = yaml.safe_load((tmp_path / "skin" / "config.yaml").read_text(encoding="utf-8"))
+    assert config["data"]["init_args"]["sites"] == ["north", "south", "west"]
+    assert config["trainer"]["min_clients"] == 2
+
+
+@pytest.mark.parametrize("words", [words for words in PAGE.commands("python") if "experiments.sites.run" in words])
+def test_the_methods_are_there(words):
+    assert (ROOT / "configs" / "methods" / f"{words[words.index('--method') + 1]}.yaml").exists()
+
+
+def test_every_fault_has_its_row():
+    pytest.importorskip("flwr", reason="needs the extra `flower`")
+    from experiments.sites.faults import FAULTS
+
+    table = PAGE.text.split("## What happens when")[1].split("\n\n")[2]
+    # Two of its rows are put in together.
+    assert len(table.splitlines()) - 2 == len(FAULTS) + 1
