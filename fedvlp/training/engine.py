@@ -52,15 +52,19 @@ class Engine(Protocol):
         ...
 
 
-@dataclass(frozen=True)
+@dataclass
 class LocalEngine:
     """Trains and measures all clients in this program.
 
     Args:
         options: how the federation trains.
+
+    Attributes:
+        initial_personal: with what the clients of the method that was trained last began; None before that.
     """
 
     options: FitOptions
+    initial_personal: State | None = None
 
     def client_store(self, run: Path | None) -> ClientStore:
         """Returns memory, or files in the run's folder where the options ask for them."""
@@ -68,6 +72,7 @@ class LocalEngine:
 
     def client_trainer(self, slot: ClientSlot) -> ClientTrainer:
         """Returns what trains one client after another, or several at once where the options ask for it."""
+        self.initial_personal = slot.initial_personal
         if self.options.clients_per_step > 1:
             return BatchedTrainer(slot, self.options.clients_per_step)
         return SequentialTrainer(slot)
@@ -81,4 +86,6 @@ class LocalEngine:
         personal: Mapping[int, State],
     ) -> dict[str, float]:
         """Measures on all splits in this process."""
-        return evaluate(module, data, fabric, deployed, personal)
+        # Where nothing was trained, the method still holds what its clients begin with.
+        initial = module.personal_state() if self.initial_personal is None else self.initial_personal
+        return evaluate(module, data, fabric, deployed, personal, initial)

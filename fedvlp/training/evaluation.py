@@ -21,11 +21,13 @@ def evaluate(
     fabric: Fabric,
     deployed: State,
     personal: Mapping[int, State],
+    initial_personal: State | None = None,
 ) -> dict[str, float]:
     """Returns the accuracy, in percent, of every split and the mean over domains of each role.
 
     Methods that keep tensors on the clients are tested on a domain with those of each client that trains on it, in
-    turn, and the mean of these accuracies is returned. A held-out domain is nobody's, so there each client counts.
+    turn, and the mean of these accuracies is returned. A held-out domain is nobody's, so there each client counts. One
+    that has never trained is tested with what it would begin with, ``initial_personal``.
 
     Returns:
         ``validation/<domain>``, ``test/<domain>`` and ``held_out/<domain>``, with the means ``validation``, ``test``
@@ -34,7 +36,7 @@ def evaluate(
     module.eval()
     accuracy: dict[str, float] = {}
     for split in data.evaluation_splits():
-        states = _states(module, data, split, deployed, personal)
+        states = _states(module, data, split, deployed, personal, initial_personal or {})
         values = [split_accuracy(module, fabric, split, state) for state in states]
         accuracy[split.name] = sum(values) / len(values)
     return with_means(accuracy)
@@ -95,13 +97,14 @@ def _states(
     split: EvaluationSplit,
     deployed: State,
     personal: Mapping[int, State],
+    initial: State,
 ) -> Iterator[State]:
     """Yields the states with which a split is tested, one in memory at a time."""
     if not module.personal:
         yield deployed
         return
     for client in split.clients or data.clients:
-        yield deployed | personal.get(client.id, {})
+        yield deployed | personal.get(client.id, initial)
 
 
 def of_roles(scores: Mapping[str, float], roles: Sequence[str]) -> dict[str, float]:
