@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
 import sys
 from collections import Counter
+from importlib.util import find_spec
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any
@@ -12,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.faults.bench import Bench, NotBuiltError, quote
-from benchmarks.faults.fault import Fault, add, fault
+from benchmarks.faults.fault import fault
 from benchmarks.faults.options import EPSILON, PRIVATE_RULE
 from benchmarks.faults.page import PROMISES
 from benchmarks.faults.rows.checkpoints import SYSTEMS
@@ -155,19 +157,32 @@ def logger_fails(bench: Bench) -> None:
     bench.note(f"the first is left out after one line; the second: {quote(line, 100)}")
 
 
-add(
-    Fault(
-        PROMISES,
-        14,
-        "deployment",
-        "a server and clients on several machines: TLS with a wrong authority, an unknown client, a client that is "
-        "killed and comes back",
-        "refused, refused, and the run is completed",
-        "Flower 1.41 and NVFlare 2.8 are built for this, with certificates and tests; Flower tests a client that "
-        "comes back.",
-        None,
-    )
+@fault(
+    PROMISES,
+    14,
+    injected="a server and three sites over TLS: one trusts another authority and one has a key that nobody registered; "
+    "in another run one is killed and comes back",
+    must="refused, refused, and both runs are completed",
+    peers="Flower 1.41 and NVFlare 2.8 are built for this, with certificates and tests; Flower tests a client that "
+    "comes back.",
 )
+def deployment(bench: Bench) -> None:
+    """Real processes of Flower on 127.0.0.1, by the script of the study of real sites."""
+    if find_spec("flwr") is None:
+        raise NotBuiltError("it needs the extra flower, which this environment does not have")
+    script = ("-m", "experiments.sites.faults", "--only", "wrong_keys", "site_killed")
+    finished = bench.program(sys.executable, *script, limit=1200)
+    rows = {line.split("|")[1].strip(): line for line in finished.output.splitlines() if line.startswith("| ")}
+    for name in ("wrong_keys", "site_killed"):
+        row = rows.get(name, "")
+        bench.expect("finished:completed" in row, f"{name}: the run was not completed: {quote(row)}")
+        bench.expect("processes left behind: 0" in row, f"{name}: processes were left behind")
+    codes = re.findall(r"(?:unregistered: exit code|other authority:) (-?\d+)", rows.get("wrong_keys", ""))
+    bench.expect(len(codes) == 2 and "0" not in codes, f"exit codes of the two that must be refused: {codes}")
+    bench.note(
+        f"both refused, with exit codes {' and '.join(codes)}; the one that was killed came back; 2 of 2 completed"
+    )
+    bench.lose("the updates of rounds in which a site was away")
 
 
 @fault(
