@@ -160,8 +160,8 @@ def logger_fails(bench: Bench) -> None:
 @fault(
     PROMISES,
     14,
-    injected="a server and three sites over TLS: one trusts another authority and one has a key that nobody registered; "
-    "in another run one is killed and comes back",
+    injected="a server and three sites over TLS: one trusts another authority, and one has a key that nobody "
+    "registered; in another run one is killed and comes back",
     must="refused, refused, and both runs are completed",
     peers="Flower 1.41 and NVFlare 2.8 are built for this, with certificates and tests; Flower tests a client that "
     "comes back.",
