@@ -20,9 +20,6 @@ description = "{method} on real sites, by fedvlp."
 license = "Apache-2.0"
 dependencies = ["fedvlp[flower]"]
 
-[tool.hatch.build.targets.wheel]
-packages = ["."]
-
 [tool.flwr.app]
 publisher = "fedvlp"
 

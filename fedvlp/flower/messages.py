@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 from flwr.app import ConfigRecord, RecordDict
 
 from fedvlp.utils.errors import UserError
@@ -24,7 +22,7 @@ def unpacked(content: RecordDict) -> bytes:
         UserError: if the message is not one of fedvlp's.
     """
     record = content.get(RECORD)
-    value = cast(ConfigRecord, record).get(KEY) if isinstance(record, ConfigRecord) else None
+    value = record.get(KEY) if isinstance(record, ConfigRecord) else None
     if not isinstance(value, bytes):
         raise UserError(
             f"Expected a message of fedvlp, with bytes in the record {RECORD!r}; found {sorted(content)}. "

@@ -1,13 +1,18 @@
-"""Flower's SuperNode that asks for messages twice a second, where Flower 1.41 waits 3 s: for rounds that take seconds.
+"""Flower's SuperNode for rounds that take seconds: asks for messages twice a second, and is ready to answer them.
 
-``python -m fedvlp.flower.supernode`` takes the arguments of ``flower-supernode``.
+Flower 1.41 asks every 3 s and starts an interpreter for each message. ``python -m fedvlp.flower.supernode`` takes the
+arguments of ``flower-supernode``.
 """
 
 from __future__ import annotations
 
 import os
+import tempfile
 import time
+from pathlib import Path
 from types import SimpleNamespace
+
+from fedvlp.flower.client_processes import start
 
 PAUSE = 0.5
 """The longest wait for the next message, in seconds."""
@@ -22,6 +27,12 @@ def shorter(seconds: float) -> None:
 
 def main() -> None:
     """Runs the SuperNode, which ends the process with its own exit code."""
+    with tempfile.TemporaryDirectory(prefix="fedvlp-") as folder:
+        start(Path(folder))
+        _run()
+
+
+def _run() -> None:
     from flwr.supernode import start_client_internal as loop
     from flwr.supernode.cli import flower_supernode
 
