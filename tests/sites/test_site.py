@@ -1,6 +1,7 @@
 """One site answers whatever it is asked, and tells nothing of its images and files."""
 
 import json
+import signal
 
 import pytest
 import torch
@@ -223,7 +224,14 @@ class TestPrepared:
         assert (one[name] - plain[name]).std() == pytest.approx(2.0, rel=0.3)
         assert (one[name] - other[name]).std() > 1
 
-    def test_a_client_that_takes_too_long_says_so(self, site, request_of):
+    def test_a_client_that_takes_too_long_says_so(self, site, request_of, monkeypatch):
+        def over_at_once(which, seconds, again=0.0):
+            if seconds:
+                assert seconds == 7.5
+                signal.raise_signal(signal.SIGALRM)
+
         training = read_request(request_of("prepare")).values["training"]
-        site.handle(request_of("prepare", training={**training, "client_timeout": 1e-4}))
-        assert "took longer than client_timeout" in read_reply(site.handle(request_of("train"))).values["reason"]
+        site.handle(request_of("prepare", training={**training, "client_timeout": 7.5}))
+        monkeypatch.setattr(signal, "setitimer", over_at_once)
+        reason = read_reply(site.handle(request_of("train"))).values["reason"]
+        assert reason == "took longer than client_timeout of 7.5 s"
