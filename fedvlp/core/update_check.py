@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from numbers import Real
 from typing import NamedTuple
 
@@ -55,6 +56,22 @@ def unsendable(state: object) -> str:
 
 
 @dataclass(frozen=True)
+class Start:
+    """What the clients of a phase went on from.
+
+    Attributes:
+        shared: its tensors by name.
+    """
+
+    shared: State
+
+    @cached_property
+    def norm(self) -> float:
+        """The Euclidean norm over all tensors, the same for every client."""
+        return _norm(self.shared.values())
+
+
+@dataclass(frozen=True)
 class UpdateCheck:
     """Says whether an update may be combined with others.
 
@@ -65,21 +82,24 @@ class UpdateCheck:
 
     max_norm: float | None = None
 
-    def refusal(self, update: ClientUpdate, expected: Mapping[str, TensorForm], shared: State) -> str:
+    def refusal(self, update: ClientUpdate, expected: Mapping[str, TensorForm], start: Start) -> str:
         """Returns why an update can't count; an empty string if it can.
 
         Args:
             update: what a client sent.
             expected: the form of each tensor that the phase uploads.
-            shared: what the client went on from.
+            start: what the client went on from.
         """
-        return _wrong_form(update.state, expected) or _wrong_weight(update) or self._wrong_numbers(update.state, shared)
+        return _wrong_form(update.state, expected) or _wrong_weight(update) or self._wrong_numbers(update.state, start)
 
-    def _wrong_numbers(self, state: State, shared: State) -> str:
+    def _wrong_numbers(self, state: State, start: Start) -> str:
         """Says that numbers are not finite, or that together they have moved too far."""
         if self.max_norm is None:
             return "" if is_finite(state) else NOT_FINITE
-        pairs = [(value, shared.get(name)) for name, value in state.items()]
+        # |u - w| is at most |u| + |w|, and a norm of u costs no more than to see that its numbers are finite.
+        if _norm(state.values()) + start.norm < NEAR * self.max_norm:
+            return ""
+        pairs = [(value, start.shared.get(name)) for name, value in state.items()]
         # In single precision first, which is several times as fast; only what is near the limit is looked at again. A
         # norm below it is of finite numbers, so they need not be gone through for that.
         if _norm_of_move(pairs, torch.float32) < NEAR * self.max_norm:
@@ -90,6 +110,15 @@ class UpdateCheck:
         return (
             f"has moved by {norm:.4g}, more than max_update_norm of {self.max_norm:g}" if norm > self.max_norm else ""
         )
+
+
+def _norm(values: Iterable[Tensor]) -> float:
+    """Returns the norm over all tensors in single precision; infinity or NaN where a square is beyond it."""
+    total = 0.0
+    for value in values:
+        flat = value.reshape(-1).float()
+        total += torch.dot(flat, flat).item()
+    return math.sqrt(total)
 
 
 def _norm_of_move(pairs: Sequence[tuple[Tensor, Tensor | None]], dtype: torch.dtype) -> float:

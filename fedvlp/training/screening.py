@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from fedvlp.core.phase_rules import too_few_uploads
 from fedvlp.core.run_state import RoundMetrics
 from fedvlp.core.state import Client
-from fedvlp.core.update_check import NOT_FINITE, TensorForm, UpdateCheck
+from fedvlp.core.update_check import NOT_FINITE, Start, TensorForm, UpdateCheck
 from fedvlp.training.client_trainer import ClientResult, ClientSlot, PhaseOrder
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.visible import visible
@@ -48,8 +48,9 @@ class Screening:
             Exception: what a client raised, if every client failed.
         """
         reasons: dict[int, str] = {}
+        start = Start(order.state.server.shared)
         for result in results:
-            if reason := self._reason(order, result):
+            if reason := self._reason(order, result, start):
                 client = result.update.client
                 reasons[client.id] = reason
                 self._report(order, client, reason)
@@ -64,11 +65,11 @@ class Screening:
         self._check_rules(order, [result.update.client for result in results if result.update.client.id not in reasons])
         return reasons
 
-    def _reason(self, order: PhaseOrder, result: ClientResult) -> str:
+    def _reason(self, order: PhaseOrder, result: ClientResult, start: Start) -> str:
         """Returns why a client is left out; an empty string if it is not."""
         if result.failure:
             return result.failure
-        refusal = self.check.refusal(result.update, self.expected[order.index], order.state.server.shared)
+        refusal = self.check.refusal(result.update, self.expected[order.index], start)
         return refusal or ("" if result.is_finite else KEEPS_NOT_FINITE)
 
     def _report(self, order: PhaseOrder, client: Client, reason: str) -> None:

@@ -21,7 +21,7 @@ from benchmarks.synthetic import IdleMethod, NoImages, Points, write_images
 from benchmarks.tables import Table
 from fedvlp.clip import PromptedTextEncoder
 from fedvlp.core.state import Client, ClientUpdate, ServerState
-from fedvlp.core.update_check import UpdateCheck
+from fedvlp.core.update_check import Start, UpdateCheck
 
 
 def test_a_function_in_a_subprocess_prints_nothing(capsys):
@@ -135,5 +135,5 @@ def test_what_is_measured_without_checks_checks_nothing():
         for name, nothing in overhead.WITHOUT_CHECKS.items():
             changes.enter_context(patch(name, nothing))
         update = ClientUpdate(Client(0, 0, 5), {"p": torch.tensor([torch.nan])}, 5)
-        assert UpdateCheck().refusal(update, {}, {}) == ""
-    assert UpdateCheck().refusal(update, {}, {}) != ""
+        assert UpdateCheck().refusal(update, {}, Start({})) == ""
+    assert UpdateCheck().refusal(update, {}, Start({})) != ""

@@ -13,7 +13,7 @@ from fedvlp.callbacks import Checkpoints
 from fedvlp.core.aggregation import AggregationRule, TrimmedMean, WeightedMean
 from fedvlp.core.state import Client, ClientUpdate, State
 from fedvlp.core.strategies import Slots
-from fedvlp.core.update_check import UpdateCheck, forms
+from fedvlp.core.update_check import Start, UpdateCheck, forms
 from fedvlp.runs.checkpoint import load_checkpoint
 from fedvlp.training.callback import FederationCallback
 from fedvlp.training.sequential import split_batch
@@ -266,21 +266,35 @@ def test_what_cannot_be_combined_is_left_out(tmp_path, capsys, monkeypatch, inst
 @pytest.mark.parametrize("weight", [0, -10, math.nan, math.inf, True])
 def test_a_weight_is_a_number_above_zero(weight):
     update = ClientUpdate(Client(0, 0, 5), GOOD, 5)
-    assert UpdateCheck().refusal(update, forms(GOOD), GOOD) == ""
+    assert UpdateCheck().refusal(update, forms(GOOD), Start(GOOD)) == ""
     with unchecked():
         wrong = replace(update, num_examples=weight)
-    assert "says that it trained on" in UpdateCheck().refusal(wrong, forms(GOOD), GOOD)
+    assert "says that it trained on" in UpdateCheck().refusal(wrong, forms(GOOD), Start(GOOD))
 
 
 def test_the_norm_is_that_of_the_difference_over_all_tensors():
     moved: State = {"weight": GOOD["weight"] + torch.tensor([[0.0, 3.0, 0.0]]), "bias": GOOD["bias"] - 4.0}
     update = ClientUpdate(Client(0, 0, 5), moved, 5)
-    assert UpdateCheck(max_norm=5.001).refusal(update, forms(GOOD), GOOD) == ""
-    refusal = UpdateCheck(max_norm=4.999).refusal(update, forms(GOOD), GOOD)
+    assert UpdateCheck(max_norm=5.001).refusal(update, forms(GOOD), Start(GOOD)) == ""
+    refusal = UpdateCheck(max_norm=4.999).refusal(update, forms(GOOD), Start(GOOD))
     assert refusal == "has moved by 5, more than max_update_norm of 4.999"
     slots = {"weight": torch.zeros(6, 1, 3), "bias": GOOD["bias"]}
-    refusal = UpdateCheck(max_norm=4.5).refusal(update, forms(GOOD), slots)
+    refusal = UpdateCheck(max_norm=4.5).refusal(update, forms(GOOD), Start(slots))
     assert refusal.startswith("has moved by 4.583,"), "sqrt(1 + 0 + 4 of the weight itself, and 16 of the bias's move)"
+
+
+def test_a_wide_bound_is_kept_without_a_difference(monkeypatch):
+    """Which costs more than all other checks; numbers that are not finite are still seen."""
+    monkeypatch.setattr("fedvlp.core.update_check._norm_of_move", lambda pairs, dtype: pytest.fail("not needed"))
+    lengths = 2 * math.hypot(1, 3, 2, 0.5)
+    check = UpdateCheck(max_norm=1.02 * lengths)
+    assert check.refusal(ClientUpdate(Client(0, 0, 5), GOOD, 5), forms(GOOD), Start(GOOD)) == ""
+    monkeypatch.undo()
+    for odd in (math.nan, math.inf):
+        update = ClientUpdate(Client(0, 0, 5), {**GOOD, "bias": torch.tensor([odd])}, 5)
+        assert check.refusal(update, forms(GOOD), Start(GOOD)) == "uploads NaN or infinity"
+    far = ClientUpdate(Client(0, 0, 5), {**GOOD, "bias": torch.tensor([3e38])}, 5)
+    assert "more than max_update_norm" in check.refusal(far, forms(GOOD), Start(GOOD))
 
 
 class Forgetful(Linear):
