@@ -14,10 +14,10 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from experiments.sites.comparison import differences, newest_run
 from experiments.sites.credentials import make_certificates, make_node_key
@@ -225,10 +225,6 @@ def try_fault(name: str, images: Path, folder: Path, simulated: Path) -> list[st
     if deployed.events("fit_ended"):
         equal = "no" if differences(simulated, newest_run(deployed.runs)) else "yes"
     return [name, fault.injected, happened, str(rounds), equal, f"{len(left_out)} updates"]
-
-
-def _left_out(event: Mapping[str, Any]) -> str:
-    return f"{event['name']} in round {event['round']}, as it {event['reason']}"
 
 
 def setting(images: Path, more: tuple[str, ...] = ()) -> Setting:
