@@ -11,7 +11,7 @@ from fedvlp.core.phase_rules import most_needed_uploads
 from fedvlp.core.phases import Phase
 from fedvlp.core.privacy import guarantees
 from fedvlp.core.run_state import RoundMetrics, RunState
-from fedvlp.core.state import Client, ClientUpdate
+from fedvlp.core.state import Client, ClientUpdate, ServerState
 from fedvlp.core.strategies.rules import client_noise
 from fedvlp.runs.client_store import restored, with_stored
 from fedvlp.training.availability import Availability
@@ -74,7 +74,11 @@ class Rounds:
             self.screening.prepare(order, cohort[0])
             results = self._train(order, [client for client in cohort if client.id not in left_out])
             left_out |= self.screening.left_out(order, results, metrics)
-            state = self._aggregate(order, results, left_out, metrics)
+            server = _combined(order, _without(results, left_out))
+            if found := self.screening.left_out_by_outcome(order, results, left_out, server, metrics):
+                left_out |= found
+                server = _combined(order, _without(results, left_out))
+            state = self._after_phase(order, results, left_out, server, metrics)
         state = replace(
             state,
             personal=restored(state.personal, begun.personal, left_out),
@@ -113,20 +117,20 @@ class Rounds:
         )
         return gathered(fabric, self.trainer.train(order, shares[fabric.global_rank]))
 
-    def _aggregate(
+    def _after_phase(
         self,
         order: PhaseOrder,
         results: Sequence[ClientResult],
         left_out: Mapping[int, str],
+        server: ServerState,
         metrics: RoundMetrics,
     ) -> RunState:
         """Returns where the federation stands after a phase; adds what was logged in it to the metrics."""
-        accepted = [result for result in results if result.update.client.id not in left_out]
-        before = order.state.server
-        server = order.phase.strategy.aggregate(before, [result.update for result in accepted])
         updates = [result.update for result in results if not result.failure]
         metrics |= local_metrics(updates, by_client=len(self.slot.data.clients) <= MOST_COLUMNS)
+        before = order.state.server
         self.slot.hooks.call("on_phase_end", phase=order.phase, before=before, server=server, updates=updates)
+        accepted = _without(results, left_out)
         personal = {result.update.client.id: result.personal for result in accepted}
         optimizer_states = {result.update.client.id: result.optimizer_state for result in accepted}
         return replace(
@@ -135,6 +139,15 @@ class Rounds:
             personal=with_stored(order.state.personal, personal),
             optimizer_states=with_stored(order.state.optimizer_states, optimizer_states),
         )
+
+
+def _without(results: Sequence[ClientResult], left_out: Mapping[int, str]) -> list[ClientResult]:
+    return [result for result in results if result.update.client.id not in left_out]
+
+
+def _combined(order: PhaseOrder, results: Sequence[ClientResult]) -> ServerState:
+    """Returns what the phase's strategy makes of all that some clients sent."""
+    return order.phase.strategy.aggregate(order.state.server, [result.update for result in results])
 
 
 def local_metrics(updates: Sequence[ClientUpdate], by_client: bool) -> dict[str, float]:

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from fedvlp.core.phase_rules import too_few_uploads
 from fedvlp.core.run_state import RoundMetrics
-from fedvlp.core.state import Client
+from fedvlp.core.state import Client, ServerState, is_finite
+from fedvlp.core.strategies.rules import shows_not_finite
 from fedvlp.core.update_check import NOT_FINITE, Start, TensorForm, UpdateCheck
 from fedvlp.training.client_trainer import ClientResult, ClientSlot, PhaseOrder
 from fedvlp.utils.errors import UserError
@@ -37,6 +38,8 @@ class Screening:
     def left_out(self, order: PhaseOrder, results: Sequence[ClientResult], metrics: RoundMetrics) -> dict[int, str]:
         """Returns why clients are left out, by the client's id; says it, and counts them in the metrics.
 
+        Where what is combined shows whether all numbers were finite, they are left to ``left_out_by_outcome``.
+
         Args:
             order: the phase.
             results: of the whole cohort.
@@ -47,30 +50,82 @@ class Screening:
             UserError: if fewer clients are left than a phase or its rule needs, or none may be left out.
             Exception: what a client raised, if every client failed.
         """
-        reasons: dict[int, str] = {}
-        start = Start(order.state.server.shared)
         for result in results:
-            if reason := self._reason(order, result, start):
-                client = result.update.client
-                reasons[client.id] = reason
-                self._report(order, client, reason)
-                column = "clients/failed" if result.failure else "clients/rejected"
-                metrics[column] = metrics.get(column, 0) + 1
-            elif result.retried:
+            if result.retried and not result.failure:
                 self._report_retry(order, result)
                 metrics["clients/retried"] = metrics.get("clients/retried", 0) + 1
+        start = Start(order.state.server.shared)
+        expected = self.expected[order.index]
+        waits = self._waits_for_outcome(order)
+        reasons: dict[int, str] = {}
+        for result in results:
+            reason = result.failure or self.check.wrong_form(result.update, expected)
+            if not reason and not result.is_finite:
+                reason = KEEPS_NOT_FINITE
+            if not reason and not waits:
+                reason = self.check.wrong_numbers(result.update, start)
+            if reason:
+                reasons[result.update.client.id] = reason
+        self._leave_out(order, results, reasons, metrics, known={})
+        return reasons
+
+    def left_out_by_outcome(
+        self,
+        order: PhaseOrder,
+        results: Sequence[ClientResult],
+        left_out: Mapping[int, str],
+        server: ServerState,
+        metrics: RoundMetrics,
+    ) -> dict[int, str]:
+        """Returns why more clients are left out, now that uploads have been combined; all else is as in ``left_out``.
+
+        One look at a mean tells that all uploads were finite. Only if they were not is each looked at.
+
+        Args:
+            order: the phase.
+            results: of the whole cohort.
+            left_out: whose updates were not combined, with the reasons.
+            server: what was made of the others.
+            metrics: the round's, to which is added.
+        """
+        if not self._waits_for_outcome(order) or is_finite(server.shared):
+            return {}
+        start = Start(order.state.server.shared)
+        known: dict[int, str] = {}
+        found: dict[int, str] = {}
+        for result in results:
+            id = result.update.client.id
+            if id in left_out:
+                known[id] = left_out[id]
+            elif reason := self.check.wrong_numbers(result.update, start):
+                found[id] = reason
+        self._leave_out(order, results, found, metrics, known)
+        return found
+
+    def _waits_for_outcome(self, order: PhaseOrder) -> bool:
+        """Whether numbers are only looked at where the outcome is not finite."""
+        return self.check.max_norm is None and shows_not_finite(order.phase.strategy)
+
+    def _leave_out(
+        self,
+        order: PhaseOrder,
+        results: Sequence[ClientResult],
+        found: Mapping[int, str],
+        metrics: RoundMetrics,
+        known: Mapping[int, str],
+    ) -> None:
+        """Says and counts who was found now, and ends the run where with those known before too few are left."""
+        for result in results:
+            client = result.update.client
+            if client.id in found:
+                self._report(order, client, found[client.id])
+                column = "clients/failed" if result.failure else "clients/rejected"
+                metrics[column] = metrics.get(column, 0) + 1
+        reasons = {**known, **found}
         is_allowed = not reasons or self.policy.on_client_failure != "fail"
         if not is_allowed or len(results) - len(reasons) < self.policy.min_clients:
             self._end(order, reasons, len(results))
         self._check_rules(order, [result.update.client for result in results if result.update.client.id not in reasons])
-        return reasons
-
-    def _reason(self, order: PhaseOrder, result: ClientResult, start: Start) -> str:
-        """Returns why a client is left out; an empty string if it is not."""
-        if result.failure:
-            return result.failure
-        refusal = self.check.refusal(result.update, self.expected[order.index], start)
-        return refusal or ("" if result.is_finite else KEEPS_NOT_FINITE)
 
     def _report(self, order: PhaseOrder, client: Client, reason: str) -> None:
         line = f"round {order.round + 1}: client {_name(client)} is left out: it {visible(reason)}"

@@ -135,5 +135,6 @@ def test_what_is_measured_without_checks_checks_nothing():
         for name, nothing in overhead.WITHOUT_CHECKS.items():
             changes.enter_context(patch(name, nothing))
         update = ClientUpdate(Client(0, 0, 5), {"p": torch.tensor([torch.nan])}, 5)
-        assert UpdateCheck().refusal(update, {}, Start({})) == ""
-    assert UpdateCheck().refusal(update, {}, Start({})) != ""
+        assert UpdateCheck().wrong_form(update, {}) == UpdateCheck().wrong_numbers(update, Start({})) == ""
+    assert UpdateCheck().wrong_form(update, {}) != ""
+    assert UpdateCheck().wrong_numbers(update, Start({})) != ""

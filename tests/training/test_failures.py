@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fedvlp.callbacks import Checkpoints
-from fedvlp.core.aggregation import AggregationRule, TrimmedMean, WeightedMean
+from fedvlp.core.aggregation import AggregationRule, CoordinateMedian, TrimmedMean, WeightedMean
 from fedvlp.core.state import Client, ClientUpdate, State
 from fedvlp.core.strategies import Slots
 from fedvlp.core.update_check import Start, UpdateCheck, forms
@@ -263,24 +263,49 @@ def test_what_cannot_be_combined_is_left_out(tmp_path, capsys, monkeypatch, inst
     assert [rows(tmp_path / "found")[1][name] for name in counted] == ["1"]
 
 
+@pytest.mark.parametrize("rule", [None, CoordinateMedian()], ids=["mean", "median"])
+@pytest.mark.parametrize("odd", [math.nan, math.inf, -math.inf])
+def test_numbers_that_are_not_finite_are_found_without_a_bound(tmp_path, monkeypatch, odd, rule):
+    """Each upload is looked at before it goes into a median; a mean shows them itself."""
+    monkeypatch.setattr(Uploads, "instead", staticmethod(lambda state: {"weight": state["weight"] + odd}))
+    with unchecked():
+        found = shared_after(tmp_path / "found", Uploads(), Points(4), rounds=2, aggregation=rule)
+    expected = shared_after(tmp_path / "expected", Linear(), WithoutFirst(4), rounds=2, aggregation=rule)
+    assert torch.equal(found["weight"], expected["weight"])
+    assert [row["clients/rejected"] for row in rows(tmp_path / "found")] == ["1", "1"]
+
+
+def test_finite_numbers_are_not_looked_at_again_where_a_mean_shows_them(tmp_path, monkeypatch):
+    looked: list[int] = []
+    monkeypatch.setattr(UpdateCheck, "wrong_numbers", lambda check, update, start: looked.append(update.client.id))
+    shared_after(tmp_path / "mean", Linear(), rounds=1)
+    assert looked == []
+    shared_after(tmp_path / "bounded", Linear(), rounds=1, max_update_norm=1e30)
+    assert looked == [0, 1, 2]
+
+
+def refusal(check: UpdateCheck, update: ClientUpdate, start: Start) -> str:
+    return check.wrong_form(update, forms(GOOD)) or check.wrong_numbers(update, start)
+
+
 @pytest.mark.parametrize("weight", [0, -10, math.nan, math.inf, True])
 def test_a_weight_is_a_number_above_zero(weight):
     update = ClientUpdate(Client(0, 0, 5), GOOD, 5)
-    assert UpdateCheck().refusal(update, forms(GOOD), Start(GOOD)) == ""
+    assert refusal(UpdateCheck(), update, Start(GOOD)) == ""
     with unchecked():
         wrong = replace(update, num_examples=weight)
-    assert "says that it trained on" in UpdateCheck().refusal(wrong, forms(GOOD), Start(GOOD))
+    assert "says that it trained on" in refusal(UpdateCheck(), wrong, Start(GOOD))
 
 
 def test_the_norm_is_that_of_the_difference_over_all_tensors():
     moved: State = {"weight": GOOD["weight"] + torch.tensor([[0.0, 3.0, 0.0]]), "bias": GOOD["bias"] - 4.0}
     update = ClientUpdate(Client(0, 0, 5), moved, 5)
-    assert UpdateCheck(max_norm=5.001).refusal(update, forms(GOOD), Start(GOOD)) == ""
-    refusal = UpdateCheck(max_norm=4.999).refusal(update, forms(GOOD), Start(GOOD))
-    assert refusal == "has moved by 5, more than max_update_norm of 4.999"
+    assert refusal(UpdateCheck(max_norm=5.001), update, Start(GOOD)) == ""
+    said = refusal(UpdateCheck(max_norm=4.999), update, Start(GOOD))
+    assert said == "has moved by 5, more than max_update_norm of 4.999"
     slots = {"weight": torch.zeros(6, 1, 3), "bias": GOOD["bias"]}
-    refusal = UpdateCheck(max_norm=4.5).refusal(update, forms(GOOD), Start(slots))
-    assert refusal.startswith("has moved by 4.583,"), "sqrt(1 + 0 + 4 of the weight itself, and 16 of the bias's move)"
+    said = refusal(UpdateCheck(max_norm=4.5), update, Start(slots))
+    assert said.startswith("has moved by 4.583,"), "sqrt(1 + 0 + 4 of the weight itself, and 16 of the bias's move)"
 
 
 def test_a_wide_bound_is_kept_without_a_difference(monkeypatch):
@@ -288,13 +313,13 @@ def test_a_wide_bound_is_kept_without_a_difference(monkeypatch):
     monkeypatch.setattr("fedvlp.core.update_check._norm_of_move", lambda pairs, dtype: pytest.fail("not needed"))
     lengths = 2 * math.hypot(1, 3, 2, 0.5)
     check = UpdateCheck(max_norm=1.02 * lengths)
-    assert check.refusal(ClientUpdate(Client(0, 0, 5), GOOD, 5), forms(GOOD), Start(GOOD)) == ""
+    assert refusal(check, ClientUpdate(Client(0, 0, 5), GOOD, 5), Start(GOOD)) == ""
     monkeypatch.undo()
     for odd in (math.nan, math.inf):
         update = ClientUpdate(Client(0, 0, 5), {**GOOD, "bias": torch.tensor([odd])}, 5)
-        assert check.refusal(update, forms(GOOD), Start(GOOD)) == "uploads NaN or infinity"
+        assert refusal(check, update, Start(GOOD)) == "uploads NaN or infinity"
     far = ClientUpdate(Client(0, 0, 5), {**GOOD, "bias": torch.tensor([3e38])}, 5)
-    assert "more than max_update_norm" in check.refusal(far, forms(GOOD), Start(GOOD))
+    assert "more than max_update_norm" in refusal(check, far, Start(GOOD))
 
 
 class Forgetful(Linear):
@@ -370,7 +395,7 @@ def test_where_all_diverge_the_run_ends_and_says_so(tmp_path):
     with pytest.raises(UserError, match=r"Round 1, phase 'both': NaN or infinity on 3 of 3 clients, so training div"):
         federation(tmp_path, default_callbacks=False, callbacks=[told]).fit(Diverging(), Points())
     kept = [("both", client, "keeps NaN or infinity") for client in (1, 2)]
-    assert told.found == [("both", 0, "uploads NaN or infinity"), *kept]
+    assert told.found == [*kept, ("both", 0, "uploads NaN or infinity")]
 
 
 @pytest.mark.parametrize("policy", ["fail", "skip"])

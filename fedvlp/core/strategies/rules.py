@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
-from fedvlp.core.aggregation import AggregationRule
+from fedvlp.core.aggregation import AggregationRule, WeightedMean
 from fedvlp.core.aggregation.client_noise import ClientNoise
 from fedvlp.core.state import Client, ServerState, State
 from fedvlp.core.strategies.base import Strategy
@@ -97,6 +97,13 @@ def client_noise(strategy: Strategy) -> ClientNoise | None:
 def is_linear(strategy: Strategy) -> bool:
     """Whether all that a strategy needs of the uploads is their weighted sum, which a secure sum would give."""
     return combines_cohort(strategy) and all(part.rule.is_linear for part in parts_of(strategy))
+
+
+def shows_not_finite(strategy: Strategy) -> bool:
+    """Whether NaN or infinity in any upload is seen in what is shared afterwards, as in a weighted mean."""
+    parts = parts_of(strategy)
+    is_mean = all(type(part.rule) is WeightedMean for part in parts)
+    return bool(parts) and is_mean and combines_cohort(strategy)
 
 
 def combined(

@@ -21,7 +21,7 @@ from fedvlp.core.aggregation import (
     TrimmedMean,
     WeightedMean,
 )
-from fedvlp.core.state import Client, ClientUpdate, ServerState
+from fedvlp.core.state import Client, ClientUpdate, ServerState, is_finite
 from fedvlp.core.strategies import (
     ByName,
     DownloadOnly,
@@ -34,6 +34,7 @@ from fedvlp.core.strategies import (
     ema_share,
     is_linear,
 )
+from fedvlp.core.strategies.rules import shows_not_finite
 
 CLIENTS = [Client(id, id % 2, size, f"client {id}") for id, size in enumerate([7, 2, 9, 4, 3, 8])]
 SIZES = {client.id: client.num_examples for client in CLIENTS}
@@ -176,3 +177,24 @@ def test_strategy_that_says_nothing_is_not_linear():
             pass
 
     assert not is_linear(Own())
+
+
+MEANS = {"FedAvg", "FedAvg uniform", "MovingAverage", "MovingAverage, sent", "ServerComputed", "DownloadOnly", "ByName"}
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_means_and_nothing_else_are_taken_to_show_what_is_not_finite(name):
+    assert shows_not_finite(STRATEGIES[name][0]) == (name in MEANS)
+
+
+@pytest.mark.parametrize("name", sorted(MEANS))
+@pytest.mark.parametrize("odd", [torch.nan, torch.inf, -torch.inf])
+def test_a_mean_shows_what_is_not_finite_whoever_sent_it(name, odd):
+    for hostile in CLIENTS:
+        updates: list[ClientUpdate] = []
+        for client in CLIENTS:
+            state = {"p": torch.rand(SHAPE), "q": torch.rand(SHAPE)}
+            if client is hostile:
+                state["q"][1, 2] = odd
+            updates.append(ClientUpdate(client, state, client.num_examples))
+        assert not is_finite(STRATEGIES[name][0].aggregate(start(name), updates).shared)
