@@ -192,8 +192,12 @@ class FederatedModule(L.LightningModule, metaclass=Checked):
 
     def trainable(self) -> list[Tensor]:
         """Returns the parameters that get gradients now."""
-        tensors = self.exchangeable_tensors().values()
-        return [tensor for tensor in tensors if tensor.requires_grad and isinstance(tensor, nn.Parameter)]
+        return list(self.trainable_by_name().values())
+
+    def trainable_by_name(self) -> dict[str, Tensor]:
+        """Returns the same by their names."""
+        tensors = self.exchangeable_tensors().items()
+        return {name: each for name, each in tensors if each.requires_grad and isinstance(each, nn.Parameter)}
 
     def start_client(self, context: RoundContext) -> None:
         """Prepares for one client's local training: only the phase's tensors get gradients."""

@@ -105,6 +105,7 @@ def _preparation(parts: Parts, data: SitesData, run: str) -> Message:
         "epochs": options.local.epochs,
         "steps": options.local.steps,
         "reset_optimizer": options.local.reset_optimizer,
+        "proximal_weight": options.local.proximal_weight,
         "seed": options.seed,
         "client_timeout": options.failures.client_timeout,
         "precision": parts.federation.precision,

@@ -95,7 +95,7 @@ def test_noise_that_repeats_is_the_same_wherever_it_is_added(place, tmp_path, im
     "options",
     [
         {"cohort_size": 2, "client_dropout": 0.4, "rounds": 4},
-        {"stragglers": 0.7, "local_epochs": 1.5, "reset_optimizer": False},
+        {"stragglers": 0.7, "local_epochs": 1.5, "reset_optimizer": False, "proximal_weight": 0.1},
         {"local_steps": 3, "schedule": {"class_path": "fedvlp.training.schedules.CosineDecay"}, "evaluate_every": 2},
         {"aggregation": {"class_path": "fedvlp.core.aggregation.FedAdam"}, "max_update_norm": 1.52},
     ],
