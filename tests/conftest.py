@@ -8,15 +8,15 @@ from tests.helpers.outside import Guard
 # isort: split
 
 import os
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 
 from fedvlp.clip import load_clip
-from fedvlp.commands.lightning_cli import FederationCLI
-from fedvlp.utils.config_files import configs_folder
 from tests.helpers.images import CLASSES, DOMAINS, draw
+from tests.helpers.runs import make_run
 
 torch.set_num_threads(1)
 
@@ -59,21 +59,4 @@ def clip():
 def build(image_root: Path, tmp_path: Path):
     """Returns a function from a method's config and more arguments to the module, data and federation of a run."""
 
-    def build_run(method: str, *arguments: str) -> FederationCLI:
-        given = [
-            f"--config={configs_folder() / 'methods' / method}.yaml",
-            f"--config={configs_folder() / 'data' / 'folders'}.yaml",
-            f"--data.root={image_root}",
-            "--data.held_out=photo",
-            "--data.batch_size=4",
-            f"--data.cache_dir={tmp_path / 'cache'}",
-            "--model.clip.name=fedvlp-tiny",
-            "--trainer.rounds=2",
-            "--trainer.accelerator=cpu",
-            "--trainer.enable_progress_bar=false",
-            f"--trainer.default_root_dir={tmp_path / 'runs'}",
-            *arguments,
-        ]
-        return FederationCLI(run=False, args=given, save_config_callback=None)
-
-    return build_run
+    return partial(make_run, image_root, tmp_path)

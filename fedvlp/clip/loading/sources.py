@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -79,13 +80,20 @@ def resolve(spec: CLIPSpec) -> Blueprint:
 def _resolve_bundled(spec: CLIPSpec) -> Blueprint:
     """Returns the tiny CLIP that the package ships."""
     config = bundled_config()
-    tokenizer = open_clip.SimpleTokenizer(context_length=config["text_cfg"].get("context_length", 77))
+    tokenizer = _bundled_tokenizer(config["text_cfg"].get("context_length", 77))
     if spec.pretrained == "auto":
         weights: dict[str, Tensor] | None = bundled_state_dict()
     else:
         path = _weights_path(spec, tags=[])
         weights = read_weights(path) if path else None
     return Blueprint(spec.name, config, tokenizer, weights)
+
+
+@cache
+def _bundled_tokenizer(context_length: int) -> Tokenizer:
+    """Returns the tiny CLIP's tokenizer; it takes longer to make than all else of that CLIP, and never changes."""
+    tokenizer: Tokenizer = open_clip.SimpleTokenizer(context_length=context_length)
+    return tokenizer
 
 
 def _resolve_hub(spec: CLIPSpec) -> Blueprint:
