@@ -13,7 +13,8 @@ Departures:
       with itself, so that it is a loss; the other domains' features get no gradient.
     * Eq. 5 lost a factor in print and counts one round off; here it is the mean over rounds by Beta densities.
     * Eq. 7 alone is 0 from the start, with gradient 0; -log sum_m P(y, m | x) is added, so that the Q-prompt moves. Its
-      KL is of softmaxes over domains, where the paper has scalars; hatV^Q is what the client's round began with.
+      KL is of softmaxes over domains, where the paper has scalars, and runs from hatZ^Q to Z^Q, KL(hat || new), as a
+      distillation does, where Eq. 7 prints the new one first; hatV^Q is what the client's round began with.
     * The Q-prompt starts as "a photo of a" and random vectors up to L (16, not said); "with the domain of" stays fixed.
     * The Q-prompt is sent, as the paper's cost implies and its text denies; without ``upload_query`` it is not.
     * Eq. 8 normalises each Z before it mixes them, and a negative cosine weighs nothing.
