@@ -38,6 +38,7 @@ from fedvlp.clip import CLIP, CLIPSpec, DomainTextEncoder, PromptedTextEncoder
 from fedvlp.core.phases import Phase, RoundContext
 from fedvlp.core.protocols import Batch, Inputs
 from fedvlp.core.strategies import ByName, beta_share
+from fedvlp.methods._shared.known_domain import known_domain
 from fedvlp.methods._shared.prompt_learner import PromptLearner
 from fedvlp.methods.diprompt.explain import DiPrompTExplanations
 from fedvlp.methods.diprompt.losses import (
@@ -48,7 +49,7 @@ from fedvlp.methods.diprompt.losses import (
     pair_logits,
     query_terms,
 )
-from fedvlp.methods.diprompt.parts import Part, check_options, known_domain, server_strategies, starting_prompts
+from fedvlp.methods.diprompt.parts import Part, check_options, server_strategies, starting_prompts
 from fedvlp.ops import cosine_logits
 from fedvlp.utils.ranges import Names, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
@@ -167,7 +168,7 @@ class DiPrompT(PromptLearner):
         pairs = self.domain_text.under_one(self.query_prompt)  # Z^Q, [C, M, d]
         domains = given_class(pair_logits(features, pairs, scale), labels).argmax(1)  # m*
         if self.domain_labels and self.context is not None:
-            domains = torch.full_like(domains, known_domain(self.context.client))
+            domains = torch.full_like(domains, known_domain(self.context.client, "domain_labels"))
         own = self.domain_text.under_each(domain_prompts, learning=domains)  # Z^m, [C, M, d]
         terms = domain_terms(features, labels, domains, own, self.domain_text.handwritten, scale)
         if self.query_prompt is not None:
