@@ -1,6 +1,7 @@
 """The methods, one file or folder each. Importing this package makes their short names known to the command line."""
 
 from fedvlp.methods._shared.prompt_learner import PromptLearner
+from fedvlp.methods.cocoop import CoCoOp
 from fedvlp.methods.diprompt.diprompt import DiPrompT
 from fedvlp.methods.fed_apt import FedAPT
 from fedvlp.methods.fed_clip import FedCLIP
@@ -16,6 +17,7 @@ __all__ = [
     "ADAPT",
     "PLAN",
     "TRIP",
+    "CoCoOp",
     "DiPrompT",
     "FedAPT",
     "FedCLIP",

@@ -10,7 +10,7 @@ from torch import nn
 
 from fedvlp.clip.towers import packed_weights
 from fedvlp.core.state import Client
-from fedvlp.methods import ADAPT, PLAN, TRIP, DiPrompT, FedAPT, FedCLIP, FedDPT, PromptFL, SingleDomain
+from fedvlp.methods import ADAPT, PLAN, TRIP, CoCoOp, DiPrompT, FedAPT, FedCLIP, FedDPT, PromptFL, SingleDomain
 from fedvlp.training.batched.batched_trainer import BatchedTrainer
 from fedvlp.utils.errors import UserError
 from tests.helpers.assertions import assert_equal, assert_near, assert_same_run, run_tensors
@@ -24,6 +24,7 @@ METHODS = {
     "single domain": lambda clip: SingleDomain(CLASSES, clip, prompt_length=2),
     "trip": lambda clip: TRIP(CLASSES, clip, prompt_length=2),
     "trip, learned router": lambda clip: TRIP(CLASSES, clip, prompt_length=2, routing="learned_token"),
+    "cocoop": lambda clip: CoCoOp(CLASSES, clip),
     "fed_clip": lambda clip: FedCLIP(CLASSES, clip),
     "fed_apt": lambda clip: FedAPT(CLASSES, DOMAINS, clip, prompt_length=2),
     "plan": lambda clip: PLAN(CLASSES, 6, clip, prompt_length=2, templates=1),
