@@ -4,10 +4,22 @@ from fedvlp.methods._shared.prompt_learner import PromptLearner
 from fedvlp.methods.diprompt.diprompt import DiPrompT
 from fedvlp.methods.fed_dpt.adapt import ADAPT
 from fedvlp.methods.fed_dpt.fed_dpt import FedDPT
+from fedvlp.methods.fed_maple import FedMaPLe
 from fedvlp.methods.plan.plan import PLAN
 from fedvlp.methods.promptfl import PromptFL
 from fedvlp.methods.single_domain import SingleDomain
 from fedvlp.methods.trip.trip import TRIP
 from fedvlp.methods.zero_shot import ZeroShotCLIP
 
-__all__ = ["ADAPT", "PLAN", "TRIP", "DiPrompT", "FedDPT", "PromptFL", "PromptLearner", "SingleDomain", "ZeroShotCLIP"]
+__all__ = [
+    "ADAPT",
+    "PLAN",
+    "TRIP",
+    "DiPrompT",
+    "FedDPT",
+    "FedMaPLe",
+    "PromptFL",
+    "PromptLearner",
+    "SingleDomain",
+    "ZeroShotCLIP",
+]
