@@ -14,7 +14,8 @@ name, as in the released code: "[v1][v2] of a dog." with L = 2.
 
 Departures:
     * A prompt longer than the words goes on with random vectors; the released code then leaves the words out.
-    * Each F_j starts from values of its own; in the released code those of the blocks behind the first are copies.
+    * Each F_j starts from values of its own, without a bias; in the released code those of the blocks behind the first are
+      copies of one.
     * The released code's random crops, warm-up and cosine are left to the options of data and trainer, and its momentum
       and weight decay to the optimizer's: the paper gives a learning rate and a batch alone.
 """
@@ -29,6 +30,7 @@ from torch import Tensor, nn
 
 from fedvlp.clip import CLIP, CLIPSpec
 from fedvlp.core.protocols import Batch, Inputs
+from fedvlp.methods._shared.block_linear import BlockLinear
 from fedvlp.methods._shared.deep_prompt_explanations import DeepPromptExplanations
 from fedvlp.methods._shared.deep_prompts import DeepPromptedCLIP, initial_prompt
 from fedvlp.methods._shared.prompt_learner import PromptLearner
@@ -70,13 +72,11 @@ class FedMaPLe(PromptLearner):
         first = self.prompted.text.initial_prompt(" ".join(words[:prompt_length]) or None)
         deeper = initial_prompt((blocks - 1, *first.shape))
         self.prompts = nn.Parameter(torch.cat([first[None], deeper]))  # [J, L, D]
-        widths = (self.clip.text_width, self.clip.image_width)
-        self.couplings = nn.ModuleList(nn.Linear(*widths) for _ in range(blocks))
+        self.couplings = BlockLinear(blocks, self.clip.text_width, self.clip.image_width)
 
     def deep_prompts(self) -> dict[str, Tensor]:
         """Returns the prompts `text` [J, L, D] and, made of them, `visual` [J, L, W] (MaPLe, Section 3.2.3)."""
-        visual = [couple(prompt) for couple, prompt in zip(self.couplings, self.prompts, strict=True)]
-        return {"text": self.prompts, "visual": torch.stack(visual)}
+        return {"text": self.prompts, "visual": self.couplings(self.prompts[None])[0]}
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
         """Returns the logits cos(w_c, f(x)) / tau with prompts in both towers."""

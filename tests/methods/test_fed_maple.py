@@ -72,8 +72,8 @@ def reference_loss(module, images, words):
     """The cross-entropy, image by image and class by class."""
     model = module.clip.model
     visual = [
-        torch.stack([coupling.weight @ vector + coupling.bias for vector in prompt])
-        for coupling, prompt in zip(module.couplings, module.prompts, strict=True)
+        torch.stack([vector @ weight + bias for vector in prompt])
+        for prompt, weight, bias in zip(module.prompts, module.couplings.weight, module.couplings.bias, strict=True)
     ]
     texts = [text_feature(model, module.clip.tokenizer, word, module.prompts) for word in words]
     loss = torch.zeros(())
