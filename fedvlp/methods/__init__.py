@@ -5,6 +5,7 @@ from fedvlp.methods.diprompt.diprompt import DiPrompT
 from fedvlp.methods.fed_dpt.adapt import ADAPT
 from fedvlp.methods.fed_dpt.fed_dpt import FedDPT
 from fedvlp.methods.fed_maple import FedMaPLe
+from fedvlp.methods.fed_otp import FedOTP
 from fedvlp.methods.plan.plan import PLAN
 from fedvlp.methods.promptfl import PromptFL
 from fedvlp.methods.single_domain import SingleDomain
@@ -18,6 +19,7 @@ __all__ = [
     "DiPrompT",
     "FedDPT",
     "FedMaPLe",
+    "FedOTP",
     "PromptFL",
     "PromptLearner",
     "SingleDomain",

@@ -14,8 +14,7 @@ name, as in the released code: "[v1][v2] of a dog." with L = 2.
 
 Departures:
     * A prompt longer than the words goes on with random vectors; the released code then leaves the words out.
-    * Each F_j starts from values of its own, without a bias; in the released code those of the blocks behind the first are
-      copies of one.
+    * Each F_j starts from values of its own, without a bias; in the released code those behind the first are copies.
     * The released code's random crops, warm-up and cosine are left to the options of data and trainer, and its momentum
       and weight decay to the optimizer's: the paper gives a learning rate and a batch alone.
 """

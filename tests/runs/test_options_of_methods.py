@@ -15,14 +15,14 @@ from fedvlp.clip import CLIPSpec, load_clip
 from fedvlp.core.phases import RoundContext
 from fedvlp.core.prepare_key import prepare_key
 from fedvlp.core.state import Client, ClientUpdate, ServerState, detached
-from fedvlp.methods import ADAPT, PLAN, TRIP, DiPrompT, FedDPT, FedMaPLe, PromptFL, SingleDomain, ZeroShotCLIP
+from fedvlp.methods import ADAPT, PLAN, TRIP, DiPrompT, FedDPT, FedMaPLe, FedOTP, PromptFL, SingleDomain, ZeroShotCLIP
 from fedvlp.results.record import LINKED_OPTIONS
 from fedvlp.runs.run_folder import describe_phases, describe_run
 from tests.helpers.images import CLASSES, DOMAINS
 from tests.helpers.options import different, options_of, other_value, record
 from tests.helpers.toy_federation import Linear, Points
 
-METHODS = (ADAPT, PLAN, TRIP, DiPrompT, FedDPT, FedMaPLe, PromptFL, SingleDomain, ZeroShotCLIP)
+METHODS = (ADAPT, PLAN, TRIP, DiPrompT, FedDPT, FedMaPLe, FedOTP, PromptFL, SingleDomain, ZeroShotCLIP)
 CLIP = load_clip("fedvlp-tiny")
 NEEDED = {"class_names": CLASSES, "clip": CLIP, "domains": DOMAINS, "num_clients": 3, "templates": 2}
 VALUES = {
@@ -49,6 +49,8 @@ VALUES = {
     "train_capacity": 1.5,
     "eval_capacity": 1.25,
     "templates": 3,
+    "unseen": "mean",
+    "iterations": 2,
 }
 ALSO = {(ADAPT, "components"): {"domain_weight": 0.0}}
 """What must be changed with an option for it to make sense."""
@@ -169,6 +171,7 @@ NO_EFFECT = {
     (TRIP, "rounds"): "only with server_average beta",
     (FedDPT, "domains"): "their number counts, and not their names",
     (ADAPT, "domains"): "as of FedDPT",
+    (FedOTP, "unseen"): "only where domains of nobody are measured",
 }
 
 
