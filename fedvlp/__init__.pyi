@@ -46,6 +46,7 @@ from fedvlp.methods import PLAN as PLAN
 from fedvlp.methods import TRIP as TRIP
 from fedvlp.methods import DiPrompT as DiPrompT
 from fedvlp.methods import FedDPT as FedDPT
+from fedvlp.methods import FedLoRA as FedLoRA
 from fedvlp.methods import FedMaPLe as FedMaPLe
 from fedvlp.methods import FedOTP as FedOTP
 from fedvlp.methods import PromptFL as PromptFL

@@ -4,6 +4,7 @@ from fedvlp.methods._shared.prompt_learner import PromptLearner
 from fedvlp.methods.diprompt.diprompt import DiPrompT
 from fedvlp.methods.fed_dpt.adapt import ADAPT
 from fedvlp.methods.fed_dpt.fed_dpt import FedDPT
+from fedvlp.methods.fed_lora.fed_lora import FedLoRA
 from fedvlp.methods.fed_maple import FedMaPLe
 from fedvlp.methods.fed_otp import FedOTP
 from fedvlp.methods.plan.plan import PLAN
@@ -18,6 +19,7 @@ __all__ = [
     "TRIP",
     "DiPrompT",
     "FedDPT",
+    "FedLoRA",
     "FedMaPLe",
     "FedOTP",
     "PromptFL",

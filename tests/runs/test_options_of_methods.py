@@ -15,14 +15,26 @@ from fedvlp.clip import CLIPSpec, load_clip
 from fedvlp.core.phases import RoundContext
 from fedvlp.core.prepare_key import prepare_key
 from fedvlp.core.state import Client, ClientUpdate, ServerState, detached
-from fedvlp.methods import ADAPT, PLAN, TRIP, DiPrompT, FedDPT, FedMaPLe, FedOTP, PromptFL, SingleDomain, ZeroShotCLIP
+from fedvlp.methods import (
+    ADAPT,
+    PLAN,
+    TRIP,
+    DiPrompT,
+    FedDPT,
+    FedLoRA,
+    FedMaPLe,
+    FedOTP,
+    PromptFL,
+    SingleDomain,
+    ZeroShotCLIP,
+)
 from fedvlp.results.record import LINKED_OPTIONS
 from fedvlp.runs.run_folder import describe_phases, describe_run
 from tests.helpers.images import CLASSES, DOMAINS
 from tests.helpers.options import different, options_of, other_value, record
 from tests.helpers.toy_federation import Linear, Points
 
-METHODS = (ADAPT, PLAN, TRIP, DiPrompT, FedDPT, FedMaPLe, FedOTP, PromptFL, SingleDomain, ZeroShotCLIP)
+METHODS = (ADAPT, PLAN, TRIP, DiPrompT, FedDPT, FedLoRA, FedMaPLe, FedOTP, PromptFL, SingleDomain, ZeroShotCLIP)
 CLIP = load_clip("fedvlp-tiny")
 NEEDED = {"class_names": CLASSES, "clip": CLIP, "domains": DOMAINS, "num_clients": 3, "templates": 2}
 VALUES = {
