@@ -49,6 +49,9 @@ from fedvlp.methods import DiPrompT as DiPrompT
 from fedvlp.methods import FedAPT as FedAPT
 from fedvlp.methods import FedCLIP as FedCLIP
 from fedvlp.methods import FedDPT as FedDPT
+from fedvlp.methods import FedLoRA as FedLoRA
+from fedvlp.methods import FedMaPLe as FedMaPLe
+from fedvlp.methods import FedOTP as FedOTP
 from fedvlp.methods import PromptFL as PromptFL
 from fedvlp.methods import PromptLearner as PromptLearner
 from fedvlp.methods import SingleDomain as SingleDomain

@@ -289,7 +289,8 @@ class Federation(TrainerAttributes, metaclass=Checked):
             model.load_state(load_deployed_to_all(self._where(ckpt_path), model))
         paths = image_paths([images] if isinstance(images, str) else images)
         file = Path(output)
-        count = predict_images(model, self.fabric, ImageFiles(paths, model.transform), file)
+        with model.shared_part_alone():
+            count = predict_images(model, self.fabric, ImageFiles(paths, model.transform), file)
         self.fabric.print(f"{count} images -> {file}")
         return file
 

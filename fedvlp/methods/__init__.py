@@ -7,6 +7,9 @@ from fedvlp.methods.fed_apt import FedAPT
 from fedvlp.methods.fed_clip import FedCLIP
 from fedvlp.methods.fed_dpt.adapt import ADAPT
 from fedvlp.methods.fed_dpt.fed_dpt import FedDPT
+from fedvlp.methods.fed_lora.fed_lora import FedLoRA
+from fedvlp.methods.fed_maple import FedMaPLe
+from fedvlp.methods.fed_otp import FedOTP
 from fedvlp.methods.plan.plan import PLAN
 from fedvlp.methods.promptfl import PromptFL
 from fedvlp.methods.single_domain import SingleDomain
@@ -22,6 +25,9 @@ __all__ = [
     "FedAPT",
     "FedCLIP",
     "FedDPT",
+    "FedLoRA",
+    "FedMaPLe",
+    "FedOTP",
     "PromptFL",
     "PromptLearner",
     "SingleDomain",

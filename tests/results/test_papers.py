@@ -182,6 +182,8 @@ def test_only_tables_of_the_same_protocol_and_domains_stand_beside_ours():
         ("FedDPT", {}, "Fed-DPT"),
         ("FedCLIP", {"loss": "contrastive"}, "FedCLIP"),
         ("FedAPT", {}, "FedAPT"),
+        ("FedMaPLe", {"prompt_length": 2}, "FedMaPLe"),
+        ("FedOTP", {"unseen": "shared"}, "FedOTP"),
         ("SingleDomain", {}, "Single-Domain Tuning"),
         ("ZeroShotCLIP", {"templates": 1}, "Zero-Shot CLIP"),
         ("ZeroShotCLIP", {"templates": 60}, None),

@@ -24,6 +24,9 @@ from fedvlp.methods import (
     FedAPT,
     FedCLIP,
     FedDPT,
+    FedLoRA,
+    FedMaPLe,
+    FedOTP,
     PromptFL,
     SingleDomain,
     ZeroShotCLIP,
@@ -34,7 +37,22 @@ from tests.helpers.images import CLASSES, DOMAINS
 from tests.helpers.options import different, options_of, other_value, record
 from tests.helpers.toy_federation import Linear, Points
 
-METHODS = (ADAPT, PLAN, TRIP, CoCoOp, DiPrompT, FedAPT, FedCLIP, FedDPT, PromptFL, SingleDomain, ZeroShotCLIP)
+METHODS = (
+    ADAPT,
+    PLAN,
+    TRIP,
+    CoCoOp,
+    DiPrompT,
+    FedAPT,
+    FedCLIP,
+    FedDPT,
+    FedLoRA,
+    FedMaPLe,
+    FedOTP,
+    PromptFL,
+    SingleDomain,
+    ZeroShotCLIP,
+)
 CLIP = load_clip("fedvlp-tiny")
 NEEDED = {"class_names": CLASSES, "clip": CLIP, "domains": DOMAINS, "num_clients": 3, "templates": 2}
 VALUES = {
@@ -43,7 +61,7 @@ VALUES = {
     "num_clients": 2,
     "clip": CLIPSpec("fedvlp-tiny", "random", seed=5),
     "optimizer": lambda parameters: torch.optim.SGD(parameters, lr=0.0625),
-    "init_words": "a photo of a",
+    "init_words": "a sketch of a",
     "class_position": "front",
     "matched_to": "experts",
     "cluster_start": "keys",
@@ -63,6 +81,8 @@ VALUES = {
     "train_capacity": 1.5,
     "eval_capacity": 1.25,
     "templates": 3,
+    "unseen": "mean",
+    "iterations": 2,
 }
 ALSO = {
     (ADAPT, "components"): {"domain_weight": 0.0},
@@ -187,6 +207,7 @@ NO_EFFECT = {
     (FedDPT, "domains"): "their number counts, and not their names",
     (ADAPT, "domains"): "as of FedDPT",
     (FedAPT, "domains"): "as of FedDPT",
+    (FedOTP, "unseen"): "only where domains of nobody are measured",
 }
 
 

@@ -10,7 +10,21 @@ from torch import nn
 
 from fedvlp.clip.towers import packed_weights
 from fedvlp.core.state import Client
-from fedvlp.methods import ADAPT, PLAN, TRIP, CoCoOp, DiPrompT, FedAPT, FedCLIP, FedDPT, PromptFL, SingleDomain
+from fedvlp.methods import (
+    ADAPT,
+    PLAN,
+    TRIP,
+    CoCoOp,
+    DiPrompT,
+    FedAPT,
+    FedCLIP,
+    FedDPT,
+    FedLoRA,
+    FedMaPLe,
+    FedOTP,
+    PromptFL,
+    SingleDomain,
+)
 from fedvlp.training.batched.batched_trainer import BatchedTrainer
 from fedvlp.utils.errors import UserError
 from tests.helpers.assertions import assert_equal, assert_near, assert_same_run, run_tensors
@@ -28,6 +42,9 @@ METHODS = {
     "fed_clip": lambda clip: FedCLIP(CLASSES, clip),
     "fed_apt": lambda clip: FedAPT(CLASSES, DOMAINS, clip, prompt_length=2),
     "plan": lambda clip: PLAN(CLASSES, 6, clip, prompt_length=2, templates=1),
+    "fed_maple": lambda clip: FedMaPLe(CLASSES, clip),
+    "fed_lora": lambda clip: FedLoRA(CLASSES, clip),
+    "fed_otp": lambda clip: FedOTP(CLASSES, clip, prompt_length=2, iterations=9),
     "fed_dpt": lambda clip: FedDPT(CLASSES, DOMAINS, clip, prompt_length=2),
     "adapt": lambda clip: ADAPT(CLASSES, DOMAINS, clip, prompt_length=2),
 }
