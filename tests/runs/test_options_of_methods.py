@@ -24,6 +24,7 @@ from fedvlp.methods import (
     FedLoRA,
     FedMaPLe,
     FedOTP,
+    FedPromptSRC,
     PromptFL,
     SingleDomain,
     ZeroShotCLIP,
@@ -34,7 +35,20 @@ from tests.helpers.images import CLASSES, DOMAINS
 from tests.helpers.options import different, options_of, other_value, record
 from tests.helpers.toy_federation import Linear, Points
 
-METHODS = (ADAPT, PLAN, TRIP, DiPrompT, FedDPT, FedLoRA, FedMaPLe, FedOTP, PromptFL, SingleDomain, ZeroShotCLIP)
+METHODS = (
+    ADAPT,
+    PLAN,
+    TRIP,
+    DiPrompT,
+    FedDPT,
+    FedLoRA,
+    FedMaPLe,
+    FedOTP,
+    FedPromptSRC,
+    PromptFL,
+    SingleDomain,
+    ZeroShotCLIP,
+)
 CLIP = load_clip("fedvlp-tiny")
 NEEDED = {"class_names": CLASSES, "clip": CLIP, "domains": DOMAINS, "num_clients": 3, "templates": 2}
 VALUES = {
@@ -63,6 +77,7 @@ VALUES = {
     "templates": 3,
     "unseen": "mean",
     "iterations": 2,
+    "gaussian_mean": None,
 }
 ALSO = {(ADAPT, "components"): {"domain_weight": 0.0}}
 """What must be changed with an option for it to make sense."""
@@ -183,6 +198,7 @@ NO_EFFECT = {
     (TRIP, "rounds"): "only with server_average beta",
     (FedDPT, "domains"): "their number counts, and not their names",
     (ADAPT, "domains"): "as of FedDPT",
+    (FedPromptSRC, "gaussian_std"): "only from the second round on, and this is one",
     (FedOTP, "unseen"): "only where domains of nobody are measured",
 }
 

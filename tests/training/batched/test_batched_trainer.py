@@ -10,7 +10,19 @@ from torch import nn
 
 from fedvlp.clip.towers import packed_weights
 from fedvlp.core.state import Client
-from fedvlp.methods import ADAPT, PLAN, TRIP, DiPrompT, FedDPT, FedLoRA, FedMaPLe, FedOTP, PromptFL, SingleDomain
+from fedvlp.methods import (
+    ADAPT,
+    PLAN,
+    TRIP,
+    DiPrompT,
+    FedDPT,
+    FedLoRA,
+    FedMaPLe,
+    FedOTP,
+    FedPromptSRC,
+    PromptFL,
+    SingleDomain,
+)
 from fedvlp.training.batched.batched_trainer import BatchedTrainer
 from fedvlp.utils.errors import UserError
 from tests.helpers.assertions import assert_equal, assert_near, assert_same_run, run_tensors
@@ -26,6 +38,7 @@ METHODS = {
     "trip, learned router": lambda clip: TRIP(CLASSES, clip, prompt_length=2, routing="learned_token"),
     "plan": lambda clip: PLAN(CLASSES, 6, clip, prompt_length=2, templates=1),
     "fed_maple": lambda clip: FedMaPLe(CLASSES, clip),
+    "fed_prompt_src": lambda clip: FedPromptSRC(CLASSES, clip, templates=1),
     "fed_lora": lambda clip: FedLoRA(CLASSES, clip),
     "fed_otp": lambda clip: FedOTP(CLASSES, clip, prompt_length=2, iterations=9),
     "fed_dpt": lambda clip: FedDPT(CLASSES, DOMAINS, clip, prompt_length=2),
