@@ -22,6 +22,7 @@ from fedvlp.methods import (
     FedLoRA,
     FedMaPLe,
     FedOTP,
+    FedPromptSRC,
     PromptFL,
     SingleDomain,
 )
@@ -43,6 +44,7 @@ METHODS = {
     "fed_apt": lambda clip: FedAPT(CLASSES, DOMAINS, clip, prompt_length=2),
     "plan": lambda clip: PLAN(CLASSES, 6, clip, prompt_length=2, templates=1),
     "fed_maple": lambda clip: FedMaPLe(CLASSES, clip),
+    "fed_prompt_src": lambda clip: FedPromptSRC(CLASSES, clip, templates=1),
     "fed_lora": lambda clip: FedLoRA(CLASSES, clip),
     "fed_otp": lambda clip: FedOTP(CLASSES, clip, prompt_length=2, iterations=9),
     "fed_dpt": lambda clip: FedDPT(CLASSES, DOMAINS, clip, prompt_length=2),
