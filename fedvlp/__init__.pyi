@@ -44,8 +44,14 @@ from fedvlp.federation import Federation as Federation
 from fedvlp.methods import ADAPT as ADAPT
 from fedvlp.methods import PLAN as PLAN
 from fedvlp.methods import TRIP as TRIP
+from fedvlp.methods import CoCoOp as CoCoOp
 from fedvlp.methods import DiPrompT as DiPrompT
+from fedvlp.methods import FedAPT as FedAPT
+from fedvlp.methods import FedCLIP as FedCLIP
 from fedvlp.methods import FedDPT as FedDPT
+from fedvlp.methods import FedLoRA as FedLoRA
+from fedvlp.methods import FedMaPLe as FedMaPLe
+from fedvlp.methods import FedOTP as FedOTP
 from fedvlp.methods import PromptFL as PromptFL
 from fedvlp.methods import PromptLearner as PromptLearner
 from fedvlp.methods import SingleDomain as SingleDomain

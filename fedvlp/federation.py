@@ -52,6 +52,7 @@ from fedvlp.utils.ranges import (
     ClosedFraction,
     Epochs,
     FractionBelowOne,
+    NonNegativeFloat,
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
@@ -74,6 +75,8 @@ class Federation(TrainerAttributes, metaclass=Checked):
         local_steps: Optimizer steps of a client in each phase, instead of epochs.
         schedule: Learning rate over rounds, such as ``ExponentialDecay`` or ``CosineDecay``; constant if not given.
         reset_optimizer: Make each client's optimizer afresh each round; else its moments stay on the client.
+        proximal_weight: Weight mu of FedProx's term mu / 2 |w - w_t|^2 in each client's loss, which holds what is
+            shared to what the client downloaded; 0 for none.
         aggregation: How the server makes one state of several clients' uploads, such as ``TrimmedMean`` or ``FedAdam``,
             in every phase that averages; the method's own mean if not given.
         attack: What some clients do against the others, such as ``SignFlip`` or ``BackdoorPatch``, to test a rule or a
@@ -125,6 +128,7 @@ class Federation(TrainerAttributes, metaclass=Checked):
         local_steps: PositiveInt | None = None,
         schedule: Schedule | None = None,
         reset_optimizer: bool = True,
+        proximal_weight: NonNegativeFloat = 0.0,
         cohort_size: PositiveInt | None = None,
         evaluate_every: PositiveInt = 1,
         patience: PositiveInt | None = None,
@@ -156,7 +160,7 @@ class Federation(TrainerAttributes, metaclass=Checked):
     ) -> None:
         self.options = FitOptions(
             rounds=rounds,
-            local=LocalTraining(local_epochs, local_steps, schedule, reset_optimizer),
+            local=LocalTraining(local_epochs, local_steps, schedule, reset_optimizer, proximal_weight),
             cohort_size=cohort_size,
             clients_per_step=clients_per_step,
             evaluate_every=evaluate_every,
@@ -285,7 +289,8 @@ class Federation(TrainerAttributes, metaclass=Checked):
             model.load_state(load_deployed_to_all(self._where(ckpt_path), model))
         paths = image_paths([images] if isinstance(images, str) else images)
         file = Path(output)
-        count = predict_images(model, self.fabric, ImageFiles(paths, model.transform), file)
+        with model.shared_part_alone():
+            count = predict_images(model, self.fabric, ImageFiles(paths, model.transform), file)
         self.fabric.print(f"{count} images -> {file}")
         return file
 

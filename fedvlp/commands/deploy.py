@@ -54,7 +54,7 @@ def parsed_config(arguments: Sequence[str]) -> tuple[str, str]:
         command = ParsingCLI(
             run=False, args=given, save_config_callback=None, parser_kwargs={"prog": "fedvlp deploy init DIR"}
         )
-    text: str = command.parser.dump(command.config, skip_none=False)
+    text: str = command.parser.dump(command.config, skip_unset=False)
     return command.config.model.class_path.rpartition(".")[-1], text
 
 

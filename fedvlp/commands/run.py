@@ -20,7 +20,7 @@ class ConfigFile(SaveConfigCallback):
 
     def save_config(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Writes the file; called on one process."""
-        write_text(Path(trainer.log_dir) / self.config_filename, self.parser.dump(self.config, skip_none=False))
+        write_text(Path(trainer.log_dir) / self.config_filename, self.parser.dump(self.config, skip_unset=False))
 
 
 def run_federation(arguments: Sequence[str]) -> int:

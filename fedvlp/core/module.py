@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Literal
 
 import lightning as L
 import torch
@@ -25,6 +25,7 @@ from fedvlp.utils.digests import to_jsonable
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.signatures import constructor_arguments
 
+Unseen = Literal["each", "mean", "shared"]
 Logs = dict[str, list[Tensor]]  # by name, one value a local step
 
 
@@ -39,6 +40,10 @@ class FederatedModule(L.LightningModule, metaclass=Checked):
 
     Attributes:
         personal: names (or prefixes) of the tensors that stay on the client between rounds.
+        unseen: how a method with ``personal`` tensors is measured on a domain that no client has: by the mean accuracy
+            with those of ``each`` client in turn; by the ``mean`` of the probabilities with those of all clients; or
+            without any, by the ``shared`` part alone.
+        uses_personal: whether ``forward`` may use the personal tensors; false where the shared part is on its own.
         train_only_personal: those that stay there too, but for training alone: the deployed model does without them.
         broadcast_once: names (or prefixes) of constants that the server sends once, before the first round.
         needs_images: whether batches hold images, since what is trained changes the image tower; else they hold the
@@ -50,6 +55,8 @@ class FederatedModule(L.LightningModule, metaclass=Checked):
     """
 
     personal: tuple[str, ...] = ()
+    unseen: Unseen = "each"
+    uses_personal: bool = True
     train_only_personal: tuple[str, ...] = ()
     broadcast_once: tuple[str, ...] = ()
     needs_images: bool = False
@@ -163,6 +170,15 @@ class FederatedModule(L.LightningModule, metaclass=Checked):
         """Returns what a client keeps before its first round; by default what the module began with."""
         return start
 
+    @contextmanager
+    def shared_part_alone(self) -> Iterator[None]:
+        """Lets ``forward`` do without the personal tensors in the block."""
+        self.uses_personal = False
+        try:
+            yield
+        finally:
+            self.uses_personal = True
+
     def load_state(self, state: State) -> None:
         """Copies tensors into the module.
 
@@ -192,8 +208,12 @@ class FederatedModule(L.LightningModule, metaclass=Checked):
 
     def trainable(self) -> list[Tensor]:
         """Returns the parameters that get gradients now."""
-        tensors = self.exchangeable_tensors().values()
-        return [tensor for tensor in tensors if tensor.requires_grad and isinstance(tensor, nn.Parameter)]
+        return list(self.trainable_by_name().values())
+
+    def trainable_by_name(self) -> dict[str, Tensor]:
+        """Returns the same by their names."""
+        tensors = self.exchangeable_tensors().items()
+        return {name: each for name, each in tensors if each.requires_grad and isinstance(each, nn.Parameter)}
 
     def start_client(self, context: RoundContext) -> None:
         """Prepares for one client's local training: only the phase's tensors get gradients."""

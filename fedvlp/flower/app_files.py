@@ -31,6 +31,7 @@ clientapp = "fedvlp.flower.client_app:app"
 [tool.flwr.app.config]
 run-dir = "runs"    # on the server; below the folder in which its SuperLink was started, unless it begins with /
 ckpt-path = ""      # go on from this checkpoint or run folder; "last" is the newest of the same name
+homes = ""          # in Flower's simulation: the folder of the sites' homes, which its nodes take in order of name
 """
 
 # What Flower sends to the sites holds no code that they would run: their part is installed with fedvlp.
@@ -52,15 +53,12 @@ Exit codes of `flwr run` do not tell how a run ended: ask `flwr list SUPERLINK`,
 
 
 def write_app(folder: Path, method: str, config: str) -> list[Path]:
-    """Writes an app that trains a config, into a folder that is new or empty.
+    """Writes an app that trains a config, into a folder that is new or empty; returns its files.
 
     Args:
         folder: the app's folder, made if it is missing.
         method: the name of the method's class.
         config: the config, as YAML.
-
-    Returns:
-        The files.
 
     Raises:
         UserError: if there is something in the folder.

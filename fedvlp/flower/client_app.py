@@ -28,11 +28,15 @@ def answer(message: Message, context: Context) -> Message:
 
 
 def _home(context: Context) -> Path:
-    """Returns the folder of the site."""
+    """Returns the folder of the site: the SuperNode's, or in Flower's simulation that of the node's number."""
     home = context.node_config.get("home")
+    number = context.node_config.get("partition-id")  # of simulated nodes alone, so no server names a site's folder
+    if not home and number is not None:
+        homes = Path(str(context.run_config["homes"])).expanduser()
+        home = dict(enumerate(sorted(str(file.parent) for file in homes.glob("*/site.yaml")))).get(number)
     if not home:
         raise UserError(
             "The SuperNode does not say which site it is. Start it with --node-config 'home=\"FOLDER\"', the folder of "
-            "site.yaml."
+            "site.yaml. In Flower's simulation --run-config 'homes=\"FOLDER\"' names the folder of as many homes."
         )
     return Path(str(home)).expanduser()

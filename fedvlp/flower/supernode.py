@@ -14,10 +14,8 @@ from types import SimpleNamespace
 
 from fedvlp.flower.client_processes import start
 
-PAUSE = 0.5
-"""The longest wait for the next message, in seconds."""
-EXECUTOR_PAUSE = ("FLWR_SUPEREXEC_TASK_POLL_INTERVAL", "0.1")
-"""Flower's own setting of how often it looks whether there is a ClientApp to start, 1 s unless it is given."""
+PAUSE = 0.5  # the longest wait for the next message, in seconds
+EXECUTOR_PAUSE = ("FLWR_SUPEREXEC_TASK_POLL_INTERVAL", "0.1")  # between looks for ClientApps to start; Flower's is 1 s
 
 
 def shorter(seconds: float) -> None:

@@ -1,13 +1,35 @@
 """The methods, one file or folder each. Importing this package makes their short names known to the command line."""
 
 from fedvlp.methods._shared.prompt_learner import PromptLearner
+from fedvlp.methods.cocoop import CoCoOp
 from fedvlp.methods.diprompt.diprompt import DiPrompT
+from fedvlp.methods.fed_apt import FedAPT
+from fedvlp.methods.fed_clip import FedCLIP
 from fedvlp.methods.fed_dpt.adapt import ADAPT
 from fedvlp.methods.fed_dpt.fed_dpt import FedDPT
+from fedvlp.methods.fed_lora.fed_lora import FedLoRA
+from fedvlp.methods.fed_maple import FedMaPLe
+from fedvlp.methods.fed_otp import FedOTP
 from fedvlp.methods.plan.plan import PLAN
 from fedvlp.methods.promptfl import PromptFL
 from fedvlp.methods.single_domain import SingleDomain
 from fedvlp.methods.trip.trip import TRIP
 from fedvlp.methods.zero_shot import ZeroShotCLIP
 
-__all__ = ["ADAPT", "PLAN", "TRIP", "DiPrompT", "FedDPT", "PromptFL", "PromptLearner", "SingleDomain", "ZeroShotCLIP"]
+__all__ = [
+    "ADAPT",
+    "PLAN",
+    "TRIP",
+    "CoCoOp",
+    "DiPrompT",
+    "FedAPT",
+    "FedCLIP",
+    "FedDPT",
+    "FedLoRA",
+    "FedMaPLe",
+    "FedOTP",
+    "PromptFL",
+    "PromptLearner",
+    "SingleDomain",
+    "ZeroShotCLIP",
+]

@@ -220,7 +220,7 @@ def load_deployed_to_all(where: Path, model: FederatedModule) -> State:
         UserError: as :func:`load_trained`, or if the method keeps tensors on each client.
     """
     deployed, personal = load_trained(where, model)
-    if personal and model.personal:
+    if personal and model.personal and model.unseen != "shared":
         raise UserError(
             f"{type(model).__name__} keeps tensors on each client, so there is no one model to predict with."
         )

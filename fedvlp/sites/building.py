@@ -84,7 +84,7 @@ def build_parts(path: Path) -> Parts:
     config = _parsed(parser, content)
     L.seed_everything(config[SEED], workers=True, verbose=False)
     made = _instantiated(parser, config)
-    text = parser.dump(config, skip_none=False)
+    text = parser.dump(config, skip_unset=False)
     return Parts(made["model"], made["data"], made["trainer"], text, yaml.safe_load(text))
 
 

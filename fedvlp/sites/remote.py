@@ -183,7 +183,8 @@ class SitesEngine:
         """Returns the accuracies that sites measured and those of the server's own images.
 
         Of a site that does not answer nothing is known, and then there is no mean either: a mean over others would be
-        another number. A method that keeps tensors on clients can't be measured on the server's images.
+        another number. A method that keeps tensors on clients can't be measured on the server's images, unless by
+        what all share.
         """
         self.roster.look()
         splits = data.evaluation_splits()
@@ -194,8 +195,9 @@ class SitesEngine:
         accuracy = {split.name: tallies[split.name].percent for split in at_sites if split.name in tallies}
         is_complete = len(accuracy) == len(at_sites)
         module.eval()
-        for split in splits if not module.personal else ():
-            if not isinstance(split, SplitAtSite):
+        is_measurable = not module.personal or module.unseen == "shared"
+        for split in splits:
+            if is_measurable and not isinstance(split, SplitAtSite):
                 accuracy[split.name] = split_accuracy(module, fabric, split, deployed)
         means = with_means(accuracy)
         return means if is_complete else {name: means[name] for name in means if name not in MEASURED}

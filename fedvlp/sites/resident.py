@@ -71,7 +71,9 @@ class Resident:
         # What arrives is what this client is to download: the server's strategy has already chosen it.
         self.phases: list[Phase] = [replace(phase, strategy=FedAvg()) for phase in check_phases(self.module)]
         self.store = SiteStore(folder)
-        local = LocalTraining(training["epochs"], training["steps"], None, training["reset_optimizer"])
+        local = LocalTraining(
+            training["epochs"], training["steps"], None, training["reset_optimizer"], training["proximal_weight"]
+        )
         self.slot = ClientSlot(
             fabric=self.fabric,
             module=self.module,

@@ -60,7 +60,7 @@ def _serve(parts: Parts, transport: Transport, run_dir: Path, ckpt_path: str | N
     roster.gather(federation.options.failures.min_clients)
     federation.add_callback(SitesFile(roster, parts.config))
     federation.engine = SitesEngine(roster, _preparation(parts, data, roster.run), parts.model)
-    if parts.model.personal and data.held_out:
+    if parts.model.personal and parts.model.unseen != "shared" and data.held_out:
         log.warning("The held-out domains are not measured: what the method keeps for each client is at the sites.")
     try:
         federation.fit(parts.model, data, ckpt_path)
@@ -105,6 +105,7 @@ def _preparation(parts: Parts, data: SitesData, run: str) -> Message:
         "epochs": options.local.epochs,
         "steps": options.local.steps,
         "reset_optimizer": options.local.reset_optimizer,
+        "proximal_weight": options.local.proximal_weight,
         "seed": options.seed,
         "client_timeout": options.failures.client_timeout,
         "precision": parts.federation.precision,

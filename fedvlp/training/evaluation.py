@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from lightning import Fabric
+from torch import Tensor
 
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.protocols import EvaluationSplit, MeasuredData
@@ -26,8 +27,8 @@ def evaluate(
     """Returns the accuracy, in percent, of every split and the mean over domains of each role.
 
     Methods that keep tensors on the clients are tested on a domain with those of each client that trains on it, in
-    turn, and the mean of these accuracies is returned. A held-out domain is nobody's, so there each client counts. One
-    that has never trained is tested with what it would begin with, ``initial_personal``.
+    turn, and the mean of these accuracies is returned. A held-out domain is nobody's; the method's ``unseen`` says what
+    is done there. A client that has never trained is tested with what it would begin with, ``initial_personal``.
 
     Returns:
         ``validation/<domain>``, ``test/<domain>`` and ``held_out/<domain>``, with the means ``validation``, ``test``
@@ -36,8 +37,15 @@ def evaluate(
     module.eval()
     accuracy: dict[str, float] = {}
     for split in data.evaluation_splits():
-        states = _states(module, data, split, deployed, personal, initial_personal or {})
-        values = [split_accuracy(module, fabric, split, state) for state in states]
+        if not module.personal or (not split.clients and module.unseen == "shared"):
+            accuracy[split.name] = split_accuracy(module, fabric, split, deployed)
+            continue
+        own = (personal.get(client.id, initial_personal or {}) for client in split.clients or data.clients)
+        states = (deployed | kept for kept in own)  # one in memory at a time
+        if not split.clients and module.unseen == "mean":
+            accuracy[split.name] = _mean_prediction_tally(module, fabric, split, states).percent
+            continue
+        values = [split_tally(module, fabric, split, state).percent for state in states]
         accuracy[split.name] = sum(values) / len(values)
     return with_means(accuracy)
 
@@ -73,8 +81,9 @@ def with_means(accuracy: Mapping[str, float]) -> dict[str, float]:
 
 
 def split_accuracy(module: FederatedModule, fabric: Fabric, split: EvaluationSplit, state: State) -> float:
-    """Returns the accuracy of one state on one split, in percent."""
-    return split_tally(module, fabric, split, state).percent
+    """Returns the accuracy on one split of what all clients share, in percent."""
+    with module.shared_part_alone():
+        return split_tally(module, fabric, split, state).percent
 
 
 @torch.no_grad()
@@ -83,28 +92,32 @@ def split_tally(module: FederatedModule, fabric: Fabric, split: EvaluationSplit,
     module.load_state(state)
     correct = torch.zeros((), dtype=torch.long, device=fabric.device)
     count = 0
-    for inputs, labels in split.loader:
-        with fabric.autocast():
-            logits = module(fabric.to_device(inputs))
-        correct += (logits.float().argmax(-1) == fabric.to_device(labels)).sum()
+    for logits, labels in _logits(module, fabric, split):
+        correct += (logits.argmax(-1) == labels).sum()
         count += len(labels)
     return Tally(int(correct.item()), count)
 
 
-def _states(
-    module: FederatedModule,
-    data: MeasuredData,
-    split: EvaluationSplit,
-    deployed: State,
-    personal: Mapping[int, State],
-    initial: State,
-) -> Iterator[State]:
-    """Yields the states with which a split is tested, one in memory at a time."""
-    if not module.personal:
-        yield deployed
-        return
-    for client in split.clients or data.clients:
-        yield deployed | personal.get(client.id, initial)
+@torch.no_grad()
+def _mean_prediction_tally(
+    module: FederatedModule, fabric: Fabric, split: EvaluationSplit, states: Iterable[State]
+) -> Tally:
+    """Returns on how many images of a split the mean over states of the classes' probabilities is right."""
+    predicted: list[Tensor] = []  # [images, C] of each state
+    for state in states:
+        module.load_state(state)
+        predicted.append(torch.cat([logits.softmax(-1) for logits, _ in _logits(module, fabric, split)]))
+    labels = torch.cat([labels for _, labels in split.loader])
+    correct = (torch.stack(predicted).mean(0).argmax(-1).cpu() == labels.cpu()).sum()
+    return Tally(int(correct.item()), len(labels))
+
+
+def _logits(module: FederatedModule, fabric: Fabric, split: EvaluationSplit) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yields the logits and labels of each batch of a split."""
+    for inputs, labels in split.loader:
+        with fabric.autocast():
+            logits = module(fabric.to_device(inputs))
+        yield logits.float(), fabric.to_device(labels)
 
 
 def of_roles(scores: Mapping[str, float], roles: Sequence[str]) -> dict[str, float]:

@@ -15,7 +15,7 @@ from fedvlp.core.state import Client
 from fedvlp.training.schedules import Schedule, describe_schedule
 from fedvlp.utils.checked import check_fields
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.ranges import Epochs, PositiveInt
+from fedvlp.utils.ranges import Epochs, NonNegativeFloat, PositiveInt
 
 
 @dataclass(frozen=True)
@@ -27,12 +27,14 @@ class LocalTraining:
         steps: optimizer steps in place of passes; None for passes.
         schedule: factor on the optimizer's learning rates by round; None for none.
         reset_optimizer: whether an optimizer starts anew in each round; else it continues from the client's last one.
+        proximal_weight: mu of FedProx's term in the loss, at least 0; 0 for none.
     """
 
     epochs: Epochs = 1
     steps: PositiveInt | None = None
     schedule: Schedule | None = None
     reset_optimizer: bool = True
+    proximal_weight: NonNegativeFloat = 0.0
 
     def __post_init__(self) -> None:
         """Refuses numbers that are out of range, and both kinds of length at once."""
@@ -82,12 +84,14 @@ class LocalTraining:
 
     def describe(self, rounds: int) -> dict[str, Any]:
         """Returns the options that must be equal for a run to be continued, by their names on the command line."""
-        return {
+        described = {
             "local_epochs": self.epochs,
             "local_steps": self.steps,
             "reset_optimizer": self.reset_optimizer,
             "schedule": describe_schedule(self.schedule, rounds),
         }
+        # Left out where it is not given, so that a run is described as it was before there was a choice.
+        return described | ({"proximal_weight": self.proximal_weight} if self.proximal_weight else {})
 
 
 @cache

@@ -14,6 +14,7 @@ from fedvlp.core.state import Client
 from fedvlp.training.client_trainer import ClientResult, ClientSlot, PhaseOrder
 from fedvlp.training.failures import is_of_machine, is_out_of_memory, reason_of
 from fedvlp.training.optimizers import LocalOptimizer, OptimizerFactory
+from fedvlp.training.proximal import ProximalTerm
 from fedvlp.training.time_limit import time_limit
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.seeding import restored_generators, seed_generators
@@ -80,7 +81,11 @@ class SequentialTrainer:
             return slot.collect(order, loaded, {})
         if not slot.module.training:
             slot.module.train()
+        trained = slot.module.trainable_by_name() if slot.local.proximal_weight else {}
+        proximal = ProximalTerm.around(slot.local.proximal_weight, slot.module, trained)
         for index, batch in enumerate(loaded.batches):
+            if proximal is not None:
+                slot.fabric.backward(proximal(trained))
             loss = self._step(optimizer, batch, index)
             slot.hooks.call("on_client_step", client=client, loss=loss)
         return slot.collect(order, loaded, {} if loaded.optimizer_state is None else optimizer.state())

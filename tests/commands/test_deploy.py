@@ -62,7 +62,7 @@ def test_flower_finds_the_two_apps(tmp_path):
     folder = tmp_path / "app"
     assert main(["deploy", "init", str(folder), *CONFIG]) == 0
     app = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["flwr"]["app"]
-    assert app["config"] == {"run-dir": "runs", "ckpt-path": ""}
+    assert app["config"] == {"run-dir": "runs", "ckpt-path": "", "homes": ""}
     server, _, attribute = app["components"]["serverapp"].partition(":")
     tree = ast.parse((folder / f"{server}.py").read_text(encoding="utf-8"))
     assert attribute in [node.targets[0].id for node in tree.body if isinstance(node, ast.Assign)]

@@ -53,6 +53,8 @@ def test_table_of_methods(build, vit, method):
     number = 6 if "six domains" in line else 3
     counts = {"domains": [f"domain {index}" for index in range(number)], "num_clients": number}
     options |= {name: count for name, count in counts.items() if name in options}
+    if "seven classes" in line:
+        options["class_names"] = [f"class {index}" for index in range(7)]
     module = type(model)(**options | {"clip": vit})
     cost = communication_cost(module, [Client(i, i, 10) for i in range(number)]).rows(rounds=1)[-1]
     sent = line.split("|")[3].strip()

@@ -15,14 +15,44 @@ from fedvlp.clip import CLIPSpec, load_clip
 from fedvlp.core.phases import RoundContext
 from fedvlp.core.prepare_key import prepare_key
 from fedvlp.core.state import Client, ClientUpdate, ServerState, detached
-from fedvlp.methods import ADAPT, PLAN, TRIP, DiPrompT, FedDPT, PromptFL, SingleDomain, ZeroShotCLIP
+from fedvlp.methods import (
+    ADAPT,
+    PLAN,
+    TRIP,
+    CoCoOp,
+    DiPrompT,
+    FedAPT,
+    FedCLIP,
+    FedDPT,
+    FedLoRA,
+    FedMaPLe,
+    FedOTP,
+    PromptFL,
+    SingleDomain,
+    ZeroShotCLIP,
+)
 from fedvlp.results.record import LINKED_OPTIONS
 from fedvlp.runs.run_folder import describe_phases, describe_run
 from tests.helpers.images import CLASSES, DOMAINS
 from tests.helpers.options import different, options_of, other_value, record
 from tests.helpers.toy_federation import Linear, Points
 
-METHODS = (ADAPT, PLAN, TRIP, DiPrompT, FedDPT, PromptFL, SingleDomain, ZeroShotCLIP)
+METHODS = (
+    ADAPT,
+    PLAN,
+    TRIP,
+    CoCoOp,
+    DiPrompT,
+    FedAPT,
+    FedCLIP,
+    FedDPT,
+    FedLoRA,
+    FedMaPLe,
+    FedOTP,
+    PromptFL,
+    SingleDomain,
+    ZeroShotCLIP,
+)
 CLIP = load_clip("fedvlp-tiny")
 NEEDED = {"class_names": CLASSES, "clip": CLIP, "domains": DOMAINS, "num_clients": 3, "templates": 2}
 VALUES = {
@@ -31,7 +61,7 @@ VALUES = {
     "num_clients": 2,
     "clip": CLIPSpec("fedvlp-tiny", "random", seed=5),
     "optimizer": lambda parameters: torch.optim.SGD(parameters, lr=0.0625),
-    "init_words": "a photo of a",
+    "init_words": "a sketch of a",
     "class_position": "front",
     "matched_to": "experts",
     "cluster_start": "keys",
@@ -40,6 +70,8 @@ VALUES = {
     "server_average": "ema",
     "components": "text",
     "domain_loss": "attention",
+    "loss": "cross_entropy",
+    "temperature": 4.0,
     "text_momentum": 0.625,
     "visual_momentum": 0.375,
     "without": ("kl",),
@@ -49,8 +81,13 @@ VALUES = {
     "train_capacity": 1.5,
     "eval_capacity": 1.25,
     "templates": 3,
+    "unseen": "mean",
+    "iterations": 2,
 }
-ALSO = {(ADAPT, "components"): {"domain_weight": 0.0}}
+ALSO = {
+    (ADAPT, "components"): {"domain_weight": 0.0},
+    (CoCoOp, "init_words"): {"init_words": "a picture of a"},  # it starts from the other ones
+}
 """What must be changed with an option for it to make sense."""
 
 MAY_DIFFER = {
@@ -169,6 +206,8 @@ NO_EFFECT = {
     (TRIP, "rounds"): "only with server_average beta",
     (FedDPT, "domains"): "their number counts, and not their names",
     (ADAPT, "domains"): "as of FedDPT",
+    (FedAPT, "domains"): "as of FedDPT",
+    (FedOTP, "unseen"): "only where domains of nobody are measured",
 }
 
 

@@ -120,6 +120,9 @@ def test_prompts_that_each_client_has_its_own_of_can_not_predict(tmp_path):
             continue
         with pytest.raises(UserError, match="PersonalBias keeps tensors on each client"):
             load_deployed_to_all(made.folder, PersonalBias())
+        whole = PersonalBias()
+        whole.unseen = "shared"
+        assert load_deployed_to_all(made.folder, whole).keys() == {"weight"}
 
 
 def test_optimizers_are_described_by_class_and_settings():

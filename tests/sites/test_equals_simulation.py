@@ -80,6 +80,13 @@ def test_a_method_that_keeps_its_prompts_on_clients_is_measured_at_the_sites(tmp
     assert not load_file(deployed / "prompts.safetensors")
 
 
+def test_the_server_measures_by_what_all_share_where_a_method_says_so(tmp_path, image_root):
+    config = method_config("fed_otp")
+    simulated, deployed = both(tmp_path, image_root, config, held_out="paint", test_fraction=0.3)
+    assert rows(simulated) == rows(deployed)
+    assert {"held_out/paint", "test/ink"} <= rows(deployed)[0].keys()
+
+
 @pytest.mark.parametrize("place", ["server", "client"])
 def test_noise_that_repeats_is_the_same_wherever_it_is_added(place, tmp_path, image_root):
     rule = {"class_path": "fedvlp.core.aggregation.DPFedAvg"}
@@ -95,7 +102,7 @@ def test_noise_that_repeats_is_the_same_wherever_it_is_added(place, tmp_path, im
     "options",
     [
         {"cohort_size": 2, "client_dropout": 0.4, "rounds": 4},
-        {"stragglers": 0.7, "local_epochs": 1.5, "reset_optimizer": False},
+        {"stragglers": 0.7, "local_epochs": 1.5, "reset_optimizer": False, "proximal_weight": 0.1},
         {"local_steps": 3, "schedule": {"class_path": "fedvlp.training.schedules.CosineDecay"}, "evaluate_every": 2},
         {"aggregation": {"class_path": "fedvlp.core.aggregation.FedAdam"}, "max_update_norm": 1.52},
     ],

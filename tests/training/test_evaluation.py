@@ -71,6 +71,26 @@ def test_personal_tensors_are_those_of_the_clients_of_the_domain(tmp_path):
     assert scores["held_out/other"] == pytest.approx(100 * (0 + 3 / 4 + 1 / 4) / 3)
 
 
+class TwoParts(PersonalBias):
+    """Uses its bias only where it may."""
+
+    def forward(self, inputs):
+        logits = inputs["features"] @ self.weight.T
+        return logits + self.bias if self.uses_personal else logits
+
+
+@pytest.mark.parametrize(("unseen", "held_out"), [("each", 100 / 3), ("mean", 0.0), ("shared", 75.0)])
+def test_a_domain_of_nobody_is_measured_as_the_method_says(tmp_path, unseen, held_out):
+    """The clients alone are right on 1, 0 and 3 of 4 images; the first, which is surest, decides for all together."""
+    module = TwoParts()
+    module.unseen = unseen
+    biases = {4: [0.0, 0.0, 9.0], 1: [3.0, 0.0, 0.0], 2: [0.0, 0.0, 0.0]}
+    scores = measured(tmp_path, module, {client: {"bias": torch.tensor(bias)} for client, bias in biases.items()})
+    assert scores["validation/paint"] == pytest.approx(200 / 3)  # client 2
+    assert scores["held_out/other"] == pytest.approx(held_out)
+    assert module.uses_personal
+
+
 def test_scores_of_roles():
     scores = {"validation/a": 1.0, "validation": 2.0, "test/a": 3.0, "test": 4.0, "held_out/b": 5.0}
     assert of_roles(scores, ("validation",)) == {"validation/a": 1.0, "validation": 2.0}

@@ -15,7 +15,8 @@ from open_clip.pretrained import download_pretrained_from_hf
 from torch import Tensor
 
 from fedvlp.clip.loading.bundled import bundled_config, bundled_state_dict
-from fedvlp.clip.loading.weights import WEIGHT_SUFFIXES, fetch_weights, read_weights, uses_quick_gelu
+from fedvlp.clip.loading.transforms import checked_options
+from fedvlp.clip.loading.weights import WEIGHT_SUFFIXES, config_beside, fetch_weights, read_weights, uses_quick_gelu
 from fedvlp.utils.checked import check_fields
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.ranges import Seed
@@ -36,7 +37,8 @@ class CLIPSpec:
             With `-quickgelu` behind it, a local file's weights are run with QuickGELU, as OpenAI's must be; a file
             that is known to be OpenAI's is so anyway.
         pretrained: `auto` takes the bundled weights of `fedvlp-tiny`, a hub model's own, and OpenAI's of any other
-            name; else one of open_clip's tags, the path of a `.safetensors`, `.pt` or `.bin` file, or `random`.
+            name; else one of open_clip's tags, the path of a `.safetensors`, `.pt` or `.bin` file, or `random`. An
+            `open_clip_config.json` beside a file says its activation and how images are made its input.
         seed: Seed of random weights.
         prepack: On x86 processors in float32, keep large weights a second time in oneDNN's order: steps of few tokens
             take seven tenths of the time, others nine, for up to two more copies of a tower's weights. Without, and
@@ -83,10 +85,12 @@ def _resolve_bundled(spec: CLIPSpec) -> Blueprint:
     tokenizer = _bundled_tokenizer(config["text_cfg"].get("context_length", 77))
     if spec.pretrained == "auto":
         weights: dict[str, Tensor] | None = bundled_state_dict()
+        options: dict[str, Any] = {}
     else:
         path = _weights_path(spec, tags=[])
         weights = read_weights(path) if path else None
-    return Blueprint(spec.name, config, tokenizer, weights)
+        options = _options(config_beside(path) or {}, config, str(path)) if path else {}
+    return Blueprint(spec.name, config, tokenizer, weights, options)
 
 
 @cache
@@ -105,6 +109,8 @@ def _resolve_hub(spec: CLIPSpec) -> Blueprint:
         tokenizer = open_clip.get_tokenizer(spec.name)
         if spec.pretrained == "auto":
             path = Path(download_pretrained_from_hf(repository))
+    except ImportError as error:  # its tokenizer is of a package that is not installed
+        raise _foreign_tokenizer(spec.name) from error
     except Exception as error:  # the hub's client raises many kinds; all of them mean that there is no file
         raise UserError(
             f"{spec.name} is not on this machine and could not be downloaded ({error}). Check the name; without "
@@ -112,7 +118,8 @@ def _resolve_hub(spec: CLIPSpec) -> Blueprint:
             "architecture's name: --model.clip.name NAME --model.clip.pretrained /path/to/the/file."
         ) from error
     weights = read_weights(path) if path else None
-    return Blueprint(spec.name, description["model_cfg"], tokenizer, weights, description.get("preprocess_cfg", {}))
+    config = description["model_cfg"]
+    return Blueprint(spec.name, config, tokenizer, weights, _options(description, config, spec.name))
 
 
 def _resolve_registered(spec: CLIPSpec) -> Blueprint:
@@ -125,6 +132,7 @@ def _resolve_registered(spec: CLIPSpec) -> Blueprint:
     if path is not None:
         weights = read_weights(path)
         config["quick_gelu"] = config.get("quick_gelu", False) or uses_quick_gelu(path, weights)
+        published = _options(config_beside(path) or {}, config, str(path))
     elif spec.pretrained not in (None, "random"):
         tag = "openai" if spec.pretrained == "auto" else str(spec.pretrained)
         published = open_clip.get_pretrained_cfg(name, tag)
@@ -145,9 +153,25 @@ def _registered_config(name: str) -> dict[str, Any]:
             f"open_clip.list_models(), or {HUB_PREFIX}organisation/model."
         )
     config: dict[str, Any] = open_clip.get_model_config(base)
+    if {"hf_tokenizer_name", "hf_model_name"} & {*config["text_cfg"]}:
+        raise _foreign_tokenizer(name)
     if name.endswith(QUICK_GELU_SUFFIX):
         config["quick_gelu"] = True
     return config
+
+
+def _foreign_tokenizer(name: str) -> UserError:
+    return UserError(
+        f"Expected a CLIP that reads text with open_clip's own tokenizer, but {name} has one of Hugging Face's, as "
+        "SigLIP and CLIPs on RoBERTa do; that tokenizer is not loaded, and text towers of this kind learn no prompts. "
+        "Choose another --model.clip.name, for example ViT-B-16, ViT-L-14 or RN50."
+    )
+
+
+def _options(description: dict[str, Any], config: dict[str, Any], origin: str) -> dict[str, Any]:
+    """Returns the transform's options in the content of an `open_clip_config.json`, for a model of this config."""
+    size = config["vision_cfg"].get("image_size", 224)  # open_clip's own default
+    return checked_options(description.get("preprocess_cfg", {}), size, origin)
 
 
 def _weights_path(spec: CLIPSpec, tags: list[str]) -> Path | None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import open_clip
 import torch
-from open_clip.constants import HF_SAFE_WEIGHTS_NAME
+from open_clip.constants import HF_CONFIG_NAME, HF_SAFE_WEIGHTS_NAME
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
@@ -19,6 +19,7 @@ from torch import Tensor
 from fedvlp.utils.errors import UserError
 
 WEIGHT_SUFFIXES = (".safetensors", ".pt", ".pth", ".bin")
+_CONFIG_PARTS = ("model_cfg", "preprocess_cfg")
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
@@ -76,6 +77,27 @@ def fetch_weights(name: str, tag: str) -> Path:
         raise UserError(_download_help(name, tag, published, error)) from error
 
 
+def config_beside(path: Path) -> dict[str, Any] | None:
+    """Returns the `open_clip_config.json` in a weights file's folder; None if there is none.
+
+    Raises:
+        UserError: If it is no JSON object of objects.
+    """
+    beside = path.parent / HF_CONFIG_NAME
+    if not beside.is_file():
+        return None
+    try:
+        content = json.loads(beside.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(f"{beside} is no readable JSON ({error}). Copy it again, or take it away.") from error
+    if not isinstance(content, dict) or not all(isinstance(content.get(key, {}), dict) for key in _CONFIG_PARTS):
+        raise UserError(
+            f"{beside} should hold an object with the objects {' and '.join(_CONFIG_PARTS)}, as open_clip writes it, "
+            "but holds other values. Copy it again, or take it away."
+        )
+    return content
+
+
 def uses_quick_gelu(path: Path, weights: dict[str, Tensor]) -> bool:
     """Returns whether a weights file is known to be of a model with QuickGELU; its tensors do not say so themselves.
 
@@ -83,9 +105,9 @@ def uses_quick_gelu(path: Path, weights: dict[str, Tensor]) -> bool:
     name, or whose folder in the hub's cache, contains `openai` or `quickgelu`; and weights stored in single precision
     whose values are all half-precision numbers, as OpenAI's are, which were published in half precision.
     """
-    beside = path.parent / "open_clip_config.json"
-    if beside.is_file():
-        return bool(json.loads(beside.read_text(encoding="utf-8")).get("model_cfg", {}).get("quick_gelu", False))
+    beside = config_beside(path)
+    if beside is not None:
+        return bool(beside.get("model_cfg", {}).get("quick_gelu", False))
     hub_folders = [part for part in path.parts if part.startswith("models--")]
     names = " ".join([path.name, *hub_folders]).lower()
     return "openai" in names or "quickgelu" in names or _is_torchscript(path) or _are_widened_halves(weights)

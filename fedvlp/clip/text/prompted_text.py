@@ -37,6 +37,8 @@ class PromptedTextEncoder(nn.Module):
             the longest; `plain` has sequences of the full context length. All give the same features.
         token_budget: Largest number of tokens whose attention is computed together in the packed layout: the prefix
             and a chunk of classes.
+        class_specific: Whether each class has a prompt of its own. These stand behind each other, in the order of the
+            classes, in what `forward` takes, [*batch, C L, D]. No two sequences begin alike then: `packed` means `cut`.
 
     Raises:
         UserError: If a class's name does not fit into the context together with the prompt.
@@ -51,6 +53,7 @@ class PromptedTextEncoder(nn.Module):
         class_position: ClassPosition = "end",
         layout: Layout = "packed",
         token_budget: int = 96,
+        class_specific: bool = False,
     ) -> None:
         super().__init__()
         self.clip = clip
@@ -58,6 +61,9 @@ class PromptedTextEncoder(nn.Module):
         self.prompt_length = prompt_length
         sequences = self._sequences(class_position)
         self._check_lengths(sequences)
+        if class_specific:
+            sequences = [_shifted(ids, number * prompt_length) for number, ids in enumerate(sequences)]
+            layout = "plain" if layout == "plain" else "cut"
         self.rows = _lay_out(sequences, class_position, layout, token_budget, clip.context_length)
         self._cache = PromptFeatureCache()
 
@@ -144,6 +150,11 @@ class PromptedTextEncoder(nn.Module):
                 f"tokens, but the text tower reads {context}. Use a prompt_length of at most "
                 f"{self.prompt_length - (length - context)} or a shorter name for this class."
             )
+
+
+def _shifted(ids: list[int], by: int) -> list[int]:
+    """Returns token ids whose places for a prompt's vectors stand for those `by` further behind."""
+    return [token if token >= 0 else token - by for token in ids]
 
 
 def _lay_out(

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.func import debug_unwrap
 from torch.nn.functional import linear
 
 _LEAST_ELEMENTS = 2**17  # of a weight; for smaller ones the detour takes longer than it saves
@@ -115,5 +116,6 @@ def _serves(inputs: Tensor, weight: Tensor) -> bool:
         and weight.numel() >= _LEAST_ELEMENTS
         and inputs.numel() > 0
         and not (weight.requires_grad or weight.is_inference())
+        and debug_unwrap(weight) is weight  # not a stack of several clients' weights
         and not torch.is_autocast_enabled("cpu")
     )

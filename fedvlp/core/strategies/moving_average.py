@@ -62,23 +62,29 @@ class MovingAverage:
         return server.updated(average) if self.sends_average else replace(server, deployed=server.deployed | average)
 
 
-def beta_share(beta: float, rounds: int) -> Callable[[int], float]:
-    """Share of round r in the Beta moving average: a_{r+1} / sum_{i <= r+1} a_i (DiPrompT, Eq. 5).
+def beta_share(beta: float, rounds: int, repeats_first: bool = False) -> Callable[[int], float]:
+    """Share of round r in the Beta moving average: its weight over those of the start and of all rounds up to it.
 
     a_i is the Beta(beta, beta) density at (i + 0.5) / (rounds + 1): large early and late, small between. The tensors
-    before the first round carry a_0.
+    before the first round weigh a_0 and round r, from 0, a_{r+1} (DiPrompT, Eq. 5).
 
     Args:
         beta: both parameters of the density, > 0.
         rounds: the number of rounds R; asking for the share of a later one raises UserError.
+        repeats_first: whether the first round weighs a_0 too, and so round r a_r, as in the released code of TRIP. The
+            last round, which a_R makes the heaviest of all but the start, then weighs less.
 
     >>> [round(beta_share(1.0, 3)(r), 3) for r in range(3)]
     [0.5, 0.333, 0.25]
+    >>> [round(beta_share(0.2, 15, repeats_first=first)(14), 4) for first in (False, True)]
+    [0.1791, 0.0785]
     """
     if beta <= 0:
         raise UserError(f"The Beta average needs a beta > 0; got {beta}. DiPrompT's is 0.2.")
     points = [(i + 0.5) / (rounds + 1) for i in range(rounds + 1)]
     weights: list[float] = [(x * (1 - x)) ** (beta - 1) for x in points]  # the density's constant cancels
+    if repeats_first:
+        weights = [weights[0], *weights[:-1]]
 
     def share(finished: int) -> float:
         if finished >= rounds:

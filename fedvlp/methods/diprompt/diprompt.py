@@ -13,7 +13,8 @@ Departures:
       with itself, so that it is a loss; the other domains' features get no gradient.
     * Eq. 5 lost a factor in print and counts one round off; here it is the mean over rounds by Beta densities.
     * Eq. 7 alone is 0 from the start, with gradient 0; -log sum_m P(y, m | x) is added, so that the Q-prompt moves. Its
-      KL is of softmaxes over domains, where the paper has scalars; hatV^Q is what the client's round began with.
+      KL is of softmaxes over domains, where the paper has scalars, and runs from hatZ^Q to Z^Q, KL(hat || new), as a
+      distillation does, where Eq. 7 prints the new one first; hatV^Q is what the client's round began with.
     * The Q-prompt starts as "a photo of a" and random vectors up to L (16, not said); "with the domain of" stays fixed.
     * The Q-prompt is sent, as the paper's cost implies and its text denies; without ``upload_query`` it is not.
     * Eq. 8 normalises each Z before it mixes them, and a negative cosine weighs nothing.
@@ -37,6 +38,7 @@ from fedvlp.clip import CLIP, CLIPSpec, DomainTextEncoder, PromptedTextEncoder
 from fedvlp.core.phases import Phase, RoundContext
 from fedvlp.core.protocols import Batch, Inputs
 from fedvlp.core.strategies import ByName, beta_share
+from fedvlp.methods._shared.known_domain import known_domain
 from fedvlp.methods._shared.prompt_learner import PromptLearner
 from fedvlp.methods.diprompt.explain import DiPrompTExplanations
 from fedvlp.methods.diprompt.losses import (
@@ -47,7 +49,7 @@ from fedvlp.methods.diprompt.losses import (
     pair_logits,
     query_terms,
 )
-from fedvlp.methods.diprompt.parts import Part, check_options, known_domain, server_strategies, starting_prompts
+from fedvlp.methods.diprompt.parts import Part, check_options, server_strategies, starting_prompts
 from fedvlp.ops import cosine_logits
 from fedvlp.utils.ranges import Names, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
@@ -166,7 +168,7 @@ class DiPrompT(PromptLearner):
         pairs = self.domain_text.under_one(self.query_prompt)  # Z^Q, [C, M, d]
         domains = given_class(pair_logits(features, pairs, scale), labels).argmax(1)  # m*
         if self.domain_labels and self.context is not None:
-            domains = torch.full_like(domains, known_domain(self.context.client))
+            domains = torch.full_like(domains, known_domain(self.context.client, "domain_labels"))
         own = self.domain_text.under_each(domain_prompts, learning=domains)  # Z^m, [C, M, d]
         terms = domain_terms(features, labels, domains, own, self.domain_text.handwritten, scale)
         if self.query_prompt is not None:

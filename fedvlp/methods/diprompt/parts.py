@@ -9,7 +9,6 @@ import torch
 from torch import nn
 
 from fedvlp.clip import PromptedTextEncoder
-from fedvlp.core.state import Client
 from fedvlp.core.strategies import FedAvg, IndicatorMean, MovingAverage, Strategy
 from fedvlp.utils.errors import UserError
 
@@ -43,20 +42,6 @@ def starting_prompts(text: PromptedTextEncoder, num_domains: int) -> dict[str, n
         "domain_prompts": nn.Parameter(torch.stack(own)),
         "query_prompt": nn.Parameter(text.initial_prompt("a photo of a")),
     }
-
-
-def known_domain(client: Client) -> int:
-    """Returns the domain of a client that knows it.
-
-    Raises:
-        UserError: if the client has images of several domains.
-    """
-    if client.domain < 0:
-        raise UserError(
-            f"domain_labels needs clients of one domain each, but {client.name!r} has several. "
-            "Use the partition ByDomain or Dispersed, or domain_labels: false."
-        )
-    return client.domain
 
 
 def server_strategies(share: Callable[[int], float]) -> dict[str, Strategy]:

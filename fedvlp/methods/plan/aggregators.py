@@ -10,28 +10,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from fedvlp.methods._shared.block_linear import BlockLinear
 from fedvlp.utils.errors import UserError
-
-
-class BlockLinear(nn.Module):
-    """A linear map for each block.
-
-    Args:
-        blocks: J.
-        inputs: Width of what comes in.
-        outputs: Width of what goes out.
-        starts_at_zero: Whether all weights are zero at first.
-    """
-
-    def __init__(self, blocks: int, inputs: int, outputs: int, starts_at_zero: bool = False) -> None:
-        super().__init__()
-        bound = 0.0 if starts_at_zero else inputs**-0.5
-        self.weight = nn.Parameter(torch.empty(blocks, inputs, outputs).uniform_(-bound, bound))
-        self.bias = nn.Parameter(torch.zeros(blocks, outputs))
-
-    def forward(self, tokens: Float[Tensor, "K J L inputs"]) -> Float[Tensor, "K J L outputs"]:
-        """Returns each block's tokens through its own map."""
-        return torch.einsum("kjli,jio->kjlo", tokens, self.weight) + self.bias[:, None]
 
 
 class PromptAttention(nn.Module):
@@ -80,7 +60,9 @@ class PromptAttention(nn.Module):
 class AttentionOverClients(nn.Module):
     """The released code's aggregator: a transformer block in which the clients are the sequence, then their mean.
 
-    Each block of CLIP has its own attention and its own perceptron; both layer norms are shared by all.
+    Each block of CLIP has its own attention and its own perceptron; both layer norms are shared by all. All starts as
+    in PyTorch's own layers, of which the released code is made: Xavier's bound for queries, keys and values together,
+    biases of the attention 0, those of the perceptron within 1 / sqrt(inputs).
 
     Args:
         blocks: J, the number of blocks with prompts.
@@ -96,11 +78,11 @@ class AttentionOverClients(nn.Module):
         if width % heads:
             raise UserError(f"Expected prompts of a width that {heads} heads divide, got {width}. Choose another CLIP.")
         self.heads = heads
-        self.project_in = BlockLinear(blocks, width, 3 * width)
+        self.project_in = BlockLinear(blocks, width, 3 * width, weight_bound=(6 / (width + 3 * width)) ** 0.5)
         self.project_out = BlockLinear(blocks, width, width)
-        self.perceptron = nn.Sequential(
-            BlockLinear(blocks, width, 2 * width), nn.ReLU(), BlockLinear(blocks, 2 * width, width)
-        )
+        wide = BlockLinear(blocks, width, 2 * width, bias_bound=width**-0.5)
+        narrow = BlockLinear(blocks, 2 * width, width, bias_bound=(2 * width) ** -0.5)
+        self.perceptron = nn.Sequential(wide, nn.ReLU(), narrow)
         self.attention_norm = nn.LayerNorm(width)
         self.perceptron_norm = nn.LayerNorm(width)
 
@@ -122,5 +104,5 @@ class AttentionOverClients(nn.Module):
 
 def _bottleneck(blocks: int, width: int, hidden: int, starts_at_zero: bool) -> nn.Sequential:
     """A perceptron of two layers for each block."""
-    last = BlockLinear(blocks, hidden, width, starts_at_zero)
+    last = BlockLinear(blocks, hidden, width, weight_bound=0.0 if starts_at_zero else None)
     return nn.Sequential(BlockLinear(blocks, width, hidden), nn.ReLU(), last)

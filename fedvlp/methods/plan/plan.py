@@ -35,10 +35,10 @@ from fedvlp.clip import CLIP, CLIPSpec
 from fedvlp.core.phases import Phase
 from fedvlp.core.protocols import Batch, Inputs
 from fedvlp.core.state import State, detached, select
+from fedvlp.methods._shared.deep_prompt_explanations import DeepPromptExplanations
+from fedvlp.methods._shared.deep_prompts import DeepPromptedCLIP, initial_prompt
 from fedvlp.methods._shared.prompt_learner import PromptLearner
 from fedvlp.methods._shared.teacher import ZeroShotTeacher, distillation_losses
-from fedvlp.methods.plan.deep_prompts import DeepPromptedCLIP, initial_prompt
-from fedvlp.methods.plan.explain import PLANExplanations
 from fedvlp.methods.plan.prompt_pool import Aggregator, PromptPool
 from fedvlp.utils.ranges import Names, NonNegativeFloat, PositiveInt, Templates
 
@@ -151,6 +151,6 @@ class PLAN(PromptLearner):
     def _aggregates(self) -> bool:
         return self.context is not None and self.context.phase.name == "aggregators"
 
-    def explain_hooks(self) -> PLANExplanations:
+    def explain_hooks(self) -> DeepPromptExplanations:
         """Returns the global prompts among words, and image features under them."""
-        return PLANExplanations(self.prompted, self.pool.globals)
+        return DeepPromptExplanations(self.prompted, self.pool.globals)

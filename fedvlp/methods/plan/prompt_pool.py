@@ -13,8 +13,8 @@ from torch.func import functional_call
 from fedvlp.core.phases import Phase
 from fedvlp.core.state import State, detached, select
 from fedvlp.core.strategies import DownloadOnly, FedAvg, ServerComputed, Slots
+from fedvlp.methods._shared.deep_prompts import Prompts
 from fedvlp.methods.plan.aggregators import AttentionOverClients, PromptAttention
-from fedvlp.methods.plan.deep_prompts import Prompts
 
 Aggregator = Literal["attention", "attention_over_clients"]
 

@@ -16,7 +16,11 @@ Departures:
     * A clustering's random start is drawn from the image's own pixels, not from the order of the files or the batch.
     * FedAvg weighs by training images; the released code by training and validation images, and in half precision.
     * The released code's decay of the learning rate and its moving average are options; the paper has neither.
-    * The paper's multiplier step has no value; that of the released code, 1e-4, is used.
+    * Clusters are the released code's: a token costs ||x - mu_m|| + theta_m, where Eqs. 3 and 4 have squared distances
+      and so squares against theta; theta_m moves by sizes after capping, so it only falls. The paper's step has no
+      value; that of the released code, 1e-4, is used.
+    * Hyphens in class names become spaces, as for all methods here ("t shirt", "teddy bear"); the released code
+      replaces underscores only.
     * What the paper leaves open of the other routers is decided in :mod:`.routers`.
 """
 
@@ -67,7 +71,8 @@ class TRIP(PromptLearner):
         routing: What pi follows: clusters of each image's tokens or of a batch's images, a layer learned from either
             (Fig. 3), nothing (``uniform``), chance (``random``), or chance for each token (Table V).
         same_start: Whether all experts start from the same values, as in the released code.
-        server_average: Moving average over rounds that is deployed: none, by Beta(0.2), or with momentum 0.99 (EMA).
+        server_average: Moving average over rounds that is deployed: none, by Beta(0.2) as in the released code, or
+            with momentum 0.99 (EMA).
         rounds: Number of rounds that will be trained, which ``server_average: beta`` depends on.
         optimizer: Makes the optimizer of a client's local training.
     """
@@ -134,7 +139,9 @@ class TRIP(PromptLearner):
         (phase,) = super().configure_phases()
         if self.server_average == "none":
             return (phase,)
-        share = beta_share(0.2, self.rounds) if self.server_average == "beta" else ema_share(0.99)
+        share = ema_share(0.99)
+        if self.server_average == "beta":
+            share = beta_share(0.2, self.rounds, repeats_first=True)
         return (replace(phase, strategy=MovingAverage(phase.strategy, share, phase.upload)),)
 
     def prepare(self, images: Float[Tensor, "B 3 V V"]) -> dict[str, Tensor]:

@@ -27,6 +27,7 @@ from fedvlp.training.batched.stacked_tensors import ModuleInventory, StackedTens
 from fedvlp.training.client_trainer import ClientResult, ClientSlot, LoadedClient, PhaseOrder
 from fedvlp.training.optimizer_state import optimizer_state
 from fedvlp.training.optimizers import OptimizerFactory
+from fedvlp.training.proximal import ProximalTerm
 from fedvlp.training.sequential import SequentialTrainer
 from fedvlp.utils.errors import MachineError, UserError
 from fedvlp.utils.seeding import restored_generators
@@ -173,6 +174,7 @@ class BatchedTrainer:
         fabric = self.slot.fabric
         module = self.slot.module
         wrapped: Any = fabric.setup_optimizers(optimizer)
+        proximal = ProximalTerm.around(self.slot.local.proximal_weight, module, stack.trainable)
         ends_steps = type(module).on_train_batch_end is not LightningModule.on_train_batch_end
         losses: list[Tensor] = []
         module.train()
@@ -180,7 +182,7 @@ class BatchedTrainer:
             batch = fabric.to_device(_stacked_batch(batches))
             with fabric.autocast():
                 loss = stack.call("training_step", batch, index)
-            fabric.backward(loss.sum())
+            fabric.backward(loss.sum() if proximal is None else loss.sum() + proximal(stack.trainable))
             wrapped.step()
             wrapped.zero_grad()
             losses.append(loss.detach())

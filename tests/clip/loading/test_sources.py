@@ -36,7 +36,26 @@ def test_unknown_tags_list_the_known_ones(small):
     with pytest.raises(UserError, match="openai, laion, random"):
         load_clip(CLIPSpec(NAME, "laion3b"))
     with pytest.raises(UserError, match="no weights by OpenAI"):
-        load_clip("ViT-B-16-SigLIP")
+        load_clip("ViT-H-14")
+
+
+@pytest.mark.parametrize("name", ["ViT-B-16-SigLIP", "roberta-ViT-B-32", "ViT-H-14-CLIPA"])
+@pytest.mark.parametrize("weights", ["auto", "random"])
+def test_a_tokenizer_of_another_library_is_refused(name, weights):
+    with pytest.raises(UserError, match=f"open_clip's own tokenizer, but {name} .*for example ViT-B-16"):
+        load_clip(CLIPSpec(name, weights))
+
+
+def test_a_hub_models_tokenizer_of_another_library_is_refused(configs, monkeypatch, tmp_path):
+    (tmp_path / "open_clip_config.json").write_text(json.dumps({"model_cfg": configs["vit"]}))
+    monkeypatch.setattr(sources, "download_pretrained_from_hf", lambda _, name="w": str(tmp_path / name))
+
+    def refuse(_):
+        raise ModuleNotFoundError("No module named 'transformers'")
+
+    monkeypatch.setattr(open_clip, "get_tokenizer", refuse)
+    with pytest.raises(UserError, match="open_clip's own tokenizer, but hf-hub:org/model"):
+        load_clip("hf-hub:org/model")
 
 
 def test_openais_own_spelling_of_names():
@@ -56,7 +75,7 @@ def test_without_network_the_file_to_download_is_named(small, offline):
 
 
 def test_a_hub_model_comes_with_its_config(small, configs, monkeypatch, tmp_path, save, uses_quick_gelu):
-    description = {"model_cfg": configs["quick"], "preprocess_cfg": {"mean": [0.1, 0.2, 0.3], "size": 99}}
+    description = {"model_cfg": configs["quick"], "preprocess_cfg": {"mean": [0.1, 0.2, 0.3], "size": 32}}
     (tmp_path / "open_clip_config.json").write_text(json.dumps(description))
     save(small, tmp_path / "open_clip_model.safetensors")
     monkeypatch.setattr(
@@ -65,7 +84,7 @@ def test_a_hub_model_comes_with_its_config(small, configs, monkeypatch, tmp_path
     monkeypatch.setattr(open_clip, "get_tokenizer", lambda _: open_clip.SimpleTokenizer())
     clip = load_clip("hf-hub:org/model")
     assert uses_quick_gelu(clip)
-    assert clip.preprocess_options.mean == [0.1, 0.2, 0.3]
+    assert clip.preprocess_options.mean == (0.1, 0.2, 0.3)
     assert torch.equal(clip.model.visual.proj, small.visual.proj)
 
 

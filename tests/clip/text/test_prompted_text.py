@@ -26,6 +26,28 @@ def test_equals_full_sequences(make_clip, configs, kind, position, layout):
     assert_same(found, expected)
 
 
+@pytest.mark.parametrize("position", ["end", "front"])
+@pytest.mark.parametrize("layout", ["packed", "plain"])
+def test_prompts_of_each_class_equal_full_sequences(clip, position, layout):
+    """Class by class, the prompt of the class in front of it; two prompts for each, and their gradients."""
+    torch.manual_seed(0)
+    prompts = torch.randn(2, len(NAMES), 4, 32)
+    signal = torch.randn(2, len(NAMES), 24)
+    encoder = PromptedTextEncoder(
+        clip, NAMES, prompt_length=4, class_position=position, layout=layout, class_specific=True
+    )
+
+    def one_by_one(values):
+        rows = []
+        for image in values:
+            alone = [coop_features(clip, [encoder.class_names[c]], image[c], position)[0] for c in range(len(NAMES))]
+            rows.append(torch.stack(alone))
+        return torch.stack(rows)
+
+    found = features_and_gradient(lambda values: encoder(values.flatten(1, 2)), prompts, signal)
+    assert_same(found, features_and_gradient(one_by_one, prompts, signal))
+
+
 @pytest.mark.parametrize("token_budget", [1, 20, 25, 1000])
 def test_chunks_change_nothing(clip, token_budget):
     torch.manual_seed(0)

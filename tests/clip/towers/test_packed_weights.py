@@ -177,3 +177,11 @@ def test_other_operators_are_as_good_as_none(operator, monkeypatch):
 
     monkeypatch.setattr(torch.ops.mkldnn, operator, changed)
     assert not packed_weights.has_kernel.__wrapped__()
+
+
+def test_a_weight_for_each_client_is_multiplied_plainly(used):
+    weights = torch.randn(3, 8, 6)
+    inputs = torch.randn(3, 5, 6)
+    found = torch.func.vmap(PackedWeights().linear, in_dims=(0, 0, None))(inputs, weights, None)
+    torch.testing.assert_close(found, inputs @ weights.mT)
+    assert not used

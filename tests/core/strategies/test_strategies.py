@@ -158,6 +158,28 @@ def test_beta_average_equals_the_weighted_mean_of_all_rounds():
     assert math.isclose(state.deployed["prompt"].item(), expected, rel_tol=1e-5)
 
 
+def test_released_beta_average_equals_the_weighted_mean_of_all_rounds():
+    """TRIP's released code: the start and the first round weigh w_0, round t, from 0, w_t; the last of 15 0.0785."""
+    beta = 0.2
+    rounds = 15
+    values = torch.randn(rounds, generator=torch.Generator().manual_seed(3)).tolist()
+    share = beta_share(beta, rounds, repeats_first=True)
+    strategy = MovingAverage(FedAvg(), share, ("prompt",))
+    state = server(prompt=[10.0])
+    density = scipy.stats.beta(beta, beta).pdf
+    total = density(0.5 / (rounds + 1))
+    weighted = total * 10.0
+    for number, value in enumerate(values):
+        state = strategy.aggregate(state, [update(client(0), prompt=[value])])
+        state = ServerState(state.shared, state.deployed, state.memory, number + 1)
+        weight = density((number + 0.5) / (rounds + 1))
+        total += weight
+        weighted += weight * value
+        assert math.isclose(state.deployed["prompt"].item(), weighted / total, rel_tol=1e-5, abs_tol=1e-6)
+    assert share(0) == 0.5
+    assert math.isclose(share(rounds - 1), 0.0785, abs_tol=5e-5)
+
+
 def test_average_that_is_sent_is_what_the_next_round_goes_on_from():
     """DiPrompT, Eqs. 4 and 5: clients move the average, and an unmoved domain keeps it."""
     strategy = MovingAverage(IndicatorMean(), beta_share(1.0, 3), ("prompts",), sends_average=True)

@@ -83,6 +83,30 @@ def test_over_clients_is_pytorchs_attention_with_clients_as_the_sequence(over_cl
     torch.testing.assert_close(over_clients(prompts), torch.stack(mixed), atol=1e-5, rtol=1e-4)
 
 
+def test_over_clients_starts_like_pytorchs_layers():
+    """Largest and mean size of what each part starts from, against layers as the released code makes them."""
+    torch.manual_seed(0)
+    width = 64
+    ours = AttentionOverClients(4, width)
+    theirs = [nn.MultiheadAttention(width, 8) for _ in range(4)]
+    layers = [(nn.Linear(width, 2 * width), nn.Linear(2 * width, width)) for _ in range(4)]
+    pairs = [
+        (ours.project_in.weight, [layer.in_proj_weight for layer in theirs]),
+        (ours.project_in.bias, [layer.in_proj_bias for layer in theirs]),
+        (ours.project_out.weight, [layer.out_proj.weight for layer in theirs]),
+        (ours.project_out.bias, [layer.out_proj.bias for layer in theirs]),
+    ]
+    for place, number in ((0, 0), (2, 1)):
+        pairs.append((ours.perceptron[place].weight, [pair[number].weight for pair in layers]))
+        pairs.append((ours.perceptron[place].bias, [pair[number].bias for pair in layers]))
+    for mine, others in pairs:
+        sizes = mine.detach().abs()
+        expected = torch.stack(others).detach().abs()
+        assert sizes.numel() == expected.numel()
+        torch.testing.assert_close(sizes.max(), expected.max(), rtol=0.03, atol=0)
+        torch.testing.assert_close(sizes.mean(), expected.mean(), rtol=0.12, atol=0)
+
+
 @pytest.mark.parametrize("kind", ["attention", "over_clients"])
 def test_order_of_clients_changes_nothing(request, prompts, kind):
     module = request.getfixturevalue(kind)

@@ -175,7 +175,7 @@ def test_server_averages(clip):
     averages = {kind: TRIP(CLASSES, clip, server_average=kind, rounds=4) for kind in ("none", "beta", "ema")}
     deployed = {kind: fill(module, lambda finished: finished + 1.0, 4) for kind, module in averages.items()}
     assert deployed["none"] == 4
-    points = (np.arange(5) + 0.5) / 5
+    points = (np.array([0, 0, 1, 2, 3]) + 0.5) / 5  # the start and the first round weigh alike, as released
     densities = (points * (1 - points)) ** -0.8
     assert deployed["beta"] == pytest.approx((densities * np.arange(5)).sum() / densities.sum(), rel=1e-5)
     assert deployed["ema"] == pytest.approx(sum(0.01 * 0.99 ** (4 - r) * r for r in range(1, 5)), rel=1e-4)

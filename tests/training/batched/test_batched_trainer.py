@@ -10,7 +10,21 @@ from torch import nn
 
 from fedvlp.clip.towers import packed_weights
 from fedvlp.core.state import Client
-from fedvlp.methods import ADAPT, PLAN, TRIP, DiPrompT, FedDPT, PromptFL, SingleDomain
+from fedvlp.methods import (
+    ADAPT,
+    PLAN,
+    TRIP,
+    CoCoOp,
+    DiPrompT,
+    FedAPT,
+    FedCLIP,
+    FedDPT,
+    FedLoRA,
+    FedMaPLe,
+    FedOTP,
+    PromptFL,
+    SingleDomain,
+)
 from fedvlp.training.batched.batched_trainer import BatchedTrainer
 from fedvlp.utils.errors import UserError
 from tests.helpers.assertions import assert_equal, assert_near, assert_same_run, run_tensors
@@ -24,7 +38,13 @@ METHODS = {
     "single domain": lambda clip: SingleDomain(CLASSES, clip, prompt_length=2),
     "trip": lambda clip: TRIP(CLASSES, clip, prompt_length=2),
     "trip, learned router": lambda clip: TRIP(CLASSES, clip, prompt_length=2, routing="learned_token"),
+    "cocoop": lambda clip: CoCoOp(CLASSES, clip),
+    "fed_clip": lambda clip: FedCLIP(CLASSES, clip),
+    "fed_apt": lambda clip: FedAPT(CLASSES, DOMAINS, clip, prompt_length=2),
     "plan": lambda clip: PLAN(CLASSES, 6, clip, prompt_length=2, templates=1),
+    "fed_maple": lambda clip: FedMaPLe(CLASSES, clip),
+    "fed_lora": lambda clip: FedLoRA(CLASSES, clip),
+    "fed_otp": lambda clip: FedOTP(CLASSES, clip, prompt_length=2, iterations=9),
     "fed_dpt": lambda clip: FedDPT(CLASSES, DOMAINS, clip, prompt_length=2),
     "adapt": lambda clip: ADAPT(CLASSES, DOMAINS, clip, prompt_length=2),
 }
@@ -100,8 +120,8 @@ def test_equals_one_after_another(method, clip, tmp_path):
     assert_near(together.tensors, alone.tensors)
     assert together.metrics == pytest.approx(alone.metrics, rel=1e-5)
     assert not alone.groups
-    # Steps of the last two depend on the client's domain; of the larger clients each domain has one.
-    expected = [[0, 2], [1, 3]] if method in ("fed_dpt", "adapt") else [[0, 1, 2, 3], [4, 5]]
+    # Steps of these depend on the client's domain; of the larger clients each domain has one.
+    expected = [[0, 2], [1, 3]] if method in ("fed_apt", "fed_dpt", "adapt") else [[0, 1, 2, 3], [4, 5]]
     assert together.groups == expected * len(module.configure_phases())
 
 

@@ -1,4 +1,4 @@
-"""CLIP with prompts in many blocks of both towers."""
+"""CLIP with prompts in many blocks of both towers: what PLAN and FedMaPLe classify with."""
 
 from __future__ import annotations
 
@@ -32,6 +32,20 @@ class DeepPromptedCLIP(nn.Module):
         self.text = PromptedTextEncoder(clip, class_names, prompt_length=prompt_length)
         self.visual = PromptedImageEncoder(clip)
 
+    @property
+    def depth(self) -> int:
+        """The number of blocks that both towers have."""
+        return min(self.clip.text.depth, self.visual.depth)
+
+    def check_depth(self, depth: int) -> None:
+        """Refuses prompts for more blocks than a tower has.
+
+        Raises:
+            UserError: If there are fewer blocks.
+        """
+        if depth > self.depth:
+            raise UserError(f"Expected depth in [1, {self.depth}], the number of blocks, or null; got {depth}.")
+
     def initial_prompts(self, depth: int | None) -> dict[str, Tensor]:
         """Returns prompts of N(0, 0.02) for the first blocks of each tower; for all blocks if no depth is given.
 
@@ -40,9 +54,7 @@ class DeepPromptedCLIP(nn.Module):
         """
         depths = {"text": self.clip.text.depth, "visual": self.visual.depth}
         widths = {"text": self.clip.text_width, "visual": self.clip.image_width}
-        most = min(depths.values())
-        if depth is not None and depth > most:
-            raise UserError(f"Expected depth in [1, {most}], the number of blocks, or null for all; got {depth}.")
+        self.check_depth(depth or 1)
         prompts = {}
         for kind, blocks in depths.items():
             prompts[kind] = initial_prompt((depth or blocks, self.prompt_length, widths[kind]))

@@ -1,4 +1,4 @@
-"""What ``fedvlp explain`` shows of PLAN: the first block's text prompt, and image features under the visual prompts."""
+"""What ``fedvlp explain`` shows of deep prompts: the first block's text prompt, and image features under the visual."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from jaxtyping import Float
 from torch import Tensor
 
-from fedvlp.methods.plan.deep_prompts import DeepPromptedCLIP, Prompts
+from fedvlp.methods._shared.deep_prompts import DeepPromptedCLIP, Prompts
 
 
 @dataclass(frozen=True)
-class PLANExplanations:
-    """The functions of ``fedvlp.explain.hooks`` that PLAN offers.
+class DeepPromptExplanations:
+    """The functions of ``fedvlp.explain.hooks`` that a method with deep prompts offers.
 
     Attributes:
         prompted: CLIP with prompts in both towers.

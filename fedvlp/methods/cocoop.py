@@ -1,0 +1,86 @@
+"""CoCoOp under FedAvg: a prompt that a small network shifts for each image, learned by all clients and averaged.
+
+Paper: Zhou et al., "Conditional Prompt Learning for Vision-Language Models", CVPR 2022.
+
+Symbols: v_1 .. v_M context, L x D -> ``prompt``; h_theta Meta-Net -> ``meta_net``; pi token -> what it returns [B, D];
+x image feature -> ``features``; g text tower, t_i(x) "[SOS][v(x)][class i]." -> ``text``.
+    v_m(x) = v_m + pi, pi = h_theta(x)                   Sec. 3.2; :meth:`CoCoOp.prompts`
+    p(y | x) = softmax_y(cos(x, g(t_y(x))) / tau)        Eq. 3; :meth:`CoCoOp.forward`
+    h_theta: Linear - ReLU - Linear, d -> d / 16 -> D    Sec. 3.2; ``reduction``
+
+Departures:
+    * The paper is not about federated learning: prompt and Meta-Net are sent and averaged by training images.
+    * Its ten epochs are ten rounds of one epoch, at its rate of 0.002 throughout: neither its cosine schedule nor its
+      warm-up, and no augmentation, so that image features are computed once (``--trainer.schedule``,
+      ``--data.augmentation`` have them).
+    * The Meta-Net sees the normalised image feature, as in the released code; the paper does not say.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from lightning.pytorch.cli import OptimizerCallable
+from torch import Tensor, nn
+
+from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder
+from fedvlp.core.protocols import Batch, Inputs
+from fedvlp.methods._shared.prompt_learner import PromptLearner
+from fedvlp.ops import cosine_logits
+from fedvlp.utils.errors import UserError
+from fedvlp.utils.ranges import Names, PositiveInt
+
+
+class CoCoOp(PromptLearner):
+    """Learns one text prompt, shared by all classes and clients, and how an image moves it.
+
+    Args:
+        class_names: The classes, in the order of the labels.
+        clip: The frozen CLIP: a name, name and weights, or one that was loaded before.
+        prompt_length: Number of learned vectors L.
+        init_words: Words that the prompt starts from; random vectors if null.
+        reduction: The Meta-Net has d / reduction hidden units, at most d.
+        optimizer: Makes the optimizer of a client's local training.
+
+    Raises:
+        UserError: If no hidden unit is left.
+    """
+
+    averages_over_batch = True
+
+    def __init__(
+        self,
+        class_names: Names,
+        clip: CLIPSpec | CLIP | str = "ViT-B-16",
+        prompt_length: PositiveInt = 4,
+        init_words: str | None = "a photo of a",
+        reduction: PositiveInt = 16,
+        optimizer: OptimizerCallable = lambda parameters: torch.optim.SGD(parameters, lr=0.002),
+    ) -> None:
+        super().__init__(class_names, clip, optimizer)
+        self.save_hyperparameters()
+        width = self.clip.embed_dim
+        if reduction > width:
+            raise UserError(f"Expected a reduction in [1, {width}], the width of an image feature, got {reduction}.")
+        hidden = width // reduction
+        self.text = PromptedTextEncoder(self.clip, class_names, prompt_length=prompt_length)
+        self.prompt = nn.Parameter(self.text.initial_prompt(init_words))  # [L, D]
+        self.meta_net = nn.Sequential(nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, self.clip.text_width))
+
+    def prompts(self, features: Float[Tensor, "B d"]) -> Float[Tensor, "B L D"]:
+        """Returns each image's prompt v(x), all of whose vectors are moved alike (Sec. 3.2)."""
+        shifts: Tensor = self.meta_net(F.normalize(features, dim=-1))  # pi, [B, D]
+        return self.prompt + shifts[:, None]
+
+    def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
+        """Returns the logits cos(x, g(t(x))) / tau, each image's under its own prompt (Eq. 3)."""
+        features = self.constants(inputs)["features"]
+        return cosine_logits(features, self.text(self.prompts(features)), self.clip.logit_scale)
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
+        """Returns the cross-entropy of a batch."""
+        inputs, labels = batch
+        loss = F.cross_entropy(self(inputs), labels)
+        self.log("loss", loss)
+        return loss

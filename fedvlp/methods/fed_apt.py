@@ -1,0 +1,142 @@
+"""FedAPT: class prompts, which a domain's fixed random key scales; a classifier of domains mixes the keys for an image.
+
+Paper: Su et al., "Federated Adaptive Prompt Tuning for Multi-Domain Collaborative Learning", AAAI 2024; what it says of
+labelled images.
+
+Symbols: p meta prompt, C x L x D -> ``prompt``; key_k of domain k, L x D, drawn from U[0, 1) once -> ``keys``;
+Q adaptive network, d x M -> ``domain_classifier``; t temperature -> ``temperature``; f(x) image feature, not normalised
+-> ``features``.
+    p * (1 + key_k) at a client of domain k                           :meth:`FedAPT.prompts`
+    CE(softmax_c(cos(w_c, f(x)) / tau), y) + CE(softmax(Q f(x)), k)   :meth:`FedAPT.training_step`
+    z = Q f(x); a = softmax((z - mean(z)) / std(z) / t)               :func:`domain_weights`
+    p * (1 + sum_k a_k key_k) for an image of any domain              :meth:`FedAPT.forward`
+    p and Q <- plain mean over clients                                :class:`.FedAvg`
+
+Departures:
+    * Keys are made from a seed, by the server and each client alike; a client uses its own domain's. Clients of one
+      domain share a key, as in the released code for several of them.
+    * Only source domains have a key and an output of Q. The paper trains on all domains that it tests on, and those who
+      count 4 domains of PACS while one is held out count an output that nobody could train.
+    * L is 16, by which others count the method's cost; the released code's default is 24.
+    * Where a deviation over domains is 0, as with one domain, all weigh the same; the released code divides by it.
+    * With t = 0.01 the weights are one-hot for most images, which then share their prompts: each distinct mixture of a
+      batch is encoded once. The weights get no gradient, which training never needs.
+    * A plain Trainer knows no domains: it trains under the mean of the keys and holds Q to the uniform distribution.
+    * CLIP is a ViT-B/16 unless named, as for all methods here; the released code's is a ViT-B/32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from lightning.pytorch.cli import OptimizerCallable
+from torch import Tensor, nn
+
+from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder
+from fedvlp.core.phases import Phase
+from fedvlp.core.protocols import Batch, Inputs
+from fedvlp.core.strategies import FedAvg
+from fedvlp.methods._shared.known_domain import known_domain
+from fedvlp.methods._shared.prompt_learner import PromptLearner
+from fedvlp.ops import cosine_logits
+from fedvlp.utils.ranges import Names, PositiveFloat, PositiveInt, Seed
+
+
+class FedAPT(PromptLearner):
+    """Learns a prompt for each class, and which domains' keys an image asks for.
+
+    Args:
+        class_names: The classes, in the order of the labels.
+        domains: The source domains, in the order of ``Client.domain``.
+        clip: The frozen CLIP: a name, name and weights, or one that was loaded before.
+        prompt_length: Number of learned vectors L of a class's prompt.
+        temperature: t of the weights over domains, above 0; towards 0 they become one-hot.
+        key_seed: Seed of the keys, which server and clients make themselves.
+        optimizer: Makes the optimizer of a client's local training.
+    """
+
+    keys: Tensor  # [M, L, D]
+    averages_over_batch = True
+    broadcast_once = ("keys",)
+
+    def __init__(
+        self,
+        class_names: Names,
+        domains: Names,
+        clip: CLIPSpec | CLIP | str = "ViT-B-16",
+        prompt_length: PositiveInt = 16,
+        temperature: PositiveFloat = 0.01,
+        key_seed: Seed = 0,
+        optimizer: OptimizerCallable = lambda parameters: torch.optim.SGD(
+            parameters, lr=0.01, momentum=0.9, weight_decay=1e-5
+        ),
+    ) -> None:
+        super().__init__(class_names, clip, optimizer)
+        self.save_hyperparameters()
+        self.temperature = temperature
+        self.text = PromptedTextEncoder(self.clip, class_names, prompt_length=prompt_length, class_specific=True)
+        self.prompt = nn.Parameter(torch.stack([self.text.initial_prompt() for _ in class_names]))  # [C, L, D]
+        self.domain_classifier = nn.Linear(self.clip.embed_dim, len(domains), bias=False)
+        generator = torch.Generator().manual_seed(key_seed)
+        self.register_buffer("keys", torch.rand(len(domains), *self.prompt.shape[1:], generator=generator))
+
+    def configure_phases(self) -> Sequence[Phase]:
+        """Returns one phase, after which prompts and classifier are averaged, each client counting once."""
+        (phase,) = super().configure_phases()
+        return (replace(phase, strategy=FedAvg("uniform")),)
+
+    def prompts(self, weights: Float[Tensor, "*batch M"]) -> Float[Tensor, "*batch C L D"]:
+        """Returns all classes' prompts p * (1 + sum_k a_k key_k) under weights a of the domains."""
+        keys = torch.einsum("...m,mld->...ld", weights, self.keys)
+        return self.prompt * (1 + keys.unsqueeze(-3))
+
+    def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
+        """Returns the logits under the prompts that each image's own mixture of keys makes."""
+        features = self.constants(inputs)["features"]
+        with torch.no_grad():
+            weights = domain_weights(self.domain_classifier(features), self.temperature)
+            mixtures, mixture_of_image = weights.unique(dim=0, return_inverse=True)  # type: ignore[no-untyped-call]
+        texts = self.text(self.prompts(mixtures).flatten(1, 2))[mixture_of_image]  # [B, C, d]
+        return cosine_logits(features, texts, self.clip.logit_scale)
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
+        """Returns the cross-entropy of classes, under the prompts of the client's domain, plus that of domains."""
+        inputs, labels = batch
+        features = self.constants(inputs)["features"]
+        domain = self._own_domain()  # [M]
+        logits = cosine_logits(features, self.text(self.prompts(domain).flatten(0, 1)), self.clip.logit_scale)
+        class_loss = F.cross_entropy(logits, labels)
+        domain_loss = F.cross_entropy(self.domain_classifier(features), domain.expand(len(features), -1))
+        self.log_dict({"class_loss": class_loss, "domain_loss": domain_loss, "loss": class_loss + domain_loss})
+        return class_loss + domain_loss
+
+    def _own_domain(self) -> Float[Tensor, "M"]:
+        """The domain of the client that trains, as a one-hot vector; where no domain is known, all are as likely."""
+        count = len(self.keys)
+        if self.context is None:
+            return torch.full((count,), 1 / count, device=self.keys.device)
+        own = known_domain(self.context.client, "FedAPT")
+        return torch.eye(count, device=self.keys.device)[own]
+
+
+def domain_weights(scores: Float[Tensor, "B M"], temperature: float) -> Float[Tensor, "B M"]:
+    """Returns a, the softmax over domains of each image's standardised scores over a temperature.
+
+    Args:
+        scores: z, what the classifier says of each image's domain.
+        temperature: t, above 0.
+
+    Example:
+        >>> domain_weights(torch.tensor([[3.0, 1.0], [5.0, 5.0]]), 2**0.5)  # standardised: 0.707 and -0.707; 0 and 0
+        tensor([[0.7311, 0.2689],
+                [0.5000, 0.5000]])
+    """
+    scores = scores.float()
+    centred = scores - scores.mean(dim=1, keepdim=True)
+    variance = centred.square().sum(dim=1, keepdim=True) / max(scores.shape[1] - 1, 1)
+    deviation = variance.sqrt().clamp_min(torch.finfo(scores.dtype).tiny)
+    return (centred / deviation / temperature).softmax(dim=1)

@@ -1,0 +1,93 @@
+"""FedMaPLe: deep text prompts, and visual prompts that linear maps make of them, averaged over clients.
+
+Papers: Khattak et al., "MaPLe: Multi-modal Prompt Learning", CVPR 2023, under FedAvg, as PLAN's tables have it.
+
+Symbols: P_j, text prompts of block j + 1, L x D -> ``prompts[j]``; F_j -> ``couplings[j]``; J -> ``depth``.
+    both towers with prompts, replaced block by block          Sections 3.2.1, 3.2.2; :class:`.DeepPromptedCLIP`
+    visual prompts F_j(P_j), with F_j linear from D to W       Section 3.2.3; :meth:`FedMaPLe.deep_prompts`
+    p(c | x) = softmax_c(cos(w_c, f(x)) / tau)                 Section 3.1; :meth:`FedMaPLe.forward`
+    cross-entropy                                              :meth:`FedMaPLe.training_step`
+    P, F <- sum_k |S_k| (P_k, F_k) / sum_k |S_k|               :class:`.FedAvg`
+
+A prompt shorter than ``init_words`` takes the place of the first of them; the others stay words before the class's
+name, as in the released code: "[v1][v2] of a dog." with L = 2.
+
+Departures:
+    * A prompt longer than the words goes on with random vectors; the released code then leaves the words out.
+    * Each F_j starts from values of its own, without a bias; in the released code those behind the first are copies.
+    * The released code's random crops, warm-up and cosine are left to the options of data and trainer, and its momentum
+      and weight decay to the optimizer's: the paper gives a learning rate and a batch alone.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from lightning.pytorch.cli import OptimizerCallable
+from torch import Tensor, nn
+
+from fedvlp.clip import CLIP, CLIPSpec
+from fedvlp.core.protocols import Batch, Inputs
+from fedvlp.methods._shared.block_linear import BlockLinear
+from fedvlp.methods._shared.deep_prompt_explanations import DeepPromptExplanations
+from fedvlp.methods._shared.deep_prompts import DeepPromptedCLIP, initial_prompt
+from fedvlp.methods._shared.prompt_learner import PromptLearner
+from fedvlp.utils.ranges import Names, PositiveInt
+
+
+class FedMaPLe(PromptLearner):
+    """Learns deep text prompts and the maps that make visual prompts of them, shared by all clients.
+
+    Args:
+        class_names: The classes, in the order of the labels.
+        clip: The frozen CLIP: a name, name and weights, or one that was loaded before.
+        prompt_length: Number of learned vectors L in a block's prompt.
+        depth: Number of first blocks with prompts of their own, in both towers; if not given the paper's 9, or all
+            blocks of a CLIP with fewer.
+        init_words: Words that the first block's prompt starts from; random vectors if not given.
+        optimizer: Makes the optimizer of a client's local training.
+    """
+
+    needs_images = True
+    averages_over_batch = True
+
+    def __init__(
+        self,
+        class_names: Names,
+        clip: CLIPSpec | CLIP | str = "ViT-B-16",
+        prompt_length: PositiveInt = 2,
+        depth: PositiveInt | None = None,
+        init_words: str | None = "a photo of a",
+        optimizer: OptimizerCallable = lambda parameters: torch.optim.SGD(parameters, lr=0.0035),
+    ) -> None:
+        super().__init__(class_names, clip, optimizer)
+        self.save_hyperparameters()
+        words = (init_words or "").split()
+        texts = [" ".join([*words[prompt_length:], name]) for name in class_names]
+        self.prompted = DeepPromptedCLIP(self.clip, texts, prompt_length)
+        blocks = min(9, self.prompted.depth) if depth is None else depth
+        self.prompted.check_depth(blocks)
+        first = self.prompted.text.initial_prompt(" ".join(words[:prompt_length]) or None)
+        deeper = initial_prompt((blocks - 1, *first.shape))
+        self.prompts = nn.Parameter(torch.cat([first[None], deeper]))  # [J, L, D]
+        self.couplings = BlockLinear(blocks, self.clip.text_width, self.clip.image_width)
+
+    def deep_prompts(self) -> dict[str, Tensor]:
+        """Returns the prompts `text` [J, L, D] and, made of them, `visual` [J, L, W] (MaPLe, Section 3.2.3)."""
+        return {"text": self.prompts, "visual": self.couplings(self.prompts[None])[0]}
+
+    def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
+        """Returns the logits cos(w_c, f(x)) / tau with prompts in both towers."""
+        return self.prompted.logits(self.constants(inputs)["images"], self.deep_prompts())
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
+        """Returns the cross-entropy of a batch."""
+        inputs, labels = batch
+        loss = F.cross_entropy(self(inputs), labels)
+        self.log("loss", loss)
+        return loss
+
+    def explain_hooks(self) -> DeepPromptExplanations:
+        """Returns the first block's prompt among words, and image features under the visual prompts."""
+        return DeepPromptExplanations(self.prompted, self.deep_prompts())

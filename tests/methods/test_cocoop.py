@@ -1,0 +1,82 @@
+"""CoCoOp's prompts, logits and gradients image by image, and where it is PromptFL."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fedvlp.clip import PromptedTextEncoder
+from fedvlp.core.state import numel
+from fedvlp.methods import CoCoOp, PromptFL
+from fedvlp.utils.errors import UserError
+
+CLASSES = ["red circle", "star", "big square"]
+LABELS = torch.tensor([2, 0, 1, 2])
+
+
+@pytest.fixture
+def method(clip):
+    torch.manual_seed(5)
+    return CoCoOp(CLASSES, clip)
+
+
+@pytest.fixture
+def images(clip):
+    return torch.randn(4, 3, clip.image_size, clip.image_size, generator=torch.Generator().manual_seed(1))
+
+
+def cosine(one, other):
+    return (one * other).sum() / one.square().sum().sqrt() / other.square().sum().sqrt()
+
+
+def slow_logits(method, feature, parts):
+    """One image's logits: the Meta-Net by hand, then each class in a sequence of its own and of full length."""
+    prompt, first, first_bias, second, second_bias = parts
+    hidden = (first @ (feature / feature.square().sum().sqrt()) + first_bias).clamp_min(0)
+    shift = second @ hidden + second_bias
+    moved = torch.stack([vector + shift for vector in prompt])
+    texts = []
+    for name in CLASSES:
+        texts.append(PromptedTextEncoder(method.clip, [name], prompt_length=4, layout="plain")(moved)[0])
+    return torch.stack([method.clip.logit_scale * cosine(feature, text) for text in texts])
+
+
+def test_logits_loss_and_gradients_are_those_of_the_paper(method, images):
+    parts = [value.detach().clone().requires_grad_() for value in (method.prompt, *method.meta_net.parameters())]
+    features = method.clip.encode_image(images)
+    expected = torch.stack([slow_logits(method, feature, parts) for feature in features])
+    torch.testing.assert_close(method(images), expected, atol=1e-3, rtol=1e-5)
+    slow_loss = -sum(row.log_softmax(0)[label] for row, label in zip(expected, LABELS.tolist(), strict=True)) / 4
+    slow_loss.backward()
+    loss = method.training_step((images, LABELS), 0)
+    loss.backward()
+    assert loss.item() == pytest.approx(slow_loss.item(), rel=1e-5)
+    for own, slow in zip((method.prompt, *method.meta_net.parameters()), parts, strict=True):
+        assert slow.grad.abs().max() > 0
+        assert (own.grad - slow.grad).abs().max() < 1e-5 * max(slow.grad.abs().max(), 1.0)
+
+
+def test_without_a_shift_it_is_promptfl(method, images):
+    with torch.no_grad():
+        for parameter in method.meta_net[2].parameters():
+            parameter.zero_()
+    plain = PromptFL(CLASSES, method.clip, prompt_length=4, init_words="a photo of a")
+    torch.testing.assert_close(method(images), plain(images), atol=1e-4, rtol=1e-5)
+
+
+def test_the_length_of_a_feature_does_not_move_the_prompt(method, images):
+    features = method.clip.encode_image(images)
+    torch.testing.assert_close(method.prompts(3 * features), method.prompts(features))
+    assert not torch.allclose(method.prompts(features)[0], method.prompts(features)[1], atol=1e-4)
+
+
+def test_what_is_sent(clip):
+    """L D + d h + h + h D + D; 35,360 with ViT-B/16, where D = d = 512 and h = 32."""
+    hidden = clip.embed_dim // 16
+    expected = 4 * clip.text_width + (clip.embed_dim + 1) * hidden + (hidden + 1) * clip.text_width
+    assert numel(CoCoOp(CLASSES, clip).shared_state()) == expected
+
+
+def test_a_meta_net_without_units_is_refused(clip):
+    with pytest.raises(UserError, match=f"reduction in .1, {clip.embed_dim}."):
+        CoCoOp(CLASSES, clip, reduction=clip.embed_dim + 1)

@@ -1,0 +1,157 @@
+"""FedAPT's prompts, losses and weights, class by class and image by image, and what its keys cannot change."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from fedvlp.clip import PromptedTextEncoder
+from fedvlp.core.phases import RoundContext
+from fedvlp.core.state import Client, ClientUpdate, ServerState, numel
+from fedvlp.methods import FedAPT, PromptFL
+from fedvlp.methods.fed_apt import domain_weights
+from fedvlp.utils.errors import UserError
+
+CLASSES = ["red circle", "star", "big_square"]
+DOMAINS = ["ink", "paint", "photo"]
+LABELS = torch.tensor([2, 0, 1, 2])
+L = 3
+
+
+@pytest.fixture
+def method(clip):
+    torch.manual_seed(5)
+    return FedAPT(CLASSES, DOMAINS, clip, prompt_length=L, temperature=0.8)
+
+
+@pytest.fixture
+def images(clip):
+    return torch.randn(4, 3, clip.image_size, clip.image_size, generator=torch.Generator().manual_seed(1))
+
+
+def cosine(one, other):
+    return (one * other).sum() / one.square().sum().sqrt() / other.square().sum().sqrt()
+
+
+def slow_text(clip, label, prompt):
+    """The feature of "[prompt][class]." for one class alone, in a sequence of full length."""
+    return PromptedTextEncoder(clip, [CLASSES[label]], prompt_length=L, layout="plain")(prompt)[0]
+
+
+def slow_logits(clip, feature, prompt, key):
+    """One image's logits, the prompt of each class scaled by a key."""
+    texts = [slow_text(clip, label, prompt[label] + prompt[label] * key) for label in range(len(CLASSES))]
+    return torch.stack([clip.logit_scale * cosine(feature, text) for text in texts])
+
+
+def slow_weights(scores, temperature):
+    mean = sum(scores) / len(scores)
+    deviation = math.sqrt(sum((score - mean) ** 2 for score in scores) / (len(scores) - 1))
+    powers = [math.exp((score - mean) / deviation / temperature) for score in scores]
+    return [power / sum(powers) for power in powers]
+
+
+def test_an_image_is_classified_under_its_own_mixture_of_keys(method, images):
+    features = method.clip.encode_image(images)
+    expected = []
+    for feature in features:
+        weights = slow_weights((method.domain_classifier.weight @ feature).tolist(), 0.8)
+        assert max(weights) - min(weights) > 0.05
+        key = sum(weight * key for weight, key in zip(weights, method.keys, strict=True))
+        expected.append(slow_logits(method.clip, feature, method.prompt, key))
+    torch.testing.assert_close(method(images), torch.stack(expected), atol=1e-3, rtol=1e-4)
+
+
+def test_loss_and_gradients_are_those_of_the_paper(method, images):
+    """A client of the second domain: its key scales all prompts, and its number is what Q should say."""
+    prompt = method.prompt.detach().clone().requires_grad_()
+    matrix = method.domain_classifier.weight.detach().clone().requires_grad_()
+    expected = 0.0
+    for feature, label in zip(method.clip.encode_image(images), LABELS.tolist(), strict=True):
+        classes = slow_logits(method.clip, feature, prompt, method.keys[1])
+        powers = [torch.exp(row @ feature) for row in matrix]
+        expected = expected - classes.log_softmax(0)[label] - torch.log(powers[1] / sum(powers))
+    expected = expected / len(images)
+    expected.backward()
+    (phase,) = method.configure_phases()
+    method.start_client(RoundContext(0, phase, Client(0, 1, 9)))
+    loss = method.training_step((images, LABELS), 0)
+    loss.backward()
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-5)
+    for own, slow in ((method.prompt, prompt), (method.domain_classifier.weight, matrix)):
+        assert (own.grad - slow.grad).abs().max() < 1e-5 * max(slow.grad.abs().max(), 1.0)
+    assert method.logged_means()["domain_loss"] > 0
+
+
+def test_keys_do_not_depend_on_who_makes_them(clip):
+    """The server's, and those of a client that was built after others; a domain's does not hang on their number."""
+    torch.manual_seed(1)
+    server = FedAPT(CLASSES, DOMAINS, clip, prompt_length=L, key_seed=4)
+    torch.manual_seed(2)
+    client = FedAPT(CLASSES, DOMAINS[:2], clip, prompt_length=L, key_seed=4)
+    assert torch.equal(server.keys[:2], client.keys)
+    assert 0 <= server.keys.min() < 0.1 < 0.9 < server.keys.max() < 1
+    assert not torch.equal(FedAPT(CLASSES, DOMAINS, clip, prompt_length=L, key_seed=5).keys, server.keys)
+
+
+def test_with_keys_of_zero_and_equal_prompts_it_is_promptfl(method, images):
+    method.keys.zero_()
+    plain = PromptFL(CLASSES, method.clip, prompt_length=L)
+    with torch.no_grad():
+        method.prompt.copy_(plain.prompt.expand_as(method.prompt))
+    torch.testing.assert_close(method(images), plain(images), atol=1e-4, rtol=1e-5)
+
+
+def test_scores_may_be_scaled_and_moved(method):
+    scores = torch.randn(6, 3, generator=torch.Generator().manual_seed(2))
+    weights = domain_weights(scores, 0.3)
+    torch.testing.assert_close(domain_weights(7 * scores - 2, 0.3), weights, atol=1e-5, rtol=1e-4)
+    expected = torch.tensor([slow_weights(row, 0.3) for row in scores.tolist()])
+    torch.testing.assert_close(weights, expected, atol=1e-5, rtol=1e-5)
+    assert torch.equal(domain_weights(scores, 0.001).max(1).values, torch.ones(6))
+
+
+def test_one_domain_has_all_the_weight(clip, images):
+    module = FedAPT(CLASSES, ["ink"], clip, prompt_length=L)
+    assert torch.equal(domain_weights(torch.tensor([[3.0]]), 0.01), torch.ones(1, 1))
+    expected = torch.stack(
+        [slow_logits(clip, feature, module.prompt, module.keys[0]) for feature in clip.encode_image(images)]
+    )
+    torch.testing.assert_close(module(images), expected, atol=1e-3, rtol=1e-4)
+
+
+def test_the_server_takes_the_plain_mean(method):
+    (phase,) = method.configure_phases()
+    server = ServerState.start(method.shared_state())
+    updates = []
+    for number, examples in enumerate((2, 30)):
+        upload = {name: torch.full_like(value, 4.0 * number) for name, value in server.shared.items()}
+        updates.append(ClientUpdate(Client(number, number, examples), upload, examples))
+    after = phase.strategy.aggregate(server, updates).shared
+    assert {value.unique().item() for value in after.values()} == {2.0}
+
+
+def test_what_is_sent(method, clip):
+    """C L D for the prompts and d M for Q; keys are made from their seed."""
+    shared = method.shared_state()
+    assert numel(shared) == 3 * L * clip.text_width + clip.embed_dim * 3
+    assert set(shared) == {"prompt", "domain_classifier.weight"}
+
+
+def test_a_client_of_several_domains_is_refused(method, images):
+    (phase,) = method.configure_phases()
+    method.start_client(RoundContext(0, phase, Client(0, -1, 9, "mixed")))
+    with pytest.raises(UserError, match="FedAPT needs clients of one domain each, but 'mixed'"):
+        method.training_step((images, LABELS), 0)
+
+
+def test_without_clients_all_domains_are_as_likely(method, images):
+    loss = method.training_step((images, LABELS), 0)
+    scores = method.domain_classifier(method.clip.encode_image(images)).log_softmax(1)
+    expected = -scores.mean()
+    for feature, label in zip(method.clip.encode_image(images), LABELS.tolist(), strict=True):
+        logits = slow_logits(method.clip, feature, method.prompt, method.keys.mean(0))
+        expected = expected - logits.log_softmax(0)[label] / len(images)
+    torch.testing.assert_close(loss, expected, atol=1e-4, rtol=1e-5)

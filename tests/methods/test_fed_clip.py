@@ -1,0 +1,131 @@
+"""FedCLIP's adapter and losses, image by image from the paper's equations, and where it is zero-shot CLIP."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fedvlp.clip import zero_shot_text_features
+from fedvlp.core.state import numel
+from fedvlp.methods import FedCLIP
+
+CLASSES = ["red circle", "star", "big_square"]
+LABELS = torch.tensor([2, 0, 1, 2, 0])
+
+
+@pytest.fixture
+def method(clip):
+    """With weights that are larger than at the start, so that the adapter tells the elements apart."""
+    torch.manual_seed(3)
+    module = FedCLIP(CLASSES, clip)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            if parameter.requires_grad:
+                parameter.add_(0.4 * torch.randn_like(parameter))
+    return module
+
+
+@pytest.fixture
+def images(clip):
+    return torch.randn(5, 3, clip.image_size, clip.image_size, generator=torch.Generator().manual_seed(1))
+
+
+def cosine(one, other):
+    return (one * other).sum() / one.square().sum().sqrt() / other.square().sum().sqrt()
+
+
+def slow_adapted(weights, feature):
+    """One image's feature under g, element by element where the paper multiplies."""
+    hidden = torch.stack([torch.tanh(row @ feature + bias) for row, bias in zip(*weights[:2], strict=True)])
+    powers = [torch.exp(row @ hidden + bias) for row, bias in zip(*weights[2:], strict=True)]
+    total = sum(powers)
+    return torch.stack([power / total * element for power, element in zip(powers, feature, strict=True)])
+
+
+def slow_contrast(adapted, texts, scale):
+    """(l(S, [1..B]) + l(S^T, [1..B])) / 2, l being the mean over rows of -log softmax at the row's own place."""
+    count = len(adapted)
+    total = 0.0
+    for i in range(count):
+        row = [torch.exp(scale * cosine(adapted[i], texts[j])) for j in range(count)]
+        column = [torch.exp(scale * cosine(adapted[j], texts[i])) for j in range(count)]
+        total = total - torch.log(row[i] / sum(row)) - torch.log(column[i] / sum(column))
+    return total / (2 * count)
+
+
+def slow_cross_entropy(adapted, texts, scale):
+    total = 0.0
+    for i, label in enumerate(LABELS.tolist()):
+        powers = [torch.exp(scale * cosine(adapted[i], text)) for text in texts]
+        total = total - torch.log(powers[label] / sum(powers))
+    return total / len(adapted)
+
+
+@pytest.fixture
+def reference(method, images):
+    """Weights of their own in double precision, the adapted features that they make, and the classes' texts."""
+    weights = [value.detach().double().requires_grad_() for value in method.adapter.parameters()]
+    features = method.clip.encode_image(images).double()
+    adapted = [slow_adapted(weights, feature) for feature in features]
+    names = [name.replace("_", " ") for name in CLASSES]
+    ids = method.clip.tokenizer([f"a picture of a {name}" for name in names])
+    return weights, adapted, method.clip.encode_text(ids).double()
+
+
+def test_logits_are_those_of_the_paper(method, images, reference):
+    _, adapted, texts = reference
+    scale = method.clip.logit_scale
+    expected = torch.stack([torch.stack([scale * cosine(image, text) for text in texts]) for image in adapted])
+    torch.testing.assert_close(method(images).double(), expected, atol=1e-4, rtol=1e-5)
+
+
+@pytest.mark.parametrize("loss", ["contrastive", "cross_entropy"])
+def test_losses_and_gradients_are_those_of_the_paper(method, images, reference, loss):
+    weights, adapted, texts = reference
+    scale = method.clip.logit_scale
+    if loss == "contrastive":
+        expected = slow_contrast(adapted, texts[LABELS], scale)
+    else:
+        expected = slow_cross_entropy(adapted, texts, scale)
+    expected.backward()
+    method.loss = loss
+    found = method.training_step((images, LABELS), 0)
+    found.backward()
+    assert found.item() == pytest.approx(expected.item(), rel=1e-5)
+    for own, slow in zip(method.adapter.parameters(), weights, strict=True):
+        largest = slow.grad.abs().max()
+        assert largest > 1e-5
+        assert (own.grad.double() - slow.grad).abs().max() < 1e-5 * max(largest, 1.0)
+
+
+def test_equal_weights_are_zero_shot_clip(method, images):
+    """Whatever the first layer has learned; and a bias that moves all elements alike moves nothing."""
+    with torch.no_grad():
+        method.adapter[2].weight.zero_()
+        method.adapter[2].bias.fill_(0.7)
+    texts = zero_shot_text_features(method.clip, CLASSES, "a picture of a {}")
+    features = torch.nn.functional.normalize(method.clip.encode_image(images), dim=-1)
+    torch.testing.assert_close(method(images), method.clip.logit_scale * features @ texts.T, atol=1e-4, rtol=1e-5)
+
+
+def test_the_order_of_a_batch_does_not_matter(method, images):
+    order = torch.tensor([3, 0, 4, 2, 1])
+    shuffled = method.training_step((images[order], LABELS[order]), 0)
+    torch.testing.assert_close(shuffled, method.training_step((images, LABELS), 0), atol=1e-5, rtol=1e-5)
+
+
+def test_two_images_of_a_class_cannot_both_be_right(clip, images):
+    """The paper's loss has no way below log 2 there; cross-entropy has none of it."""
+    module = FedCLIP(CLASSES, clip)
+    same = torch.tensor([1, 1])
+    assert module.training_step((images[:2], same), 0) >= torch.tensor(2.0).log() - 1e-6
+    assert not module.averages_over_batch
+    assert FedCLIP(CLASSES, clip, loss="cross_entropy").averages_over_batch
+
+
+def test_only_the_adapter_is_sent(clip):
+    """2 d^2 weights and 2 d biases: 525,312 with ViT-B/16, whose d is 512."""
+    shared = FedCLIP(CLASSES, clip).shared_state()
+    width = clip.embed_dim
+    assert numel(shared) == 2 * width**2 + 2 * width
+    assert all(name.startswith("adapter.") for name in shared)

@@ -1,0 +1,170 @@
+"""LoRA: both towers against plain ones with a second path of low rank, and what leaves zero-shot CLIP as it is."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from fedvlp.clip import CLIPSpec, load_clip
+from fedvlp.clip.towers import packed_weights
+from fedvlp.clip.towers.packed_weights import PackedWeights
+from fedvlp.core.state import numel
+from fedvlp.methods import FedLoRA, ZeroShotCLIP
+from fedvlp.utils.errors import UserError
+
+CLASSES = ["red circle", "star", "big square"]
+LABELS = torch.tensor([0, 2, 1, 1])
+
+
+@pytest.fixture
+def images(clip):
+    return torch.randn(4, 3, clip.image_size, clip.image_size, generator=torch.Generator().manual_seed(1))
+
+
+def make(clip, **options):
+    torch.manual_seed(0)
+    module = FedLoRA(CLASSES, clip, **options)
+    with torch.no_grad():
+        for name, parameter in module.named_parameters():
+            if name.endswith(".up"):
+                parameter.add_(0.3 * torch.randn_like(parameter))
+    return module
+
+
+def attention(block, updates, index, hidden, is_causal):
+    """Self-attention of one sequence [tokens, W], head by head: h = W x + b + s B A x for query, key and value."""
+    width = hidden.shape[-1]
+    maps = []
+    for kind in range(3):
+        rows = slice(kind * width, (kind + 1) * width)
+        frozen = hidden @ block.attn.in_proj_weight[rows].T + block.attn.in_proj_bias[rows]
+        maps.append(frozen + updates.scale * hidden @ updates.down[index, kind].T @ updates.up[index, kind].T)
+    heads = []
+    for columns in torch.arange(width).chunk(block.attn.num_heads):
+        query, key, value = (each[:, columns] for each in maps)
+        scores = query @ key.T / len(columns) ** 0.5
+        if is_causal:
+            scores = scores.masked_fill(torch.ones_like(scores).triu(1).bool(), -torch.inf)
+        heads.append(scores.softmax(-1) @ value)
+    return torch.cat(heads, -1) @ block.attn.out_proj.weight.T + block.attn.out_proj.bias
+
+
+def run_blocks(blocks, updates, hidden, is_causal):
+    for index, block in enumerate(blocks):
+        hidden = hidden + attention(block, updates, index, block.ln_1(hidden), is_causal)
+        hidden = hidden + block.mlp(block.ln_2(hidden))
+    return hidden
+
+
+def text_feature(module, name):
+    model = module.clip.model
+    ids = module.clip.tokenizer([f"a photo of a {name}."])[0]
+    tokens = model.token_embedding(ids) + model.positional_embedding
+    tokens = run_blocks(model.transformer.resblocks, module.text_updates, tokens, is_causal=True)
+    return model.ln_final(tokens[ids.argmax()]) @ model.text_projection
+
+
+def image_feature(module, image):
+    visual = module.clip.model.visual
+    patches = visual.conv1(image[None]).flatten(2)[0].T
+    tokens = torch.cat([visual.class_embedding[None], patches]) + visual.positional_embedding
+    tokens = run_blocks(visual.transformer.resblocks, module.image_updates, visual.ln_pre(tokens), is_causal=False)
+    return visual.ln_post(tokens[0]) @ visual.proj
+
+
+def reference_loss(module, images):
+    """The cross-entropy, image by image and class by class."""
+    texts = [text_feature(module, name) for name in CLASSES]
+    losses = []
+    for image, label in zip(images, LABELS, strict=True):
+        feature = image_feature(module, image)
+        logits = [module.clip.logit_scale * F.cosine_similarity(feature, text, dim=0) for text in texts]
+        losses.append(torch.logsumexp(torch.stack(logits), 0) - logits[label])
+    return sum(losses) / len(losses)
+
+
+@pytest.mark.parametrize("options", [{}, {"rank": 5, "alpha": 3.0}])
+def test_loss_and_gradients_are_those_of_a_second_path(clip, images, options):
+    module = make(clip, **options)
+    loss = module.training_step((images, LABELS), 0)
+    expected = reference_loss(module, images)
+    torch.testing.assert_close(loss, expected, atol=1e-5, rtol=1e-5)
+    assert not torch.allclose(module(images), ZeroShotCLIP(CLASSES, clip)(images), atol=0.1)
+    parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    assert len(parameters) == 4
+    found = torch.autograd.grad(loss, parameters)
+    for one, other in zip(found, torch.autograd.grad(expected, parameters), strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
+
+
+def test_it_starts_as_zero_shot_clip(clip, images):
+    expected = ZeroShotCLIP(CLASSES, clip)(images)
+    torch.testing.assert_close(FedLoRA(CLASSES, clip, rank=7)(images), expected, atol=1e-4, rtol=1e-5)
+
+
+def test_without_any_rank_training_changes_nothing(clip, images):
+    module = FedLoRA(CLASSES, clip, rank=0)
+    module.training_step((images, LABELS), 0).backward()
+    module.configure_optimizers().step()
+    torch.testing.assert_close(module(images), ZeroShotCLIP(CLASSES, clip)(images), atol=1e-4, rtol=1e-5)
+
+
+def test_clip_stays_as_it_is_even_where_a_call_fails(clip, images):
+    module = make(clip)
+    before = dict(clip.named_parameters())
+    versions = {name: parameter._version for name, parameter in before.items()}
+    with pytest.raises(RuntimeError):
+        module(images[..., :16, :16])
+    module(images)
+    after = dict(clip.named_parameters())
+    assert all(after[name] is parameter for name, parameter in before.items())
+    assert {name: parameter._version for name, parameter in after.items()} == versions
+    assert torch.equal(ZeroShotCLIP(CLASSES, clip)(images), ZeroShotCLIP(CLASSES, load_clip("fedvlp-tiny"))(images))
+
+
+def test_features_of_texts_follow_the_updates(clip, images):
+    module = make(clip).eval()
+    with torch.no_grad():
+        first = module(images)
+        assert torch.equal(module(images), first)
+        module.text_updates.up.mul_(-1)
+        assert not torch.allclose(module(images), first, atol=1e-2)
+    torch.testing.assert_close(copy.deepcopy(module)(images), module(images))
+
+
+@pytest.mark.skipif(not packed_weights.has_kernel(), reason="no oneDNN here")
+def test_no_updated_weight_is_packed(images, monkeypatch):
+    """Each would be kept, and a new one comes with each call."""
+    monkeypatch.setattr(packed_weights, "_LEAST_ELEMENTS", 0)
+    packed = set()
+    get = PackedWeights.get
+
+    def watched(self, weight, transposed):
+        packed.add(weight.untyped_storage().data_ptr())
+        return get(self, weight, transposed)
+
+    monkeypatch.setattr(PackedWeights, "get", watched)
+    module = make(load_clip("fedvlp-tiny"))
+    with torch.no_grad():
+        expected = module(images)
+    torch.testing.assert_close(module(images), expected, atol=1e-4, rtol=1e-5)
+    assert packed  # other weights are
+    assert packed <= {parameter.untyped_storage().data_ptr() for parameter in module.clip.parameters()}
+
+
+def test_other_towers_are_refused():
+    with pytest.raises(UserError, match="image tower has others"):
+        FedLoRA(CLASSES, CLIPSpec("RN50", "random"))
+
+
+@pytest.mark.parametrize(("rank", "parameters"), [(2, 184_320), (0, 0)])
+def test_parameters_sent_with_vit_b_16(vit_b_16, rank, parameters):
+    assert numel(FedLoRA(CLASSES, vit_b_16, rank=rank).shared_state()) == parameters
+
+
+@pytest.fixture(scope="module")
+def vit_b_16():
+    return load_clip(CLIPSpec("ViT-B-16", "random"))

@@ -1,0 +1,140 @@
+"""FedMaPLe: both towers against plain ones, the words that a prompt starts from, and what is sent."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from fedvlp.clip import CLIPSpec, load_clip, zero_shot_text_features
+from fedvlp.core.state import numel
+from fedvlp.methods import FedMaPLe
+from fedvlp.utils.errors import UserError
+
+CLASSES = ["red circle", "star", "big square"]
+LABELS = torch.tensor([0, 2, 1, 1])
+
+
+@pytest.fixture
+def images(clip):
+    return torch.randn(4, 3, clip.image_size, clip.image_size, generator=torch.Generator().manual_seed(1))
+
+
+def make(clip, **options):
+    torch.manual_seed(0)
+    module = FedMaPLe(CLASSES, clip, **options)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            if parameter.requires_grad:
+                parameter.add_(0.2 * torch.randn_like(parameter))
+    return module
+
+
+def run_blocks(blocks, tokens, prompts, places, mask=None):
+    """open_clip's own blocks on one sequence, with the tokens at some places replaced before each of the first."""
+    for index, block in enumerate(blocks):
+        if index < len(prompts):
+            tokens = torch.cat([tokens[: places[0]], prompts[index], tokens[places[-1] + 1 :]])
+        tokens = block(tokens[None], attn_mask=mask)[0]
+    return tokens
+
+
+def text_feature(model, tokenizer, words, prompts):
+    """w_c of one class: `[SOS][prompt] of a class.[EOT]` in a sequence of the full context."""
+    length = prompts.shape[1]
+    ids = tokenizer([" ".join(["x"] * length) + f" {words}."])[0]
+    positions = model.positional_embedding
+    first = prompts[0] + positions[1 : 1 + length]
+    tokens = run_blocks(
+        model.transformer.resblocks,
+        model.token_embedding(ids) + positions,
+        [first, *prompts[1:]],
+        range(1, 1 + length),
+        model.attn_mask,
+    )
+    return model.ln_final(tokens[ids.argmax()]) @ model.text_projection
+
+
+def image_feature(model, image, prompts):
+    """f(x) of one image: `[CLS][patches][prompt]`, the prompt without positions."""
+    visual = model.visual
+    length = prompts.shape[1]
+    patches = visual.conv1(image[None]).flatten(2)[0].T
+    tokens = torch.cat([visual.class_embedding[None], patches]) + visual.positional_embedding
+    tokens = visual.ln_pre(torch.cat([tokens, prompts[0]]))
+    count = len(tokens)
+    first = visual.ln_pre(prompts[0])
+    tokens = run_blocks(visual.transformer.resblocks, tokens, [first, *prompts[1:]], range(count - length, count))
+    return visual.ln_post(tokens[0]) @ visual.proj
+
+
+def reference_loss(module, images, words):
+    """The cross-entropy, image by image and class by class."""
+    model = module.clip.model
+    visual = [
+        torch.stack([vector @ weight + bias for vector in prompt])
+        for prompt, weight, bias in zip(module.prompts, module.couplings.weight, module.couplings.bias, strict=True)
+    ]
+    texts = [text_feature(model, module.clip.tokenizer, word, module.prompts) for word in words]
+    loss = torch.zeros(())
+    for image, label in zip(images, LABELS, strict=True):
+        feature = image_feature(model, image, torch.stack(visual))
+        logits = [module.clip.logit_scale * F.cosine_similarity(feature, text, dim=0) for text in texts]
+        loss = loss + torch.logsumexp(torch.stack(logits), 0) - logits[label]
+    return loss / len(images)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({}, ["of a red circle", "of a star", "of a big square"]),
+        ({"prompt_length": 5, "depth": 2, "init_words": None}, CLASSES),
+    ],
+)
+def test_loss_and_gradients_are_those_of_plain_towers(clip, images, options, words):
+    module = make(clip, **options)
+    loss = module.training_step((images, LABELS), 0)
+    expected = reference_loss(module, images, words)
+    torch.testing.assert_close(loss, expected, atol=1e-5, rtol=1e-5)
+    parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    found = torch.autograd.grad(loss, parameters)
+    for one, other in zip(found, torch.autograd.grad(expected, parameters), strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("prompt_length", [1, 2, 4])
+def test_the_first_text_features_are_those_of_the_words(clip, prompt_length):
+    """Before training and with one block's prompt, the text is CLIP's template, but for its full stop."""
+    module = FedMaPLe(CLASSES, clip, prompt_length=prompt_length, depth=1)
+    features = F.normalize(module.prompted.text_features(module.deep_prompts()), dim=-1)
+    torch.testing.assert_close(features, zero_shot_text_features(clip, CLASSES, 1), atol=1e-5, rtol=0)
+
+
+def test_a_prompt_longer_than_its_words_goes_on_with_random_vectors(clip):
+    long = FedMaPLe(CLASSES, clip, prompt_length=6).prompts[0]
+    short = FedMaPLe(CLASSES, clip, prompt_length=4).prompts[0]
+    assert torch.equal(long[:4], short)
+    assert 0 < long[4:].std() < 0.05
+
+
+def test_the_order_of_the_prompts_vectors_means_nothing_to_the_image_tower(clip, images):
+    module = make(clip, prompt_length=3)
+    prompts = module.deep_prompts()["visual"]
+    one = module.prompted.visual.encode(images, prompts)
+    torch.testing.assert_close(one, module.prompted.visual.encode(images, prompts.flip(1)), atol=1e-5, rtol=1e-5)
+
+
+def test_depth_is_the_papers_or_all_there_is(clip):
+    assert len(FedMaPLe(CLASSES, clip).prompts) == len(clip.text.blocks) == 3
+    with pytest.raises(UserError, match=r"depth in \[1, 3\]"):
+        FedMaPLe(CLASSES, clip, depth=4)
+
+
+@pytest.mark.parametrize(("options", "parameters"), [({}, 3_555_072), ({"prompt_length": 8, "depth": 12}, 4_776_960)])
+def test_parameters_sent_with_vit_b_16(vit_b_16, options, parameters):
+    assert numel(FedMaPLe(CLASSES, vit_b_16, **options).shared_state()) == parameters
+
+
+@pytest.fixture(scope="module")
+def vit_b_16():
+    return load_clip(CLIPSpec("ViT-B-16", "random"))

@@ -1,0 +1,137 @@
+"""FedOTP: its plan against POT, its marginals, its loss patch by patch, and what is done on unseen domains."""
+
+from __future__ import annotations
+
+import numpy as np
+import ot
+import pytest
+import torch
+import torch.nn.functional as F
+
+from fedvlp.clip import CLIPSpec, load_clip
+from fedvlp.clip.towers.image_tower import VisionTransformerTower
+from fedvlp.core.state import numel
+from fedvlp.methods import FedOTP
+from fedvlp.methods.fed_otp import transport_plan
+from fedvlp.utils.errors import UserError
+
+CLASSES = ["red circle", "star", "big square"]
+LABELS = torch.tensor([0, 2, 1])
+
+
+@pytest.fixture
+def images(clip):
+    return torch.randn(3, 3, clip.image_size, clip.image_size, generator=torch.Generator().manual_seed(1))
+
+
+def make(clip, **options):
+    torch.manual_seed(0)
+    module = FedOTP(CLASSES, clip, prompt_length=4, **options)
+    with torch.no_grad():
+        module.global_prompt.add_(0.5 * torch.randn_like(module.global_prompt))
+        module.local_prompt.add_(0.5 * torch.randn_like(module.local_prompt))
+    return module
+
+
+def costs(*shape, seed=0):
+    return 1.6 * torch.rand(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def plan_of_pot(cost, mass, epsilon):
+    """Transport of exactly the mass of all prompts, of which no patch gives more than it has, as POT solves it."""
+    prompts, patches = cost.shape
+    has = np.full(patches, 1 / patches)
+    takes = np.full(prompts, mass / prompts)
+    return ot.partial.entropic_partial_wasserstein(takes, has, cost.numpy(), epsilon, m=mass * (1 - 1e-12))
+
+
+@pytest.mark.parametrize(("mass", "epsilon"), [(0.8, 0.1), (0.55, 0.3), (1.0, 0.2)])
+def test_the_plan_is_that_of_pot(mass, epsilon):
+    cost = costs(2, 3, 2, 11)
+    plan = transport_plan(cost, mass, epsilon, 2000)
+    for image in range(2):
+        for label in range(3):
+            expected = torch.from_numpy(plan_of_pot(cost[image, label], mass, epsilon))
+            torch.testing.assert_close(plan[image, label], expected, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("mass", [0.6, 1.0])
+def test_the_plan_has_its_marginals(mass):
+    """Each prompt takes its share exactly, and no patch gives more than it has; with all the mass each gives it all."""
+    plan = transport_plan(costs(4, 2, 9), mass, 0.05, 3000)
+    assert (plan >= 0).all()
+    torch.testing.assert_close(plan.sum(-1), torch.full((4, 2), mass / 2, dtype=plan.dtype))
+    given = plan.sum(-2) * 9
+    assert given.max() <= 1 + 1e-6
+    assert (given.min() > 1 - 1e-6) == (mass == 1.0)
+
+
+def test_costs_far_apart_leave_a_plan():
+    """exp(-C / epsilon) alone would be zero everywhere in single precision."""
+    cost = (1 + costs(2, 9)).float()
+    plan = transport_plan(cost, 0.8, 0.004, 100)
+    torch.testing.assert_close(plan.sum(-1), torch.full((2,), 0.4))
+    torch.testing.assert_close(plan, transport_plan(cost - 1, 0.8, 0.004, 100), atol=1e-5, rtol=1e-2)
+
+
+def reference_logits(module, images, prompts):
+    """(1 - <C, T>) / tau, patch by patch, with the plan of POT."""
+    tower = module.clip.image
+    assert isinstance(tower, VisionTransformerTower)
+    rows = []
+    for image in images:
+        tokens = module.clip.model.visual.transformer(tower.embed(image[None]))[0]
+        patches = [tower.project(token).detach() for token in tokens[1:]]
+        row = []
+        for label in range(len(CLASSES)):
+            texts = [module.text(prompt)[label] for prompt in prompts]
+            cosines = torch.stack([torch.stack([F.cosine_similarity(g, h, dim=0) for g in patches]) for h in texts])
+            plan = plan_of_pot((1 - cosines).detach().double(), module.mass, module.epsilon)
+            row.append((1 - ((1 - cosines) * torch.from_numpy(plan)).sum()) * module.clip.logit_scale)
+        rows.append(torch.stack(row))
+    return torch.stack(rows)
+
+
+def test_loss_and_gradients(clip, images):
+    module = make(clip, iterations=400)
+    prompts = [module.global_prompt, module.local_prompt]
+    loss = module.training_step((images, LABELS), 0)
+    logits = reference_logits(module, images, prompts)
+    expected = sum(torch.logsumexp(row, 0) - row[label] for row, label in zip(logits, LABELS, strict=True)) / 3
+    torch.testing.assert_close(loss.double(), expected, atol=1e-5, rtol=1e-5)
+    found = torch.autograd.grad(loss, prompts)
+    for one, other in zip(found, torch.autograd.grad(expected, prompts), strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
+
+
+def test_an_image_is_classified_alone(clip, images):
+    module = make(clip)
+    torch.testing.assert_close(module(images)[1:2], module(images[1:2]), atol=1e-4, rtol=1e-5)
+
+
+def test_without_the_local_prompt_the_global_one_takes_all(clip, images):
+    module = make(clip, iterations=400)
+    with module.shared_part_alone():
+        alone = module(images)
+    expected = reference_logits(module, images, [module.global_prompt])
+    differences = alone.double() - expected
+    torch.testing.assert_close(differences, differences[:, :1].expand(-1, 3), atol=1e-4, rtol=0)
+    assert not torch.allclose(alone, module(images), atol=1e-3)
+
+
+def test_only_the_global_prompt_is_sent(build):
+    run = build("fed_otp")
+    run.trainer.fit(run.model, run.datamodule)
+    state = run.trainer.run_state
+    assert set(state.server.shared) == {"global_prompt"}
+    own = [kept["local_prompt"] for kept in state.personal.values()]
+    assert not torch.equal(own[0], own[1])
+
+
+def test_a_tower_without_patches_in_the_joint_space_is_refused():
+    with pytest.raises(UserError, match="ViT"):
+        FedOTP(CLASSES, CLIPSpec("RN50", "random"))
+
+
+def test_parameters_sent_with_vit_b_16():
+    assert numel(FedOTP(CLASSES, load_clip(CLIPSpec("ViT-B-16", "random"))).shared_state()) == 8_192
