@@ -10,10 +10,12 @@ from pathlib import Path
 import jaxtyping
 import pytest
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from fedvlp.core.state import weighted_mean
 from fedvlp.ops import cosine_logits
-from tests.helpers.shapes import unchecked
+from tests.helpers.shapes import checked, unchecked
 
 IMAGES = torch.ones(2, 3)
 TEXTS = torch.ones(4, 5)  # should be as wide as the images' features
@@ -44,6 +46,16 @@ def test_a_wrong_shape_fails():
     assert hasattr(cosine_logits, "__wrapped__")
     with pytest.raises(jaxtyping.TypeCheckError, match="text_features"):
         cosine_logits(IMAGES, TEXTS, 1.0)
+
+
+def test_a_result_is_held_to_the_axes_of_the_arguments():
+    @jaxtyping.jaxtyped(typechecker=checked)
+    def part(values: Float[Tensor, "B"], first: int) -> Float[Tensor, "B"]:
+        return values[first:]
+
+    assert len(part(torch.ones(3), 0)) == 3
+    with pytest.raises(jaxtyping.TypeCheckError, match="return value"):
+        part(torch.ones(3), 1)
 
 
 def test_unchecked_passes_what_annotations_forbid():
