@@ -12,6 +12,7 @@ from fedvlp.core.aggregation import AggregationRule as AggregationRule
 from fedvlp.core.aggregation import CoordinateMedian as CoordinateMedian
 from fedvlp.core.aggregation import DPFedAvg as DPFedAvg
 from fedvlp.core.aggregation import FedAdam as FedAdam
+from fedvlp.core.aggregation import FedGMA as FedGMA
 from fedvlp.core.aggregation import FedYogi as FedYogi
 from fedvlp.core.aggregation import Krum as Krum
 from fedvlp.core.aggregation import MultiKrum as MultiKrum

@@ -179,7 +179,7 @@ def test_all_kinds_of_parts_are_found():
     """Else nothing above would say anything of them."""
     found = [option for option, _ in PARTS]
     counts = {option: found.count(option) for option in ("schedule", "aggregation", "attack")}
-    assert counts == {"schedule": 3, "aggregation": 10, "attack": 6}
+    assert counts == {"schedule": 3, "aggregation": 11, "attack": 6}
 
 
 OPTIMIZERS = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop, torch.optim.Adagrad)

@@ -8,6 +8,7 @@ from fedvlp.core.aggregation.base import AggregationRule, describe_rule
 from fedvlp.core.aggregation.clipping import NormClipping
 from fedvlp.core.aggregation.coordinatewise import CoordinateMedian, TrimmedMean
 from fedvlp.core.aggregation.dp_fed_avg import DPFedAvg
+from fedvlp.core.aggregation.gradient_masking import FedGMA
 from fedvlp.core.aggregation.krum import Krum, MultiKrum
 from fedvlp.core.aggregation.mean import WeightedMean
 from fedvlp.core.aggregation.server_optimizers import FedAdam, FedYogi, ServerMomentum, ServerOptimizer
@@ -17,6 +18,7 @@ __all__ = [
     "CoordinateMedian",
     "DPFedAvg",
     "FedAdam",
+    "FedGMA",
     "FedYogi",
     "Krum",
     "MultiKrum",

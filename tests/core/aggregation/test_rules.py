@@ -10,6 +10,7 @@ import torch
 from fedvlp.core.aggregation import (
     CoordinateMedian,
     FedAdam,
+    FedGMA,
     FedYogi,
     Krum,
     MultiKrum,
@@ -25,6 +26,7 @@ RULES = [
     WeightedMean(),
     CoordinateMedian(),
     TrimmedMean(0.3),
+    FedGMA(0.5),
     Krum(2),
     MultiKrum(2, 3),
     NormClipping(1.5),
@@ -86,6 +88,25 @@ def test_trimmed_mean_against_a_loop(share, count, left_out):
     assert combine(TrimmedMean(share), states) == pytest.approx(slow_trimmed(states, left_out), abs=1e-6)
 
 
+@pytest.mark.parametrize(("agreement", "rate"), [(0.4, 1.0), (0.75, 0.5), (1.0, 1.0)])
+def test_masked_averaging_against_a_loop(agreement, rate):
+    states = uploads(9)
+    weights = weights_of(states)
+    start = flat(BEFORE)
+    expected = []
+    for place, before in enumerate(start):
+        moves = [flat(state)[place] - before for state in states]
+        agreed = abs(sum(1 if move > 0 else -1 for move in moves)) / len(moves)
+        step = sum(weight * move for weight, move in zip(weights, moves, strict=True)) / sum(weights)
+        expected.append(before + rate * (1.0 if agreed >= agreement else agreed) * step)
+    assert combine(FedGMA(agreement, rate), states) == pytest.approx(expected, abs=1e-6)
+
+
+def test_masked_averaging_without_a_mask_is_the_mean():
+    states = uploads(5)
+    assert np.array_equal(combine(FedGMA(0.0), states), combine(WeightedMean(), states))
+
+
 @pytest.mark.parametrize(("count", "byzantine"), [(3, 0), (7, 2), (9, 2), (11, 4)])
 def test_krum_against_loops(count, byzantine):
     states = uploads(count, seed=count)
@@ -113,6 +134,7 @@ def test_what_is_not_given_is_as_in_the_papers():
     mean = {"class": "WeightedMean"}
     moments = {"learning_rate": 0.01, "beta1": 0.9, "beta2": 0.99, "tau": 0.001, "inner": mean}
     assert describe_rule(TrimmedMean()) == {"class": "TrimmedMean", "share": 0.2}
+    assert describe_rule(FedGMA()) == {"class": "FedGMA", "agreement": 0.4, "learning_rate": 1.0}
     assert describe_rule(NormClipping(3.0)) == {"class": "NormClipping", "max_norm": 3.0, "inner": mean}
     momentum = {"class": "ServerMomentum", "learning_rate": 1.0, "momentum": 0.9, "inner": mean}
     assert describe_rule(ServerMomentum()) == momentum
@@ -267,6 +289,8 @@ def test_only_weighted_sums_are_linear():
     "make",
     [
         lambda: TrimmedMean(0.5),
+        lambda: FedGMA(1.5),
+        lambda: FedGMA(learning_rate=0.0),
         lambda: TrimmedMean(0.0),
         lambda: Krum(-1),
         lambda: MultiKrum(1, 0),
