@@ -12,7 +12,7 @@ def known_domain(client: Client, needed_by: str, otherwise: str = "") -> int:
     Args:
         client: Who trains.
         needed_by: What needs the domain, for the message.
-        otherwise: How to do without it, such as ``, or domain_labels: false``.
+        otherwise: What else a user can do, for its end; such as ", or domain_labels: false".
 
     Raises:
         UserError: If the client has images of several domains.
