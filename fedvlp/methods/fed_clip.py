@@ -48,7 +48,8 @@ class FedCLIP(PromptLearner):
         class_names: The classes, in the order of the labels.
         clip: The frozen CLIP: a name, name and weights, or one that was loaded before.
         loss: The paper's ``contrastive`` loss between the images and texts of a batch, or ``cross_entropy``.
-        optimizer: Makes the optimizer of a client's local training.
+        optimizer: Makes the optimizer of a client's local training. The released code's second beta of 0.98 stands in
+            the method's config, as the command line reads single numbers from a default.
     """
 
     text_features: Tensor  # [C, d]
@@ -59,7 +60,7 @@ class FedCLIP(PromptLearner):
         clip: CLIPSpec | CLIP | str = "ViT-B-16",
         loss: Literal["contrastive", "cross_entropy"] = "contrastive",
         optimizer: OptimizerCallable = lambda parameters: torch.optim.Adam(
-            parameters, lr=5e-5, betas=(0.9, 0.98), eps=1e-6, weight_decay=0.2
+            parameters, lr=5e-5, eps=1e-6, weight_decay=0.2
         ),
     ) -> None:
         super().__init__(class_names, clip, optimizer)

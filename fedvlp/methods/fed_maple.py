@@ -31,7 +31,7 @@ from fedvlp.clip import CLIP, CLIPSpec
 from fedvlp.core.protocols import Batch, Inputs
 from fedvlp.methods._shared.block_linear import BlockLinear
 from fedvlp.methods._shared.deep_prompt_explanations import DeepPromptExplanations
-from fedvlp.methods._shared.deep_prompts import DeepPromptedCLIP, initial_prompt
+from fedvlp.methods._shared.deep_prompts import DeepPromptedCLIP
 from fedvlp.methods._shared.prompt_learner import PromptLearner
 from fedvlp.utils.ranges import Names, PositiveInt
 
@@ -63,15 +63,9 @@ class FedMaPLe(PromptLearner):
     ) -> None:
         super().__init__(class_names, clip, optimizer)
         self.save_hyperparameters()
-        words = (init_words or "").split()
-        texts = [" ".join([*words[prompt_length:], name]) for name in class_names]
-        self.prompted = DeepPromptedCLIP(self.clip, texts, prompt_length)
-        blocks = min(9, self.prompted.depth) if depth is None else depth
-        self.prompted.check_depth(blocks)
-        first = self.prompted.text.initial_prompt(" ".join(words[:prompt_length]) or None)
-        deeper = initial_prompt((blocks - 1, *first.shape))
-        self.prompts = nn.Parameter(torch.cat([first[None], deeper]))  # [J, L, D]
-        self.couplings = BlockLinear(blocks, self.clip.text_width, self.clip.image_width)
+        self.prompted = DeepPromptedCLIP(self.clip, class_names, prompt_length, init_words)
+        self.prompts = nn.Parameter(self.prompted.initial_text_prompts(depth))  # [J, L, D]
+        self.couplings = BlockLinear(len(self.prompts), self.clip.text_width, self.clip.image_width)
 
     def deep_prompts(self) -> dict[str, Tensor]:
         """Returns the prompts `text` [J, L, D] and, made of them, `visual` [J, L, W] (MaPLe, Section 3.2.3)."""

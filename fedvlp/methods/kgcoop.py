@@ -4,8 +4,8 @@ Paper: Yao et al., "Visual-Language Prompt Tuning with Knowledge-guided Context 
 
 Symbols: w_i text feature of class i under the learned prompt -> ``self.text(prompt)``; w_i^clip that of "a photo of a
 {class}." -> ``written.text_features``; N_c classes; lambda -> ``distance_weight``.
-    L_kg = 1 / N_c sum_i |w_i - w_i^clip|^2    Eq. 4; :meth:`KgCoOp.distance`
-    L = L_ce + lambda L_kg                     Eq. 5; :meth:`KgCoOp.training_step`
+    L_kg = 1 / N_c sum_i |w_i - w_i^clip|^2    Sec. 3.2; :meth:`KgCoOp.distance`
+    L = L_ce + lambda L_kg                     Sec. 3.2; :meth:`KgCoOp.training_step`
 
 Departures:
     * The paper is not about federated learning: clients learn the prompt, the server averages it by training images.
@@ -67,7 +67,7 @@ class KgCoOp(PromptFL):
         return (F.normalize(texts, dim=-1) - self.written.text_features).square().sum(-1).mean()
 
     def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
-        """Returns the cross-entropy of a batch plus lambda times the distance (Eq. 5)."""
+        """Returns the cross-entropy of a batch plus lambda times the distance (Sec. 3.2)."""
         inputs, labels = batch
         texts = self.text(self.prompt)  # [C, d]
         logits = cosine_logits(self.constants(inputs)["features"], texts, self.clip.logit_scale)

@@ -40,8 +40,8 @@ SLOWEST = 10.0
 """Seconds, far above what any takes on a busy machine, and far below what 1e12 of anything would."""
 
 CLIP_OPTIONS = ("name", "pretrained", "seed", "prepack")
-METHODS = ["ADAPT", "DiPrompT", "FedDPT", "FedLoRA", "FedMaPLe", "FedOTP", "PLAN"]
-METHODS += ["KgCoOp", "ProGrad", "PromptFL", "SingleDomain", "TRIP", "ZeroShotCLIP"]
+METHODS = ["ADAPT", "DiPrompT", "FedDPT", "FedLoRA", "FedMaPLe", "FedOTP", "FedPromptSRC", "PLAN"]
+METHODS += ["CoCoOp", "FedAPT", "FedCLIP", "KgCoOp", "ProGrad", "PromptFL", "SingleDomain", "TRIP", "ZeroShotCLIP"]
 DATA = ["DomainFolders", "PACS", "StyledShapes"]
 PARTITIONS = ["Dispersed", "Dirichlet", "Shards"]
 SCHEDULES = ["Constant", "CosineDecay", "ExponentialDecay"]

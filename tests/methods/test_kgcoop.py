@@ -29,7 +29,7 @@ def unit(value):
 
 
 def slow_loss(method, images, prompt):
-    """Eq. 5, one image and one class after another, each class in a sequence of its own."""
+    """Cross-entropy and distance, one image and one class after another, each class in a sequence of its own."""
     texts = []
     for name in CLASSES:
         text = PromptedTextEncoder(method.clip, [name], prompt_length=4, layout="plain")(prompt)[0]

@@ -27,6 +27,7 @@ from fedvlp.methods import (
     FedLoRA,
     FedMaPLe,
     FedOTP,
+    FedPromptSRC,
     KgCoOp,
     ProGrad,
     PromptFL,
@@ -51,6 +52,7 @@ METHODS = (
     FedLoRA,
     FedMaPLe,
     FedOTP,
+    FedPromptSRC,
     KgCoOp,
     ProGrad,
     PromptFL,
@@ -87,6 +89,7 @@ VALUES = {
     "templates": 3,
     "unseen": "mean",
     "iterations": 2,
+    "gaussian_mean": None,
 }
 ALSO = {
     (ADAPT, "components"): {"domain_weight": 0.0},
@@ -219,6 +222,7 @@ NO_EFFECT = {
     (FedDPT, "domains"): "their number counts, and not their names",
     (ADAPT, "domains"): "as of FedDPT",
     (FedAPT, "domains"): "as of FedDPT",
+    (FedPromptSRC, "gaussian_std"): "only from the second round on, and this is one",
     (FedOTP, "unseen"): "only where domains of nobody are measured",
 }
 

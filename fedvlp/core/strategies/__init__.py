@@ -4,7 +4,7 @@ from fedvlp.core.strategies.averaging import ByName, FedAvg
 from fedvlp.core.strategies.base import BroadcastShared, Strategy
 from fedvlp.core.strategies.derived import DownloadOnly, ServerComputed
 from fedvlp.core.strategies.local import Local
-from fedvlp.core.strategies.moving_average import MovingAverage, beta_share, ema_share
+from fedvlp.core.strategies.moving_average import MovingAverage, beta_share, ema_share, gaussian_share
 from fedvlp.core.strategies.rules import combines_cohort, is_linear
 from fedvlp.core.strategies.slots import IndicatorMean, Slots
 
@@ -22,5 +22,6 @@ __all__ = [
     "beta_share",
     "combines_cohort",
     "ema_share",
+    "gaussian_share",
     "is_linear",
 ]

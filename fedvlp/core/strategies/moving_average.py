@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -93,6 +94,28 @@ def beta_share(beta: float, rounds: int, repeats_first: bool = False) -> Callabl
                 "Give the method as many rounds as the federation."
             )
         return weights[finished + 1] / sum(weights[: finished + 2])
+
+    return share
+
+
+def gaussian_share(mean: float, std: float) -> Callable[[int], float]:
+    """Share of round r in a Gaussian-weighted average: g_r / sum_{i <= r} g_i (PromptSRC's, over rounds).
+
+    g_i is exp(-(i - mean)^2 / (2 std^2)) for rounds i = 1, 2, ...; the tensors before the first round have no share.
+
+    Args:
+        mean: the round that weighs most, from 1.
+        std: standard deviation in rounds, > 0.
+
+    >>> [round(gaussian_share(2.0, 1.0)(r), 3) for r in range(3)]
+    [1.0, 0.622, 0.274]
+    """
+
+    def share(finished: int) -> float:
+        logs = [-((i - mean) ** 2) / (2 * std**2) for i in range(1, finished + 2)]
+        most = max(logs)
+        weights = [math.exp(log - most) for log in logs]
+        return weights[-1] / sum(weights)
 
     return share
 

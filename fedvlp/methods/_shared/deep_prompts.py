@@ -1,4 +1,4 @@
-"""CLIP with prompts in many blocks of both towers: what PLAN and FedMaPLe classify with."""
+"""CLIP with prompts in many blocks of both towers: what PLAN, FedMaPLe and FedPromptSRC classify with."""
 
 from __future__ import annotations
 
@@ -23,13 +23,18 @@ class DeepPromptedCLIP(nn.Module):
         clip: The frozen CLIP, shared and not copied.
         class_names: The classes, in the order of the labels.
         prompt_length: Number of learned vectors in a block's prompt.
+        init_words: What the first text prompt is to start from; a shorter prompt takes the place of the first words,
+            and the others stay before the class's name.
     """
 
-    def __init__(self, clip: CLIP, class_names: list[str], prompt_length: int) -> None:
+    def __init__(self, clip: CLIP, class_names: list[str], prompt_length: int, init_words: str | None = None) -> None:
         super().__init__()
         self.clip = clip
         self.prompt_length = prompt_length
-        self.text = PromptedTextEncoder(clip, class_names, prompt_length=prompt_length)
+        words = (init_words or "").split()
+        self.learned_words = " ".join(words[:prompt_length]) or None
+        texts = [" ".join([*words[prompt_length:], name]) for name in class_names]
+        self.text = PromptedTextEncoder(clip, texts, prompt_length=prompt_length)
         self.visual = PromptedImageEncoder(clip)
 
     @property
@@ -59,6 +64,20 @@ class DeepPromptedCLIP(nn.Module):
         for kind, blocks in depths.items():
             prompts[kind] = initial_prompt((depth or blocks, self.prompt_length, widths[kind]))
         return prompts
+
+    def initial_text_prompts(self, depth: int | None) -> Float[Tensor, "J L D"]:
+        """Returns the words' embeddings for the first block, and prompts of N(0, 0.02) for those behind it.
+
+        Args:
+            depth: J; if not given 9, or all blocks of a CLIP with fewer.
+
+        Raises:
+            UserError: If there are more blocks than a tower has.
+        """
+        blocks = min(9, self.depth) if depth is None else depth
+        self.check_depth(blocks)
+        first = self.text.initial_prompt(self.learned_words)
+        return torch.cat([first[None], initial_prompt((blocks - 1, *first.shape))])
 
     def text_features(self, prompts: Prompts) -> Float[Tensor, "C d"]:
         """Returns w_c, not normalised (PLAN, Eqs. 2, 3)."""

@@ -168,7 +168,8 @@ class DiPrompT(PromptLearner):
         pairs = self.domain_text.under_one(self.query_prompt)  # Z^Q, [C, M, d]
         domains = given_class(pair_logits(features, pairs, scale), labels).argmax(1)  # m*
         if self.domain_labels and self.context is not None:
-            domains = torch.full_like(domains, known_domain(self.context.client, "domain_labels"))
+            own = known_domain(self.context.client, "domain_labels", ", or domain_labels: false")
+            domains = torch.full_like(domains, own)
         own = self.domain_text.under_each(domain_prompts, learning=domains)  # Z^m, [C, M, d]
         terms = domain_terms(features, labels, domains, own, self.domain_text.handwritten, scale)
         if self.query_prompt is not None:

@@ -34,8 +34,9 @@ class LowRankUpdates(nn.Module):
         super().__init__()
         self.scale = scale
         bound = width**-0.5  # as of nn.Linear
-        self.down = nn.Parameter(torch.empty(blocks, 3, rank, width).uniform_(-bound, bound))  # A
-        self.up = nn.Parameter(torch.zeros(blocks, 3, width, rank))  # B
+        learns = rank > 0
+        self.down = nn.Parameter(torch.empty(blocks, 3, rank, width).uniform_(-bound, bound), requires_grad=learns)  # A
+        self.up = nn.Parameter(torch.zeros(blocks, 3, width, rank), requires_grad=learns)  # B
 
     def forward(self) -> Float[Tensor, "J rows W"]:
         """Returns each block's update of its three maps, one below the other, so that rows are 3 W."""

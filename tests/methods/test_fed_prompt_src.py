@@ -1,0 +1,104 @@
+"""FedPromptSRC: its loss image by image, its limit cases, and the Gaussian weights of rounds."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from fedvlp.clip import CLIPSpec, PromptedImageEncoder, PromptedTextEncoder, load_clip, zero_shot_text_features
+from fedvlp.core.phases import check_phases
+from fedvlp.core.state import Client, ClientUpdate, ServerState, numel
+from fedvlp.methods import FedPromptSRC, ZeroShotCLIP
+
+CLASSES = ["red circle", "star", "big square"]
+LABELS = torch.tensor([0, 2, 1, 1])
+
+
+@pytest.fixture
+def images(clip):
+    return torch.randn(4, 3, clip.image_size, clip.image_size, generator=torch.Generator().manual_seed(1))
+
+
+def make(clip, **options):
+    torch.manual_seed(0)
+    module = FedPromptSRC(CLASSES, clip, **{"templates": 3, **options})
+    with torch.no_grad():
+        for prompts in module.prompts.values():
+            prompts.add_(0.2 * torch.randn_like(prompts))
+    return module
+
+
+def reference_loss(module, images, text_weight, image_weight):
+    """CE + lambda_1 mean |g - g0| + lambda_2 mean |f - f0| + mean q0 log(q0 / q), image by image and class by class."""
+    clip = module.clip
+    encoder = PromptedTextEncoder(clip, CLASSES, prompt_length=4, layout="plain")
+    texts = [each / each.norm() for each in encoder(module.prompts["text"][0], module.prompts["text"][1:])]
+    frozen_texts = [each / each.norm() for each in zero_shot_text_features(clip, CLASSES, 3)]
+    loss = sum(text_weight * (g - g0).abs().sum() / len(g) for g, g0 in zip(texts, frozen_texts, strict=True)) / 3
+    for image, label in zip(images, LABELS, strict=True):
+        f = PromptedImageEncoder(clip)(image[None], module.prompts["visual"]).features[0]
+        f0 = clip.encode_image(image[None])[0]
+        f = f / f.norm()
+        f0 = f0 / f0.norm()
+        q = torch.stack([clip.logit_scale * f @ g for g in texts]).softmax(0)
+        q0 = torch.stack([clip.logit_scale * f0 @ g0 for g0 in frozen_texts]).softmax(0)
+        distance = image_weight * (f - f0).abs().sum() / len(f)
+        loss = loss + (distance - q[label].log() + (q0 * (q0 / q).log()).sum() / 3) / 4
+    return loss
+
+
+@pytest.mark.parametrize("weights", [(25.0, 10.0), (0.0, 3.0)])
+def test_loss_and_gradients(clip, images, weights):
+    module = make(clip, text_weight=weights[0], image_weight=weights[1])
+    loss = module.training_step((images, LABELS), 0)
+    expected = reference_loss(module, images, *weights)
+    torch.testing.assert_close(loss, expected, atol=1e-5, rtol=1e-5)
+    parameters = list(module.prompts.values())
+    found = torch.autograd.grad(loss, parameters)
+    for one, other in zip(found, torch.autograd.grad(expected, parameters), strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
+
+
+def test_without_prompts_in_the_images_nothing_is_far_from_clip(clip, images):
+    """One block's text prompt of the words, one template and no image prompt: all three distances are zero."""
+    module = FedPromptSRC(CLASSES, clip, depth=1, templates=1)
+    logged = {}
+    module.log_dict = logged.update
+    module.prompts["visual"] = module.prompts["visual"][:, :0]
+    module.training_step((images, LABELS), 0)
+    assert max(logged[name].abs() for name in ("text_distance", "image_distance", "kl")) < 1e-5
+    expected = F.cross_entropy(ZeroShotCLIP(CLASSES, clip)(images), LABELS)
+    torch.testing.assert_close(logged["loss"], expected, atol=1e-3, rtol=1e-4)
+
+
+def after_rounds(module, uploads):
+    """What is shared and deployed after rounds in each of which one client sends a constant."""
+    (phase,) = check_phases(module)
+    server = ServerState.start(module.shared_state())
+    for number, value in enumerate(uploads):
+        state = {name: torch.full_like(tensor, value) for name, tensor in server.shared.items()}
+        server = ServerState(server.shared, server.deployed, server.memory, round=number)
+        server = phase.strategy.aggregate(server, [ClientUpdate(Client(0, 0, 9), state, 9)])
+    return server
+
+
+def test_deployed_prompts_are_the_gaussian_mean_over_rounds(clip):
+    uploads = [4.0, -1.0, 2.5, 7.0]
+    server = after_rounds(make(clip, gaussian_mean=3.0, gaussian_std=1.5), uploads)
+    weights = [math.exp(-((number - 3.0) ** 2) / (2 * 1.5**2)) for number in (1, 2, 3, 4)]
+    expected = sum(weight * value for weight, value in zip(weights, uploads, strict=True)) / sum(weights)
+    for name, tensor in server.deployed.items():
+        torch.testing.assert_close(tensor, torch.full_like(tensor, expected))
+        assert (server.shared[name] == 7.0).all()
+
+
+def test_without_a_mean_the_last_round_is_deployed(clip):
+    server = after_rounds(make(clip, gaussian_mean=None), [4.0, 7.0])
+    assert all((tensor == 7.0).all() for tensor in server.deployed.values())
+
+
+def test_parameters_sent_with_vit_b_16():
+    assert numel(FedPromptSRC(CLASSES, load_clip(CLIPSpec("ViT-B-16", "random"))).shared_state()) == 46_080
