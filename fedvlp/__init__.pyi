@@ -54,6 +54,8 @@ from fedvlp.methods import FedLoRA as FedLoRA
 from fedvlp.methods import FedMaPLe as FedMaPLe
 from fedvlp.methods import FedOTP as FedOTP
 from fedvlp.methods import FedPromptSRC as FedPromptSRC
+from fedvlp.methods import KgCoOp as KgCoOp
+from fedvlp.methods import ProGrad as ProGrad
 from fedvlp.methods import PromptFL as PromptFL
 from fedvlp.methods import PromptLearner as PromptLearner
 from fedvlp.methods import SingleDomain as SingleDomain

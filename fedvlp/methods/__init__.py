@@ -11,7 +11,9 @@ from fedvlp.methods.fed_lora.fed_lora import FedLoRA
 from fedvlp.methods.fed_maple import FedMaPLe
 from fedvlp.methods.fed_otp import FedOTP
 from fedvlp.methods.fed_prompt_src import FedPromptSRC
+from fedvlp.methods.kgcoop import KgCoOp
 from fedvlp.methods.plan.plan import PLAN
+from fedvlp.methods.prograd import ProGrad
 from fedvlp.methods.promptfl import PromptFL
 from fedvlp.methods.single_domain import SingleDomain
 from fedvlp.methods.trip.trip import TRIP
@@ -30,6 +32,8 @@ __all__ = [
     "FedMaPLe",
     "FedOTP",
     "FedPromptSRC",
+    "KgCoOp",
+    "ProGrad",
     "PromptFL",
     "PromptLearner",
     "SingleDomain",

@@ -28,6 +28,8 @@ from fedvlp.methods import (
     FedMaPLe,
     FedOTP,
     FedPromptSRC,
+    KgCoOp,
+    ProGrad,
     PromptFL,
     SingleDomain,
     ZeroShotCLIP,
@@ -51,6 +53,8 @@ METHODS = (
     FedMaPLe,
     FedOTP,
     FedPromptSRC,
+    KgCoOp,
+    ProGrad,
     PromptFL,
     SingleDomain,
     ZeroShotCLIP,
@@ -90,6 +94,7 @@ VALUES = {
 ALSO = {
     (ADAPT, "components"): {"domain_weight": 0.0},
     (CoCoOp, "init_words"): {"init_words": "a picture of a"},  # it starts from the other ones
+    (KgCoOp, "init_words"): {"init_words": "a picture of a"},
 }
 """What must be changed with an option for it to make sense."""
 
@@ -103,6 +108,13 @@ NOT_PREPARED = {
         "init_words": "as prompt_length",
         "class_position": "as prompt_length",
         "kl_weight": "weighs the loss; without it there is no teacher, and the key is that of the features alone",
+        "optimizer": "trains",
+    },
+    ProGrad: {
+        "prompt_length": "as of PromptFL",
+        "init_words": "as of PromptFL",
+        "class_position": "as of PromptFL",
+        "projection": "is of the gradient",
         "optimizer": "trains",
     },
     TRIP: {

@@ -23,6 +23,8 @@ from fedvlp.methods import (
     FedMaPLe,
     FedOTP,
     FedPromptSRC,
+    KgCoOp,
+    ProGrad,
     PromptFL,
     SingleDomain,
 )
@@ -40,6 +42,8 @@ METHODS = {
     "trip": lambda clip: TRIP(CLASSES, clip, prompt_length=2),
     "trip, learned router": lambda clip: TRIP(CLASSES, clip, prompt_length=2, routing="learned_token"),
     "cocoop": lambda clip: CoCoOp(CLASSES, clip),
+    "kgcoop": lambda clip: KgCoOp(CLASSES, clip),
+    "prograd": lambda clip: ProGrad(CLASSES, clip, prompt_length=2),
     "fed_clip": lambda clip: FedCLIP(CLASSES, clip),
     "fed_apt": lambda clip: FedAPT(CLASSES, DOMAINS, clip, prompt_length=2),
     "plan": lambda clip: PLAN(CLASSES, 6, clip, prompt_length=2, templates=1),

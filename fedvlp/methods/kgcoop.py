@@ -1,0 +1,80 @@
+"""KgCoOp under FedAvg: PromptFL whose classifier is held to that of a hand-written prompt.
+
+Paper: Yao et al., "Visual-Language Prompt Tuning with Knowledge-guided Context Optimization", CVPR 2023.
+
+Symbols: w_i text feature of class i under the learned prompt -> ``self.text(prompt)``; w_i^clip that of "a photo of a
+{class}." -> ``written.text_features``; N_c classes; lambda -> ``distance_weight``.
+    L_kg = 1 / N_c sum_i |w_i - w_i^clip|^2    Sec. 3.2; :meth:`KgCoOp.distance`
+    L = L_ce + lambda L_kg                     Sec. 3.2; :meth:`KgCoOp.training_step`
+
+Departures:
+    * The paper is not about federated learning: clients learn the prompt, the server averages it by training images.
+      Rounds and batch are PromptFL's, so that the loss is all that differs; the rate is the released code's, 0.002, and
+      constant. No augmentation, so that image features are computed once.
+    * The paper does not say whether the features in L_kg are normalised. Here they are, as where they classify: their
+      length has no effect on a class's probability. The released code takes the mean of 1 - cos, which is half the
+      squared distance of normalised features, so its 8 is a ``distance_weight`` of 4 here.
+    * One template for all data sets, "a photo of a {}."; the released code has one of each data set's own.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from lightning.pytorch.cli import OptimizerCallable
+from torch import Tensor
+
+from fedvlp.clip import CLIP, CLIPSpec
+from fedvlp.clip.text.prompted_text import ClassPosition
+from fedvlp.core.protocols import Batch
+from fedvlp.methods._shared.teacher import ZeroShotTeacher
+from fedvlp.methods.promptfl import PromptFL
+from fedvlp.ops import cosine_logits
+from fedvlp.utils.ranges import Names, NonNegativeFloat, PositiveInt
+
+
+class KgCoOp(PromptFL):
+    """Learns one text prompt, shared by all classes and clients, near to a hand-written one in what it says.
+
+    Args:
+        class_names: The classes, in the order of the labels.
+        clip: The frozen CLIP: a name, name and weights, or one that was loaded before.
+        prompt_length: Number of learned vectors L.
+        init_words: Words that the prompt starts from; random vectors if null.
+        class_position: Where the class's name stands: behind the prompt (end), in its middle, or before it (front).
+        distance_weight: Weight lambda of the distance to the hand-written prompt's text features, at least 0.
+        optimizer: Makes the optimizer of a client's local training.
+    """
+
+    def __init__(
+        self,
+        class_names: Names,
+        clip: CLIPSpec | CLIP | str = "ViT-B-16",
+        prompt_length: PositiveInt = 4,
+        init_words: str | None = "a photo of a",
+        class_position: ClassPosition = "end",
+        distance_weight: NonNegativeFloat = 8.0,
+        optimizer: OptimizerCallable = lambda parameters: torch.optim.SGD(parameters, lr=0.002),
+    ) -> None:
+        super().__init__(class_names, clip, prompt_length, init_words, class_position, optimizer=optimizer)
+        self.save_hyperparameters()
+        self.distance_weight = distance_weight
+        self.written = ZeroShotTeacher(self.clip, class_names, templates=1)
+
+    def distance(self, texts: Float[Tensor, "C d"]) -> Float[Tensor, ""]:
+        """Returns the mean over classes of the squared distance to the hand-written prompt's features, in [0, 4]."""
+        return (F.normalize(texts, dim=-1) - self.written.text_features).square().sum(-1).mean()
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
+        """Returns the cross-entropy of a batch plus lambda times the distance (Sec. 3.2)."""
+        inputs, labels = batch
+        texts = self.text(self.prompt)  # [C, d]
+        logits = cosine_logits(self.constants(inputs)["features"], texts, self.clip.logit_scale)
+        cross_entropy = F.cross_entropy(logits, labels)
+        distance = self.distance(texts)
+        loss = cross_entropy + self.distance_weight * distance
+        self.log("cross_entropy", cross_entropy)
+        self.log("distance", distance)
+        self.log("loss", loss)
+        return loss

@@ -1,0 +1,81 @@
+"""KgCoOp's loss and gradient class by class, and what it is at its ends."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fedvlp.clip import PromptedTextEncoder
+from fedvlp.core.state import numel
+from fedvlp.methods import KgCoOp, PromptFL, ZeroShotCLIP
+
+CLASSES = ["red circle", "star", "big square"]
+LABELS = torch.tensor([2, 0, 1, 2])
+
+
+@pytest.fixture
+def method(clip):
+    torch.manual_seed(5)
+    return KgCoOp(CLASSES, clip, init_words=None, distance_weight=3.0)
+
+
+@pytest.fixture
+def images(clip):
+    return torch.randn(4, 3, clip.image_size, clip.image_size, generator=torch.Generator().manual_seed(1))
+
+
+def unit(value):
+    return value / value.square().sum().sqrt()
+
+
+def slow_loss(method, images, prompt):
+    """Cross-entropy and distance, one image and one class after another, each class in a sequence of its own."""
+    texts = []
+    for name in CLASSES:
+        text = PromptedTextEncoder(method.clip, [name], prompt_length=4, layout="plain")(prompt)[0]
+        texts.append(unit(text))
+    written = [unit(method.clip.encode_text(method.clip.tokenizer([f"a photo of a {name}."]))[0]) for name in CLASSES]
+    cross_entropy = 0
+    for feature, label in zip(method.clip.encode_image(images), LABELS.tolist(), strict=True):
+        scores = torch.stack([method.clip.logit_scale * (unit(feature) * text).sum() for text in texts])
+        cross_entropy = cross_entropy - scores.log_softmax(0)[label] / 4
+    distance = sum((text - known).square().sum() for text, known in zip(texts, written, strict=True)) / 3
+    return cross_entropy + 3.0 * distance
+
+
+def test_loss_and_gradient_are_those_of_the_paper(method, images):
+    prompt = method.prompt.detach().clone().requires_grad_()
+    expected = slow_loss(method, images, prompt)
+    expected.backward()
+    loss = method.training_step((images, LABELS), 0)
+    loss.backward()
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-5)
+    assert (method.prompt.grad - prompt.grad).abs().max() < 1e-5 * prompt.grad.abs().max().clamp_min(1.0)
+
+
+def test_the_distance_does_not_depend_on_the_length_of_features(method):
+    texts = method.text(method.prompt)
+    torch.testing.assert_close(method.distance(7 * texts), method.distance(texts))
+    assert method.distance(method.written.text_features) < 1e-9
+    assert method.distance(-method.written.text_features).item() == pytest.approx(4.0, rel=1e-5)
+
+
+def test_it_starts_at_the_hand_written_prompt(clip, images):
+    start = KgCoOp(CLASSES, clip)
+    assert start.distance(start.text(start.prompt)) < 1e-9
+    torch.testing.assert_close(start(images), ZeroShotCLIP(CLASSES, clip)(images), atol=1e-3, rtol=1e-4)
+
+
+def test_without_a_weight_it_is_promptfl(clip, images):
+    losses = []
+    for kind, options in ((KgCoOp, {"distance_weight": 0.0, "init_words": None}), (PromptFL, {"prompt_length": 4})):
+        torch.manual_seed(2)
+        losses.append(kind(CLASSES, clip, **options).training_step((images, LABELS), 0))
+    torch.testing.assert_close(*losses)
+
+
+def test_what_is_sent_and_what_is_prepared(clip):
+    """L D parameters, 2,048 with ViT-B/16; the features are those of all methods."""
+    method = KgCoOp(CLASSES, clip)
+    assert numel(method.shared_state()) == 4 * clip.text_width
+    assert method.prepare_key() == PromptFL(CLASSES, clip).prepare_key()

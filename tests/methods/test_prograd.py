@@ -1,0 +1,117 @@
+"""ProGrad's gradient number by number, that no step opposes zero-shot CLIP, and where it is PromptFL."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fedvlp.core.state import numel
+from fedvlp.methods import ProGrad, PromptFL, ZeroShotCLIP
+
+CLASSES = ["red circle", "star", "big square"]
+
+
+@pytest.fixture
+def images(clip):
+    return torch.randn(4, 3, clip.image_size, clip.image_size, generator=torch.Generator().manual_seed(1))
+
+
+def made(clip, **options):
+    torch.manual_seed(3)
+    return ProGrad(CLASSES, clip, prompt_length=4, **options)
+
+
+def labels_of(clip, images, agree):
+    """What zero-shot CLIP says of images, or what it says last."""
+    scores = ZeroShotCLIP(CLASSES, clip)(images)
+    return scores.argmax(-1) if agree else scores.argmin(-1)
+
+
+def slow_gradients(module, images, labels):
+    """Value of the cross-entropy, G_d and G_g as lists of numbers, each with a graph of its own, image by image."""
+    teacher = ZeroShotCLIP(CLASSES, module.clip)(images).softmax(-1).tolist()
+    found = []
+    for general in (False, True):
+        prompt = module.prompt.detach().clone().requires_grad_()
+        texts = torch.nn.functional.normalize(module.text(prompt), dim=-1)
+        loss = 0
+        for feature, label, known in zip(module.clip.encode_image(images), labels.tolist(), teacher, strict=True):
+            scores = torch.stack([module.clip.logit_scale * (feature @ text) / feature.norm() for text in texts])
+            logs = scores - scores.exp().sum().log()
+            if general:
+                loss = loss - sum(p * logs[i] for i, p in enumerate(known)) / len(labels)
+            else:
+                loss = loss - logs[label] / len(labels)
+        loss.backward()
+        found.append((loss.item(), prompt.grad.flatten().tolist()))
+    return found[0][0], found[0][1], found[1][1]
+
+
+def slow_projection(domain, general, share):
+    product = sum(a * b for a, b in zip(domain, general, strict=True))
+    if product >= 0:
+        return domain
+    length = sum(b * b for b in general)
+    return [a - share * product / length * b for a, b in zip(domain, general, strict=True)]
+
+
+def stepped(module, images, labels):
+    """The loss of a step and its gradient."""
+    loss = module.training_step((images, labels), 0)
+    loss.backward()
+    return loss.item(), module.prompt.grad
+
+
+@pytest.mark.parametrize("agree", [True, False])
+@pytest.mark.parametrize("share", [1.0, 0.375])
+def test_gradient_is_that_of_the_paper(clip, images, agree, share):
+    module = made(clip, projection=share)
+    labels = labels_of(clip, images, agree)
+    value, domain, general = slow_gradients(module, images, labels)
+    opposed = sum(a * b for a, b in zip(domain, general, strict=True)) < 0
+    assert opposed != agree, "one of the labels agrees with the teacher, the other does not"
+    expected = torch.tensor(slow_projection(domain, general, share))
+    loss, found = stepped(module, images, labels)
+    assert loss == pytest.approx(value, rel=1e-5)
+    assert (found.flatten() - expected).abs().max() < 1e-5 * expected.abs().max().clamp_min(1.0)
+
+
+def test_no_step_opposes_the_teacher(clip, images):
+    module = made(clip)
+    labels = labels_of(clip, images, agree=False)
+    _, domain, general = slow_gradients(module, images, labels)
+    _, gradient = stepped(module, images, labels)
+    general = torch.tensor(general)
+    cosine = torch.nn.functional.cosine_similarity(gradient.flatten(), general, dim=0)
+    assert abs(cosine) < 1e-3
+    assert torch.nn.functional.cosine_similarity(torch.tensor(domain), general, dim=0) < -0.1
+
+
+def test_without_projection_it_is_promptfl(clip, images):
+    module = made(clip, projection=0.0)
+    plain = PromptFL(CLASSES, clip, prompt_length=4)
+    plain.load_state(module.shared_state())
+    labels = labels_of(clip, images, agree=False)
+    one, other = stepped(module, images, labels), stepped(plain, images, labels)
+    assert one[0] == pytest.approx(other[0], rel=1e-6)
+    torch.testing.assert_close(one[1], other[1])
+
+
+def test_a_student_that_is_its_teacher_takes_a_plain_step(clip, images):
+    """The divergence has no gradient then, and nothing may be divided by its length."""
+    module = made(clip)
+    labels = labels_of(clip, images, agree=False)
+    constants = module.prepare(images)
+    constants["teacher"] = module(constants).detach()
+    module.training_step((constants, labels), 0).backward()
+    plain = PromptFL(CLASSES, clip, prompt_length=4)
+    plain.load_state(module.shared_state())
+    torch.testing.assert_close(module.prompt.grad, stepped(plain, images, labels)[1], atol=1e-5, rtol=1e-4)
+
+
+def test_what_is_sent_and_what_is_prepared(clip, images):
+    """L D parameters, 8,192 with ViT-B/16; the teacher's logits are those of one template."""
+    assert numel(ProGrad(CLASSES, clip).shared_state()) == 16 * clip.text_width
+    torch.testing.assert_close(made(clip).prepare(images)["teacher"], ZeroShotCLIP(CLASSES, clip)(images))
+    assert made(clip).prepare_key() == made(clip, projection=0.5).prepare_key()
+    assert made(clip).prepare_key() != ProGrad(["cat", "dog"], clip).prepare_key()
