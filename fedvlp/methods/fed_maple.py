@@ -6,7 +6,7 @@ Symbols: P_j, text prompts of block j + 1, L x D -> ``prompts[j]``; F_j -> ``cou
     both towers with prompts, replaced block by block          Sections 3.2.1, 3.2.2; :class:`.DeepPromptedCLIP`
     visual prompts F_j(P_j), with F_j linear from D to W       Section 3.2.3; :meth:`FedMaPLe.deep_prompts`
     p(c | x) = softmax_c(cos(w_c, f(x)) / tau)                 Section 3.1; :meth:`FedMaPLe.forward`
-    cross-entropy                                              :meth:`FedMaPLe.training_step`
+    cross-entropy                                              :meth:`.PromptLearner.training_step`
     P, F <- sum_k |S_k| (P_k, F_k) / sum_k |S_k|               :class:`.FedAvg`
 
 A prompt shorter than ``init_words`` takes the place of the first of them; the others stay words before the class's
@@ -22,13 +22,12 @@ Departures:
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float
 from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 
 from fedvlp.clip import CLIP, CLIPSpec
-from fedvlp.core.protocols import Batch, Inputs
+from fedvlp.core.protocols import Inputs
 from fedvlp.methods._shared.block_linear import BlockLinear
 from fedvlp.methods._shared.deep_prompt_explanations import DeepPromptExplanations
 from fedvlp.methods._shared.deep_prompts import DeepPromptedCLIP
@@ -74,13 +73,6 @@ class FedMaPLe(PromptLearner):
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
         """Returns the logits cos(w_c, f(x)) / tau with prompts in both towers."""
         return self.prompted.logits(self.constants(inputs)["images"], self.deep_prompts())
-
-    def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
-        """Returns the cross-entropy of a batch."""
-        inputs, labels = batch
-        loss = F.cross_entropy(self(inputs), labels)
-        self.log("loss", loss)
-        return loss
 
     def explain_hooks(self) -> DeepPromptExplanations:
         """Returns the first block's prompt among words, and image features under the visual prompts."""

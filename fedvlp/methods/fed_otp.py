@@ -7,7 +7,7 @@ H_nc, text feature of class c under prompt n of N -> ``texts``; gamma -> ``mass`
     C_nm = 1 - cos(G_m, H_nc)                                        :meth:`FedOTP.forward`
     T = argmin <C, T> + lambda <T, log T>,                           :func:`transport_plan`
         over T >= 0 with sum_n T_nm <= 1 / M and sum_m T_nm = gamma / N
-    p(c | x) = softmax_c((1 - <C, T>) / tau), cross-entropy          :meth:`FedOTP.training_step`
+    p(c | x) = softmax_c((1 - <C, T>) / tau), cross-entropy          :meth:`.PromptLearner.training_step`
     p_g <- sum_k |S_k| p_g,k / sum_k |S_k|; p_l stays                :class:`.FedAvg`
 
 Departures:
@@ -33,7 +33,7 @@ from torch import Tensor, nn
 
 from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder
 from fedvlp.clip.image.projection import project_image_tokens
-from fedvlp.core.protocols import Batch, Inputs
+from fedvlp.core.protocols import Inputs
 from fedvlp.methods._shared.prompt_learner import PromptLearner
 from fedvlp.utils.ranges import FractionAboveZero, Names, PositiveFloat, PositiveInt
 
@@ -94,13 +94,6 @@ class FedOTP(PromptLearner):
             cosines = torch.einsum("bmd,ncd->bcnm", patches, F.normalize(texts.float(), dim=-1))
             plan = transport_plan(1 - cosines.detach(), self.mass, self.epsilon, self.iterations)
             return self.clip.logit_scale * (plan * cosines).sum((-2, -1))
-
-    def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
-        """Returns the cross-entropy of a batch."""
-        inputs, labels = batch
-        loss = F.cross_entropy(self(inputs), labels)
-        self.log("loss", loss)
-        return loss
 
 
 def transport_plan(

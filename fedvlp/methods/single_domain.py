@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float
 from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
@@ -23,7 +22,7 @@ from torch import Tensor, nn
 from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder
 from fedvlp.clip.text.prompted_text import ClassPosition
 from fedvlp.core.phases import Phase
-from fedvlp.core.protocols import Batch, Inputs
+from fedvlp.core.protocols import Inputs
 from fedvlp.core.strategies import Local
 from fedvlp.methods._shared.prompt_learner import PromptLearner
 from fedvlp.ops import cosine_logits
@@ -68,10 +67,3 @@ class SingleDomain(PromptLearner):
         """Returns the logits cos(w_c, f(x)) / tau (CoOp, Eq. 2)."""
         features = self.constants(inputs)["features"]
         return cosine_logits(features, self.text(self.prompt), self.clip.logit_scale)
-
-    def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
-        """Returns the cross-entropy of a batch."""
-        inputs, labels = batch
-        loss = F.cross_entropy(self(inputs), labels)
-        self.log("loss", loss)
-        return loss

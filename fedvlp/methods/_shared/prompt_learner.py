@@ -10,6 +10,7 @@ from types import FrameType
 from typing import Any, cast
 
 import lightning as L
+import torch.nn.functional as F
 from jaxtyping import Float
 from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor
@@ -71,9 +72,12 @@ class PromptLearner(FederatedModule, ABC):
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
         """Returns the logits of a batch, made from ``self.constants(inputs)``."""
 
-    @abstractmethod
     def training_step(self, batch: Batch, batch_idx: int) -> Any:
-        """Returns the loss of a batch of inputs and labels."""
+        """Returns the loss of a batch of inputs and labels; by default the cross-entropy."""
+        inputs, labels = batch
+        loss = F.cross_entropy(self(inputs), labels)
+        self.log("loss", loss)
+        return loss
 
     def text_prompts(self) -> dict[str, Tensor]:
         """Returns the vectors [L, D] that were learned to stand among words, by name, for ``fedvlp explain``.

@@ -20,13 +20,12 @@ Departures:
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float
 from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor
 
 from fedvlp.clip import CLIP, CLIPSpec
-from fedvlp.core.protocols import Batch, Inputs
+from fedvlp.core.protocols import Inputs
 from fedvlp.methods._shared.prompt_learner import PromptLearner
 from fedvlp.methods.fed_lora.adapted_clip import AdaptedCLIP, LowRankUpdates
 from fedvlp.ops import cosine_logits
@@ -71,10 +70,3 @@ class FedLoRA(PromptLearner):
         """Returns the logits cos(w(t_c), f(x)) / tau under the updates."""
         features = self.image_features(self.constants(inputs)["images"])
         return cosine_logits(features, self.adapted.text_features(self.text_updates), self.clip.logit_scale)
-
-    def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
-        """Returns the cross-entropy of a batch."""
-        inputs, labels = batch
-        loss = F.cross_entropy(self(inputs), labels)
-        self.log("loss", loss)
-        return loss
