@@ -63,6 +63,7 @@ class Work:
         evaluated_images: of each image that measures.
         evaluated_texts: of each image that measures, over all classes.
         prompt_tokens: prompt tokens in the image tower.
+        prompts_of_classes: whether each class has a prompt of its own.
     """
 
     images: int = 0
@@ -71,6 +72,7 @@ class Work:
     evaluated_images: int = 0
     evaluated_texts: int = 0
     prompt_tokens: int = 0
+    prompts_of_classes: bool = False
 
 
 @dataclass(frozen=True)
@@ -111,6 +113,10 @@ def work_of(method: str, domains: int, options: Any) -> Work:
         "ZeroShotCLIP": Work(),
         "PromptFL": Work(batch_texts=2),
         "SingleDomain": Work(batch_texts=2),
+        "FedCLIP": Work(),  # an adapter behind the towers
+        "FedAPT": Work(batch_texts=2, evaluated_texts=1, prompts_of_classes=True),
+        "FedOTP": Work(images=1, batch_texts=2 * 2, evaluated_images=1),  # two prompts; all patches of each image
+        "FedMaPLe": Work(2, 0, 2, 1, 0, options.get("prompt_length", 0)),
         "TRIP": Work(texts=2, evaluated_texts=1),  # a prompt of its own for each image
         "DiPrompT": Work(batch_texts=2 * (1 + 2 * domains)),  # G; D and Q with every domain
         "FedDPT": Work(2, 0, domains + 1, 1, 0, domains),  # one of the domains' text prompts learns
@@ -140,11 +146,11 @@ class Images:
 def _cost(recipe: Recipe, label: str, config: Any) -> Cost:
     """Returns the cost of a method's runs over all held-out domains and seeds."""
     seeds = len(recipe.plan.seeds)
-    text = _text(recipe, config)
     training = 0.0
     evaluation = 0.0
     for held_out in recipe.held_out:
         work = _work(recipe, config, held_out)
+        text = _text(recipe, config, work.prompts_of_classes)
         image = _image(_clip(config), work.prompt_tokens)
         images = _images(recipe, config, held_out)
         rounds = config.trainer.rounds if work.images + work.texts + work.batch_texts else 0
@@ -169,11 +175,14 @@ def _clip(config: Any) -> str:
     return str(clip if isinstance(clip, str) else clip.name)
 
 
-def _text(recipe: Recipe, config: Any) -> float:
-    """Returns the operations of a forward pass over all classes under one prompt."""
+def _text(recipe: Recipe, config: Any, prompts_of_classes: bool) -> float:
+    """Returns the operations of a forward pass over all classes, under one prompt or each under its own."""
     names = prompt_names(recipe.data.name, recipe.data.class_names, config.data.init_args.class_names)
     prompt_length = config.model.init_args.get("prompt_length") or 0
-    return TEXT.operations(TEXT.tokens) / TEXT.tokens * _text_tokens(tuple(names), prompt_length)
+    tokens = _text_tokens(tuple(names), prompt_length)
+    if prompts_of_classes:
+        tokens += (len(names) - 1) * (1 + prompt_length)
+    return TEXT.operations(TEXT.tokens) / TEXT.tokens * tokens
 
 
 def _images(recipe: Recipe, config: Any, held_out: Sequence[str]) -> Images:
