@@ -29,12 +29,12 @@ from fedvlp.clip import CLIP, CLIPSpec
 from fedvlp.clip.text.prompted_text import ClassPosition
 from fedvlp.core.protocols import Batch
 from fedvlp.methods._shared.teacher import ZeroShotTeacher
-from fedvlp.methods.promptfl import PromptFL
+from fedvlp.methods._shared.text_prompt_learner import TextPromptLearner
 from fedvlp.ops import cosine_logits
 from fedvlp.utils.ranges import Names, NonNegativeFloat, PositiveInt
 
 
-class KgCoOp(PromptFL):
+class KgCoOp(TextPromptLearner):
     """Learns one text prompt, shared by all classes and clients, near to a hand-written one in what it says.
 
     Args:
@@ -47,6 +47,8 @@ class KgCoOp(PromptFL):
         optimizer: Makes the optimizer of a client's local training.
     """
 
+    averages_over_batch = True
+
     def __init__(
         self,
         class_names: Names,
@@ -57,7 +59,7 @@ class KgCoOp(PromptFL):
         distance_weight: NonNegativeFloat = 8.0,
         optimizer: OptimizerCallable = lambda parameters: torch.optim.SGD(parameters, lr=0.002),
     ) -> None:
-        super().__init__(class_names, clip, prompt_length, init_words, class_position, optimizer=optimizer)
+        super().__init__(class_names, clip, prompt_length, init_words, class_position, optimizer)
         self.save_hyperparameters()
         self.distance_weight = distance_weight
         self.written = ZeroShotTeacher(self.clip, class_names, templates=1)

@@ -27,13 +27,13 @@ from torch import Tensor
 from fedvlp.clip import CLIP, CLIPSpec
 from fedvlp.clip.text.prompted_text import ClassPosition
 from fedvlp.core.protocols import Batch
-from fedvlp.methods._shared.teacher import distillation_losses
-from fedvlp.methods.promptfl import PromptFL
+from fedvlp.methods._shared.teacher import ZeroShotTeacher, distillation_losses
+from fedvlp.methods._shared.text_prompt_learner import TextPromptLearner
 from fedvlp.ops import cosine_logits
 from fedvlp.utils.ranges import ClosedFraction, Names, PositiveInt
 
 
-class ProGrad(PromptFL):
+class ProGrad(TextPromptLearner):
     """Learns one text prompt, shared by all classes and clients, by steps that do not lead away from zero-shot CLIP.
 
     Args:
@@ -48,7 +48,6 @@ class ProGrad(PromptFL):
     """
 
     prepare_depends_on = ("class_names",)
-    averages_over_batch = False  # parts of a batch would be projected each by itself
 
     def __init__(
         self,
@@ -60,10 +59,15 @@ class ProGrad(PromptFL):
         projection: ClosedFraction = 1.0,
         optimizer: OptimizerCallable = lambda parameters: torch.optim.SGD(parameters, lr=0.002),
     ) -> None:
-        # Any weight above 0 gives PromptFL its teacher; the step below weighs the divergence itself.
-        super().__init__(class_names, clip, prompt_length, init_words, class_position, 1.0, 1, optimizer)
+        super().__init__(class_names, clip, prompt_length, init_words, class_position, optimizer)
         self.save_hyperparameters()
         self.projection = projection
+        self.teacher = ZeroShotTeacher(self.clip, class_names, templates=1)
+
+    def prepare(self, images: Float[Tensor, "B 3 V V"]) -> dict[str, Tensor]:
+        """Returns f(x), the joint image features [B, d], and zero-shot CLIP's logits."""
+        constants = super().prepare(images)
+        return {**constants, "teacher": self.teacher(constants["features"])}
 
     def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
         """Returns the cross-entropy of a batch, whose gradient is the aligned one."""
@@ -77,7 +81,8 @@ class ProGrad(PromptFL):
 
         # Unlike `autograd.grad`, this can be batched over clients.
         start = self.prompt.detach()
-        (cross_entropy, divergence), backward = torch.func.vjp(losses_of, start)
+        losses, backward = torch.func.vjp(losses_of, start)[:2]
+        cross_entropy, divergence = losses
         zero = torch.zeros_like(divergence)
         one = torch.ones_like(divergence)
         (domain,) = backward((one, zero), retain_graph=True)
@@ -86,7 +91,8 @@ class ProGrad(PromptFL):
         for name, value in {"cross_entropy": cross_entropy, "kl": divergence, "loss": cross_entropy}.items():
             self.log(name, value)
         # It has the value of the cross-entropy, and this gradient.
-        return cross_entropy + ((self.prompt - start) * gradient).sum()
+        loss: Tensor = cross_entropy + ((self.prompt - start) * gradient).sum()
+        return loss
 
 
 def aligned_gradient(

@@ -22,18 +22,17 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from lightning.pytorch.cli import OptimizerCallable
-from torch import Tensor, nn
+from torch import Tensor
 
-from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder
+from fedvlp.clip import CLIP, CLIPSpec
 from fedvlp.clip.text.prompted_text import ClassPosition
-from fedvlp.core.protocols import Batch, Inputs
-from fedvlp.methods._shared.prompt_learner import PromptLearner
+from fedvlp.core.protocols import Batch
 from fedvlp.methods._shared.teacher import ZeroShotTeacher, distillation_losses
-from fedvlp.ops import cosine_logits
+from fedvlp.methods._shared.text_prompt_learner import TextPromptLearner
 from fedvlp.utils.ranges import Names, NonNegativeFloat, PositiveInt, Templates
 
 
-class PromptFL(PromptLearner):
+class PromptFL(TextPromptLearner):
     """Learns one text prompt, shared by all classes and clients.
 
     Args:
@@ -61,14 +60,10 @@ class PromptFL(PromptLearner):
         templates: Templates = 60,
         optimizer: OptimizerCallable = lambda parameters: torch.optim.SGD(parameters, lr=0.002),
     ) -> None:
-        super().__init__(class_names, clip, optimizer)
+        super().__init__(class_names, clip, prompt_length, init_words, class_position, optimizer)
         self.save_hyperparameters()
         self.kl_weight = kl_weight
         self.teacher = ZeroShotTeacher(self.clip, class_names, templates) if kl_weight else None
-        self.text = PromptedTextEncoder(
-            self.clip, class_names, prompt_length=prompt_length, class_position=class_position
-        )
-        self.prompt = nn.Parameter(self.text.initial_prompt(init_words))  # [L, D]
 
     @property
     def prepares_features_only(self) -> bool:
@@ -81,11 +76,6 @@ class PromptFL(PromptLearner):
         if self.teacher is not None:
             constants["teacher"] = self.teacher(constants["features"])
         return constants
-
-    def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
-        """Returns the logits cos(w_c, f(x)) / tau (CoOp, Eq. 2)."""
-        features = self.constants(inputs)["features"]
-        return cosine_logits(features, self.text(self.prompt), self.clip.logit_scale)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
         """Returns the cross-entropy of a batch, and beta KL(zero-shot || local) where there is a teacher."""

@@ -15,21 +15,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from jaxtyping import Float
 from lightning.pytorch.cli import OptimizerCallable
-from torch import Tensor, nn
 
-from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder
+from fedvlp.clip import CLIP, CLIPSpec
 from fedvlp.clip.text.prompted_text import ClassPosition
 from fedvlp.core.phases import Phase
-from fedvlp.core.protocols import Inputs
 from fedvlp.core.strategies import Local
-from fedvlp.methods._shared.prompt_learner import PromptLearner
-from fedvlp.ops import cosine_logits
+from fedvlp.methods._shared.text_prompt_learner import TextPromptLearner
 from fedvlp.utils.ranges import Names, PositiveInt
 
 
-class SingleDomain(PromptLearner):
+class SingleDomain(TextPromptLearner):
     """Learns one text prompt for each client, without a server.
 
     Args:
@@ -52,18 +48,9 @@ class SingleDomain(PromptLearner):
         class_position: ClassPosition = "end",
         optimizer: OptimizerCallable = lambda parameters: torch.optim.SGD(parameters, lr=0.002),
     ) -> None:
-        super().__init__(class_names, clip, optimizer)
+        super().__init__(class_names, clip, prompt_length, init_words, class_position, optimizer)
         self.save_hyperparameters()
-        self.text = PromptedTextEncoder(
-            self.clip, class_names, prompt_length=prompt_length, class_position=class_position
-        )
-        self.prompt = nn.Parameter(self.text.initial_prompt(init_words))  # [L, D]
 
     def configure_phases(self) -> Sequence[Phase]:
         """Returns one phase that trains and sends nothing."""
         return (Phase("prompt", train=("prompt",), upload=(), strategy=Local()),)
-
-    def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
-        """Returns the logits cos(w_c, f(x)) / tau (CoOp, Eq. 2)."""
-        features = self.constants(inputs)["features"]
-        return cosine_logits(features, self.text(self.prompt), self.clip.logit_scale)

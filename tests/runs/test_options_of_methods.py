@@ -223,6 +223,7 @@ NO_EFFECT = {
     (ADAPT, "domains"): "as of FedDPT",
     (FedAPT, "domains"): "as of FedDPT",
     (FedPromptSRC, "gaussian_std"): "only from the second round on, and this is one",
+    (ProGrad, "projection"): "only where its two gradients oppose each other, which test_prograd.py makes them do",
     (FedOTP, "unseen"): "only where domains of nobody are measured",
 }
 
