@@ -147,7 +147,7 @@ def test_one_more_try_if_the_policy_says_so(tmp_path, image_root):
 
 
 def test_a_site_that_is_started_anew_in_the_run_changes_nothing(tmp_path, image_root):
-    config = method_config("plan", rounds=3, reset_optimizer=False)
+    config = method_config("plan", rounds=2, local_steps=2, reset_optimizer=False)
     homes = make_sites(tmp_path / "sites", image_root, DOMAINS)
     asked = []
 
@@ -159,7 +159,7 @@ def test_a_site_that_is_started_anew_in_the_run_changes_nothing(tmp_path, image_
 
     server = sites_config(tmp_path / "server.yaml", config, DOMAINS)
     assert serve(server, Faulty(in_process(homes).sites, restarts), tmp_path / "deployed") == 0
-    assert len(asked) == 2 * 2 * 3
+    assert len(asked) == 2 * 2 * 2
     assert left_out(tmp_path / "deployed") == []
     expected = simulate(tmp_path, config, image_root).run_state.server.deployed
     found = prompts(tmp_path / "deployed")
@@ -168,7 +168,7 @@ def test_a_site_that_is_started_anew_in_the_run_changes_nothing(tmp_path, image_
 
 @pytest.mark.parametrize("method", ["plan", "adapt"])
 def test_a_server_that_is_started_again_goes_on_with_what_the_sites_kept(method, tmp_path, image_root, capsys):
-    config = method_config(method, rounds=4, reset_optimizer=False)
+    config = method_config(method, rounds=2, local_steps=2, reset_optimizer=False)
     homes = make_sites(tmp_path / "sites", image_root, DOMAINS)
     server = sites_config(tmp_path / "server.yaml", config, DOMAINS)
 
@@ -176,9 +176,9 @@ def test_a_server_that_is_started_again_goes_on_with_what_the_sites_kept(method,
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        serve(server, Faulty(in_process(homes).sites, dies, rounds=[2]), tmp_path / "deployed")
+        serve(server, Faulty(in_process(homes).sites, dies, rounds=[1]), tmp_path / "deployed")
     assert serve(server, in_process(homes), tmp_path / "deployed", "last") == 0
-    assert "after round 2" in capsys.readouterr().out
+    assert "after round 1" in capsys.readouterr().out
     expected = simulate(tmp_path, config, image_root).run_state.server.deployed
     found = prompts(tmp_path / "deployed")
     assert found.keys() == expected.keys()
