@@ -20,7 +20,7 @@ from fedvlp.audit import (
     write_audit,
 )
 from fedvlp.audit.images import images_of_run
-from fedvlp.commands.console import quiet_lightning, unwrapped_errors
+from fedvlp.commands.console import quiet_lightning
 from fedvlp.commands.lightning_cli import FederationCLI
 from fedvlp.commands.trained_config import (
     ALLOW_HELP,
@@ -39,7 +39,7 @@ from fedvlp.runs.trusted_classes import check_classes
 from fedvlp.training.setup import set_up_data, set_up_method
 from fedvlp.utils.checked import annotations_of, check_value
 from fedvlp.utils.config_files import with_config_paths
-from fedvlp.utils.errors import UserError
+from fedvlp.utils.errors import UserError, unwrapped_errors
 
 FOLDER = "audit"
 HELP = {

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from fedvlp.utils.errors import UserError
+from fedvlp.utils.errors import UserError, unwrapped_errors
 
 MISSING = 'Deployment needs Flower, which is not installed. With Python 3.11 or later run: pip install "fedvlp[flower]"'
 
@@ -42,7 +42,7 @@ def parsed_config(arguments: Sequence[str]) -> tuple[str, str]:
     Raises:
         UserError: if no config is given.
     """
-    from fedvlp.commands.console import quiet_lightning, unwrapped_errors
+    from fedvlp.commands.console import quiet_lightning
     from fedvlp.commands.lightning_cli import ParsingCLI
     from fedvlp.utils.config_files import CONFIG_OPTION, with_config_paths
 

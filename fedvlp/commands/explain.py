@@ -10,7 +10,7 @@ from typing import Annotated, Any, cast
 
 from lightning.pytorch.cli import LightningArgumentParser
 
-from fedvlp.commands.console import quiet_lightning, unwrapped_errors
+from fedvlp.commands.console import quiet_lightning
 from fedvlp.commands.lightning_cli import FederationCLI
 from fedvlp.commands.trained_config import (
     ALLOW_HELP,
@@ -34,7 +34,7 @@ from fedvlp.runs.trusted_classes import check_classes
 from fedvlp.training.setup import set_up_data, set_up_method
 from fedvlp.utils.checked import check_value
 from fedvlp.utils.config_files import with_config_paths
-from fedvlp.utils.errors import UserError
+from fedvlp.utils.errors import UserError, unwrapped_errors
 from fedvlp.utils.ranges import LIMIT, PositiveFloat, PositiveInt, Range
 
 HELP = {

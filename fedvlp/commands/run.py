@@ -8,10 +8,11 @@ from typing import Any
 
 from lightning.pytorch.cli import SaveConfigCallback
 
-from fedvlp.commands.console import quiet_lightning, unwrapped_errors
+from fedvlp.commands.console import quiet_lightning
 from fedvlp.commands.lightning_cli import FederationCLI
 from fedvlp.commands.trained_config import config_for_prediction, config_option
 from fedvlp.utils.config_files import with_config_paths
+from fedvlp.utils.errors import unwrapped_errors
 from fedvlp.utils.files import write_text
 
 

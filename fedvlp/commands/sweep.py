@@ -15,7 +15,6 @@ import torch
 from jsonargparse import Namespace
 
 from fedvlp.commands.cli import main
-from fedvlp.commands.console import unwrapped_errors
 from fedvlp.commands.lightning_cli import ParsingCLI
 from fedvlp.commands.parser import FederationParser
 from fedvlp.commands.ranges_of_config import check_config, check_rounds
@@ -37,7 +36,7 @@ from fedvlp.sweep import (
 )
 from fedvlp.utils.checked import shown
 from fedvlp.utils.config_files import with_config_paths
-from fedvlp.utils.errors import UserError
+from fedvlp.utils.errors import UserError, unwrapped_errors
 
 MOST_WORKERS = 4096
 

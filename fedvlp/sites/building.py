@@ -14,7 +14,7 @@ import fedvlp.methods  # noqa: F401 (its classes are then known by their short n
 from fedvlp.core.module import FederatedModule
 from fedvlp.data import FederatedDataModule
 from fedvlp.training.config_links import link_method_options
-from fedvlp.utils.errors import UserError
+from fedvlp.utils.errors import UserError, unwrapped_errors
 from fedvlp.utils.yaml_limits import read_yaml
 
 if TYPE_CHECKING:
@@ -54,7 +54,9 @@ def build_method(config: Mapping[str, Any], seed: int) -> FederatedModule:
     parser = ArgumentParser(exit_on_error=False)
     parser.add_subclass_arguments(FederatedModule, "model", required=True, fail_untyped=False)
     L.seed_everything(seed, workers=True, verbose=False)
-    made = _instantiated(parser, _parsed(parser, {"model": dict(config)}))
+    parsed = _parsed(parser, {"model": dict(config)})
+    with unwrapped_errors():
+        made = parser.instantiate(parsed)
     model: FederatedModule = made["model"]
     return model
 
@@ -83,7 +85,8 @@ def build_parts(path: Path) -> Parts:
     parser.link_arguments(SEED, "trainer.seed")
     config = _parsed(parser, content)
     L.seed_everything(config[SEED], workers=True, verbose=False)
-    made = _instantiated(parser, config)
+    with unwrapped_errors():
+        made = parser.instantiate(config)
     text = parser.dump(config, skip_unset=False)
     return Parts(made["model"], made["data"], made["trainer"], text, yaml.safe_load(text))
 
@@ -93,16 +96,3 @@ def _parsed(parser: ArgumentParser, content: Mapping[str, Any]) -> Namespace:
         return parser.parse_object(dict(content))
     except ArgumentError as error:
         raise UserError(f"The config can't be used: {' '.join(str(error).split())}") from error
-
-
-def _instantiated(parser: ArgumentParser, config: Namespace) -> Namespace:
-    """Returns the objects; a mistake of the user comes out as it was raised, not as the parser wraps it."""
-    try:
-        return parser.instantiate(config)
-    except ValueError as error:
-        cause: BaseException | None = error
-        while cause is not None:
-            if isinstance(cause, UserError):
-                raise cause from None
-            cause = cause.__cause__
-        raise

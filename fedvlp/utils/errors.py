@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class UserError(ValueError):
     """Bad input: says what was expected, what was found and what to do next.
@@ -12,3 +15,21 @@ class UserError(ValueError):
 
 class MachineError(UserError):
     """A fault of the machine, such as a process that was killed: no client is to blame, and the run ends."""
+
+
+@contextmanager
+def unwrapped_errors() -> Iterator[None]:
+    """Lets a mistake of the user come out as it was raised, not as the parser wraps it.
+
+    Raises:
+        UserError: in place of a ValueError that it caused.
+    """
+    try:
+        yield
+    except ValueError as error:
+        cause: BaseException | None = error
+        while cause is not None:
+            if isinstance(cause, UserError):
+                raise cause from None
+            cause = cause.__cause__
+        raise
