@@ -13,7 +13,8 @@ def row_labels(records: Iterable[Record]) -> dict[Hashable, str]:
     """Returns a name for each of the runs' settings.
 
     It is the method's name, and where one method has several settings, the values in which they differ as well, such as
-    ``TRIP (num_experts=2, prompt_length=1)``. The value that is most frequent in a method's rows is not named.
+    ``TRIP (num_experts=2, prompt_length=1)``. The value that is most frequent in a method's rows is not named; what was
+    given to the federation for some of them alone, such as a rule of aggregation, is.
     """
     examples = {record.settings: record for record in records}
     labels: dict[Hashable, str] = {}
@@ -25,7 +26,10 @@ def row_labels(records: Iterable[Record]) -> dict[Hashable, str]:
 
 def _label(record: Record, rows: Sequence[Mapping[str, Any]]) -> str:
     own = _values(record)
-    differing = [f"{name}={_as_text(own[name])}" for name in sorted(own) if _is_distinctive(name, own, rows)]
+    # The federation's options are described only where they are given, unlike those of methods and optimizers.
+    given = {name for name in record.training_without_seed if not all(name in row for row in rows)}
+    names = [name for name in sorted(own) if name in given or _is_distinctive(name, own, rows)]
+    differing = [f"{name}={_as_text(own[name])}" for name in names]
     return f"{record.method} ({', '.join(differing)})" if differing else record.method
 
 

@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import pytest
 import yaml
@@ -104,6 +105,17 @@ def test_rows_are_named_by_what_sets_them_apart(tmp_path):
     records = [load_record(write_run(tmp_path / str(number), **run)) for number, run in enumerate(runs)]
     names = ["TRIP", "TRIP (routing=random)", "TRIP (num_experts=2)", "PromptFL"]
     assert [row_labels(records)[record.settings] for record in records] == names
+
+
+def test_a_row_names_what_was_given_to_the_federation_for_it_alone(tmp_path):
+    plain = load_record(write_run(tmp_path / "1"))
+    rule = {"class": "FedGMA", "agreement": 0.4}
+    masked = replace(plain, training={**plain.training, "aggregation": rule})
+    held = replace(plain, training={**plain.training, "proximal_weight": 0.5})
+    labels = row_labels([plain, masked, held])
+    assert labels[plain.settings] == plain.method
+    assert labels[masked.settings] == f"{plain.method} (aggregation=FedGMA/0.4)"
+    assert labels[held.settings] == f"{plain.method} (proximal_weight=0.5)"
 
 
 def test_the_newest_of_equal_runs_counts(tmp_path):
