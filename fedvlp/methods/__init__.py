@@ -11,6 +11,7 @@ from fedvlp.methods.fed_lora.fed_lora import FedLoRA
 from fedvlp.methods.fed_maple import FedMaPLe
 from fedvlp.methods.fed_otp import FedOTP
 from fedvlp.methods.fed_prompt_src import FedPromptSRC
+from fedvlp.methods.fed_tpg import FedTPG
 from fedvlp.methods.kgcoop import KgCoOp
 from fedvlp.methods.plan.plan import PLAN
 from fedvlp.methods.prograd import ProGrad
@@ -32,6 +33,7 @@ __all__ = [
     "FedMaPLe",
     "FedOTP",
     "FedPromptSRC",
+    "FedTPG",
     "KgCoOp",
     "ProGrad",
     "PromptFL",

@@ -28,6 +28,7 @@ from fedvlp.methods import (
     FedMaPLe,
     FedOTP,
     FedPromptSRC,
+    FedTPG,
     KgCoOp,
     ProGrad,
     PromptFL,
@@ -53,6 +54,7 @@ METHODS = (
     FedMaPLe,
     FedOTP,
     FedPromptSRC,
+    FedTPG,
     KgCoOp,
     ProGrad,
     PromptFL,
@@ -89,6 +91,7 @@ VALUES = {
     "templates": 3,
     "unseen": "mean",
     "iterations": 2,
+    "heads": 2,
     "gaussian_mean": None,
 }
 ALSO = {
