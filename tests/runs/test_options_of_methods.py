@@ -27,6 +27,7 @@ from fedvlp.methods import (
     FedLoRA,
     FedMaPLe,
     FedOTP,
+    FedPGP,
     FedPromptSRC,
     FedTPG,
     KgCoOp,
@@ -53,6 +54,7 @@ METHODS = (
     FedLoRA,
     FedMaPLe,
     FedOTP,
+    FedPGP,
     FedPromptSRC,
     FedTPG,
     KgCoOp,
@@ -227,6 +229,7 @@ NO_EFFECT = {
     (FedAPT, "domains"): "as of FedDPT",
     (FedPromptSRC, "gaussian_std"): "only from the second round on, and this is one",
     (FedOTP, "unseen"): "only where domains of nobody are measured",
+    (FedPGP, "unseen"): "as of FedOTP",
 }
 
 
