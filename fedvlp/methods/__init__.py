@@ -10,7 +10,9 @@ from fedvlp.methods.fed_dpt.fed_dpt import FedDPT
 from fedvlp.methods.fed_lora.fed_lora import FedLoRA
 from fedvlp.methods.fed_maple import FedMaPLe
 from fedvlp.methods.fed_otp import FedOTP
+from fedvlp.methods.fed_pgp import FedPGP
 from fedvlp.methods.fed_prompt_src import FedPromptSRC
+from fedvlp.methods.fed_tpg import FedTPG
 from fedvlp.methods.kgcoop import KgCoOp
 from fedvlp.methods.plan.plan import PLAN
 from fedvlp.methods.prograd import ProGrad
@@ -31,7 +33,9 @@ __all__ = [
     "FedLoRA",
     "FedMaPLe",
     "FedOTP",
+    "FedPGP",
     "FedPromptSRC",
+    "FedTPG",
     "KgCoOp",
     "ProGrad",
     "PromptFL",

@@ -40,7 +40,7 @@ SLOWEST = 10.0
 """Seconds, far above what any takes on a busy machine, and far below what 1e12 of anything would."""
 
 CLIP_OPTIONS = ("name", "pretrained", "seed", "prepack")
-METHODS = ["ADAPT", "DiPrompT", "FedDPT", "FedLoRA", "FedMaPLe", "FedOTP", "FedPromptSRC", "PLAN"]
+METHODS = ["ADAPT", "DiPrompT", "FedDPT", "FedLoRA", "FedMaPLe", "FedOTP", "FedPGP", "FedPromptSRC", "FedTPG", "PLAN"]
 METHODS += ["CoCoOp", "FedAPT", "FedCLIP", "KgCoOp", "ProGrad", "PromptFL", "SingleDomain", "TRIP", "ZeroShotCLIP"]
 DATA = ["DomainFolders", "PACS", "StyledShapes"]
 PARTITIONS = ["Dispersed", "Dirichlet", "Shards"]

@@ -27,7 +27,9 @@ from fedvlp.methods import (
     FedLoRA,
     FedMaPLe,
     FedOTP,
+    FedPGP,
     FedPromptSRC,
+    FedTPG,
     KgCoOp,
     ProGrad,
     PromptFL,
@@ -52,7 +54,9 @@ METHODS = (
     FedLoRA,
     FedMaPLe,
     FedOTP,
+    FedPGP,
     FedPromptSRC,
+    FedTPG,
     KgCoOp,
     ProGrad,
     PromptFL,
@@ -89,6 +93,7 @@ VALUES = {
     "templates": 3,
     "unseen": "mean",
     "iterations": 2,
+    "heads": 2,
     "gaussian_mean": None,
 }
 ALSO = {
@@ -225,6 +230,7 @@ NO_EFFECT = {
     (FedPromptSRC, "gaussian_std"): "only from the second round on, and this is one",
     (ProGrad, "projection"): "only where its two gradients oppose each other, which test_prograd.py makes them do",
     (FedOTP, "unseen"): "only where domains of nobody are measured",
+    (FedPGP, "unseen"): "as of FedOTP",
 }
 
 

@@ -1,0 +1,116 @@
+"""FedTPG: a network makes the prompt from the names of the classes; clients learn the network, the server averages it.
+
+Paper: Qiu et al., "Federated Text-driven Prompt Generation for Vision-Language Models", ICLR 2024.
+
+Symbols: T, C x d, text features of the classes' names alone -> ``texts``; Q, m x D, learned queries -> ``queries``;
+W_K, W_V -> ``attention``; h MLP -> ``widen``, ``narrow``; f_theta -> ``network``; v_1 .. v_m -> what it returns [L, D].
+    v = f_theta(T) = h(CrossAttention(Q, T W_K, T W_V))    Sec. 3; :meth:`PromptNetwork.forward`
+    p(c | x) = softmax_c(cos(w_c(v), f(x)) / tau)          Sec. 3; :meth:`FedTPG.forward`, cross-entropy
+    theta <- mean over clients of theta_k                  Sec. 3; :class:`.FedAvg`, by training images
+Nothing in theta depends on the classes, so it can be loaded into a module of other ones.
+
+Departures:
+    * In the paper each client has classes of its own and makes its prompt from these; here clients have the same ones,
+      and so the same prompt while their networks are the same. There it is the mean without weights.
+    * The paper leaves the network's inside open. It is the released code's: layer norms before attention and MLP, and
+      biases; no residual connection around the attention, but one around the MLP, which has 4 D units of a gated GELU.
+    * Rounds and batch are PromptFL's. The paper has 500 rounds of one epoch with batches of 200 and a cosine schedule;
+      its clients have so few images that such a round is about one step. Momentum starts anew each round
+      (``--trainer.reset_optimizer false`` keeps it).
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from lightning.pytorch.cli import OptimizerCallable
+from torch import Tensor, nn
+
+from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder, zero_shot_text_features
+from fedvlp.core.protocols import Inputs
+from fedvlp.methods._shared.prompt_learner import PromptLearner
+from fedvlp.ops import cosine_logits
+from fedvlp.utils.errors import UserError
+from fedvlp.utils.ranges import Names, PositiveInt
+
+
+class FedTPG(PromptLearner):
+    """Learns a network, shared by all clients, that makes one text prompt from the names of all classes.
+
+    Args:
+        class_names: The classes, in the order of the labels.
+        clip: The frozen CLIP: a name, name and weights, or one that was loaded before.
+        prompt_length: Number of generated vectors m, which is that of queries.
+        heads: Heads of the attention; they divide the width of a token.
+        optimizer: Makes the optimizer of a client's local training.
+
+    Raises:
+        UserError: If the heads don't divide the width.
+    """
+
+    averages_over_batch = True
+    texts: Tensor  # [C, d]
+
+    def __init__(
+        self,
+        class_names: Names,
+        clip: CLIPSpec | CLIP | str = "ViT-B-16",
+        prompt_length: PositiveInt = 4,
+        heads: PositiveInt = 4,
+        optimizer: OptimizerCallable = lambda parameters: torch.optim.SGD(
+            parameters, lr=0.003, momentum=0.9, weight_decay=1e-5
+        ),
+    ) -> None:
+        super().__init__(class_names, clip, optimizer)
+        self.save_hyperparameters()
+        width = self.clip.text_width
+        if width % heads:
+            raise UserError(f"Expected heads that divide {width}, the width of a token, got {heads}.")
+        # every client can compute them, so they are neither sent nor saved
+        self.register_buffer("texts", zero_shot_text_features(self.clip, class_names, ["{}"]), persistent=False)
+        self.text = PromptedTextEncoder(self.clip, class_names, prompt_length=prompt_length)
+        self.network = PromptNetwork(self.text.initial_prompt(), self.clip.embed_dim, heads)
+
+    def prompt(self) -> Float[Tensor, "L D"]:
+        """Returns v, the prompt of all classes together."""
+        prompt: Tensor = self.network(self.texts)
+        return prompt
+
+    def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
+        """Returns the logits cos(w_c(v), f(x)) / tau."""
+        features = self.constants(inputs)["features"]
+        return cosine_logits(features, self.text(self.prompt()), self.clip.logit_scale)
+
+    def text_prompts(self) -> dict[str, Tensor]:
+        """Returns the prompt [L, D] that the network makes, for ``fedvlp explain``."""
+        return {"prompt": self.prompt()}
+
+
+class PromptNetwork(nn.Module):
+    """Makes as many tokens as it has queries from a set of text features, in whatever order.
+
+    Args:
+        queries: Q at first, L x D.
+        text_width: d, of a text feature.
+        heads: Heads of the attention.
+    """
+
+    def __init__(self, queries: Float[Tensor, "L D"], text_width: int, heads: int) -> None:
+        super().__init__()
+        width = queries.shape[-1]
+        self.queries = nn.Parameter(queries)
+        self.query_norm = nn.LayerNorm(width)
+        self.text_norm = nn.LayerNorm(text_width)
+        self.attention = nn.MultiheadAttention(width, heads, kdim=text_width, vdim=text_width)
+        self.mlp_norm = nn.LayerNorm(width)
+        self.widen = nn.Linear(width, 8 * width)  # units and their gates
+        self.narrow = nn.Linear(4 * width, width)
+
+    def forward(self, texts: Float[Tensor, "C d"]) -> Float[Tensor, "L D"]:
+        """Returns h(CrossAttention(Q, T W_K, T W_V)) (Sec. 3)."""
+        texts = self.text_norm(texts)
+        found: Tensor = self.attention(self.query_norm(self.queries), texts, texts, need_weights=False)[0]  # [L, D]
+        units, gates = self.widen(self.mlp_norm(found)).chunk(2, dim=-1)
+        prompt: Tensor = found + self.narrow(units * F.gelu(gates))
+        return prompt
