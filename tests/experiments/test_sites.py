@@ -142,6 +142,9 @@ def test_what_differs_is_named(tmp_path):
         "prompts.safetensors: prompt differs by up to 0.25",
         "metrics.csv: loss in round 1 is 0.5 and 0.75",
     ]
+    tensors = {"prompt": torch.tensor([1.0, 2.0]), "personal/0/prompt": torch.zeros(2)}
+    write_tensors(tmp_path / "same" / "prompts.safetensors", tensors, {})
+    assert differences(one, tmp_path / "same") == [], "what stays at the sites is in no file of their server"
     write_tensors(one / "prompts_best.safetensors", {}, {})
     assert "prompts_best.safetensors is missing" in differences(one, tmp_path / "same")[0]
     with pytest.raises(FileNotFoundError, match="no run"):
