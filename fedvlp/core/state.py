@@ -158,6 +158,8 @@ def is_finite(*states: State) -> bool:
     for state in states:
         for tensor in state.values():
             # A sum is the fastest look at all numbers: NaN and infinity stay in it, or meet and become NaN.
-            if not math.isfinite(tensor.sum().item()) and not bool(torch.isfinite(tensor).all()):
+            if not tensor.is_floating_point() or math.isfinite(tensor.sum().item()):
+                continue
+            if not bool(torch.isfinite(tensor).all()):
                 return False
     return True

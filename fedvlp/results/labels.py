@@ -27,16 +27,15 @@ def row_labels(records: Iterable[Record]) -> dict[Hashable, str]:
 def _label(record: Record, rows: Sequence[Mapping[str, Any]]) -> str:
     own = _values(record)
     # The federation's options are described only where they are given, unlike those of methods and optimizers.
-    given = {name for name in record.training_without_seed if not all(name in row for row in rows)}
-    names = [name for name in sorted(own) if name in given or _is_distinctive(name, own, rows)]
+    of_all = set(own).intersection(*rows)
+    given = record.training_without_seed.keys() - of_all
+    names = [name for name in sorted(own) if name in given or (name in of_all and _is_distinctive(name, own, rows))]
     differing = [f"{name}={_as_text(own[name])}" for name in names]
     return f"{record.method} ({', '.join(differing)})" if differing else record.method
 
 
 def _is_distinctive(name: str, own: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether a value sets a row apart: all rows have such a value, and it is not the one that is most frequent."""
-    if not all(name in row for row in rows):
-        return False
+    """Whether a value that all rows have sets one apart: it is not the one that is most frequent."""
     counts = Counter(_as_text(row[name]) for row in rows)
     # The most frequent value is taken for the usual one, which a label need not name.
     own_count = counts.pop(_as_text(own[name]))

@@ -21,6 +21,7 @@ def test_finite_numbers_whose_squares_overflow_are_finite(dtype):
 
 def test_other_types_are_finite_and_infinities_do_not_cancel():
     assert is_finite({"seen": torch.tensor([True, False]), "counts": torch.tensor(3), "none": torch.empty(0)})
+    assert is_finite({"pixels": torch.ones(2, dtype=torch.uint16), "waves": torch.ones(2, dtype=torch.complex64)})
     assert not is_finite({"prompt": torch.tensor([math.inf, -math.inf])})
 
 
