@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from fedvlp.clip import load_clip
+from tests.helpers.extras import WithoutExtras
 from tests.helpers.images import CLASSES, DOMAINS, draw
 from tests.helpers.runs import make_run
 
@@ -22,8 +23,10 @@ torch.set_num_threads(1)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Makes tests fail that write outside their temporary folders."""
-    config.pluginmanager.register(Guard(Path(__file__).parents[1], config))
+    """Makes tests fail that write outside their temporary folders, and leaves out what needs a missing extra."""
+    root = Path(__file__).parents[1]
+    config.pluginmanager.register(Guard(root, config))
+    config.pluginmanager.register(WithoutExtras(root / "fedvlp"))
 
 
 @pytest.fixture(scope="session")
