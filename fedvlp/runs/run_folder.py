@@ -220,12 +220,20 @@ def load_deployed_to_all(where: Path, model: FederatedModule) -> State:
     Raises:
         UserError: as :func:`load_trained`, or if the method keeps tensors on each client.
     """
-    deployed, personal = load_trained(where, model)
-    if personal and model.personal and model.unseen != "shared":
+    check_predicts(model)
+    return load_trained(where, model)[0]
+
+
+def check_predicts(model: FederatedModule) -> None:
+    """Refuses a method that has no one model for everybody.
+
+    Raises:
+        UserError: if the method keeps tensors on each client, without which it can't do.
+    """
+    if model.personal and model.unseen != "shared":
         raise UserError(
             f"{type(model).__name__} keeps tensors on each client, so there is no one model to predict with."
         )
-    return deployed
 
 
 def comparable(description: Mapping[str, Any]) -> dict[str, Any]:
