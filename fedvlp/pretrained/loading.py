@@ -11,6 +11,7 @@ import fedvlp
 from fedvlp.clip import CLIP, CLIPSpec
 from fedvlp.core.module import FederatedModule
 from fedvlp.pretrained.classifier import PROMPTS_FILE, Classifier
+from fedvlp.pretrained.hub import HUB_PREFIX, download_prompts
 from fedvlp.runs.checkpoint import read_model
 from fedvlp.runs.run_folder import load_deployed_to_all, run_of
 from fedvlp.runs.trusted_classes import check_classes, is_own_class
@@ -27,7 +28,8 @@ def from_pretrained(
     fedvlp's own classes are made.
 
     Args:
-        source: a run's folder or one that was pushed, or a ``prompts.safetensors`` or checkpoint.
+        source: a run's folder or one that was pushed, a ``prompts.safetensors`` or checkpoint, or a model on the hub
+            as ``hf://user/name``, with ``@revision`` behind it for another than the newest.
         clip: the frozen CLIP, where it is loaded already or its weights lie elsewhere than where it was trained; it
             must have the same weights.
         allow: modules and paths of classes that the file may name, besides fedvlp's own. To import them runs their
@@ -37,7 +39,7 @@ def from_pretrained(
         UserError: if there is no trained model, it is damaged, of another CLIP, names a class that is not allowed, or
             keeps tensors on each client.
     """
-    path = trained_path(Path(source))
+    path = trained_path(source)
     model = read_model(path)
     check_classes(path, model, allow)
     method = make_method(path, model, clip)
@@ -45,12 +47,15 @@ def from_pretrained(
     return Classifier(method)
 
 
-def trained_path(where: Path) -> Path:
-    """Returns the file of trained tensors that a path means.
+def trained_path(source: str | Path) -> Path:
+    """Returns the file of trained tensors that a path, or a name on the hub, means.
 
     Raises:
         UserError: if there is none.
     """
+    if str(source).startswith(HUB_PREFIX):
+        return download_prompts(str(source))
+    where = Path(source)
     path = run_of(where) / PROMPTS_FILE if where.is_dir() else where
     if not path.is_file():
         raise UserError(
