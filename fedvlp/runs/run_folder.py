@@ -199,7 +199,8 @@ def load_trained(where: Path, model: FederatedModule) -> tuple[State, Mapping[in
     """
     path = where
     if not where.is_file():
-        found = find_checkpoints(where)
+        # A folder that was pushed or converted has no checkpoints.
+        found = find_checkpoints(where) or list(where.glob("prompts.safetensors"))
         if not found:
             raise UserError(f"No trained state at {where}. Pass prompts.safetensors, a checkpoint or a run folder.")
         path = found[0]
