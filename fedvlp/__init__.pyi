@@ -76,6 +76,9 @@ from fedvlp.methods import PromptLearner as PromptLearner
 from fedvlp.methods import SingleDomain as SingleDomain
 from fedvlp.methods import StableFDG as StableFDG
 from fedvlp.methods import ZeroShotCLIP as ZeroShotCLIP
+from fedvlp.pretrained.classifier import Classifier as Classifier
+from fedvlp.pretrained.loading import from_pretrained as from_pretrained
+from fedvlp.pretrained.pushing import push_to_hub as push_to_hub
 from fedvlp.utils.errors import UserError as UserError
 from fedvlp.version import __version__ as __version__
 

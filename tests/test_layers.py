@@ -28,6 +28,7 @@ ALLOWED = {  # each folder, and the folders that its files may import besides th
     "federation": {"callbacks", "core", "data", "runs", "training", "utils"},
     "sites": {"core", "data", "federation", "methods", "runs", "training", "utils"},
     "sweep": {"core", "results", "runs", "utils"},
+    "pretrained": {"__init__", "catalog", "clip", "core", "results", "runs", "utils"},
     "flower": {"sites", "utils"},
     "commands": {
         "__init__",
@@ -41,6 +42,7 @@ ALLOWED = {  # each folder, and the folders that its files may import besides th
         "federation",
         "flower",
         "methods",
+        "pretrained",
         "report",
         "results",
         "runs",

@@ -99,6 +99,8 @@ COMMANDS = (
         "Make the runs of several methods, held-out domains and seeds; called again, go on with what is missing.",
     ),
     Command("site", "site", "run_site", "Start, stop or look at the process that answers for a site's images."),
+    Command("convert", "convert", "run_convert", "Make a trained model of the prompts in a checkpoint of Dassl."),
+    Command("push", "push", "run_push", "Put what a run learned on the Hugging Face hub, with a card, or in a folder."),
     Command(
         "report", "report", "run_report", "Write one HTML page of finished runs: tables, figures, configs, versions."
     ),

@@ -55,13 +55,18 @@ def format_accuracies(rows: AccuracyRows) -> str:
     last round (1)  50.00  50.00  7.50
     """
     columns = accuracy_columns(rows)
-    table = [["accuracy in %", *map(_column_title, columns)]]
+    table = [["accuracy in %", *map(column_title, columns)]]
     for title, row in rows:
         table.append([title, *(f"{row[name]:.2f}" if name in row else "-" for name in columns)])
     return text_table(table)
 
 
-def _column_title(name: str) -> str:
+def column_title(name: str) -> str:
+    """Returns the title of a column: the domain, or which mean, with the mark of its role.
+
+    >>> column_title("held_out/sketch"), column_title("validation")
+    ('sketch*', 'mean')
+    """
     role = name.split("/")[0]
     domain = name.partition("/")[2]
     mean = "mean" if role == "validation" else f"{ROLES[role]} mean"

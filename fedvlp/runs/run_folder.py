@@ -199,7 +199,8 @@ def load_trained(where: Path, model: FederatedModule) -> tuple[State, Mapping[in
     """
     path = where
     if not where.is_file():
-        found = find_checkpoints(where)
+        # A folder that was pushed or converted has no checkpoints.
+        found = find_checkpoints(where) or list(where.glob("prompts.safetensors"))
         if not found:
             raise UserError(f"No trained state at {where}. Pass prompts.safetensors, a checkpoint or a run folder.")
         path = found[0]
@@ -220,12 +221,20 @@ def load_deployed_to_all(where: Path, model: FederatedModule) -> State:
     Raises:
         UserError: as :func:`load_trained`, or if the method keeps tensors on each client.
     """
-    deployed, personal = load_trained(where, model)
-    if personal and model.personal and model.unseen != "shared":
+    check_predicts(model)
+    return load_trained(where, model)[0]
+
+
+def check_predicts(model: FederatedModule) -> None:
+    """Refuses a method that has no one model for everybody.
+
+    Raises:
+        UserError: if the method keeps tensors on each client, without which it can't do.
+    """
+    if model.personal and model.unseen != "shared":
         raise UserError(
             f"{type(model).__name__} keeps tensors on each client, so there is no one model to predict with."
         )
-    return deployed
 
 
 def comparable(description: Mapping[str, Any]) -> dict[str, Any]:

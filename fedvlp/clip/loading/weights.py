@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import warnings
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from fedvlp.utils.errors import UserError
+from fedvlp.utils.inert_archive import module_tensors, read_inert
 
 WEIGHT_SUFFIXES = (".safetensors", ".pt", ".pth", ".bin")
 _CONFIG_PARTS = ("model_cfg", "preprocess_cfg")
@@ -27,7 +27,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 
     Args:
         path: A `.safetensors` file, a `.pt`, `.pth` or `.bin` file with a state dict (also under the key `state_dict`),
-            or one of OpenAI's own TorchScript archives, known by its checksum.
+            or a TorchScript archive such as OpenAI's own, of which the tensors are read and nothing is run.
 
     Raises:
         UserError: If the file is missing, damaged, or holds anything but finite tensors.
@@ -110,7 +110,7 @@ def uses_quick_gelu(path: Path, weights: dict[str, Tensor]) -> bool:
         return bool(beside.get("model_cfg", {}).get("quick_gelu", False))
     hub_folders = [part for part in path.parts if part.startswith("models--")]
     names = " ".join([path.name, *hub_folders]).lower()
-    return "openai" in names or "quickgelu" in names or _is_torchscript(path) or _are_widened_halves(weights)
+    return "openai" in names or "quickgelu" in names or _is_openais(path) or _are_widened_halves(weights)
 
 
 def _are_widened_halves(weights: dict[str, Tensor]) -> bool:
@@ -144,7 +144,7 @@ def _hub_address(entry: str) -> str:
 def _load_archive(path: Path) -> Any:
     """Returns what torch saved in a file, restricted to tensors and plain containers."""
     if _is_torchscript(path):
-        return _load_openai_archive(path)
+        return _load_torchscript(path)
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # of a file of another kind the unpickler raises nearly every type
@@ -154,19 +154,10 @@ def _load_archive(path: Path) -> Any:
         ) from error
 
 
-def _load_openai_archive(path: Path) -> dict[str, Tensor]:
-    """Returns the tensors of one of OpenAI's TorchScript archives, refusing any other archive of that kind."""
-    if _checksum(path) not in _openai_checksums():
-        raise UserError(
-            f"{path} is a TorchScript archive that is none of OpenAI's (its SHA-256 is not on their list), so it may "
-            "hold code and is not opened. Save model.state_dict() alone, best as .safetensors, and give that file."
-        )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # TorchScript is deprecated; the archives stay what they are
-        archive: Any = torch.jit
-        state: dict[str, Tensor] = archive.load(str(path), map_location="cpu").state_dict()
+def _load_torchscript(path: Path) -> dict[str, Tensor]:
+    """Returns the tensors of a TorchScript archive, such as OpenAI's own; its code is not run."""
     described = ("input_resolution", "context_length", "vocab_size")
-    return {name: value for name, value in state.items() if name not in described}
+    return {name: value for name, value in module_tensors(read_inert(path)).items() if name not in described}
 
 
 def _is_torchscript(path: Path) -> bool:
@@ -175,6 +166,11 @@ def _is_torchscript(path: Path) -> bool:
         return False
     with zipfile.ZipFile(path) as archive:
         return any(entry.endswith("/constants.pkl") for entry in archive.namelist())
+
+
+def _is_openais(path: Path) -> bool:
+    """Whether a file is one of OpenAI's archives."""
+    return _is_torchscript(path) and _checksum(path) in _openai_checksums()
 
 
 def _checksum(path: Path) -> str:

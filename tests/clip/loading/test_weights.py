@@ -13,6 +13,7 @@ from torch import nn
 from fedvlp.clip import CLIPSpec, load_clip
 from fedvlp.clip.loading import weights
 from fedvlp.utils.errors import UserError
+from tests.helpers.assertions import assert_equal
 
 NAME = "small"
 
@@ -42,26 +43,66 @@ def test_half_precision_numbers_in_single_precision_are_openais(small, tmp_path,
     assert not uses_quick_gelu(load_clip(CLIPSpec(NAME, save(small.half(), tmp_path / "half.safetensors"))))
 
 
-def test_openais_archive_is_opened_and_no_other(small, monkeypatch, tmp_path):
-    class Archive(nn.Module):
-        def __init__(self, state):
-            super().__init__()
-            for name, value in state.items():
-                self.register_buffer(name.replace(".", "_"), value)
+class Part(nn.Module):
+    """A module with the tensors of a state dict, each at its place, as OpenAI's TorchScript archives have them."""
 
-        def forward(self, numbers):
-            return numbers
+    def __init__(self, state):
+        super().__init__()
+        inner = {}
+        for name, value in state.items():
+            first, _, rest = name.partition(".")
+            if rest:
+                inner.setdefault(first, {})[rest] = value
+            else:
+                self.register_parameter(first, nn.Parameter(value, requires_grad=False))
+        for first, part in inner.items():
+            self.add_module(first, Part(part))
 
+    def forward(self, numbers: torch.Tensor) -> torch.Tensor:
+        return numbers
+
+
+class Trap(nn.Module):
+    """A module whose code runs as soon as torch loads it."""
+
+    def forward(self, numbers: torch.Tensor) -> torch.Tensor:
+        return numbers
+
+    @torch.jit.export
+    def __getstate__(self) -> tuple[int, bool]:
+        return 3, self.training
+
+    @torch.jit.export
+    def __setstate__(self, state: tuple[int, bool]) -> None:
+        assert state[0] != 3, "sprung"
+        self.training = state[1]
+
+
+@pytest.fixture
+def archive(small, tmp_path):
+    """A TorchScript archive of the small CLIP's tensors, with a module in it that torch can't load."""
+    module = Part(small.state_dict())
+    module.trap = Trap()
     path = tmp_path / "small.pt"
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        torch.jit.script(Archive({"one": torch.ones(2)})).save(str(path))
-    with pytest.raises(UserError, match="TorchScript"):
-        weights.read_weights(path)
-    checksum = hashlib.sha256(path.read_bytes()).hexdigest()
+        warnings.simplefilter("ignore")  # TorchScript is deprecated; the archives stay what they are
+        torch.jit.script(module).save(str(path))
+        with pytest.raises(torch.jit.Error, match="sprung"):
+            torch.jit.load(str(path))
+    return path
+
+
+def test_a_torchscript_archive_is_read_and_its_code_is_not_run(small, archive):
+    found = weights.read_weights(archive)
+    assert_equal(found, small.state_dict())
+    assert_equal(load_clip(CLIPSpec(NAME, str(archive))).model.state_dict(), small.state_dict())
+
+
+def test_openais_own_archive_has_quick_gelu_and_another_may_not(archive, monkeypatch):
+    assert not weights.uses_quick_gelu(archive, {})
+    checksum = hashlib.sha256(archive.read_bytes()).hexdigest()
     monkeypatch.setattr(weights, "_openai_checksums", lambda: {checksum})
-    assert torch.equal(weights.read_weights(path)["one"], torch.ones(2))
-    assert weights.uses_quick_gelu(path, {})
+    assert weights.uses_quick_gelu(archive, {})
 
 
 def test_openais_checksums_are_known():

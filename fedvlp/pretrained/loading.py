@@ -1,0 +1,99 @@
+"""From a trained file to a classifier: which method it is of, made anew, with the tensors of the file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import fedvlp
+from fedvlp.clip import CLIP, CLIPSpec
+from fedvlp.core.module import FederatedModule
+from fedvlp.pretrained.classifier import PROMPTS_FILE, Classifier
+from fedvlp.pretrained.hub import HUB_PREFIX, download_prompts
+from fedvlp.runs.checkpoint import read_model
+from fedvlp.runs.run_folder import load_deployed_to_all, run_of
+from fedvlp.runs.trusted_classes import check_classes, is_own_class
+from fedvlp.utils.errors import UserError
+from fedvlp.utils.visible import visible
+
+
+def from_pretrained(
+    source: str | Path, *, clip: CLIPSpec | CLIP | str | None = None, allow: Sequence[str] = ()
+) -> Classifier:
+    """Returns a trained model as a classifier of images, a plain ``torch.nn.Module`` in evaluation mode.
+
+    Its logits are those of ``fedvlp predict``. Nothing that a stranger wrote is run: tensors are safetensors, and only
+    fedvlp's own classes are made.
+
+    Args:
+        source: a run's folder or one that was pushed, a ``prompts.safetensors`` or checkpoint, or a model on the hub
+            as ``hf://user/name``, with ``@revision`` behind it for another than the newest.
+        clip: the frozen CLIP, where it is loaded already or its weights lie elsewhere than where it was trained; it
+            must have the same weights.
+        allow: modules and paths of classes that the file may name, besides fedvlp's own. To import them runs their
+            code.
+
+    Raises:
+        UserError: if there is no trained model, it is damaged, of another CLIP, names a class that is not allowed, or
+            keeps tensors on each client.
+    """
+    path = trained_path(source)
+    model = read_model(path)
+    check_classes(path, model, allow)
+    method = make_method(path, model, clip)
+    method.load_state(load_deployed_to_all(path, method))
+    return Classifier(method)
+
+
+def trained_path(source: str | Path) -> Path:
+    """Returns the file of trained tensors that a path, or a name on the hub, means.
+
+    Raises:
+        UserError: if there is none.
+    """
+    if str(source).startswith(HUB_PREFIX):
+        return download_prompts(str(source))
+    where = Path(source)
+    path = run_of(where) / PROMPTS_FILE if where.is_dir() else where
+    if not path.is_file():
+        raise UserError(
+            f"No trained model at {where}. Pass a run's folder, a prompts.safetensors, or hf://user/name of a hub."
+        )
+    return path
+
+
+def make_method(path: Path, model: Mapping[str, Any], clip: CLIPSpec | CLIP | str | None = None) -> FederatedModule:
+    """Returns the method that a file describes, untrained.
+
+    Args:
+        path: the file, for messages.
+        model: its description of the method, whose classes were checked.
+        clip: the frozen CLIP in place of the one that is described.
+
+    Raises:
+        UserError: if the class is no method, or does not take the options.
+    """
+    kind = _method_class(path, model["class_path"])
+    options = dict(model["init_args"])
+    options["clip"] = CLIPSpec(**options["clip"]) if clip is None else clip
+    try:
+        return kind(**options)
+    except TypeError as error:
+        raise UserError(
+            f"{path} is of {kind.__name__} with other options than this version takes: {error}. Use the version of "
+            "fedvlp that wrote it."
+        ) from error
+
+
+def _method_class(path: Path, class_path: str) -> type[FederatedModule]:
+    """Returns the class of a method by its path; imports its module, so the path must be a trusted one."""
+    module, _, name = class_path.rpartition(".")
+    try:
+        found: Any = getattr(fedvlp if is_own_class(class_path) else import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise UserError(f"{path} is of {visible(class_path)!r}, which is not installed here. Install it.") from error
+    if not (isinstance(found, type) and issubclass(found, FederatedModule)):
+        raise UserError(f"{path} names {visible(class_path)!r}, which is no method. Pass a file that a run wrote.")
+    return found

@@ -1,0 +1,53 @@
+"""The page on models to take along: its commands and code run, one after another."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+import fedvlp
+from fedvlp.commands.cli import main
+from tests.helpers.dassl import CLASSES, saved
+from tests.helpers.documents import BRIEF, ROOT, Document
+
+PAGE = Document(ROOT / "docs" / "models_to_take_along.md")
+
+
+@pytest.fixture
+def desk(image_root, tmp_path, monkeypatch, clip):
+    """A folder with images and a checkpoint of Dassl, in which one works."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    shutil.copytree(image_root, "my_images")
+    Path("output/prompt_learner").mkdir(parents=True)
+    saved(Path("output/prompt_learner/model.pth.tar-50"), {"ctx": torch.ones(4, clip.text_width)}, clip)
+    Path("classes.txt").write_text("\n".join(CLASSES))
+
+
+def test_commands_and_code_run(desk, capsys):
+    fit, push, convert = PAGE.commands("fedvlp")
+    assert main([*fit[1:], *BRIEF, "--trainer.accelerator=cpu"]) == 0
+    space: dict[str, object] = {}
+    for code in PAGE.blocks("python"):
+        exec(compile(code, str(PAGE.path), "exec"), space)  # as a reader pastes it
+    (run,) = Path("runs/shapes").iterdir()
+    assert main([word.replace("runs/shapes/TIME", str(run)) for word in push[1:]]) == 0
+    table = PAGE.text.split("| file | what it holds |")[1].split("\n\n")[0]
+    assert set(re.findall(r"^\| `([\w.]+)`", table, re.MULTILINE)) == {
+        path.name for path in Path("shapes_folder").iterdir()
+    }
+    assert main([word.replace("ViT-B-16", "fedvlp-tiny") for word in convert[1:]]) == 0
+    assert main(["predict", "--ckpt_path", "coop_model", "--images", "my_images/photo", "--output", "new.csv"]) == 0
+    assert Path("new.csv").read_text().splitlines()[0] == f"path,class,{','.join(CLASSES)}"
+
+
+def test_every_attribute_of_a_classifier_is_there(clip):
+    model = fedvlp.Classifier(fedvlp.PromptFL(["red", "blue"], clip))
+    table = PAGE.text.split("It returns a `fedvlp.Classifier`")[1].split("\n\n")[1]
+    names = re.findall(r"^\| `model\.(\w+)", table, re.MULTILINE)
+    assert len(names) == 7
+    assert [name for name in names if not hasattr(model, name)] == []

@@ -1,0 +1,114 @@
+"""A run's model on a stand-in of the hub: what is there, what it is loaded as, and what refusals say."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from huggingface_hub import ModelCard
+
+import fedvlp
+from fedvlp import UserError
+from fedvlp.commands.cli import main
+from tests.helpers.model_hub import model_hub
+
+# huggingface_hub uploads a file by an argument that its own HTTP client wants to be called otherwise.
+pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
+
+
+@pytest.fixture
+def hub(monkeypatch, tmp_path):
+    with model_hub(monkeypatch, tmp_path / "hub cache") as server:
+        yield server
+
+
+def logits_of(classifier):
+    size = classifier.image_size
+    return classifier(torch.randn(2, 3, size, size, generator=torch.Generator().manual_seed(5)))
+
+
+def test_what_is_pushed_is_loaded_as_it_was(finished_run, hub, clip, capsys):
+    assert main(["push", str(finished_run), "ann/fig.s-1", "--license", "cc-by-4.0"]) == 0
+    assert f"{hub.address}/ann/fig.s-1\n" in capsys.readouterr().out
+    files = hub.files["ann/fig.s-1"]
+    assert {"prompts.safetensors", "README.md", "summary.json", "config.yaml"} == set(files)
+    card = ModelCard(files["README.md"].decode())
+    assert card.data.license == "cc-by-4.0"
+    assert card.data.library_name == "fedvlp"
+    hub.requests.clear()
+    loaded = fedvlp.from_pretrained("hf://ann/fig.s-1", clip=clip)
+    assert torch.equal(logits_of(loaded), logits_of(fedvlp.from_pretrained(finished_run, clip=clip)))
+    assert {request.split("/")[-1] for request in hub.requests} == {"prompts.safetensors"}
+    assert not hub.private
+
+
+def test_a_revision_is_loaded_and_a_missing_one_refused(finished_run, hub, clip):
+    fedvlp.push_to_hub(finished_run, "ann/figs", private=True)
+    assert hub.private == {"ann/figs"}
+    commit = hub.commits["ann/figs"]
+    assert fedvlp.from_pretrained(f"hf://ann/figs@{commit}", clip=clip).class_names
+    with pytest.raises(UserError, match=r"hf://ann/figs@v9 could not be loaded: there is no such revision"):
+        fedvlp.from_pretrained("hf://ann/figs@v9")
+
+
+def test_without_network_the_cached_model_is_loaded(finished_run, hub, clip):
+    fedvlp.push_to_hub(finished_run, "ann/figs")
+    fedvlp.from_pretrained("hf://ann/figs", clip=clip)
+    hub.status = 503
+    assert fedvlp.from_pretrained("hf://ann/figs", clip=clip).class_names
+
+
+@pytest.mark.parametrize("prepare", ["nothing", "other"])
+def test_what_is_not_there_is_refused(hub, prepare):
+    if prepare == "other":
+        hub.files["ann/figs"] = {"model.safetensors": b""}
+    with pytest.raises(UserError, match=r"there is no such repository" if prepare == "nothing" else "not of fedvlp"):
+        fedvlp.from_pretrained("hf://ann/figs")
+
+
+def test_a_public_repository_is_not_taken_for_a_private_one(finished_run, hub):
+    hub.files["ann/figs"] = {}
+    with pytest.raises(UserError, match="ann/figs is there already and public"):
+        fedvlp.push_to_hub(finished_run, "ann/figs", private=True)
+    assert hub.files["ann/figs"] == {}
+
+
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [(401, "the token may not see it"), (403, "may not do that there"), (500, "the hub answered with status 500")],
+)
+def test_what_the_hub_refuses_is_explained(finished_run, hub, status, message):
+    hub.status = status
+    with pytest.raises(UserError, match=f"ann/figs was not pushed: .*{message}"):
+        fedvlp.push_to_hub(finished_run, "ann/figs")
+    assert not hub.files
+
+
+def test_a_hub_that_cannot_be_reached_is_no_traceback(finished_run, hub, capsys):
+    hub.server_close()
+    assert main(["push", str(finished_run), "ann/figs"]) == 1
+    assert "the hub could not be reached (ConnectError)" in capsys.readouterr().err
+
+
+def test_without_a_token_nothing_is_asked(finished_run, hub, monkeypatch, tmp_path):
+    monkeypatch.delenv("HF_TOKEN")
+    monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(tmp_path / "none"))
+    with pytest.raises(UserError, match="without a token, and there is none on this machine"):
+        fedvlp.push_to_hub(finished_run, "ann/figs")
+    assert not hub.requests
+
+
+@pytest.mark.parametrize("name", ["figs", "ann/figs/old", "ann/f gs", "https://huggingface.co/ann/figs"])
+def test_a_name_that_is_none_is_refused(finished_run, name):
+    with pytest.raises(UserError, match="Expected a repository as user/name"):
+        fedvlp.push_to_hub(finished_run, name)
+
+
+def test_summary_and_config_are_the_runs(finished_run, hub):
+    fedvlp.push_to_hub(finished_run, "ann/figs")
+    pushed = json.loads(hub.files["ann/figs"]["summary.json"])
+    assert pushed["split"] == json.loads((finished_run / "summary.json").read_text())["split"]
+    texts = b"".join(hub.files["ann/figs"].values())
+    assert str(finished_run.parents[2]).encode() not in texts
+    assert b"images0" in hub.files["ann/figs"]["config.yaml"]

@@ -1,0 +1,136 @@
+"""A trained model without its run: the same logits as `predict`, from any form of the source, and nothing untrusted."""
+
+from __future__ import annotations
+
+import csv
+import shutil
+
+import pytest
+import torch
+from PIL import Image
+
+import fedvlp
+from fedvlp import CLIPSpec, SingleDomain, UserError, ZeroShotCLIP
+from fedvlp.commands.cli import main
+from fedvlp.pretrained.classifier import Classifier
+from fedvlp.runs.checkpoint import read_model
+from fedvlp.utils.tensor_files import read_tensors, write_tensors
+from tests.helpers.images import CLASSES
+
+
+def rewritten(run, folder, **model):
+    """A copy of a run's prompts whose header describes its method otherwise."""
+    tensors, header = read_tensors(run / "prompts.safetensors")
+    header["model"] |= model
+    write_tensors(folder / "prompts.safetensors", tensors, header)
+    return folder
+
+
+def test_probabilities_are_those_of_the_command_predict(finished_run, image_root, tmp_path, clip):
+    output = tmp_path / "predictions.csv"
+    arguments = [
+        "--ckpt_path",
+        finished_run,
+        "--images",
+        image_root / "photo",
+        "--output",
+        output,
+        "--trainer.accelerator",
+        "cpu",
+    ]
+    assert main(["predict", *map(str, arguments)]) == 0
+    with output.open(newline="") as file:
+        expected = list(csv.DictReader(file))
+    classifier = fedvlp.from_pretrained(finished_run, clip=clip)
+    assert classifier.class_names == list(CLASSES)
+    found = classifier.predict([Image.open(row["path"]) for row in expected])
+    assert found.shape == (24, 3)
+    for row, probabilities in zip(expected, found.tolist(), strict=True):
+        assert [row[name] for name in CLASSES] == [f"{value:.6f}" for value in probabilities]
+
+
+def test_logits_are_the_methods_bit_for_bit(finished_run, image_root, clip, build):
+    run = build("promptfl")
+    run.model.load_state(fedvlp.runs.run_folder.load_trained(finished_run, run.model)[0])
+    classifier = fedvlp.from_pretrained(finished_run / "prompts.safetensors", clip=clip)
+    with Image.open(next((image_root / "photo").rglob("*.png"))) as image:
+        pixels = classifier.preprocess(image)[None]
+    assert pixels.shape[-2:] == (classifier.image_size, classifier.image_size)
+    assert torch.equal(classifier(pixels), run.model.eval()(pixels))
+
+
+def test_it_is_frozen_and_stays_in_evaluation_mode(finished_run, clip):
+    classifier = fedvlp.from_pretrained(finished_run, clip=clip)
+    outer = torch.nn.Sequential(classifier).train()
+    assert outer.training
+    assert not any(module.training for module in classifier.modules())
+    assert not any(parameter.requires_grad for parameter in classifier.parameters())
+
+
+@pytest.mark.parametrize("name", ["", "prompts.safetensors", "checkpoints/round-00001.safetensors"])
+def test_saved_and_loaded_again_it_is_the_same(finished_run, clip, tmp_path, name):
+    classifier = fedvlp.from_pretrained(finished_run / name, clip=clip)
+    classifier.save_pretrained(tmp_path / "new")
+    again = fedvlp.from_pretrained(str(tmp_path / "new"), clip=clip)
+    images = torch.randn(2, 3, classifier.image_size, classifier.image_size)
+    assert torch.equal(again(images), classifier(images))
+
+
+def test_a_clip_with_other_weights_is_refused(finished_run):
+    with pytest.raises(UserError, match=r"belongs to another model: model\.clip_fingerprint"):
+        fedvlp.from_pretrained(finished_run, clip=CLIPSpec("fedvlp-tiny", "random"))
+
+
+def test_a_method_that_keeps_tensors_on_clients_is_refused(clip):
+    with pytest.raises(UserError, match="SingleDomain keeps tensors on each client"):
+        Classifier(SingleDomain(["fig", "pear"], clip))
+
+
+def test_a_class_that_is_not_fedvlps_is_not_imported(finished_run, tmp_path, monkeypatch):
+    (tmp_path / "stranger.py").write_text("raise SystemExit('imported')")
+    monkeypatch.syspath_prepend(tmp_path)
+    folder = rewritten(finished_run, tmp_path, class_path="stranger.Method")
+    with pytest.raises(UserError, match=r"code that is not fedvlp's own: 'stranger\.Method'"):
+        fedvlp.from_pretrained(folder)
+
+
+def test_a_class_that_is_allowed_is_made(finished_run, tmp_path, monkeypatch, clip):
+    (tmp_path / "stranger.py").write_text("from fedvlp import PromptFL\nclass Method(PromptFL): ...\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    folder = rewritten(finished_run, tmp_path, class_path="stranger.Method")
+    assert type(fedvlp.from_pretrained(folder, clip=clip, allow=["stranger"]).method).__name__ == "Method"
+
+
+def test_what_is_no_method_is_refused(finished_run, tmp_path, clip):
+    folder = rewritten(finished_run, tmp_path, class_path="fedvlp.data.styled_shapes.module.StyledShapes")
+    with pytest.raises(UserError, match="StyledShapes', which is no method"):
+        fedvlp.from_pretrained(folder, clip=clip)
+
+
+def test_options_of_another_version_are_refused(finished_run, tmp_path, clip):
+    options = read_model(finished_run / "prompts.safetensors")["init_args"]
+    folder = rewritten(finished_run, tmp_path, init_args={**options, "crystals": 3})
+    with pytest.raises(UserError, match=r"other options than this version takes: .*crystals"):
+        fedvlp.from_pretrained(folder, clip=clip)
+
+
+def test_a_method_without_tensors_can_be_taken_along(clip, tmp_path):
+    classifier = Classifier(ZeroShotCLIP(["red", "blue"], clip))
+    classifier.save_pretrained(tmp_path)
+    again = fedvlp.from_pretrained(tmp_path, clip=clip)
+    assert again.class_names == ["red", "blue"]
+
+
+def test_a_folder_without_a_model_is_refused(tmp_path):
+    with pytest.raises(UserError, match="No trained model at"):
+        fedvlp.from_pretrained(tmp_path)
+
+
+def test_a_damaged_file_is_refused(finished_run, tmp_path):
+    path = tmp_path / "prompts.safetensors"
+    shutil.copy(finished_run / "prompts.safetensors", path)
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(UserError, match="damaged"):
+        fedvlp.from_pretrained(path)
