@@ -27,8 +27,10 @@ class RunFolderLogger(Logger):
         self, save_dir: str | None = None, name: str = "logs", version: str | None = None, prefix: str = ""
     ) -> None:
         super().__init__()
-        self.options = {"name": name, "version": version, "prefix": prefix}
-        self.own_dir = save_dir
+        self.save_dir = save_dir
+        self.own_name = name
+        self.own_version = version
+        self.prefix = prefix
         self.writer: Any = None
 
     @abstractmethod
@@ -41,17 +43,17 @@ class RunFolderLogger(Logger):
         Args:
             folder: the run's.
         """
-        self.writer = self.make_writer(self.own_dir or str(folder))
+        self.writer = self.make_writer(self.save_dir or str(folder))
 
     @property
     def name(self) -> str | None:
         """The folder below ``save_dir``."""
-        return self.options["name"]
+        return self.own_name
 
     @property
     def version(self) -> int | str | None:
         """The folder below ``name``, or its number."""
-        return self.options["version"] if self.writer is None else self.writer.version
+        return self.own_version if self.writer is None else self.writer.version
 
     @property
     def experiment(self) -> Any:
@@ -88,7 +90,7 @@ class CSVLogger(RunFolderLogger):
 
     def make_writer(self, folder: str) -> Logger:
         """Returns Lightning's logger, which writes every row at once."""
-        return loggers.CSVLogger(folder, **self.options, flush_logs_every_n_steps=1)
+        return loggers.CSVLogger(folder, self.own_name, self.own_version, self.prefix, flush_logs_every_n_steps=1)
 
 
 class TensorBoardLogger(RunFolderLogger):
@@ -117,4 +119,6 @@ class TensorBoardLogger(RunFolderLogger):
 
     def make_writer(self, folder: str) -> Logger:
         """Returns Lightning's logger."""
-        return loggers.TensorBoardLogger(folder, **self.options, default_hp_metric=False)
+        return loggers.TensorBoardLogger(
+            folder, self.own_name, self.own_version, prefix=self.prefix, default_hp_metric=False
+        )

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import sys
-
 from collections.abc import Collection, Mapping
 
 from fedvlp.utils.config_files import find_config

@@ -61,7 +61,7 @@ def clip_each(tensors: Iterable[Tensor], max_norm: float) -> None:
             [0.5000]])
     """
     gradients = [tensor.grad for tensor in tensors if tensor.grad is not None]
-    norms = torch.stack([gradient.flatten(1).norm(dim=1) for gradient in gradients]).norm(dim=0)  # [K]
+    norms = torch.stack([gradient.reshape(len(gradient), -1).norm(dim=1) for gradient in gradients]).norm(dim=0)  # [K]
     shares = (max_norm / (norms + 1e-6)).clamp(max=1.0)
     for gradient in gradients:
         gradient.mul_(shares.view(-1, *[1] * (gradient.dim() - 1)))
