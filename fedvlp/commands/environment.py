@@ -29,7 +29,7 @@ def prepare_environment(command: str) -> None:
     if not names:
         return
     if os.environ.get(SWITCH, "").lower() != "true":
-        sys.stderr.write(f"fedvlp: {', '.join(names)} is not read; set {SWITCH}=true to let variables be options\n")
+        sys.stderr.write(f"fedvlp: {', '.join(names)} is not read; set {SWITCH}=true to read it\n")
         return
     config = f"PL_{command.upper()}__CONFIG"
     if config in os.environ:

@@ -71,7 +71,7 @@ class FederationCLI(LightningCLI):
         if subcommand != "fit":
             parser.add_argument("--allow", action="append", metavar="NAME", help=ALLOW_HELP)
         if subcommand == "predict":
-            cast(FederationParser, parser).show_only(SHOWN_BY_PREDICT)
+            cast(FederationParser, parser).shown = SHOWN_BY_PREDICT
             parser.description = PREDICT
         return parser
 

@@ -24,7 +24,9 @@ from fedvlp.utils.visible import visible_message
 # jsonargparse says only in words which name it does not know, so the words are what is looked at. Where a new version
 # words them differently, the message still comes out, without a hint.
 UNKNOWN_OPTION = re.compile(r"class_path '([\w.]+)':\s+Option '(\w+)' is not accepted")
-UNKNOWN_TRAINER_OPTION = re.compile(r"(?:unrecognized arguments: --|not accept option '|Option ')trainer\.(\w+)")
+UNKNOWN_TRAINER_OPTION = re.compile(
+    r"(?:arguments: --trainer\.|not accept option 'trainer\.|Group 'trainer' does not accept option ')(\w+)"
+)
 UNEXPECTED_CONFIG = re.compile(r"Unexpected config: .*", re.DOTALL)
 UNKNOWN_CLASS = re.compile(r"dot import path string: (\w+)")
 UNKNOWN_MODULE = re.compile(r"No module named '(\w+)'")
@@ -40,6 +42,9 @@ class FederationParser(LightningArgumentParser):
         known_classes: short names of classes.
         instead: what to use in place of options that only Lightning's trainer has, by their names.
         **options: those of LightningArgumentParser.
+
+    Attributes:
+        shown: the names of the options that the help shows; None for all.
     """
 
     def __init__(
@@ -55,6 +60,7 @@ class FederationParser(LightningArgumentParser):
         self.known_trainer_options = known_trainer_options
         self.known_classes = known_classes
         self.instead = dict(instead or {})
+        self.shown: Sequence[str] | None = None
 
     def add_class_arguments(self, theclass: type, nested_key: str | None = None, *given: Any, **options: Any) -> Any:
         """Adds a class's options, with their ranges in the help."""
@@ -62,15 +68,27 @@ class FederationParser(LightningArgumentParser):
         add_ranges(self._actions, theclass, nested_key)
         return names
 
-    def show_only(self, names: Sequence[str]) -> None:
-        """Hides all options from the help but these, and the headings of groups of which none is left."""
-        for group in self._action_groups:
-            for action in group._group_actions:
-                if action.dest not in names:
-                    action.help = SUPPRESS
-            if all(action.help == SUPPRESS for action in group._group_actions):
+    def format_help(self) -> str:
+        """Returns the help, of the options in ``shown`` alone where that is given, without groups of which none is."""
+        if self.shown is None:
+            return str(super().format_help())
+        hidden = [each for group in self._action_groups for each in group._group_actions if each.dest not in self.shown]
+        empty = [group for group in self._action_groups if all(each in hidden for each in group._group_actions)]
+        texts = [action.help for action in hidden]
+        titles = [(group.title, group.description) for group in empty]
+        try:
+            for action in hidden:
+                action.help = SUPPRESS
+            for group in empty:
                 group.title = None
                 group.description = None
+            return str(super().format_help())
+        finally:  # the parser itself looks at them, too
+            for action, text in zip(hidden, texts, strict=True):
+                action.help = text
+            for group, (title, description) in zip(empty, titles, strict=True):
+                group.title = title
+                group.description = description
 
     def parse_args(self, args: Sequence[str] | None = None, *others: Any, **options: Any) -> Any:
         """Parses, and refuses what jsonargparse fails at: whole numbers beyond floats, and NUL in a path."""

@@ -41,6 +41,6 @@ def test_the_command_line_says_so_too(words, tmp_path, capsys):
     arguments = [word.format(config) for word in words]
     with pytest.raises(SystemExit):
         ParsingCLI(run=False, args=["--model=ZeroShotCLIP", *arguments], save_config_callback=None)
-    assert f"trainer.max_epochs{{}}: {INSTEAD['max_epochs']}." in re.sub(
-        r"(max_epochs)('|=3| 3)", r"\1{}", capsys.readouterr().err
-    )
+    error = capsys.readouterr().err.splitlines()[0]
+    assert "max_epochs" in error
+    assert error.endswith(f": {INSTEAD['max_epochs']}.")
