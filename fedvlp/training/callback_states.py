@@ -34,8 +34,8 @@ def states_of(callbacks: Sequence[Any], stopped_by: Sequence[Any] = ()) -> Callb
     return CallbackStates(states, tuple(callback.state_key for callback in stopped_by))
 
 
-def restore(callbacks: Sequence[Any], saved: CallbackStates) -> bool:
-    """Gives callbacks back what they remembered; returns whether one of them had stopped the run.
+def restore(callbacks: Sequence[Any], saved: CallbackStates) -> list[Any]:
+    """Gives callbacks back what they remembered; returns those of them that had asked the run to stop.
 
     Args:
         callbacks: those of a federation.
@@ -56,7 +56,7 @@ def restore(callbacks: Sequence[Any], saved: CallbackStates) -> bool:
             raise UserError(
                 f"{key} can't go on from what the checkpoint holds of it ({reason}). Leave it out."
             ) from error
-    return any(key in by_key for key in saved.stopped_by)
+    return [by_key[key] for key in saved.stopped_by if key in by_key]
 
 
 def _check(name: str, value: Any) -> None:

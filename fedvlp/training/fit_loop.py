@@ -82,6 +82,7 @@ class FitLoop:
             while self.phases and run.run_state.server.round < self.options.rounds and not self._is_stopped():
                 self._round(rounds)
         run.current_epoch = run.run_state.server.round
+        self._say_who_stopped()
         self.hooks.call("on_train_end")
         self.hooks.call("on_fit_end")
         server = run.run_state.server
@@ -91,10 +92,14 @@ class FitLoop:
 
     def _restore_callbacks(self) -> None:
         """Lets callbacks go on from what a checkpoint kept of them, and a run that they stopped stay so."""
+        self.hooks.asked_to_stop = restore(self.hooks.callbacks, self.run.run_state.callbacks)
+        self.run.should_stop = bool(self.hooks.asked_to_stop)
+
+    def _say_who_stopped(self) -> None:
+        """Says which callbacks ended the run, if any did."""
         run = self.run
-        run.should_stop = restore(self.hooks.callbacks, run.run_state.callbacks)
-        if run.should_stop:
-            names = " and ".join(run.run_state.callbacks.stopped_by)
+        names = " and ".join(run.run_state.callbacks.stopped_by)
+        if names and self._is_stopped():
             run.fabric.print(f"stopped by {names} after round {run.run_state.server.round}; without it the run goes on")
 
     def _start_or_resume(self, parent: Path, checkpoint: Path | None, may_start_anew: bool, claims: ExitStack) -> None:
@@ -206,8 +211,8 @@ class FitLoop:
             self.hooks.call("on_validation_end")
         self.hooks.call("on_train_epoch_end")
         run.should_stop = run.fabric.strategy.reduce_boolean_decision(run.should_stop, all=False)
-        states = states_of(self.hooks.callbacks, self.hooks.asked_to_stop)
-        run.run_state = replace(run.run_state, callbacks=states)
+        asked = self.hooks.asked_to_stop if run.should_stop else []
+        run.run_state = replace(run.run_state, callbacks=states_of(self.hooks.callbacks, asked))
 
     def _decided(self, server: ServerState, metrics: RoundMetrics) -> ServerState:
         """Returns the server's state after strategies have looked at the source validation loss, if any does."""

@@ -59,9 +59,17 @@ def test_a_run_that_is_stopped_ends_with_a_round_that_was_evaluated(tmp_path):
     def stop(trainer, module):
         trainer.should_stop = trainer.current_epoch >= 2
 
-    asking = LambdaCallback(on_train_epoch_end=stop)
-    run = fitted(tmp_path, "run", 8, [asking], every=2)
+    def asking():
+        return LambdaCallback(on_train_epoch_end=stop)
+
+    run = fitted(tmp_path, "run", 8, [asking()], every=2)
     assert ["validation" in row for row in run.run_state.history] == [False, True, False, True]
+    broken = LambdaCallback(on_train_epoch_start=lambda trainer, _: 1 // (3 - trainer.current_epoch))
+    with pytest.raises(ZeroDivisionError):
+        fitted(tmp_path, "broken", 8, [asking(), broken], every=2)
+    for _ in range(2):  # of the same name, and it asks for nothing: the checkpoint knows that one had asked
+        idle = LambdaCallback(on_train_start=lambda *_: None)
+        assert len(fitted(tmp_path, "broken", 8, [idle], "last", every=2).run_state.history) == 4
     at_once = LambdaCallback(on_train_start=lambda trainer, module: setattr(trainer, "should_stop", True))
     assert not fitted(tmp_path, "none", 8, [at_once]).run_state.history
 
@@ -86,7 +94,7 @@ def test_numbers_texts_and_tensors_come_back_at_any_depth(tmp_path):
     save_checkpoint(path, RunState(ServerState.start({}), callbacks=states), described)
     found = load_checkpoint(path)[0].callbacks
     again = Remembers({})
-    assert restore([again], found) is False
+    assert restore([again], found) == []
     assert torch.equal(again.state["a/b"][0], torch.tensor(0.1))
     assert torch.equal(again.state["a/b"][1]["c"], torch.arange(3))
     assert again.state["a/b"][2:] == [None, 1.5]
