@@ -114,6 +114,8 @@ def parse_methods(plan: Sweep) -> dict[str, Namespace]:
             config = parser.parse_args([*start, *given])
             check_rounds(config, given)
             check_config(config)
+            if config.trainer.fast_dev_run:
+                raise UserError("A sweep keeps results, and fast_dev_run none. Try a method with fedvlp fit.")
             configs[method.label] = config
         except ArgumentError as error:
             raise UserError(f"Model {method.label!r} of the sweep: {parser.explain(str(error))}") from error

@@ -55,6 +55,8 @@ class Hooks:
 
     def call(self, hook: str, **arguments: Any) -> None:
         """Calls one hook of every callback that has it."""
+        if hook in self.known and not self.known[hook]:
+            return
         given = self.common | arguments
         if hook not in self.known:
             self.known[hook] = [_described(each, hook, given) for each in self.callbacks if hook_of(each, hook)]

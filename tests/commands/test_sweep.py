@@ -110,6 +110,7 @@ def test_a_sweep_whose_run_fails(more, tmp_path, capsys):
         (["--models=trip", "--", "--trainer.round=2"], "Did you mean 'rounds'?"),
         (["--models=trip", "--", "--data.root=/nowhere"], "/nowhere"),
         (["--models=trip", "--", "--trainer.devices=2"], "one device"),
+        (["--models=trip", "--trainer.fast_dev_run", "true"], "fast_dev_run none. Try a method with fedvlp fit"),
     ],
 )
 def test_bad_input_is_one_error_before_anything_runs(image_root, tmp_path, capsys, arguments, message):

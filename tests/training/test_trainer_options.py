@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import re
 
 import lightning
@@ -13,6 +14,7 @@ from fedvlp.federation import Federation
 from fedvlp.training.trainer_options import INSTEAD
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.signatures import constructor_arguments
+from tests.helpers.toy_federation import Linear, Points, federation
 
 OURS = constructor_arguments(Federation)
 THEIRS = list(inspect.signature(lightning.Trainer).parameters)
@@ -44,3 +46,14 @@ def test_the_command_line_says_so_too(words, tmp_path, capsys):
     error = capsys.readouterr().err.splitlines()[0]
     assert "max_epochs" in error
     assert error.endswith(f": {INSTEAD['max_epochs']}.")
+
+
+def test_determinism_is_demanded_of_pytorch_and_cublas(tmp_path, monkeypatch):
+    demanded = []
+    monkeypatch.setattr("torch.use_deterministic_algorithms", demanded.append)
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "")
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG")
+    for deterministic in (False, True):
+        federation(tmp_path, rounds=0, deterministic=deterministic, default_callbacks=False).fit(Linear(), Points())
+    assert demanded == [True]
+    assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
