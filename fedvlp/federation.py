@@ -136,11 +136,11 @@ class Federation(TrainerAttributes, metaclass=Checked):
         fast_dev_run: Try everything once, in 1 round with 1 step a client and 1 batch a split, and keep nothing of it.
 
     Attributes:
-        instead: What to use in place of options that only Lightning's Trainer has, by their names.
+        instead_of_options: What to use in place of options that only Lightning's Trainer has, by their names.
         engine: Where clients train and are measured: in this program, unless another engine is put here before ``fit``.
     """
 
-    instead: ClassVar[Mapping[str, str]] = INSTEAD
+    instead_of_options: ClassVar[Mapping[str, str]] = INSTEAD
 
     def __init__(  # noqa: PLR0913 (each argument is an option of the command line, as with Lightning's Trainer)
         self,

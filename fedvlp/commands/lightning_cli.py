@@ -39,7 +39,7 @@ class FederationCLI(LightningCLI):
             FederationParser,
             known_trainer_options=constructor_arguments(Federation),
             known_classes=fedvlp.__all__,
-            instead=Federation.instead,
+            instead=Federation.instead_of_options,
         )
         super().__init__(
             trainer_class=cast(Any, Federation),
@@ -81,7 +81,7 @@ class FederationCLI(LightningCLI):
             cast(FederationParser, each).arguments = args
         if parser.default_env and args and args[0] in getattr(self, "_subcommand_parsers", {}):
             options = {action.dest for action in self._subcommand_parsers[args[0]]._actions}
-            check_environment(args[0], options, Federation.instead)
+            check_environment(args[0], options, Federation.instead_of_options)
         self.config = parser.parse_args(args)
         config = self.config.get(self.config.get("subcommand") or "") or self.config
         if "trainer" in config:  # else it is a command without one

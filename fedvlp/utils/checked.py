@@ -46,12 +46,12 @@ class Checked(ABCMeta):
 
 
 def check_known(kind: type, options: Mapping[str, Any]) -> None:
-    """Checks that a class is given no option of which its attribute ``instead`` says what to use in its place.
+    """Checks that a class is given no option of which its attribute ``instead_of_options`` says what to use in its place.
 
     Raises:
         UserError: if it is.
     """
-    for name, text in getattr(kind, "instead", {}).items():
+    for name, text in getattr(kind, "instead_of_options", {}).items():
         if name in options:
             raise UserError(f"{kind.__name__} has no {name}: {text}.")
 
