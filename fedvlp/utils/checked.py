@@ -46,7 +46,7 @@ class Checked(ABCMeta):
 
 
 def check_known(kind: type, options: Mapping[str, Any]) -> None:
-    """Checks that a class is given no option of which its attribute ``instead_of_options`` says what to use in its place.
+    """Checks that a class is given no option of which ``instead_of_options`` says what to use in place.
 
     Raises:
         UserError: if it is.
