@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from tempfile import TemporaryDirectory
+from typing import Any, ClassVar, Literal
 
 from lightning.fabric.loggers.logger import Logger
 from lightning.pytorch.callbacks import Callback
 
-from fedvlp.callbacks import Checkpoints
+from fedvlp.callbacks import Checkpoints, ProgressBar, RunFolderLogger
 from fedvlp.callbacks import default_callbacks as make_default_callbacks
 from fedvlp.core.aggregation import AggregationRule
 from fedvlp.core.diagnosis import Diagnosis
@@ -31,6 +32,7 @@ from fedvlp.runs.run_folder import (
 from fedvlp.training.agreement import on_every_process
 from fedvlp.training.attack import Attack
 from fedvlp.training.availability import Availability
+from fedvlp.training.dev_run import SAYS, with_short_splits
 from fedvlp.training.dispatch import Hooks
 from fedvlp.training.engine import Engine, LocalEngine
 from fedvlp.training.evaluation import of_roles
@@ -38,6 +40,7 @@ from fedvlp.training.failures import FailurePolicy, OnClientFailure
 from fedvlp.training.fit_loop import FitLoop
 from fedvlp.training.fit_options import FitOptions
 from fedvlp.training.inspection import inspect_method
+from fedvlp.training.lightning_hooks import check_callbacks
 from fedvlp.training.local_rules import (
     LocalRule,
     check_with_data,
@@ -50,8 +53,9 @@ from fedvlp.training.preconditions import check_after_data, check_before_data, m
 from fedvlp.training.prediction import predict_images
 from fedvlp.training.privacy_accounting import check_privacy
 from fedvlp.training.schedules import Schedule
-from fedvlp.training.setup import set_up_data, set_up_method
+from fedvlp.training.setup import demand_determinism, set_up_data, set_up_method
 from fedvlp.training.trainer_attributes import TrainerAttributes
+from fedvlp.training.trainer_options import INSTEAD
 from fedvlp.utils.checked import Checked
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import check_replaceable
@@ -105,8 +109,8 @@ class Federation(TrainerAttributes, metaclass=Checked):
         precision: Of the frozen towers' arithmetic; prompts, optimizers and averages stay in float32.
         compile: Let torch.compile fuse what prompts go through; needs a C++ compiler, and a minute or two at the start.
         num_threads: CPU threads of PyTorch; its own choice if not given. A tiny model is fastest with 1.
-        logger: One or more Lightning loggers, such as ``WandbLogger``; none by default. A logger that fails is left
-            out for the rest of the run and never stops it.
+        logger: One or more Lightning loggers, such as ``CSVLogger``, ``TensorBoardLogger`` or ``WandbLogger``; none by
+            default. A logger that fails is left out for the rest of the run and never stops it.
         callbacks: Lightning or fedvlp callbacks, besides the default ones.
         default_root_dir: Folder under which ``<name>/<time>`` becomes the run's folder.
         name: Name of the run; made of method, data and held-out domains if not given.
@@ -125,10 +129,18 @@ class Federation(TrainerAttributes, metaclass=Checked):
             given. What a client can do in time depends on the machine, so a run that needs it may not repeat.
         personal_on_disk: Keep what stays on the clients (personal tensors, kept optimizers) in a file a client in the
             run's folder; only those of the client that trains are in memory.
+        gradient_clip_val: Shorten the gradient of each step, of all that a client trains together, to this norm; as it
+            is if not given.
+        deterministic: Let PyTorch refuse operations that may differ from one run to the next, for the rest of the
+            process; needed on a GPU only.
+        fast_dev_run: Try everything once, in 1 round with 1 step a client and 1 batch a split, and keep nothing of it.
 
     Attributes:
+        instead_of_options: What to use in place of options that only Lightning's Trainer has, by their names.
         engine: Where clients train and are measured: in this program, unless another engine is put here before ``fit``.
     """
+
+    instead_of_options: ClassVar[Mapping[str, str]] = INSTEAD
 
     def __init__(  # noqa: PLR0913 (each argument is an option of the command line, as with Lightning's Trainer)
         self,
@@ -148,7 +160,7 @@ class Federation(TrainerAttributes, metaclass=Checked):
         strategy: str = "auto",
         precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true",
         num_threads: Threads | None = None,
-        logger: Logger | list[Logger] | None = None,
+        logger: RunFolderLogger | Logger | list[RunFolderLogger | Logger] | None = None,
         callbacks: Callback | list[Callback] | None = None,
         default_root_dir: str = "runs",
         name: RunName | None = None,
@@ -167,10 +179,21 @@ class Federation(TrainerAttributes, metaclass=Checked):
         stragglers: ClosedFraction = 0.0,
         collective_timeout: Seconds = 1800,
         local_rule: LocalRule | None = None,
+        gradient_clip_val: PositiveFloat | None = None,
+        deterministic: bool = False,
+        fast_dev_run: bool = False,
     ) -> None:
+        if fast_dev_run:
+            rounds = min(rounds, 1)
+            local_epochs = 1
+            local_steps = 1
+            logger = None
+            personal_on_disk = False
         self.options = FitOptions(
             rounds=rounds,
-            local=LocalTraining(local_epochs, local_steps, schedule, reset_optimizer, proximal_weight, local_rule),
+            local=LocalTraining(
+                local_epochs, local_steps, schedule, reset_optimizer, proximal_weight, local_rule, gradient_clip_val
+            ),
             cohort_size=cohort_size,
             clients_per_step=clients_per_step,
             evaluate_every=evaluate_every,
@@ -186,12 +209,15 @@ class Federation(TrainerAttributes, metaclass=Checked):
         self.precision = precision
         self.num_threads = num_threads
         self.compile = compile
+        self.deterministic = deterministic
+        self.fast_dev_run = fast_dev_run
         self.default_root_dir = Path(default_root_dir)
         self.name = name
         own = [callbacks] if isinstance(callbacks, Callback) else callbacks
         self.callbacks = list(own or [])
         if default_callbacks:
-            self.callbacks += make_default_callbacks(enable_progress_bar)
+            progress = ProgressBar(enable_progress_bar)
+            self.callbacks += [progress] if fast_dev_run else make_default_callbacks(enable_progress_bar)
         if personal_on_disk and not any(isinstance(each, Checkpoints) for each in self.callbacks):
             raise UserError(
                 "personal_on_disk needs the checkpoints that default_callbacks write. Leave one of them out."
@@ -226,7 +252,8 @@ class Federation(TrainerAttributes, metaclass=Checked):
             The server's last state, already loaded into ``model``.
         """
         check_before_data(model, self.options, self.default_root_dir)
-        self._attach(model, datamodule)
+        check_callbacks(self.callbacks, self.options.evaluate_every)
+        self._attach(model, datamodule, serves_images=self.fast_dev_run)
         options = self.options
         phases = with_aggregation(
             check_phases(model), options.aggregation, datamodule.clients, options.cohort_size, options.seed
@@ -244,8 +271,10 @@ class Federation(TrainerAttributes, metaclass=Checked):
         self.description = describe_run(model, datamodule, phases, training)
         phases = with_local_rule(phases, rule, model, lambda: datamodule.clients, options.rounds)
         hooks = Hooks(self.callbacks, {"federation": self, "trainer": self, "pl_module": model})
-        checkpoint = None if ckpt_path is None else self._where(ckpt_path)
         loop = FitLoop(self, self.options, phases, hooks, self.engine)
+        if self.fast_dev_run:
+            return self._try_once(loop, ckpt_path)
+        checkpoint = None if ckpt_path is None else self._where(ckpt_path)
         return loop.fit(self._where("last"), checkpoint, ckpt_path == "last")
 
     def validate(
@@ -345,9 +374,22 @@ class Federation(TrainerAttributes, metaclass=Checked):
             measured = self.engine.evaluate(module, self.data, self.fabric, deployed, personal)
         return self.fabric.broadcast(measured)
 
+    def _try_once(self, loop: FitLoop, ckpt_path: str | None) -> ServerState:
+        """Runs the one round of ``fast_dev_run``, in a folder that is then removed."""
+        if ckpt_path is not None:
+            raise UserError("fast_dev_run begins anew and keeps nothing. Leave ckpt_path out.")
+        self.data = with_short_splits(self.data)
+        self.fabric.print(SAYS, flush=True)
+        with TemporaryDirectory(prefix="fedvlp-") as folder:
+            state = loop.fit(Path(folder), None)
+        self.folder = None
+        return state
+
     def _launch(self, model: FederatedModule) -> None:
         """Starts the processes and moves the model."""
         self.module = model
+        if self.deterministic:
+            demand_determinism()
         set_up_method(self.fabric, model, self.num_threads, self.compile)
 
     def _attach(self, model: FederatedModule, datamodule: FederatedData, serves_images: bool = False) -> None:

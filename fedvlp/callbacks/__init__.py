@@ -11,6 +11,7 @@ from fedvlp.callbacks.baseline import Baseline
 from fedvlp.callbacks.checkpoints import Checkpoints
 from fedvlp.callbacks.communication import Communication
 from fedvlp.callbacks.event_log import EventLog
+from fedvlp.callbacks.loggers import CSVLogger, RunFolderLogger, TensorBoardLogger
 from fedvlp.callbacks.metrics import MetricsFile, MetricsLoggers
 from fedvlp.callbacks.plots import Plots
 from fedvlp.callbacks.privacy import Privacy
@@ -20,6 +21,7 @@ from fedvlp.training.callback import FederationCallback
 
 __all__ = [
     "Baseline",
+    "CSVLogger",
     "Checkpoints",
     "Communication",
     "EventLog",
@@ -29,7 +31,9 @@ __all__ = [
     "Plots",
     "Privacy",
     "ProgressBar",
+    "RunFolderLogger",
     "Summary",
+    "TensorBoardLogger",
     "default_callbacks",
 ]
 

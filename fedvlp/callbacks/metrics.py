@@ -10,6 +10,7 @@ from typing import Any
 
 from lightning.fabric.loggers.logger import Logger
 
+from fedvlp.callbacks.loggers import RunFolderLogger
 from fedvlp.callbacks.row_serializer import RowSerializer
 from fedvlp.callbacks.wandb_summary import join_group, run_attributes, send_summary
 from fedvlp.training.callback import FederationCallback, RunView
@@ -61,6 +62,7 @@ class MetricsLoggers(FederationCallback):
             return
         self.attributes = run_attributes(federation.description, federation.data.describe())
         description = {**federation.description, **self.attributes, "run_folder": federation.log_dir}
+        self._each(federation, lambda logger: _begin(logger, Path(federation.log_dir)))
         self._each(federation, lambda logger: join_group(logger, self.attributes))
         self._each(federation, lambda logger: logger.log_hyperparams(description))
 
@@ -75,6 +77,11 @@ class MetricsLoggers(FederationCallback):
         folder = Path(federation.log_dir)
         self._each(federation, lambda logger: send_summary(logger, self.attributes, folder))
         self._each(federation, lambda logger: logger.finalize("success"))
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        """Lets the loggers write what they have."""
+        if self.attributes:  # else they have not begun
+            self._each(trainer, lambda logger: logger.finalize("failed"))
 
     def _each(self, federation: RunView, action: Callable[[Logger], Any]) -> None:
         """Does something with each logger that has not failed; training is worth more than a log."""
@@ -91,6 +98,12 @@ class MetricsLoggers(FederationCallback):
                 self.failed.add(index)
                 name = type(logger).__name__
                 federation.fabric.print(f"{name} failed and is left out: {type(error).__name__}: {error}", flush=True)
+
+
+def _begin(logger: Logger, folder: Path) -> None:
+    """Tells a logger that writes into the run's folder where that is."""
+    if isinstance(logger, RunFolderLogger):
+        logger.begin(folder)
 
 
 def _columns(rows: Iterable[Iterable[str]]) -> list[str]:

@@ -10,6 +10,7 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 import fedvlp
 import fedvlp.attacks
 import fedvlp.methods
+from fedvlp.commands.environment import check_environment
 from fedvlp.commands.parser import FederationParser
 from fedvlp.commands.ranges_of_config import check_config, check_rounds
 from fedvlp.commands.trained_config import ALLOW_HELP
@@ -20,6 +21,14 @@ from fedvlp.training.config_links import link_method_options
 from fedvlp.utils.signatures import constructor_arguments
 
 DEFAULT_SEED = 0
+OF_DEVICE = ("accelerator", "devices", "precision", "num_threads", "compile", "deterministic")
+OF_PREDICT = ("help", "config", "ckpt_path", "images", "output", "allow")
+SHOWN_BY_PREDICT = (*OF_PREDICT, *(f"trainer.{name}" for name in OF_DEVICE))
+"""The options that matter to ``predict``; it accepts all of ``fit``, as configs of runs have them."""
+PREDICT = (
+    "Classify images with a trained method and write a CSV of path, class and probabilities. --ckpt_path and --images "
+    "suffice. As fit does, it takes --config and --model, too, where the method is to be made in another way."
+)
 
 
 class FederationCLI(LightningCLI):
@@ -30,6 +39,7 @@ class FederationCLI(LightningCLI):
             FederationParser,
             known_trainer_options=constructor_arguments(Federation),
             known_classes=fedvlp.__all__,
+            instead=Federation.instead_of_options,
         )
         super().__init__(
             trainer_class=cast(Any, Federation),
@@ -56,16 +66,22 @@ class FederationCLI(LightningCLI):
         parser.link_arguments("seed_everything", "trainer.seed", compute_fn=_seed)
 
     def _prepare_subcommand_parser(self, klass: Any, subcommand: str, **options: Any) -> LightningArgumentParser:
-        """Adds ``--allow`` to the command that makes a method from a file; it is looked at before there is a parser."""
+        """Adds ``--allow`` to commands that make a method from a file; it is looked at before there is a parser."""
         parser = super()._prepare_subcommand_parser(klass, subcommand, **options)
-        if subcommand == "predict":
+        if subcommand != "fit":
             parser.add_argument("--allow", action="append", metavar="NAME", help=ALLOW_HELP)
+        if subcommand == "predict":
+            cast(FederationParser, parser).shown = SHOWN_BY_PREDICT
+            parser.description = PREDICT
         return parser
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
         """Parses the arguments of the command, which may differ from those of the process."""
         for each in (parser, *getattr(self, "_subcommand_parsers", {}).values()):
             cast(FederationParser, each).arguments = args
+        if parser.default_env and args and args[0] in getattr(self, "_subcommand_parsers", {}):
+            options = {action.dest for action in self._subcommand_parsers[args[0]]._actions}
+            check_environment(args[0], options, Federation.instead_of_options)
         self.config = parser.parse_args(args)
         config = self.config.get(self.config.get("subcommand") or "") or self.config
         if "trainer" in config:  # else it is a command without one

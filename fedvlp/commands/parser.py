@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Sequence
+from argparse import SUPPRESS
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from itertools import chain, pairwise
 from pathlib import Path
@@ -23,7 +24,9 @@ from fedvlp.utils.visible import visible_message
 # jsonargparse says only in words which name it does not know, so the words are what is looked at. Where a new version
 # words them differently, the message still comes out, without a hint.
 UNKNOWN_OPTION = re.compile(r"class_path '([\w.]+)':\s+Option '(\w+)' is not accepted")
-UNKNOWN_TRAINER_OPTION = re.compile(r"unrecognized arguments: --trainer\.(\w+)")
+UNKNOWN_TRAINER_OPTION = re.compile(
+    r"(?:arguments: --trainer\.|not accept option 'trainer\.|Group 'trainer' does not accept option ')(\w+)"
+)
 UNEXPECTED_CONFIG = re.compile(r"Unexpected config: .*", re.DOTALL)
 UNKNOWN_CLASS = re.compile(r"dot import path string: (\w+)")
 UNKNOWN_MODULE = re.compile(r"No module named '(\w+)'")
@@ -37,7 +40,11 @@ class FederationParser(LightningArgumentParser):
         *arguments: those of LightningArgumentParser.
         known_trainer_options: names of the options below ``trainer``.
         known_classes: short names of classes.
+        instead: what to use in place of options that only Lightning's trainer has, by their names.
         **options: those of LightningArgumentParser.
+
+    Attributes:
+        shown: the names of the options that the help shows; None for all.
     """
 
     def __init__(
@@ -45,18 +52,43 @@ class FederationParser(LightningArgumentParser):
         *arguments: Any,
         known_trainer_options: Sequence[str] = (),
         known_classes: Sequence[str] = (),
+        instead: Mapping[str, str] | None = None,
         **options: Any,
     ) -> None:
         super().__init__(*arguments, **{"allow_abbrev": False, **options})
         self.arguments: Sequence[str] = ()
         self.known_trainer_options = known_trainer_options
         self.known_classes = known_classes
+        self.instead = dict(instead or {})
+        self.shown: Sequence[str] | None = None
 
     def add_class_arguments(self, theclass: type, nested_key: str | None = None, *given: Any, **options: Any) -> Any:
         """Adds a class's options, with their ranges in the help."""
         names = super().add_class_arguments(theclass, nested_key, *given, **options)
         add_ranges(self._actions, theclass, nested_key)
         return names
+
+    def format_help(self) -> str:
+        """Returns the help, of the options in ``shown`` alone where that is given, without groups of which none is."""
+        if self.shown is None:
+            return str(super().format_help())
+        hidden = [each for group in self._action_groups for each in group._group_actions if each.dest not in self.shown]
+        empty = [group for group in self._action_groups if all(each in hidden for each in group._group_actions)]
+        texts = [action.help for action in hidden]
+        titles = [(group.title, group.description) for group in empty]
+        try:
+            for action in hidden:
+                action.help = SUPPRESS
+            for group in empty:
+                group.title = None
+                group.description = None
+            return str(super().format_help())
+        finally:  # the parser itself looks at them, too
+            for action, text in zip(hidden, texts, strict=True):
+                action.help = text
+            for group, (title, description) in zip(empty, titles, strict=True):
+                group.title = title
+                group.description = description
 
     def parse_args(self, args: Sequence[str] | None = None, *others: Any, **options: Any) -> Any:
         """Parses, and refuses what jsonargparse fails at: whole numbers beyond floats, and NUL in a path."""
@@ -89,7 +121,7 @@ class FederationParser(LightningArgumentParser):
         if unknown := UNKNOWN_OPTION.search(message):
             return _nearest(unknown.group(2), constructor_arguments(_class_at(unknown.group(1))))
         if unknown := UNKNOWN_TRAINER_OPTION.search(message):
-            return _nearest(unknown.group(1), self.known_trainer_options)
+            return self._hint_of_trainer(unknown.group(1))
         if unknown := UNKNOWN_CLASS.search(message):
             near = did_you_mean(unknown.group(1), self.known_classes)
             return f". {near}" if near else ""
@@ -97,8 +129,12 @@ class FederationParser(LightningArgumentParser):
             return f". {unknown.group(1)}.py is in this folder: put PYTHONPATH=. before the command."
         if missing := NOTHING_TO_MEASURE.search(message):
             command = missing.group(1)
-            return f". To measure a trained run: fedvlp {command} --config RUN/config.yaml --ckpt_path RUN"
+            return f". To measure a trained run: fedvlp {command} --ckpt_path RUN"
         return ""
+
+    def _hint_of_trainer(self, name: str) -> str:
+        """Returns what is meant by an option that the federation does not have."""
+        return f": {self.instead[name]}." if name in self.instead else _nearest(name, self.known_trainer_options)
 
 
 def _odd_option(arguments: Sequence[str]) -> str:

@@ -9,8 +9,9 @@ from typing import Any
 from lightning.pytorch.cli import SaveConfigCallback
 
 from fedvlp.commands.console import quiet_lightning
+from fedvlp.commands.environment import prepare_environment
 from fedvlp.commands.lightning_cli import FederationCLI
-from fedvlp.commands.trained_config import config_for_prediction, config_option
+from fedvlp.commands.trained_config import config_of_command, config_option
 from fedvlp.utils.config_files import with_config_paths
 from fedvlp.utils.errors import unwrapped_errors
 from fedvlp.utils.files import write_text
@@ -35,7 +36,8 @@ def run_federation(arguments: Sequence[str]) -> int:
     """
     quiet_lightning()
     command = arguments[0]
-    trained = config_for_prediction(arguments[1:]) if command == "predict" else None
+    prepare_environment(command)
+    trained = None if command == "fit" else config_of_command(command, arguments[1:])
     given = with_config_paths(arguments)
     if trained is not None:
         given.insert(1, config_option(trained))

@@ -47,10 +47,10 @@ def run_sweep(arguments: Sequence[str]) -> int:
     Raises:
         UserError: for bad input, before anything runs.
     """
-    end = arguments.index("--") if "--" in arguments else len(arguments)
-    options = _parser().parse_args(arguments[:end])
+    own, of_fit = split_arguments(arguments)
+    options = _parser().parse_args(own)
     content = _content(options)
-    plan = make_sweep(content, arguments[end + 1 :])
+    plan = make_sweep(content, of_fit)
     configs = parse_methods(plan)
     runs = all_runs(plan, _held_out_by_label(plan, configs))
     devices = visible_devices(configs.values())
@@ -65,6 +65,23 @@ def run_sweep(arguments: Sequence[str]) -> int:
     workers = options.workers or len(devices) or max(1, (os.cpu_count() or 1) // 2)
     with lock_sweep(output):
         return _make_missing(runs, jobs, output, workers, devices)
+
+
+def split_arguments(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Returns the sweep's own arguments, and those of every fit: dotted options, and all that stands after ``--``.
+
+    >>> split_arguments(["--models", "trip", "--trainer.rounds", "3", "--seeds=0", "--", "--print"])
+    (['--models', 'trip', '--seeds=0'], ['--trainer.rounds', '3', '--print'])
+    """
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    own: list[str] = []
+    of_fit: list[str] = []
+    chosen = own
+    for word in arguments[:end]:
+        if word.startswith("--"):
+            chosen = of_fit if "." in word.partition("=")[0] else own
+        chosen.append(word)
+    return own, [*of_fit, *arguments[end + 1 :]]
 
 
 def train(arguments: Sequence[str]) -> int:
@@ -97,6 +114,8 @@ def parse_methods(plan: Sweep) -> dict[str, Namespace]:
             config = parser.parse_args([*start, *given])
             check_rounds(config, given)
             check_config(config)
+            if config.trainer.fast_dev_run:
+                raise UserError("A sweep keeps results, and fast_dev_run none. Try a method with fedvlp fit.")
             configs[method.label] = config
         except ArgumentError as error:
             raise UserError(f"Model {method.label!r} of the sweep: {parser.explain(str(error))}") from error
@@ -202,9 +221,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="fedvlp sweep",
         description="Make a run for each method, held-out domain and seed. Called again, it goes on with what is "
-        "missing. Arguments after -- go to every fedvlp fit.",
+        "missing. Options with a dot, and arguments after --, go to every fedvlp fit.",
         epilog="fedvlp sweep --config data/folders --models zero_shot,promptfl,trip --held_out all --seeds 0,1,2 "
-        "--output runs/first -- --data.root=photos --trainer.rounds=10",
+        "--output runs/first --data.root photos --trainer.rounds 10",
         allow_abbrev=False,
     )
     parser.add_argument("--file", type=Path, help="YAML file with config, models, held_out, seeds, arguments and note")

@@ -92,14 +92,19 @@ def data_of_run(path: Path, instead: str) -> dict[str, Any]:
     Raises:
         UserError: if there is none.
     """
+    data = _content_of_run(path, instead).get("data")
+    if not isinstance(data, dict):
+        raise UserError(f"{path} says nothing of data. Pass {instead}, so that it is not needed.")
+    return data
+
+
+def _content_of_run(path: Path, instead: str) -> dict[str, Any]:
+    """Returns the content of a run's config; empty if it is no mapping."""
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise UserError(f"{path} is no YAML. Pass {instead}, so that it is not needed.") from error
-    data = content.get("data") if isinstance(content, dict) else None
-    if not isinstance(data, dict):
-        raise UserError(f"{path} says nothing of data. Pass {instead}, so that it is not needed.")
-    return data
+    return content if isinstance(content, dict) else {}
 
 
 def config_option(config: Mapping[str, Any]) -> str:
@@ -107,39 +112,62 @@ def config_option(config: Mapping[str, Any]) -> str:
     return CONFIG_OPTION + yaml.safe_dump(config)
 
 
-def config_for_prediction(arguments: Sequence[str]) -> dict[str, Any] | None:
-    """Returns the config with which ``predict`` goes without a ``--config``: that of the trained file it is given.
+def config_of_command(command: str, arguments: Sequence[str]) -> dict[str, Any] | None:
+    """Returns the config with which a command goes without a ``--config``: that of the trained file it is given.
+
+    What measures gets the data of the run as well, from the config beside the file.
 
     Args:
-        arguments: the words after ``predict``.
+        command: ``predict``, ``test``, ``validate`` or ``diagnose``.
+        arguments: the words after it.
 
     Returns:
-        The config; None if the arguments name a method themselves, or ask for help.
+        The config; None if the arguments name a method themselves, or ask for help, or name no trained file.
 
     Raises:
-        UserError: as :func:`trained_config`.
+        UserError: as :func:`trained_config`, or if the data are needed and there is nothing beside the file.
     """
     given = first_look(arguments)
     if given.ckpt_path is None or given.help or given.method:
         return None
     if given.ckpt_path == "last":
-        raise UserError("predict takes no `last`. Pass the run's folder or its prompts.safetensors to --ckpt_path.")
-    where = Path(given.ckpt_path)
-    return trained_config(where / "prompts.safetensors" if where.is_dir() else where, given.allow)
+        folder = "Pass the run's folder or its prompts.safetensors to --ckpt_path"
+        raise UserError(f"{command} takes no `last` without --config. {folder}.")
+    where = trained_file(given.ckpt_path, command)
+    config = trained_config(where, given.allow)
+    return config if command == "predict" else _with_data(config, command, where, given)
+
+
+def _with_data(config: dict[str, Any], command: str, where: Path, given: argparse.Namespace) -> dict[str, Any]:
+    """Returns a config with the images and the precision of the run, from the config beside a trained file."""
+    beside = run_of(where) / "config.yaml"
+    content = _content_of_run(beside, "--config") if beside.is_file() else {}
+    trainer = content.get("trainer")
+    precision = trainer.get("precision") if isinstance(trainer, dict) else None
+    found = {**config, "trainer": {**config["trainer"], **({} if precision is None else {"precision": precision})}}
+    del found["data"]
+    if given.data is not None:
+        return found
+    if not content:
+        raise UserError(f"{command} needs images, and there is no {beside} that names them. Pass --data or --config.")
+    data = data_of_run(beside, "--data")
+    check_classes(beside, data, given.allow)
+    return {**found, "data": data}
 
 
 def first_look(arguments: Sequence[str]) -> argparse.Namespace:
     """Reads the few options that tell which config to begin with, before there is a parser of everything else.
 
     Returns:
-        ``ckpt_path``, ``what``, ``images``, ``allow``, ``help``, and ``method``, which is None if no config or method
-        is given.
+        ``ckpt_path``, ``what``, ``images``, ``allow``, ``data``, ``help``, and ``method``, which is None if no config
+        or method is given.
     """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--ckpt_path", nargs="?")
     parser.add_argument("--what", nargs="?")
     parser.add_argument("--images", nargs="*")
     parser.add_argument("--allow", action="append", default=[])
+    parser.add_argument("--data", nargs="?")
     parser.add_argument("-h", "--help", action="store_true")
     parser.add_argument("-c", "--config", "--model", dest="method", nargs="?", action="append")
     return parser.parse_known_args(arguments)[0]

@@ -13,6 +13,19 @@ RoundMetrics = dict[str, Any]
 
 
 @dataclass(frozen=True)
+class CallbackStates:
+    """What callbacks remember after a round.
+
+    Attributes:
+        states: what each remembers, by its key: JSON values and tensors, at any depth.
+        stopped_by: the keys of those that asked the run to stop.
+    """
+
+    states: Mapping[str, Any] = field(default_factory=dict)
+    stopped_by: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class RunState:
     """Where a federation stands after a round; nothing else is needed to continue it.
 
@@ -22,9 +35,11 @@ class RunState:
         history: the metrics of each finished round.
         optimizer_states: what each client's optimizers continue from, and what a rule of local training kept on it, by
             client id; empty where optimizers start anew in each round and no rule keeps anything.
+        callbacks: what callbacks remember.
     """
 
     server: ServerState
     personal: Mapping[int, State] = field(default_factory=dict)
     history: tuple[RoundMetrics, ...] = ()
     optimizer_states: Mapping[int, State] = field(default_factory=dict)
+    callbacks: CallbackStates = field(default_factory=CallbackStates)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from fedvlp.core.run_state import RunState
 from fedvlp.core.state import ServerState, State
+from fedvlp.runs.callback_tensors import join_states, split_states
 from fedvlp.runs.client_store import FOLDER, StatesOnDisk, are_at_sites, files_of
 from fedvlp.runs.header import check_header, parse_history
 from fedvlp.utils.errors import UserError
@@ -19,6 +20,8 @@ AT_SITES = "at_sites"
 """Says in a header that the clients' files are at their sites; it is left out of simulations' files."""
 DEPLOYS_SHARED = "deploys_shared"
 """Says in a checkpoint's header that the deployed tensors are the shared ones, which are then there once."""
+CALLBACKS = "callbacks"
+"""Under which header and tensors hold what callbacks remember; left out where none does."""
 LONGEST_SHOWN = 200  # characters of a value in a message
 
 
@@ -55,6 +58,7 @@ def save_checkpoint(path: Path, state: RunState, description: Mapping[str, Any],
     if not files:
         tensors |= _of_all_clients(state.personal, "personal")
         tensors |= _of_all_clients(state.optimizer_states, "optimizer")
+    callbacks, of_callbacks = split_states(state.callbacks)
     header = {
         "kind": "checkpoint",
         "round": server.round,
@@ -64,9 +68,10 @@ def save_checkpoint(path: Path, state: RunState, description: Mapping[str, Any],
         "description": dict(description),
         "files": files,
         **({DEPLOYS_SHARED: True} if deploys_shared else {}),
+        **({CALLBACKS: callbacks} if callbacks else {}),
         **_where(state.personal, state.optimizer_states),
     }
-    write_tensors(path, tensors, header)
+    write_tensors(path, tensors | add_prefix(of_callbacks, CALLBACKS), header)
 
 
 def load_checkpoint(path: Path) -> tuple[RunState, dict[str, Any]]:
@@ -88,6 +93,7 @@ def load_checkpoint(path: Path) -> tuple[RunState, dict[str, Any]]:
         personal=_by_client(path, "personal", header["clients"], tensors, header),
         history=parse_history(header["history"]),
         optimizer_states=_by_client(path, "optimizer", header["optimizers"], tensors, header),
+        callbacks=join_states(path, header.get(CALLBACKS), strip_prefix(tensors, CALLBACKS)),
     )
     return state, header["description"]
 

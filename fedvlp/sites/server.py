@@ -81,6 +81,8 @@ def _check_options(federation: Federation) -> None:
         "clients_per_step": options.clients_per_step > 1,
         "personal_on_disk": options.personal_on_disk,
         "devices": federation.fabric.world_size > 1,
+        "gradient_clip_val": options.local.gradient_clip_val is not None,
+        "fast_dev_run": federation.fast_dev_run,
     }
     if wrong := [name for name, is_given in asked.items() if is_given]:
         raise UserError(f"Only a simulation has trainer.{wrong[0]}, since sites train each by itself. Leave it out.")

@@ -30,6 +30,8 @@ class RunView(Protocol):
         run_state: where the federation stands after the last finished round.
         description: the run's options, which results are compared by.
         folder: the run's folder; None outside ``fit``.
+        should_stop: whether the run is to end after this round, as a callback may ask.
+        current_epoch: the round that runs, from 0, under Lightning's name.
     """
 
     fabric: Fabric
@@ -38,6 +40,8 @@ class RunView(Protocol):
     run_state: RunState
     description: dict[str, Any]
     folder: Path | None
+    should_stop: bool
+    current_epoch: int
 
     @property
     def rounds(self) -> int:
@@ -74,8 +78,9 @@ class FederationCallback(Callback):
 
     ::
 
-        setup, on_fit_start                   Lightning's own; they take (trainer, pl_module)
+        setup, on_fit_start, on_train_start   Lightning's own; they take (trainer, pl_module)
         for each round:
+            on_train_epoch_start              Lightning's own
             on_round_start
             for each phase, for each client of the cohort:
                 on_client_start               it has downloaded
@@ -84,9 +89,12 @@ class FederationCallback(Callback):
             on_client_left_out                it failed, or its update was refused, or it dropped out
             on_client_retried                 it failed at first, and trained in a second try
             on_phase_end                      after each phase: the server has aggregated
+            on_validation_start               Lightning's own, where the round is evaluated
             on_round_metrics                  the row of metrics may still be added to
+            on_validation_end                 Lightning's own, where the round was evaluated
+            on_train_epoch_end                Lightning's own
             on_round_end                      the round counts: ``federation.run_state`` holds it
-        on_fit_end                            Lightning's own
+        on_train_end, on_fit_end, teardown    Lightning's own
         on_exception                          Lightning's own, where the run ends by an error or is interrupted
     """
 

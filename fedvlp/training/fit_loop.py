@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from fedvlp.core.phases import Phase
+from fedvlp.core.roles import ROLES
 from fedvlp.core.run_state import RoundMetrics, RunState
 from fedvlp.core.state import ServerState
 from fedvlp.core.strategies import DecidesByValidation
@@ -18,12 +19,14 @@ from fedvlp.runs.leftovers import claimed, sweep_leftovers
 from fedvlp.runs.run_folder import find_checkpoints, new_run_folder, resume
 from fedvlp.training.agreement import Facts, check_agreement, facts_of_run, on_every_process
 from fedvlp.training.callback import RunView
+from fedvlp.training.callback_states import restore, states_of
 from fedvlp.training.client_trainer import ClientSlot
 from fedvlp.training.dispatch import Hooks
 from fedvlp.training.engine import Engine
 from fedvlp.training.evaluation import validation_loss
 from fedvlp.training.failures import Failures
 from fedvlp.training.fit_options import FitOptions
+from fedvlp.training.lightning_hooks import check_monitored
 from fedvlp.training.local_rules import validation_for
 from fedvlp.training.rounds import Rounds
 from fedvlp.training.screening import Screening
@@ -69,16 +72,35 @@ class FitLoop:
 
     def _train(self) -> ServerState:
         """Runs the rounds that are left, and returns the server's last state."""
+        run = self.run
         rounds = self._make_rounds(self._open_store())
         self.hooks.call("setup", stage="fit")
+        self._restore_callbacks()
         self.hooks.call("on_fit_start")
+        self.hooks.call("on_train_start")
         with freed_memory_kept(), old_objects_kept():
-            while self.phases and self.run.run_state.server.round < self.options.rounds and not self._has_plateaued():
+            while self.phases and run.run_state.server.round < self.options.rounds and not self._is_stopped():
                 self._round(rounds)
+        run.current_epoch = run.run_state.server.round
+        self._say_who_stopped()
+        self.hooks.call("on_train_end")
         self.hooks.call("on_fit_end")
-        server = self.run.run_state.server
-        self.run.module.load_state(server.shared | server.deployed)
+        server = run.run_state.server
+        run.module.load_state(server.shared | server.deployed)
+        self.hooks.call("teardown", stage="fit")
         return server
+
+    def _restore_callbacks(self) -> None:
+        """Lets callbacks go on from what a checkpoint kept of them, and a run that they stopped stay so."""
+        self.hooks.asked_to_stop = restore(self.hooks.callbacks, self.run.run_state.callbacks)
+        self.run.should_stop = bool(self.hooks.asked_to_stop)
+
+    def _say_who_stopped(self) -> None:
+        """Says which callbacks ended the run, if any did."""
+        run = self.run
+        names = " and ".join(run.run_state.callbacks.stopped_by)
+        if names and self._is_stopped():
+            run.fabric.print(f"stopped by {names} after round {run.run_state.server.round}; without it the run goes on")
 
     def _start_or_resume(self, parent: Path, checkpoint: Path | None, may_start_anew: bool, claims: ExitStack) -> None:
         """Sets the run's state and folder: those of a checkpoint, or new ones, claimed for this process."""
@@ -156,11 +178,17 @@ class FitLoop:
     def _round(self, rounds: Rounds) -> None:
         """Runs a round, evaluates, and replaces the run's state."""
         run = self.run
+        run.current_epoch = run.run_state.server.round
+        self.hooks.call("on_train_epoch_start")
         began = time.perf_counter()
         state, metrics = rounds.run(run.run_state)
         server = state.server
         metrics["train_seconds"] = time.perf_counter() - began
-        if server.round % self.options.evaluate_every == 0 or server.round >= self.options.rounds:
+        # A run ends with a round that was evaluated, also where a callback asked for the end in one that was not.
+        is_due = server.round % self.options.evaluate_every == 0 or server.round >= self.options.rounds
+        if is_due or run.should_stop:
+            self.hooks.call("on_validation_start")
+            self.hooks.call("on_validation_epoch_start")
             server = self._decided(server, metrics)
             state = replace(state, server=server)
             metrics |= run.evaluate(run.module, server.deployed, state.personal)
@@ -169,9 +197,22 @@ class FitLoop:
         metrics["seconds"] = time.perf_counter() - began
         self.hooks.call("on_round_metrics", row=metrics)
         run.run_state = replace(state, history=(*state.history, metrics))
+        self._end_epoch(metrics)
         self.hooks.call("on_round_end", row=metrics)
         if run.is_global_zero:
             rounds.slot.store.remove_unused(server.round, (state.personal, state.optimizer_states))
+
+    def _end_epoch(self, metrics: RoundMetrics) -> None:
+        """Calls Lightning's hooks at the end of a round, and keeps what callbacks remember and whether one stops it."""
+        run = self.run
+        if _is_measured(metrics):
+            check_monitored(self.hooks.callbacks, metrics)
+            self.hooks.call("on_validation_epoch_end")
+            self.hooks.call("on_validation_end")
+        self.hooks.call("on_train_epoch_end")
+        run.should_stop = run.fabric.strategy.reduce_boolean_decision(run.should_stop, all=False)
+        asked = self.hooks.asked_to_stop if run.should_stop else []
+        run.run_state = replace(run.run_state, callbacks=states_of(self.hooks.callbacks, asked))
 
     def _decided(self, server: ServerState, metrics: RoundMetrics) -> ServerState:
         """Returns the server's state after strategies have looked at the source validation loss, if any does."""
@@ -185,9 +226,19 @@ class FitLoop:
             server = strategy.decided(server, metrics["validation_loss"])
         return server
 
+    def _is_stopped(self) -> bool:
+        """Whether a callback or ``patience`` ends the run here."""
+        history = self.run.run_state.history
+        return self._has_plateaued() or (self.run.should_stop and (not history or _is_measured(history[-1])))
+
     def _has_plateaued(self) -> bool:
         """Whether the mean source validation accuracy has not risen for ``patience`` evaluations."""
         if self.options.patience is None:
             return False
         scores = [metrics["validation"] for metrics in self.run.run_state.history if "validation" in metrics]
         return bool(scores) and len(scores) > scores.index(max(scores)) + self.options.patience
+
+
+def _is_measured(metrics: RoundMetrics) -> bool:
+    """Whether a round was evaluated."""
+    return any(role in metrics for role in ROLES)

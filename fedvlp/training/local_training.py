@@ -20,7 +20,7 @@ from fedvlp.training.proximal import ProximalTerm
 from fedvlp.training.schedules import Schedule, describe_schedule
 from fedvlp.utils.checked import check_fields
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.ranges import Epochs, NonNegativeFloat, PositiveInt
+from fedvlp.utils.ranges import Epochs, NonNegativeFloat, PositiveFloat, PositiveInt
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,7 @@ class LocalTraining:
         reset_optimizer: whether an optimizer starts anew in each round; else it continues from the client's last one.
         proximal_weight: mu of FedProx's term in the loss, at least 0; 0 for none.
         rule: what else is added to local training and exchanged for it; None for nothing.
+        gradient_clip_val: the largest norm of the gradient of a step, > 0; None for any.
     """
 
     epochs: Epochs = 1
@@ -42,6 +43,7 @@ class LocalTraining:
     reset_optimizer: bool = True
     proximal_weight: NonNegativeFloat = 0.0
     rule: LocalRule | None = None
+    gradient_clip_val: PositiveFloat | None = None
 
     def __post_init__(self) -> None:
         """Refuses numbers that are out of range, and both kinds of length at once."""
@@ -49,6 +51,10 @@ class LocalTraining:
         if self.steps is not None and self.epochs != 1:
             raise UserError(
                 f"Expected local_steps or local_epochs, got both ({self.steps} and {self.epochs:g}). Leave one out."
+            )
+        if self.gradient_clip_val is not None and self.rule is not None:
+            raise UserError(
+                f"{type(self.rule).__name__} is defined for gradients as they are. Leave gradient_clip_val out."
             )
 
     def batches(self, loader_of: Callable[[int], Loader], round: int) -> tuple[Iterator[Batch], int]:
@@ -127,6 +133,8 @@ class LocalTraining:
         # Left out where it is not given, so that a run is described as it was before there was a choice.
         if self.proximal_weight:
             described["proximal_weight"] = self.proximal_weight
+        if self.gradient_clip_val is not None:
+            described["gradient_clip_val"] = self.gradient_clip_val
         if self.rule is not None:
             described["local_rule"] = describe_local_rule(self.rule, rounds)
         return described

@@ -30,6 +30,14 @@ class LocalOptimizer:
     wrapped: Any
     module: FederatedModule
 
+    def clip(self, fabric: Fabric, max_norm: float | None) -> None:
+        """Shortens the gradient of all tensors together to a norm; as it is where that is None.
+
+        One that is not finite stays so, for the update to be refused.
+        """
+        if max_norm is not None:
+            fabric.clip_gradients(self.module, self.wrapped, max_norm=max_norm, error_if_nonfinite=False)
+
     def step(self) -> None:
         """Takes a step and forgets the gradients."""
         self.wrapped.step()

@@ -113,6 +113,7 @@ class SequentialTrainer:
             loss = torch.stack(losses).sum()
         if gradients is not None:
             gradients.note()
+        optimizer.clip(self.slot.fabric, self.slot.local.gradient_clip_val)
         optimizer.step()
         module.on_train_batch_end(loss, whole, index)
         return loss

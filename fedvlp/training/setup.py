@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import torch
 from lightning import Fabric
 
@@ -27,6 +29,13 @@ def set_up_method(
     fabric.to_device(module)
     if compile_towers:
         module.clip.compile_towers()
+
+
+def demand_determinism() -> None:
+    """Lets PyTorch refuse operations that may give another result each time, as Lightning's ``deterministic`` does."""
+    torch.use_deterministic_algorithms(True)
+    # Without a fixed workspace cuBLAS chooses its way by the memory that is free.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 
 def set_up_data(

@@ -106,6 +106,11 @@ class SeveralProcesses(DDPStrategy):
         """Waits until all processes are here."""
         self.gather(None)
 
+    def reduce_boolean_decision(self, decision: bool, all: bool = True) -> bool:
+        """Returns whether all processes decide so, or any."""
+        decisions = self.gather(bool(decision))
+        return min(decisions) if all else max(decisions)
+
     def _run(self, start: Any) -> None:
         """Starts a collective and waits for its end, where signals are heard."""
         pause = SHORTEST_PAUSE

@@ -31,8 +31,9 @@ class Checked(ABCMeta):
         """Makes an instance.
 
         Raises:
-            UserError: for the first argument that its annotation does not allow.
+            UserError: for the first argument that the class says it does not take, or its annotation does not allow.
         """
+        check_known(cls, options)
         check_arguments(cls, _by_name(cls, arguments, options))
         made: Made = ABCMeta.__call__(cls, *arguments, **options)
         return made
@@ -42,6 +43,17 @@ class Checked(ABCMeta):
         """The constructor's, which Python would not look for behind ``__call__``."""
         parameters = list(inspect.signature(cls.__init__).parameters.values())  # type: ignore[misc]
         return inspect.Signature(parameters[1:])  # without self
+
+
+def check_known(kind: type, options: Mapping[str, Any]) -> None:
+    """Checks that a class is given no option of which ``instead_of_options`` says what to use in place.
+
+    Raises:
+        UserError: if it is.
+    """
+    for name, text in getattr(kind, "instead_of_options", {}).items():
+        if name in options:
+            raise UserError(f"{kind.__name__} has no {name}: {text}.")
 
 
 def check_fields(instance: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pytest
 import yaml
 
 from fedvlp.commands.cli import main
+from fedvlp.commands.lightning_cli import OF_DEVICE, OF_PREDICT
 
 QUIET = ["--trainer.accelerator=cpu", "--trainer.enable_progress_bar=false"]
 
@@ -144,8 +146,10 @@ def test_validate_test_and_predict_from_the_deployed_prompts(options, image_root
     capsys.readouterr()
     assert main(["test", *trained]) == 0
     assert f"held_out/photo: {float(row['held_out/photo']):.2f} %" in capsys.readouterr().out
-    assert main(["validate", *trained]) == 0
+    assert main(["validate", trained[1]]) == 0  # with the config beside it
     assert f"validation: {float(row['validation']):.2f} %" in capsys.readouterr().out
+    assert main(["test", f"--ckpt_path={folder}", "--data.eval_batch_size=5"]) == 0
+    assert f"held_out/photo: {float(row['held_out/photo']):.2f} %" in capsys.readouterr().out
 
     output = tmp_path / "predictions.csv"
     checkpoint = next((folder / "checkpoints").glob("round-00002*"))
@@ -276,10 +280,35 @@ def test_a_module_in_this_folder_that_python_does_not_find(options, tmp_path, mo
     assert "unfound_prompts.py is in this folder: put PYTHONPATH=. before the command" in capsys.readouterr().err
 
 
-def test_a_trained_run_is_measured_with_its_config(capsys):
+def test_what_measures_says_what_it_lacks(options, tmp_path, capsys):
     with pytest.raises(SystemExit):
-        main(["test", "--ckpt_path=runs"])
-    assert "fedvlp test --config RUN/config.yaml --ckpt_path RUN" in capsys.readouterr().err
+        main(["test"])
+    assert "To measure a trained run: fedvlp test --ckpt_path RUN" in capsys.readouterr().err
+    assert main(["fit", "--config=zero_shot", *options]) == 0
+    prompts = run_folder(tmp_path) / "prompts.safetensors"
+    beside = prompts.with_name("config.yaml")
+    config = yaml.safe_load(beside.read_text(encoding="utf-8"))
+    capsys.readouterr()
+    for content, error in [
+        (config | {"data": {"class_path": "os.Unheard"}}, "'os.Unheard'. To import it runs it. If you trust it, pass"),
+        (config | {"data": None}, "config.yaml says nothing of data. Pass --data, so that it is not needed"),
+        (None, "test needs images, and there is no "),
+    ]:
+        beside.unlink() if content is None else beside.write_text(yaml.safe_dump(content), encoding="utf-8")
+        assert main(["test", f"--ckpt_path={prompts}"]) == 1
+        assert error in capsys.readouterr().err
+    assert main(["validate", "--ckpt_path=last"]) == 1
+    assert "validate takes no `last` without --config" in capsys.readouterr().err
+
+
+def test_help_of_predict_shows_what_it_takes(capsys):
+    with pytest.raises(SystemExit):
+        main(["predict", "--help"])
+    printed = capsys.readouterr().out
+    shown = re.findall(r"^  (?:-\w(?: \w+)?, )?(--[\w.]+)", printed, re.MULTILINE)
+    of_device = [f"--trainer.{name}" for name in OF_DEVICE]
+    assert sorted(shown) == sorted(["--help", *(f"--{name}" for name in OF_PREDICT[1:]), *of_device])
+    assert "Linked arguments" not in printed
 
 
 @pytest.mark.parametrize("place", ["file/runs", "/dev/null/runs", "file"])

@@ -40,7 +40,7 @@ def states(folder: Path) -> dict[str, list[str]]:
 def test_a_sweep_is_stopped_goes_on_and_makes_no_run_twice(more, tmp_path, capsys, monkeypatch):
     output = tmp_path / "sweep"
     own = ["--config=data/folders", "--models=zero_shot,promptfl", "--held_out=ink,photo", "--workers=2"]
-    command = ["sweep", *own, f"--output={output}", "--", *more]
+    command = ["sweep", *more, *own, f"--output={output}"]  # options with a dot go to each fit
 
     def stop(progress, run, status):
         if status.state == "done" and run.method.label == "zero_shot":
@@ -106,10 +106,11 @@ def test_a_sweep_whose_run_fails(more, tmp_path, capsys):
         (["--models=trip,promtfl"], "Did you mean 'promptfl'?"),
         (["--models=trip", "--held_out=foto"], "Did you mean 'photo'?"),
         (["--models=zero_shot,trip", "--", "--model.prompt_lenght=2"], "Model 'zero_shot' of the sweep: "),
-        (["--models=trip", "--", "--model.expert=2"], "Did you mean 'num_experts'?"),
+        (["--models=trip", "--model.expert", "2"], "Did you mean 'num_experts'?"),
         (["--models=trip", "--", "--trainer.round=2"], "Did you mean 'rounds'?"),
         (["--models=trip", "--", "--data.root=/nowhere"], "/nowhere"),
         (["--models=trip", "--", "--trainer.devices=2"], "one device"),
+        (["--models=trip", "--trainer.fast_dev_run", "true"], "fast_dev_run none. Try a method with fedvlp fit"),
     ],
 )
 def test_bad_input_is_one_error_before_anything_runs(image_root, tmp_path, capsys, arguments, message):

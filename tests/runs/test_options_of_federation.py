@@ -52,6 +52,7 @@ VALUES = {
     "client_timeout": 600.0,
     "aggregation": TrimmedMean(0.375),
     "local_rule": FedDyn(0.375),
+    "gradient_clip_val": 1.5,
     "attack": SignFlip(clients=2, seed=5, scale=0.625),
 }
 MAY_DIFFER = {
@@ -75,10 +76,12 @@ MAY_DIFFER = {
     "on_client_failure": "what is done about a failure, which a run that goes on may have to change",
     "min_clients": "as on_client_failure",
     "client_timeout": "as on_client_failure",
+    "deterministic": "as accelerator",
+    "fast_dev_run": "leaves nothing to go on from",
     "collective_timeout": "says how long processes wait for each other",
 }
-NOT_BUILT = ("strategy", "num_nodes", "compile")
-"""Options whose other values this machine may not have."""
+NOT_BUILT = ("strategy", "num_nodes", "compile", "deterministic", "fast_dev_run")
+"""Options whose other values this machine may not have, or that change the process or all others."""
 
 
 class Keyed(Points):

@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_map
 from fedvlp.core.protocols import Batch
 from fedvlp.core.state import Client
 from fedvlp.training.batched.errors import CannotBatchError, UnequalStepsError
-from fedvlp.training.batched.shared_optimizer import shared_optimizer, state_of_client
+from fedvlp.training.batched.shared_optimizer import clip_each, shared_optimizer, state_of_client
 from fedvlp.training.batched.stacked_tensors import ModuleInventory, StackedTensors
 from fedvlp.training.client_trainer import ClientResult, ClientSlot, LoadedClient, PhaseOrder
 from fedvlp.training.local_rules import GradientMean
@@ -185,6 +185,7 @@ class BatchedTrainer:
         visits = [each.visit for each in loaded if each.visit is not None]
         terms = self.slot.local.terms(module, stack.trainable, visits)
         ends_steps = type(module).on_train_batch_end is not LightningModule.on_train_batch_end
+        max_norm = self.slot.local.gradient_clip_val
         losses: list[Tensor] = []
         module.train()
         for index, batches in enumerate(zip(*(each.batches for each in loaded), strict=True)):
@@ -194,6 +195,8 @@ class BatchedTrainer:
             fabric.backward(sum((term(stack.trainable) for term in terms), start=loss.sum()))
             if gradients is not None:
                 gradients.note()
+            if max_norm is not None:
+                clip_each(stack.trainable.values(), max_norm)
             wrapped.step()
             wrapped.zero_grad()
             losses.append(loss.detach())

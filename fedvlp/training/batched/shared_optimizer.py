@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -44,6 +44,27 @@ def shared_optimizer(
     if any(states):
         load_optimizer_state(made, trainable, _stacked([state or {} for state in states]))
     return made
+
+
+def clip_each(tensors: Iterable[Tensor], max_norm: float) -> None:
+    """Shortens the gradient of each client, of all its tensors together, to a norm, as PyTorch does for one client.
+
+    Args:
+        tensors: of all clients, stacked [K, ...].
+        max_norm: the largest norm, > 0.
+
+    >>> both = torch.zeros(2, 1, requires_grad=True)
+    >>> both.grad = torch.tensor([[4.0], [0.5]])
+    >>> clip_each([both], 2.0)
+    >>> both.grad
+    tensor([[2.0000],
+            [0.5000]])
+    """
+    gradients = [tensor.grad for tensor in tensors if tensor.grad is not None]
+    norms = torch.stack([gradient.reshape(len(gradient), -1).norm(dim=1) for gradient in gradients]).norm(dim=0)  # [K]
+    shares = (max_norm / (norms + 1e-6)).clamp(max=1.0)
+    for gradient in gradients:
+        gradient.mul_(shares.view(-1, *[1] * (gradient.dim() - 1)))
 
 
 def state_of_client(stacked: State, place: int) -> State:

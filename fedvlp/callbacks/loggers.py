@@ -1,0 +1,124 @@
+"""Lightning's loggers of files under their short names; they write into the run's folder unless told otherwise."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+from lightning.fabric.loggers.logger import Logger
+from lightning.pytorch import loggers
+
+from fedvlp.utils.errors import UserError
+
+
+class RunFolderLogger(Logger):
+    """A logger whose files lie in the run's folder, which is known only once the run begins.
+
+    Args:
+        save_dir: Folder to write to; the run's folder if not given.
+        name: Folder below ``save_dir``.
+        version: Folder below ``name``; version_0, version_1 and so on if not given, a new one where a run goes on.
+        prefix: Put before the name of each metric.
+    """
+
+    def __init__(
+        self, save_dir: str | None = None, name: str = "logs", version: str | None = None, prefix: str = ""
+    ) -> None:
+        super().__init__()
+        self.save_dir = save_dir
+        self.own_name = name
+        self.own_version = version
+        self.prefix = prefix
+        self.writer: Any = None
+
+    @abstractmethod
+    def make_writer(self, folder: str) -> Logger:
+        """Returns Lightning's logger for a folder."""
+
+    def begin(self, folder: Path) -> None:
+        """Opens the logger for a run.
+
+        Args:
+            folder: the run's.
+        """
+        self.writer = self.make_writer(self.save_dir or str(folder))
+
+    @property
+    def name(self) -> str | None:
+        """The folder below ``save_dir``."""
+        return self.own_name
+
+    @property
+    def version(self) -> int | str | None:
+        """The folder below ``name``, or its number."""
+        return self.own_version if self.writer is None else self.writer.version
+
+    @property
+    def experiment(self) -> Any:
+        """What Lightning's logger writes with."""
+        return self.writer.experiment
+
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        """Writes numbers."""
+        self.writer.log_metrics(metrics, step)
+
+    def log_hyperparams(self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any) -> None:
+        """Writes the run's description."""
+        self.writer.log_hyperparams(params)
+
+    def finalize(self, status: str) -> None:
+        """Writes what is not yet written."""
+        self.writer.finalize(status)
+
+
+class CSVLogger(RunFolderLogger):
+    """Lightning's CSVLogger: ``metrics.csv`` and ``hparams.yaml`` below ``csv`` in the run's folder.
+
+    Args:
+        save_dir: Folder to write to; the run's folder if not given.
+        name: Folder below ``save_dir``.
+        version: Folder below ``name``; version_0, version_1 and so on if not given, a new one where a run goes on.
+        prefix: Put before the name of each metric.
+    """
+
+    def __init__(
+        self, save_dir: str | None = None, name: str = "csv", version: str | None = None, prefix: str = ""
+    ) -> None:
+        super().__init__(save_dir, name, version, prefix)
+
+    def make_writer(self, folder: str) -> Logger:
+        """Returns Lightning's logger, which writes every row at once."""
+        return loggers.CSVLogger(folder, self.own_name, self.own_version, self.prefix, flush_logs_every_n_steps=1)
+
+
+class TensorBoardLogger(RunFolderLogger):
+    """Lightning's TensorBoardLogger, which writes below ``tensorboard`` in the run's folder.
+
+    ``tensorboard --logdir runs`` shows all runs. Needs the extra: pip install "fedvlp[tensorboard]".
+
+    Args:
+        save_dir: Folder to write to; the run's folder if not given.
+        name: Folder below ``save_dir``.
+        version: Folder below ``name``; version_0, version_1 and so on if not given, a new one where a run goes on.
+        prefix: Put before the name of each metric.
+
+    Raises:
+        UserError: if TensorBoard is not installed.
+    """
+
+    def __init__(
+        self, save_dir: str | None = None, name: str = "tensorboard", version: str | None = None, prefix: str = ""
+    ) -> None:
+        super().__init__(save_dir, name, version, prefix)
+        try:
+            self.make_writer(".")
+        except ModuleNotFoundError as error:
+            raise UserError('TensorBoardLogger needs TensorBoard: pip install "fedvlp[tensorboard]".') from error
+
+    def make_writer(self, folder: str) -> Logger:
+        """Returns Lightning's logger."""
+        return loggers.TensorBoardLogger(
+            folder, self.own_name, self.own_version, prefix=self.prefix, default_hp_metric=False
+        )

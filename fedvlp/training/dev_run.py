@@ -1,0 +1,60 @@
+"""What ``fast_dev_run`` makes of data: one batch of each split."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Literal
+
+from fedvlp.core.protocols import Batch, EvaluationSplit, FederatedData, Loader
+from fedvlp.core.state import Client
+
+SAYS = (
+    "fast_dev_run: 1 round, 1 step of each client, 1 batch of each split; no accuracy means anything, nothing is kept"
+)
+
+
+@dataclass(frozen=True)
+class FirstBatch:
+    """A loader's first batch.
+
+    Args:
+        loader: of all batches.
+    """
+
+    loader: Loader
+
+    def __len__(self) -> int:
+        """One, or none where there is none."""
+        return min(1, len(self.loader))
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Goes through the images of the batch."""
+        return islice(iter(self.loader), 1)
+
+
+@dataclass(frozen=True)
+class ShortSplit:
+    """An evaluation split with few images; its attributes are those of the protocol ``EvaluationSplit``."""
+
+    name: str
+    role: Literal["validation", "test", "held_out"]
+    domain: str
+    clients: Sequence[Client]
+    loader: Loader
+
+
+def with_short_splits(data: FederatedData) -> FederatedData:
+    """Returns a copy of a data module that evaluates on one batch of each split; what was read is shared."""
+
+    def evaluation_splits() -> list[EvaluationSplit]:
+        return [
+            ShortSplit(split.name, split.role, split.domain, split.clients, FirstBatch(split.loader))
+            for split in data.evaluation_splits()
+        ]
+
+    short = copy.copy(data)
+    vars(short)["evaluation_splits"] = evaluation_splits
+    return short
