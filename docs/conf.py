@@ -16,6 +16,9 @@ from fedvlp.version import __version__
 DOCS = Path(__file__).resolve().parent
 SOURCE = "https://github.com/fedvlp/fedvlp"
 
+MARK = re.compile(r"\||(?<![\w*])\*(?=[^\s*])(?![^*]*[^\s*]\*(?![\w*]))")
+"""A bar, or a star that begins a word and has no partner that ends one."""
+
 project = "fedvlp"
 author = "The fedvlp contributors"
 project_copyright = author
@@ -73,7 +76,7 @@ def escape_mathematics(app: Sphinx, what: str, name: str, value: object, options
         lines.clear()
     for index, line in enumerate(lines):
         parts = re.split(r"(``.+?``|`[^`]+`)", line)
-        parts[::2] = [re.sub(r"\||(?<![\w*])\*(?=[^\s*])(?![^*]*\*)", r"\\\g<0>", part) for part in parts[::2]]
+        parts[::2] = [MARK.sub(r"\\\g<0>", part) for part in parts[::2]]
         lines[index] = "".join(parts)
 
 
