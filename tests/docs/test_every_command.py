@@ -15,7 +15,7 @@ import yaml
 import fedvlp
 from fedvlp.commands.cli import COMMANDS, main
 from fedvlp.federation import Federation
-from tests.helpers.desk import QUICKSTART
+from tests.helpers.desk import OWN_IMAGES
 from tests.helpers.documents import EXAMPLE_PAGES, PAGES, ROOT
 from tests.helpers.page_commands import PARSED_ALONE, is_run, lines, of_fedvlp, parses, run
 
@@ -55,7 +55,7 @@ def test_command(line, desk, own_modules, monkeypatch):
     if is_run(words):
         assert run(words, desk) == 0
     else:
-        given = [QUICKSTART if word == "RUN" else word for word in words]
+        given = [OWN_IMAGES if word == "RUN" else word for word in words]
         desk.fetch_all(given)
         assert parses(given, monkeypatch)
 
@@ -88,6 +88,8 @@ def test_python_runs_from_top_to_bottom(name, desk):
 
 @pytest.mark.parametrize("name", [name for name, page in FOLLOWED.items() if page.blocks("yaml")])
 def test_configs_are_taken(name, desk, monkeypatch):
+    card = FOLLOWED[name].path
+    method = card.stem if card.parent.name == "methods" else "promptfl"
     for number, code in enumerate(FOLLOWED[name].blocks("yaml")):
         keys = yaml.safe_load(code).keys()
         file = Path(f"block-{number}.yaml")
@@ -95,7 +97,7 @@ def test_configs_are_taken(name, desk, monkeypatch):
         if "models" in keys:
             assert main(["sweep", f"--file={file}", "--dry_run"]) == 0
         elif keys <= {"model", "data", "trainer", "seed_everything"}:
-            before = ["--config=methods/promptfl", "--config=data/styled_shapes"]
+            before = [f"--config=methods/{method}", "--config=data/styled_shapes"]
             with monkeypatch.context() as patch:
                 assert parses(["fit", *before, f"--config={file}"], patch)
         else:
