@@ -43,6 +43,7 @@ myst_fence_as_directive = ["mermaid"]
 default_role = "code"  # docstrings write names between single backticks, too
 autodoc_class_signature = "mixed"
 autodoc_default_options = {"members": True, "member-order": "bysource"}
+autodoc_preserve_defaults = True
 autodoc_inherit_docstrings = False  # Lightning's own docstrings are Lightning's
 autodoc_typehints_format = "short"
 python_maximum_signature_line_length = 88

@@ -36,6 +36,9 @@ PARSED_ALONE = {
 }
 """Parts of commands that are parsed and not run, and why."""
 
+NETWORK = ("download", "push", "hf://")
+"""Parts of commands that call a hub."""
+
 
 def lines() -> dict[str, list[str]]:
     """Returns the words of each distinct command line of all pages, by the line, without those of example pages."""
@@ -67,7 +70,7 @@ def value_of(words: list[str], *options: str) -> str | None:
 
 def is_run(words: list[str]) -> bool:
     """Whether a command can be run on the desk: its images are there, and it names no other CLIP than the tiny one."""
-    if any(part in " ".join(words) for part in PARSED_ALONE):
+    if any(part in " ".join(words) for part in (*PARSED_ALONE, *NETWORK)):
         return False
     if value_of(words, "--model.clip.name") not in (None, "fedvlp-tiny"):
         return False
