@@ -1,4 +1,4 @@
-"""Puts tables and pictures of the README's first command and of its sweep into the documentation.
+"""Puts tables and pictures of the README's first command and of the tutorial's sweep into the documentation.
 
 Usage, in the repository's folder: ``python docs/refresh.py runs/TRIP-StyledShapes-sketch/<time> runs/first``
 """
@@ -21,6 +21,7 @@ from fedvlp.results.rendering import render_table
 
 DOCS = Path(__file__).resolve().parent
 README = DOCS.parent / "README.md"
+TUTORIAL = DOCS / "tutorial.md"
 MARK = "<!-- table: written by docs/refresh.py -->\n"
 SWEEP_MARK = "<!-- sweep: written by docs/refresh.py -->\n"
 
@@ -32,7 +33,7 @@ def with_table(text: str, run: Path) -> str:
 
 
 def with_sweep(text: str, table: Table) -> str:
-    """Returns the README's text with what ``fedvlp compare`` prints of the sweep under its mark."""
+    """Returns the tutorial's text with what ``fedvlp compare`` prints of the sweep under its mark."""
     return _with_block(text, SWEEP_MARK, format_tables([render_table(table)], "table"))
 
 
@@ -51,7 +52,8 @@ def _with_block(text: str, mark: str, block: str) -> str:
 def main(run: Path, sweep: Path) -> None:
     """Writes all four."""
     table = sweep_table(sweep)
-    README.write_text(with_sweep(with_table(README.read_text(encoding="utf-8"), run), table), encoding="utf-8")
+    README.write_text(with_table(README.read_text(encoding="utf-8"), run), encoding="utf-8")
+    TUTORIAL.write_text(with_sweep(TUTORIAL.read_text(encoding="utf-8"), table), encoding="utf-8")
     shutil.copyfile(run / "accuracy.png", DOCS / "quickstart.png")
     picture = accuracy_over_rounds(complete_series(table)[0], "held_out")
     picture.figure.savefig(DOCS / "comparison.png", dpi=150)

@@ -82,6 +82,10 @@ def test_continuous_integration_does_as_the_readme_and_the_check_of_a_clone():
     (checked,) = [line for line in check if line.startswith("fedvlp fit")]
     assert set(fit.split()) <= set(checked.split())
     assert "python -m docs.architecture --check" in lines(jobs["docs"])
+    (site,) = [line for line in check if " sphinx " in line]
+    built = [line for line in [*lines(jobs["docs"]), *lines(steps("docs.yml")["build"])] if " sphinx " in line]
+    assert len(built) == 2
+    assert all(line.removesuffix(" build/site") in site for line in built)
 
 
 def test_paths_in_workflows_exist():
@@ -100,7 +104,8 @@ def test_workflows_take_few_rights(path):
     assert "secrets." not in path.read_text(encoding="utf-8")
     for job in workflow["jobs"].values():
         assert int(job["timeout-minutes"]) <= 90
-        assert job.get("permissions", {}) in ({}, {"id-token": "write"})
+        rights = job.get("permissions", {})
+        assert rights in ({}, {"id-token": "write"}, {"id-token": "write", "pages": "write"})
         for step in job["steps"]:
             assert re.fullmatch(r"[\w-]+/[\w.-]+@(v\d+|release/v1)", step.get("uses", "a/b@v1"))
 

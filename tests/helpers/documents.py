@@ -63,6 +63,15 @@ class Document:
         return re.findall(r"\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)", self.text)
 
 
+CONTRIBUTING = Document(ROOT / "CONTRIBUTING.md")
+README = Document(ROOT / "README.md")
+PAGES = [README, CONTRIBUTING, *map(Document, sorted((ROOT / "docs").rglob("*.md")))]
+"""All pages of the documentation; a new one is tested by being there."""
+
+EXAMPLE_PAGES = [page for page in PAGES if page.path.parent == ROOT / "docs" / "contributing"]
+"""Those that are followed from beginning to end in a folder of their own."""
+
+
 def environment() -> dict[str, str]:
     """Returns the environment of a process that finds this package."""
     return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([".", str(ROOT)])}

@@ -1,9 +1,8 @@
-"""The README's tables have the files of a run and the numbers of the configs, and its links lead somewhere."""
+"""The table of methods has every config, and what it sends."""
 
 from __future__ import annotations
 
 import re
-import runpy
 
 import pytest
 
@@ -13,27 +12,9 @@ from fedvlp.data import Pooled
 from fedvlp.training.communication import communication_cost
 from fedvlp.utils.signatures import constructor_arguments
 from tests.helpers.configs import METHODS
-from tests.helpers.documents import ROOT
-from tests.helpers.readme import TEXT, commands, newest_run, run
+from tests.helpers.documents import ROOT, Document
 
-TRIP_RUNS = "runs/TRIP-StyledShapes-sketch"
-
-
-def test_table_of_files_is_what_a_run_leaves_behind(desk):
-    run(commands("fedvlp")[0])
-    folder = newest_run(TRIP_RUNS)
-    table = TEXT.split("## What a run leaves behind")[1].split("\n\n")[2]
-    assert set(re.findall(r"`(\w+\.\w+)`", table)) == {path.name for path in folder.iterdir() if path.is_file()}
-    assert set(re.findall(r"`(\w+)/`", table)) == {path.name for path in folder.iterdir() if path.is_dir()}
-
-
-def test_refreshing_the_table_replaces_it(desk):
-    run(commands("fedvlp")[0])
-    with_table = runpy.run_path(str(ROOT / "docs" / "refresh.py"))["with_table"]
-    once = with_table(TEXT, newest_run(TRIP_RUNS))
-    assert once.count("accuracy in %  ") == TEXT.count("accuracy in %  ") == 1
-    assert "last round (1)" in once
-    assert with_table(once, newest_run(TRIP_RUNS)) == once
+TEXT = Document(ROOT / "docs" / "methods.md").text
 
 
 @pytest.fixture(scope="module")
@@ -65,9 +46,3 @@ def test_table_of_methods(build, vit, method):
     received = re.search(r"([\d,]+)(?: are)? received", line)
     assert f"{cost['upload_parameters']:,}" == sent
     assert f"{cost['download_parameters']:,}" == (received.group(1) if received else sent)
-
-
-def test_links_lead_to_files():
-    links = re.findall(r"\]\((?!https?:)([^)#]+)\)", TEXT)
-    assert links
-    assert not [link for link in links if not (ROOT / link).exists()]

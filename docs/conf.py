@@ -1,0 +1,88 @@
+"""How Sphinx builds the documentation: pages of this folder, and a reference made from the public names.
+
+Usage, in the repository's folder: ``python -m sphinx -W --keep-going -b html docs build/site``
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from sphinx.application import Sphinx
+
+from docs.reference_pages import write_reference
+from fedvlp.version import __version__
+
+DOCS = Path(__file__).resolve().parent
+SOURCE = "https://github.com/fedvlp/fedvlp"
+
+MARK = re.compile(r"\||(?<![\w*])\*(?=[^\s*])(?![^*]*[^\s*]\*(?![\w*]))")
+"""A bar, or a star that begins a word and has no partner that ends one."""
+
+project = "fedvlp"
+author = "The fedvlp contributors"
+project_copyright = author
+release = __version__
+version = __version__
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinxcontrib.mermaid"]
+exclude_patterns = ["**/__pycache__"]
+templates_path: list[str] = []
+html_theme = "furo"
+html_title = f"fedvlp {__version__}"
+html_theme_options = {
+    "source_repository": SOURCE,
+    "source_branch": "main",
+    "source_directory": "docs/",
+}
+
+myst_enable_extensions = ["colon_fence"]
+myst_heading_anchors = 4  # links to a heading are GitHub's
+myst_fence_as_directive = ["mermaid"]
+
+default_role = "code"  # docstrings write names between single backticks, too
+autodoc_class_signature = "mixed"
+autodoc_default_options = {"members": True, "member-order": "bysource"}
+autodoc_preserve_defaults = True
+autodoc_inherit_docstrings = False  # Lightning's own docstrings are Lightning's
+autodoc_typehints_format = "short"
+python_maximum_signature_line_length = 88
+python_use_unqualified_type_names = True
+napoleon_numpy_docstring = False
+napoleon_use_ivar = True
+
+
+def link_to_source(app: Sphinx, page: str, text: list[str]) -> None:
+    """Makes links to files that are no pages of the site, such as the package's own, links to the repository."""
+    folder = (DOCS / page).parent
+
+    def changed(link: re.Match[str]) -> str:
+        target = (folder / link[1]).resolve()
+        is_of_site = target.is_relative_to(DOCS) and target.suffix in (".md", ".png", ".rst")
+        if is_of_site or not target.exists():
+            return link[0]
+        kind = "tree" if target.is_dir() else "blob"
+        return f"]({SOURCE}/{kind}/main/{target.relative_to(DOCS.parent)}{link[2] or ''})"
+
+    text[0] = re.sub(r"\]\((?!https?:|#)([^)#\s]+)(#[^)]*)?\)", changed, text[0])
+
+
+def escape_mathematics(app: Sphinx, what: str, name: str, value: object, options: object, lines: list[str]) -> None:
+    """Escapes bars and lone stars, which docstrings have in formulas and reStructuredText takes for marks of its own.
+
+    What stands between backticks is left alone. The docstring of a value that is no class and no function is that of
+    its type, and left out.
+    """
+    if what == "data":
+        lines.clear()
+    for index, line in enumerate(lines):
+        parts = re.split(r"(``.+?``|`[^`]+`)", line)
+        parts[::2] = [MARK.sub(r"\\\g<0>", part) for part in parts[::2]]
+        lines[index] = "".join(parts)
+
+
+def setup(app: Sphinx) -> None:
+    """Writes the reference before Sphinx looks for pages."""
+    write_reference(DOCS / "reference")
+    app.connect("source-read", link_to_source)
+    app.connect("autodoc-process-docstring", escape_mathematics, priority=100)  # before napoleon

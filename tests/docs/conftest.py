@@ -1,0 +1,24 @@
+"""A working folder that the commands of all pages share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.desk import Desk
+
+
+@pytest.fixture(scope="session")
+def shared_desk(tmp_path_factory: pytest.TempPathFactory) -> Desk:
+    """The folder, in which runs lie that other tests have made."""
+    desk = Desk(tmp_path_factory.mktemp("desk"))
+    desk.lay_out()
+    return desk
+
+
+@pytest.fixture
+def desk(home: Path, shared_desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Desk:
+    """The same as the working folder."""
+    monkeypatch.chdir(shared_desk.folder)
+    return shared_desk

@@ -1,0 +1,168 @@
+"""Every command and block of code of the documentation is run, or taken by its command, and names what there is."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import shlex
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import yaml
+
+import fedvlp
+from fedvlp.commands.cli import COMMANDS, main
+from fedvlp.federation import Federation
+from tests.helpers.desk import OWN_IMAGES
+from tests.helpers.documents import EXAMPLE_PAGES, PAGES, ROOT
+from tests.helpers.page_commands import PARSED_ALONE, is_run, lines, of_fedvlp, parses, run
+
+OURS = of_fedvlp()
+OTHERS = {line: words for line, words in lines().items() if "fedvlp" not in words}
+PROGRAMS = {
+    *(".", "export", "git", "python3", "python", "pip", "openssl", "ssh-keygen"),
+    *("flower-superlink", "flower-supernode", "flwr", "pre-commit", "mypy", "ruff"),
+}
+"""What pages call besides fedvlp; whoever adds one looks at whether a test can run it."""
+
+TOOLS = {"build", "pytest", "sphinx", "twine", "venv"}
+PLACES = {page.path.relative_to(ROOT).as_posix(): page for page in PAGES}
+FOLLOWED = {name: page for name, page in PLACES.items() if page not in EXAMPLE_PAGES}
+SHORTER = {
+    "rounds=3": "rounds=1, local_steps=2",
+    "max_epochs=3": "max_steps=2, limit_val_batches=1, limit_test_batches=1",
+    "range(3)": "range(1)",
+}
+NOT_RUN = {"docs/sites.md": "NVFlare is not installed"}
+"""Pages whose Python is compiled and not run, and why."""
+
+
+@pytest.fixture
+def own_modules(desk, monkeypatch):
+    """Lets modules that pages say to write be imported, until the test ends."""
+    monkeypatch.syspath_prepend(desk.folder)
+    yield
+    for name, module in list(sys.modules.items()):
+        if str(getattr(module, "__file__", None)).startswith(str(desk.folder)):
+            del sys.modules[name]
+
+
+@pytest.mark.parametrize("line", OURS, ids=lambda line: line[:100])
+def test_command(line, desk, own_modules, monkeypatch):
+    words = OURS[line]
+    if is_run(words):
+        assert run(words, desk) == 0
+    else:
+        given = [OWN_IMAGES if word == "RUN" else word for word in words]
+        desk.fetch_all(given)
+        assert parses(given, monkeypatch)
+
+
+def test_what_is_parsed_alone_is_there():
+    given = [" ".join(words) for words in OURS.values()]
+    assert not [part for part in PARSED_ALONE if not any(part in line for line in given)]
+
+
+@pytest.mark.parametrize("line", OTHERS, ids=lambda line: line[:60])
+def test_other_programs_are_known(line):
+    words = [word for word in OTHERS[line] if not re.match(r"[A-Za-z_]+=", word)] or ["export"]
+    assert words[0] in PROGRAMS
+    if words[:2] == ["python", "-m"]:
+        assert words[2] in TOOLS or find_spec(words[2])
+
+
+@pytest.mark.filterwarnings("default")  # a plain Trainer warns of few workers, and of deprecated calls of its own
+@pytest.mark.parametrize("name", [name for name, page in FOLLOWED.items() if page.blocks("python")])
+def test_python_runs_from_top_to_bottom(name, desk):
+    page = FOLLOWED[name]
+    names: dict[str, object] = {"__name__": "__main__"}
+    for code in page.blocks("python"):
+        for long, short in SHORTER.items():
+            code = code.replace(long, short)
+        compiled = compile(code, name, "exec")
+        if name not in NOT_RUN and code not in page.files().values():
+            exec(compiled, names)
+
+
+@pytest.mark.parametrize("name", [name for name, page in FOLLOWED.items() if page.blocks("yaml")])
+def test_configs_are_taken(name, desk, monkeypatch):
+    card = FOLLOWED[name].path
+    method = card.stem if card.parent.name == "methods" else "promptfl"
+    for number, code in enumerate(FOLLOWED[name].blocks("yaml")):
+        keys = yaml.safe_load(code).keys()
+        file = Path(f"block-{number}.yaml")
+        file.write_text(code, encoding="utf-8")
+        if "models" in keys:
+            assert main(["sweep", f"--file={file}", "--dry_run"]) == 0
+        elif keys <= {"model", "data", "trainer", "seed_everything"}:
+            before = [f"--config=methods/{method}", "--config=data/styled_shapes"]
+            with monkeypatch.context() as patch:
+                assert parses(["fit", *before, f"--config={file}"], patch)
+        else:
+            assert name == "docs/sites.md", "test_sites.py reads its site.yaml"
+
+
+def spans(start: str) -> dict[str, str]:
+    """Returns what stands between single backticks and begins so, with the page where it first does.
+
+    Example pages are left out: they name what the reader writes.
+    """
+    found: dict[str, str] = {}
+    for name, page in PLACES.items():
+        if page in EXAMPLE_PAGES:
+            continue
+        prose = re.sub(r"^ *```.*?^ *```$", "", page.text, flags=re.DOTALL | re.MULTILINE)
+        for span in re.findall(rf"(?<!`)`({re.escape(start)}[^`]*)`(?!`)", prose):
+            found.setdefault(" ".join(span.split()), name)
+    return found
+
+
+@pytest.mark.parametrize("span", spans("fedvlp "))
+def test_commands_in_the_text(span, capsys, desk, monkeypatch):
+    words = shlex.split(span)[1:]
+    assert words[0] in {*(command.name for command in COMMANDS), "--help", "--version"}
+    if not any(word.endswith("help") or word in ("--print_config", "list") for word in words):
+        return
+    try:
+        code = main(words)
+    except SystemExit as stop:  # what asks for help ends so
+        code = stop.code
+    assert code == 0
+    assert capsys.readouterr().out
+
+
+@pytest.mark.parametrize("span", spans("--trainer."))
+def test_options_of_the_trainer_are_there(span):
+    for name in re.findall(r"--trainer\.(\w+)", span):
+        assert name in inspect.signature(Federation).parameters
+
+
+def arguments_of(package: str) -> set[str]:
+    """Returns the names of all arguments of a package's public classes and of their bases."""
+    found: set[str] = set()
+    for value in (getattr(fedvlp, name) for name in fedvlp.__all__):
+        if inspect.isclass(value) and value.__module__.startswith(package):
+            for kind in inspect.getmro(value):
+                if kind.__module__.startswith("fedvlp"):
+                    found.update(inspect.signature(kind).parameters)
+    return found
+
+
+@pytest.mark.parametrize(("start", "package"), [("--data.", "fedvlp.data"), ("--model.", "fedvlp.methods")])
+def test_options_of_classes_are_there(start, package):
+    known = arguments_of(package) | {"help"}
+    if start == "--data.":
+        from fedvlp.sites import SitesData
+
+        known |= {*inspect.signature(SitesData).parameters, "classes", "domains"}
+    for span, page in spans(start).items():
+        for name in re.findall(rf"{re.escape(start)}(\w+)", span):
+            assert name in known, (span, page)
+
+
+@pytest.mark.parametrize("folder", ["methods", "data", "rules", "loggers"])
+def test_configs_in_the_text_are_there(folder):
+    named = [span for span in spans(f"{folder}/") if re.fullmatch(r"\w+/\w+", span)]
+    assert not [span for span in named if not (ROOT / "configs" / f"{span}.yaml").is_file()]

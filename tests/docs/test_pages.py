@@ -1,0 +1,144 @@
+"""What pages say of tables, files and options is what there is; their commands are run by test_every_command.py."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import inspect
+import json
+import re
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import fedvlp.data
+import fedvlp.training.schedules
+from fedvlp.commands.cli import main
+from fedvlp.federation import Federation
+from tests.helpers.desk import OWN_IMAGES, QUICKSTART, SWEEP
+from tests.helpers.documents import BRIEF, ROOT, Document, environment
+from tests.helpers.page_commands import run
+
+DOCS = ROOT / "docs"
+RUN = Document(DOCS / "reading_a_run.md")
+PROTOCOLS = Document(DOCS / "protocols.md")
+TRAINING = Document(DOCS / "training.md")
+TUTORIAL = Document(DOCS / "tutorial.md")
+
+
+def command(page: Document, word: str) -> list[str]:
+    """Returns the words behind `fedvlp` of the one command of a page that has a certain word."""
+    (words,) = [words for words in page.commands("fedvlp") if word in words]
+    return words[words.index("fedvlp") + 1 :]
+
+
+def rows(page: Document, section: str) -> list[list[str]]:
+    """Returns the cells of the first table below a section's title, row by row."""
+    table = re.search(r"^\|.*?(?=\n\n|\Z)", page.text.split(f"{section}\n")[1], re.DOTALL | re.MULTILINE).group()
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]]
+
+
+def names(cell: str) -> list[str]:
+    """Returns what stands between backticks in a cell."""
+    return re.findall(r"`([^`]+)`", cell)
+
+
+def test_table_of_files_is_what_a_run_leaves_behind(desk):
+    folder = desk.fetch(OWN_IMAGES)
+    found: set[str] = set()
+    for row in rows(RUN, "# Reading a run"):
+        found.update(re.findall(r"`([\w.]+/?)`", "".join(row)))
+    made = {path.name + "/" * path.is_dir() for path in folder.iterdir()} - {"explanations/"}
+    assert {name for name in found if re.search(r"[./]", name)} == made
+
+
+def test_every_column_of_the_metrics_is_explained(desk):
+    header = next(csv.reader((desk.fetch(QUICKSTART) / "metrics.csv").read_text("utf-8").splitlines()))
+    explained: list[str] = []
+    for row in rows(RUN, "## `metrics.csv`"):
+        explained += names(row[0])
+    patterns = [re.compile(re.sub(r"<\w+>", "[^/]+", name)) for name in explained]
+    assert not [column for column in header if not any(pattern.fullmatch(column) for pattern in patterns)]
+
+
+def test_every_key_of_the_summary_is_explained(desk):
+    summary = json.loads((desk.fetch(QUICKSTART) / "summary.json").read_text("utf-8"))
+    explained: set[str] = set()
+    for row in rows(RUN, "## `summary.json`"):
+        explained.update(names(row[0]))
+    assert explained == summary.keys()
+
+
+def test_every_event_is_explained():
+    source = (ROOT / "fedvlp" / "callbacks" / "event_log.py").read_text(encoding="utf-8")
+    written = re.findall(r'"event": "(\w+)"|_write\(\s*federation,\s*"(\w+)"', source)
+    explained: set[str] = set()
+    for row in rows(RUN, "## `events.jsonl`"):
+        explained.update(names(row[0]))
+    assert explained == {first or second for first, second in written}
+
+
+def test_a_stopped_run_goes_on(desk, capsys):
+    desk.fetch(OWN_IMAGES)
+    words = ["fit", *command(RUN, "last")[1:]]
+    assert run([OWN_IMAGES if word == "last" else word for word in words], desk) == 0
+    assert "going on from" in capsys.readouterr().out
+
+
+def test_clients_and_protocols(desk, capsys):
+    assert run(command(PROTOCOLS, "data/styled_shapes_30_clients"), desk) == 0
+    said = " ".join(re.search(r"here `(all domains[^`]*)`", PROTOCOLS.text).group(1).split())
+    assert said in capsys.readouterr().out
+    for row in rows(PROTOCOLS, "## Clients"):
+        fields = dataclasses.fields(getattr(fedvlp.data, row[0].strip("`")))
+        assert re.findall(r"`(\w+)`", row[2]) == [field.name for field in fields]
+
+
+def test_schedules(desk):
+    assert run([*command(TRAINING, "--trainer.schedule"), "--trainer.name=scheduled"], desk) == 0
+    (made,) = Path("runs/scheduled").iterdir()
+    metrics = csv.DictReader((made / "metrics.csv").read_text("utf-8").splitlines())
+    assert [row["learning_rate_factor"] for row in metrics] == ["0.1"]
+    table = "\n".join(row[0] for row in rows(TRAINING, "## Schedules and local training"))
+    options = set(re.findall(r"--trainer\.(\w+)", table))
+    assert options == {"local_epochs", "local_steps", "schedule", "reset_optimizer", "proximal_weight", "local_rule"}
+    assert options <= inspect.signature(Federation).parameters.keys()
+    for name in ("ExponentialDecay", "CosineDecay", "Constant"):
+        assert name in TRAINING.text
+        assert issubclass(getattr(fedvlp.training.schedules, name), fedvlp.training.schedules.Schedule)
+
+
+def test_costs(desk, capsys):
+    compared, one = [words[1:] for words in TRAINING.commands("cost")]
+    assert main([*compared, "--format=json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert [row["config"] for row in printed if row["phase"] == "all"] == ["trip", "plan", "promptfl"]
+    assert main(one) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 2
+
+
+def test_the_tutorials_table_is_what_compare_prints(desk, capsys):
+    folder = desk.fetch(SWEEP)
+    assert main(command(TUTORIAL, "latex")[:4]) == 0
+    assert "PromptFL" in capsys.readouterr().out
+    refreshed = runpy.run_path(str(DOCS / "refresh.py"))
+    once = refreshed["with_sweep"](TUTORIAL.text, refreshed["sweep_table"](folder))
+    assert once.count("zero-shot CLIP  -") == TUTORIAL.text.count("zero-shot CLIP  -") == 1
+    assert refreshed["with_sweep"](once, refreshed["sweep_table"](folder)) == once
+
+
+def test_predictions_are_of_all_images(desk):
+    assert run(command(Document(DOCS / "own_images.md"), "predict"), desk) == 0
+    with open("predictions.csv", newline="", encoding="utf-8") as file:
+        predicted = list(csv.DictReader(file))
+    assert len(predicted) == 10
+    assert {row["class"] for row in predicted} <= {"cat", "dog"}
+
+
+def test_weights_and_biases_offline(desk):
+    program = [sys.executable, "-m", "fedvlp", *command(TRAINING, "loggers/wandb"), *BRIEF]
+    done = subprocess.run(program, env=environment(), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "failed and is left out" not in done.stdout
+    assert list(Path("wandb").glob("offline-run-*"))

@@ -1,0 +1,81 @@
+"""The site has every page and every public name, and links to sources lead to the repository."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+import fedvlp
+from docs.reference_pages import pages, public_packages, write_reference
+from tests.helpers.documents import ROOT, Document
+
+DOCS = ROOT / "docs"
+INDEX = Document(DOCS / "index.md")
+TOCTREES = re.findall(r"^```{toctree}\n(.*?)^```$", INDEX.text, re.DOTALL | re.MULTILINE)
+
+
+def test_every_page_is_in_the_contents_once():
+    listed: list[str] = []
+    for tree in TOCTREES:
+        assert re.match(r":caption: \w", tree), "each part of the contents has a title"
+        for entry in tree.splitlines():
+            if entry and not entry.startswith(":") and "<" not in entry:
+                found = sorted(path.relative_to(DOCS).as_posix() for path in DOCS.glob(f"{entry}.md"))
+                assert found or entry == "reference/*", f"no page for {entry!r}"
+                listed += found
+    every = sorted(path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md"))
+    assert sorted([*listed, "index.md"]) == every
+
+
+def test_every_public_name_is_in_the_reference_once():
+    documented: list[int] = []
+    for names in pages().values():
+        for name in names:
+            package, _, attribute = name.rpartition(".")
+            documented.append(id(getattr(__import__(package, fromlist=[attribute]), attribute)))
+    public: set[int] = set()
+    for package in [fedvlp, *public_packages()]:
+        names = [name for name in getattr(package, "__all__", ()) if not name.startswith("_")]
+        public.update(id(getattr(package, name)) for name in names)
+    assert len(documented) == len(set(documented))
+    assert public <= set(documented)
+
+
+def test_pages_of_packages_that_are_gone_are_taken_away(tmp_path):
+    (tmp_path / "fedvlp.gone.rst").write_text("gone", encoding="utf-8")
+    write_reference(tmp_path)
+    assert not (tmp_path / "fedvlp.gone.rst").exists()
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+    assert (tmp_path / "fedvlp.methods.rst").is_file()
+    write_reference(tmp_path)
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == before
+
+
+@pytest.fixture(scope="module")
+def configuration():
+    pytest.importorskip("sphinx", reason="needs the extra `docs`")
+    import docs.conf
+
+    return docs.conf
+
+
+@pytest.mark.parametrize(
+    ("link", "becomes"),
+    [
+        ("[a](../data.md#check)", "[a](../data.md#check)"),
+        ("[a](../../fedvlp/ops)", "[a](https://github.com/fedvlp/fedvlp/tree/main/fedvlp/ops)"),
+        ("[a](../../README.md#x)", "[a](https://github.com/fedvlp/fedvlp/blob/main/README.md#x)"),
+        ("[a](#here) [b](https://example.org)", "[a](#here) [b](https://example.org)"),
+    ],
+)
+def test_links_to_sources_lead_to_the_repository(configuration, link, becomes):
+    text = [link]
+    configuration.link_to_source(None, "methods/trip", text)
+    assert text == [becomes]
+
+
+def test_formulas_in_docstrings_are_no_marks(configuration):
+    lines = ["mu / 2 |w - w_t|^2 of `a|b`, [*batch, d], *source* and **options: x"]
+    configuration.escape_mathematics(None, "class", "name", object, None, lines)
+    assert lines == [r"mu / 2 \|w - w_t\|^2 of `a|b`, [\*batch, d], *source* and **options: x"]

@@ -1,0 +1,107 @@
+"""A working folder as the documentation's reader has it: configs, images, and runs that are made once for all."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fedvlp.commands.cli import main
+from tests.helpers.documents import BRIEF, EXAMPLE_PAGES, PAGES, ROOT
+from tests.helpers.images import draw
+
+OFFLINE = ["--model.clip.name=fedvlp-tiny", "--model.clip.pretrained=auto"]
+OWN_IMAGES = "runs/TRIP-DomainFolders-drawing/2026-01-31_12-00-00"
+QUICKSTART = "runs/TRIP-StyledShapes-sketch/2026-01-31_12-00-00"
+SWEEP = "runs/first"
+FITS = {
+    OWN_IMAGES: "--config methods/trip --config data/folders --data.root my_images --data.held_out drawing",
+    QUICKSTART: "--config quickstart",
+    "runs/promptfl": (
+        "--config methods/promptfl --config data/styled_shapes --data.test_fraction 0.2 --model.clip.name fedvlp-tiny "
+        "--trainer.rounds 10 --trainer.name promptfl"
+    ),
+    SWEEP: (
+        "--config methods/promptfl --config data/styled_shapes --model.clip.name fedvlp-tiny "
+        f"--trainer.default_root_dir {SWEEP}"
+    ),
+}
+"""The arguments of ``fedvlp fit`` that make the runs that pages name; one run stands for a whole sweep."""
+
+COPIES = {
+    "runs/second": SWEEP,
+    "runs/pacs": SWEEP,
+    "prompts.safetensors": f"{OWN_IMAGES}/prompts.safetensors",
+    "photos/new": "my_images/photo/cat",
+    "cat.png": "my_images/photo/cat/0.png",
+}
+"""What pages name, and what stands there for it."""
+
+
+@dataclass(frozen=True)
+class Desk:
+    """The folder; runs are made in it when a command first names them.
+
+    Attributes:
+        folder: where it is; the working folder of whoever uses it.
+        names: what was made so far.
+    """
+
+    folder: Path
+    names: set[str] = field(default_factory=set)
+
+    def lay_out(self) -> None:
+        """Puts the configs, images of three domains, and the files that pages say to write."""
+        (self.folder / "configs").symlink_to(ROOT / "configs")
+        for domain, domain_name in enumerate(("drawing", "painting", "photo")):
+            for label, class_name in enumerate(("cat", "dog")):
+                folder = self.folder / "my_images" / domain_name / class_name
+                folder.mkdir(parents=True)
+                for index in range(5):
+                    draw(domain, label, index).save(folder / f"{index}.png")
+        for page in PAGES:
+            if page not in EXAMPLE_PAGES:
+                for name, code in page.files().items():
+                    (self.folder / name).write_text(code, encoding="utf-8")
+
+    def fetch(self, name: str) -> Path:
+        """Returns something that pages name, which is made if it was not yet."""
+        if name in COPIES:
+            self._copy(name)
+        elif name in FITS and name not in self.names:
+            self._train(name)
+        self.names.add(name)
+        return self.folder / name
+
+    def made_by(self, words: list[str]) -> str | None:
+        """Returns the run that a command makes, if it is one of those that pages name."""
+        arguments = " ".join(words[1:]).replace("configs/quickstart.yaml", "quickstart")
+        return next((name for name, given in FITS.items() if given == arguments), None)
+
+    def fetch_all(self, words: list[str]) -> None:
+        """Makes whatever the words of a command name."""
+        for word in words:
+            for name in (*FITS, *COPIES):
+                if word == name or word.startswith(f"{name}/"):
+                    self.fetch(name)
+
+    def _copy(self, name: str) -> None:
+        source = self.folder / COPIES[name]
+        self.fetch_all([COPIES[name]])
+        target = self.folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if source.is_dir():
+            shutil.copytree(source, target, dirs_exist_ok=True)
+        else:
+            shutil.copyfile(source, target)
+
+    def _train(self, name: str) -> None:
+        """Trains briefly, and gives the run the time that pages name."""
+        place = self.folder / name
+        parent = place.parent if re.match(r"\d{4}-", place.name) else place
+        before = set(parent.glob("*"))
+        assert main(["fit", *FITS[name].split(), *OFFLINE, *BRIEF]) == 0
+        (made,) = set(parent.glob("*")) - before
+        if parent != place:
+            made.rename(place)

@@ -1,0 +1,124 @@
+"""The commands of the documentation, as tests carry them out: briefly, offline, or by their parsers alone."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from pathlib import Path
+
+import pytest
+
+from fedvlp.commands import cli, deploy
+from fedvlp.commands.parser import FederationParser
+from tests.helpers.desk import OFFLINE, Desk
+from tests.helpers.documents import EXAMPLE_PAGES, PAGES, brief
+
+TRAINING = ("fit", "validate", "test", "diagnose")
+CONFIGS_WITH_IMAGES = ("quickstart", "configs/quickstart.yaml", "data/styled_shapes")
+PARSED_ALONE = {
+    "BackdoorPatch": "tests/attacks trains with it",
+    "audit --ckpt_path": "it takes minutes; tests/commands runs it on less",
+    "--config centralised": "tests/methods trains with it",
+    "--config methods/fine_tuning": "tests/methods trains it",
+    "cost --config": "test_pages.py runs it",
+    "deploy init": "test_sites.py writes the app",
+    "explain --ckpt_path prompts.safetensors": "a run's folder is explained",
+    "explain --ckpt_path runs/TRIP-StyledShapes": "a run on one's own images is explained",
+    "predict --ckpt_path": "test_pages.py runs it",
+    "--ckpt_path last": "test_pages.py runs it",
+    "--ckpt_path RUN": "other runs are explained, and this shows options",
+    "--config loggers/wandb": "test_pages.py runs it, in a process of its own",
+    "--config data/styled_shapes_30_clients": "test_pages.py runs it",
+    "--trainer.schedule CosineDecay": "test_pages.py runs it",
+    "--trainer.aggregation DPFedAvg": "test_differential_privacy.py runs it",
+    "--trainer.devices": "tests/training has several processes",
+    " ...": "what is left out is the reader's",
+}
+"""Parts of commands that are parsed and not run, and why."""
+
+NETWORK = ("download", "push", "hf://")
+"""Parts of commands that call a hub."""
+
+
+def lines() -> dict[str, list[str]]:
+    """Returns the words of each distinct command line of all pages, by the line, without those of example pages."""
+    found: dict[str, list[str]] = {}
+    for page in PAGES:
+        if page in EXAMPLE_PAGES:
+            continue
+        for code in page.blocks("bash"):
+            for line in code.replace("\\\n", " ").splitlines():
+                for part in line.split("&&"):
+                    words = shlex.split(part, comments=True)
+                    found |= {" ".join(words): words} if words else {}
+    return found
+
+
+def of_fedvlp() -> dict[str, list[str]]:
+    """Returns the words behind ``fedvlp`` of each distinct command of ours."""
+    return {line: words[words.index("fedvlp") + 1 :] for line, words in lines().items() if "fedvlp" in words}
+
+
+def value_of(words: list[str], *options: str) -> str | None:
+    """Returns the value that a command gives to one of these options; None if to none."""
+    for index, word in enumerate(words):
+        name, _, value = word.partition("=")
+        if name in options:
+            return value or words[index + 1]
+    return None
+
+
+def is_run(words: list[str]) -> bool:
+    """Whether a command can be run on the desk: its images are there, and it names no other CLIP than the tiny one."""
+    if any(part in " ".join(words) for part in (*PARSED_ALONE, *NETWORK)):
+        return False
+    if value_of(words, "--model.clip.name") not in (None, "fedvlp-tiny"):
+        return False
+    root = value_of(words, "--data.root", "--root")
+    if root is not None and root.startswith("/"):  # for a reader who has moved the images
+        return False
+    if words[0] in (*TRAINING, "sweep") and root is None and "--file" not in words:
+        chosen = [word for word in words if word.startswith(CONFIGS_WITH_IMAGES) or word.endswith((".yaml", ".yml"))]
+        return bool(chosen)
+    return root is None or Path(root).is_dir()
+
+
+def parses(words: list[str], monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether the command's own parser takes the words; nothing comes after it."""
+
+    class Parsed(BaseException):
+        """The parser has come to its end."""
+
+    def stopping(kind: type) -> None:
+        parse = kind.parse_args
+
+        def parse_and_stop(self, *given, **options):
+            parse(self, *given, **options)
+            raise Parsed
+
+        monkeypatch.setattr(kind, "parse_args", parse_and_stop)
+
+    stopping(FederationParser)
+    stopping(argparse.ArgumentParser)
+    monkeypatch.setattr(deploy, "find_spec", lambda name: object())
+    try:
+        cli.main([word for word in words if word != "..."])
+    except Parsed:
+        return True
+    return False
+
+
+def run(words: list[str], desk: Desk) -> int:
+    """Runs a command in the desk's folder, briefly, and returns its exit code."""
+    desk.fetch_all(words)
+    given = words
+    if given[0] in TRAINING:
+        if made := desk.made_by(given):
+            return int(not (desk.fetch(made) / "summary.json").is_file())
+        given = [*given, *OFFLINE, *brief(given)]
+    if given[0] == "sweep":
+        end = given.index("--") if "--" in given else len(given)
+        given = [*given[:end], "--dry_run", *given[end:]]
+    if given[0] == "explain":
+        given = [*given, "--num_images=1", "--most_points=40"]
+    return cli.main(given)
