@@ -82,6 +82,7 @@ def _download(description: Description, source: HubSource, root: Path, say: Say)
             return
         staging = Staging.beside(root, snapshot)
         _announce(staging, source, description, root, say)
+        staging.make()
         _fill(staging, source, description)
         _complete(staging, source, description, root)
     say(f"{sum(staging.rows.values()):,} images in {root}; their counts are those that were published")
@@ -155,9 +156,12 @@ def _complete(staging: Staging, source: HubSource, description: Description, roo
 
 
 def _check_counts(found: OnDisk, staging: Staging, description: Description) -> None:
-    if problems := differences(found, description):
-        raise UserError(
-            f"{staging.snapshot.page} at {staging.snapshot.revision} is not {description.name} as it was published: "
-            f"{'; '.join(problems)}. What came is in {staging.images}: read it as images of your own (--config "
-            f"data/folders), or remove {staging.folder} and get {description.name} from {description.source}."
-        )
+    problems = differences(found, description)
+    if not problems:
+        return
+    more = f"; {len(problems) - 1} other domains differ, too" if len(problems) > 1 else ""
+    raise UserError(
+        f"{staging.snapshot.page} at {staging.snapshot.revision} is not {description.name} as it was published: "
+        f"{problems[0]}{more}. What came is in {staging.images}: read it as images of your own (--config "
+        f"data/folders), or remove {staging.folder} and get {description.name} from {description.source}."
+    )

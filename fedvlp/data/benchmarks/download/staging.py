@@ -36,15 +36,19 @@ class Staging:
 
     @classmethod
     def beside(cls, root: Path, snapshot: Snapshot) -> Staging:
-        """Opens the folder of an interrupted download of the same commit, or begins anew."""
+        """Finds what an interrupted download of the same commit left; removes what is of another."""
         staging = cls(root.with_name(f".{root.name}.download"), snapshot)
-        staging.rows = staging._read()
-        if not staging.rows and not staging._state.exists():
+        rows = staging._read()
+        if rows is None:
             shutil.rmtree(staging.folder, ignore_errors=True)
-        staging.files.mkdir(parents=True, exist_ok=True)
-        staging.images.mkdir(exist_ok=True)
-        staging._write()
+        staging.rows = rows or {}
         return staging
+
+    def make(self) -> None:
+        """Makes the folders, unless they are there."""
+        self.files.mkdir(parents=True, exist_ok=True)
+        self.images.mkdir(exist_ok=True)
+        self._write()
 
     @property
     def files(self) -> Path:
@@ -95,16 +99,15 @@ class Staging:
     def _state(self) -> Path:
         return self.folder / "state.json"
 
-    def _read(self) -> dict[str, int]:
-        """Reads which files were written out; of another commit nothing counts."""
+    def _read(self) -> dict[str, int] | None:
+        """Reads which files were written out; None if nothing is known of this commit."""
         try:
             state = parse_json(self._state.read_text(encoding="utf-8"))
             if (state["repository"], state["revision"]) == (self.snapshot.repository, self.snapshot.revision):
                 return {str(path): int(rows) for path, rows in state["rows"].items()}
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             pass
-        self._state.unlink(missing_ok=True)
-        return {}
+        return None
 
     def _write(self) -> None:
         repository = {"repository": self.snapshot.repository, "revision": self.snapshot.revision}
