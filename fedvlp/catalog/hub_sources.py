@@ -41,13 +41,13 @@ HUB_SOURCES = {
         repository="flwrlabs/office-home",
         revision="2a083645e3177afbd91ba4fa2651238f8994d335",
         download_bytes=1_160_000_000,
-        terms="no licence is stated; its authors offer it for academic research under fair use",
+        terms="no licence is stated; its authors offer it for non-commercial research under fair use",
     ),
     "DomainNet": HubSource(
         repository="wltjr1007/DomainNet",
         revision="ee20570ae7a29c51571e55a9a17983f7625295d6",
         download_bytes=18_521_436_207,
-        terms="no licence is stated; its authors offer it for academic research under fair use",
+        terms="no licence is stated; its authors offer it for non-commercial research under fair use",
         has_official_split=True,
     ),
     "FedISIC2019": HubSource(
