@@ -74,13 +74,23 @@ class ImageTable:
         Raises:
             UserError: if a row has no image, or a domain or label that is not the data set's, or has no name.
         """
-        columns = [self.source.image_column, self.source.domain_column, self.source.label_column]
-        for batch in self._file.iter_batches(batch_size=ROWS, columns=columns):
-            for image, domain, label in zip(*(batch.column(column).to_pylist() for column in columns), strict=True):
+        from pyarrow import ArrowException
+
+        try:
+            for image, domain, label in self._values():
                 content, stored_name = _content(image)
                 if not content:
                     raise UserError(f"{self.name} has a row without an image. Get the data set from its publisher.")
                 yield ImageRow(self._domain(domain), self._class_name(label), content, stored_name)
+        except (ArrowException, OSError) as error:
+            raise UserError(f"{self.name} is damaged ({error}). Get the data set from its publisher.") from error
+
+    def _values(self) -> Iterator[tuple[Any, Any, Any]]:
+        """Yields image, domain and label of each row, as they are stored."""
+        columns = [self.source.image_column, self.source.domain_column, self.source.label_column]
+        for batch in self._file.iter_batches(batch_size=ROWS, columns=columns):
+            images, domains, labels = (batch.column(column).to_pylist() for column in columns)
+            yield from zip(images, domains, labels, strict=True)
 
     def close(self) -> None:
         """Closes the file."""

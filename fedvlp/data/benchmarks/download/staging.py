@@ -85,8 +85,9 @@ class Staging:
             return 0
         # One of the hub's files at a time lies beside the images.
         there = sum(_size(self.path(file)) + _size(_part(self.path(file))) for file in self.missing)
-        written = sum(file.size for file in self.missing) + images * DISK_BLOCK
-        return written + max(file.size for file in self.missing) - there
+        left = sum(file.size for file in self.missing)
+        blocks = round(images * DISK_BLOCK * left / self.snapshot.size)
+        return left + blocks + max(file.size for file in self.missing) - there
 
     def move_to(self, root: Path) -> None:
         """Gives what was written its name, in one step, and removes the rest."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import chain
+from itertools import product
 from pathlib import Path
 
 from tqdm import tqdm
@@ -77,11 +77,7 @@ def write_lists(folder: Path, files: Mapping[str, list[ImageFile]], description:
     """Writes which images train and which test, as the names of the hub's files say, into the folder ``splits``."""
     (folder / "splits").mkdir(exist_ok=True)
     numbers = {name: number for number, name in enumerate(description.class_names)}
-    for domain, split in _domains_and_splits(files):
+    for domain, split in product(files, LISTED_SPLITS):
         listed = [image for image in files[domain] if image.name.rsplit("/", 1)[-1].startswith(f"{split}-")]
         lines = [f"{image.name} {numbers[image.class_name]}\n" for image in listed]
         write_text(folder / "splits" / f"{domain}_{split}.txt", "".join(lines))
-
-
-def _domains_and_splits(files: Mapping[str, list[ImageFile]]) -> list[tuple[str, str]]:
-    return list(chain.from_iterable(((domain, split) for split in LISTED_SPLITS) for domain in files))

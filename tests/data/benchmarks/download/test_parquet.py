@@ -80,6 +80,9 @@ def test_other_files_are_refused(table):
         table(b"PAR1")
     with pytest.raises(UserError, match=r"found image, domain, label, so center is missing"):
         table(parquet([("photo", 0)]), FED_ISIC_2019)
+    content = parquet([("photo", 0)] * 50, names=LABELS)
+    with pytest.raises(UserError, match=r"x\.parquet is damaged"):
+        named(table(content[:100] + bytes(200) + content[300:]))
     file = io.BytesIO()
     pq.write_table(pa.table({"image": [None], "domain": ["photo"], "label": ["dog"]}), file)
     with pytest.raises(UserError, match="has a row without an image"):
