@@ -30,6 +30,7 @@ from fedvlp.core.state import State as State
 from fedvlp.data import PACS as PACS
 from fedvlp.data import VLCS as VLCS
 from fedvlp.data import ByDomain as ByDomain
+from fedvlp.data import Camelyon17 as Camelyon17
 from fedvlp.data import Dirichlet as Dirichlet
 from fedvlp.data import Dispersed as Dispersed
 from fedvlp.data import DomainFolders as DomainFolders
@@ -37,6 +38,7 @@ from fedvlp.data import DomainNet as DomainNet
 from fedvlp.data import DomainNet10 as DomainNet10
 from fedvlp.data import DomainNet126 as DomainNet126
 from fedvlp.data import FederatedDataModule as FederatedDataModule
+from fedvlp.data import FedISIC2019 as FedISIC2019
 from fedvlp.data import OfficeHome as OfficeHome
 from fedvlp.data import Pooled as Pooled
 from fedvlp.data import Shards as Shards

@@ -23,6 +23,7 @@ class Description:
         domain_counts: images of each domain; None where no number is published.
         split_counts: images of each domain in parts of the official split, by role.
         spellings: other names of domains, by how they are spelled on disk; case, spaces, ``_`` and ``-`` count nothing.
+        class_spellings: other names of classes, likewise; a number is one only where the publisher numbers them.
         lists: for each style of list files, the role of a list ``<domain>_<ending>.txt``; "all" lists give no role.
         list_folders: where lists may lie, beside or below the images.
         split_folders: folders between domain and class, with the role of what is in them; None for no role.
@@ -31,6 +32,7 @@ class Description:
         known_bad: images that many leave out because they can't be read.
         duplicates_list: name of a list of images to leave out, where the data set is known to have duplicates.
         known_gaps: classes that a domain is known to lack.
+        may_lack_classes: whether domains lack classes, and it is not published which.
         is_subset: whether it is a part of a larger data set, so that other classes may lie in the folders.
     """
 
@@ -42,6 +44,7 @@ class Description:
     counts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     split_counts: Mapping[str, Mapping[SplitName, int]] = field(default_factory=dict)
     spellings: Mapping[str, str] = field(default_factory=dict)
+    class_spellings: Mapping[str, str] = field(default_factory=dict)
     lists: tuple[Mapping[str, SplitName | None], ...] = ()
     list_folders: tuple[str, ...] = (".",)
     split_folders: Mapping[str, SplitName | None] = field(default_factory=dict)
@@ -50,6 +53,7 @@ class Description:
     known_bad: tuple[str, ...] = ()
     duplicates_list: str | None = None
     known_gaps: tuple[tuple[str, str], ...] = ()
+    may_lack_classes: bool = False
     is_subset: bool = False
 
     @property
@@ -88,7 +92,8 @@ class Description:
 
     @cached_property
     def _classes(self) -> dict[str, str]:
-        return {plain(name): name for name in self.class_names}
+        known = {plain(name): name for name in self.class_names}
+        return known | {plain(spelling): name for spelling, name in self.class_spellings.items()}
 
 
 def plain(name: str) -> str:

@@ -21,6 +21,16 @@ _DOMAIN_NET_SPLIT = {
     "real": (120_906, 52_041),
     "sketch": (48_212, 20_916),
 }
+_ISIC_SPELLINGS = {  # in the order of the challenge's columns, which is that of FLamby's numbers
+    "MEL": "melanoma",
+    "NV": "melanocytic_nevus",
+    "BCC": "basal_cell_carcinoma",
+    "AK": "actinic_keratosis",
+    "BKL": "benign_keratosis",
+    "DF": "dermatofibroma",
+    "VASC": "vascular_lesion",
+    "SCC": "squamous_cell_carcinoma",
+}
 _LABEL_LIST: Mapping[str, SplitName | None] = {"img_label_list": None}
 
 
@@ -168,6 +178,55 @@ def _terra_incognita() -> Description:
     )
 
 
+def _fed_isic2019() -> Description:
+    """Describes the skin lesions of ISIC 2019 by the centre that took them, as FLamby splits and numbers them."""
+    centres = {  # in the order of FLamby's numbers
+        "BCN": (9_930, 2_483),
+        "HAM_vidir_molemax": (3_163, 791),
+        "HAM_vidir_modern": (2_691, 672),
+        "HAM_rosendahl": (1_807, 452),
+        "MSK": (655, 164),
+        "HAM_vienna_dias": (351, 88),
+    }
+    numbers = {str(number): name for number, name in enumerate(centres)}
+    return Description(
+        name="FedISIC2019",
+        config="data/fed_isic2019",
+        source="the ISIC 2019 challenge and HAM10000; the FLamby project splits it by centre (NeurIPS 2022)",
+        class_names=_facts("fed_isic2019")[0],
+        domain_counts={name: train + test for name, (train, test) in centres.items()},
+        split_counts={name: {"train": train, "test": test} for name, (train, test) in centres.items()},
+        spellings=numbers | {f"center_{number}": name for number, name in numbers.items()},
+        class_spellings=_ISIC_SPELLINGS | {str(number): name for number, name in enumerate(_ISIC_SPELLINGS.values())},
+        lists=({"train": "train", "test": "test"},),
+        list_folders=("splits", "."),
+        may_lack_classes=True,
+    )
+
+
+def _camelyon17() -> Description:
+    """Describes the patches of lymph nodes by hospital, as WILDS numbers them; half of each hospital's show tumor."""
+    classes, counts = _facts("camelyon17")
+    numbers = {str(number): f"hospital_{number}" for number in range(5)}
+    parts = {
+        "train-center1": "hospital_0",
+        "validation-center": "hospital_1",
+        "test-center": "hospital_2",
+        "train-center2": "hospital_3",
+        "train-center3": "hospital_4",
+    }
+    return Description(
+        name="Camelyon17",
+        config="data/camelyon17",
+        source="the WILDS project, after the CAMELYON17 challenge (IEEE TMI 2018)",
+        class_names=classes,
+        counts=counts,
+        domain_counts=_totals(counts),
+        spellings=numbers | {f"center_{number}": name for number, name in numbers.items()} | parts,
+        class_spellings={"non-tumor": "normal", "0": "normal", "1": "tumor"},
+    )
+
+
 PACS = _pacs()
 OFFICE_HOME = _office_home()
 VLCS = _vlcs()
@@ -175,4 +234,16 @@ DOMAIN_NET = _domain_net()
 TERRA_INCOGNITA = _terra_incognita()
 DOMAIN_NET_10 = _subset_of_domain_net("DomainNet10", "data/domain_net_10", "FedBN's ten classes", DOMAIN_NET_10_CLASSES)
 DOMAIN_NET_126 = _domain_net_126()
-DESCRIPTIONS = (PACS, OFFICE_HOME, VLCS, DOMAIN_NET, TERRA_INCOGNITA, DOMAIN_NET_10, DOMAIN_NET_126)
+FED_ISIC_2019 = _fed_isic2019()
+CAMELYON_17 = _camelyon17()
+DESCRIPTIONS = (
+    PACS,
+    OFFICE_HOME,
+    VLCS,
+    DOMAIN_NET,
+    TERRA_INCOGNITA,
+    DOMAIN_NET_10,
+    DOMAIN_NET_126,
+    FED_ISIC_2019,
+    CAMELYON_17,
+)

@@ -84,7 +84,10 @@ COMMANDS = (
     Command("deploy", "deploy", "run_deploy", "Write a Flower app that trains a config on real sites."),
     Command("status", "status", "run_status", "Say where a run stands: running, finished or dead, and how to go on."),
     Command(
-        "data", "data", "run_data", "List the field's data sets, or compare images on disk with what was published."
+        "data",
+        "data",
+        "run_data",
+        "List and download the field's data sets, or compare images on disk with what was published.",
     ),
     Command(
         "compare",

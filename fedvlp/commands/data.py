@@ -1,8 +1,9 @@
-"""The command ``fedvlp data``: lists the published data sets, and compares images on disk with them."""
+"""The command ``fedvlp data``: lists the published data sets, downloads them, and compares images on disk with them."""
 
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -10,10 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedvlp.catalog import DESCRIPTIONS, Description, SplitName, plain, prompt_names
+from fedvlp.catalog.hub_sources import HUB_SOURCES
+from fedvlp.utils.config_files import find_config
+from fedvlp.utils.disk import size_in_words
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.suggestions import did_you_mean_or_choose
 from fedvlp.utils.text_table import text_table
 from fedvlp.utils.visible import visible
+from fedvlp.utils.yaml_limits import read_yaml
 
 if TYPE_CHECKING:
     from fedvlp.data.benchmarks.comparison import Findings
@@ -23,14 +28,26 @@ ROLES: tuple[SplitName, ...] = ("train", "validation", "test")
 
 
 def run_data(arguments: Sequence[str]) -> int:
-    """Runs ``list`` or ``check``; returns 0, or 1 if the images are not those that were published."""
+    """Runs ``list``, ``download`` or ``check``; returns 0, or 1 if the images are not those that were published."""
     given = _parser().parse_args(arguments)
     if given.command == "list":
         sys.stdout.write(list_of_data_sets() + "\n")
         return 0
+    if given.command == "download":
+        return _run_download(given.name, given.root)
     text, matches = checked(given.name, Path(given.root).expanduser())
     sys.stdout.write(visible(text, keep="\n") + "\n")
     return 0 if matches else 1
+
+
+def _run_download(name: str, root: Path | None) -> int:
+    """Downloads a data set and returns the exit code: 130 if it was stopped."""
+    try:
+        download_data_set(name, root)
+    except KeyboardInterrupt:
+        sys.stderr.write("fedvlp: stopped; the same command goes on where it stopped\n")
+        return 130
+    return 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -38,6 +55,18 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="fedvlp data", description="The field's data sets.", allow_abbrev=False)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("list", help="list the published data sets that fedvlp knows", allow_abbrev=False)
+    download = commands.add_parser(
+        "download",
+        help="download a data set from the Hugging Face hub, as folders domain/class/image",
+        description="Downloads a data set from the Hugging Face hub and writes it out as folders domain/class/image. "
+        "Says the source, the owners' terms and the size first, checks the room on the disk, then digests and the "
+        "published counts. The same command goes on after an interruption, and does nothing once it is done.",
+        epilog="HF_ENDPOINT names a mirror of the hub, HF_TOKEN a token for what needs a login.",
+        allow_abbrev=False,
+    )
+    names = [_short_name(known) for known in DESCRIPTIONS if known.name in HUB_SOURCES]
+    download.add_argument("name", help=", ".join(names))
+    download.add_argument("--root", type=Path, help="folder to make; datasets/NAME, as the config says, if not given")
     check = commands.add_parser(
         "check",
         help="compare images on disk with the published counts, read all of them, and find duplicates",
@@ -50,20 +79,56 @@ def _parser() -> argparse.ArgumentParser:
 
 def list_of_data_sets() -> str:
     """Returns the published data sets as a table."""
-    rows = [["data set", "domains", "classes", "images", "split", "config"]]
+    rows = [["data set", "domains", "classes", "images", "split", "download", "config"]]
     for known in DESCRIPTIONS:
         images = "-" if known.images is None else f"{known.images:,}"
         sizes = [str(len(known.domains)), str(len(known.class_names)), images]
-        rows.append([known.name, *sizes, known.official_parts or "drawn", known.config])
+        source = HUB_SOURCES.get(known.name)
+        size = size_in_words(source.download_bytes) if source else "-"
+        rows.append([known.name, *sizes, known.official_parts or "drawn", size, known.config])
     width = max(len(row[-1]) for row in rows)
     table = text_table([[*row[:-1], row[-1].ljust(width)] for row in rows])
     return "\n".join([
         *(line.rstrip() for line in table.splitlines()),
         "",
         "Where an official split is not found, one is drawn by split_seed. Images of your own: data/folders.",
+        "Download one that has a size: fedvlp data download pacs",
         "Compare images with a data set: fedvlp data check pacs --root FOLDER",
         "Train on them: fedvlp fit --config methods/promptfl --config data/pacs --data.root FOLDER",
     ])  # fmt: skip
+
+
+def download_data_set(name: str, root: Path | None) -> None:
+    """Downloads a data set, and says what is going on.
+
+    Args:
+        name: of the data set.
+        root: the folder to make; the one of the data set's config if not given.
+
+    Raises:
+        UserError: if there is no such data set, it can't be downloaded, or it is not what was published.
+    """
+    from fedvlp.data.benchmarks.download import download, source_of
+
+    description = _described(name)
+    if description is None:
+        raise UserError("Images of your own are on your disk already. Name a data set of `fedvlp data list`.")
+    source_of(description)
+    folder = _root_of_config(description) if root is None else root.expanduser()
+    download(description, folder, _say)
+    given = "" if root is None else f" --data.root {shlex.quote(str(root))}"
+    _say(f"Train on them: fedvlp fit --config methods/trip --config {description.config}{given}")
+
+
+def _root_of_config(description: Description) -> Path:
+    """Returns the folder that the config of a data set names."""
+    content = read_yaml(Path(find_config(description.config)))
+    return Path(content["data"]["init_args"]["root"])
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(visible(line) + "\n")
+    sys.stdout.flush()
 
 
 def checked(name: str, root: Path) -> tuple[str, bool]:
@@ -96,8 +161,12 @@ def _described(name: str) -> Description | None:
     for known in DESCRIPTIONS:
         if wanted == plain(known.name):
             return known
-    names = [*(known.config.removeprefix("data/") for known in DESCRIPTIONS), "folders"]
+    names = [*map(_short_name, DESCRIPTIONS), "folders"]
     raise UserError(f"Expected the name of a data set; got {name!r}. {did_you_mean_or_choose(name, names)}")
+
+
+def _short_name(description: Description) -> str:
+    return description.config.removeprefix("data/")
 
 
 def _page(found: OnDisk, description: Description | None, findings: Findings) -> str:

@@ -8,7 +8,17 @@ the files, from the cache of decoded images or from the cache of features (``cac
 
 from __future__ import annotations
 
-from fedvlp.data.benchmarks import PACS, VLCS, DomainNet, DomainNet10, DomainNet126, OfficeHome, TerraIncognita
+from fedvlp.data.benchmarks import (
+    PACS,
+    VLCS,
+    Camelyon17,
+    DomainNet,
+    DomainNet10,
+    DomainNet126,
+    FedISIC2019,
+    OfficeHome,
+    TerraIncognita,
+)
 from fedvlp.data.domain_folders import DomainFolders
 from fedvlp.data.files.images import ArrayImages, FolderImages, ImageFiles, Images, image_paths
 from fedvlp.data.loading.batch_source import EvaluationSplit
@@ -22,6 +32,7 @@ __all__ = [
     "VLCS",
     "ArrayImages",
     "ByDomain",
+    "Camelyon17",
     "Dirichlet",
     "Dispersed",
     "DomainFolders",
@@ -29,6 +40,7 @@ __all__ = [
     "DomainNet10",
     "DomainNet126",
     "EvaluationSplit",
+    "FedISIC2019",
     "FederatedDataModule",
     "FolderImages",
     "ImageFiles",

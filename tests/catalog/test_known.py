@@ -1,12 +1,26 @@
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from fedvlp.catalog import DESCRIPTIONS, prompt_names
 from fedvlp.catalog.class_name_maps import CLIP_NAMES
-from fedvlp.catalog.known import DOMAIN_NET, DOMAIN_NET_10, DOMAIN_NET_126, OFFICE_HOME, PACS, VLCS
+from fedvlp.catalog.hub_sources import HUB_SOURCES
+from fedvlp.catalog.known import (
+    CAMELYON_17,
+    DOMAIN_NET,
+    DOMAIN_NET_10,
+    DOMAIN_NET_126,
+    FED_ISIC_2019,
+    OFFICE_HOME,
+    PACS,
+    VLCS,
+)
 from fedvlp.clip import clean_class_names
-from fedvlp.utils.config_files import config_names
+from fedvlp.utils.config_files import config_names, find_config
+from fedvlp.utils.yaml_limits import read_yaml
 
 each = pytest.mark.parametrize("known", DESCRIPTIONS, ids=lambda known: known.name)
 
@@ -20,6 +34,8 @@ def test_published_totals():
         "TerraIncognita": (4, 10, 24_330),
         "DomainNet10": (6, 10, None),
         "DomainNet126": (4, 126, None),
+        "FedISIC2019": (6, 8, 23_247),
+        "Camelyon17": (5, 2, 455_954),
     }
 
 
@@ -57,6 +73,28 @@ def test_spellings_and_numbers():
         "train/crossval/test",
         "train/test",
     ]
+
+
+def test_numbers_of_those_who_number_their_sites_and_classes():
+    assert [FED_ISIC_2019.domain_of(name) for name in ("0", "center_4", "6")] == ["BCN", "MSK", None]
+    assert [FED_ISIC_2019.class_of(name) for name in ("4", "BKL", "8")] == ["benign_keratosis"] * 2 + [None]
+    assert [CAMELYON_17.domain_of(name) for name in ("test-center", "2", "train-center2")] == [
+        "hospital_2",
+        "hospital_2",
+        "hospital_3",
+    ]
+    assert [CAMELYON_17.class_of(name) for name in ("0", "non-tumor", "tumor")] == ["normal", "normal", "tumor"]
+    assert DOMAIN_NET.domain_of("0") is None
+
+
+def test_sources_are_of_known_data_sets_and_their_configs_say_where_to():
+    by_name = {known.name: known for known in DESCRIPTIONS}
+    for name, source in HUB_SOURCES.items():
+        content = read_yaml(Path(find_config(by_name[name].config)))
+        assert content["data"]["init_args"]["root"] == f"datasets/{by_name[name].config.removeprefix('data/')}"
+        assert source.revision is None or re.fullmatch("[0-9a-f]{40}", source.revision)
+        # The lists are written by the names of the hub's files, so there must be lists of these names.
+        assert not source.has_official_split or {"train": "train", "test": "test"} in by_name[name].lists
 
 
 def test_parts_of_domain_net():

@@ -1,12 +1,33 @@
 from __future__ import annotations
 
+import json
 import shutil
 
 import pytest
 
+import fedvlp.data
+from fedvlp.callbacks.plots import Plots
 from fedvlp.catalog import DESCRIPTIONS
+from fedvlp.catalog.known import PACS
+from fedvlp.commands import data as command
 from fedvlp.commands.cli import main
 from tests.helpers.benchmark_trees import LAYOUTS, kfold, plain_tree
+from tests.helpers.hub import Hub, use_hub
+from tests.helpers.hub_data_sets import as_uploaded, upload
+
+PACS_FILE = "data/train-00000-of-00001.parquet"
+
+
+@pytest.fixture
+def pacs_hub(monkeypatch):
+    """A hub with a small PACS, which is taken for what was published."""
+    small = as_uploaded(PACS)
+    monkeypatch.setattr(command, "DESCRIPTIONS", (small, *DESCRIPTIONS[1:]))
+    monkeypatch.setattr(fedvlp.data.PACS, "description", small)
+    with Hub().serving() as hub:
+        use_hub(hub, monkeypatch)
+        upload(hub, "PACS")
+        yield hub
 
 
 def test_list(capsys):
@@ -57,3 +78,58 @@ def test_wrong_names_and_roots(capsys, tmp_path):
     assert main(["data", "check", "data/pacs", f"--root={tmp_path}"]) == 1
     with pytest.raises(SystemExit, match="2"):
         main(["data", "check", "pacs"])
+
+
+def test_download_goes_where_the_config_says_and_is_then_checked(pacs_hub, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["data", "download", "pacs"]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[-2] == "48 images in datasets/pacs; their counts are those that were published"
+    assert said[-1] == "Train on them: fedvlp fit --config methods/trip --config data/pacs"
+    assert main(["data", "check", "pacs", "--root", "datasets/pacs"]) == 0
+    assert "This is PACS as it was published." in capsys.readouterr().out
+    assert main(["data", "download", "pacs", "--root", "datasets/pacs"]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[0].startswith("PACS is in datasets/pacs already: flwrlabs/pacs at 3941")
+    assert said[1].endswith("--config data/pacs --data.root datasets/pacs")
+
+
+def test_download_stops_in_order(pacs_hub, tmp_path, monkeypatch, capsys):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fedvlp.data.benchmarks.download.downloader.fetch", stop)
+    assert main(["data", "download", "pacs", f"--root={tmp_path / 'images'}"]) == 130
+    assert capsys.readouterr().err == "fedvlp: stopped; the same command goes on where it stopped\n"
+
+
+def test_download_of_what_has_no_source(capsys, tmp_path):
+    assert main(["data", "download", "vlcs"]) == 1
+    assert "VLCS can't be downloaded by a command; it can be had from the DomainBed" in capsys.readouterr().err
+    assert main(["data", "download", "folders"]) == 1
+    assert "Images of your own are on your disk already" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="0"):
+        main(["data", "download", "--help"])
+    assert "pacs, office_home, domain_net, fed_isic2019, camelyon17" in capsys.readouterr().out
+
+
+FIT = ["--config=methods/promptfl", "--config=data/pacs", "--data.held_out=sketch", "--model.clip.name=fedvlp-tiny"]
+SHORT = ["--trainer.rounds=1", "--trainer.local_steps=1", "--trainer.accelerator=cpu", "--data.cache_dir=null"]
+
+
+def test_fit_downloads_what_it_trains_on(pacs_hub, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(Plots, "on_fit_end", lambda *_: None)  # plots are slow to draw and tested elsewhere
+    monkeypatch.chdir(tmp_path)
+    assert main(["fit", *FIT, *SHORT, "--data.download=true"]) == 0
+    assert f"PACS from {pacs_hub.address}/datasets/flwrlabs/pacs at 3941" in caplog.text
+    summary = json.loads(next((tmp_path / "runs").glob("*/*/summary.json")).read_text(encoding="utf-8"))
+    assert summary["data"]["source"] == "flwrlabs/pacs at 394113073258ead631f617d2e13bb377c0715c4b"
+    assert summary["clients"] == {"art_painting": 9, "cartoon": 9, "photo": 9}
+
+
+def test_a_sweep_downloads_before_its_runs(pacs_hub, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    given = ["--config=data/pacs", "--models=promptfl,zero_shot", "--dry_run", "--", "--data.download=true"]
+    assert main(["sweep", *given, "--model.clip.name=fedvlp-tiny"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 8
+    assert pacs_hub.sent[PACS_FILE] == len(pacs_hub.repositories["datasets", "flwrlabs/pacs"].files[PACS_FILE])

@@ -21,6 +21,8 @@ FEW = {
     "TerraIncognita": ("bird", "empty", "squirrel"),
     "DomainNet10": ("bird", "ice_cream", "zebra"),
     "DomainNet126": ("The_Eiffel_Tower", "see_saw", "zebra"),
+    "FedISIC2019": ("basal_cell_carcinoma", "melanocytic_nevus", "melanoma"),
+    "Camelyon17": ("normal", "tumor"),
 }
 IMAGES = 5
 Paths = Mapping[str, list[str]]
@@ -180,5 +182,7 @@ LAYOUTS: dict[str, tuple[str, Callable[[Path], Path], str]] = {
     "DomainNet10": ("DomainNet10", domain_net("DomainNet10"), "train/test"),
     "DomainNet126 Dassl": ("DomainNet126", domain_net("DomainNet126", "splits_mini"), "train/test"),
     "DomainNet126 DomainNet's lists": ("DomainNet126", domain_net("DomainNet126"), "train/test"),
+    "FedISIC2019 downloaded": ("FedISIC2019", domain_net("FedISIC2019"), "train/test"),
+    "Camelyon17 downloaded": ("Camelyon17", plain_tree("Camelyon17"), ""),
 }
 FIRST_LAYOUTS = {name: layout for layout, (name, _, _) in reversed(LAYOUTS.items())}

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 from fedvlp.data.benchmarks.base import Benchmark
-from fedvlp.data.benchmarks.modules import PACS, VLCS, DomainNet, DomainNet10, DomainNet126, OfficeHome, TerraIncognita
+from fedvlp.data.benchmarks.modules import (
+    PACS,
+    VLCS,
+    Camelyon17,
+    DomainNet,
+    DomainNet10,
+    DomainNet126,
+    FedISIC2019,
+    OfficeHome,
+    TerraIncognita,
+)
 
 __all__ = [
     "PACS",
     "VLCS",
     "Benchmark",
+    "Camelyon17",
     "DomainNet",
     "DomainNet10",
     "DomainNet126",
+    "FedISIC2019",
     "OfficeHome",
     "TerraIncognita",
 ]

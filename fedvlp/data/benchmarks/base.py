@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from fedvlp.catalog import ClassNameStyle, Description, prompt_names
+from fedvlp.data.benchmarks.download import obtain, read_source
 from fedvlp.data.benchmarks.layouts import some
 from fedvlp.data.benchmarks.official import list_places
 from fedvlp.data.benchmarks.on_disk import OnDisk, read_on_disk
@@ -31,6 +32,7 @@ class Benchmark(DomainFolders):
             not give is drawn from its training images.
         class_names: "clip" for names that CLIP has read more often, such as television for TV; "plain" for the names
             of the folders, with spaces for _ and -.
+        download: Whether to download it to the root if it is not there, as ``fedvlp data download`` does.
         **options: The arguments of DomainFolders.
     """
 
@@ -41,12 +43,14 @@ class Benchmark(DomainFolders):
         root: str,
         split: Literal["official", "stratified"] | None = None,
         class_names: ClassNameStyle = "clip",
+        download: bool = False,
         **options: Any,
     ) -> None:
         super().__init__(root, **options)
         self.name = self.description.name
         self.split = split
         self.class_name_style = class_names
+        self.download = download
         # A domain may be named as its folder is, such as "art" for art_painting.
         self.held_out = [self.description.domain_of(name) or name for name in self.held_out]
 
@@ -58,12 +62,16 @@ class Benchmark(DomainFolders):
         return mapped_names(folders, names | self.class_names_map)
 
     def describe(self) -> dict[str, Any]:
-        """Returns what results must have in common, and which names the prompts use."""
-        return {**super().describe(), "class_name_style": self.class_name_style}
+        """Returns what results must have in common, which names the prompts use, and where the images came from."""
+        source = read_source(self._on_disk.folder)
+        named = {"source": source} if source else {}
+        return {**super().describe(), "class_name_style": self.class_name_style, **named}
 
     @cached_property
     def _on_disk(self) -> OnDisk:
         """The data set as it is on disk; what was left out is logged."""
+        if self.download:
+            obtain(self.description, self.root)
         found = read_on_disk(self.root, self.description)
         for note in found.notes:
             log.warning("%s: %s", self.name, note)
@@ -88,6 +96,8 @@ class Benchmark(DomainFolders):
     def _check_classes(self, classes: dict[str, set[str]]) -> None:
         """Raises if a domain has no images, or lacks a class that it is not known to lack."""
         every = set().union(*classes.values())
+        if self.description.may_lack_classes:
+            classes = {domain: every if names else names for domain, names in classes.items()}
         excused = {domain: set(names) for domain, names in classes.items()}
         for domain, name in self.description.known_gaps:
             if name in every - classes[domain]:

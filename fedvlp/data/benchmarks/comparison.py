@@ -35,7 +35,7 @@ class Findings:
 
 def compare(found: OnDisk, description: Description | None) -> Findings:
     """Compares images on disk with what was published, if that is known, and reads each of them."""
-    problems = _differences(found, description)
+    problems = differences(found, description)
     problems += _unreadable(found)
     leaks, repeated = duplicates(found)
     if leaks:
@@ -55,7 +55,7 @@ def role_counts(found: OnDisk, domain: str) -> dict[Role, int]:
     return {role: counts[role] for role in ROLES}
 
 
-def _differences(found: OnDisk, description: Description | None) -> list[str]:
+def differences(found: OnDisk, description: Description | None) -> list[str]:
     """Returns a line for each domain that is not as it was published, or lacks a class that another domain has."""
     lines = []
     for domain in found.files:
@@ -107,7 +107,7 @@ def _known_bad(found: OnDisk, domain: str) -> list[str]:
 
 def _missing_classes(found: OnDisk, domain: str, description: Description | None) -> list[str]:
     """Returns the classes that a domain lacks, where no counts by class have said so."""
-    if description and domain in description.counts:
+    if description and (description.may_lack_classes or domain in description.counts):
         return []
     here = {image.class_name for image in found.files[domain]}
     everywhere = {image.class_name for image in chain.from_iterable(found.files.values())}

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from fedvlp.catalog import Description
+from fedvlp.catalog.hub_sources import HUB_SOURCES
 from fedvlp.data.files.decoding import is_hidden
 from fedvlp.data.files.layout import ImageFile, composed, list_images, unique
 from fedvlp.utils.errors import UserError
@@ -90,7 +92,10 @@ def find_domains(root: Path, description: Description) -> tuple[Path, dict[str, 
         UserError: if there is no root, or no folder that has all domains.
     """
     if not root.is_dir():
-        raise UserError(f"Expected {description.name} in the folder {root}; there is no such folder. Check data.root.")
+        raise UserError(
+            f"Expected {description.name} in the folder {root}; there is no such folder. Check data.root"
+            f"{_command_that_gets_it(root, description)}."
+        )
     best: tuple[Path, dict[str, str]] = (root, {})
     for folder in _nearest_first(root):
         names = _domains_in(folder, description)
@@ -106,6 +111,21 @@ def find_domains(root: Path, description: Description) -> tuple[Path, dict[str, 
         f"up to {DEPTH} folders below it, with images as domain/class/image; found {found}, so "
         f"{', '.join(lacking)} {'is' if len(lacking) == 1 else 'are'} missing. Add them, or check data.root."
     )
+
+
+def has_domains(root: Path, description: Description) -> bool:
+    """Whether all domains of a data set lie below a root."""
+    return root.is_dir() and any(
+        len(_domains_in(folder, description)) == len(description.domains) for folder in _nearest_first(root)
+    )
+
+
+def _command_that_gets_it(root: Path, description: Description) -> str:
+    """Returns how to get the data set, where a command can."""
+    if description.name not in HUB_SOURCES:
+        return ""
+    name = description.config.removeprefix("data/")
+    return f", or get it: fedvlp data download {name} --root {shlex.quote(str(root))}, or --data.download true"
 
 
 def _nearest_first(root: Path) -> Iterator[Path]:

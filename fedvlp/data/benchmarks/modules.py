@@ -49,3 +49,18 @@ class DomainNet126(Benchmark):
     """Mini-DomainNet: 126 classes and 4 domains of DomainNet; another benchmark than DomainNet."""
 
     description = known.DOMAIN_NET_126
+
+
+class FedISIC2019(Benchmark):
+    """Fed-ISIC2019: 23,247 images of 8 kinds of skin lesion by 6 centres; not every centre has every kind.
+
+    Under the official split each centre has test images of its own.
+    """
+
+    description = known.FED_ISIC_2019
+
+
+class Camelyon17(Benchmark):
+    """Camelyon17-WILDS: 455,954 patches of lymph nodes of 5 hospitals, with tumor and without."""
+
+    description = known.CAMELYON_17

@@ -1,0 +1,167 @@
+"""Downloads a published data set, writes it out as folders and compares it with what was published."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path, PurePosixPath
+
+from fedvlp.catalog import Description
+from fedvlp.catalog.hub_sources import HUB_SOURCES, HubSource
+from fedvlp.data.benchmarks.comparison import differences
+from fedvlp.data.benchmarks.download.hub import HubFile, fetch, find_snapshot
+from fedvlp.data.benchmarks.download.parquet import ImageTable
+from fedvlp.data.benchmarks.download.source_file import read_source, write_source
+from fedvlp.data.benchmarks.download.staging import Staging, check_room, full_disk_explained
+from fedvlp.data.benchmarks.download.writing import write_images, write_lists
+from fedvlp.data.benchmarks.layouts import find_tree, has_domains
+from fedvlp.data.benchmarks.on_disk import OnDisk, read_on_disk
+from fedvlp.utils.disk import size_in_words
+from fedvlp.utils.errors import UserError
+from fedvlp.utils.locks import locked
+from fedvlp.utils.logs import visible_log
+
+MISSING = 'To download data sets, huggingface_hub and pyarrow are needed. Run: pip install "fedvlp[download]"'
+PACKAGES = ("huggingface_hub", "pyarrow")
+Say = Callable[[str], None]
+log = visible_log(__name__)
+
+
+def obtain(description: Description, root: Path) -> None:
+    """Downloads a data set unless its domains lie below the root, whoever put them there.
+
+    Raises:
+        UserError: if it can't be downloaded, or not to that folder.
+    """
+    source = source_of(description)
+    if not has_domains(root, description):
+        _download(description, source, root, log.warning)
+
+
+def download(description: Description, root: Path, say: Say) -> None:
+    """Downloads a data set; does nothing if that was done before.
+
+    Args:
+        description: which data set.
+        root: folder of the domains' folders; it must not exist, or be empty.
+        say: is given each line that the user should read.
+
+    Raises:
+        UserError: if it can't be downloaded, or not to that folder, or is not what was published.
+    """
+    _download(description, source_of(description), root, say)
+
+
+def source_of(description: Description) -> HubSource:
+    """Returns where a data set can be downloaded from.
+
+    Raises:
+        UserError: if it can't.
+    """
+    source = HUB_SOURCES.get(description.name)
+    if source is None:
+        raise UserError(
+            f"{description.name} can't be downloaded by a command; it can be had from {description.source}. Those that "
+            f"can: {', '.join(HUB_SOURCES)}."
+        )
+    return source
+
+
+def _download(description: Description, source: HubSource, root: Path, say: Say) -> None:
+    """Downloads a data set, one process at a time; those that waited find it done."""
+    if root.name in ("", ".."):
+        raise UserError(f"Expected the name of a folder to make for {description.name}; got {str(root)!r}.")
+    if _is_done(description, root, say):
+        return
+    _check_target(description, root)
+    if not all(map(find_spec, PACKAGES)):
+        raise UserError(MISSING)
+    snapshot = find_snapshot(source)
+    with locked(root):
+        if _is_done(description, root, say):
+            return
+        staging = Staging.beside(root, snapshot)
+        _announce(staging, source, description, root, say)
+        staging.make()
+        _fill(staging, source, description)
+        _complete(staging, source, description, root)
+    say(f"{sum(staging.rows.values()):,} images in {root}; their counts are those that were published")
+
+
+def _is_done(description: Description, root: Path, say: Say) -> bool:
+    """Whether a data set was downloaded to a root before."""
+    there = read_source(root)
+    if there is None or not has_domains(root, description):
+        return False
+    say(f"{description.name} is in {root} already: {there}")
+    return True
+
+
+def _announce(staging: Staging, source: HubSource, description: Description, root: Path, say: Say) -> None:
+    """Says what is going to be downloaded, before a byte of it is.
+
+    Raises:
+        UserError: if there is too little room for it.
+    """
+    snapshot = staging.snapshot
+    say(f"{description.name} from {snapshot.page} at {snapshot.revision}")
+    say(f"terms: {source.terms}; the copy's card says: {snapshot.card.get('license') or 'nothing'}")
+    needed = staging.needed(description.images or 0)
+    free = check_room(root, needed)
+    files = f"{len(snapshot.files)} file{'s' if len(snapshot.files) > 1 else ''}, {size_in_words(snapshot.size)}"
+    say(f"{files}, to {root}: needs {size_in_words(needed)} of room, {size_in_words(free)} are free")
+
+
+def _check_target(description: Description, root: Path) -> None:
+    """Raises if there is something at the root that this would overwrite."""
+    if root.exists() and (not root.is_dir() or any(root.iterdir())):
+        raise UserError(
+            f"Expected no folder, or an empty one, to download {description.name} to; {root} holds other files. Name "
+            "another folder, or take those away."
+        )
+
+
+def _fill(staging: Staging, source: HubSource, description: Description) -> None:
+    """Downloads what is missing and writes its images, one file of the hub after another."""
+    files = staging.snapshot.files
+    with full_disk_explained(staging, description.images or 0):
+        for file in staging.missing:
+            title = f"{description.name} {files.index(file) + 1}/{len(files)}"
+            fetch(staging.snapshot, file, staging.path(file), f"downloading {title}")
+            staging.finish(file, _unpack(staging, file, source, description, f"writing {title}"))
+
+
+def _unpack(staging: Staging, file: HubFile, source: HubSource, description: Description, title: str) -> int:
+    """Writes the images of one file of the hub, and returns how many there are."""
+    table = ImageTable(staging.path(file), file.path, source, description, staging.snapshot.card)
+    try:
+        return write_images(table, staging.images, PurePosixPath(file.path).stem, title)
+    finally:
+        table.close()
+
+
+def _complete(staging: Staging, source: HubSource, description: Description, root: Path) -> None:
+    """Compares what was written with what was published, and gives it its name.
+
+    Raises:
+        UserError: if it differs; it stays where it was written.
+    """
+    with full_disk_explained(staging, 0):
+        if source.has_official_split:
+            write_lists(staging.images, find_tree(staging.images, description).files, description)
+        found = read_on_disk(staging.images, description)
+        _check_counts(found, staging, description)
+        write_source(staging.images, description.name, staging.snapshot, source.terms, staging.rows, found.files)
+    staging.move_to(root)
+
+
+def _check_counts(found: OnDisk, staging: Staging, description: Description) -> None:
+    problems = differences(found, description)
+    if not problems:
+        return
+    more = f"; {len(problems) - 1} other domains differ, too" if len(problems) > 1 else ""
+    raise UserError(
+        f"{staging.snapshot.page} at {staging.snapshot.revision} is not {description.name} as it was published: "
+        f"{problems[0]}{more}. What came is in {staging.images}: read it as images of your own (--config "
+        f"data/folders), or remove {staging.folder} and get {description.name} from {description.source}."
+    )
