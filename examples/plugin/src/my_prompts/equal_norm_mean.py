@@ -34,7 +34,7 @@ class EqualNormMean(AggregationRule):
 def _length(state: State, before: State) -> float:
     """Returns the Euclidean length of an update, all its tensors taken together."""
     moves = [(value.float() - before[name].float()).flatten() for name, value in state.items()]
-    return torch.cat(moves).norm().item()
+    return float(torch.cat(moves).norm())
 
 
 def _moved(state: State, before: State, scale: float) -> State:
