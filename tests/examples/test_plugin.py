@@ -22,6 +22,7 @@ TEMPLATE = ROOT / "examples" / "plugin"
 PROJECT = (TEMPLATE / "pyproject.toml").read_text(encoding="utf-8")
 PAGE = Document(ROOT / "docs" / "contributing" / "plugin.md")
 README = Document(TEMPLATE / "README.md")
+NAMES = {"EqualNormMean", "SmoothPromptFL", "Stripes"}
 SMALL = ["--model.clip.name=fedvlp-tiny", "--trainer.accelerator=cpu", *BRIEF]
 
 
@@ -108,20 +109,20 @@ def test_its_own_tests_pass(installed, monkeypatch, name):
 
 
 def test_fedvlp_lists_nothing_of_it_as_its_own(installed):
-    assert sorted(plugin_names()) == ["EqualNormMean", "SmoothPromptFL", "Stripes"]
-    for name in plugin_names():
+    assert set(plugin_names()) >= NAMES  # others may be installed where tests run
+    for name in NAMES:
         assert plugin_class(name)
         assert name not in fedvlp.__all__
         assert name not in fedvlp.methods.__all__
 
 
 def test_every_config_of_it_names_a_class_of_it(installed):
-    assert plugin_config_names() == ["equal_norm_mean", "smooth_promptfl", "stripes"]
+    assert set(plugin_config_names()) >= {"equal_norm_mean", "smooth_promptfl", "stripes"}
     named = set()
     for path in (TEMPLATE / "src" / "my_prompts" / "configs").glob("*.yaml"):
-        text = path.read_text()
-        named |= {name for name in plugin_names() if name in yaml.safe_load(text).__repr__()}
-    assert named == set(plugin_names())
+        content = repr(yaml.safe_load(path.read_text()))
+        named |= {name for name in NAMES if name in content}
+    assert named == NAMES
 
 
 def test_the_page_shows_what_the_template_holds(installed):

@@ -64,8 +64,9 @@ def one(site, package, group, name, module, target=None):
 
 
 def test_classes_of_all_groups_are_found(plugged):
-    assert sorted(plugin_names()) == ["PluggedData", "PluggedMethod", "PluggedRule", "PluggedStrategy"]
-    for name in plugin_names():
+    names = {"PluggedData", "PluggedMethod", "PluggedRule", "PluggedStrategy"}
+    assert names <= set(plugin_names())  # others may be installed where tests run
+    for name in names:
         assert plugin_class(name).__name__ == name
     assert plugin_class("TRIP") is None
     assert "PluggedMethod" not in fedvlp.__all__
