@@ -16,14 +16,17 @@ import torch
 
 from fedvlp.clip import load_clip
 from fedvlp.testing.images import write_images
+from tests.helpers.extras import WithoutExtras
 from tests.helpers.runs import make_run
 
 torch.set_num_threads(1)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Makes tests fail that write outside their temporary folders."""
-    config.pluginmanager.register(Guard(Path(__file__).parents[1], config))
+    """Makes tests fail that write outside their temporary folders, and leaves out what needs a missing extra."""
+    root = Path(__file__).parents[1]
+    config.pluginmanager.register(Guard(root, config))
+    config.pluginmanager.register(WithoutExtras(root / "fedvlp"))
 
 
 @pytest.fixture(scope="session")

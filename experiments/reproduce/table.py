@@ -79,15 +79,17 @@ def expected(recipe: Recipe, table: PrintedTable) -> str:
     for label, config in recipe.configs.items():
         models[plain_name(name_in_papers(config))] = label
     ours = [row for row in table.rows if plain_name(row.method) in models]
+    usual = ours[-1].backbone  # of the paper's own method
     lines = []
     for row in ours:
         numbers = [row.numbers[name] for name in (*table.domains, AVERAGE)]
-        lines.append([row.method, f"`{models[plain_name(row.method)]}`", *numbers])
+        name = row.method if row.backbone == usual else f"{row.method} ({BACKBONES[row.backbone]})"
+        lines.append([name, f"`{models[plain_name(row.method)]}`", *numbers])
     left = ", ".join(dict.fromkeys(row.method for row in table.rows if row not in ours))
-    backbones = " and ".join(dict.fromkeys(BACKBONES[row.backbone] for row in ours))
+    rest = "" if all(row.backbone == usual for row in ours) else ", if no other backbone is named"
     text = markdown([f"printed in {table.name}", "model", *table.domains, AVERAGE], lines, texts=2)
     others = f" The paper's other rows: {left}." if left else ""
-    return f"{text}\n\nAccuracy in % with {backbones}.{others}"
+    return f"{text}\n\nAccuracy in % with {BACKBONES[usual]}{rest}.{others}"
 
 
 def name_in_papers(config: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import doctest
 import json
 import re
 import shutil
@@ -106,6 +107,11 @@ def test_its_own_tests_pass(installed, monkeypatch, name):
     assert len(tests) >= 2
     for test in tests:
         test()
+
+
+def test_its_examples_are_true(installed):
+    found = doctest.testmod(import_module("my_prompts.equal_norm_mean"))
+    assert (found.failed, found.attempted) == (0, 3)
 
 
 def test_fedvlp_lists_nothing_of_it_as_its_own(installed):

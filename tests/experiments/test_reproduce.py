@@ -64,12 +64,16 @@ def test_a_recipe_has_its_papers_settings(recipes, name):
     assert {cost._clients(config, sources) for config in federated} == {int(clients)}
 
 
-@pytest.mark.parametrize("name", [name for name in PRINTED if name.startswith(("trip", "plan"))])
-def test_a_recipe_has_every_row_of_the_tables_of_trip_and_plan(recipes, name):
+QUOTED = {"I2ADR", "PCL", "Fishr", "ITL-NET", "VAUE"}
+"""Centralised methods of image classifiers whose numbers DiPrompT's paper quotes: no method here has their names."""
+
+
+@pytest.mark.parametrize("name", PRINTED)
+def test_a_recipe_has_every_row_of_its_tables(recipes, name):
     recipe = recipes[name]
     ours = {plain_name(table.name_in_papers(config)) for config in recipe.configs.values()}
     for printed in recipe.printed:
-        assert {plain_name(row.method) for row in printed.rows} <= ours
+        assert {plain_name(row.method) for row in printed.rows if row.method not in QUOTED} <= ours
 
 
 @pytest.mark.parametrize("name", PRINTED)
@@ -154,4 +158,4 @@ def test_the_command_says_that_it_computes(capsys):
     cost.main([str(FOLDER / "diprompt_pacs.yaml"), "--rate", "20"])
     out = capsys.readouterr().out
     assert out.startswith("computed, not measured, for 20 x 10^12")
-    assert "36 runs" in out
+    assert "120 runs" in out

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedvlp.core.phases import RoundContext
-from fedvlp.core.state import Client, numel
+from fedvlp.core.state import numel
 from fedvlp.methods import CCST, FineTuning
 from fedvlp.utils.errors import UserError
 from tests.helpers.runs import make_run
+from tests.helpers.slow import begin
 
 CLASSES = ["red circle", "star", "big square"]
 LABELS = torch.tensor([2, 0, 1, 2])
@@ -25,15 +25,6 @@ def make(clip, client=1, **options):
         module.statistics[slot].copy_(torch.rand_like(module.statistics[slot]) + 0.1 * slot + 0.2)
     begin(module, client)
     return module
-
-
-def begin(module, client, phase=0):
-    module.start_client(RoundContext(0, module.configure_phases()[phase], Client(client, 0, 4)))
-
-
-@pytest.fixture
-def images(clip):
-    return torch.randn(4, 3, clip.image_size, clip.image_size, generator=torch.Generator().manual_seed(1))
 
 
 def slow_features(module, image, style, stage):

@@ -9,6 +9,7 @@ from fedvlp.clip import PromptedTextEncoder
 from fedvlp.core.state import numel
 from fedvlp.methods import CoCoOp, PromptFL
 from fedvlp.utils.errors import UserError
+from tests.helpers.slow import cosine
 
 CLASSES = ["red circle", "star", "big square"]
 LABELS = torch.tensor([2, 0, 1, 2])
@@ -18,15 +19,6 @@ LABELS = torch.tensor([2, 0, 1, 2])
 def method(clip):
     torch.manual_seed(5)
     return CoCoOp(CLASSES, clip)
-
-
-@pytest.fixture
-def images(clip):
-    return torch.randn(4, 3, clip.image_size, clip.image_size, generator=torch.Generator().manual_seed(1))
-
-
-def cosine(one, other):
-    return (one * other).sum() / one.square().sum().sqrt() / other.square().sum().sqrt()
 
 
 def slow_logits(method, feature, parts):

@@ -11,6 +11,7 @@ from torch import nn
 
 from fedvlp.methods import DoPrompt
 from fedvlp.utils.errors import UserError
+from tests.helpers.slow import gradients
 
 CLASSES = ["red circle", "star", "big square"]
 DOMAINS = ["ink", "paint"]
@@ -71,12 +72,6 @@ def slow_loss(module, images):
             right = weights[k] if k == domain else 1 - weights[k]
             total -= 0.7 * right.log().sum() / (4 * 2 * 3)
     return total
-
-
-def gradients(loss, module):
-    module.zero_grad()
-    loss.backward()
-    return {name: value.grad.clone() for name, value in module.named_parameters() if value.grad is not None}
 
 
 def test_loss_and_gradients_against_image_by_image(module, images):

@@ -9,11 +9,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedvlp.core.phases import RoundContext
-from fedvlp.core.state import Client
 from fedvlp.methods import ELCFS
 from fedvlp.utils.errors import UserError
 from tests.helpers.runs import make_run
+from tests.helpers.slow import begin
 
 CLASSES = ["red circle", "star", "big square"]
 LABELS = torch.tensor([2, 0, 1, 2])
@@ -23,10 +22,6 @@ def make(clip, client=1, **options):
     module = ELCFS(CLASSES, 4, clip, **{"spectra": 3, **options})
     begin(module, client)
     return module
-
-
-def begin(module, client, phase=0):
-    module.start_client(RoundContext(0, module.configure_phases()[phase], Client(client, 0, 4)))
 
 
 def pixels(clip, count=4, seed=1):

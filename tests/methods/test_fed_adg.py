@@ -18,11 +18,6 @@ def make(clip, **options):
     return FedADG(CLASSES, clip, generator_width=20, **options)
 
 
-@pytest.fixture
-def images(clip):
-    return torch.randn(4, 3, clip.image_size, clip.image_size, generator=torch.Generator().manual_seed(1))
-
-
 def slow_score(module, feature, label):
     """D of one feature: projected at the length sqrt(d), the class behind it, two layers, a sigmoid."""
     scaled = feature / feature.square().sum().sqrt() * len(feature) ** 0.5

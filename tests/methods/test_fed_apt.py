@@ -13,6 +13,7 @@ from fedvlp.core.state import Client, ClientUpdate, ServerState, numel
 from fedvlp.methods import FedAPT, PromptFL
 from fedvlp.methods.fed_apt import domain_weights
 from fedvlp.utils.errors import UserError
+from tests.helpers.slow import cosine
 
 CLASSES = ["red circle", "star", "big_square"]
 DOMAINS = ["ink", "paint", "photo"]
@@ -24,15 +25,6 @@ L = 3
 def method(clip):
     torch.manual_seed(5)
     return FedAPT(CLASSES, DOMAINS, clip, prompt_length=L, temperature=0.8)
-
-
-@pytest.fixture
-def images(clip):
-    return torch.randn(4, 3, clip.image_size, clip.image_size, generator=torch.Generator().manual_seed(1))
-
-
-def cosine(one, other):
-    return (one * other).sum() / one.square().sum().sqrt() / other.square().sum().sqrt()
 
 
 def slow_text(clip, label, prompt):

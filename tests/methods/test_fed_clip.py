@@ -8,6 +8,7 @@ import torch
 from fedvlp.clip import zero_shot_text_features
 from fedvlp.core.state import numel
 from fedvlp.methods import FedCLIP
+from tests.helpers.slow import cosine
 
 CLASSES = ["red circle", "star", "big_square"]
 LABELS = torch.tensor([2, 0, 1, 2, 0])
@@ -28,10 +29,6 @@ def method(clip):
 @pytest.fixture
 def images(clip):
     return torch.randn(5, 3, clip.image_size, clip.image_size, generator=torch.Generator().manual_seed(1))
-
-
-def cosine(one, other):
-    return (one * other).sum() / one.square().sum().sqrt() / other.square().sum().sqrt()
 
 
 def slow_adapted(weights, feature):

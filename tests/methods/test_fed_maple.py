@@ -15,11 +15,6 @@ CLASSES = ["red circle", "star", "big square"]
 LABELS = torch.tensor([0, 2, 1, 1])
 
 
-@pytest.fixture
-def images(clip):
-    return torch.randn(4, 3, clip.image_size, clip.image_size, generator=torch.Generator().manual_seed(1))
-
-
 def make(clip, **options):
     torch.manual_seed(0)
     module = FedMaPLe(CLASSES, clip, **options)

@@ -8,6 +8,7 @@ import torch
 from fedvlp.clip import PromptedTextEncoder
 from fedvlp.core.state import numel
 from fedvlp.methods import FedPGP, PromptFL
+from tests.helpers.slow import cosine
 
 CLASSES = ["red circle", "star", "big square"]
 LABELS = torch.tensor([2, 0, 1, 2])
@@ -21,15 +22,6 @@ def make(clip, **options):
         module.local_left.add_(0.5 * torch.randn_like(module.local_left))
         module.local_right.add_(0.5 * torch.randn_like(module.local_right))
     return module
-
-
-@pytest.fixture
-def images(clip):
-    return torch.randn(4, 3, clip.image_size, clip.image_size, generator=torch.Generator().manual_seed(1))
-
-
-def cosine(one, other):
-    return (one * other).sum() / one.square().sum().sqrt() / other.square().sum().sqrt()
 
 
 def slow_contrast(written, shared, personal, temperature):

@@ -26,11 +26,6 @@ def make(clip, **options):
     return module
 
 
-@pytest.fixture
-def images(clip):
-    return torch.randn(4, 3, clip.image_size, clip.image_size, generator=torch.Generator().manual_seed(1))
-
-
 def slow_loss(module, images, noise, norm_weight, kl_weight):
     """The paper's objective of one image after another, the divergence by PyTorch's distributions."""
     losses = []

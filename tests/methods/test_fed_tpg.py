@@ -11,6 +11,7 @@ from fedvlp.clip import PromptedTextEncoder
 from fedvlp.core.state import numel
 from fedvlp.methods import FedTPG
 from fedvlp.utils.errors import UserError
+from tests.helpers.slow import unit
 
 CLASSES = ["red circle", "star", "big square"]
 LABELS = torch.tensor([2, 0, 1, 2])
@@ -24,15 +25,6 @@ def method(clip):
         for value in made.network.parameters():
             value.add_(0.1 * torch.randn_like(value))  # biases begin at zero, norms at one
     return made
-
-
-@pytest.fixture
-def images(clip):
-    return torch.randn(4, 3, clip.image_size, clip.image_size, generator=torch.Generator().manual_seed(1))
-
-
-def unit(value):
-    return value / value.square().sum().sqrt()
 
 
 def norm(vector, parts, name):

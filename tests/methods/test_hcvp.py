@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from fedvlp.methods import HCVP
 from fedvlp.methods.hcvp import contrastive_loss
 from fedvlp.utils.errors import UserError
+from tests.helpers.slow import gradients
 
 CLASSES = ["red circle", "star", "big square"]
 LABELS = [0, 2, 0, 2, 0]
@@ -80,12 +81,6 @@ def slow_loss(module, images):
     task = [own[1] for own in prompts]
     total += 0.5 * slow_contrast(task, lambda i, j: OF[i] == OF[j] and LABELS[i] == LABELS[j], 0.6)
     return total + 0.7 * slow_contrast(features, lambda i, j: LABELS[i] == LABELS[j], 0.6)
-
-
-def gradients(loss, module):
-    module.zero_grad()
-    loss.backward()
-    return {name: value.grad.clone() for name, value in module.named_parameters() if value.grad is not None}
 
 
 def test_loss_and_gradients_against_image_by_image(module, images):

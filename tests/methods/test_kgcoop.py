@@ -8,6 +8,7 @@ import torch
 from fedvlp.clip import PromptedTextEncoder
 from fedvlp.core.state import numel
 from fedvlp.methods import KgCoOp, PromptFL, ZeroShotCLIP
+from tests.helpers.slow import unit
 
 CLASSES = ["red circle", "star", "big square"]
 LABELS = torch.tensor([2, 0, 1, 2])
@@ -17,15 +18,6 @@ LABELS = torch.tensor([2, 0, 1, 2])
 def method(clip):
     torch.manual_seed(5)
     return KgCoOp(CLASSES, clip, init_words=None, distance_weight=3.0)
-
-
-@pytest.fixture
-def images(clip):
-    return torch.randn(4, 3, clip.image_size, clip.image_size, generator=torch.Generator().manual_seed(1))
-
-
-def unit(value):
-    return value / value.square().sum().sqrt()
 
 
 def slow_loss(method, images, prompt):

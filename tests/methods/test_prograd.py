@@ -11,11 +11,6 @@ from fedvlp.methods import ProGrad, PromptFL, ZeroShotCLIP
 CLASSES = ["red circle", "star", "big square"]
 
 
-@pytest.fixture
-def images(clip):
-    return torch.randn(4, 3, clip.image_size, clip.image_size, generator=torch.Generator().manual_seed(1))
-
-
 def made(clip, **options):
     torch.manual_seed(3)
     return ProGrad(CLASSES, clip, prompt_length=4, **options)

@@ -18,12 +18,6 @@ LABELS = torch.tensor([0, 1, 2, 1])
 
 
 @pytest.fixture
-def images(clip):
-    generator = torch.Generator().manual_seed(1)
-    return torch.randn(4, 3, clip.image_size, clip.image_size, generator=generator)
-
-
-@pytest.fixture
 def make(clip):
     def make(domain=None, **options):
         torch.manual_seed(0)

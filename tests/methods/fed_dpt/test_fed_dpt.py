@@ -16,12 +16,6 @@ CLASSES = ["red circle", "star", "big square"]
 DOMAINS = ["ink", "paint", "photo"]
 
 
-@pytest.fixture
-def images(clip):
-    generator = torch.Generator().manual_seed(1)
-    return torch.randn(4, 3, clip.image_size, clip.image_size, generator=generator)
-
-
 def far_from_zero(module):
     """Makes prompts large and copies different from them, so that all of them matter."""
     generator = torch.Generator().manual_seed(2)

@@ -38,11 +38,6 @@ def plan(clip):
     return make(clip)
 
 
-@pytest.fixture
-def images(clip):
-    return torch.randn(4, 3, clip.image_size, clip.image_size, generator=torch.Generator().manual_seed(1))
-
-
 def begin(module, stage, finished=0, client=1):
     module.start_client(RoundContext(finished, check_phases(module)[stage], Client(client, client, 10)))
 
