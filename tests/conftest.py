@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from fedvlp.clip import load_clip
+from fedvlp.testing.images import write_images
 from tests.helpers.extras import WithoutExtras
-from tests.helpers.images import CLASSES, DOMAINS, draw
 from tests.helpers.runs import make_run
 
 torch.set_num_threads(1)
@@ -32,14 +32,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture(scope="session")
 def image_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of 3 domains, 3 classes and a few images of each; the domains differ in size."""
-    root = tmp_path_factory.mktemp("images")
-    for domain, domain_name in enumerate(DOMAINS):
-        for label, class_name in enumerate(CLASSES):
-            folder = root / domain_name / class_name
-            folder.mkdir(parents=True)
-            for index in range(4 + 2 * domain):
-                draw(domain, label, index).save(folder / f"{index}.png")
-    return root
+    return write_images(tmp_path_factory.mktemp("images"))
 
 
 @pytest.fixture

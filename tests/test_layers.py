@@ -48,6 +48,7 @@ ALLOWED = {  # each folder, and the folders that its files may import besides th
         "runs",
     }
     | {"sites", "sweep", "training", "utils"},
+    "testing": {"callbacks", "commands", "core", "data", "federation", "runs", "training", "utils"},
 }
 ANYWHERE = {"version"}
 ROOT = {"__init__", "__main__", "federation", "version"}

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from fedvlp.callbacks.baseline import Baseline
+from fedvlp.core.phases import Phase
 from fedvlp.core.protocols import FederatedData
 from fedvlp.core.roles import CENTRALISED
+from fedvlp.core.state import Client
 from fedvlp.results.accuracy_table import AccuracyRows, accuracy_table, format_accuracies
 from fedvlp.results.divergence import divergence
 from fedvlp.results.selection import is_accuracy
+from fedvlp.runs.plugin_classes import plugins_of
 from fedvlp.training.callback import FederationCallback, RunView
 from fedvlp.training.communication import COUNTS
 from fedvlp.utils.files import write_json
@@ -38,11 +42,13 @@ class Summary(FederationCallback):
 
     def __init__(self, baseline: Baseline) -> None:
         self.baseline = baseline
+        self.phases: Sequence[Phase] = ()
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """Says what will run, and writes down the split."""
         federation: RunView = trainer
         data = federation.data
+        self.phases = pl_module.configure_phases()
         federation.fabric.print(
             f"{type(pl_module).__name__} on {_name_clients(data)}, "
             f"{len(data.class_names)} classes, split {data.split_hash}, {federation.fabric.device}\n{data.protocol}",
@@ -51,6 +57,10 @@ class Summary(FederationCallback):
         if federation.is_global_zero and hasattr(data, "split_table"):
             splits = {"hash": data.split_hash, "splits": data.split_table()}
             write_json(Path(federation.log_dir) / "splits.json", splits)
+
+    def on_round_start(self, federation: RunView, phases: Sequence[Phase], cohort: Sequence[Client]) -> None:
+        """Keeps the phases as they are run, with the rules that the federation puts into them."""
+        self.phases = phases
 
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
         """Prints the table and writes the file."""
@@ -63,8 +73,12 @@ class Summary(FederationCallback):
         diverged = divergence(self.baseline.scores, federation.run_state.history, len(federation.data.class_names))
         if diverged:
             federation.fabric.print(f"warning: {diverged}")
+        parts = [pl_module, federation.data, *_nested([phase.strategy for phase in self.phases])]
+        plugins = plugins_of(parts)
+        for package, used in plugins.items():
+            federation.fabric.print(f"of the plug-in {package} {used['version']}: {', '.join(used['classes'])}")
         federation.fabric.print(f"run folder: {federation.log_dir}")
-        write_json(Path(federation.log_dir) / "summary.json", _summary(federation, rows))
+        write_json(Path(federation.log_dir) / "summary.json", _summary(federation, rows, plugins))
 
 
 def _name_clients(data: FederatedData) -> str:
@@ -110,7 +124,19 @@ def _print_costs(federation: RunView) -> None:
         )
 
 
-def _summary(federation: RunView, rows: AccuracyRows) -> dict[str, Any]:
+def _nested(value: Any) -> Iterator[Any]:
+    """Yields strategies and rules, and those in their fields."""
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, (list, tuple)):
+        for each in value:
+            yield from _nested(each)
+    elif is_dataclass(value):
+        yield value
+        yield from _nested([getattr(value, field.name) for field in fields(value)])
+
+
+def _summary(federation: RunView, rows: AccuracyRows, plugins: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Returns all of the table, and what is needed to trust it."""
     data = federation.data
     history = federation.run_state.history
@@ -126,7 +152,13 @@ def _summary(federation: RunView, rows: AccuracyRows) -> dict[str, Any]:
         **_privacy(last),
         "seconds": sum(row["seconds"] for row in history),
         "features": _feature_counts(data),
-        "versions": {"fedvlp": __version__, "python": platform.python_version(), **_package_versions()},
+        "versions": {
+            "fedvlp": __version__,
+            "python": platform.python_version(),
+            **_package_versions(),
+            **{package: used["version"] for package, used in plugins.items()},
+        },
+        **({"plugins": plugins} if plugins else {}),
     }
 
 

@@ -12,6 +12,7 @@ import fedvlp.attacks
 import fedvlp.methods
 from fedvlp.commands.environment import check_environment
 from fedvlp.commands.parser import FederationParser
+from fedvlp.commands.plugin_arguments import import_plugins
 from fedvlp.commands.ranges_of_config import check_config, check_rounds
 from fedvlp.commands.trained_config import ALLOW_HELP
 from fedvlp.core.module import FederatedModule
@@ -35,6 +36,7 @@ class FederationCLI(LightningCLI):
     """LightningCLI for methods, data modules and the federation: keys ``model``, ``data`` and ``trainer``."""
 
     def __init__(self, **options: Any) -> None:
+        import_plugins(options.get("args") or ())
         parser_class = partial(
             FederationParser,
             known_trainer_options=constructor_arguments(Federation),

@@ -16,6 +16,7 @@ from lightning.pytorch.cli import LightningArgumentParser
 from fedvlp.commands.hidden_contents import hide_contents
 from fedvlp.commands.parser_messages import condense
 from fedvlp.commands.ranges_of_config import add_ranges
+from fedvlp.runs.plugin_classes import plugin_names
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.signatures import constructor_arguments
 from fedvlp.utils.suggestions import did_you_mean
@@ -123,7 +124,7 @@ class FederationParser(LightningArgumentParser):
         if unknown := UNKNOWN_TRAINER_OPTION.search(message):
             return self._hint_of_trainer(unknown.group(1))
         if unknown := UNKNOWN_CLASS.search(message):
-            near = did_you_mean(unknown.group(1), self.known_classes)
+            near = did_you_mean(unknown.group(1), [*self.known_classes, *plugin_names()])
             return f". {near}" if near else ""
         if (unknown := UNKNOWN_MODULE.search(message)) and Path(f"{unknown.group(1)}.py").exists():
             return f". {unknown.group(1)}.py is in this folder: put PYTHONPATH=. before the command."

@@ -1,4 +1,8 @@
-"""Which classes a file may name: fedvlp's own, and those that the user allows. To import a module runs its code."""
+"""Which classes a file may name: fedvlp's own, those of installed plug-ins, and those that the user allows.
+
+To import a module runs its code. Who installs a plug-in has decided to run its code, so the classes that it registers
+are trusted; nothing else in its package is.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,7 @@ from typing import Any
 import yaml
 
 import fedvlp
+from fedvlp.runs.plugin_classes import is_plugin_class
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.visible import visible
 
@@ -27,14 +32,14 @@ def check_classes(where: Path, config: Any, allow: Sequence[str] = ()) -> None:
         allow: modules and paths of classes that may be imported; a module allows all that is in it.
 
     Raises:
-        UserError: if it names one that is neither fedvlp's own nor allowed; says what to pass.
+        UserError: if it names one that is neither fedvlp's own, nor a plug-in's, nor allowed; says what to pass.
     """
     for path in _importable(config):
         is_allowed = path in allow or any(path.startswith(f"{module}.") for module in allow)
-        if not is_allowed and not is_own_class(path):
+        if not is_allowed and not is_own_class(path) and not is_plugin_class(path):
             raise UserError(
                 f"{where} asks for code that is not fedvlp's own: {visible(path)!r}. To import it runs it. If you "
-                f"trust it, pass --allow {visible(path)}"
+                f"trust it, install the package that registers it, or pass --allow {visible(path)}"
             )
 
 

@@ -13,6 +13,7 @@ from jsonargparse import ArgumentError, ArgumentParser, Namespace
 import fedvlp.methods  # noqa: F401 (its classes are then known by their short names)
 from fedvlp.core.module import FederatedModule
 from fedvlp.data import FederatedDataModule
+from fedvlp.runs.plugin_classes import import_named
 from fedvlp.training.config_links import link_method_options
 from fedvlp.utils.errors import UserError, unwrapped_errors
 from fedvlp.utils.yaml_limits import read_yaml
@@ -92,6 +93,7 @@ def build_parts(path: Path) -> Parts:
 
 
 def _parsed(parser: ArgumentParser, content: Mapping[str, Any]) -> Namespace:
+    import_named(content)
     try:
         return parser.parse_object(dict(content))
     except ArgumentError as error:

@@ -1,4 +1,4 @@
-"""Config files: the bundled ones by name, and where they stand among the arguments of a command."""
+"""Config files: bundled ones and those of plug-ins by name, and where they stand among the arguments of a command."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedvlp.utils.errors import UserError
+from fedvlp.utils.plugins import plugin_config, plugin_config_names
 from fedvlp.utils.suggestions import did_you_mean
 from fedvlp.utils.yaml_limits import check_yaml, read_yaml
 
@@ -26,10 +27,10 @@ def config_names() -> list[str]:
 
 
 def find_config(name: str) -> str:
-    """Returns the path of a config: a file, or a bundled config by its name with or without its folder.
+    """Returns the path of a config: a file, or a bundled config or a plug-in's by its name, with or without its folder.
 
     Raises:
-        UserError: if there is none, with the nearest names.
+        UserError: if there is none, with the nearest names, or several plug-ins have one.
     """
     if Path(name).is_file():
         return name
@@ -38,6 +39,10 @@ def find_config(name: str) -> str:
     matches = [known for known in names if wanted in (known, known.split("/")[-1])]
     if matches:
         return str(configs_folder() / f"{matches[0]}.yaml")
+    of_plugin = plugin_config(wanted)
+    if of_plugin is not None:
+        return str(of_plugin)
+    names += plugin_config_names()
     hint = did_you_mean(wanted, [*names, *(known.split("/")[-1] for known in names)])
     raise UserError(f"No config {name!r}: neither a file nor one of {', '.join(names)}. {hint}".rstrip())
 

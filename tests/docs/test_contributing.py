@@ -18,7 +18,7 @@ from tests.helpers.documents import BRIEF, ROOT, Document, environment
 
 GUIDE = Document(ROOT / "CONTRIBUTING.md")
 PAGES = {path.stem: Document(path) for path in sorted((ROOT / "docs" / "contributing").glob("*.md"))}
-EXAMPLES = sorted(PAGES.keys() - {"release"})
+EXAMPLES = sorted(PAGES.keys() - {"plugin", "release"})  # tests/examples tries what the page of plug-ins says
 TOP_LEVEL = {path.name for path in ROOT.iterdir()}
 
 
@@ -68,7 +68,7 @@ def test_a_page_can_be_followed(name, desk):
     for line in lines:
         run(line)
     for file in page.files():
-        if file.startswith("test_"):
+        if file.startswith("test_") and not any(file in line for line in lines):
             assert run_tests(file)
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.helpers.documents import ROOT, Document
 
-FOLDERS = ("benchmarks", "docs", "experiments")
+FOLDERS = ("benchmarks", "docs", "examples", "experiments")
 PAGES = sorted(ROOT.glob("*.md"))
 for folder in FOLDERS:
     PAGES += sorted((ROOT / folder).rglob("*.md"))

@@ -9,18 +9,7 @@ import torch
 from torch import Tensor
 
 from fedvlp.core.run_state import RunState
-
-
-def run_tensors(state: RunState) -> dict[str, Tensor]:
-    """Returns all tensors of a run's state, by where they are and by name."""
-    server = state.server
-    groups = {"shared": server.shared, "deployed": server.deployed, "memory": server.memory}
-    groups |= {f"personal/{client}": tensors for client, tensors in state.personal.items()}
-    groups |= {f"optimizer/{client}": tensors for client, tensors in state.optimizer_states.items()}
-    found: dict[str, Tensor] = {}
-    for where, tensors in groups.items():
-        found |= {f"{where}/{name}": value for name, value in tensors.items()}
-    return found
+from fedvlp.testing.comparing import run_tensors as run_tensors
 
 
 def run_metrics(state: RunState) -> list[dict[str, Any]]:

@@ -1,16 +1,5 @@
-"""Small synthetic images: of three domains, which differ in colour, and three classes, which differ in place."""
+"""The synthetic images of ``fedvlp.testing``, under the names by which tests know them."""
 
-from __future__ import annotations
-
-import numpy as np
-from PIL import Image
-
-DOMAINS = ["ink", "paint", "photo"]
-CLASSES = ["circle", "square", "star"]
-
-
-def draw(domain: int, label: int, index: int) -> Image.Image:
-    """Draws a bright bar whose place tells the class, in a colour that tells the domain."""
-    pixels = np.random.default_rng([domain, label, index]).integers(0, 60, (32, 32, 3), dtype=np.uint8)
-    pixels[8 * label + 2 : 8 * label + 8, 4:28, domain] = 250
-    return Image.fromarray(pixels)
+from fedvlp.testing.images import CLASSES as CLASSES
+from fedvlp.testing.images import DOMAINS as DOMAINS
+from fedvlp.testing.images import draw as draw

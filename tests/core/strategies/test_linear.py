@@ -4,8 +4,6 @@ Each pair of clients agrees on a mask, which one adds to its weighted upload and
 stays and nothing else does.
 """
 
-import itertools
-
 import pytest
 import torch
 
@@ -36,6 +34,8 @@ from fedvlp.core.strategies import (
     is_linear,
 )
 from fedvlp.core.strategies.rules import shows_not_finite
+from fedvlp.testing import check_aggregation_rule, check_strategy
+from fedvlp.testing.uploads import masked
 
 CLIENTS = [Client(id, id % 2, size, f"client {id}") for id, size in enumerate([7, 2, 9, 4, 3, 8])]
 SIZES = {client.id: client.num_examples for client in CLIENTS}
@@ -81,17 +81,6 @@ def sent():
     return uploads
 
 
-def masked(uploads, weights):
-    """Returns the uploads with pairwise masks, which cancel in their weighted sum and in no other."""
-    generator = torch.Generator().manual_seed(5)
-    hidden = {id: {name: value * weights[id] for name, value in state.items()} for id, state in uploads.items()}
-    for one, other in itertools.combinations(uploads, 2):
-        for name, mask in draw(generator).items():
-            hidden[one][name] = hidden[one][name] + 20 * mask
-            hidden[other][name] = hidden[other][name] - 20 * mask
-    return {id: {name: value / weights[id] for name, value in state.items()} for id, state in hidden.items()}
-
-
 def differs(one, other):
     """Whether two states differ by more than rounding in float32."""
     return any((one[name] - value).abs().max() > 1e-4 for name, value in other.items())
@@ -107,6 +96,11 @@ def rule_differs(rule, weights):
 def test_rules_that_say_so_and_no_others_need_the_sum_alone(rule):
     assert rule.is_linear == (name_of(rule) in LINEAR_RULES)
     assert rule_differs(rule, SIZES) == (not rule.is_linear)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=name_of)
+def test_every_rule_keeps_to_the_contract(rule):
+    check_aggregation_rule(rule)
 
 
 def test_masks_hide_every_upload():
@@ -165,6 +159,16 @@ def test_strategies_that_say_so_and_no_others_need_the_sum_alone(name):
     assert any(changes) == (not expected)
     if name != "Local":
         assert differs(plain.shared, server.shared), "or nothing was combined, and nothing shown"
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_every_strategy_keeps_to_the_contract(name):
+    server = start(name)
+    if name.startswith("ServerComputed"):
+        server = server.updated(make(server.shared))
+    uploads = {id: {} for id in SIZES} if name == "Local" else sent()
+    updates = [ClientUpdate(client, uploads[client.id], client.num_examples) for client in CLIENTS]
+    check_strategy(STRATEGIES[name][0], server.shared, updates)
 
 
 def test_strategy_that_says_nothing_is_not_linear():

@@ -1,6 +1,5 @@
 """Strategies: numbers worked out by hand, an absent client, an empty domain, a single client; and purity."""
 
-import copy
 import math
 
 import pytest
@@ -207,35 +206,6 @@ def test_local_sends_nothing():
     state = server(prompt=[1.0])
     assert Local().broadcast(state, client(0)) == {}
     assert Local().aggregate(state, [update(client(0))]) is state
-
-
-STRATEGIES = [
-    FedAvg(),
-    FedAvg("uniform"),
-    Slots(by="client"),
-    Slots(by="domain"),
-    ByName({"prompts": FedAvg()}),
-    MovingAverage(FedAvg(), ema_share(0.9), ("prompts",)),
-    MovingAverage(IndicatorMean(), beta_share(0.2, 3), ("prompts",), sends_average=True),
-    IndicatorMean(),
-    Local(),
-]
-
-
-@pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda strategy: type(strategy).__name__)
-def test_strategies_change_nothing_that_they_are_given(strategy):
-    value = [[1.0], [2.0]]
-    before = server(prompts=value)
-    updates = [update(client(1), prompts=value[0] if isinstance(strategy, Slots) else value)]
-    copies = copy.deepcopy((before, updates))
-    strategy.aggregate(before, updates)
-    assert repr((before, updates)) == repr(copies)
-
-
-@pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda strategy: type(strategy).__name__)
-def test_strategies_accept_an_empty_cohort(strategy):
-    before = server(prompts=[[1.0], [2.0]])
-    assert strategy.aggregate(before, []).shared["prompts"].tolist() == [[1.0], [2.0]]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,56 @@
+"""Stripes drawn by code: their direction is the class, their colour the domain."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from fedvlp import FederatedDataModule
+from fedvlp.data import ArrayImages, Images
+from fedvlp.utils.ranges import PositiveInt
+
+COLOURS = {"red": (200, 30, 30), "green": (30, 200, 30), "blue": (30, 30, 200)}
+DIRECTIONS = {"rows": (1, 0), "columns": (0, 1), "diagonals": (1, 1)}
+SIZE = 32
+
+
+class Stripes(FederatedDataModule):
+    """Striped images in three colours, with no download; images differ in the width and the place of their stripes.
+
+    Args:
+        images_per_class: Number of images of each class and colour.
+        **options: The arguments of FederatedDataModule.
+    """
+
+    def __init__(self, images_per_class: PositiveInt = 12, **options: Any) -> None:
+        super().__init__(**options)
+        self.images_per_class = images_per_class
+
+    def load_domains(self) -> tuple[Mapping[str, Images], list[str]]:
+        """Returns the images of each colour, and the names of the directions."""
+        return {colour: self._of(colour) for colour in COLOURS}, list(DIRECTIONS)
+
+    def _of(self, colour: str) -> ArrayImages:
+        pixels = []
+        labels = []
+        names = []
+        for label, direction in enumerate(DIRECTIONS):
+            for number in range(self.images_per_class):
+                pixels.append(_draw(colour, direction, number))
+                labels.append(label)
+                names.append(f"{colour}/{direction}/{number:03d}")
+        return ArrayImages(np.stack(pixels), np.asarray(labels), names)
+
+
+def _draw(colour: str, direction: str, number: int) -> np.ndarray:
+    """Draws an image, the same for the same number: [32, 32, 3] in 8 bits."""
+    generator = np.random.default_rng(number)
+    width = generator.integers(3, 7)
+    place = generator.integers(0, width)
+    rows, columns = np.indices((SIZE, SIZE))
+    down, across = DIRECTIONS[direction]
+    is_stripe = (rows * down + columns * across + place) // width % 2 == 0
+    noise = generator.integers(0, 40, (SIZE, SIZE, 3))
+    return np.where(is_stripe[..., None], COLOURS[colour], noise).astype(np.uint8)

@@ -1,0 +1,134 @@
+"""Small runs of a method, made as the command line makes them; a contract's checks share one that is whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any, cast
+
+from torch import Tensor
+
+from fedvlp.callbacks import Plots
+from fedvlp.commands.lightning_cli import FederationCLI
+from fedvlp.core.phases import Phase
+from fedvlp.core.state import ClientUpdate, State
+from fedvlp.federation import Federation
+from fedvlp.testing.comparing import run_tensors
+from fedvlp.training.callback import FederationCallback, RunView
+from fedvlp.utils.config_files import configs_folder
+
+Build = Callable[..., FederationCLI]
+"""Takes more arguments of the command line, and returns module, data and federation of a run, not yet trained."""
+
+
+def small_run(image_root: Path, folder: Path, method: Sequence[str], *arguments: str) -> FederationCLI:
+    """Returns module, data and federation of a run on the tiny CLIP, not yet trained.
+
+    Args:
+        image_root: The folder of images.
+        folder: Gets the cache and the run folder.
+        method: The arguments that choose the method.
+        arguments: More arguments of the command line, which win over those given here.
+    """
+    given = [
+        *method,
+        f"--config={configs_folder() / 'data' / 'folders'}.yaml",
+        f"--data.root={image_root}",
+        "--data.held_out=photo",
+        "--data.batch_size=4",
+        f"--data.cache_dir={folder / 'cache'}",
+        "--model.clip.name=fedvlp-tiny",
+        "--trainer.rounds=2",
+        "--trainer.accelerator=cpu",
+        "--trainer.enable_progress_bar=false",
+        f"--trainer.default_root_dir={folder / 'runs'}",
+        *arguments,
+    ]
+    return FederationCLI(run=False, args=given, save_config_callback=None)
+
+
+def federation_of(run: FederationCLI) -> Federation:
+    """Returns what trains a run."""
+    return cast(Federation, run.trainer)
+
+
+def fit(run: FederationCLI, **options: Any) -> dict[str, Tensor]:
+    """Trains a run, and returns the tensors of its state at the end."""
+    federation = federation_of(run)
+    # Figures of the run folder are the same for all methods and take longer than a round.
+    federation.callbacks[:] = [each for each in federation.callbacks if not isinstance(each, Plots)]
+    federation.fit(run.model, run.datamodule, **options)
+    return run_tensors(federation.run_state)
+
+
+def tensors_of(run: FederationCLI) -> dict[str, Tensor]:
+    """Returns copies of the method's tensors."""
+    return {name: value.clone() for name, value in run.model.state_dict().items()}
+
+
+class Sent(FederationCallback):
+    """Keeps what each client uploads, by round, client and phase."""
+
+    def __init__(self) -> None:
+        self.states: dict[tuple[int, int, str], State] = {}
+
+    def on_client_end(self, federation: RunView, phase: Phase, update: ClientUpdate) -> None:
+        """Keeps an upload."""
+        self.states[federation.run_state.server.round, update.client.id, phase.name] = update.state
+
+
+@dataclass(frozen=True)
+class WholeRun:
+    """An unbroken run of all clients.
+
+    Attributes:
+        run: module, data and federation, after training.
+        before: the method's tensors before.
+        fingerprint: of its CLIP before.
+        tensors: of the run's state at its end.
+        sent: what its clients uploaded.
+        folder: its run folder.
+    """
+
+    run: FederationCLI
+    before: dict[str, Tensor]
+    fingerprint: str
+    tensors: dict[str, Tensor]
+    sent: dict[tuple[int, int, str], State]
+    folder: Path
+
+
+class MethodContract:
+    """The runs of one method that checks look at.
+
+    Args:
+        build: Makes runs of the method; they share what is computed of images.
+        folder: For what checks write.
+    """
+
+    def __init__(self, build: Build, folder: Path) -> None:
+        self.build = build
+        self.folder = folder
+
+    @property
+    def name(self) -> str:
+        """The method's, for messages."""
+        return type(self.whole.run.model).__name__
+
+    @cached_property
+    def whole(self) -> WholeRun:
+        """A run of two rounds, made when it is first looked at."""
+        run = self.build("--trainer.name=whole")
+        sent = Sent()
+        before = tensors_of(run)
+        fingerprint = run.model.clip.fingerprint()
+        federation_of(run).add_callback(sent)
+        tensors = fit(run)
+        return WholeRun(run, before, fingerprint, tensors, sent.states, Path(federation_of(run).log_dir))
+
+    def new_folder(self) -> Path:
+        """Makes and returns an empty folder."""
+        return Path(mkdtemp(dir=self.folder))

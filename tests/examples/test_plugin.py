@@ -1,0 +1,150 @@
+"""The template of a plug-in, installed from its own folder: trained, held to its contracts, and used from elsewhere."""
+
+from __future__ import annotations
+
+import configparser
+import doctest
+import json
+import re
+import shutil
+from importlib import import_module
+
+import pytest
+import yaml
+
+import fedvlp
+from fedvlp.commands.cli import main
+from fedvlp.commands.lightning_cli import ParsingCLI
+from fedvlp.runs.plugin_classes import plugin_class, plugin_names
+from fedvlp.utils.config_files import with_config_paths
+from fedvlp.utils.plugins import plugin_config_names
+from tests.helpers.documents import BRIEF, ROOT, Document
+from tests.helpers.plugins import install, on_the_path
+
+TEMPLATE = ROOT / "examples" / "plugin"
+PROJECT = (TEMPLATE / "pyproject.toml").read_text(encoding="utf-8")
+PAGE = Document(ROOT / "docs" / "contributing" / "plugin.md")
+README = Document(TEMPLATE / "README.md")
+NAMES = {"EqualNormMean", "SmoothPromptFL", "Stripes"}
+SMALL = ["--model.clip.name=fedvlp-tiny", "--trainer.accelerator=cpu", *BRIEF]
+
+
+def entry_points(text: str) -> dict[str, dict[str, str]]:
+    """The entry points of a pyproject.toml, in whose sections nothing stands but names and texts."""
+    sections = re.findall(r'^\[project\.entry-points\."([\w.]+)"\]\n(.*?)(?=^\[|\Z)', text, re.DOTALL | re.MULTILINE)
+    found = {}
+    for group, lines in sections:
+        parser = configparser.ConfigParser()
+        parser.optionxform = str
+        parser.read_string(f"[entries]\n{lines}")
+        found[group] = {name: value.strip('"') for name, value in parser["entries"].items()}
+    return found
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory):
+    """The template as an installer leaves it: its files, and the metadata that its pyproject.toml says."""
+    with on_the_path(tmp_path_factory.mktemp("site")) as site:
+        shutil.copytree(TEMPLATE / "src" / "my_prompts", site / "my_prompts")
+        install(site, "my-prompts", "0.1.0", entry_points(PROJECT), {})
+        yield site
+
+
+@pytest.fixture(scope="module")
+def trained(installed, tmp_path_factory):
+    """The run folder of the plug-in's method, rule and data."""
+    root = tmp_path_factory.mktemp("trained")
+    given = ["--config=smooth_promptfl", "--config=stripes", "--config=equal_norm_mean", *SMALL]
+    given += [f"--data.cache_dir={root / 'cache'}", f"--trainer.default_root_dir={root / 'runs'}"]
+    assert main(["fit", *given]) == 0
+    return next((root / "runs").glob("*/*"))
+
+
+def test_a_run_says_whose_its_classes_are(trained, capsys):
+    summary = json.loads((trained / "summary.json").read_text())
+    assert summary["plugins"] == {
+        "my-prompts": {"version": "0.1.0", "classes": ["SmoothPromptFL", "Stripes", "EqualNormMean"]}
+    }
+    assert summary["versions"]["my-prompts"] == "0.1.0"
+    assert summary["model"]["class_path"] == "my_prompts.smooth_promptfl.SmoothPromptFL"
+
+
+def test_its_runs_are_used_from_any_folder(trained, image_root, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    commands = [
+        ["predict", f"--ckpt_path={trained}", f"--images={image_root / 'photo'}", "--trainer.accelerator=cpu"],
+        ["test", f"--config={trained / 'config.yaml'}", f"--ckpt_path={trained}"],
+        ["explain", f"--ckpt_path={trained}", "--what=overlays", "--num_images=1", "--output=explained"],
+        ["compare", str(trained)],
+        ["report", str(trained), "--output=report.html"],
+    ]
+    for command in commands:
+        assert main(command) == 0
+    assert len((tmp_path / "predictions.csv").read_text().splitlines()) == 25
+    assert (tmp_path / "explained" / "overlays.png").is_file()
+    printed = capsys.readouterr().out
+    assert "held_out/blue" in printed
+    assert re.search(r"^SmoothPromptFL +last", printed, re.MULTILINE)
+    report = (tmp_path / "report.html").read_text()
+    assert "my-prompts" in report
+    assert "SmoothPromptFL" in report
+
+
+def test_without_it_a_trained_file_is_refused(trained, image_root, tmp_path, monkeypatch, capsys):
+    """The classes are not looked for beyond what is installed, though they could be imported."""
+    monkeypatch.setattr("fedvlp.runs.plugin_classes.registered_as", lambda name: None)
+    assert main(["predict", f"--ckpt_path={trained}", f"--images={image_root / 'photo'}"]) == 1
+    told = capsys.readouterr().err
+    assert "my_prompts.smooth_promptfl.SmoothPromptFL" in told
+    assert "install the package that registers it, or pass --allow" in told
+
+
+TESTS = sorted(path.stem for path in (TEMPLATE / "tests").glob("test_*.py"))
+
+
+@pytest.mark.parametrize("name", TESTS)
+def test_its_own_tests_pass(installed, monkeypatch, name):
+    monkeypatch.syspath_prepend(TEMPLATE / "tests")
+    tests = [value for each, value in vars(import_module(name)).items() if each.startswith("test_")]
+    assert len(tests) >= 2
+    for test in tests:
+        test()
+
+
+def test_its_examples_are_true(installed):
+    found = doctest.testmod(import_module("my_prompts.equal_norm_mean"))
+    assert (found.failed, found.attempted) == (0, 3)
+
+
+def test_fedvlp_lists_nothing_of_it_as_its_own(installed):
+    assert set(plugin_names()) >= NAMES  # others may be installed where tests run
+    for name in NAMES:
+        assert plugin_class(name)
+        assert name not in fedvlp.__all__
+        assert name not in fedvlp.methods.__all__
+
+
+def test_every_config_of_it_names_a_class_of_it(installed):
+    assert set(plugin_config_names()) >= {"equal_norm_mean", "smooth_promptfl", "stripes"}
+    named = set()
+    for path in (TEMPLATE / "src" / "my_prompts" / "configs").glob("*.yaml"):
+        content = repr(yaml.safe_load(path.read_text()))
+        named |= {name for name in NAMES if name in content}
+    assert named == NAMES
+
+
+def test_the_page_shows_what_the_template_holds(installed):
+    assert entry_points(PAGE.blocks("toml")[0]) == entry_points(PROJECT)
+    scope: dict = {}
+    exec(PAGE.blocks("python")[0], scope)  # the functions themselves are called by the template's tests
+    assert [name for name in scope if name.startswith("test_")] == ["test_method", "test_rule", "test_data"]
+
+
+@pytest.mark.parametrize("page", [PAGE, README], ids=["page", "README"])
+def test_the_commands_of_its_pages_are_understood(installed, page):
+    """The parser takes each; what they do is tried above."""
+    commands = [words[2:] for words in page.commands("fedvlp") if "--model.help" not in words]
+    assert len(commands) >= 2
+    for words in commands:
+        parsed = ParsingCLI(run=False, args=with_config_paths(words), save_config_callback=None).config
+        assert parsed.model.class_path.endswith("SmoothPromptFL") == ("quickstart" not in words)
