@@ -146,6 +146,8 @@ def clusters_by_mode(
 ) -> dict[str, Clusters]:
     """Returns each image's clusters under the capacities of training and of evaluation, from the same start.
 
+    What is exported is never trained, so it has those of evaluation alone.
+
     Args:
         options: Number of experts and capacities.
         seed: Seed of a random start.
@@ -156,5 +158,7 @@ def clusters_by_mode(
     if start is None:
         start = random_start(image_seeds(images), tokens.shape[1], options.num_experts, seed)
     capacities = {"train": options.train_capacity, "eval": options.eval_capacity}
+    if torch.compiler.is_exporting():
+        del capacities["train"]
     clusters = token_clusters(tokens, options.num_experts, list(capacities.values()), start)
     return dict(zip(capacities, clusters, strict=True))
