@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedvlp.commands.trained_config import ALLOW_HELP, config_option, trained_config
-from fedvlp.utils.errors import UserError, unwrapped_errors
+from fedvlp.utils.errors import unwrapped_errors
 
 FORMATS = ("onnx", "torchscript", "torch_export")
 DESCRIPTION = """\

@@ -20,8 +20,8 @@ NAME = "fedvlp.json"
 def describe(method: FederatedModule, file_format: str) -> dict[str, Any]:
     """Returns the description, of plain values that JSON can hold.
 
-    Its ``preprocess`` has the size in pixels, how an image is brought to it (``resize_mode`` and ``interpolation``, then
-    the centre is cut out), and the mean and deviation of each colour, of values in [0, 1].
+    Its ``preprocess`` has the size in pixels, how an image is brought to it (``resize_mode`` and ``interpolation``,
+    then the centre is cut out), and the mean and deviation of each colour, of values in [0, 1].
     """
     transform = asdict(method.clip.preprocess_options)  # type: ignore[attr-defined]
     return {

@@ -50,11 +50,12 @@ def write(program: ExportedProgram, description: Mapping[str, Any], path: Path) 
 
 
 def _stable_sort(values: Any, *, stable: bool = True, dim: int = -1, descending: bool = False) -> Any:
-    """Translates a sort that keeps the order of equals: ONNX says of TopK that of equals the lower index comes first."""
-    from onnxscript import opset20
+    """Translates a sort that keeps the order of equals, as ONNX says of TopK."""
+    import onnxscript
 
-    size = opset20.Gather(opset20.Shape(values), opset20.Constant(value_ints=[dim]))
-    return opset20.TopK(values, size, axis=dim, largest=int(descending), sorted=1)
+    operators: Any = onnxscript.opset20
+    size = operators.Gather(operators.Shape(values), operators.Constant(value_ints=[dim]))
+    return operators.TopK(values, size, axis=dim, largest=int(descending), sorted=1)
 
 
 def load(path: Path) -> Callable[[Tensor], Tensor]:

@@ -1,4 +1,4 @@
-"""Runs an exported graph operator by operator, so that TorchScript can trace it with a free batch size and its loops."""
+"""Runs an exported graph operator by operator, so that TorchScript can trace it with free batch size and loops."""
 
 from __future__ import annotations
 
@@ -36,8 +36,9 @@ class ScriptedGraph(nn.Module):
 
     def _make_loop(self, body: GraphModule, goes_on: GraphModule, values: list[Tensor]) -> nn.Module:
         examples = ([value.clone() for value in values],)
-        parts = [torch.jit.trace(_OfList(each), examples, strict=False, check_trace=False) for each in (goes_on, body)]
-        self.loops[_key(body)] = torch.jit.script(_Loop(*parts))
+        jit: Any = torch.jit  # whose functions have no types
+        parts = [jit.trace(_OfList(each), examples, strict=False, check_trace=False) for each in (goes_on, body)]
+        self.loops[_key(body)] = jit.script(_Loop(*parts))
         return self.loops[_key(body)]
 
     def _known_loop(self, body: GraphModule, goes_on: GraphModule, values: list[Tensor]) -> nn.Module:

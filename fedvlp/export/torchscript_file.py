@@ -17,6 +17,8 @@ from fedvlp.export.description import NAME
 from fedvlp.export.scripted_graph import ScriptedGraph
 from fedvlp.utils.errors import UserError
 
+_JIT: Any = torch.jit  # whose functions have no types
+
 
 def check() -> None:
     """Passes if this PyTorch still writes TorchScript, which is deprecated.
@@ -24,7 +26,7 @@ def check() -> None:
     Raises:
         UserError: If it does not.
     """
-    if not all(hasattr(torch.jit, name) for name in ("trace", "script", "save", "load")):
+    if not all(hasattr(_JIT, name) for name in ("trace", "script", "save", "load")):
         raise UserError(f"PyTorch {torch.__version__} writes no TorchScript. Use --format torch_export or onnx.")
 
 
@@ -35,14 +37,14 @@ def write(program: ExportedProgram, description: Mapping[str, Any], path: Path) 
     with _without_deprecation():
         graph = ScriptedGraph(program.module())
         graph.script_loops(examples)
-        traced = torch.jit.trace(graph, (examples,), check_trace=False)
-        torch.jit.save(traced, path, _extra_files={NAME: json.dumps(description)})
+        traced = _JIT.trace(graph, (examples,), check_trace=False)
+        _JIT.save(traced, path, _extra_files={NAME: json.dumps(description)})
 
 
 def load(path: Path) -> Callable[[Tensor], Tensor]:
     """Returns what the file computes."""
     with _without_deprecation():
-        loaded = torch.jit.load(path)
+        loaded = _JIT.load(path)
 
     def run(images: Tensor) -> Tensor:
         with torch.no_grad():
@@ -57,5 +59,5 @@ def _without_deprecation() -> Iterator[None]:
     """Leaves out that TorchScript is deprecated, which the documentation says, and that constants are traced."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=r"`torch\.jit\.\w+` is (deprecated|not supported)")
-        warnings.filterwarnings("ignore", category=torch.jit.TracerWarning)
+        warnings.filterwarnings("ignore", category=_JIT.TracerWarning)
         yield

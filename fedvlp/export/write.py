@@ -8,6 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
+from torch.export import ExportedProgram
 
 from fedvlp.core.module import FederatedModule
 from fedvlp.export.classifier import ExportedClassifier
@@ -51,8 +52,7 @@ def export_method(method: FederatedModule, file_format: str, output: Path) -> Ex
     """
     if file_format not in FORMATS:
         raise UserError(f"Expected --format {', '.join(FORMATS)}; got {file_format!r}.")
-    kind = FORMATS[file_format]
-    kind.check()
+    FORMATS[file_format].check()
     beside = output.with_suffix(".json")
     if beside == output:
         raise UserError(f"{output} is the name of the description beside the file. Give it another suffix.")
@@ -60,22 +60,31 @@ def export_method(method: FederatedModule, file_format: str, output: Path) -> Ex
     check_replaceable(beside)
     classifier = ExportedClassifier(method)
     program = exported_program(classifier, example_images(method, 2))
-    description = describe(method, file_format)
     output.parent.mkdir(parents=True, exist_ok=True)
     # a graph above 2 GiB has a second file, which it knows by name, so all get their names in a folder first
     with TemporaryDirectory(prefix=f".{output.name}.", dir=output.parent) as folder:
-        file = Path(folder) / output.name
-        kind.write(program, description, file)
-        difference = largest_difference(classifier, kind.load(file))
-        if not difference <= LARGEST_DIFFERENCE:
-            raise UserError(
-                f"The exported file's logits differ from the method's by {difference:.1e}, more than "
-                f"{LARGEST_DIFFERENCE:.0e}, so it is not kept. Use another --format."
-            )
-        write_json(Path(folder) / beside.name, description)
+        difference = write_checked(classifier, program, file_format, Path(folder) / output.name)
+        write_json(Path(folder) / beside.name, describe(method, file_format))
         for path in sorted(Path(folder).iterdir()):
             os.replace(path, output.parent / path.name)
     return Exported(output, beside, difference)
+
+
+def write_checked(classifier: ExportedClassifier, program: ExportedProgram, file_format: str, file: Path) -> float:
+    """Writes a graph into a file and returns the largest difference between its logits and the classifier's.
+
+    Raises:
+        UserError: If it is too large; the file is to be removed then.
+    """
+    kind = FORMATS[file_format]
+    kind.write(program, describe(classifier.method, file_format), file)
+    difference = largest_difference(classifier, kind.load(file))
+    if not difference <= LARGEST_DIFFERENCE:
+        raise UserError(
+            f"The exported file's logits differ from the method's by {difference:.1e}, more than "
+            f"{LARGEST_DIFFERENCE:.0e}, so it is not kept. Use another --format."
+        )
+    return difference
 
 
 @torch.no_grad()

@@ -1,4 +1,4 @@
-"""Loops on tensors that can also be exported: `torch.export` keeps them as one operator, where it would unroll Python's."""
+"""Loops on tensors that `torch.export` keeps as one operator, where it would unroll those of Python."""
 
 from __future__ import annotations
 
@@ -44,5 +44,11 @@ def repeat(times: int, step: Callable[..., Values], values: Values) -> Values:
         for _ in range(times):
             values = step(*values)
         return values
-    taken = torch.zeros((), dtype=torch.int64)
-    return repeat_while(lambda count, *_: count < times, lambda count, *each: (count + 1, *step(*each)), (taken, *values))[1:]
+
+    def goes_on(count: Tensor, *_: Tensor) -> Tensor:
+        return count < times
+
+    def counted(count: Tensor, *each: Tensor) -> Values:
+        return (count + 1, *step(*each))
+
+    return repeat_while(goes_on, counted, (torch.zeros((), dtype=torch.int64), *values))[1:]

@@ -41,8 +41,11 @@ def float_bits(values: Float[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
     """Returns what ``values.view(torch.int32)`` does of finite float32 values, by arithmetic, which can be exported.
 
     Example:
-        >>> float_bits(torch.tensor([1.0, -2.5, 0.0])).tolist(), torch.tensor([1.0, -2.5, 0.0]).view(torch.int32).tolist()
-        ([1065353216, -1071644672, 0], [1065353216, -1071644672, 0])
+        >>> values = torch.tensor([1.0, -2.5, -0.0])
+        >>> float_bits(values).tolist()
+        [1065353216, -1071644672, -2147483648]
+        >>> values.view(torch.int32).tolist()
+        [1065353216, -1071644672, -2147483648]
     """
     exact = values.double()
     magnitudes = exact.abs()
