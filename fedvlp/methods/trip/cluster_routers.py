@@ -22,6 +22,7 @@ from fedvlp.methods.trip.routing import (
     match_clusters,
     token_clusters,
 )
+from fedvlp.utils.errors import UserError
 
 
 class TokenRouter(nn.Module):
@@ -125,6 +126,11 @@ class ImageRouter(nn.Module):
     @torch.no_grad()
     def forward(self, constants: dict[str, Tensor], experts: Experts) -> Float[Tensor, "B E"]:
         """Returns pi, a single expert for all images but those that found no room."""
+        if torch.compiler.is_exporting():
+            raise UserError(
+                "TRIP with routing: image classifies an image by the others of its batch, so no file can say what it is. "
+                "Export a TRIP with another routing."
+            )
         features = constants["features"].float()
         options = self.options
         if options.cluster_start == "keys" and len(features) >= options.num_experts:

@@ -30,7 +30,7 @@ def plain_kmeans(
     """
     exact = tokens.double()
     exact = exact - exact.mean(dim=1, keepdim=True)
-    limits = torch.tensor(capacities)[None]  # [1, M]
+    limits = torch.tensor(capacities).expand(start.shape)
     indices = torch.arange(tokens.shape[1])
 
     def goes_on(iteration: Tensor, members: Tensor, multipliers: Tensor, kept: Tensor, running: Tensor) -> Tensor:
