@@ -128,7 +128,7 @@ class ImageRouter(nn.Module):
         """Returns pi, a single expert for all images but those that found no room."""
         if torch.compiler.is_exporting():
             raise UserError(
-                "TRIP with routing: image classifies an image by the others of its batch, so no file can say what it is. "
+                "TRIP with routing: image classifies an image by the others of its batch, which no file can. "
                 "Export a TRIP with another routing."
             )
         features = constants["features"].float()
