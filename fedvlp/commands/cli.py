@@ -69,6 +69,7 @@ COMMANDS = (
         "run_explain",
         "Show what a trained method does: where it looks, its experts, its prompts' nearest words.",
     ),
+    Command("export", "export", "run_export", "Write a trained method as ONNX, TorchScript or torch.export."),
     Command(
         "audit",
         "audit",

@@ -99,9 +99,7 @@ class FedAPT(PromptLearner):
         features = self.constants(inputs)["features"]
         with torch.no_grad():
             weights = domain_weights(self.domain_classifier(features), self.temperature)
-            mixtures, mixture_of_image = weights.unique(dim=0, return_inverse=True)  # type: ignore[no-untyped-call]
-        texts = self.text(self.prompts(mixtures).flatten(1, 2))[mixture_of_image]  # [B, C, d]
-        return cosine_logits(features, texts, self.clip.logit_scale)
+        return cosine_logits(features, self._texts(weights), self.clip.logit_scale)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
         """Returns the cross-entropy of classes, under the prompts of the client's domain, plus that of domains."""
@@ -113,6 +111,15 @@ class FedAPT(PromptLearner):
         domain_loss = F.cross_entropy(self.domain_classifier(features), domain.expand(len(features), -1))
         self.log_dict({"class_loss": class_loss, "domain_loss": domain_loss, "loss": class_loss + domain_loss})
         return class_loss + domain_loss
+
+    def _texts(self, weights: Float[Tensor, "B M"]) -> Float[Tensor, "B C d"]:
+        """The text features under each image's mixture of keys."""
+        if torch.compiler.is_exporting():  # how many distinct ones there are is known of values alone
+            each: Tensor = self.text(self.prompts(weights).flatten(1, 2))
+            return each
+        mixtures, mixture_of_image = weights.unique(dim=0, return_inverse=True)  # type: ignore[no-untyped-call]
+        distinct: Tensor = self.text(self.prompts(mixtures).flatten(1, 2))
+        return distinct[mixture_of_image]
 
     def _own_domain(self) -> Float[Tensor, "M"]:
         """The domain of the client that trains, as a one-hot vector; where no domain is known, all are as likely."""

@@ -34,6 +34,7 @@ from fedvlp.clip import CLIP, CLIPSpec
 from fedvlp.clip.image.projection import project_image_tokens
 from fedvlp.core.protocols import Inputs
 from fedvlp.methods._shared.global_prompt_learner import GlobalPromptLearner
+from fedvlp.ops.loops import repeat
 from fedvlp.utils.ranges import FractionAboveZero, Names, PositiveFloat, PositiveInt
 
 
@@ -104,9 +105,13 @@ def transport_plan(
     patches = cost.shape[-1]
     prompts = cost.shape[-2]
     log_kernel = -cost / epsilon
-    log_v = torch.zeros_like(cost[..., 0])
+
     # in logarithms, since exp(-C / epsilon) may be zero for all patches
-    for _ in range(iterations):
+    def meet(log_u: Tensor, log_v: Tensor) -> tuple[Tensor, Tensor]:
         log_u = (-math.log(patches) - (log_kernel + log_v[..., :, None]).logsumexp(-2)).clamp(max=0)
         log_v = math.log(mass / prompts) - (log_kernel + log_u[..., None, :]).logsumexp(-1)
+        return log_u, log_v
+
+    start = (cost.new_zeros(cost[..., 0, :].shape), cost.new_zeros(cost[..., 0].shape))
+    log_u, log_v = repeat(iterations, meet, start)
     return (log_v[..., :, None] + log_kernel + log_u[..., None, :]).exp()

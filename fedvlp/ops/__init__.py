@@ -1,4 +1,4 @@
-"""Losses and logits that several methods share, as functions on tensors. Imports nothing of ours but utils."""
+"""Losses, logits and loops that several methods share, as functions on tensors. Imports nothing of ours but utils."""
 
 from fedvlp.ops.losses import cosine_logits, distillation_kl
 

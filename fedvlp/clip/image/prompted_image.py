@@ -118,7 +118,7 @@ def _before_last(
 
 
 def _append(tokens: Float[Tensor, "B tokens W"], prompt: Float[Tensor, "L W"]) -> Float[Tensor, "B longer W"]:
-    return torch.cat([tokens, prompt.to(tokens.dtype).expand(len(tokens), -1, -1)], dim=1)
+    return torch.cat([tokens, prompt.to(tokens.dtype).expand(tokens.shape[0], -1, -1)], dim=1)
 
 
 def _replace(hidden: Float[Tensor, "B tokens W"], prompt: Float[Tensor, "L W"]) -> Float[Tensor, "B tokens W"]:

@@ -93,7 +93,7 @@ class TokenRows(nn.Module):
         if len(self.ends) == 1:
             hidden = tower.transform_at(tokens, mask, self.ends[0], self.at_ends(mask), between)
             return tower.project(hidden)  # [N, K, d]
-        hidden = tower.transform(tokens, mask, between).view(len(prompts), *self.ids.shape, -1)  # [N, R, S, D]
+        hidden = tower.transform(tokens, mask, between).view(prompts.shape[0], *self.ids.shape, -1)  # [N, R, S, D]
         rows = torch.arange(len(self.ends), device=self.ends.device)[:, None]
         return tower.project(hidden[:, rows, self.ends].flatten(1, 2))  # [N, R * K, d]
 
@@ -104,7 +104,7 @@ class TokenRows(nn.Module):
     def embed(self, tower: TextTower, prompts: Float[Tensor, "prompts L D"]) -> Float[Tensor, "prompts rows length D"]:
         """Returns the rows' embedded tokens with the prompts' vectors in their places, and with positions."""
         words = tower.embed(self.ids.clamp(min=0)).flatten(0, 1)  # [R * S, D]
-        vectors = torch.cat([prompts, words.to(prompts.dtype).expand(len(prompts), -1, -1)], dim=1)
+        vectors = torch.cat([prompts, words.to(prompts.dtype).expand(prompts.shape[0], -1, -1)], dim=1)
         places = torch.arange(self.ids.numel(), device=self.ids.device).view_as(self.ids) + prompts.shape[1]
         tokens = vectors[:, torch.where(self.ids < 0, -self.ids - 1, places)]  # [N, R, S, D]
         return tokens + tower.positions(self.positions)
@@ -119,7 +119,7 @@ class TokenRows(nn.Module):
         self, hidden: Float[Tensor, "sequences length D"], prompts: Float[Tensor, "prompts L D"]
     ) -> Float[Tensor, "sequences length D"]:
         """Returns the tokens with the prompts' vectors in their places."""
-        rows = hidden.reshape(len(prompts), -1, hidden.shape[-1])  # [N, R * S, D]
+        rows = hidden.reshape(prompts.shape[0], -1, hidden.shape[-1])  # [N, R * S, D]
         vectors = prompts[:, -self.ids.flatten()[self.slots] - 1].to(hidden.dtype)
         return rows.index_copy(1, self.slots, vectors).view_as(hidden)
 

@@ -29,7 +29,7 @@ class PromptFeatureCache:
             function: Makes the result.
             prompts: Its arguments.
         """
-        if not all(map(_is_constant, prompts)):
+        if torch.compiler.is_exporting() or not all(map(_is_constant, prompts)):  # what is exported has no values yet
             return function(*prompts)
         device = prompts[0].device.type
         mode = (torch.is_inference_mode_enabled(), torch.is_autocast_enabled(device), torch.get_autocast_dtype(device))

@@ -92,12 +92,14 @@ class PromptedTextEncoder(nn.Module):
         """Returns `forward(prompt, deeper)`, computed now; without a graph in parts, so that it takes little memory."""
         prompts = prompt.reshape(-1, *prompt.shape[-2:])  # [N, L, D]
         needs_grad = prompt.requires_grad or (deeper is not None and deeper.requires_grad)
-        has_graph = needs_grad and torch.is_grad_enabled()
-        size = max(1, len(prompts) if has_graph else tokens_at_once // self.rows.ids.numel())
-        parts = torch.split(prompts, size)
+        # How many parts there are depends on the number of prompts, which an exported graph does not know.
+        is_whole = torch.compiler.is_exporting() or (needs_grad and torch.is_grad_enabled())
+        size = max(1, tokens_at_once // self.rows.ids.numel())
+        parts = (prompts,) if is_whole else torch.split(prompts, size)
         deeper_parts: Sequence[Tensor | None] = [None] * len(parts)
         if deeper is not None:
-            deeper_parts = torch.split(deeper.reshape(len(prompts), *deeper.shape[-3:]), size)  # of [N, J, L, D]
+            deeper = deeper.reshape(prompts.shape[0], *deeper.shape[-3:])  # [N, J, L, D]
+            deeper_parts = (deeper,) if is_whole else torch.split(deeper, size)
         tower = self.clip.text
         features = [self.rows.encode(tower, *part) for part in zip(parts, deeper_parts, strict=True)]
         return torch.cat(features).reshape(*prompt.shape[:-2], len(self.class_names), -1)

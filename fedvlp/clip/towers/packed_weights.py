@@ -111,6 +111,7 @@ def _serves(inputs: Tensor, weight: Tensor) -> bool:
     """Whether oneDNN's product in single precision is there for these, and pays."""
     return (
         bool(torch.backends.mkldnn.enabled)
+        and not torch.compiler.is_exporting()  # other runtimes do not have it
         and inputs.dtype == weight.dtype == torch.float32
         and inputs.device.type == weight.device.type == "cpu"
         and weight.numel() >= _LEAST_ELEMENTS

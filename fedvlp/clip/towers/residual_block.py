@@ -19,7 +19,12 @@ Linear = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 def is_standard_block(block: nn.Module) -> bool:
     """Whether a block is CLIP's own kind: self-attention, then a multilayer perceptron."""
-    return type(block) is ResidualAttentionBlock and type(block.attn) is nn.MultiheadAttention
+    return _computes_as(block, ResidualAttentionBlock) and _computes_as(block.attn, nn.MultiheadAttention)
+
+
+def _computes_as(module: Any, kind: type[nn.Module]) -> bool:
+    """Whether a module is of a kind and no subclass changes what it computes; `torch.export` shows it by a subclass."""
+    return isinstance(module, kind) and type(module).forward is kind.forward
 
 
 def run_block(
@@ -67,5 +72,5 @@ def _self_attention(
 def _perceptron(perceptron: Any, linear: Linear, hidden: Tensor) -> Tensor:
     first = perceptron.c_fc
     second = perceptron.c_proj
-    activate = QuickGELU.apply if type(perceptron.gelu) is transformer.QuickGELU else perceptron.gelu
+    activate = QuickGELU.apply if isinstance(perceptron.gelu, transformer.QuickGELU) else perceptron.gelu
     return linear(activate(linear(hidden, first.weight, first.bias)), second.weight, second.bias)

@@ -39,7 +39,7 @@ class TextClassifier(nn.Module):
 
     def forward(self) -> Float[Tensor, "C d"]:
         """Returns w_c, not normalised; those without a gradient are computed when weights have changed."""
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled() or torch.compiler.is_exporting():
             return self._encode()
         device = next(self.language.parameters()).device.type
         weights = [(value.data_ptr(), value._version) for value in self.language.parameters()]

@@ -88,7 +88,7 @@ class StableFDG(StatisticsSharer):
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
         """Returns the logits of a batch, in which each image is its own partner."""
         images = self.constants(inputs)["images"]
-        return self.logits_of(images, torch.arange(len(images), device=images.device), [])
+        return self.logits_of(images, torch.arange(images.shape[0], device=images.device), [])
 
     def logits_of(
         self, images: Float[Tensor, "B 3 V V"], partners: Int[Tensor, "B"], between: list[Between]

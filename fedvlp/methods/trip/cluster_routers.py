@@ -22,6 +22,7 @@ from fedvlp.methods.trip.routing import (
     match_clusters,
     token_clusters,
 )
+from fedvlp.utils.errors import UserError
 
 
 class TokenRouter(nn.Module):
@@ -125,6 +126,11 @@ class ImageRouter(nn.Module):
     @torch.no_grad()
     def forward(self, constants: dict[str, Tensor], experts: Experts) -> Float[Tensor, "B E"]:
         """Returns pi, a single expert for all images but those that found no room."""
+        if torch.compiler.is_exporting():
+            raise UserError(
+                "TRIP with routing: image classifies an image by the others of its batch, which no file can. "
+                "Export a TRIP with another routing."
+            )
         features = constants["features"].float()
         options = self.options
         if options.cluster_start == "keys" and len(features) >= options.num_experts:
@@ -146,6 +152,8 @@ def clusters_by_mode(
 ) -> dict[str, Clusters]:
     """Returns each image's clusters under the capacities of training and of evaluation, from the same start.
 
+    What is exported is never trained, so it has those of evaluation alone.
+
     Args:
         options: Number of experts and capacities.
         seed: Seed of a random start.
@@ -156,5 +164,7 @@ def clusters_by_mode(
     if start is None:
         start = random_start(image_seeds(images), tokens.shape[1], options.num_experts, seed)
     capacities = {"train": options.train_capacity, "eval": options.eval_capacity}
+    if torch.compiler.is_exporting():
+        del capacities["train"]
     clusters = token_clusters(tokens, options.num_experts, list(capacities.values()), start)
     return dict(zip(capacities, clusters, strict=True))

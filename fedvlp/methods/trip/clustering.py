@@ -10,6 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from fedvlp.methods.trip.lloyd import KMeansState, token_products
+from fedvlp.methods.trip.plain_clustering import plain_kmeans
 from fedvlp.methods.trip.precision import without_autocast
 from fedvlp.utils.errors import UserError
 
@@ -124,6 +125,9 @@ def several_kmeans(
     Raises:
         UserError: If a token is not finite.
     """
+    if torch.compiler.is_exporting():
+        options = (max_iterations, tolerance, multiplier_step)
+        return [_plain_clusters(tokens, *plain_kmeans(tokens, start, limits, *options)) for limits in capacities]
     if not bool(tokens.isfinite().all()):
         raise UserError(
             "Image tokens hold NaN or infinity, so they make no clusters. Use precision 32-true, or other weights."
@@ -147,6 +151,10 @@ def several_kmeans(
             break
         state, running = state.advance(step, running)
     return _by_capacity(tokens, weights, kept, len(capacities))
+
+
+def _plain_clusters(tokens: Tensor, weights: Tensor, kept: Tensor) -> Clusters:
+    return Clusters(weights @ tokens.to(weights.dtype), weights, kept)
 
 
 def _by_capacity(

@@ -16,6 +16,7 @@ from torch import Tensor
 from fedvlp.methods.trip.clustering import Clusters, capacity_kmeans, cluster_capacities, several_kmeans
 from fedvlp.methods.trip.lloyd import equal_means
 from fedvlp.methods.trip.precision import without_autocast
+from fedvlp.methods.trip.subset_assignment import cheapest_assignment
 from fedvlp.utils.errors import UserError
 
 KeyInit = Literal["orthogonal", "uniform", "normal", "binary"]
@@ -132,6 +133,8 @@ def cluster_experts(
 ) -> Int[Tensor, "B M"]:
     """Returns the expert whose key each cluster of these tokens is matched to (Eqs. 5 to 7)."""
     experts, advantage = _match(clusters.centroids, keys)
+    if torch.compiler.is_exporting():  # these centroids are of double precision
+        return experts
     doubtful = advantage < _DOUBTFUL_ADVANTAGE
     if bool(doubtful.any()):
         centroids = equal_means(clusters.weights[doubtful]) @ tokens[doubtful].double()
@@ -183,6 +186,8 @@ def _match(centroids: Tensor, keys: Tensor) -> tuple[Int[Tensor, "B M"], Float[T
     keys = F.normalize(keys.double(), dim=-1).to(centroids.dtype)
     costs = 1 - (centroids @ keys.T).double() / centroids.norm(dim=-1, keepdim=True).clamp(min=1e-12)  # [B, M, E]
     if len(keys) > _LARGEST_ENUMERATED:
+        if torch.compiler.is_exporting():
+            return cheapest_assignment(costs), costs.new_zeros(costs.shape[:1])
         matched = np.stack([linear_sum_assignment(cost)[1] for cost in costs.cpu().numpy()])
         return torch.from_numpy(matched).to(costs.device), torch.zeros(len(costs), device=costs.device)
     # few experts have few orders: all of them, for all images at once

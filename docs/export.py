@@ -1,0 +1,92 @@
+"""Writes the table of ``docs/export.md``: how far the logits of exported files are from the methods' own.
+
+Usage, in the repository's folder::
+
+    python -m docs.export                  all rows, some minutes
+    python -m docs.export trip cocoop      the rows of these configs alone
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+
+from docs.privacy import method
+from fedvlp.core.module import FederatedModule
+from fedvlp.export import FORMATS, ExportedClassifier
+from fedvlp.export.description import example_images
+from fedvlp.export.program import exported_program
+from fedvlp.export.write import write_checked
+from fedvlp.utils.config_files import configs_folder
+from fedvlp.utils.text_table import markdown_table
+
+PAGE = Path(__file__).resolve().parent / "export.md"
+BEGIN = "<!-- differences: written by python -m docs.export -->"
+END = "<!-- end of differences -->"
+HEAD = ("config", "method", *(f"`{name}`" for name in FORMATS), "ONNX file")
+ALIGN = ("---", "---", *("---:" for _ in FORMATS), "---:")
+
+
+def main(names: Sequence[str]) -> int:
+    """Writes the rows of some configs, or of all, one after another, and returns the exit code."""
+    logging.getLogger("torch").setLevel(logging.ERROR)
+    for name in names or [path.stem for path in configs()]:
+        row = row_of(name)
+        text = PAGE.read_text(encoding="utf-8")
+        rows = {**rows_in(text), name: row}
+        PAGE.write_text(with_rows(text, rows), encoding="utf-8")
+        sys.stdout.write(f"{' '.join(row)}\n")
+        sys.stdout.flush()
+    return 0
+
+
+def configs() -> list[Path]:
+    """Returns the configs of all methods."""
+    return sorted((configs_folder() / "methods").glob("*.yaml"))
+
+
+def rows_in(text: str) -> dict[str, list[str]]:
+    """Returns the table's rows by the name of the config."""
+    table = text.partition(BEGIN)[2].partition(END)[0]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines() if "`" in line]
+    return {row[0].strip("`"): row for row in rows if row[0] != HEAD[0]}
+
+
+def with_rows(text: str, rows: dict[str, list[str]]) -> str:
+    """Returns a page with these rows between the marks, in the order of their names."""
+    table = markdown_table(HEAD, ALIGN, [rows[name] for name in sorted(rows)])
+    return f"{text.partition(BEGIN)[0]}{BEGIN}\n\n{table}\n\n{END}{text.partition(END)[2]}"
+
+
+def row_of(name: str) -> list[str]:
+    """Returns the cells of a config: its method, the differences, and the size of the ONNX file."""
+    module = trained(method(configs_folder() / "methods" / f"{name}.yaml"))
+    classifier = ExportedClassifier(module)
+    program = exported_program(classifier, example_images(module, 2))
+    with TemporaryDirectory() as folder:
+        differences = []
+        for file_format in FORMATS:
+            differences.append(f"{write_checked(classifier, program, file_format, Path(folder) / file_format):.1e}")
+        size = (Path(folder) / "onnx").stat().st_size
+    shown = [re.sub(r"^0\.0e\+00$", "0", difference) for difference in differences]
+    return [f"`{name}`", type(module).__name__, *shown, f"{size / 1e6:.1f} MB"]
+
+
+@torch.no_grad()
+def trained(module: FederatedModule) -> FederatedModule:
+    """Returns a method with what it trains moved at random, so that nothing is zero any more."""
+    generator = torch.Generator().manual_seed(0)
+    for parameter in module.parameters():
+        if parameter.requires_grad:
+            parameter.add_(0.02 * torch.randn(parameter.shape, generator=generator))
+    return module
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
