@@ -76,6 +76,6 @@ class _Constants:
         if not isinstance(value, Tensor):
             return value
         name = f"constant_{len(self._made)}"
-        self._owner.register_buffer(name, value.detach().clone())
+        self._owner.register_buffer(name, value.detach().clone(memory_format=torch.contiguous_format))
         with self._graph.inserting_before(self._first):
             return self._graph.get_attr(name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -60,6 +61,9 @@ def _stable_sort(values: Any, *, stable: bool = True, dim: int = -1, descending:
 
 def load(path: Path) -> Callable[[Tensor], Tensor]:
     """Returns what ONNX Runtime computes of the file on the CPU."""
+    # Else it makes an identifier of this machine at its import, and sends its maker what it runs.
+    for name in ("ORT_DISABLE_TELEMETRY", "ORT_TELEMETRY_DISABLED"):  # its releases have had both
+        os.environ.setdefault(name, "1")
     import onnxruntime
 
     options = onnxruntime.SessionOptions()

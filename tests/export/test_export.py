@@ -34,12 +34,10 @@ def test_the_exportable_forward_gives_the_same_logits(config, monkeypatch):
     torch.testing.assert_close(classifier(images), ours, rtol=0, atol=2e-5)
 
 
-@pytest.mark.parametrize("config", ["trip", "plan"])
-def test_onnx_runtime_gives_the_same_logits(config, tmp_path):
+def test_onnx_runtime_gives_the_same_logits(tmp_path):
+    """PLAN stands for all; docs/export.md has what was measured of each."""
     onnx = pytest.importorskip("onnx")
-    pytest.importorskip("onnxscript")
-    pytest.importorskip("onnxruntime")
-    module = made(config)
+    module = made("plan")
     with unchecked():
         exported = export_method(module, "onnx", tmp_path / "model.onnx")
     assert exported.difference < 1e-4
@@ -65,7 +63,7 @@ def test_a_file_that_computes_something_else_is_not_kept(tmp_path, monkeypatch):
     monkeypatch.setitem(formats.FORMATS, "torch_export", kind)
     monkeypatch.setattr(write, "exported_program", lambda classifier, examples: None)
     monkeypatch.setitem(FORMATS, "torch_export", replace(kind, write=lambda program, text, path: path.touch()))
-    with pytest.raises(UserError, match="more than 1e-04"):
+    with unchecked(), pytest.raises(UserError, match="more than 1e-04"):
         export_method(made("zero_shot"), "torch_export", tmp_path / "model.pt2")
     assert not list(tmp_path.iterdir())
 
