@@ -43,9 +43,8 @@ def make_missing_on_slurm(
 
     missing = [job for job in jobs.values() if file.statuses[job.name].state != "done"]
     queued = QueuedJobs(missing, queue, report, most or len(runs))
-    sys.stdout.write(
-        f"{len(runs)} runs in {output}, {len(missing)} of them missing; {queued.number_found} in the queue\n"
-    )
+    found = f"{queued.number_found} of these in Slurm's queue already"
+    sys.stdout.write(f"{len(runs)} runs in {output}, {len(missing)} of them missing, {found}\n")
     try:
         queued.begin()
         if waits:
