@@ -101,9 +101,9 @@ def _holder(lock: Path) -> str:
 
 def _release(lock: Path, handle: int) -> None:
     """Ends a lock and removes its file."""
-    HELD.remove(handle)
     if not IS_WINDOWS:
         lock.unlink(missing_ok=True)  # as long as it is held: afterwards it may be another's
+    HELD.remove(handle)
     os.close(handle)
     if IS_WINDOWS:
         with suppress(OSError):  # who has opened it meanwhile removes it
