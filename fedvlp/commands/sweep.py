@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import shlex
 import sys
@@ -18,11 +17,14 @@ from fedvlp.commands.cli import main
 from fedvlp.commands.lightning_cli import ParsingCLI
 from fedvlp.commands.parser import FederationParser
 from fedvlp.commands.ranges_of_config import check_config, check_rounds
+from fedvlp.commands.sweep_on_slurm import make_missing_on_slurm
+from fedvlp.commands.sweep_options import split_arguments, sweep_content, sweep_parser
 from fedvlp.data import FederatedDataModule
 from fedvlp.data.checks import choose_held_out
 from fedvlp.sweep import (
     Job,
     Run,
+    SlurmQueue,
     Status,
     Sweep,
     SweepFile,
@@ -31,14 +33,11 @@ from fedvlp.sweep import (
     lock_sweep,
     make_sweep,
     print_summary,
-    read_sweep,
+    read_launcher,
     run_jobs,
 )
-from fedvlp.utils.checked import shown
 from fedvlp.utils.config_files import with_config_paths
 from fedvlp.utils.errors import UserError, unwrapped_errors
-
-MOST_WORKERS = 4096
 
 
 def run_sweep(arguments: Sequence[str]) -> int:
@@ -48,14 +47,18 @@ def run_sweep(arguments: Sequence[str]) -> int:
         UserError: for bad input, before anything runs.
     """
     own, of_fit = split_arguments(arguments)
-    options = _parser().parse_args(own)
-    content = _content(options)
+    options = sweep_parser().parse_args(own)
+    content = sweep_content(options)
+    slurm = read_launcher(content["launcher"])
+    if slurm is None and options.wait == "false":
+        raise UserError("--wait false leaves runs to a queue, so it needs --launcher slurm.")
     plan = make_sweep(content, of_fit)
     configs = parse_methods(plan)
     runs = all_runs(plan, _held_out_by_label(plan, configs))
     devices = visible_devices(configs.values())
     output = options.output or Path("runs", options.file.stem if options.file else "sweep")
-    first = () if devices else ("--trainer.num_threads=1",)
+    threads = 1 if slurm is None else slurm.threads
+    first = () if devices and slurm is None else (f"--trainer.num_threads={threads}",)
     jobs = {run.name: Job(run.name, run.arguments(output, first), output / run.name) for run in runs}
     if content.get("note"):
         sys.stdout.write(f"{content['note'].strip()}\n")
@@ -64,24 +67,9 @@ def run_sweep(arguments: Sequence[str]) -> int:
         return 0
     workers = options.workers or len(devices) or max(1, (os.cpu_count() or 1) // 2)
     with lock_sweep(output):
+        if slurm is not None:
+            return make_missing_on_slurm(runs, jobs, SlurmQueue(output, slurm), options.workers, options.wait == "true")
         return _make_missing(runs, jobs, output, workers, devices)
-
-
-def split_arguments(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Returns the sweep's own arguments, and those of every fit: dotted options, and all that stands after ``--``.
-
-    >>> split_arguments(["--models", "trip", "--trainer.rounds", "3", "--seeds=0", "--", "--print"])
-    (['--models', 'trip', '--seeds=0'], ['--trainer.rounds', '3', '--print'])
-    """
-    end = arguments.index("--") if "--" in arguments else len(arguments)
-    own: list[str] = []
-    of_fit: list[str] = []
-    chosen = own
-    for word in arguments[:end]:
-        if word.startswith("--"):
-            chosen = of_fit if "." in word.partition("=")[0] else own
-        chosen.append(word)
-    return own, [*of_fit, *arguments[end + 1 :]]
 
 
 def train(arguments: Sequence[str]) -> int:
@@ -207,57 +195,3 @@ def _make_missing(
     finally:
         file.write()
     return print_summary(runs, jobs, file, output)
-
-
-def _content(options: argparse.Namespace) -> dict[str, Any]:
-    """Returns the content of the sweep's file, with the options in place of what it says."""
-    content = read_sweep(options.file) if options.file else {}
-    given = {name: getattr(options, name) for name in ("config", "models", "held_out", "seeds")}
-    return content | {name: value for name, value in given.items() if value is not None}
-
-
-def _parser() -> argparse.ArgumentParser:
-    """Returns the parser of the sweep's own options."""
-    parser = argparse.ArgumentParser(
-        prog="fedvlp sweep",
-        description="Make a run for each method, held-out domain and seed. Called again, it goes on with what is "
-        "missing. Options with a dot, and arguments after --, go to every fedvlp fit.",
-        epilog="fedvlp sweep --config data/folders --models zero_shot,promptfl,trip --held_out all --seeds 0,1,2 "
-        "--output runs/first --data.root photos --trainer.rounds 10",
-        allow_abbrev=False,
-    )
-    parser.add_argument("--file", type=Path, help="YAML file with config, models, held_out, seeds, arguments and note")
-    parser.add_argument("--config", action="append", help="config that all runs share; several are allowed")
-    parser.add_argument("--models", type=_words, help="configs of methods, a,b,c")
-    parser.add_argument(
-        "--held_out", type=_domains, help="domains held out in turn, a,b,c; all (if not given); or none"
-    )
-    parser.add_argument("--seeds", type=_numbers, help="seeds of training, a,b,c; 0 if not given")
-    parser.add_argument("--output", type=Path, help="folder of the runs; runs/sweep or runs/<file> if not given")
-    parser.add_argument("--workers", type=_count, help="runs at a time; all GPUs or half of the cores if not given")
-    parser.add_argument("--dry_run", action="store_true", help="only print the runs")
-    return parser
-
-
-def _words(text: str) -> list[str]:
-    """Returns the words of a,b,c."""
-    return [word for word in text.split(",") if word]
-
-
-def _domains(text: str) -> str | list[str]:
-    """Returns the domains of a,b,c; all and none are what they are."""
-    return text if text in ("all", "none") else _words(text)
-
-
-def _numbers(text: str) -> list[int]:
-    """Returns the numbers of 0,1,2."""
-    if not all(word.isdecimal() for word in _words(text)):
-        raise argparse.ArgumentTypeError(f"expected whole numbers such as 0,1,2; got {shown(text)}")
-    return [int(word) for word in _words(text)]
-
-
-def _count(text: str) -> int:
-    """Returns a number of processes."""
-    if not text.isdecimal() or not 1 <= int(text) <= MOST_WORKERS:
-        raise argparse.ArgumentTypeError(f"expected a number in [1, {MOST_WORKERS}]; got {shown(text)}")
-    return int(text)

@@ -34,8 +34,10 @@ def socket_folder(home: Path) -> Path:
         home: the site's folder.
 
     Raises:
-        UserError: if there is something else in its place, or others can open it.
+        UserError: if there is something else in its place, or others can open it, or Python has no such sockets here.
     """
+    if not hasattr(socket, "AF_UNIX"):
+        raise UserError("The process of a site answers at a Unix socket, which Python has on Linux and macOS alone.")
     folder = home.resolve() / FOLDER
     if len(os.fsencode(folder / "socket")) > LONGEST_PATH:
         digest = hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]

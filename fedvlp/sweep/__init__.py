@@ -8,12 +8,18 @@ from fedvlp.sweep.plan import Run, Sweep, SweepMethod, all_runs, fit_arguments, 
 from fedvlp.sweep.progress import SweepProgress
 from fedvlp.sweep.request import make_sweep, read_sweep
 from fedvlp.sweep.runner import run_jobs
+from fedvlp.sweep.slurm_options import SlurmOptions, read_launcher
+from fedvlp.sweep.slurm_queue import SlurmQueue
+from fedvlp.sweep.slurm_runner import QueuedJobs
 from fedvlp.sweep.state import Status, SweepFile, lock_sweep
 from fedvlp.sweep.summary import print_summary
 
 __all__ = [
     "Job",
+    "QueuedJobs",
     "Run",
+    "SlurmOptions",
+    "SlurmQueue",
     "Status",
     "Sweep",
     "SweepFile",
@@ -24,6 +30,7 @@ __all__ = [
     "lock_sweep",
     "make_sweep",
     "print_summary",
+    "read_launcher",
     "read_sweep",
     "run_jobs",
     "run_name",

@@ -59,8 +59,9 @@ class Job:
         if code == 0:
             return "It ended without a summary.json."
         if code < 0:
-            hint = ": often too little memory" if code == -signal.SIGKILL else ""
-            return f"The process was ended by {signal.Signals(-code).name}{hint}."
+            name = signal.Signals(-code).name
+            hint = ": often too little memory" if name == "SIGKILL" else ""
+            return f"The process was ended by {name}{hint}."
         log = self.log.read_text(encoding="utf-8", errors="replace") if self.log.is_file() else ""
         lines = log.rpartition(LOG_START)[2].splitlines()[1:]
         starts = [i for i, line in enumerate(lines) if line.startswith("Traceback (") or ": error: " in line]
@@ -83,7 +84,8 @@ def run_job(train: Train, job: Job, environment: Mapping[str, str]) -> None:
 
     The run and all processes that it starts end with the sweep. Another process that makes the same run is waited for.
     """
-    os.setsid()
+    if hasattr(os, "setsid"):
+        os.setsid()
     threading.Thread(target=_end_with_parent, daemon=True).start()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     os.environ.update(environment)
@@ -109,7 +111,9 @@ def _end_with_parent() -> None:
     parent = parent_process()
     if parent is not None:
         parent.join()
-        os.killpg(0, signal.SIGKILL)
+        if hasattr(os, "killpg"):
+            os.killpg(0, signal.SIGKILL)
+        os._exit(1)  # Windows has no groups of processes
 
 
 def _print_to(path: Path) -> None:

@@ -13,7 +13,7 @@ from fedvlp.utils.config_files import find_config, join_configs, names_a_method
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.yaml_limits import read_yaml
 
-KEYS = ("config", "models", "held_out", "seeds", "arguments", "note")
+KEYS = ("config", "models", "held_out", "seeds", "arguments", "launcher", "note")
 SET_BY_SWEEP = {
     "--data.held_out": "--held_out",
     "--data.init_args.held_out": "--held_out",

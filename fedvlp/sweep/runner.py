@@ -98,9 +98,11 @@ class Pool:
         self.train = train
         self.report = report
         self.devices = devices
-        self.context: Any = get_context("forkserver" if sys.platform == "linux" else "spawn")
-        # Importing torch and Lightning takes seconds: the server of forks does it once for all runs.
-        self.context.set_forkserver_preload([train.__module__])
+        self.context: Any = get_context("spawn")
+        if sys.platform == "linux":
+            # Importing torch and Lightning takes seconds: the server of forks does it once for all runs.
+            self.context = get_context("forkserver")
+            self.context.set_forkserver_preload([train.__module__])
         self.running: dict[Any, RunningJob] = {}
 
     def start(self, job: Job) -> None:
@@ -137,7 +139,7 @@ class Pool:
         end = time.monotonic() + GRACE
         for running in self.running.values():
             running.process.join(max(0.0, end - time.monotonic()))
-            _signal_all(running.process, signal.SIGKILL)
+            _signal_all(running.process, getattr(signal, "SIGKILL", signal.SIGTERM))
             running.process.join()
             self.report(running.job, Status("done" if running.job.is_done else "interrupted", running.seconds))
         self.running.clear()
@@ -146,6 +148,9 @@ class Pool:
 def _signal_all(process: BaseProcess, number: signal.Signals) -> None:
     """Sends a signal to a run and all processes that it started."""
     if process.pid is None:
+        return
+    if not hasattr(os, "killpg"):  # Windows has no groups of processes
+        process.terminate()
         return
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, number)

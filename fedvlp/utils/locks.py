@@ -14,11 +14,8 @@ from typing import Literal
 
 from fedvlp.utils.logs import visible_log
 
-try:
-    import fcntl
-except ImportError:  # there are none on Windows, where two processes may do the same work twice
-    fcntl = None  # type: ignore[assignment]
-
+IS_WINDOWS = os.name == "nt"
+"""There a file that is open can't be removed, and of one that is locked the first byte can't be read."""
 SECONDS_BETWEEN_TRIES = 0.05
 TRIES_BEFORE_WARNING = 20
 ANOTHER = "another process"
@@ -52,9 +49,7 @@ def locked(path: Path, wait: bool = True) -> Iterator[None]:
         yield
     finally:
         if handle in HELD:
-            lock.unlink(missing_ok=True)
-            HELD.remove(handle)
-            os.close(handle)
+            _release(lock, handle)
 
 
 def is_locked(path: Path) -> bool:
@@ -90,16 +85,29 @@ def _acquire_now(lock: Path, path: Path) -> int | None:
     if handle is not None:
         with suppress(OSError):  # the lock holds without it
             os.truncate(handle, 0)
-            os.write(handle, f"process {os.getpid()} on {platform.node()}".encode())
+            os.write(handle, f" process {os.getpid()} on {platform.node()}".encode())
     return handle
 
 
 def _holder(lock: Path) -> str:
     """Returns who holds a lock, as far as it is known."""
     try:
-        return lock.read_text(encoding="utf-8", errors="replace") or ANOTHER
+        with lock.open("rb", buffering=0) as file:
+            file.seek(1)  # the first byte is the lock's
+            return file.read().decode(errors="replace") or ANOTHER
     except OSError:
         return ANOTHER
+
+
+def _release(lock: Path, handle: int) -> None:
+    """Ends a lock and removes its file."""
+    if not IS_WINDOWS:
+        lock.unlink(missing_ok=True)  # as long as it is held: afterwards it may be another's
+    HELD.remove(handle)
+    os.close(handle)
+    if IS_WINDOWS:
+        with suppress(OSError):  # who has opened it meanwhile removes it
+            lock.unlink(missing_ok=True)
 
 
 def _forget_inherited() -> None:
@@ -128,19 +136,18 @@ def _try(lock: Path) -> tuple[int | None, LockState]:
 
 
 def _flock(handle: int) -> LockState:
-    if fcntl is None:
-        return "unsupported"
+    from filelock import lock_descriptor  # its import takes longer than all else that a site's request does
+
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return "busy"
+        return "held" if lock_descriptor(handle, blocking=False) else "busy"
     except OSError:
         return "unsupported"
-    return "held"
 
 
 def _is_at(handle: int, lock: Path) -> bool:
     """Whether the open file is still the one of that name."""
+    if IS_WINDOWS:
+        return True
     try:
         there = os.stat(lock)
     except OSError:

@@ -12,6 +12,7 @@ from fedvlp.commands.cli import main
 from fedvlp.commands.sweep import parse_methods, visible_devices
 from fedvlp.results import find_records
 from fedvlp.sweep import SweepProgress, make_sweep, read_sweep
+from tests.helpers.slurm_stub import slurm
 
 EXAMPLES = sorted((Path(__file__).resolve().parents[2] / "experiments" / "sweeps").glob("*.yaml"))
 
@@ -100,9 +101,44 @@ def test_a_sweep_whose_run_fails(more, tmp_path, capsys):
     assert states(tmp_path / "runs") == {"too long": ["failed"], "zero_shot": ["done"]}
 
 
+def test_a_sweep_on_a_cluster(more, tmp_path, capsys, monkeypatch):
+    output = tmp_path / "sweep"
+    own = ["--config=data/folders", "--models=zero_shot", "--held_out=ink", "--launcher=slurm", "--slurm.time=1:00:00"]
+    command = ["sweep", *own, f"--output={output}"]
+    with slurm(tmp_path / "cluster") as stub:
+        (stub.folder / "held").touch()
+        assert main([*command, "--wait=false", "--", *more]) == 0
+        assert "1 waiting; the same command goes on\nin Slurm's queue: 1 jobs; to cancel them: scancel 101\n" in (
+            capsys.readouterr().out
+        )
+        with monkeypatch.context() as patched:
+            patched.setattr("fedvlp.sweep.slurm_runner.time.sleep", interrupt)
+            assert main([*command, "--", *more]) == 130
+        said = capsys.readouterr()
+        assert f"1 runs in {output}, 1 of them missing, 1 of these in Slurm's queue already" in said.out
+        assert "scancel 101" in said.err
+        assert states(output) == {"zero_shot": ["waiting"]}
+        (stub.folder / "held").unlink()
+        monkeypatch.setattr("fedvlp.sweep.slurm_runner.SECONDS_BETWEEN_LOOKS", 0.1)
+        assert main([*command, "--", *more]) == 0
+        assert "1/1 zero_shot, held out ink, seed 0: done, 0:01:05" in capsys.readouterr().out
+        assert stub.numbers == ["101"]
+        assert {"--time=1:00:00"} <= set(stub.arguments("101"))
+    assert states(output) == {"zero_shot": ["done"]}
+    (summary,) = output.rglob("summary.json")
+    assert list(summary.parents[1].glob("log.txt"))
+
+
+def interrupt(seconds):
+    """What a user does while the command waits."""
+    raise KeyboardInterrupt
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["--models=trip", "--wait=false"], "needs --launcher slurm"),
+        (["--models=trip", "--slurm.time=1:00"], "The launcher local has no option 'time'"),
         (["--models=trip,promtfl"], "Did you mean 'promptfl'?"),
         (["--models=trip", "--held_out=foto"], "Did you mean 'photo'?"),
         (["--models=zero_shot,trip", "--", "--model.prompt_lenght=2"], "Model 'zero_shot' of the sweep: "),

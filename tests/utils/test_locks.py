@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -79,13 +81,48 @@ def test_who_does_not_wait_needs_a_lock_file(tmp_path):
         pass
 
 
+def refuse(handle, blocking):
+    """What a disk without locks answers."""
+    raise OSError(errno.ENOSYS, "Function not implemented")
+
+
 def test_where_there_can_be_no_lock_nobody_waits(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     with locks.locked(tmp_path / "file" / "below"):
         pass
-    monkeypatch.setattr("fedvlp.utils.locks.fcntl", None)
+    monkeypatch.setattr("filelock.lock_descriptor", refuse)
     with locks.locked(tmp_path / "a"), locks.locked(tmp_path / "a"):
         assert not (tmp_path / "a").exists()
+
+
+def test_a_file_that_cannot_be_removed_while_it_is_open_is_removed_afterwards(tmp_path, monkeypatch):
+    """As on Windows, where who has opened it meanwhile also keeps it from being removed."""
+    opened = set()
+    close = os.close
+
+    def acquired(handle, blocking):
+        opened.add(handle)
+        return True
+
+    def closed(handle):
+        opened.discard(handle)
+        close(handle)
+
+    def unlinked(path, missing_ok):
+        if opened:
+            raise PermissionError
+        os.unlink(path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(locks, "IS_WINDOWS", True)
+        patched.setattr("filelock.lock_descriptor", acquired)
+        patched.setattr(os, "close", closed)
+        patched.setattr(Path, "unlink", unlinked)
+        with locks.locked(tmp_path / "first"):
+            pass
+        with locks.locked(tmp_path / "second"):
+            opened.add("another's")
+    assert [path.name for path in tmp_path.iterdir()] == [".second.lock"]
 
 
 def test_what_a_process_forks_does_not_hold_its_lock(tmp_path):

@@ -1,0 +1,31 @@
+"""The page of sweeps: its files are taken, and it names every option of a job."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from fedvlp.sweep import make_sweep, read_launcher, read_sweep
+from fedvlp.sweep.slurm_options import OPTIONS, SETUP
+from tests.helpers.documents import ROOT, Document
+
+PAGE = Document(ROOT / "docs" / "sweeps.md")
+FILES = PAGE.blocks("yaml")
+
+
+@pytest.mark.parametrize("number", range(len(FILES)))
+def test_each_file_is_a_sweep(tmp_path, number):
+    file = tmp_path / "sweep.yaml"
+    file.write_text(FILES[number], encoding="utf-8")
+    content = read_sweep(file)
+    assert make_sweep(content).seeds == (0, 1, 2)
+    slurm = read_launcher(content.get("launcher", "local"))
+    assert (slurm is None) == (number == 0)
+    if slurm is not None:
+        assert slurm.arguments[:2] == ["--partition=gpu", "--time=04:00:00"]
+
+
+def test_every_option_of_a_job_is_named():
+    sentence = PAGE.text.split("Options\nare ")[1].split("Others are refused")[0]
+    assert sorted({*re.findall(r"`(\w+)`", sentence)} - {"sbatch"}) == sorted([*OPTIONS, SETUP])
