@@ -10,6 +10,7 @@ from lightning.pytorch.callbacks import Callback
 from fedvlp.callbacks.baseline import Baseline
 from fedvlp.callbacks.checkpoints import Checkpoints
 from fedvlp.callbacks.communication import Communication
+from fedvlp.callbacks.confusions import Confusions
 from fedvlp.callbacks.event_log import EventLog
 from fedvlp.callbacks.metrics import MetricsFile, MetricsLoggers
 from fedvlp.callbacks.plots import Plots
@@ -22,6 +23,7 @@ __all__ = [
     "Baseline",
     "Checkpoints",
     "Communication",
+    "Confusions",
     "EventLog",
     "FederationCallback",
     "MetricsFile",
@@ -46,6 +48,7 @@ def default_callbacks(progress_bar: bool = True) -> list[Callback]:
         MetricsFile(),
         checkpoints,
         Summary(baseline),
+        Confusions(baseline),
         MetricsLoggers(),
         Plots(baseline),
         EventLog(checkpoints),

@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from datetime import date
 from pathlib import Path
 
 from fedvlp.results import find_records
@@ -31,7 +32,7 @@ def run_report(arguments: Sequence[str]) -> int:
         raise UserError(f"There is no finished run to report. {' '.join(problems)}")
     from fedvlp.report.page import report_page
 
-    page = report_page(records, problems, given.title).encode("utf-8", "replace")
+    page = report_page(records, problems, given.title, date.today()).encode("utf-8", "replace")
     _write(target, page)
     sys.stdout.write(f"{target}: {len(records)} runs, {len(page) / 1e6:.1f} MB\n")
     sys.stderr.writelines(f"fedvlp report: left out: {visible(problem)}\n" for problem in problems)
