@@ -62,7 +62,7 @@ def _draw(titles: Sequence[str], pictures: NDArray[np.float32], lines: Sequence[
     num_rows = ceil(len(titles) / COLUMNS)
     height = 1.9 + 0.13 * len(lines[0])
     figure = Figure(figsize=(2.2 * COLUMNS, height * num_rows), dpi=150, layout="constrained")
-    panels = figure.subplots(num_rows, COLUMNS, squeeze=False).flat
+    panels = list(figure.subplots(num_rows, COLUMNS, squeeze=False).flat)
     for axes in panels:
         axes.set_axis_off()
     for axes, title, picture, below in zip(panels, titles, pictures, lines, strict=False):
