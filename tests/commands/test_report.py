@@ -11,7 +11,7 @@ from tests.helpers.report_runs import write_run
 
 @pytest.fixture
 def runs(tmp_path, monkeypatch):
-    monkeypatch.setattr("fedvlp.report.page.pictures_of", lambda table, rows: iter(()))
+    monkeypatch.setattr("fedvlp.report.comparison.pictures_of", lambda table, rows: iter(()))
     write_run(tmp_path / "runs", [50.0, 51.0])
     return tmp_path / "runs"
 

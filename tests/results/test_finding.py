@@ -33,10 +33,12 @@ def test_a_clear_lead(tmp_path):
 
 @pytest.mark.parametrize(("other", "is_doubtful"), [((50.0, 49.0), True), ((48.0, 49.0), False)])
 def test_a_lead_within_the_deviations_says_so(tmp_path, other, is_doubtful):
-    """The deviations are 1.41 and 0.71, together 2.12; the leads are 2 and 3.5 … 2.12 lies between."""
+    """The deviations are 1.41 and 0.71, together 2.12; the leads are 2 and 3."""
     write(tmp_path, "PLAN", *other)
     write(tmp_path, "TRIP", 50.5, 52.5)
-    assert ("PLAN (within the deviations over seeds, so not shown to differ)" in finding(table_of(tmp_path))) is is_doubtful
+    assert (
+        "PLAN (within the deviations over seeds, so not shown to differ)" in finding(table_of(tmp_path))
+    ) is is_doubtful
 
 
 def test_one_seed_and_equal_results(tmp_path):
@@ -65,7 +67,9 @@ def test_only_complete_rows_are_ranked(tmp_path):
 
 def test_nothing_that_trains(tmp_path):
     write_run(tmp_path, [], "photo", 0, "ZeroShotCLIP", {"templates": 1})
-    assert finding(table_of(tmp_path)).startswith("zero-shot CLIP has 40.0 % mean accuracy on held-out domains (1 of 3); ")
+    assert finding(table_of(tmp_path)).startswith(
+        "zero-shot CLIP has 40.0 % mean accuracy on held-out domains (1 of 3); "
+    )
 
 
 def test_last_and_best_are_one_row_where_they_are_equal(tmp_path):
