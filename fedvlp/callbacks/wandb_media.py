@@ -6,10 +6,12 @@ from typing import Any
 
 from fedvlp.report.pictures import saved_pictures
 from fedvlp.results import Record
+from fedvlp.results.confusion import LAST_ROW, ZERO_SHOT_ROW
 
 FILES = ("prompts.safetensors", "prompts_best.safetensors", "config.yaml", "summary.json")
 """What an artifact holds, as far as the run has it."""
 
+SHORT_ROWS = {ZERO_SHOT_ROW: "zero_shot", LAST_ROW: "last"}
 CONFUSION_CHART = "wandb/confusion_matrix/v1"
 
 
@@ -54,7 +56,7 @@ def _confusions(wandb: Any, record: Record) -> dict[str, Any]:
                 table.add_data(names[true], names[predicted], images)
             fields = {"Actual": "actual", "Predicted": "predicted", "nPredictions": "images"}
             title = {"title": f"{row}: {split}"}
-            charts[f"confusion/{row}/{split}"] = wandb.plot_table(CONFUSION_CHART, table, fields, title)
+            charts[f"confusion/{SHORT_ROWS[row]}/{split}"] = wandb.plot_table(CONFUSION_CHART, table, fields, title)
     return charts
 
 

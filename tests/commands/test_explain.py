@@ -55,15 +55,16 @@ def names(folder):
 def test_everything_of_a_run(run, capsys):
     folder = run("trip", "--model.num_experts=2", "--model.prompt_length=3")
     assert main(["explain", f"--ckpt_path={folder}", "--num_images=2"]) == 0
-    files = ["captions.json", "experts.png", "overlays.png", "tsne.png", "words.csv", "words.md", "words.png"]
+    files = ["captions.json", "experts.png", "overlays.png", "predictions.png", "tsne.png"]
     assert names(folder / "explanations") == files
     printed = capsys.readouterr().out
+    assert "words left out: fedvlp-tiny has learned few words" in printed
     assert all(str(folder / "explanations" / name) in printed for name in files)
     captions = json.loads((folder / "explanations" / "captions.json").read_text(encoding="utf-8"))
-    assert [entry["file"] for entry in captions] == ["overlays.png", "experts.png", "tsne.png", "words.png"]
+    assert [entry["file"] for entry in captions] == ["predictions.png", "overlays.png", "experts.png", "tsne.png"]
     assert all(entry.keys() == {"file", "title", "caption", "alt"} and all(entry.values()) for entry in captions)
-    assert captions[0]["alt"].count("asked for") == 2
-    assert "24 images of photo" in captions[2]["caption"]
+    assert captions[1]["alt"].count("asked for") == 2
+    assert "24 images of photo" in captions[3]["caption"]
 
 
 def test_words_are_those_of_the_trained_prompts(run):
