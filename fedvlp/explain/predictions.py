@@ -15,7 +15,7 @@ from fedvlp.explain.samples import Samples
 from fedvlp.report.style import SMALL_FONT_SIZE, Picture, escape_text
 
 COLUMNS = 3
-MAX_LINE_LENGTH = 34
+MAX_LINE_LENGTH = 42
 """How many characters fit below an image."""
 
 
