@@ -14,6 +14,7 @@ from lightning.pytorch.callbacks import Callback
 from fedvlp.callbacks import Checkpoints, ProgressBar, RunFolderLogger
 from fedvlp.callbacks import default_callbacks as make_default_callbacks
 from fedvlp.core.aggregation import AggregationRule
+from fedvlp.core.confusion import Confusion
 from fedvlp.core.diagnosis import Diagnosis
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.phase_rules import with_aggregation
@@ -373,6 +374,11 @@ class Federation(TrainerAttributes, metaclass=Checked):
         if self.is_global_zero:
             measured = self.engine.evaluate(module, self.data, self.fabric, deployed, personal)
         return self.fabric.broadcast(measured)
+
+    @property
+    def confusions(self) -> Mapping[str, Confusion]:
+        """By split, what images were taken for when they were measured last; empty at sites, which do not tell."""
+        return getattr(self.engine, "confusions", {})
 
     def _try_once(self, loop: FitLoop, ckpt_path: str | None) -> ServerState:
         """Runs the one round of ``fast_dev_run``, in a folder that is then removed."""

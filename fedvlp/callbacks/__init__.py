@@ -10,6 +10,7 @@ from lightning.pytorch.callbacks import Callback
 from fedvlp.callbacks.baseline import Baseline
 from fedvlp.callbacks.checkpoints import Checkpoints
 from fedvlp.callbacks.communication import Communication
+from fedvlp.callbacks.confusions import Confusions
 from fedvlp.callbacks.event_log import EventLog
 from fedvlp.callbacks.loggers import CSVLogger, RunFolderLogger, TensorBoardLogger
 from fedvlp.callbacks.metrics import MetricsFile, MetricsLoggers
@@ -24,6 +25,7 @@ __all__ = [
     "CSVLogger",
     "Checkpoints",
     "Communication",
+    "Confusions",
     "EventLog",
     "FederationCallback",
     "MetricsFile",
@@ -50,6 +52,7 @@ def default_callbacks(progress_bar: bool = True) -> list[Callback]:
         MetricsFile(),
         checkpoints,
         Summary(baseline),
+        Confusions(baseline),
         MetricsLoggers(),
         Plots(baseline),
         EventLog(checkpoints),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+from fedvlp.core.confusion import Confusion
 from fedvlp.training.callback import FederationCallback, RunView
 
 
@@ -12,10 +14,12 @@ class Baseline(FederationCallback):
 
     Attributes:
         scores: accuracies in percent, named as those of a round; empty if the method names no baseline.
+        confusions: by split, what images were taken for.
     """
 
     def __init__(self) -> None:
         self.scores: dict[str, float] = {}
+        self.confusions: Mapping[str, Confusion] = {}
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """Measures the baseline."""
@@ -24,3 +28,4 @@ class Baseline(FederationCallback):
         if baseline is not None:
             baseline = federation.fabric.to_device(baseline)
             self.scores = federation.evaluate(baseline, baseline.shared_state(), {})
+            self.confusions = federation.confusions

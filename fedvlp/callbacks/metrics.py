@@ -63,7 +63,7 @@ class MetricsLoggers(FederationCallback):
         self.attributes = run_attributes(federation.description, federation.data.describe())
         description = {**federation.description, **self.attributes, "run_folder": federation.log_dir}
         self._each(federation, lambda logger: _begin(logger, Path(federation.log_dir)))
-        self._each(federation, lambda logger: join_group(logger, self.attributes))
+        self._each(federation, lambda logger: join_group(logger, self.attributes, Path(federation.log_dir)))
         self._each(federation, lambda logger: logger.log_hyperparams(description))
 
     def on_round_end(self, federation: RunView, row: dict[str, Any]) -> None:

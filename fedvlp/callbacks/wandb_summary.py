@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fedvlp.callbacks.wandb_media import send_media
 from fedvlp.results import Record, load_record
 
+SWEEP_FILE = "sweep.json"
 MAX_TAG_LENGTH = 64  # the service refuses longer tags
 
 
@@ -33,25 +35,28 @@ def run_attributes(description: Mapping[str, Any], data: Mapping[str, Any]) -> d
     }
 
 
-def join_group(logger: Any, attributes: Mapping[str, Any]) -> None:
-    """Puts a logger's run, which has not begun, into the group of its method and data; what the user chose stays.
+def join_group(logger: Any, attributes: Mapping[str, Any], folder: Path) -> None:
+    """Puts a logger's run, which has not begun, into the group of its sweep, or else of its method and data.
+
+    What the user chose stays.
 
     Args:
         logger: any; only Lightning's WandbLogger has groups.
         attributes: what ``run_attributes`` returns.
+        folder: the run's.
     """
     # Lightning has no public way to set a group once the logger is made.
     options = getattr(logger, "_wandb_init", None)
     if options is None:
         return
-    group = f"{attributes['method']}, {attributes['data']}"
+    method_and_data = f"{attributes['method']}, {attributes['data']}"
     held_out = f"held out {attributes['held_out']}"
     seed = f"seed {attributes['seed']}"
     tags = [str(attributes["method"]), str(attributes["data"]), held_out, seed]
     defaults = {
-        "name": f"{group}, {held_out}, {seed}",
-        "group": group,
-        "job_type": held_out,
+        "name": f"{method_and_data}, {held_out}, {seed}",
+        "group": _sweep_name(folder) or method_and_data,
+        "job_type": attributes["method"],
         "tags": [tag[:MAX_TAG_LENGTH] for tag in tags],
     }
     for name, value in defaults.items():
@@ -59,8 +64,14 @@ def join_group(logger: Any, attributes: Mapping[str, Any]) -> None:
             options[name] = value
 
 
+def _sweep_name(folder: Path) -> str:
+    """Returns the name of the folder of the sweep that makes a run; empty if none does."""
+    sweeps = [parent.name for parent in folder.absolute().parents if (parent / SWEEP_FILE).is_file()]
+    return sweeps[0] if sweeps else ""
+
+
 def send_summary(logger: Any, attributes: Mapping[str, Any], folder: Path) -> None:
-    """Sends all that a table of runs needs, so that it can be made there; a run without ``ended`` was stopped.
+    """Sends all that a table of runs needs, and what is shown of a run; a run without ``ended`` was stopped.
 
     Args:
         logger: any; only Lightning's WandbLogger has summaries.
@@ -68,7 +79,9 @@ def send_summary(logger: Any, attributes: Mapping[str, Any], folder: Path) -> No
         folder: the run's, which has ended.
     """
     if hasattr(logger, "_wandb_init"):
-        logger.experiment.summary.update({**attributes, **_results(load_record(folder)), "ended": True})
+        record = load_record(folder)
+        logger.experiment.summary.update({**attributes, **_results(record), "ended": True})
+        send_media(logger.experiment, record)
 
 
 def _results(record: Record) -> dict[str, Any]:

@@ -90,6 +90,16 @@ def run_explain(arguments: Sequence[str]) -> int:
     Raises:
         UserError: if there is no trained file, or nothing to explain it by.
     """
+    sys.stdout.writelines(f"{line}\n" for line in explanation_lines(arguments))
+    return 0
+
+
+def explanation_lines(arguments: Sequence[str]) -> list[str]:
+    """Makes what was asked for, and returns what there is to say of it.
+
+    Raises:
+        UserError: as ``run_explain``.
+    """
     quiet_lightning()
     given = with_config_paths(arguments)
     trained = _config(given)
@@ -97,9 +107,7 @@ def run_explain(arguments: Sequence[str]) -> int:
         given.insert(0, config_option(trained))
     with unwrapped_errors():
         command = ExplainCLI(run=False, args=given, save_config_callback=None, parser_kwargs=PARSER)
-        lines = explain(command)
-    sys.stdout.writelines(f"{line}\n" for line in lines)
-    return 0
+        return explain(command)
 
 
 def explain(command: ExplainCLI) -> list[str]:
@@ -116,7 +124,7 @@ def explain(command: ExplainCLI) -> list[str]:
     found = []
     for kind in kinds:
         try:
-            EXPLANATIONS[kind].check(context)
+            _check(kind, context, is_asked_for=config.what is not None)
         except UserError as error:
             if config.what is not None:
                 raise
@@ -129,6 +137,14 @@ def explain(command: ExplainCLI) -> list[str]:
     folder = Path(config.output) if config.output else run_of(where) / "explanations"
     written = write_artifacts(folder, artifacts)
     return [*messages, *(str(path) for path in written), f"captions: {folder / CAPTIONS}"]
+
+
+def _check(kind: str, context: ExplainContext, is_asked_for: bool) -> None:
+    """Raises UserError if a kind can't be made, or, where nobody asked for it by name, says nothing."""
+    explanation = EXPLANATIONS[kind]
+    explanation.check(context)
+    if explanation.advise is not None and not is_asked_for:
+        explanation.advise(context)
 
 
 def _config(arguments: Sequence[str]) -> dict[str, Any] | None:
@@ -147,7 +163,7 @@ def _config(arguments: Sequence[str]) -> dict[str, Any] | None:
 
 def _needs_data(kinds: Sequence[str], has_images: bool) -> bool:
     """Whether images of the run are needed."""
-    return "tsne" in kinds or (not has_images and bool({"overlays", "experts"} & set(kinds)))
+    return "tsne" in kinds or (not has_images and bool({"predictions", "overlays", "experts"} & set(kinds)))
 
 
 def _kinds(what: str | None) -> list[str]:

@@ -6,12 +6,18 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from datetime import date
 from pathlib import Path
 
-from fedvlp.results import find_records
+from fedvlp.results import Record, find_records
+from fedvlp.results.compare import tables
+from fedvlp.results.ranking import contestants
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import write_bytes
 from fedvlp.utils.visible import visible
+
+NUM_IMAGES = 6
+"""How many images are predicted and explained."""
 
 
 def run_report(arguments: Sequence[str]) -> int:
@@ -29,13 +35,46 @@ def run_report(arguments: Sequence[str]) -> int:
         problems += sweep_problems(path)
     if not records:
         raise UserError(f"There is no finished run to report. {' '.join(problems)}")
+    if given.explain:
+        problems += explain_best(records)
     from fedvlp.report.page import report_page
 
-    page = report_page(records, problems, given.title).encode("utf-8", "replace")
+    page = report_page(records, problems, given.title, date.today()).encode("utf-8", "replace")
     _write(target, page)
     sys.stdout.write(f"{target}: {len(records)} runs, {len(page) / 1e6:.1f} MB\n")
     sys.stderr.writelines(f"fedvlp report: left out: {visible(problem)}\n" for problem in problems)
     return 1 if problems else 0
+
+
+def explain_best(records: Sequence[Record]) -> list[str]:
+    """Makes predictions and explanations of the first run of each table's best method, in the run's folder.
+
+    What lies there already stays.
+
+    Returns:
+        What could not be made, a line each.
+    """
+    problems: list[str] = []
+    for table in tables(records):
+        trained = [row for row in contestants(table) if row.is_trained]
+        runs = [row.records[0].folder for row in trained[:1]]
+        for run in runs:
+            if not (run / "explanations" / "captions.json").is_file():
+                problems += _explain(run)
+    return problems
+
+
+def _explain(run: Path) -> list[str]:
+    """Makes a run's explanations, and returns why not if that can't be."""
+    # Imported here: it takes a while, and most reports do without.
+    from fedvlp.commands.explain import explanation_lines
+
+    sys.stderr.write(f"fedvlp report: explaining {visible(str(run))}\n")
+    try:
+        explanation_lines([f"--ckpt_path={run}", f"--num_images={NUM_IMAGES}"])
+    except UserError as error:
+        return [f"{run} has no explanations: {error}"]
+    return []
 
 
 def sweep_problems(folder: Path) -> list[str]:
@@ -62,6 +101,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUNS", help="Run folders, or folders with runs in them.")
     parser.add_argument("-o", "--output", type=Path, default=Path("report.html"), help="The file to write.")
+    parser.add_argument(
+        "--explain",
+        action="store_true",
+        help="Show predictions and explanations of the best method's first run; made in its folder if they are not "
+        "there, which needs the run's images.",
+    )
     parser.add_argument("--title", default="fedvlp report", help="What stands at its top.")
     return parser
 

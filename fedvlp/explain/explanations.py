@@ -9,6 +9,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from fedvlp.clip.loading.sources import BUNDLED_NAME
 from fedvlp.core.module import FederatedModule
 from fedvlp.data import FederatedDataModule
 from fedvlp.explain.artifacts import Artifact, picture_artifact
@@ -17,6 +18,7 @@ from fedvlp.explain.embeddings import check_tsne, embedding, tsne
 from fedvlp.explain.hooks import ChangesImageFeatures, HasTextPrompts, RoutesTokens
 from fedvlp.explain.overlay_picture import overlay_picture
 from fedvlp.explain.overlays import FIXED, classes_in_question, views
+from fedvlp.explain.predictions import prediction_picture
 from fedvlp.explain.relevance import check_tower
 from fedvlp.explain.samples import Samples, read_samples, run_images, visible
 from fedvlp.explain.token_maps import token_map_picture
@@ -27,6 +29,28 @@ from fedvlp.utils.errors import UserError
 
 IMAGES_IN_A_FIGURE = 6
 BATCH_SIZE = 64
+
+
+def check_predictions(context: ExplainContext) -> None:
+    """Raises UserError where there is nothing to predict."""
+    context.require_one_model()
+    context.require_samples()
+
+
+@torch.no_grad()
+def make_predictions(context: ExplainContext) -> list[Artifact]:
+    """Returns what images are taken for before and after training, a few images in each figure."""
+    baseline = context.module.baseline()
+    modules: dict[str, FederatedModule] = {} if baseline in (None, context.module) else {FIXED: baseline}
+    modules[context.name] = context.module
+    artifacts = []
+    for file, samples in _pages(context.require_samples(), "predictions"):
+        pixels = samples.pixels.to(context.device)
+        by_classifier = {name: module(pixels).float().softmax(-1).cpu() for name, module in modules.items()}
+        pictures = visible(context.clip, samples.pixels)
+        picture = prediction_picture(samples, pictures, by_classifier, context.class_names)
+        artifacts.append(picture_artifact(file, picture))
+    return artifacts
 
 
 def check_overlays(context: ExplainContext) -> None:
@@ -109,6 +133,16 @@ def check_words(context: ExplainContext) -> None:
         raise UserError(f"{context.name} learns no vectors that stand among words.")
 
 
+def check_vocabulary(context: ExplainContext) -> None:
+    """Raises UserError where the nearest words say nothing, since most of the vocabulary was never trained."""
+    spec = context.clip.spec
+    if spec.name == BUNDLED_NAME and spec.pretrained == "auto":
+        raise UserError(
+            f"{BUNDLED_NAME} has learned few words, and those nearest to a vector mean nothing. "
+            "Ask for them with --what words."
+        )
+
+
 def make_words(context: ExplainContext) -> list[Artifact]:
     """Returns the words nearest to the learned prompts: a picture, the same as Markdown, and more of them as CSV."""
     words = prompt_words(context.clip, named_prompts(context))
@@ -148,17 +182,20 @@ class Explanation:
     Attributes:
         check: raises UserError for a method that has none of the kind.
         make: returns its files, whose names begin with the kind's.
+        advise: raises UserError where the kind says nothing, and is made only if it is asked for by name.
     """
 
     check: Callable[[ExplainContext], None]
     make: Callable[[ExplainContext], list[Artifact]]
+    advise: Callable[[ExplainContext], None] | None = None
 
 
 EXPLANATIONS = {
+    "predictions": Explanation(check_predictions, make_predictions),
     "overlays": Explanation(check_overlays, make_overlays),
     "experts": Explanation(check_experts, make_experts),
     "tsne": Explanation(check_tsne_of, make_tsne),
-    "words": Explanation(check_words, make_words),
+    "words": Explanation(check_words, make_words, check_vocabulary),
 }
 
 

@@ -17,15 +17,17 @@ MAX_LABEL_LENGTH = 44
 """How many characters fit side by side below a figure."""
 
 
-def domain_bars(series: Sequence[MethodSeries], role: str) -> Picture:
+def domain_bars(series: Sequence[MethodSeries], role: str, legend: bool = True) -> Picture:
     """Returns each domain's accuracy and their mean after the last round, a bar for each method, from zero.
 
     Args:
         series: at most ``MAX_SERIES`` methods.
         role: on which images.
+        legend: whether the figure names the methods itself.
     """
     columns = domain_columns(series, role)
-    figure, (axes,) = new_axes([f"{role_title(role)} (%)"], "", [method.label for method in series])
+    labels = [method.label for method in series] if legend else []
+    figure, (axes,) = new_axes([f"{role_title(role)} (%)"], "", labels)
     width = min(0.8 / len(series), 0.25)
     alt_texts = []
     for place, method in enumerate(series):
@@ -34,7 +36,8 @@ def domain_bars(series: Sequence[MethodSeries], role: str) -> Picture:
     baseline_texts = _draw_baselines(axes, series, list(columns.values()))
     _name_places(axes, list(columns))
     axes.grid(visible=False, axis="x")
-    add_legend(figure, axes)
+    if legend:
+        add_legend(figure, axes)
     dotted = "; dotted: zero-shot CLIP" if baseline_texts else ""
     return Picture(
         figure,

@@ -17,15 +17,16 @@ BAND = "Lines are means, bands one standard deviation over seeds"
 BARS = "Points are means, bars one standard deviation over seeds"
 
 
-def accuracy_over_rounds(series: Sequence[MethodSeries], role: str) -> Picture:
+def accuracy_over_rounds(series: Sequence[MethodSeries], role: str, legend: bool = True) -> Picture:
     """Returns mean accuracy over rounds: on what tests above, on source validation below.
 
     Args:
         series: at most ``MAX_SERIES`` methods; one that trains nothing is a level line.
         role: "held_out" or "test"; "validation" leaves out the panel above.
+        legend: whether the figure names the methods itself.
     """
     roles = list(dict.fromkeys([role, "validation"]))
-    labels = [*(method.label for method in series), "zero-shot CLIP"]
+    labels = [*(method.label for method in series), "zero-shot CLIP"] if legend else []
     figure, panels = new_axes([f"{role_title(name)} (%)" for name in roles], "round", labels)
     alt_texts: list[str] = []
     for axes, name in zip(panels, roles, strict=True):
@@ -34,7 +35,8 @@ def accuracy_over_rounds(series: Sequence[MethodSeries], role: str) -> Picture:
             alt_texts.append(draw(axes, method, name, series_style(method.index)))
         alt_texts += _draw_baseline(axes, series, name)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    add_legend(figure, panels[0])
+    if legend:
+        add_legend(figure, panels[0])
     domains = ", ".join(domains_of(series, role))
     panels_in_words = " above, on source validation below" if len(roles) > 1 else ""
     return Picture(
@@ -46,11 +48,17 @@ def accuracy_over_rounds(series: Sequence[MethodSeries], role: str) -> Picture:
     )
 
 
-def accuracy_over_communication(series: Sequence[MethodSeries], role: str) -> Picture:
-    """Returns mean accuracy against the parameters that a client sends and receives in a round, one line a method."""
+def accuracy_over_communication(series: Sequence[MethodSeries], role: str, legend: bool = True) -> Picture:
+    """Returns mean accuracy against the parameters that a client sends and receives in a round, one line a method.
+
+    Args:
+        series: of at most ``MAX_SERIES`` methods.
+        role: on which images.
+        legend: whether the figure names the methods itself.
+    """
     methods = list(dict.fromkeys(one.example.method for one in series))
     figure, (axes,) = new_axes(
-        [f"{role_title(role)} (%)"], "parameters sent and received by a client in a round", methods
+        [f"{role_title(role)} (%)"], "parameters sent and received by a client in a round", methods if legend else ()
     )
     alt_texts: list[str] = []
     for index, method in enumerate(methods):
@@ -61,7 +69,8 @@ def accuracy_over_communication(series: Sequence[MethodSeries], role: str) -> Pi
         alt_texts += [_draw_level(axes, one, role, style) for one in own if not one.parameters]
     logarithmic(axes)
     alt_texts += _draw_baseline(axes, series, role)
-    add_legend(figure, axes)
+    if legend:
+        add_legend(figure, axes)
     levels = "" if all(one.parameters for one in series) else "; level lines send nothing"
     return Picture(
         figure,

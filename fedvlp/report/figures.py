@@ -45,7 +45,8 @@ def accuracy_figure(history: History, baseline: Mapping[str, float], title: str)
 
 def communication_figure(history: History, baseline: Mapping[str, float], title: str) -> Figure:
     """Returns accuracy in percent against the bytes that all clients sent and received so far."""
-    figure, (axes,) = new_axes(["accuracy (%)"], "communicated so far, all clients, up and down (MB)", [*ROLES])
+    labels = [*ROLES, "zero-shot CLIP"]
+    figure, (axes,) = new_axes(["accuracy (%)"], "communicated so far, all clients, up and down (MB)", labels)
     megabytes = list(accumulate(row["total_bytes"] / 1e6 for row in history))
     for index, role in enumerate(ROLES):
         style = series_style(index)
@@ -62,6 +63,8 @@ def communication_figure(history: History, baseline: Mapping[str, float], title:
             )
         if role in baseline:
             axes.axhline(baseline[role], color=style.colour, linestyle=":", linewidth=1.0)
+    if any(role in baseline for role in ROLES):
+        axes.plot([], [], color="0.4", linestyle=":", label="zero-shot CLIP")
     return _add_title_and_legend(figure, title)
 
 

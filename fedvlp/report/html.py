@@ -39,14 +39,19 @@ def joined(parts: Sequence[str]) -> Html:
     return Html("".join(part if isinstance(part, Html) else html.escape(part) for part in parts))
 
 
-def html_table(rendered: RenderedTable) -> Html:
-    """Returns a table with its caption, the lines around it, and raised marks; it scrolls alone where it is wide."""
+def html_table(rendered: RenderedTable, best: int | None = None) -> Html:
+    """Returns a table with its caption, the lines around it, and raised marks; it scrolls alone where it is wide.
+
+    Args:
+        rendered: the table.
+        best: the index of the row that is marked; none if not given.
+    """
     kinds = ["word" if column < rendered.text_columns else "number" for column in range(len(rendered.head))]
     titles = [
         tag("th", *_raise_marks(cell), scope="col", class_=kind)
         for cell, kind in zip(rendered.head, kinds, strict=True)
     ]
-    rows = [tag("tr", *_cells(row, kinds)) for row in rendered.rows]
+    rows = [_row(row, kinds, index == best) for index, row in enumerate(rendered.rows)]
     table = tag(
         "table",
         tag("caption", rendered.title),
@@ -73,10 +78,21 @@ def picture(image: bytes, kind: str, title: str, caption: str, alt: str) -> Html
         caption: what stands below it.
         alt: what is read to those who can't see it.
     """
+    image_element = tag("img", src=embedded(image, kind), alt=alt)
+    # Charts are white, and are turned dark on a dark page; photographs stay as they are.
+    looks = "chart" if kind == "svg" else "photograph"
+    return tag("figure", image_element, tag("figcaption", tag("strong", f"{title}."), f" {caption}"), class_=looks)
+
+
+def embedded(image: bytes, kind: str) -> str:
+    """Returns an image of the kind "svg" or "png" as an address that holds it."""
     media_type = {"svg": "image/svg+xml", "png": "image/png"}[kind]
-    source = f"data:{media_type};base64,{base64.b64encode(image).decode('ascii')}"
-    image_element = tag("img", src=source, alt=alt)
-    return tag("figure", image_element, tag("figcaption", tag("strong", f"{title}."), f" {caption}"))
+    return f"data:{media_type};base64,{base64.b64encode(image).decode('ascii')}"
+
+
+def folded(summary: str, *inside: str) -> Html:
+    """Returns what a reader unfolds by its summary."""
+    return tag("details", tag("summary", summary), *inside)
 
 
 def definitions(entries: Sequence[tuple[str, str]]) -> Html:
@@ -84,12 +100,13 @@ def definitions(entries: Sequence[tuple[str, str]]) -> Html:
     return tag("dl", *(tag("div", tag("dt", name), tag("dd", value)) for name, value in entries))
 
 
-def _cells(row: Sequence[str], kinds: Sequence[str]) -> list[Html]:
-    """Returns the cells of a row, the first of which is its name."""
+def _row(row: Sequence[str], kinds: Sequence[str], is_best: bool) -> Html:
+    """Returns a row, the first cell of which is its name; the best one is marked by more than its colour."""
     name, *others = row
-    cells = [tag("th", *_raise_marks(name), scope="row")]
+    mark = [tag("span", " ★ highest", class_="mark")] if is_best else []
+    cells = [tag("th", *_raise_marks(name), *mark, scope="row")]
     cells += [tag("td", *_raise_marks(cell), class_=kind) for cell, kind in zip(others, kinds[1:], strict=True)]
-    return cells
+    return tag("tr", *cells, class_="best") if is_best else tag("tr", *cells)
 
 
 def _raise_marks(cell: str) -> list[str]:

@@ -35,36 +35,45 @@ class SavedPicture:
     alt: str
 
 
+def share_a_legend(series: Sequence[MethodSeries]) -> bool:
+    """Whether one legend can name the methods for all figures: each has one series, and no two look alike."""
+    return len({one.example.method for one in series}) == len(series) <= MAX_SERIES
+
+
 def pictures_of(table: Table, series: Sequence[MethodSeries]) -> Iterator[Picture]:
     """Yields the figures of one table; those of many methods are several figures.
+
+    They have no legends of methods where these ``share_a_legend``.
 
     Args:
         table: all runs, from which hyperparameter curves take what they need.
         series: the table's complete series.
     """
-    yield from _round_curves(series, table.role)
-    yield from _communication_curves(series, table.role)
-    yield from _in_parts(series, lambda part: domain_bars(part, table.role))
+    legend = not share_a_legend(series)
+    yield from _round_curves(series, table.role, legend)
+    yield from _communication_curves(series, table.role, legend)
+    yield from _in_parts(series, lambda part: domain_bars(part, table.role, legend))
     yield from _training_boxes(series, table.role)
     for study in option_studies(table.group.records):
         yield _study_picture(study, table.role)
 
 
-def _round_curves(series: Sequence[MethodSeries], role: str) -> Iterator[Picture]:
+def _round_curves(series: Sequence[MethodSeries], role: str, legend: bool) -> Iterator[Picture]:
     """Yields curves of the methods that were evaluated in several rounds, beside those that train nothing."""
     if any(map(_has_curve, series)):
         yield from _in_parts(
             series,
-            lambda part: accuracy_over_rounds(part, role),
+            lambda part: accuracy_over_rounds(part, role, legend),
             lambda method: _has_curve(method) or not method.is_trained,
         )
 
 
-def _communication_curves(series: Sequence[MethodSeries], role: str) -> Iterator[Picture]:
+def _communication_curves(series: Sequence[MethodSeries], role: str, legend: bool) -> Iterator[Picture]:
     """Yields accuracy against communication, unless nothing was sent."""
 
     def draw(methods: Sequence[str]) -> Picture:
-        return accuracy_over_communication([one for one in series if one.example.method in methods], role)
+        part = [one for one in series if one.example.method in methods]
+        return accuracy_over_communication(part, role, legend)
 
     if any(one.parameters for one in series):
         yield from _in_parts(list(dict.fromkeys(one.example.method for one in series)), draw)

@@ -12,7 +12,7 @@ from fedvlp.results.labels import row_labels
 from fedvlp.results.record import COSTS, Record
 from fedvlp.results.statistics import AVERAGE, Cell, cells, without_repeats
 
-Selection = Literal["last", "best", ""]
+Selection = Literal["last", "best", "both", ""]
 ZERO_SHOT = "ZeroShotCLIP"
 PACKAGES = ("fedvlp", "torch")
 
@@ -23,7 +23,8 @@ class TableRow:
 
     Attributes:
         label: the method, with what sets it apart from other rows of it.
-        selection: the round: last, or best on source validation; empty for what trains nothing.
+        selection: the round: last, best on source validation, or both where they are equal; empty for what trains
+            nothing.
         cells: by domain, and average and spread over all domains; without what was not measured.
         records: the runs.
     """

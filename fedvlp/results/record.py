@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 
 from fedvlp.core.roles import CENTRALISED
+from fedvlp.results.confusion import Confusions, read_confusions
 from fedvlp.utils.checked import refusal
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.json_text import parse_json
@@ -189,6 +190,15 @@ class Record:
             raise UserError(
                 f"{path} is damaged: it should hold numbers below its titles. Make the run again."
             ) from error
+
+    @cached_property
+    def confusions(self) -> Confusions:
+        """Which classes the images were taken for on which nobody trained; empty if the run did not write it.
+
+        Raises:
+            UserError: if the file is damaged.
+        """
+        return read_confusions(self.folder, self.data.get("classes", []))
 
     @cached_property
     def config(self) -> dict[str, Any]:

@@ -13,6 +13,7 @@ ROLE_TITLES = {
     "test": "each domain's test split",
     "validation": "each domain's source validation split, as there is no test split; it also chose the best round",
 }
+ROUNDS = {"last": "last", "best": "best", "both": "last, best", "": "-"}
 TITLE_KEYS = ("data", "protocol", "backbone")
 COST_COLUMNS = ("up", "down", "bytes", "seconds")
 LEGEND = (
@@ -27,7 +28,7 @@ def render_table(table: Table) -> RenderedTable:
     rows = []
     for row in table.rows:
         label = with_marks(row.label, marks.get(row.versions, ""))
-        rows.append((label, row.selection or "-", *_accuracy_cells(table, row), *_cost_cells(row)))
+        rows.append((label, ROUNDS[row.selection], *_accuracy_cells(table, row), *_cost_cells(row)))
     version_notes = [f"^{mark} {versions}" for versions, mark in marks.items()]
     return RenderedTable(
         title=title(table.group.about),

@@ -11,6 +11,7 @@ from lightning.fabric.loggers.logger import Logger
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 
+from fedvlp.core.confusion import Confusion
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.phases import Phase
 from fedvlp.core.protocols import FederatedData
@@ -61,6 +62,11 @@ class RunView(Protocol):
     @property
     def is_global_zero(self) -> bool:
         """Whether this process writes files."""
+        ...
+
+    @property
+    def confusions(self) -> Mapping[str, Confusion]:
+        """By split, what images were taken for when they were measured last; empty where that is not told."""
         ...
 
     @property

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from lightning import Fabric
 
+from fedvlp.core.confusion import Confusion
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.protocols import MeasuredData
 from fedvlp.core.state import State
@@ -61,10 +62,12 @@ class LocalEngine:
 
     Attributes:
         initial_personal: with what the clients of the method that was trained last began; None before that.
+        confusions: by split, what images were taken for when they were measured last.
     """
 
     options: FitOptions
     initial_personal: State | None = None
+    confusions: dict[str, Confusion] = field(default_factory=dict)
 
     def client_store(self, run: Path | None) -> ClientStore:
         """Returns memory, or files in the run's folder where the options ask for them."""
@@ -88,4 +91,5 @@ class LocalEngine:
         """Measures on all splits in this process."""
         # Where nothing was trained, the method still holds what its clients begin with.
         initial = module.personal_state() if self.initial_personal is None else self.initial_personal
-        return evaluate(module, data, fabric, deployed, personal, initial)
+        self.confusions = {}
+        return evaluate(module, data, fabric, deployed, personal, initial, self.confusions)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Int
 from lightning import Fabric
 from torch import Tensor
 
+from fedvlp.core.confusion import Confusion, count_confusion
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.protocols import EvaluationSplit, MeasuredData
 from fedvlp.core.state import State
@@ -25,12 +28,22 @@ def evaluate(
     deployed: State,
     personal: Mapping[int, State],
     initial_personal: State | None = None,
+    confusions: dict[str, Confusion] | None = None,
 ) -> dict[str, float]:
     """Returns the accuracy, in percent, of every split and the mean over domains of each role.
 
     Methods that keep tensors on the clients are tested on a domain with those of each client that trains on it, in
     turn, and the mean of these accuracies is returned. A held-out domain is nobody's; the method's ``unseen`` says what
     is done there. A client that has never trained is tested with what it would begin with, ``initial_personal``.
+
+    Args:
+        module: the method.
+        data: the splits.
+        fabric: where the method is.
+        deployed: what all clients share.
+        personal: what each client keeps, by its id.
+        initial_personal: what a client keeps that has never trained.
+        confusions: gets, by split, which classes images were taken for, over all clients that a split is tested with.
 
     Returns:
         ``validation/<domain>``, ``test/<domain>`` and ``held_out/<domain>``, with the means ``validation``, ``test``
@@ -40,15 +53,17 @@ def evaluate(
     accuracy: dict[str, float] = {}
     for split in data.evaluation_splits():
         if not module.personal or (not split.clients and module.unseen == "shared"):
-            accuracy[split.name] = split_accuracy(module, fabric, split, deployed)
-            continue
-        own = (personal.get(client.id, initial_personal or {}) for client in split.clients or data.clients)
-        states = (deployed | kept for kept in own)  # one in memory at a time
-        if not split.clients and module.unseen == "mean":
-            accuracy[split.name] = _mean_prediction_tally(module, fabric, split, states).percent
-            continue
-        values = [split_tally(module, fabric, split, state).percent for state in states]
-        accuracy[split.name] = sum(values) / len(values)
+            tallies = [_shared_tally(module, fabric, split, deployed)]
+        else:
+            own = (personal.get(client.id, initial_personal or {}) for client in split.clients or data.clients)
+            states = (deployed | kept for kept in own)  # one in memory at a time
+            if not split.clients and module.unseen == "mean":
+                tallies = [_mean_prediction_tally(module, fabric, split, states)]
+            else:
+                tallies = [split_tally(module, fabric, split, state) for state in states]
+        accuracy[split.name] = sum(tally.percent for tally in tallies) / len(tallies)
+        if confusions is not None:
+            confusions[split.name] = sum((tally.confusion for tally in tallies), Counter())
     return with_means(accuracy)
 
 
@@ -78,10 +93,12 @@ class Tally:
     Attributes:
         correct: as many as were.
         count: all of them, at least 1.
+        confusion: how many there are of each true and predicted class; empty where that was not told.
     """
 
     correct: int
     count: int
+    confusion: Confusion = field(default_factory=Counter)
 
     @property
     def percent(self) -> float:
@@ -103,20 +120,30 @@ def with_means(accuracy: Mapping[str, float]) -> dict[str, float]:
 
 def split_accuracy(module: FederatedModule, fabric: Fabric, split: EvaluationSplit, state: State) -> float:
     """Returns the accuracy on one split of what all clients share, in percent."""
+    return _shared_tally(module, fabric, split, state).percent
+
+
+def _shared_tally(module: FederatedModule, fabric: Fabric, split: EvaluationSplit, state: State) -> Tally:
     with module.shared_part_alone():
-        return split_tally(module, fabric, split, state).percent
+        return split_tally(module, fabric, split, state)
 
 
 @torch.no_grad()
 def split_tally(module: FederatedModule, fabric: Fabric, split: EvaluationSplit, state: State) -> Tally:
     """Returns on how many images of a split a state is right; the module is in evaluation mode."""
     module.load_state(state)
-    correct = torch.zeros((), dtype=torch.long, device=fabric.device)
-    count = 0
-    for logits, labels in _logits(module, fabric, split):
-        correct += (logits.argmax(-1) == labels).sum()
-        count += len(labels)
-    return Tally(int(correct.item()), count)
+    predicted: list[Tensor] = []
+    labels: list[Tensor] = []
+    for logits, of_batch in _logits(module, fabric, split):
+        predicted.append(logits.argmax(-1))
+        labels.append(of_batch)
+    return _tally(torch.cat(predicted), torch.cat(labels))
+
+
+def _tally(predicted: Int[Tensor, "N"], labels: Int[Tensor, "N"]) -> Tally:
+    """Returns how many images are right, and what the others were taken for."""
+    correct = int((predicted == labels).sum())
+    return Tally(correct, len(labels), count_confusion(labels, predicted))
 
 
 @torch.no_grad()
@@ -150,8 +177,7 @@ def _mean_prediction_tally(
         module.load_state(state)
         predicted.append(torch.cat([logits.softmax(-1) for logits, _ in _logits(module, fabric, split)]))
     labels = torch.cat([labels for _, labels in split.loader])
-    correct = (torch.stack(predicted).mean(0).argmax(-1).cpu() == labels.cpu()).sum()
-    return Tally(int(correct.item()), len(labels))
+    return _tally(torch.stack(predicted).mean(0).argmax(-1).cpu(), labels.cpu())
 
 
 def _logits(module: FederatedModule, fabric: Fabric, split: EvaluationSplit) -> Iterator[tuple[Tensor, Tensor]]:

@@ -72,6 +72,7 @@ def test_fit_leaves_a_whole_run_folder(options, tmp_path, capsys):
         "accuracy.png",
         "checkpoints",
         "communication.png",
+        "confusion.csv",
         "config.yaml",
         "events.jsonl",
         "metrics.csv",

@@ -48,6 +48,12 @@ def run(train, tmp_path):
     return copy
 
 
+@pytest.fixture
+def learned_words(monkeypatch):
+    """Takes the tiny CLIP's words for learned ones, as those of other CLIPs are."""
+    monkeypatch.setattr("fedvlp.explain.explanations.BUNDLED_NAME", "")
+
+
 def names(folder):
     return sorted(path.name for path in folder.iterdir())
 
@@ -55,15 +61,16 @@ def names(folder):
 def test_everything_of_a_run(run, capsys):
     folder = run("trip", "--model.num_experts=2", "--model.prompt_length=3")
     assert main(["explain", f"--ckpt_path={folder}", "--num_images=2"]) == 0
-    files = ["captions.json", "experts.png", "overlays.png", "tsne.png", "words.csv", "words.md", "words.png"]
+    files = ["captions.json", "experts.png", "overlays.png", "predictions.png", "tsne.png"]
     assert names(folder / "explanations") == files
     printed = capsys.readouterr().out
+    assert "words left out: fedvlp-tiny has learned few words" in printed
     assert all(str(folder / "explanations" / name) in printed for name in files)
     captions = json.loads((folder / "explanations" / "captions.json").read_text(encoding="utf-8"))
-    assert [entry["file"] for entry in captions] == ["overlays.png", "experts.png", "tsne.png", "words.png"]
+    assert [entry["file"] for entry in captions] == ["predictions.png", "overlays.png", "experts.png", "tsne.png"]
     assert all(entry.keys() == {"file", "title", "caption", "alt"} and all(entry.values()) for entry in captions)
-    assert captions[0]["alt"].count("asked for") == 2
-    assert "24 images of photo" in captions[2]["caption"]
+    assert captions[1]["alt"].count("asked for") == 2
+    assert "24 images of photo" in captions[3]["caption"]
 
 
 def test_words_are_those_of_the_trained_prompts(run):
@@ -77,14 +84,15 @@ def test_words_are_those_of_the_trained_prompts(run):
     assert [float(row["distance"]) for row in found] == pytest.approx(distances[:, 0].tolist(), abs=1e-5)
 
 
-def test_prompts_alone_need_images(run, image_root, tmp_path, capsys):
+def test_prompts_alone_need_images(run, image_root, tmp_path, capsys, learned_words):
     (tmp_path / "elsewhere").mkdir()
     trained = run("trip", "--model.num_experts=2", "--model.prompt_length=3") / "prompts.safetensors"
     prompts = shutil.copy(trained, tmp_path / "elsewhere")
     image = str(image_root / "ink" / "star" / "0.png")
     assert main(["explain", "--ckpt_path", prompts, "--images", image, image, "--toward=star"]) == 0
     assert "tsne left out: t-SNE shows a run's own labelled images" in capsys.readouterr().out
-    files = ["captions.json", "experts.png", "overlays.png", "words.csv", "words.md", "words.png"]
+    files = ["captions.json", "experts.png", "overlays.png", "predictions.png"]
+    files += ["words.csv", "words.md", "words.png"]
     assert names(tmp_path / "elsewhere" / "explanations") == files
     assert main(["explain", "--ckpt_path", prompts, "--what=experts"]) == 1
     assert "Pass --images" in capsys.readouterr().err
@@ -101,7 +109,7 @@ def test_words_and_given_images_need_no_data_of_the_run(run, image_root):
     assert main(["explain", f"--ckpt_path={folder}", "--what=experts", f"--data.root={image_root}"]) == 0
 
 
-def test_prompts_of_clients_are_named_by_client(run, capsys):
+def test_prompts_of_clients_are_named_by_client(run, capsys, learned_words):
     folder = run("single_domain", "--model.prompt_length=2", "--model.optimizer.lr=0.5")
     assert main(["explain", f"--ckpt_path={folder}"]) == 0
     printed = capsys.readouterr().out
@@ -123,14 +131,15 @@ def test_prompts_of_clients_are_named_by_client(run, capsys):
         ("diprompt", [], "global prompt | query prompt | prompt of ink | prompt of paint", ["experts"]),
     ],
 )
-def test_each_method_shows_what_it_has(run, capsys, method, options, head, left_out):
+def test_each_method_shows_what_it_has(run, capsys, learned_words, method, options, head, left_out):
     folder = run(method, *options)
     capsys.readouterr()
     assert main(["explain", f"--ckpt_path={folder}", "--num_images=1", "--most_points=8"]) == 0
     printed = capsys.readouterr().out
     assert [line.split(" left out")[0] for line in printed.splitlines() if "left out" in line] == left_out
     made = {path.name for path in (folder / "explanations").glob("*.png")}
-    assert made == {f"{kind}.png" for kind in ("overlays", "experts", "tsne", "words") if kind not in left_out}
+    kinds = {"predictions", "overlays", "experts", "tsne", "words"}
+    assert made == {f"{kind}.png" for kind in kinds - set(left_out)}
     if head is not None:
         text = (folder / "explanations" / "words.md").read_text(encoding="utf-8")
         assert text.splitlines()[2] == f"| vector | {head} |"

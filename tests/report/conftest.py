@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import date
+
 import pytest
 
 from fedvlp.report.page import report_page
@@ -30,13 +32,14 @@ def runs(tmp_path):
 @pytest.fixture(scope="session")
 def whole_page(tmp_path_factory):
     """The page of these runs."""
-    return report_page(*find_records([write_runs(tmp_path_factory.mktemp("runs"))]), "Three methods")
+    records, problems = find_records([write_runs(tmp_path_factory.mktemp("runs"))])
+    return report_page(records, problems, "Three methods", date(2026, 3, 9))
 
 
 @pytest.fixture
 def no_figures(monkeypatch):
     """Leaves out the figures of tables, which take most of a page's time."""
-    monkeypatch.setattr("fedvlp.report.page.pictures_of", lambda table, series: iter(()))
+    monkeypatch.setattr("fedvlp.report.comparison.pictures_of", lambda table, series: iter(()))
 
 
 @pytest.fixture

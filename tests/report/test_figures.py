@@ -46,6 +46,8 @@ def test_accuracy_against_all_that_was_sent_so_far():
     lines = drawn(communication_figure(HISTORY, BASELINE, "TRIP"))
     assert lines["held-out mean"] == ([1, 4], [30, 45])
     assert lines["source validation mean"] == ([1, 4], [50, 60])
+    (legend,) = communication_figure(HISTORY, BASELINE, "TRIP").legends
+    assert "zero-shot CLIP" in [text.get_text() for text in legend.get_texts()]
 
 
 def test_nothing_evaluated_is_drawn_empty():

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import html
 import json
+import os
 import re
 import shutil
 import subprocess
+from collections import Counter
+from datetime import date
 from html.parser import HTMLParser
+from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from PIL import Image
@@ -15,10 +20,12 @@ from PIL import Image
 from fedvlp.report import page
 from fedvlp.report.page import report_page
 from fedvlp.results import find_records
+from fedvlp.results.confusion import confusion_text
 from tests.helpers.report_runs import write_run
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-WIDTHS = (360, 1280)
+PAGE_CSS = (Path(page.__file__).parent / "page.css").read_text(encoding="utf-8")
+WIDTHS = (360, 400, 800, 1280)
 
 
 class Reader(HTMLParser):
@@ -49,7 +56,7 @@ class Reader(HTMLParser):
 
 def page_of(folder, problems=(), heading="Three methods"):
     records, found = find_records([folder])
-    return report_page(records, [*found, *problems], heading)
+    return report_page(records, [*found, *problems], heading, date(2026, 3, 9))
 
 
 def explain(run, entries, size=(40, 30)):
@@ -65,17 +72,90 @@ def test_page_has_tables_figures_configs_and_versions(whole_page):
     read = Reader(whole_page)
     assert whole_page.startswith('<!doctype html>\n<html lang="en">')
     assert [name for name, _ in read.elements].count("h1") == 1
-    assert [attributes["id"] for attributes in read.all("section")] == ["table-1", "runs", "versions"]
+    assert [attributes["id"] for attributes in read.all("section")] == ["table-1", "details"]
     for word in ("one client a domain", "hash-photo (photo held out)", "CLIP tiny, weights abcd1234", "58.0 ± 1.4"):
         assert word in read.text
     assert {"row", "col"} == {attributes["scope"] for attributes in read.all("th")}
     assert len(read.all("caption")) == len(read.all("table"))
     images = read.all("img")
-    assert len(images) == whole_page.count("<figcaption>") == 3
-    assert all(len(attributes["alt"]) > 20 for attributes in images)
+    described = [attributes for attributes in images if attributes["alt"]]
+    assert len(described) == whole_page.count("<figcaption>") == 3
+    assert all(len(attributes["alt"]) > 20 for attributes in described)
+    assert len(images) - len(described) == 3  # the samples of the legend, whose names stand beside them
     assert read.text.count("seed_everything: 0") == 6
     assert read.text.count("Config of ") == 10
     assert "2.5" in read.text.split("Environment")[-1]
+
+
+def test_the_finding_comes_first_and_rows_are_in_the_order_of_the_result(whole_page):
+    read = Reader(whole_page)
+    main = read.text.index("Accuracy in %")
+    assert "9 March 2026" in read.text[:main]
+    assert "TRIP has the highest result, 58.0 ± 1.4 % mean accuracy on held-out domains" in read.text
+    names = re.findall(r'<th scope="row">([^<]*)', whole_page)
+    assert names[:4] == ["TRIP", "PromptFL", "PromptFL", "zero-shot CLIP"]
+    (best,) = re.findall(r'<tr class="best"><th scope="row">(.*?)</th>(.*?)</tr>', whole_page)
+    assert best[0].startswith("TRIP<span")
+    assert best[1].startswith('<td class="word">last, best</td><td class="number">58.0 ± 1.4</td>')
+
+
+def test_headings_do_not_skip_a_level(whole_page):
+    levels = [int(name[1]) for name, _ in Reader(whole_page).elements if re.fullmatch("h[1-6]", name)]
+    assert levels[0] == 1
+    assert all(after <= before + 1 for before, after in pairwise(levels))
+
+
+def test_classes_are_shown_with_what_they_are_taken_for(tmp_path, no_figures):
+    names = [f"class {index}" for index in range(14)]
+    for seed in (0, 1):
+        run = write_run(tmp_path, [50.0, 51.0], seed=seed, data={"classes": names})
+        last = {(label, label): label for label in range(1, 14)} | {(label, 0): 13 - label for label in range(1, 13)}
+        counted = {
+            "zero-shot CLIP": {"held_out/photo": Counter({(label, 13): 13 for label in range(1, 14)})},
+            "last round": {"held_out/photo": Counter(last), "test/photo": Counter({(0, 0): 9})},
+        }
+        (run / "confusion.csv").write_text(confusion_text(counted, names), encoding="utf-8")
+    text = page_of(tmp_path)
+    hardest, everything = re.findall(r"<caption>[^<]* classes</caption>.*?<tbody>(.*?)</tbody>", text)
+    rows = [re.findall(r">([^<>]+)</t[hd]>", row) for row in hardest.split("</tr>")[:-1]]
+    assert rows[0] == ["class 1", "13", "7.7", "0.0", "class 0 (92 %)"]
+    assert rows[11] == ["class 12", "13", "92.3", "0.0", "class 0 (8 %)"]
+    assert len(rows) == 12
+    assert everything.count("<tr>") == 13
+    assert ">-</td></tr>" in everything
+
+
+def luminance(colour):
+    """The relative luminance of a colour such as #1f2428 (Web Content Accessibility Guidelines 2.2)."""
+    shares = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    linear = [share / 12.92 if share <= 0.04045 else ((share + 0.055) / 1.055) ** 2.4 for share in shares]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(first, second):
+    """The contrast ratio of two colours, at least 1."""
+    light, dark = sorted((luminance(first), luminance(second)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+def test_contrast_is_that_of_the_guidelines():
+    assert contrast("#ffffff", "#000000") == pytest.approx(21)
+    assert contrast("#777777", "#ffffff") == pytest.approx(4.48, abs=0.01)
+
+
+def test_all_text_can_be_read_in_both_schemes():
+    schemes = re.findall(r":root \{(.*?)\}", PAGE_CSS, re.DOTALL)
+    assert len(schemes) == 3  # light, dark, print
+    colours = {}
+    for scheme in schemes:
+        colours |= dict(re.findall(r"--(\w+): (#[0-9a-f]{6});", scheme))
+        for text in ("text", "quiet", "link", "warn"):
+            assert contrast(colours[text], colours["page"]) >= 4.5, (text, scheme)
+        assert contrast(colours["text"], colours["shade"]) >= 4.5
+        assert contrast(colours["text"], colours["best"]) >= 4.5
+        assert contrast(colours["mark"], colours["best"]) >= 4.5
+    plain = re.sub(r"--\w+: [^;]*;", "", PAGE_CSS)
+    assert set(re.findall(r"[^-]color: ([^;]+);", plain)) <= {f"var(--{name})" for name in colours}
 
 
 def test_page_asks_for_nothing(whole_page):
@@ -170,7 +250,12 @@ addEventListener("load", () => {{
       width: frame.contentWindow.innerWidth,
       needed: root.scrollWidth,
       images: [...page.images].map(image => [image.complete, image.naturalWidth, image.clientWidth, image.alt.length]),
-      tables: [...page.querySelectorAll(".scroll")].map(box => [box.scrollWidth, box.clientWidth]),
+      tables: [...page.querySelectorAll(".scroll")].map(box => {{
+        const first = box.querySelector("tbody th"), place = first.getBoundingClientRect().left;
+        box.scrollLeft = 1e6;
+        const isInPlace = first.getBoundingClientRect().left === place;
+        return [box.scrollWidth, box.clientWidth, first.clientWidth, isInPlace];
+      }}),
     }};
   }}));
 }});
@@ -193,7 +278,8 @@ def measured(runs, tmp_path):
     options = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
     options += ["--disable-component-update", "--disable-sync", "--host-resolver-rules=MAP * ~NOTFOUND"]
     options += [f"--user-data-dir={tmp_path / 'profile'}", "--enable-logging=stderr", "--dump-dom", measuring.as_uri()]
-    done = subprocess.run([BROWSER, *options], capture_output=True, text=True, timeout=60, check=True)
+    home = os.environ | dict.fromkeys(("HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"), str(tmp_path))
+    done = subprocess.run([BROWSER, *options], capture_output=True, text=True, timeout=60, check=True, env=home)
     (sizes,) = re.findall(r'<pre id="sizes">(.*?)</pre>', done.stdout)
     return json.loads(html.unescape(sizes)), done.stderr
 
@@ -203,12 +289,14 @@ def test_browser_shows_the_page_at_two_widths(measured):
     assert [view["width"] for view in views] == list(WIDTHS)
     for view in views:
         assert view["needed"] <= view["width"]
-        assert len(view["images"]) == 4
-        for is_complete, natural, shown, described in view["images"]:
+        assert len([described for *_, described in view["images"] if described]) == 4
+        for is_complete, natural, shown, _ in view["images"]:
             assert is_complete
             assert natural > 0
             assert 0 < shown <= view["width"]
-            assert described > 0
+        for needed, shown, first_column, is_in_place in view["tables"]:
+            assert is_in_place  # the first column stays where it was when the table has scrolled
+            assert needed <= shown or first_column <= 0.5 * shown or view["width"] > 400
     narrow = views[0]["tables"]
-    assert any(needed > shown for needed, shown in narrow)
+    assert any(needed > shown for needed, shown, *_ in narrow)
     assert "Content Security Policy" not in complaints

@@ -19,6 +19,16 @@ def test_figures_of_a_comparison(runs):
     assert list(pictures(runs)) == ["Accuracy over rounds", "Accuracy against communication", "Accuracy of each domain"]
 
 
+def test_figures_have_legends_only_where_one_can_not_name_all(runs):
+    def legends():
+        return [bool(picture.figure.legends) for picture in pictures(runs).values()]
+
+    assert legends() == [False, False, False]
+    write_run(runs, [50.0, 51.0], options={"prompt_length": 4})
+    write_run(runs, [50.0, 51.0], "sketch", options={"prompt_length": 4})
+    assert legends() == [True, True, True]
+
+
 def test_no_curve_of_one_round_and_no_communication_of_nothing(tmp_path):
     write_run(tmp_path, [50.0], parameters=0)
     assert list(pictures(tmp_path)) == ["Accuracy of each domain"]
