@@ -291,7 +291,10 @@ def test_what_measures_says_what_it_lacks(options, tmp_path, capsys):
     config = yaml.safe_load(beside.read_text(encoding="utf-8"))
     capsys.readouterr()
     for content, error in [
-        (config | {"data": {"class_path": "os.Unheard"}}, "'os.Unheard'. To import it runs it. If you trust it, pass"),
+        (
+            config | {"data": {"class_path": "os.Unheard"}},
+            "'os.Unheard'. To import it runs it. If you trust it, install",
+        ),
         (config | {"data": None}, "config.yaml says nothing of data. Pass --data, so that it is not needed"),
         (None, "test needs images, and there is no "),
     ]:

@@ -46,7 +46,9 @@ def test_pictures_and_tables_are_those_of_the_code():
 
 def test_check_says_what_to_run(capsys, monkeypatch, tmp_path):
     page = tmp_path / "architecture.md"
-    newest = with_parts(TEXT, parts())
+    made = parts()
+    monkeypatch.setattr("docs.architecture.parts", lambda: made)  # which takes seconds
+    newest = with_parts(TEXT, made)
     page.write_text(newest.replace("flowchart TD", "flowchart LR"), encoding="utf-8")
     monkeypatch.setattr("docs.architecture.PAGE", page)
     assert main(["--check"]) == 1

@@ -35,7 +35,7 @@ SHORTER = {
     "max_epochs=3": "max_steps=2, limit_val_batches=1, limit_test_batches=1",
     "range(3)": "range(1)",
 }
-NOT_RUN = {"docs/sites.md": "NVFlare is not installed"}
+NOT_RUN = {"docs/sites.md": "NVFlare is not installed", "docs/export.md": "it runs an exported file"}
 """Pages whose Python is compiled and not run, and why."""
 
 

@@ -176,7 +176,7 @@ def test_this_package_is_measured_without_an_argument(capsys):
     printed = capsys.readouterr().out
     assert printed.startswith("| ")
     assert "| fedvlp |" in printed.splitlines()[0].replace("  ", "")
-    assert measures(read_package(ROOT)) == measures(read_package(ROOT / "fedvlp"))
+    assert read_package(ROOT).modules.keys() == read_package(ROOT / "fedvlp").modules.keys()
 
 
 def test_what_is_no_package_is_refused(tmp_path):

@@ -20,14 +20,16 @@ PARSED_ALONE = {
     "audit --ckpt_path": "it takes minutes; tests/commands runs it on less",
     "--config centralised": "tests/methods trains with it",
     "--config methods/fine_tuning": "tests/methods trains it",
+    "convert output": "tests/pretrained converts files of this kind",
     "cost --config": "test_pages.py runs it",
     "deploy init": "test_sites.py writes the app",
+    "export runs": "tests/export exports, without the checks of shapes, which no graph can hold",
     "explain --ckpt_path prompts.safetensors": "a run's folder is explained",
     "explain --ckpt_path runs/TRIP-StyledShapes": "a run on one's own images is explained",
     "predict --ckpt_path": "test_pages.py runs it",
     "--ckpt_path last": "test_pages.py runs it",
     "--ckpt_path RUN": "other runs are explained, and this shows options",
-    "--config loggers/wandb": "test_pages.py runs it, in a process of its own",
+    "--config loggers/wandb": "tests/commands runs it, in a process of its own",
     "--config data/styled_shapes_30_clients": "test_pages.py runs it",
     "--trainer.schedule CosineDecay": "test_pages.py runs it",
     "--trainer.aggregation DPFedAvg": "test_differential_privacy.py runs it",
@@ -114,7 +116,7 @@ def run(words: list[str], desk: Desk) -> int:
     given = words
     if given[0] in TRAINING:
         if made := desk.made_by(given):
-            return int(not (desk.fetch(made) / "summary.json").is_file())
+            return int(not any(desk.fetch(made).rglob("summary.json")))
         given = [*given, *OFFLINE, *brief(given)]
     if given[0] == "sweep":
         end = given.index("--") if "--" in given else len(given)
