@@ -20,7 +20,7 @@ from tests.helpers.toy_federation import Linear, federation
 SIDE = 6
 
 
-class Stripes(FederatedDataModule):
+class StripedImages(FederatedDataModule):
     """Grey images with a brighter third, the class: left, middle or right."""
 
     def __init__(self, **options):
@@ -61,7 +61,7 @@ class OnPixels(Linear):
 
 
 def bound():
-    data = Stripes()
+    data = StripedImages()
     data.prepare_data()
     data.setup("fit")
     data.bind(normalised, prepare=OnPixels().prepare, key="thirds")
@@ -101,7 +101,7 @@ def test_values_are_stretched_to_the_image():
 
 
 def test_each_trigger_has_caches_of_its_own():
-    images = Stripes()._images["a"]
+    images = StripedImages()._images["a"]
     triggers = [Perturbation(np.full((1, 1, 3), value, np.float32)) for value in (0.0, 0.1, 0.1)]
     first, second, third = (TriggeredImages(images, trigger, 2).fingerprint([0, 1]) for trigger in triggers)
     assert first != second == third
@@ -189,7 +189,7 @@ def test_a_run_measures_its_success(tmp_path):
     rates = {}
     for clients, attack in attacks.items():
         made = federation(tmp_path, attack=attack, **options)
-        made.fit(OnPixels(), Stripes())
+        made.fit(OnPixels(), StripedImages())
         rates[clients] = made.run_state.history[-1]["attack_success/held_out/b"]
     assert rates == {0: 0.0, 1: 100.0}
 
