@@ -85,15 +85,15 @@ def test_a_recipe_is_a_sweep_of_three_seeds(recipes, name):
 
 
 def test_a_recipe_runs_on_a_folder(recipes, tmp_path, capsys):
-    description = recipes["trip_pacs"].data
+    description = recipes["fed_dpt_pacs"].data
     for domain in description.domains:
         for name in description.class_names:
             (tmp_path / domain / name).mkdir(parents=True)
             Image.new("RGB", (8, 8)).save(tmp_path / domain / name / "1.png")
-    file = recipes["trip_pacs"].path
+    file = recipes["fed_dpt_pacs"].path
     assert main(["sweep", "--file", str(file), "--dry_run", "--", f"--data.root={tmp_path}"]) == 0
     out = capsys.readouterr().out
-    assert out.count(": fedvlp fit ") == sum(found.runs for found in costs(recipes["trip_pacs"])) == 240
+    assert out.count(": fedvlp fit ") == sum(found.runs for found in costs(recipes["fed_dpt_pacs"])) == 24
     assert "Why numbers may differ" in out
 
 
