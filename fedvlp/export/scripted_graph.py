@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from torch.fx import GraphModule, Interpreter
 
 WHILE_LOOP = torch.ops.higher_order.while_loop
+SAME_AS = {"_unsafe_view": "reshape"}
+"""Operators that only graphs have, and PyTorch's function that does the same."""
 
 
 class ScriptedGraph(nn.Module):
@@ -119,7 +121,8 @@ def _traceable(target: Any, args: tuple[Any, ...]) -> Any:
     takes_size = any(_holds_tensor(value) for kind, value in zip(types, args, strict=False) if "Tensor" not in kind)
     if not takes_size:
         return target
-    name = target.overloadpacket.__name__
+    name = str(target.overloadpacket.__name__)
+    name = SAME_AS.get(name, name)
     return getattr(torch.Tensor if types[0] == "Tensor" else torch, name)
 
 
