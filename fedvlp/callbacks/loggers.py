@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from argparse import Namespace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from lightning.fabric.loggers.logger import Logger
 from lightning.pytorch import loggers
@@ -18,17 +18,19 @@ class RunFolderLogger(Logger):
 
     Args:
         save_dir: Folder to write to; the run's folder if not given.
-        name: Folder below ``save_dir``.
+        name: Folder below ``save_dir``; one that is called after the kind of logger if not given.
         version: Folder below ``name``; version_0, version_1 and so on if not given, a new one where a run goes on.
         prefix: Put before the name of each metric.
     """
 
+    usual_name: ClassVar[str] = "logs"
+
     def __init__(
-        self, save_dir: str | None = None, name: str = "logs", version: str | None = None, prefix: str = ""
+        self, save_dir: str | None = None, name: str | None = None, version: str | None = None, prefix: str = ""
     ) -> None:
         super().__init__()
         self.save_dir = save_dir
-        self.own_name = name
+        self.own_name = self.usual_name if name is None else name
         self.own_version = version
         self.prefix = prefix
         self.writer: Any = None
@@ -74,19 +76,9 @@ class RunFolderLogger(Logger):
 
 
 class CSVLogger(RunFolderLogger):
-    """Lightning's CSVLogger: ``metrics.csv`` and ``hparams.yaml`` below ``csv`` in the run's folder.
+    """Lightning's CSVLogger: ``metrics.csv`` and ``hparams.yaml`` below ``csv`` in the run's folder."""
 
-    Args:
-        save_dir: Folder to write to; the run's folder if not given.
-        name: Folder below ``save_dir``.
-        version: Folder below ``name``; version_0, version_1 and so on if not given, a new one where a run goes on.
-        prefix: Put before the name of each metric.
-    """
-
-    def __init__(
-        self, save_dir: str | None = None, name: str = "csv", version: str | None = None, prefix: str = ""
-    ) -> None:
-        super().__init__(save_dir, name, version, prefix)
+    usual_name = "csv"
 
     def make_writer(self, folder: str) -> Logger:
         """Returns Lightning's logger, which writes every row at once."""
@@ -98,18 +90,14 @@ class TensorBoardLogger(RunFolderLogger):
 
     ``tensorboard --logdir runs`` shows all runs. Needs the extra: pip install "fedvlp[tensorboard]".
 
-    Args:
-        save_dir: Folder to write to; the run's folder if not given.
-        name: Folder below ``save_dir``.
-        version: Folder below ``name``; version_0, version_1 and so on if not given, a new one where a run goes on.
-        prefix: Put before the name of each metric.
-
     Raises:
         UserError: if TensorBoard is not installed.
     """
 
+    usual_name = "tensorboard"
+
     def __init__(
-        self, save_dir: str | None = None, name: str = "tensorboard", version: str | None = None, prefix: str = ""
+        self, save_dir: str | None = None, name: str | None = None, version: str | None = None, prefix: str = ""
     ) -> None:
         super().__init__(save_dir, name, version, prefix)
         try:

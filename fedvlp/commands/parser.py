@@ -73,7 +73,8 @@ class FederationParser(LightningArgumentParser):
         """Returns the help, of the options in ``shown`` alone where that is given, without groups of which none is."""
         if self.shown is None:
             return str(super().format_help())
-        hidden = [each for group in self._action_groups for each in group._group_actions if each.dest not in self.shown]
+        actions = chain.from_iterable(group._group_actions for group in self._action_groups)
+        hidden = [each for each in actions if each.dest not in self.shown]
         empty = [group for group in self._action_groups if all(each in hidden for each in group._group_actions)]
         texts = [action.help for action in hidden]
         titles = [(group.title, group.description) for group in empty]

@@ -59,7 +59,10 @@ def masked(uploads: Mapping[Key, State], weights: Mapping[Key, float]) -> dict[K
             mask = MASK * torch.randn(value.shape, generator=generator, dtype=torch.float64)
             hidden[one][name] = hidden[one][name] + mask
             hidden[other][name] = hidden[other][name] - mask
-    return {key: {name: value / weights[key] for name, value in state.items()} for key, state in hidden.items()}
+    for key, state in hidden.items():
+        for value in state.values():
+            value /= weights[key]
+    return hidden
 
 
 def require_frozen(value: Any, name: str) -> None:

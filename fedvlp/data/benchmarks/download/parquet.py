@@ -154,7 +154,7 @@ def _features_of_file(file: ParquetFile) -> dict[str, list[str]]:
     try:
         features = json.loads(metadata[b"huggingface"])["info"]["features"]
         labelled = [column for column, feature in features.items() if "names" in feature]
-        return {column: [str(name) for name in features[column]["names"]] for column in labelled}
+        return {column: list(map(str, features[column]["names"])) for column in labelled}
     except (KeyError, TypeError, ValueError):
         return {}
 
