@@ -12,7 +12,7 @@ from fedvlp.utils.visible import visible
 MOST_BYTES = 100_000
 SHORTEST_WORD = 4
 WORD = re.compile(rf"[^\s:,'\"{{}}\[\]=]{{{SHORTEST_WORD},}}")
-CONFIG_OPTIONS = ("--config", "-c", "--file")
+CONFIG_OPTIONS = ("--config", "-c", "--file", "--models")
 MEANT_TO_BE_FILES = ("ckpt_path", "images", "output", "pretrained", "root", "default_root_dir", "")
 """Last words of the options whose value is a path and not read by the parser; errors about them are shown as they are.
 """

@@ -16,6 +16,7 @@ from jsonargparse import Namespace
 from fedvlp.commands.cli import main
 from fedvlp.commands.lightning_cli import ParsingCLI
 from fedvlp.commands.parser import FederationParser
+from fedvlp.commands.plugin_arguments import import_plugins
 from fedvlp.commands.ranges_of_config import check_config, check_rounds
 from fedvlp.commands.sweep_on_slurm import make_missing_on_slurm
 from fedvlp.commands.sweep_options import split_arguments, sweep_content, sweep_parser
@@ -85,7 +86,7 @@ def parse_methods(plan: Sweep) -> dict[str, Namespace]:
     """Returns each method's configuration by its label; the runs differ from it in held-out domain and seed alone.
 
     Raises:
-        UserError: if ``fedvlp fit`` would refuse the arguments.
+        UserError: if ``fedvlp fit`` would refuse the arguments, or a plug-in that they name can't be used.
     """
     start = ["--seed_everything=false"]
     command = ParsingCLI(
@@ -98,6 +99,7 @@ def parse_methods(plan: Sweep) -> dict[str, Namespace]:
     configs = {}
     for method in plan.methods:
         given = with_config_paths(plan.choices(method))
+        import_plugins(given)
         try:
             config = parser.parse_args([*start, *given])
             check_rounds(config, given)

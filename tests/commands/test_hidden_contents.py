@@ -47,6 +47,18 @@ def test_of_a_config(home, secret, tmp_path, capsys, monkeypatch):
     assert "hunter2" not in answer(capsys, ["fit", f"--config={config}"])
 
 
+def test_of_a_sweeps_method(home, secret, tmp_path, capsys):
+    """A method's config is read as a config: what is wrong in it is said, unless it is none."""
+    for content in (SECRET, f"{SECRET}: {{a: 1}}", f"a: {SECRET}\nb: [c"):
+        secret.write_text(content)
+        said = answer(capsys, ["sweep", "--config=data/styled_shapes", f"--models={secret}"])
+        assert "error" in said
+        assert "hunter2" not in said
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("model: {class_path: PromtpFL}\n")
+    assert "Did you mean 'PromptFL'?" in answer(capsys, ["sweep", "--config=data/styled_shapes", f"--models={mine}"])
+
+
 def test_other_errors_stay(secret):
     message = "Expected at least one round, got 0."
     assert hide_contents(message, [f"--model.clip={secret}", "--trainer.rounds", "0"]) == message

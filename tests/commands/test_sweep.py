@@ -12,6 +12,7 @@ from fedvlp.commands.cli import main
 from fedvlp.commands.sweep import parse_methods, visible_devices
 from fedvlp.results import find_records
 from fedvlp.sweep import SweepProgress, make_sweep, read_sweep
+from tests.helpers.plugins import install, on_the_path
 from tests.helpers.slurm_stub import slurm
 
 EXAMPLES = sorted((Path(__file__).resolve().parents[2] / "experiments" / "sweeps").glob("*.yaml"))
@@ -175,6 +176,18 @@ def test_devices_are_those_that_are_visible(monkeypatch):
         {"models": ["trip"], "config": "data/styled_shapes", "arguments": ["--trainer.accelerator=cpu"]}
     )
     assert visible_devices(parse_methods(on_cpu).values()) == []
+
+
+def test_a_plugins_method_is_swept(more, tmp_path, capsys):
+    """It is not imported before the sweep names it."""
+    config = tmp_path / "mine.yaml"
+    config.write_text("model:\n  class_path: Octant\n")
+    with on_the_path(tmp_path / "site") as site:
+        files = {"octant_one.py": "from fedvlp import PromptFL\nclass Octant(PromptFL):\n    pass\n"}
+        install(site, "octant-one", "0.4", {"fedvlp.methods": {"Octant": "octant_one:Octant"}}, files)
+        given = [f"--models={config}", "--config=data/folders", "--held_out=photo", "--seeds=0", "--dry_run"]
+        assert main(["sweep", *given, *more]) == 0
+    assert capsys.readouterr().out.startswith("missing mine-")
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)

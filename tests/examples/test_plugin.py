@@ -10,11 +10,15 @@ import shutil
 from importlib import import_module
 
 import pytest
+import torch
 import yaml
 
 import fedvlp
 from fedvlp.commands.cli import main
 from fedvlp.commands.lightning_cli import ParsingCLI
+from fedvlp.export import ExportedClassifier
+from fedvlp.export.description import example_images
+from fedvlp.export.write import Exported
 from fedvlp.runs.plugin_classes import plugin_class, plugin_names
 from fedvlp.utils.config_files import with_config_paths
 from fedvlp.utils.plugins import plugin_config_names
@@ -88,6 +92,24 @@ def test_its_runs_are_used_from_any_folder(trained, image_root, tmp_path, monkey
     report = (tmp_path / "report.html").read_text()
     assert "my-prompts" in report
     assert "SmoothPromptFL" in report
+
+
+def test_its_trained_method_is_exported_from_any_folder(trained, tmp_path, monkeypatch):
+    """What is handed to the writer of the file is the trained method; tests/export looks at the files themselves."""
+    handed = []
+
+    def export_method(method, file_format, output):
+        handed.append(method)
+        return Exported(output, output.with_suffix(".json"), 0.0)
+
+    monkeypatch.setattr("fedvlp.export.export_method", export_method)
+    monkeypatch.chdir(tmp_path)
+    assert main(["export", str(trained), "--format=onnx", "--output=smooth.onnx"]) == 0
+    (method,) = handed
+    classifier = fedvlp.from_pretrained(trained)
+    images = example_images(method, 2)
+    assert type(method) is type(classifier.method) is plugin_class("SmoothPromptFL")
+    assert torch.equal(ExportedClassifier(method)(images), classifier(images))
 
 
 def test_without_it_a_trained_file_is_refused(trained, image_root, tmp_path, monkeypatch, capsys):
