@@ -88,8 +88,9 @@ def executed(path: Path, folder: Path, kernel: AsyncKernelManager | None = None)
     notebook = read(path)
     start = nbformat.v4.new_code_cell(f"%reset -f\n%cd -q {folder}")
     notebook.cells.insert(0, start)
+    waits = {"timeout": 600, "startup_timeout": 300}  # in seconds, for a cell and for the kernel
     client = NotebookClient(
-        notebook, km=kernel, timeout=600, kernel_name="python3", record_timing=False, coalesce_streams=True
+        notebook, km=kernel, kernel_name="python3", record_timing=False, coalesce_streams=True, **waits
     )
     try:
         client.execute()
