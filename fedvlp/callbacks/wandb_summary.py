@@ -8,8 +8,8 @@ from typing import Any
 
 from fedvlp.callbacks.wandb_media import send_media
 from fedvlp.results import Record, load_record
+from fedvlp.results.sweep_folder import group_name
 
-SWEEP_FILE = "sweep.json"
 MAX_TAG_LENGTH = 64  # the service refuses longer tags
 
 
@@ -55,19 +55,13 @@ def join_group(logger: Any, attributes: Mapping[str, Any], folder: Path) -> None
     tags = [str(attributes["method"]), str(attributes["data"]), held_out, seed]
     defaults = {
         "name": f"{method_and_data}, {held_out}, {seed}",
-        "group": _sweep_name(folder) or method_and_data,
+        "group": group_name(folder, attributes["method"], attributes["data"]),
         "job_type": attributes["method"],
         "tags": [tag[:MAX_TAG_LENGTH] for tag in tags],
     }
     for name, value in defaults.items():
         if options.get(name) is None:
             options[name] = value
-
-
-def _sweep_name(folder: Path) -> str:
-    """Returns the name of the folder of the sweep that makes a run; empty if none does."""
-    sweeps = [parent.name for parent in folder.absolute().parents if (parent / SWEEP_FILE).is_file()]
-    return sweeps[0] if sweeps else ""
 
 
 def send_summary(logger: Any, attributes: Mapping[str, Any], folder: Path) -> None:

@@ -37,6 +37,8 @@ def run_report(arguments: Sequence[str]) -> int:
         raise UserError(f"There is no finished run to report. {' '.join(problems)}")
     if given.explain:
         problems += explain_best(records)
+    if given.wandb:
+        problems += send_report(records, given.wandb, given.title)
     from fedvlp.report.page import report_page
 
     page = report_page(records, problems, given.title, date.today()).encode("utf-8", "replace")
@@ -62,6 +64,35 @@ def explain_best(records: Sequence[Record]) -> list[str]:
             if not (run / "explanations" / "captions.json").is_file():
                 problems += _explain(run)
     return problems
+
+
+def send_report(records: Sequence[Record], project: str, heading: str) -> list[str]:
+    """Lays out a report on Weights & Biases, of runs that were logged there, and prints where it is.
+
+    Args:
+        records: the runs.
+        project: whose the runs are, as ``entity/project``.
+        heading: the report's title.
+
+    Returns:
+        Why it could not be sent, in a line, if so.
+
+    Raises:
+        UserError: if the project's name has no entity, or wandb-workspaces is not installed.
+    """
+    entity, _, name = project.partition("/")
+    if not entity or not name:
+        raise UserError(f"--wandb names a project as ENTITY/PROJECT, such as my-team/fedvlp, not {project!r}.")
+    from fedvlp.report.wandb_layout import wandb_report
+
+    try:
+        url = wandb_report(records, entity, name, heading).save().url
+    except UserError:
+        raise
+    except Exception as error:  # whatever the service raises must not cost the page
+        return [f"The report on Weights & Biases could not be made: {error}"]
+    sys.stdout.write(f"{url}\n")
+    return []
 
 
 def _explain(run: Path) -> list[str]:
@@ -106,6 +137,11 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="Show predictions and explanations of the best method's first run; made in its folder if they are not "
         "there, which needs the run's images.",
+    )
+    parser.add_argument(
+        "--wandb",
+        metavar="ENTITY/PROJECT",
+        help="Lay out a report on Weights & Biases as well, of runs that were logged there. Needs the extra wandb.",
     )
     parser.add_argument("--title", default="fedvlp report", help="What stands at its top.")
     return parser

@@ -10,12 +10,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from fedvlp.results.sweep_folder import SWEEP_FILE
 from fedvlp.sweep.job import Job
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import write_json
 from fedvlp.utils.locks import locked
 
-FILE_NAME = "sweep.json"
 StateName = Literal["waiting", "running", "done", "failed", "interrupted"]
 
 
@@ -43,7 +43,7 @@ def lock_sweep(folder: Path) -> Iterator[None]:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with locked(folder / FILE_NAME, wait=False):
+        with locked(folder / SWEEP_FILE, wait=False):
             yield
     except BlockingIOError:
         raise UserError(
@@ -63,7 +63,7 @@ class SweepFile:
     """
 
     def __init__(self, folder: Path, jobs: list[Job], about: Mapping[str, Mapping[str, Any]]) -> None:
-        self.path = folder / FILE_NAME
+        self.path = folder / SWEEP_FILE
         self.began = time.monotonic()
         known = _read(self.path)
         self.seconds_before = float(known.get("seconds", 0.0))

@@ -22,7 +22,7 @@ from tests.helpers.page_commands import PARSED_ALONE, is_run, lines, of_fedvlp, 
 OURS = of_fedvlp()
 OTHERS = {line: words for line, words in lines().items() if "fedvlp" not in words}
 PROGRAMS = {
-    *(".", "export", "git", "python3", "python", "pip", "openssl", "ssh-keygen"),
+    *(".", "export", "git", "mkdir", "python3", "python", "pip", "openssl", "ssh-keygen", "docker"),
     *("flower-superlink", "flower-supernode", "flwr", "pre-commit", "mypy", "ruff"),
 }
 """What pages call besides fedvlp; whoever adds one looks at whether a test can run it."""

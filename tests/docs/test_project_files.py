@@ -142,6 +142,33 @@ def test_the_source_distribution_holds_the_whole_repository():
     assert here - always == {name.strip("/") for name in listed("include")}
 
 
+def test_links_of_the_readme_lead_somewhere_on_pypi():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    found = re.findall(r"^pattern = '(.*)'\nreplacement = '(.*)'$", PYPROJECT, re.MULTILINE)
+    assert len(found) == 2
+    for pattern, replacement in found:
+        text = re.sub(pattern, replacement, text)
+    targets = re.findall(r"\]\(([^)]+)\)", text)
+    assert len(targets) > 20
+    assert not [target for target in targets if not target.startswith("https://")]
+    assert "](https://raw.githubusercontent.com/fedvlp/fedvlp/v$HFPR_VERSION/docs/quickstart.png)" in text
+
+
+def test_extras_are_explained():
+    (section,) = re.findall(r"^\[project.optional-dependencies\]\n(.*?)^\[", PYPROJECT, re.DOTALL | re.MULTILINE)
+    extras = re.findall(r"^(\w+) = \[", section, re.MULTILINE)
+    page = (ROOT / "docs" / "install.md").read_text(encoding="utf-8")
+    assert sorted(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)) == sorted(extras)
+
+
+def test_the_image_takes_the_files_that_the_wheel_is_built_from():
+    ignored = (ROOT / ".dockerignore").read_text(encoding="utf-8").split()
+    assert not [name for name in ("README.md", "LICENSE", "pyproject.toml", "fedvlp", "configs") if name in ignored]
+    image = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+    assert 'ENTRYPOINT ["fedvlp"]' in image
+    assert "USER fedvlp" in image
+
+
 def test_hooks_run_pinned_tools():
     hooks: list[str] = []
     for repository in read(ROOT / ".pre-commit-config.yaml")["repos"]:
