@@ -1,41 +1,130 @@
-"""The quickstart notebook runs from top to bottom, and is committed without what one run of it printed."""
+"""Notebooks run from top to bottom, and print what is stored in them."""
 
 from __future__ import annotations
 
-from itertools import chain
-from pathlib import Path
+import base64
+import doctest
+import re
+from copy import deepcopy
 
-import nbformat
 import pytest
-from nbclient import NotebookClient
+from jupyter_client import AsyncKernelManager
+from nbclient.util import run_sync
 
-NOTEBOOK = Path(__file__).resolve().parents[1] / "notebooks" / "quickstart.ipynb"
+import docs.notebooks as script
+from docs.notebooks import code_cells, differences, executed, notebooks, read, stable_text
+from tests.helpers.documents import ROOT, Document
+
+PATHS = {path.stem: path for path in notebooks()}
+ABSOLUTE = re.compile(r"(?<![\w.~:/])(?:/\w+/|[A-Z]:\\)")
+each_notebook = pytest.mark.parametrize("name", PATHS)
 
 
-def read():
-    return nbformat.read(NOTEBOOK, as_version=4)
+@pytest.fixture(scope="module")
+def kernel():
+    """One kernel for all notebooks, which imports packages once; it is started by the first."""
+    manager = AsyncKernelManager(kernel_name="python3")
+    yield manager
+    run_sync(manager.shutdown_kernel)(now=True)
 
 
-def printed(notebook, cell_id):
-    """What a cell wrote to its standard output."""
-    (cell,) = [cell for cell in notebook.cells if cell.id == cell_id]
-    return "".join(output.text for output in cell.outputs if output.output_type == "stream" and output.name == "stdout")
+@pytest.fixture
+def stored():
+    """A notebook whose cell `table` prints a table."""
+    return read(PATHS["compare_runs"])
+
+
+def outputs(notebook):
+    return [output for cell in code_cells(notebook) for output in cell.outputs]
 
 
 @pytest.mark.usefixtures("home")
-def test_runs(tmp_path, monkeypatch):
+@each_notebook
+def test_it_prints_what_is_stored(name, kernel, tmp_path, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    notebook = read()
-    place = {"metadata": {"path": str(tmp_path)}}
-    NotebookClient(notebook, timeout=300, kernel_name="python3", resources=place).execute()
-    outputs = chain(*(cell.get("outputs", []) for cell in notebook.cells))
-    assert len([output for output in outputs if "image/png" in output.get("data", {})]) == 3
-    assert "TRIP" in printed(notebook, "table")
-    assert printed(notebook, "predict").count("drawn:") >= 4
-    assert list(tmp_path.glob("runs/TRIP-StyledShapes-sketch/*/prompts.safetensors"))
+    assert differences(read(PATHS[name]), executed(PATHS[name], tmp_path, kernel)) == []
 
 
-def test_is_committed_without_outputs():
-    code = [cell for cell in read().cells if cell.cell_type == "code"]
-    assert code
-    assert not [cell.id for cell in code if cell.outputs or cell.execution_count]
+@each_notebook
+def test_it_is_short_and_small(name):
+    assert PATHS[name].stat().st_size < 300_000
+    assert 8 <= len(read(PATHS[name]).cells) <= 14
+
+
+@each_notebook
+def test_its_outputs_can_be_read(name):
+    notebook = read(PATHS[name])
+    cells = code_cells(notebook)
+    assert [cell.execution_count for cell in cells] == list(range(1, 1 + len(cells)))
+    assert {output.output_type for output in outputs(notebook)} <= {"stream", "display_data"}
+    assert not [output for output in outputs(notebook) if output.get("name") == "stderr"]
+    texts = [output.text for output in outputs(notebook) if "text" in output]
+    assert len("".join(texts)) > 300
+    assert not [text for text in texts if ABSOLUTE.search(text)]
+    pictures = [output.data["image/png"] for output in outputs(notebook) if "data" in output]
+    assert pictures or name == "sites"
+    assert max([len(base64.b64decode(picture)) for picture in pictures], default=0) <= 40_000
+
+
+@each_notebook
+def test_its_links_lead_to_files(name):
+    text = "\n".join(cell.source for cell in read(PATHS[name]).cells if cell.cell_type == "markdown")
+    links = re.findall(r"\]\((?!https?:)([^)#]+)", text)
+    assert not [link for link in links if not (PATHS[name].parent / link).exists()]
+
+
+def test_all_are_on_their_page():
+    links = Document(ROOT / "docs" / "notebooks.md").links()
+    assert {f"../notebooks/{name}.ipynb" for name in PATHS} <= set(links)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "found"),
+    [
+        ("8 runs", "7 runs", "cell sweep: '7' in place of '8'"),
+        ("FedCLIP", "FedSGD", "cell table: 'FedSGD' in place of 'FedCLIP'"),
+        ("average of 2 of 4", "average of 2", "words in place of"),
+        ("58.6", "48.6", "cell table: '48.6' in place of '58.6'"),
+    ],
+)
+def test_what_differs_is_found(stored, old, new, found):
+    changed = deepcopy(stored)
+    for output in outputs(changed):
+        if "text" in output:
+            output.text = output.text.replace(old, new)
+    assert any(found in line for line in differences(stored, changed))
+
+
+def test_what_rounding_changes_is_no_difference(stored):
+    changed = deepcopy(stored)
+    for output in outputs(changed):
+        if "text" in output:
+            output.text = output.text.replace("58.6", "57.2").replace("c02c1b83", "c12c1b83")
+    assert changed != stored
+    assert differences(stored, changed) == []
+
+
+def test_a_missing_output_is_found(stored):
+    changed = deepcopy(stored)
+    code_cells(changed)[-1].outputs.clear()
+    assert differences(stored, changed) == ["cell report has outputs [] in place of ['stdout']"]
+
+
+def test_times_and_dates_are_not_stored():
+    assert stable_text("runs/a/2026-11-23_02-06-43/prompts") == "runs/a/2026-01-31_12-00-00/prompts"
+    assert stable_text("method  up  seconds\n---\na        1        12\n\nb 12") == (
+        "method  up  seconds\n---\na        1         -\n\nb 12"
+    )
+    assert doctest.testmod(script).failed == 0
+
+
+def test_the_command_checks_and_writes(tmp_path, monkeypatch, capsys, stored):
+    changed = deepcopy(stored)
+    code_cells(changed)[-1].outputs.clear()
+    script.nbformat.write(stored, tmp_path / "compare_runs.ipynb")
+    monkeypatch.setattr(script, "FOLDER", tmp_path)
+    monkeypatch.setattr(script, "executed", lambda path, folder: changed)
+    assert script.main(["--check"]) == 1
+    assert "compare_runs: cell report has outputs []" in capsys.readouterr().out
+    assert script.main(["compare_runs"]) == 0
+    assert script.main(["--check", "compare_runs"]) == 0

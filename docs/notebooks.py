@@ -1,0 +1,200 @@
+"""Runs the notebooks and stores their outputs, without what differs from one machine or day to the next.
+
+Usage, in the repository's folder::
+
+    python -m docs.notebooks                   all of them anew
+    python -m docs.notebooks sites             one alone
+    python -m docs.notebooks --check sites     say whether its outputs are those of a run
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import math
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import nbformat
+from jupyter_client import AsyncKernelManager
+from nbclient import NotebookClient
+from nbformat import NotebookNode
+from PIL import Image
+
+from fedvlp.sites.ask import stop_site
+
+FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
+COMMAND = "python -m docs.notebooks"
+VARIES = "varies"
+"""Tag of a cell whose words and numbers rounding can change, such as which class an image was taken for."""
+
+TOLERANCE = 5.0
+"""Up to how much a number with decimals may differ: a handful of images, of accuracies in percent."""
+
+UNSTABLE = {
+    r"\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d": "2026-01-31_12-00-00",
+    r" · [\d.]+ s, \d+ s left": "",
+    r"; [\d.]+ s for \d+ rounds": "",
+    r": done, .* left$": ": done",
+    r" in \d+:\d\d:\d\d, all calls together": "",
+    r"^(features of|image features:) .*\n": "",
+    r"process \d+": "process 4321",
+}
+"""What is printed of times, dates, processes and caches, and what is stored for it."""
+
+COLOURS = 64
+"""Of a stored picture, which makes it a quarter as large."""
+
+NO_WIDGETS = "IProgress not found"
+"""What tqdm says once of a Jupyter without widgets."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Writes notebooks, or checks them, and returns the exit code."""
+    names = [argument for argument in arguments if not argument.startswith("--")]
+    different = []
+    for path in [FOLDER / f"{name}.ipynb" for name in names] or notebooks():
+        with TemporaryDirectory(prefix="fedvlp-") as folder:
+            made = executed(path, Path(folder))
+        if "--check" in arguments:
+            different += [f"{path.stem}: {what}" for what in differences(read(path), made)]
+        else:
+            nbformat.write(made, path)
+    sys.stdout.writelines(f"{line}\n" for line in different)
+    return int(bool(different))
+
+
+def notebooks() -> list[Path]:
+    """Returns all notebooks."""
+    return sorted(FOLDER.glob("*.ipynb"))
+
+
+def read(path: Path) -> NotebookNode:
+    """Returns a notebook as it is stored."""
+    return nbformat.read(path, as_version=4)
+
+
+def executed(path: Path, folder: Path, kernel: AsyncKernelManager | None = None) -> NotebookNode:
+    """Returns a notebook with the outputs of a run from top to bottom, as they are stored.
+
+    Args:
+        path: the notebook.
+        folder: an empty one, in which it runs.
+        kernel: runs it, started if it is not; a new one if not given. It is left running, with its modules imported.
+    """
+    notebook = read(path)
+    start = nbformat.v4.new_code_cell(f"%reset -f\n%cd -q {folder}")
+    notebook.cells.insert(0, start)
+    waits = {"timeout": 600, "startup_timeout": 300}  # in seconds, for a cell and for the kernel
+    client = NotebookClient(
+        notebook, km=kernel, kernel_name="python3", record_timing=False, coalesce_streams=True, **waits
+    )
+    try:
+        client.execute()
+    finally:
+        for site in folder.rglob("site.yaml"):
+            stop_site(site.parent)
+        if client.kc is not None:
+            client.kc.stop_channels()
+    notebook.cells.remove(start)
+    return stable(notebook, folder)
+
+
+def stable(notebook: NotebookNode, folder: Path) -> NotebookNode:
+    """Returns a notebook that ran in a folder, without what the next run would have otherwise."""
+    notebook.metadata = {"kernelspec": notebook.metadata.kernelspec, "language_info": {"name": "python"}}
+    for count, cell in enumerate(code_cells(notebook), 1):
+        cell.execution_count = count
+        cell.outputs = [output for output in cell.outputs if NO_WIDGETS not in output.get("text", "")]
+        for output in cell.outputs:
+            if output.output_type == "stream":
+                output.text = stable_text(output.text.replace(f"{folder}/", ""))
+            if output.output_type == "execute_result":
+                output.execution_count = count
+            if "image/png" in output.get("data", {}):
+                output.data["image/png"] = smaller_picture(output.data["image/png"])
+    return notebook
+
+
+def stable_text(text: str) -> str:
+    """Returns what a cell printed without times and dates.
+
+    >>> stable_text("round 1/2 · validation 66.7 % · 1.5 s, 2 s left")
+    'round 1/2 · validation 66.7 %'
+    """
+    for pattern, stored in UNSTABLE.items():
+        text = re.sub(pattern, stored, text, flags=re.MULTILINE)
+    return "\n".join(_without_seconds(text.split("\n")))
+
+
+def _without_seconds(lines: Sequence[str]) -> Iterator[str]:
+    """Yields lines, with a dash for what stands in a table under `seconds`, its last column."""
+    in_table = False
+    for line in lines:
+        in_table = bool(line) and (in_table or line.endswith("  seconds"))
+        yield re.sub(r"( +)\d+$", lambda cell: "-".rjust(len(cell[0])), line) if in_table else line
+
+
+def smaller_picture(content: str) -> str:
+    """Returns a PNG in base64 with few colours, and without what says who made it."""
+    picture = Image.open(io.BytesIO(base64.b64decode(content))).convert("RGB").quantize(COLOURS)
+    file = io.BytesIO()
+    picture.save(file, "PNG", optimize=True)
+    return base64.b64encode(file.getvalue()).decode()
+
+
+def code_cells(notebook: NotebookNode) -> list[NotebookNode]:
+    """Returns the cells that run."""
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def differences(stored: NotebookNode, made: NotebookNode) -> list[str]:
+    """Returns in which cells two runs of a notebook differ by more than rounding does, and in what."""
+    found = []
+    for one, other in zip(code_cells(stored), code_cells(made), strict=True):
+        if _kinds(one) != _kinds(other):
+            found.append(f"cell {one.id} has outputs {_kinds(other)} in place of {_kinds(one)}")
+        elif VARIES not in one.metadata.get("tags", []):
+            found += [f"cell {one.id}: {what}" for what in different_words(_printed(one), _printed(other))]
+    return found
+
+
+def _kinds(cell: NotebookNode) -> list[str]:
+    """Returns of what kind a cell's outputs are, in order."""
+    return [output.get("name") or ", ".join(sorted(output.get("data", {"error": ""}))) for output in cell.outputs]
+
+
+def _printed(cell: NotebookNode) -> str:
+    return "".join(output.get("text", "") for output in cell.outputs)
+
+
+def different_words(one: str, other: str) -> list[str]:
+    """Returns in which words two texts differ; not digests, nor numbers with decimals that are near to each other.
+
+    >>> different_words("photo 61.1 of 72", "photo 59.7 of 71")
+    ["'71' in place of '72'"]
+    """
+    first = re.sub(r"-{3,}", "---", one).split()
+    second = re.sub(r"-{3,}", "---", other).split()
+    if len(first) != len(second):
+        return [f"{len(second)} words in place of {len(first)}"]
+    return [f"{new!r} in place of {old!r}" for old, new in zip(first, second, strict=True) if not _are_near(old, new)]
+
+
+def _are_near(one: str, other: str) -> bool:
+    """Returns whether two words are equal, or both digests, or both numbers with decimals that are near."""
+    digest = r"\b(?=[a-f]*\d)[0-9a-f]{8,}\b"
+    if re.sub(digest, "", one) == re.sub(digest, "", other):
+        return True
+    number = r"[-+]?\d+\.\d+(?:e[-+]\d+)?"
+    if re.sub(number, "", one) != re.sub(number, "", other):
+        return False
+    pairs = zip(re.findall(number, one), re.findall(number, other), strict=True)
+    return all(math.isclose(float(old), float(new), abs_tol=TOLERANCE) for old, new in pairs)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
