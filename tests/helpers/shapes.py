@@ -98,8 +98,8 @@ def _has_axes(hint: Any) -> bool:
 def _jaxtyped(*, typechecker: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Stands in for the decorator that jaxtyping's import hook puts on everything.
 
-    Its own makes two functions of source text for each function, when a module is imported, and looks at arguments
-    twice in each call. All of that took two fifths of the time of the tests.
+    Its own makes two functions of source text for each function when a module is imported, leaves out annotations that
+    name what is defined below, and takes 15 microseconds a call where nothing has a shape.
     """
     return typechecker
 
