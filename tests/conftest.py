@@ -10,16 +10,11 @@ from tests.helpers.outside import Guard
 import os
 from functools import partial
 from pathlib import Path
+from typing import IO
 
 import pytest
-import torch
 
-from fedvlp.clip import load_clip
-from fedvlp.testing.images import write_images
 from tests.helpers.extras import WithoutExtras
-from tests.helpers.runs import make_run
-
-torch.set_num_threads(1)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -27,11 +22,31 @@ def pytest_configure(config: pytest.Config) -> None:
     root = Path(__file__).parents[1]
     config.pluginmanager.register(Guard(root, config))
     config.pluginmanager.register(WithoutExtras(root / "fedvlp"))
+    os.fsync = _sync
+    if hasattr(config, "workerinput") or not config.getoption("numprocesses", None):
+        _prepare()  # not in the process that waits for those of pytest-xdist: they start when it has imported all this
+
+
+def _sync(file: int | IO[bytes]) -> None:
+    """Stands in for ``os.fsync``: no test cuts the power, and together they would wait minutes for the disk."""
+    os.fstat(file if isinstance(file, int) else file.fileno())  # refuses a file that is closed, too
+
+
+def _prepare() -> None:
+    """Imports what most tests need, one thread for each process."""
+    import torch
+
+    from tests.helpers import clips
+
+    torch.set_num_threads(1)
+    clips.make_once()
 
 
 @pytest.fixture(scope="session")
 def image_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of 3 domains, 3 classes and a few images of each; the domains differ in size."""
+    from fedvlp.testing.images import write_images
+
     return write_images(tmp_path_factory.mktemp("images"))
 
 
@@ -48,11 +63,14 @@ def home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPat
 @pytest.fixture(scope="session")
 def clip():
     """The bundled tiny CLIP."""
+    from fedvlp.clip import load_clip
+
     return load_clip("fedvlp-tiny")
 
 
 @pytest.fixture
 def build(image_root: Path, tmp_path: Path):
     """Returns a function from a method's config and more arguments to the module, data and federation of a run."""
+    from tests.helpers.runs import make_run
 
     return partial(make_run, image_root, tmp_path)

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedvlp.core.state import weighted_mean
+from fedvlp.core.state import Client, weighted_mean
 from fedvlp.ops import cosine_logits
 from tests.helpers.shapes import checked, unchecked
 
@@ -49,13 +49,38 @@ def test_a_wrong_shape_fails():
 
 
 def test_a_result_is_held_to_the_axes_of_the_arguments():
-    @jaxtyping.jaxtyped(typechecker=checked)
+    @checked
     def part(values: Float[Tensor, "B"], first: int) -> Float[Tensor, "B"]:
         return values[first:]
 
     assert len(part(torch.ones(3), 0)) == 3
-    with pytest.raises(jaxtyping.TypeCheckError, match="return value"):
+    with pytest.raises(jaxtyping.TypeCheckError, match="return"):
         part(torch.ones(3), 1)
+
+
+def test_axes_of_one_call_are_not_those_of_another():
+    @checked
+    def shorter(values: Float[Tensor, "B"]) -> Float[Tensor, "B"]:
+        return values if len(values) == 1 else torch.cat([shorter(values[1:]), values[:1]])
+
+    assert len(shorter(torch.ones(3))) == 3
+
+
+def test_fields_and_names_that_are_defined_later_are_checked():
+    with pytest.raises(jaxtyping.TypeCheckError, match="id"):
+        Client("not a number", 0, 0)
+
+    @checked
+    def first(later: Later) -> None:
+        """Takes what is defined below."""
+
+    first(Later())
+    with pytest.raises(jaxtyping.TypeCheckError, match="later"):
+        first(1)
+
+
+class Later:
+    """Stands below the function that names it."""
 
 
 def test_unchecked_passes_what_annotations_forbid():

@@ -16,7 +16,7 @@ def draw_domains(root: Path, of_each_class: int = 4) -> None:
         root: a new folder.
         of_each_class: how many images of each class a style gets, so that it is quick.
     """
-    domains, class_names = StyledShapes(cache_dir=None).load_domains()
+    domains, class_names = StyledShapes().load_domains()
     for domain, images in domains.items():
         labels = np.asarray(images.labels)
         for label, class_name in enumerate(class_names):

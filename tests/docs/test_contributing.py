@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import doctest
 import re
 import subprocess
 import sys
@@ -39,12 +40,18 @@ def shell(page: Document) -> list[str]:
 
 
 def run(line: str) -> None:
-    """Runs a command: one of fedvlp in this process and briefly, another in a process of its own."""
+    """Runs a command: one of fedvlp briefly, and a program in a process of its own, which takes seconds to start."""
     words = line.removeprefix("PYTHONPATH=. ").split()
     if words[0] == "fedvlp":
         assert main([*words[1:], *(BRIEF if words[1] == "fit" else [])]) == 0
         return
     assert words[0] == "python"
+    if words[1:3] == ["-m", "pytest"]:
+        assert run_tests(*words[3:])
+        return
+    if words[1:3] == ["-m", "doctest"]:
+        assert run_doctests(*words[3:])
+        return
     done = subprocess.run([sys.executable, *words[1:]], env=environment(), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -56,6 +63,13 @@ def run_tests(file: str) -> int:
     for test in tests:
         test()
     return len(tests)
+
+
+def run_doctests(file: str) -> int:
+    """Runs the examples in a file's docstrings, and returns how many there were."""
+    result = doctest.testmod(import_module(Path(file).stem))
+    assert not result.failed
+    return result.attempted
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

@@ -187,6 +187,7 @@ def test_each_site_has_its_own_folder_alone(image_root, tmp_path):
     assert "photo" not in homes
 
 
+@pytest.mark.usefixtures("home")
 @pytest.mark.skipif(os.name != "posix", reason="the warm process of a site is for Unix")
 def test_three_sites_with_keys_are_equal_to_the_simulation(tmp_path, capfd):
     """About a minute on two cores. It is the one test that starts Flower's own processes."""

@@ -11,7 +11,10 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import is_dataclass
+from functools import partial, wraps
+from types import FunctionType, SimpleNamespace
+from typing import Any, get_args, get_type_hints
 
 import jaxtyping
 from beartype import BeartypeConf, beartype
@@ -26,21 +29,82 @@ for name, module in list(sys.modules.items()):
 # Lightning writes some of its types, such as `OptimizerCallable`, in the older spelling.
 warnings.filterwarnings("ignore", category=BeartypeDecorHintPep585DeprecationWarning)
 
-check = beartype(conf=BeartypeConf(is_pep484_tower=True))  # an int may stand for a float, as PEP 484 has it
+check = beartype(conf=BeartypeConf(is_pep484_tower=True, violation_type=jaxtyping.TypeCheckError))
+"""Checks a function's arguments and result; an int may stand for a float, as PEP 484 has it."""
+
+same_axes = partial(jaxtyping.jaxtyped, "context")
+"""Opens a block in which an axis has one size."""
 
 
-def checked(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns one of the two functions that jaxtyping makes of each, with its checks.
+def checked(function: Any) -> Any:
+    """Returns a function with its checks, which are made at its first call: a process calls a few of thousands.
 
-    The first looks at the arguments and has Any as its result; the second is called after it, and would look at the
-    arguments again to know their axes, which are still known. Without that, checks take a quarter less time.
+    By then all names in annotations are defined. Of a class, the constructor that a dataclass was given is checked;
+    its other functions are handed over one by one.
     """
-    result = function.__annotations__.get("return", Any)
-    if result is not Any:
-        function.__annotations__ = {"return": result}
-    return check(function)
+    if isinstance(function, type):
+        if is_dataclass(function) and "__init__" in vars(function) and not hasattr(function.__init__, "__wrapped__"):
+            function.__init__ = checked(function.__init__)
+        return function
+    checks = None
+
+    @wraps(function)
+    def call(*arguments: Any, **options: Any) -> Any:
+        nonlocal checks
+        if jaxtyping.config.jaxtyping_disable:
+            return function(*arguments, **options)
+        if checks is None:
+            checks = _with_checks(function)
+        return checks(*arguments, **options)
+
+    return call
 
 
+def _with_checks(function: FunctionType) -> Callable[..., Any]:
+    """Returns a copy of a function that checks its arguments and its result."""
+    copy = FunctionType(
+        function.__code__, function.__globals__, function.__name__, function.__defaults__, function.__closure__
+    )
+    copy.__kwdefaults__ = function.__kwdefaults__
+    copy.__module__ = function.__module__
+    copy.__qualname__ = function.__qualname__
+    copy.__annotations__ = {name: _resolved(hint, function) for name, hint in function.__annotations__.items()}
+    checks = check(copy)
+    if not any(map(_has_axes, copy.__annotations__.values())):
+        return checks
+
+    def call(*arguments: Any, **options: Any) -> Any:
+        with same_axes():
+            return checks(*arguments, **options)
+
+    return call
+
+
+def _resolved(hint: Any, function: FunctionType) -> Any:
+    """Returns the type that is meant by an annotation; Any where it names what exists for type checkers alone."""
+    try:
+        return get_type_hints(SimpleNamespace(__annotations__={"hint": hint}), function.__globals__, None, True)["hint"]
+    except Exception:
+        return Any
+
+
+def _has_axes(hint: Any) -> bool:
+    """Whether a shape stands anywhere in a type."""
+    if isinstance(hint, type) and issubclass(hint, jaxtyping.AbstractArray):
+        return True
+    return any(map(_has_axes, hint if isinstance(hint, list) else get_args(hint)))
+
+
+def _jaxtyped(*, typechecker: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Stands in for the decorator that jaxtyping's import hook puts on everything.
+
+    Its own makes two functions of source text for each function when a module is imported, leaves out annotations that
+    name what is defined below, and takes 15 microseconds a call where nothing has a shape.
+    """
+    return typechecker
+
+
+jaxtyping.jaxtyped = _jaxtyped
 jaxtyping.install_import_hook("fedvlp", "tests.helpers.shapes.checked")
 
 

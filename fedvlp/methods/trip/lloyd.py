@@ -136,7 +136,7 @@ class KMeansState:
         centroids = self.centroids.moved(members, self.gram, self.images)
         return Step(centroids, multipliers, assigned.kept, self._shift(centroids, tolerance))
 
-    def advance(self, step: Step, running: Bool[Tensor, "A"]) -> tuple[KMeansState, Bool[Tensor, "A"]]:
+    def advance(self, step: Step, running: Bool[Tensor, "A"]) -> tuple[KMeansState, Bool[Tensor, "remaining"]]:
         """Returns where the rows stand after a step, and which still run; once many do not, these are left behind."""
         if 4 * int(running.sum()) > 3 * len(running):
             return replace(self, centroids=step.centroids, multipliers=step.multipliers), running

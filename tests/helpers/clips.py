@@ -1,0 +1,30 @@
+"""The tiny CLIP, which most tests load, is made once in a process and then copied."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from functools import cache
+from typing import Any
+
+from torch import nn
+
+from fedvlp.clip import backbone
+from fedvlp.clip.loading import bundled, models, sources
+
+
+@cache
+def _tiny(seed: int) -> nn.Module:
+    return models.build_model(bundled.bundled_config(), seed)
+
+
+def _build_model(config: dict[str, Any], seed: int = 0) -> nn.Module:
+    """Does as `build_model`, whose model depends on its arguments alone; tests of that call it itself."""
+    if config == bundled.bundled_config():
+        return deepcopy(_tiny(seed))
+    return models.build_model(config, seed)
+
+
+def make_once() -> None:
+    """Lets `load_clip` copy what takes three quarters of its time."""
+    backbone.build_model = _build_model
+    sources.bundled_state_dict = cache(bundled.bundled_state_dict)
