@@ -65,8 +65,11 @@ class _Constants:
         self._first = next(node for node in graph.nodes if node.op != "placeholder")
 
     def in_place_of(self, node: Node) -> Any:
-        """Returns the node itself, if it depends on an input or is a weight; a number; or a node of a new constant."""
-        if node not in self._values or node.op == "get_attr":
+        """Returns the node itself, if it depends on an input or is a weight; a number; or a node of a new constant.
+
+        A weight that is a part of another tensor becomes a constant, too: torch.export would store it with all of that.
+        """
+        if node not in self._values or (node.op == "get_attr" and _is_whole(self._values[node])):
             return node
         if node not in self._made:
             self._made[node] = self._make(self._values[node])
@@ -79,3 +82,8 @@ class _Constants:
         self._owner.register_buffer(name, value.detach().clone(memory_format=torch.contiguous_format))
         with self._graph.inserting_before(self._first):
             return self._graph.get_attr(name)
+
+
+def _is_whole(tensor: Tensor) -> bool:
+    """Whether a tensor is all that its memory holds."""
+    return tensor.untyped_storage().nbytes() == tensor.nbytes

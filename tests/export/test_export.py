@@ -12,6 +12,7 @@ from docs.export import rows_in, trained, with_rows
 from docs.privacy import method
 from fedvlp.export import FORMATS, ExportedClassifier, export_method, formats, write
 from fedvlp.export.description import example_images
+from fedvlp.export.program import exported_program
 from fedvlp.utils.config_files import configs_folder
 from fedvlp.utils.errors import UserError
 from tests.helpers.configs import METHODS
@@ -56,6 +57,22 @@ def test_files_of_pytorch_give_the_same_logits(file_format, tmp_path):
     with unchecked():
         exported = export_method(made("zero_shot"), file_format, tmp_path / "model.file")
     assert exported.difference < 1e-5
+
+
+def test_weights_are_stored_without_what_they_were_cut_from():
+    class Cut(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("row", torch.arange(12.0).view(3, 4)[1:2])
+
+        def forward(self, images):
+            return images * self.row
+
+    images = torch.ones(2, 3, 4, 4)
+    program = exported_program(Cut(), images)
+    stored = {**program.state_dict, **program.constants}
+    assert [tensor.untyped_storage().nbytes() for tensor in stored.values()] == [16]
+    torch.testing.assert_close(program.module()(images), Cut()(images))
 
 
 def test_a_file_that_computes_something_else_is_not_kept(tmp_path, monkeypatch):
