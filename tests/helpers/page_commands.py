@@ -39,8 +39,8 @@ PARSED_ALONE = {
 }
 """Parts of commands that are parsed and not run, and why."""
 
-NETWORK = ("download", "push", "hf://")
-"""Parts of commands that call a hub."""
+NETWORK = ("download", "push", "hf://", "--wandb")
+"""Parts of commands that call a hub or a service."""
 
 
 def lines() -> dict[str, list[str]]:
