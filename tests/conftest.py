@@ -10,7 +10,7 @@ from tests.helpers.outside import Guard
 import os
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import pytest
 
@@ -25,17 +25,6 @@ def pytest_configure(config: pytest.Config) -> None:
     os.fsync = _sync
     if hasattr(config, "workerinput") or not config.getoption("numprocesses", None):
         _prepare()  # not in the process that waits for those of pytest-xdist: they start when it has imported all this
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Gives each process a stretch of the tests in their order, and in the end half of what another has left.
-
-    So the fixtures of most modules are made in one process alone, and none waits for another's last long test.
-    """
-    from xdist.scheduler import WorkStealingScheduling
-
-    return WorkStealingScheduling(config, log)
 
 
 def _sync(file: int | IO[bytes]) -> None:
