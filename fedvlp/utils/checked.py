@@ -110,6 +110,7 @@ def annotations_of(kind: type) -> dict[str, Any]:
         except (NameError, TypeError):  # names that exist for type checkers alone
             continue
     hints.pop("return", None)
+    hints.pop("self", None)  # torch.compile puts a constructor in place of nn.Module's in which it has a type
     return hints
 
 

@@ -100,3 +100,10 @@ def test_fields_of_a_dataclass():
 
 def test_long_values_are_cut():
     assert len(shown("x" * 10_000)) < 100
+
+
+def test_an_instance_is_no_argument():
+    class Module:
+        def __init__(self: object, depth: int) -> None: ...
+
+    assert annotations_of(Module) == {"depth": int}
