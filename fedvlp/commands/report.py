@@ -8,10 +8,12 @@ import sys
 from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 from fedvlp.results import Record, find_records
 from fedvlp.results.compare import tables
 from fedvlp.results.ranking import contestants
+from fedvlp.results.sweep_folder import SWEEP_FILE
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import write_bytes
 from fedvlp.utils.visible import visible
@@ -35,10 +37,12 @@ def run_report(arguments: Sequence[str]) -> int:
         problems += sweep_problems(path)
     if not records:
         raise UserError(f"There is no finished run to report. {' '.join(problems)}")
+    # Made before anything else, so that what can't be made costs no explanations.
+    layout = lay_out(records, given.wandb, given.title) if given.wandb else None
     if given.explain:
         problems += explain_best(records)
-    if given.wandb:
-        problems += send_report(records, given.wandb, given.title)
+    if layout:
+        problems += send_report(layout)
     from fedvlp.report.page import report_page
 
     page = report_page(records, problems, given.title, date.today()).encode("utf-8", "replace")
@@ -66,16 +70,13 @@ def explain_best(records: Sequence[Record]) -> list[str]:
     return problems
 
 
-def send_report(records: Sequence[Record], project: str, heading: str) -> list[str]:
-    """Lays out a report on Weights & Biases, of runs that were logged there, and prints where it is.
+def lay_out(records: Sequence[Record], project: str, heading: str) -> Any:
+    """Returns a report for Weights & Biases, of runs that were logged there, which is not sent yet.
 
     Args:
         records: the runs.
         project: whose the runs are, as ``entity/project``.
         heading: the report's title.
-
-    Returns:
-        Why it could not be sent, in a line, if so.
 
     Raises:
         UserError: if the project's name has no entity, or wandb-workspaces is not installed.
@@ -85,10 +86,13 @@ def send_report(records: Sequence[Record], project: str, heading: str) -> list[s
         raise UserError(f"--wandb names a project as ENTITY/PROJECT, such as my-team/fedvlp, not {project!r}.")
     from fedvlp.report.wandb_layout import wandb_report
 
+    return wandb_report(records, entity, name, heading)
+
+
+def send_report(layout: Any) -> list[str]:
+    """Sends a report to Weights & Biases and prints where it is; returns why not, in a line, if that can't be."""
     try:
-        url = wandb_report(records, entity, name, heading).save().url
-    except UserError:
-        raise
+        url = layout.save().url
     except Exception as error:  # whatever the service raises must not cost the page
         return [f"The report on Weights & Biases could not be made: {error}"]
     sys.stdout.write(f"{url}\n")
@@ -111,12 +115,12 @@ def _explain(run: Path) -> list[str]:
 def sweep_problems(folder: Path) -> list[str]:
     """Returns what a sweep's folder says of its runs that are not done, a line for each state and error."""
     try:
-        runs = json.loads((folder / "sweep.json").read_text(encoding="utf-8"))["runs"]
+        runs = json.loads((folder / SWEEP_FILE).read_text(encoding="utf-8"))["runs"]
         found = [(run["state"], run.get("error", ""), name) for name, run in runs.items() if run["state"] != "done"]
     except FileNotFoundError:
         return []
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as reason:
-        return [f"{folder / 'sweep.json'} can't be read ({reason!r})."]
+        return [f"{folder / SWEEP_FILE} can't be read ({reason!r})."]
     names: dict[str, list[str]] = {}
     for state, error, name in found:
         names.setdefault(f"{state}: {error}" if error else state, []).append(name)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Any
 
 from fedvlp.results import Record
-from fedvlp.results.compare import tables
+from fedvlp.results.compare import role_of, tables
 from fedvlp.results.finding import finding
 from fedvlp.results.sweep_folder import group_name
 from fedvlp.utils.errors import UserError
@@ -71,8 +72,9 @@ def _run_set(blocks: Any, entity: str, project: str, group: str) -> Any:
 def _panels(blocks: Any, records: Sequence[Record]) -> list[Any]:
     """Returns the panels of a section: bars in full width, and pairs of others below."""
     of_method = {"groupby": blocks.Config("method"), "groupby_aggfunc": "mean", "groupby_rangefunc": "stddev"}
-    measured = sorted({name for record in records for name in record.last if not name.startswith("validation")})
-    role = measured[0].partition("/")[0]
+    role = role_of(records[0])
+    names = chain.from_iterable(record.last for record in records)
+    measured = sorted({name for name in names if name.partition("/")[0] == role})
     curves = [
         blocks.LinePlot(title=title, x="Step", y=[name], title_x="round", title_y="accuracy (%)", **of_method)
         for title, name in (("measured domains", role), ("source validation", "validation"))

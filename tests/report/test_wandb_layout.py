@@ -77,6 +77,18 @@ def test_runs_of_fit_alone_are_found_by_method_and_data(tmp_path, service):
     assert report.blocks[-1].runsets[0].name == "TRIP, Made"
 
 
+def test_without_held_out_images_validation_is_shown(tmp_path, service):
+    folder = write_run(tmp_path, [50.0])
+    summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    for row in summary["accuracy"].values():
+        for name in [name for name in row if name.startswith("held_out")]:
+            del row[name]
+    (folder / "summary.json").write_text(json.dumps(summary | {"held_out": []}), encoding="utf-8")
+    records, _ = find_records([tmp_path])
+    bars, *_ = wandb_report(records, "team", "fedvlp", "Seen").blocks[-1].panels
+    assert {metric.name.split("/")[1] for metric in bars.metrics} == {"validation"}
+
+
 def test_a_service_that_fails_costs_no_page(study, tmp_path, monkeypatch, capsys):
     pytest.importorskip("wandb_workspaces")
 
