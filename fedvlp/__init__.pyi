@@ -39,8 +39,10 @@ from fedvlp.data import DomainNet10 as DomainNet10
 from fedvlp.data import DomainNet126 as DomainNet126
 from fedvlp.data import FederatedDataModule as FederatedDataModule
 from fedvlp.data import FedISIC2019 as FedISIC2019
+from fedvlp.data import FewClasses as FewClasses
 from fedvlp.data import OfficeHome as OfficeHome
 from fedvlp.data import Pooled as Pooled
+from fedvlp.data import QuantitySkew as QuantitySkew
 from fedvlp.data import Shards as Shards
 from fedvlp.data import StyledShapes as StyledShapes
 from fedvlp.data import TerraIncognita as TerraIncognita

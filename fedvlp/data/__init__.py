@@ -24,6 +24,7 @@ from fedvlp.data.files.images import ArrayImages, FolderImages, ImageFiles, Imag
 from fedvlp.data.loading.batch_source import EvaluationSplit
 from fedvlp.data.module import FederatedDataModule
 from fedvlp.data.partition import ByDomain, Dirichlet, Dispersed, Partitioner, Pooled, Shards
+from fedvlp.data.skew import FewClasses, QuantitySkew
 from fedvlp.data.split_rule import few_shot, stratified_split
 from fedvlp.data.styled_shapes.module import StyledShapes
 
@@ -42,12 +43,14 @@ __all__ = [
     "EvaluationSplit",
     "FedISIC2019",
     "FederatedDataModule",
+    "FewClasses",
     "FolderImages",
     "ImageFiles",
     "Images",
     "OfficeHome",
     "Partitioner",
     "Pooled",
+    "QuantitySkew",
     "Shards",
     "StyledShapes",
     "TerraIncognita",

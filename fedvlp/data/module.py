@@ -39,8 +39,8 @@ class FederatedDataModule(L.LightningDataModule, metaclass=Checked):
         batch_size: Images in a training batch.
         eval_batch_size: Images in an evaluation batch.
         partition: Deals the training images to clients: ByDomain, where each source domain is one client (if not
-            given), Dispersed, Dirichlet or Shards, or Pooled for centralised training; --data.partition.help NAME
-            explains the arguments of each.
+            given), Dispersed, Dirichlet, Shards, FewClasses or QuantitySkew, or Pooled for centralised training;
+            --data.partition.help NAME explains the arguments of each.
         shots: Training images of each class and source domain, such as 1, 2, 4, 8 or 16; all if not given. Those of
             fewer shots are among those of more. Validation and test images stay as many.
         validation_fraction: Share of each class of each source domain that validates, of the images that do not test,

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 
 from fedvlp.core.roles import CENTRALISED
+from fedvlp.data.dealing import DRAWS, deal, in_order, where, with_enough, within_each_domain
 from fedvlp.data.files.images import Indices
 from fedvlp.utils.checked import check_fields
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.ranges import PositiveFloat, PositiveInt
-
-DRAWS = 100  # how often a random partition is drawn anew before it is given up
 
 
 @runtime_checkable
@@ -106,28 +105,17 @@ class Dispersed(Partitioner):
 
     def __call__(self, labels: Indices, domains: Indices, generator: np.random.Generator) -> list[Indices]:
         """Returns the positions of each client's images, the clients of the first domain first."""
-        known = np.unique(domains)
-        if self.num_clients < len(known):
-            raise UserError(
-                f"Expected at least one client for each of the {len(known)} source domains; got "
-                f"num_clients={self.num_clients}. Raise it, or use Dirichlet, which ignores domains."
-            )
-        clients: list[Indices] = []
-        # Clients are spread over domains as evenly as they can be, the first domains having one more.
-        members = np.array_split(np.arange(self.num_clients), len(known))
-        for domain, clients_of_domain in zip(known, members, strict=True):
-            rows = np.flatnonzero(domains == domain)
-            divided = self._divide(labels[rows], len(clients_of_domain), generator)
-            clients += [rows[positions] for positions in divided]
-        return clients
+        return within_each_domain(
+            labels, domains, self.num_clients, lambda own, count: self._divide(own, count, generator)
+        )
 
     def _divide(self, labels: Indices, count: int, generator: np.random.Generator) -> list[Indices]:
         """Divides the images of one domain among so many clients."""
         alpha = self.alpha
         if alpha is None:
             order = generator.permutation(len(labels))
-            return _with_enough(lambda: _sorted(np.array_split(order, count)), self.min_examples, self.description, 1)
-        return _with_enough(
+            return with_enough(lambda: in_order(np.array_split(order, count)), self.min_examples, self.description, 1)
+        return with_enough(
             lambda: _dirichlet(labels, count, alpha, generator), self.min_examples, self.description, DRAWS
         )
 
@@ -165,7 +153,7 @@ class Dirichlet(Partitioner):
 
     def __call__(self, labels: Indices, domains: Indices, generator: np.random.Generator) -> list[Indices]:
         """Returns the positions of each client's images."""
-        return _with_enough(
+        return with_enough(
             lambda: _dirichlet(labels, self.num_clients, self.alpha, generator),
             self.min_examples,
             self.description,
@@ -182,11 +170,12 @@ class Dirichlet(Partitioner):
 class Shards(Partitioner):
     """Sorts the images by class, cuts them into shards and gives each client some (McMahan et al. 2017, Section 3).
 
-    A client has images of few classes and of several domains, so methods that tell clients' domains apart refuse it.
+    A client has images of few classes. Methods that tell clients' domains apart need ``within_domains``.
 
     Args:
         num_clients: Clients in all.
         shards_per_client: Shards that each client gets, at random; their sizes differ by at most one image.
+        within_domains: Whether each domain is cut and dealt out by itself, so that a client has images of one domain.
 
     >>> labels = np.asarray([1, 0, 1, 0])
     >>> clients = Shards(num_clients=2, shards_per_client=1)(labels, np.zeros(4, np.int64), np.random.default_rng(0))
@@ -196,6 +185,7 @@ class Shards(Partitioner):
 
     num_clients: PositiveInt
     shards_per_client: PositiveInt = 2
+    within_domains: bool = False
 
     def __post_init__(self) -> None:
         """Refuses what is out of range."""
@@ -203,7 +193,10 @@ class Shards(Partitioner):
 
     def __call__(self, labels: Indices, domains: Indices, generator: np.random.Generator) -> list[Indices]:
         """Returns the positions of each client's images."""
-        count = self.num_clients * self.shards_per_client
+        return deal(labels, domains, self.num_clients, self.within_domains, partial(self._divide, generator=generator))
+
+    def _divide(self, labels: Indices, num_clients: int, generator: np.random.Generator) -> list[Indices]:
+        count = num_clients * self.shards_per_client
         if len(labels) < count:
             raise UserError(
                 f"Expected at least {count} training images for {self.description}; got {len(labels)}. "
@@ -211,16 +204,16 @@ class Shards(Partitioner):
             )
         order = generator.permutation(len(labels))  # so that a class is not cut by domain
         shards = np.array_split(order[np.argsort(labels[order], kind="stable")], count)
-        owners = generator.permutation(count).reshape(self.num_clients, self.shards_per_client)
+        owners = generator.permutation(count).reshape(num_clients, self.shards_per_client)
         clients = []
         for own in owners:
             clients.append(np.concatenate([shards[shard] for shard in own]))
-        return _sorted(clients)
+        return in_order(clients)
 
     @property
     def description(self) -> str:
         """What a result says of it."""
-        return f"{self.num_clients} clients, {self.shards_per_client} class shards each"
+        return f"{self.num_clients} clients, {self.shards_per_client} class shards each{where(self.within_domains)}"
 
 
 def _describe_least(min_examples: int) -> str:
@@ -238,28 +231,4 @@ def _dirichlet(labels: Indices, count: int, alpha: float, generator: np.random.G
         order = generator.permutation(count)
         for client, piece in zip(order, np.split(rows, cuts), strict=True):
             pieces[client].append(piece)
-    return _sorted([np.concatenate(own) if own else np.empty(0, np.int64) for own in pieces])
-
-
-def _sorted(clients: list[Indices]) -> list[Indices]:
-    return [np.sort(positions).astype(np.int64) for positions in clients]
-
-
-def _with_enough(draw: Callable[[], list[Indices]], least: int, description: str, draws: int) -> list[Indices]:
-    """Returns the first draw in which each client has enough images.
-
-    Raises:
-        UserError: if none has.
-    """
-    most = 0
-    for _ in range(draws):
-        clients = draw()
-        fewest = min(len(positions) for positions in clients)
-        if fewest >= least:
-            return clients
-        most = max(most, fewest)
-    raise UserError(
-        f"{description}: could not give each of {len(clients)} clients {least} of {sum(map(len, clients))} training "
-        f"images in {draws} draw(s); the best gave the poorest client {most}. Lower num_clients or min_examples, "
-        "raise alpha, or give more images (shots, validation_fraction, test_fraction)."
-    )
+    return in_order([np.concatenate(own) if own else np.empty(0, np.int64) for own in pieces])

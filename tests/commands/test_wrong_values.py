@@ -24,7 +24,7 @@ from fedvlp.commands.cli import COMMANDS, main
 from fedvlp.commands.lightning_cli import ParsingCLI
 from fedvlp.commands.ranges_of_config import check_config, check_rounds
 from fedvlp.core.module import FederatedModule
-from fedvlp.data import FederatedDataModule, partition
+from fedvlp.data import FederatedDataModule
 from fedvlp.data.split_rule import SplitRule
 from fedvlp.federation import Federation
 from fedvlp.training import schedules
@@ -43,7 +43,7 @@ SLOWEST = 10.0
 CLIP_OPTIONS = ("name", "pretrained", "seed", "prepack")
 METHODS = sorted(set(methods.__all__) - {"PromptLearner"})
 DATA = ["DomainFolders", "PACS", "StyledShapes"]
-PARTITIONS = ["Dispersed", "Dirichlet", "Shards"]
+PARTITIONS = ["Dispersed", "Dirichlet", "Shards", "FewClasses", "QuantitySkew"]
 SCHEDULES = ["Constant", "CosineDecay", "ExponentialDecay"]
 
 
@@ -90,7 +90,7 @@ def option_lines():
     for name in DATA:
         lines += [([f"--data={name}"], f"--data.{option}") for option in options_of(getattr(fedvlp, name))]
     for name in PARTITIONS:
-        fields = inspect.signature(getattr(partition, name)).parameters
+        fields = inspect.signature(getattr(fedvlp, name)).parameters
         lines += [([f"--data.partition={name}"], f"--data.partition.{option}") for option in fields]
     for name in SCHEDULES:
         fields = inspect.signature(getattr(schedules, name)).parameters
@@ -136,7 +136,7 @@ def python_calls(clip, folder):
     calls += [(Federation, quiet, option) for option in options_of(Federation)]
     calls += [(FederatedDataModule, {}, option) for option in options_of(FederatedDataModule)]
     for name in PARTITIONS:
-        kind = getattr(partition, name)
+        kind = getattr(fedvlp, name)
         calls += [(kind, {"num_clients": 3}, option) for option in inspect.signature(kind).parameters]
     for name in SCHEDULES:
         kind = getattr(schedules, name)
@@ -204,7 +204,7 @@ def test_other_commands(capsys, tmp_path, monkeypatch):
 def test_every_number_has_a_range():
     """A new option that is a number says what it may be, or a person has thought of it."""
     kinds = [Federation, FederatedDataModule, *(getattr(fedvlp, name) for name in METHODS + DATA)]
-    kinds += [fedvlp.CLIPSpec, SplitRule, *(getattr(partition, name) for name in PARTITIONS)]
+    kinds += [fedvlp.CLIPSpec, SplitRule, *(getattr(fedvlp, name) for name in PARTITIONS)]
     kinds += [getattr(schedules, name) for name in SCHEDULES]
     bare = []
     for kind in kinds:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedvlp.data import ByDomain, Dirichlet, Dispersed, Shards
+from fedvlp.data import ByDomain, Dirichlet, Dispersed, FewClasses, QuantitySkew, Shards
 from fedvlp.utils.errors import UserError
 
 PARTITIONS = [
@@ -14,6 +14,11 @@ PARTITIONS = [
     Dirichlet(5, alpha=0.3),
     Shards(6),
     Shards(4, shards_per_client=5),
+    Shards(7, within_domains=True),
+    FewClasses(5, 3),
+    FewClasses(9, within_domains=True),
+    QuantitySkew(5),
+    QuantitySkew(7, "dirichlet", within_domains=True),
 ]
 
 
