@@ -13,12 +13,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import is_dataclass
 from functools import partial, wraps
+from importlib.machinery import SourceFileLoader
 from types import FunctionType, SimpleNamespace
 from typing import Any, get_args, get_type_hints
+from unittest.mock import patch
 
 import jaxtyping
 from beartype import BeartypeConf, beartype
 from beartype.roar import BeartypeDecorHintPep585DeprecationWarning
+from jaxtyping import _import_hook
 
 # A check of a list looks at one item, drawn at random: from a generator of its own, or code that draws from Python's
 # global generator would see other numbers in tests than in production.
@@ -104,6 +107,19 @@ def _jaxtyped(*, typechecker: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return typechecker
 
 
+def _get_code(loader: SourceFileLoader, name: str) -> Any:
+    """Returns a module's code with decorators, whose bytecode has a name of its own.
+
+    jaxtyping gives that name to all bytecode while the module runs, that of PyTorch and others which it imports, too:
+    they would be compiled for tests once more.
+    """
+    name_of_bytecode = partial(_import_hook._optimized_cache_from_source, loader._typechecker.get_hash())
+    with patch("importlib._bootstrap_external.cache_from_source", name_of_bytecode):
+        return SourceFileLoader.get_code(loader, name)
+
+
+_import_hook._JaxtypingLoader.get_code = _get_code
+_import_hook._JaxtypingLoader.exec_module = SourceFileLoader.exec_module
 jaxtyping.jaxtyped = _jaxtyped
 jaxtyping.install_import_hook("fedvlp", "tests.helpers.shapes.checked")
 
