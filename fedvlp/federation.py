@@ -19,6 +19,7 @@ from fedvlp.core.diagnosis import Diagnosis
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.phase_rules import with_aggregation
 from fedvlp.core.phases import check_phases
+from fedvlp.core.predictions import Predictions
 from fedvlp.core.protocols import FederatedData
 from fedvlp.core.run_state import RunState
 from fedvlp.core.state import ServerState, State
@@ -379,6 +380,11 @@ class Federation(TrainerAttributes, metaclass=Checked):
     def confusions(self) -> Mapping[str, Confusion]:
         """By split, what images were taken for when they were measured last; empty at sites, which do not tell."""
         return getattr(self.engine, "confusions", {})
+
+    @property
+    def predictions(self) -> Mapping[str, Predictions]:
+        """The same image by image, also of images out of distribution; empty at sites."""
+        return getattr(self.engine, "predictions", {})
 
     def _try_once(self, loop: FitLoop, ckpt_path: str | None) -> ServerState:
         """Runs the one round of ``fast_dev_run``, in a folder that is then removed."""

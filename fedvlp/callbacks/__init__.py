@@ -15,6 +15,7 @@ from fedvlp.callbacks.event_log import EventLog
 from fedvlp.callbacks.loggers import CSVLogger, RunFolderLogger, TensorBoardLogger
 from fedvlp.callbacks.metrics import MetricsFile, MetricsLoggers
 from fedvlp.callbacks.plots import Plots
+from fedvlp.callbacks.predictions_file import PredictionsFile
 from fedvlp.callbacks.privacy import Privacy
 from fedvlp.callbacks.progress import ProgressBar
 from fedvlp.callbacks.summary import Summary
@@ -31,6 +32,7 @@ __all__ = [
     "MetricsFile",
     "MetricsLoggers",
     "Plots",
+    "PredictionsFile",
     "Privacy",
     "ProgressBar",
     "RunFolderLogger",
@@ -51,6 +53,7 @@ def default_callbacks(progress_bar: bool = True) -> list[Callback]:
         ProgressBar(enabled=progress_bar),
         MetricsFile(),
         checkpoints,
+        PredictionsFile(baseline),
         Summary(baseline),
         Confusions(baseline),
         MetricsLoggers(),

@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from fedvlp.callbacks.baseline import Baseline
+from fedvlp.core.metrics.scores import all_scores
 from fedvlp.core.phases import Phase
 from fedvlp.core.protocols import FederatedData
 from fedvlp.core.roles import CENTRALISED
 from fedvlp.core.state import Client
 from fedvlp.results.accuracy_table import AccuracyRows, accuracy_table, format_accuracies
 from fedvlp.results.divergence import divergence
+from fedvlp.results.predictions import read_predictions
 from fedvlp.results.selection import is_accuracy
 from fedvlp.runs.plugin_classes import plugins_of
 from fedvlp.training.callback import FederationCallback, RunView
@@ -148,6 +150,7 @@ def _summary(federation: RunView, rows: AccuracyRows, plugins: Mapping[str, Mapp
         "clients": {client.name: client.num_examples for client in data.clients},
         "rounds": federation.run_state.server.round,
         "accuracy": {title: _accuracies(row) for title, row in rows},
+        **_metrics(federation),
         "communication_per_client_and_round": {name: last.get(name, 0) for name in COUNTS},
         **_privacy(last),
         "seconds": sum(row["seconds"] for row in history),
@@ -164,6 +167,13 @@ def _summary(federation: RunView, rows: AccuracyRows, plugins: Mapping[str, Mapp
 
 def _accuracies(row: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in row.items() if is_accuracy(name)}
+
+
+def _metrics(federation: RunView) -> dict[str, Any]:
+    """Returns what is measured beside accuracy, by row and split; nothing where that was not told."""
+    predictions = read_predictions(Path(federation.log_dir))
+    found = {row: all_scores(by_split, federation.data.class_names) for row, by_split in predictions.items()}
+    return {"metrics": found} if found else {}
 
 
 def _privacy(last: Mapping[str, Any]) -> dict[str, Any]:

@@ -127,6 +127,15 @@ class MeasuredData(Protocol):
 
 
 @runtime_checkable
+class HasOutOfDistribution(Protocol):
+    """Data with images of other things than the classes, which a method should be less sure of."""
+
+    def out_of_distribution_splits(self) -> Sequence[EvaluationSplit]:
+        """Returns them; labels mean nothing, names begin with ``out_of_distribution/``, and nobody trains on them."""
+        ...
+
+
+@runtime_checkable
 class FederatedData(Protocol):
     """The data module of a federation; ``fedvlp.data.FederatedDataModule`` is one."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import yaml
 
 from fedvlp.core.roles import CENTRALISED
 from fedvlp.results.confusion import Confusions, read_confusions
+from fedvlp.results.predictions import OfRows, read_predictions
 from fedvlp.utils.checked import refusal
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.json_text import parse_json
@@ -72,6 +73,7 @@ OPTIONAL_VALUES: dict[str, Any] = {
     "communication_per_client_and_round": Mapping[str, Count],
     "seconds": float,
     "features": Mapping[str, float],
+    "metrics": Mapping[str, Mapping[str, Mapping[str, Any]]],
 }
 """The same of those that a run may not have written."""
 
@@ -101,6 +103,7 @@ class Record:
         seconds: time of all rounds.
         versions: of fedvlp, Python and the packages that numbers depend on.
         features: what the feature cache saved; empty if the run did not write it.
+        metrics: what is measured beside accuracy, by row, split and name; empty if the run did not write it.
     """
 
     folder: Path
@@ -120,6 +123,7 @@ class Record:
     seconds: float
     versions: Mapping[str, str]
     features: Mapping[str, float]
+    metrics: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
 
     @property
     def seed(self) -> int:
@@ -199,6 +203,15 @@ class Record:
             UserError: if the file is damaged.
         """
         return read_confusions(self.folder, self.data.get("classes", []))
+
+    @property
+    def predictions(self) -> OfRows:
+        """What each image was taken for on which nobody trained, read from its file; empty if there is none.
+
+        Raises:
+            UserError: if the file is damaged.
+        """
+        return read_predictions(self.folder)
 
     @cached_property
     def config(self) -> dict[str, Any]:
@@ -284,6 +297,7 @@ def _record(folder: Path, summary: Mapping[str, Any]) -> Record:
         seconds=summary.get("seconds", 0.0),
         versions=summary["versions"],
         features=summary.get("features", {}),
+        metrics=summary.get("metrics", {}),
     )
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from fedvlp.core.confusion import Confusion
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.phases import Phase
+from fedvlp.core.predictions import Predictions
 from fedvlp.core.protocols import FederatedData
 from fedvlp.core.run_state import RunState
 from fedvlp.core.state import Client, ClientUpdate, ServerState, State
@@ -67,6 +68,11 @@ class RunView(Protocol):
     @property
     def confusions(self) -> Mapping[str, Confusion]:
         """By split, what images were taken for when they were measured last; empty where that is not told."""
+        ...
+
+    @property
+    def predictions(self) -> Mapping[str, Predictions]:
+        """The same image by image; empty where that is not told."""
         ...
 
     @property

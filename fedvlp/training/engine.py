@@ -11,6 +11,7 @@ from lightning import Fabric
 
 from fedvlp.core.confusion import Confusion
 from fedvlp.core.module import FederatedModule
+from fedvlp.core.predictions import Predictions
 from fedvlp.core.protocols import MeasuredData
 from fedvlp.core.state import State
 from fedvlp.runs.client_store import ClientStore, DiskStore, MemoryStore
@@ -63,11 +64,13 @@ class LocalEngine:
     Attributes:
         initial_personal: with what the clients of the method that was trained last began; None before that.
         confusions: by split, what images were taken for when they were measured last.
+        predictions: the same image by image, also of images out of distribution.
     """
 
     options: FitOptions
     initial_personal: State | None = None
     confusions: dict[str, Confusion] = field(default_factory=dict)
+    predictions: dict[str, Predictions] = field(default_factory=dict)
 
     def client_store(self, run: Path | None) -> ClientStore:
         """Returns memory, or files in the run's folder where the options ask for them."""
@@ -92,4 +95,5 @@ class LocalEngine:
         # Where nothing was trained, the method still holds what its clients begin with.
         initial = module.personal_state() if self.initial_personal is None else self.initial_personal
         self.confusions = {}
-        return evaluate(module, data, fabric, deployed, personal, initial, self.confusions)
+        self.predictions = {}
+        return evaluate(module, data, fabric, deployed, personal, initial, self.confusions, self.predictions)

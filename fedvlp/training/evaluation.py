@@ -9,14 +9,16 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from lightning import Fabric
 from torch import Tensor
 
 from fedvlp.core.confusion import Confusion, count_confusion
 from fedvlp.core.module import FederatedModule
+from fedvlp.core.predictions import Predictions, of_one_state, percent
 from fedvlp.core.protocols import EvaluationSplit, MeasuredData
 from fedvlp.core.state import State
+from fedvlp.training.image_predictions import has_accuracy, measured_splits, together
 from fedvlp.utils.errors import UserError
 
 
@@ -29,6 +31,7 @@ def evaluate(
     personal: Mapping[int, State],
     initial_personal: State | None = None,
     confusions: dict[str, Confusion] | None = None,
+    predictions: dict[str, Predictions] | None = None,
 ) -> dict[str, float]:
     """Returns the accuracy, in percent, of every split and the mean over domains of each role.
 
@@ -44,6 +47,7 @@ def evaluate(
         personal: what each client keeps, by its id.
         initial_personal: what a client keeps that has never trained.
         confusions: gets, by split, which classes images were taken for, over all clients that a split is tested with.
+        predictions: gets the same image by image, and that of images out of distribution, if the data have any.
 
     Returns:
         ``validation/<domain>``, ``test/<domain>`` and ``held_out/<domain>``, with the means ``validation``, ``test``
@@ -51,7 +55,7 @@ def evaluate(
     """
     module.eval()
     accuracy: dict[str, float] = {}
-    for split in data.evaluation_splits():
+    for split in measured_splits(data, predictions is not None):
         if not module.personal or (not split.clients and module.unseen == "shared"):
             tallies = [_shared_tally(module, fabric, split, deployed)]
         else:
@@ -61,6 +65,10 @@ def evaluate(
                 tallies = [_mean_prediction_tally(module, fabric, split, states)]
             else:
                 tallies = [split_tally(module, fabric, split, state) for state in states]
+        if predictions is not None:
+            predictions[split.name] = together(module, split, data.clients, [each.predictions for each in tallies])
+        if not has_accuracy(split):
+            continue
         accuracy[split.name] = sum(tally.percent for tally in tallies) / len(tallies)
         if confusions is not None:
             confusions[split.name] = sum((tally.confusion for tally in tallies), Counter())
@@ -94,16 +102,18 @@ class Tally:
         correct: as many as were.
         count: all of them, at least 1.
         confusion: how many there are of each true and predicted class; empty where that was not told.
+        predictions: the same image by image; None where that was not told.
     """
 
     correct: int
     count: int
     confusion: Confusion = field(default_factory=Counter)
+    predictions: Predictions | None = None
 
     @property
     def percent(self) -> float:
         """The accuracy in percent."""
-        return 100 * torch.tensor(self.correct).div(self.count).item()  # in float32, as logits are
+        return percent(self.correct, self.count)
 
 
 def with_means(accuracy: Mapping[str, float]) -> dict[str, float]:
@@ -133,17 +143,20 @@ def split_tally(module: FederatedModule, fabric: Fabric, split: EvaluationSplit,
     """Returns on how many images of a split a state is right; the module is in evaluation mode."""
     module.load_state(state)
     predicted: list[Tensor] = []
+    confidence: list[Tensor] = []
     labels: list[Tensor] = []
     for logits, of_batch in _logits(module, fabric, split):
         predicted.append(logits.argmax(-1))
+        confidence.append(logits.softmax(-1).amax(-1))
         labels.append(of_batch)
-    return _tally(torch.cat(predicted), torch.cat(labels))
+    return _tally(torch.cat(predicted), torch.cat(confidence), torch.cat(labels))
 
 
-def _tally(predicted: Int[Tensor, "N"], labels: Int[Tensor, "N"]) -> Tally:
+def _tally(predicted: Int[Tensor, "N"], confidence: Float[Tensor, "N"], labels: Int[Tensor, "N"]) -> Tally:
     """Returns how many images are right, and what the others were taken for."""
     correct = int((predicted == labels).sum())
-    return Tally(correct, len(labels), count_confusion(labels, predicted))
+    predictions = of_one_state(labels, predicted, confidence)
+    return Tally(correct, len(labels), count_confusion(labels, predicted), predictions)
 
 
 @torch.no_grad()
@@ -177,7 +190,8 @@ def _mean_prediction_tally(
         module.load_state(state)
         predicted.append(torch.cat([logits.softmax(-1) for logits, _ in _logits(module, fabric, split)]))
     labels = torch.cat([labels for _, labels in split.loader])
-    return _tally(torch.stack(predicted).mean(0).argmax(-1).cpu(), labels.cpu())
+    mean = torch.stack(predicted).mean(0)
+    return _tally(mean.argmax(-1).cpu(), mean.amax(-1).cpu(), labels.cpu())
 
 
 def _logits(module: FederatedModule, fabric: Fabric, split: EvaluationSplit) -> Iterator[tuple[Tensor, Tensor]]:
