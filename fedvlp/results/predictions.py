@@ -42,8 +42,16 @@ def read_predictions(run: Path) -> OfRows:
     try:
         for row, by_split in header["clients"].items():
             for split, clients in by_split.items():
-                parts = [tensors[f"{row}/{split}/{name}"] for name in TENSORS]
-                found.setdefault(row, {})[split] = Predictions(*parts, clients=tuple(clients))
-    except (KeyError, TypeError, AttributeError) as error:
+                of_split = {name: tensors[f"{row}/{split}/{name}"] for name in TENSORS}
+                _check_shapes(of_split)
+                found.setdefault(row, {})[split] = Predictions(**of_split, clients=tuple(clients))
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise UserError(f"{path} holds no predictions of a run. Make the run again, or remove the file.") from error
     return found
+
+
+def _check_shapes(of_split: Tensors) -> None:
+    """Raises ValueError unless each state took each image for something."""
+    shape = of_split["predicted"].shape
+    if shape[1:] != of_split["labels"].shape or shape != of_split["confidence"].shape or not all(shape):
+        raise ValueError(f"Expected [states, images] of some; got {tuple(shape)}.")

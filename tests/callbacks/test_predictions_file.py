@@ -1,0 +1,29 @@
+"""``predictions.safetensors`` and what the summary makes of it; a run that goes on to its end keeps both."""
+
+from __future__ import annotations
+
+import json
+
+from fedvlp.core.metrics.scores import all_scores, confusion_of
+from fedvlp.results import load_record
+
+
+def test_predictions_are_those_of_the_accuracies_and_the_summary_scores_them(build):
+    options = ("--trainer.rounds=2", "--data.test_fraction=0.3")
+    parts = build("promptfl", *options)
+    parts.trainer.fit(parts.model, parts.datamodule)
+    record = load_record(parts.trainer.folder)
+    for row, accuracies in (("zero-shot CLIP", record.baseline), ("last round", record.last)):
+        by_split = record.predictions[row]
+        assert by_split.keys() == {name for name in accuracies if name.startswith(("test/", "held_out/"))}
+        for name, predictions in by_split.items():
+            assert predictions.accuracy == accuracies[name]
+            assert confusion_of(predictions) == record.confusions[row][name]
+        assert record.metrics[row] == all_scores(by_split, parts.datamodule.class_names)
+        assert record.metrics[row]["test"]["accuracy"] == accuracies["test"]
+    files = {name: (record.folder / name).read_bytes() for name in ("predictions.safetensors", "summary.json")}
+    again = build("promptfl", *options)
+    again.trainer.fit(again.model, again.datamodule, ckpt_path=str(record.folder))
+    assert (again.trainer.folder / "predictions.safetensors").read_bytes() == files["predictions.safetensors"]
+    summary = json.loads((again.trainer.folder / "summary.json").read_text(encoding="utf-8"))
+    assert summary["metrics"] == json.loads(files["summary.json"])["metrics"]

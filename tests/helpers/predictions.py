@@ -1,0 +1,32 @@
+"""Predictions that no model made."""
+
+from __future__ import annotations
+
+import torch
+
+from fedvlp.core.predictions import Predictions
+
+
+def draw(images, states=1, classes=5, clients=(), seed=0, right=0.6):
+    """Returns predictions of unequal classes that are right with this probability, as sure as they come."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = (classes * torch.rand(images, generator=generator) ** 2).int()
+    other = torch.randint(classes, (states, images), generator=generator).int()
+    is_right = torch.rand(states, images, generator=generator) < right
+    confidence = 1 - torch.rand(states, images, generator=generator) ** 3  # some are 1 exactly, or nearly
+    return Predictions(labels, torch.where(is_right, labels, other), confidence, tuple(clients))
+
+
+def chosen(predictions, order):
+    """Returns the predictions of these images, in this order; an image may stand there several times."""
+    order = torch.as_tensor(order)
+    predicted = predictions.predicted[:, order]
+    return Predictions(predictions.labels[order], predicted, predictions.confidence[:, order], predictions.clients)
+
+
+def renamed(predictions, classes):
+    """Returns the predictions with other numbers for the classes."""
+    classes = torch.as_tensor(classes).int()
+    labels = classes[predictions.labels.long()]
+    predicted = classes[predictions.predicted.long()]
+    return Predictions(labels, predicted, predictions.confidence, predictions.clients)

@@ -1,0 +1,46 @@
+"""``predictions.safetensors``: what is written is read back, and what is none is named."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fedvlp.results.predictions import FILE, read_predictions, write_predictions
+from fedvlp.utils.errors import UserError
+from fedvlp.utils.tensor_files import write_tensors
+from tests.helpers.predictions import draw
+
+WRITTEN = {
+    "zero-shot CLIP": {"held_out/oil paint": draw(7)},
+    "last round": {"held_out/oil paint": draw(7, 2, clients=("a/b", "c"), seed=1), "test/猫": draw(3, seed=2)},
+}
+
+
+def test_what_is_written_is_read_back(tmp_path):
+    write_predictions(tmp_path, WRITTEN)
+    found = read_predictions(tmp_path)
+    assert {row: set(splits) for row, splits in found.items()} == {row: set(each) for row, each in WRITTEN.items()}
+    for row, by_split in WRITTEN.items():
+        for split, expected in by_split.items():
+            again = found[row][split]
+            assert again.clients == expected.clients
+            for name in ("labels", "predicted", "confidence"):
+                assert torch.equal(getattr(again, name), getattr(expected, name))
+    assert read_predictions(tmp_path / "nowhere") == {}
+
+
+@pytest.mark.parametrize("part", ["labels", "predicted", "confidence"])
+def test_other_shapes_are_named(tmp_path, part):
+    tensors = {f"last round/test/ink/{name}": torch.zeros(2, 3) for name in ("predicted", "confidence")}
+    tensors["last round/test/ink/labels"] = torch.zeros(3)
+    tensors[f"last round/test/ink/{part}"] = torch.zeros(2, 4)
+    write_tensors(tmp_path / FILE, tensors, {"clients": {"last round": {"test/ink": []}}})
+    with pytest.raises(UserError, match="holds no predictions of a run"):
+        read_predictions(tmp_path)
+
+
+@pytest.mark.parametrize("header", [{}, {"clients": {"last round": {"test/ink": []}}}, {"clients": []}])
+def test_a_file_of_something_else_is_named(tmp_path, header):
+    write_tensors(tmp_path / FILE, {"prompt": torch.zeros(2)}, header)
+    with pytest.raises(UserError, match="holds no predictions of a run"):
+        read_predictions(tmp_path)
