@@ -24,6 +24,7 @@ from fedvlp.core.protocols import FederatedData
 from fedvlp.core.run_state import RunState
 from fedvlp.core.state import ServerState, State
 from fedvlp.data.files.images import ImageFiles, image_paths
+from fedvlp.data.files.labelled import FolderLabels, folder_labels
 from fedvlp.runs.run_folder import (
     describe_run,
     load_deployed_to_all,
@@ -55,6 +56,7 @@ from fedvlp.training.preconditions import check_after_data, check_before_data, m
 from fedvlp.training.prediction import predict_images
 from fedvlp.training.privacy_accounting import check_privacy
 from fedvlp.training.schedules import Schedule
+from fedvlp.training.scores_file import without_validation, write_folder_scores, write_scores
 from fedvlp.training.setup import demand_determinism, set_up_data, set_up_method
 from fedvlp.training.trainer_attributes import TrainerAttributes
 from fedvlp.training.trainer_options import INSTEAD
@@ -74,6 +76,7 @@ from fedvlp.utils.ranges import (
     Seed,
     Threads,
 )
+from fedvlp.utils.visible import visible
 
 
 class Federation(TrainerAttributes, metaclass=Checked):
@@ -295,7 +298,13 @@ class Federation(TrainerAttributes, metaclass=Checked):
         """
         return self._measured(model, datamodule, ckpt_path, ("validation",))
 
-    def test(self, model: FederatedModule, datamodule: FederatedData, ckpt_path: str | None = None) -> dict[str, float]:
+    def test(
+        self,
+        model: FederatedModule,
+        datamodule: FederatedData,
+        ckpt_path: str | None = None,
+        output: str | None = None,
+    ) -> dict[str, float]:
         """Measures a trained method on the held-out domains and the test splits of the others.
 
         Args:
@@ -303,11 +312,20 @@ class Federation(TrainerAttributes, metaclass=Checked):
             datamodule: clients and splits.
             ckpt_path: A run's ``prompts.safetensors``, a checkpoint, a run folder or ``last``; the model as it is if
                 not given.
+            output: JSON file to write, of accuracies, of what is measured beside them, and of what images were taken
+                for; none if not given.
 
         Returns:
             Accuracies in percent.
         """
-        return self._measured(model, datamodule, ckpt_path, ("test", "held_out"))
+        if output is not None:
+            check_replaceable(Path(output))
+        scores = self._measured(model, datamodule, ckpt_path, ("test", "held_out"))
+        if output is not None and self.is_global_zero:
+            about = {"protocol": datamodule.protocol, "accuracy": scores}
+            write_scores(Path(output), about, without_validation(self.predictions), datamodule.class_names)
+            self.fabric.print(f"written to {output}", flush=True)
+        return scores
 
     def predict(
         self,
@@ -318,6 +336,9 @@ class Federation(TrainerAttributes, metaclass=Checked):
         output: str = "predictions.csv",
     ) -> Path:
         """Classifies images with a trained method and writes a CSV of path, class and probabilities.
+
+        Where folders say the classes of all images, ``CLASS/image`` or ``DOMAIN/CLASS/image``, they are scored as well;
+        the scores are in a JSON file beside the CSV.
 
         Args:
             model: the method.
@@ -333,11 +354,13 @@ class Federation(TrainerAttributes, metaclass=Checked):
         self._launch(model)
         if ckpt_path is not None:
             model.load_state(load_deployed_to_all(self._where(ckpt_path), model))
-        paths = image_paths([images] if isinstance(images, str) else images)
+        given = [images] if isinstance(images, str) else images
+        paths = image_paths(given)
         file = Path(output)
         with model.shared_part_alone():
-            count = predict_images(model, self.fabric, ImageFiles(paths, model.transform), file)
-        self.fabric.print(f"{count} images -> {file}")
+            predictions = predict_images(model, self.fabric, ImageFiles(paths, model.transform), file)
+        self.fabric.print(f"{len(paths)} images -> {file}")
+        self._score_folders(file, predictions, folder_labels(paths, given, model.hparams["class_names"]))
         return file
 
     def diagnose(
@@ -424,6 +447,16 @@ class Federation(TrainerAttributes, metaclass=Checked):
         lines = [datamodule.protocol, *(f"{name}: {value:.2f} %" for name, value in scores.items())]
         self.fabric.print("\n".join(lines), flush=True)
         return scores
+
+    def _score_folders(self, csv: Path, predictions: Predictions, found: FolderLabels) -> None:
+        """Scores image files whose folders say their classes; says why not where some folders do and others do not."""
+        if found.labels and self.is_global_zero:
+            class_names = self.module.hparams["class_names"]
+            lines = write_folder_scores(csv, found.by_domain(predictions), class_names)
+            self.fabric.print("\n".join(lines), flush=True)
+        if found.others:
+            names = ", ".join(map(repr, found.others))
+            self.fabric.print(f"not scored, since these folders are called as no class: {visible(names)}", flush=True)
 
     def _where(self, ckpt_path: str) -> Path:
         """Returns the file or folder that a ``ckpt_path`` means."""

@@ -8,14 +8,11 @@ from typing import Any
 
 from fedvlp.callbacks.baseline import Baseline
 from fedvlp.core.predictions import Predictions
-from fedvlp.core.roles import OUT_OF_DISTRIBUTION
 from fedvlp.results.confusion import LAST_ROW, ZERO_SHOT_ROW
 from fedvlp.results.predictions import write_predictions
 from fedvlp.results.selection import is_accuracy
 from fedvlp.training.callback import FederationCallback, RunView
-
-ROLES = ("test", "held_out", OUT_OF_DISTRIBUTION)
-"""Those of images on which nobody trains and which choose nothing."""
+from fedvlp.training.scores_file import without_validation
 
 
 class PredictionsFile(FederationCallback):
@@ -44,12 +41,6 @@ class PredictionsFile(FederationCallback):
         if not federation.is_global_zero or (federation.run_state.history and not self.last):
             return
         of_rows = {ZERO_SHOT_ROW: self.baseline.predictions, LAST_ROW: self.last}
-        rows = {title: measured(by_split) for title, by_split in of_rows.items()}
+        rows = {title: without_validation(by_split) for title, by_split in of_rows.items()}
         if any(rows.values()):
             write_predictions(Path(federation.log_dir), rows)
-
-
-def measured(by_split: Mapping[str, Predictions]) -> dict[str, Predictions]:
-    """Returns the predictions of held-out and test images, and of images out of distribution beside them."""
-    found = {name: each for name, each in by_split.items() if name.split("/")[0] in ROLES}
-    return {} if all(name.split("/")[0] == OUT_OF_DISTRIBUTION for name in found) else found

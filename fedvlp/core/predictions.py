@@ -29,12 +29,14 @@ class Predictions:
         confidence: that probability, the largest of the softmax, in (0, 1], float32; 0 where logits are no numbers.
         clients: names of the clients whose states these are, in their order. Of a single state, of those that train on
             the images' domain; nobody where it is held out.
+        class_names: the classes, in the order of the labels, where they are others than those that train.
     """
 
     labels: Int[Tensor, "N"]
     predicted: Int[Tensor, "K N"]
     confidence: Float[Tensor, "K N"]
     clients: tuple[str, ...] = ()
+    class_names: tuple[str, ...] = ()
 
     @property
     def accuracy(self) -> float:
@@ -58,13 +60,14 @@ def of_one_state(labels: Int[Tensor, "N"], predicted: Int[Tensor, "N"], confiden
     return Predictions(labels.cpu().int(), predicted.cpu().int()[None], sure[None])
 
 
-def stack(of_states: Sequence[Predictions], clients: Sequence[str]) -> Predictions:
+def stack(of_states: Sequence[Predictions], clients: Sequence[str], class_names: Sequence[str] = ()) -> Predictions:
     """Returns the predictions of several states for the same images.
 
     Args:
         of_states: those of each, at least one.
         clients: as the attribute of ``Predictions``.
+        class_names: as the attribute.
     """
     predicted = torch.cat([each.predicted for each in of_states])
     confidence = torch.cat([each.confidence for each in of_states])
-    return Predictions(of_states[0].labels, predicted, confidence, tuple(clients))
+    return Predictions(of_states[0].labels, predicted, confidence, tuple(clients), tuple(class_names))

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import lightning as L
 import torch
 
+from fedvlp.core.roles import OUT_OF_DISTRIBUTION
 from fedvlp.core.state import Client
 from fedvlp.data.checks import NOT_BOUND, choose_held_out, mapped_names
 from fedvlp.data.files.images import Images, Transform, identity
@@ -18,6 +19,7 @@ from fedvlp.data.loading.batch_source import BatchSource, EvaluationSplit
 from fedvlp.data.loading.encoding import Prepare
 from fedvlp.data.loading.loaders import ImageLoader
 from fedvlp.data.loading.module_binding import BatchLoader, ModuleBinding
+from fedvlp.data.out_of_distribution import OutOfDistribution
 from fedvlp.data.partition import ByDomain, Partitioner
 from fedvlp.data.protocol_text import describe_protocol, describe_split
 from fedvlp.data.split_rule import OfficialSplit, SplitRule
@@ -53,6 +55,8 @@ class FederatedDataModule(L.LightningDataModule, metaclass=Checked):
         num_workers: Processes that read images; 0 reads them in the main process. Batches are the same for any number.
         cache_dir: Folder for computed features, and for images decoded or made up; null keeps nothing on disk.
         cache_images: Whether methods that read images in every round keep them there decoded (150 kB each at 224 px).
+        out_of_distribution: Folder of images, at any depth, of other things than the classes. How well a method's
+            probabilities tell them from images of the classes is measured; they neither train nor choose anything.
     """
 
     verifies_images: bool = True
@@ -73,6 +77,7 @@ class FederatedDataModule(L.LightningDataModule, metaclass=Checked):
         num_workers: Workers = 0,
         cache_dir: str | None = "~/.cache/fedvlp",
         cache_images: bool = True,
+        out_of_distribution: str | None = None,
     ) -> None:
         super().__init__()
         self.name: str = type(self).__name__  # what a reader calls these images
@@ -85,6 +90,7 @@ class FederatedDataModule(L.LightningDataModule, metaclass=Checked):
         self.num_workers = num_workers
         self.class_names_map = dict(class_names_map or {})
         self.cache_images = cache_images
+        self.outside = None if out_of_distribution is None else OutOfDistribution(out_of_distribution)
         self.cache_dir = None if cache_dir is None else Path(os.path.expanduser(cache_dir))
         self._binding: ModuleBinding | None = None
         self._bound_to: L.LightningModule | None = None
@@ -160,7 +166,8 @@ class FederatedDataModule(L.LightningDataModule, metaclass=Checked):
         """Returns what results must have in common to stand in one table, made to be written as JSON."""
         split = describe_split(self.held_out_domains, self.rule, self.partition, self.official)
         names = {"domains": self.domains, "classes": self.class_names}
-        return {"name": self.name, "images": image_hash(self._images, self._loaded[1]), **names, **split}
+        outside = {} if self.outside is None else {OUT_OF_DISTRIBUTION: self.outside.describe()}
+        return {"name": self.name, "images": image_hash(self._images, self._loaded[1]), **names, **split, **outside}
 
     def image_identities(self) -> dict[str, str]:
         """Returns a text for each domain that is equal on all machines with the same images."""
@@ -169,6 +176,8 @@ class FederatedDataModule(L.LightningDataModule, metaclass=Checked):
     def prepare_data(self) -> None:
         """Reads or makes the images, so that every mistake is found before training."""
         self.split_parts  # noqa: B018 (computed here, kept for later)
+        if self.outside is not None:
+            self.outside.images  # noqa: B018 (as above)
 
     def setup(self, stage: str | None = None) -> None:
         """Splits the images; binds the data to the trainer's module unless they were bound without a trainer."""
@@ -227,6 +236,8 @@ class FederatedDataModule(L.LightningDataModule, metaclass=Checked):
     def encode(self) -> None:
         """Computes, or reads from the cache, all that ``prepare`` gives; without it, keeps images decoded."""
         self._batches.encode()
+        if self.outside is not None:
+            self.outside.source(self.binding).encode()
 
     def train_dataloader(self, client: Client | None = None, seed: int | None = None) -> BatchLoader | ImageLoader:
         """Returns shuffled training batches of (inputs, labels); each pass over them has its own order.
@@ -243,6 +254,10 @@ class FederatedDataModule(L.LightningDataModule, metaclass=Checked):
     def evaluation_splits(self) -> list[EvaluationSplit]:
         """Returns the validation and test splits of each source domain, then the held-out domains; none is empty."""
         return self._batches.evaluation_splits(self.eval_batch_size)
+
+    def out_of_distribution_splits(self) -> list[EvaluationSplit]:
+        """Returns the images of other things than the classes, if there are any."""
+        return [] if self.outside is None else self.outside.splits(self.binding, self.eval_batch_size)
 
     def val_dataloader(self) -> list[ImageLoader]:
         """Returns a loader of images for each source domain's validation split."""

@@ -19,13 +19,14 @@ OfRows = Mapping[str, Mapping[str, Predictions]]
 def write_predictions(run: Path, predictions: OfRows) -> None:
     """Writes the file into a run's folder."""
     tensors: Tensors = {}
-    clients: dict[str, dict[str, list[str]]] = {}
+    splits: dict[str, dict[str, dict[str, list[str]]]] = {}
     for row, by_split in predictions.items():
         for split, of_split in by_split.items():
             tensors |= {f"{row}/{split}/{name}": getattr(of_split, name) for name in TENSORS}
-            clients.setdefault(row, {})[split] = list(of_split.clients)
+            names = {"clients": list(of_split.clients), "class_names": list(of_split.class_names)}
+            splits.setdefault(row, {})[split] = names
     # Whoever loses it in a power failure measures the run again, as with the other files of results.
-    write_tensors(run / FILE, tensors, {"clients": clients}, is_durable=False)
+    write_tensors(run / FILE, tensors, {"splits": splits}, is_durable=False)
 
 
 def read_predictions(run: Path) -> OfRows:
@@ -40,11 +41,13 @@ def read_predictions(run: Path) -> OfRows:
     tensors, header = read_tensors(path)
     found: dict[str, dict[str, Predictions]] = {}
     try:
-        for row, by_split in header["clients"].items():
-            for split, clients in by_split.items():
+        for row, by_split in header["splits"].items():
+            for split, names in by_split.items():
                 of_split = {name: tensors[f"{row}/{split}/{name}"] for name in TENSORS}
                 _check_shapes(of_split)
-                found.setdefault(row, {})[split] = Predictions(**of_split, clients=tuple(clients))
+                found.setdefault(row, {})[split] = Predictions(
+                    **of_split, clients=tuple(names["clients"]), class_names=tuple(names["class_names"])
+                )
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise UserError(f"{path} holds no predictions of a run. Make the run again, or remove the file.") from error
     return found

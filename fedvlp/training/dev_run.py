@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Literal
 
-from fedvlp.core.protocols import Batch, EvaluationSplit, FederatedData, Loader
+from fedvlp.core.protocols import Batch, EvaluationSplit, FederatedData, HasOutOfDistribution, Loader
 from fedvlp.core.state import Client
 
 SAYS = (
@@ -49,12 +49,14 @@ class ShortSplit:
 def with_short_splits(data: FederatedData) -> FederatedData:
     """Returns a copy of a data module that evaluates on one batch of each split; what was read is shared."""
 
-    def evaluation_splits() -> list[EvaluationSplit]:
-        return [
+    def short_of(splits: Callable[[], Sequence[EvaluationSplit]]) -> Callable[[], list[ShortSplit]]:
+        return lambda: [
             ShortSplit(split.name, split.role, split.domain, split.clients, FirstBatch(split.loader))
-            for split in data.evaluation_splits()
+            for split in splits()
         ]
 
     short = copy.copy(data)
-    vars(short)["evaluation_splits"] = evaluation_splits
+    vars(short)["evaluation_splits"] = short_of(data.evaluation_splits)
+    if isinstance(data, HasOutOfDistribution):
+        vars(short)["out_of_distribution_splits"] = short_of(data.out_of_distribution_splits)
     return short

@@ -12,32 +12,40 @@ from lightning import Fabric
 from torch import Tensor
 
 from fedvlp.core.module import FederatedModule
+from fedvlp.core.predictions import Predictions, of_one_state
 from fedvlp.utils.csv_cells import csv_row
 from fedvlp.utils.files import atomic_write
 
 
 def predict_images(
     module: FederatedModule, fabric: Fabric, batches: Iterable[tuple[Sequence[Path], Tensor]], output: Path
-) -> int:
-    """Writes path, class and every class's probability for each image, and returns how many images there were.
+) -> Predictions:
+    """Writes path, class and every class's probability for each image, and returns what each was taken for.
 
     Args:
         module: the method, with the tensors that it is to predict with.
         fabric: device and precision.
         batches: paths of images with their pixels [B, 3, V, V], as the method's transform makes them.
         output: the CSV file; it appears whole or not at all.
+
+    Returns:
+        The predictions in the order of the batches, without labels: all are -1.
     """
     module.eval()
     names = list(module.hparams["class_names"])
-    count = 0
+    predicted: list[Tensor] = []
+    confidence: list[Tensor] = []
     output.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(output) as temporary, _open_table(temporary) as file:
         writer = csv.writer(file)
         writer.writerow(csv_row(["path", "class", *names]))
         for paths, pixels in batches:
-            writer.writerows(_rows(paths, _probabilities(module, fabric, pixels), names))
-            count += len(paths)
-    return count
+            probabilities = _probabilities(module, fabric, pixels)
+            writer.writerows(_rows(paths, probabilities, names))
+            predicted.append(probabilities.argmax(-1))
+            confidence.append(probabilities.amax(-1))
+    taken = torch.cat(predicted)
+    return of_one_state(torch.full_like(taken, -1), taken, torch.cat(confidence))
 
 
 def _open_table(path: Path) -> TextIO:

@@ -8,19 +8,23 @@ from fedvlp.core.metrics.scores import all_scores, confusion_of
 from fedvlp.results import load_record
 
 
-def test_predictions_are_those_of_the_accuracies_and_the_summary_scores_them(build):
-    options = ("--trainer.rounds=2", "--data.test_fraction=0.3")
+def test_predictions_are_those_of_the_accuracies_and_the_summary_scores_them(build, image_root):
+    others = f"--data.out_of_distribution={image_root / 'ink' / 'star'}"
+    options = ("--trainer.rounds=2", "--data.test_fraction=0.3", others)
     parts = build("promptfl", *options)
     parts.trainer.fit(parts.model, parts.datamodule)
     record = load_record(parts.trainer.folder)
     for row, accuracies in (("zero-shot CLIP", record.baseline), ("last round", record.last)):
         by_split = record.predictions[row]
-        assert by_split.keys() == {name for name in accuracies if name.startswith(("test/", "held_out/"))}
-        for name, predictions in by_split.items():
+        inside = {name for name in accuracies if name.startswith(("test/", "held_out/"))}
+        assert by_split.keys() == inside | {"out_of_distribution/star"}
+        for name in inside:
+            predictions = by_split[name]
             assert predictions.accuracy == accuracies[name]
             assert confusion_of(predictions) == record.confusions[row][name]
         assert record.metrics[row] == all_scores(by_split, parts.datamodule.class_names)
         assert record.metrics[row]["test"]["accuracy"] == accuracies["test"]
+        assert record.metrics[row]["held_out"]["out_of_distribution"].keys() == {"star"}
     files = {name: (record.folder / name).read_bytes() for name in ("predictions.safetensors", "summary.json")}
     again = build("promptfl", *options)
     again.trainer.fit(again.model, again.datamodule, ckpt_path=str(record.folder))

@@ -76,6 +76,7 @@ def test_fit_leaves_a_whole_run_folder(options, tmp_path, capsys):
         "config.yaml",
         "events.jsonl",
         "metrics.csv",
+        "predictions.safetensors",
         "prompts.safetensors",
         "prompts_best.safetensors",
         "splits.json",
@@ -145,8 +146,15 @@ def test_validate_test_and_predict_from_the_deployed_prompts(options, image_root
     row = read_csv(folder / "metrics.csv")[-1]
     trained = [f"--config={folder / 'config.yaml'}", f"--ckpt_path={folder / 'prompts.safetensors'}"]
     capsys.readouterr()
-    assert main(["test", *trained]) == 0
+    scores = tmp_path / "new" / "scores.json"
+    assert main(["test", *trained, f"--output={scores}"]) == 0
     assert f"held_out/photo: {float(row['held_out/photo']):.2f} %" in capsys.readouterr().out
+    measured = json.loads(scores.read_text(encoding="utf-8"))
+    summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    assert measured["metrics"] == summary["metrics"]["last round"]
+    assert measured["accuracy"]["held_out"] == float(row["held_out"])
+    assert main(["test", *trained, f"--output={tmp_path}"]) == 1
+    assert "Expected the name of a file to write" in capsys.readouterr().err
     assert main(["validate", trained[1]]) == 0  # with the config beside it
     assert f"validation: {float(row['validation']):.2f} %" in capsys.readouterr().out
     assert main(["test", f"--ckpt_path={folder}", "--data.eval_batch_size=5"]) == 0
@@ -160,6 +168,10 @@ def test_validate_test_and_predict_from_the_deployed_prompts(options, image_root
         assert main(["predict", *given, "--trainer.accelerator=cpu"]) == 0
         tables.append(output.read_text())
     assert tables[0] == tables[1] == tables[2]
+    assert f"accuracy: {float(row['held_out/photo']):.2f} %" in capsys.readouterr().out
+    of_folder = json.loads((tmp_path / "predictions_scores.json").read_text(encoding="utf-8"))
+    assert of_folder["confusion"] == {"labelled/photo": measured["confusion"]["held_out/photo"]}
+    assert of_folder["metrics"]["labelled"]["macro_f1"] == measured["metrics"]["held_out/photo"]["macro_f1"]
     rows = read_csv(output)
     assert len(rows) == 24
     assert list(rows[0]) == ["path", "class", "circle", "square", "star"]

@@ -34,6 +34,7 @@ COPIES = {
     "runs/pacs": SWEEP,
     "prompts.safetensors": f"{OWN_IMAGES}/prompts.safetensors",
     "photos/new": "my_images/photo/cat",
+    "other_images": "my_images/painting/dog",
     "cat.png": "my_images/photo/cat/0.png",
 }
 """What pages name, and what stands there for it."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -10,9 +12,13 @@ from fedvlp.utils.errors import UserError
 from fedvlp.utils.tensor_files import write_tensors
 from tests.helpers.predictions import draw
 
+OTHERS = replace(draw(3, seed=2), class_names=("new", "neu"))
 WRITTEN = {
     "zero-shot CLIP": {"held_out/oil paint": draw(7)},
-    "last round": {"held_out/oil paint": draw(7, 2, clients=("a/b", "c"), seed=1), "test/猫": draw(3, seed=2)},
+    "last round": {
+        "held_out/oil paint": draw(7, 2, clients=("a/b", "c"), seed=1),
+        "test/猫": OTHERS,
+    },
 }
 
 
@@ -23,7 +29,7 @@ def test_what_is_written_is_read_back(tmp_path):
     for row, by_split in WRITTEN.items():
         for split, expected in by_split.items():
             again = found[row][split]
-            assert again.clients == expected.clients
+            assert (again.clients, again.class_names) == (expected.clients, expected.class_names)
             for name in ("labels", "predicted", "confidence"):
                 assert torch.equal(getattr(again, name), getattr(expected, name))
     assert read_predictions(tmp_path / "nowhere") == {}
@@ -34,12 +40,14 @@ def test_other_shapes_are_named(tmp_path, part):
     tensors = {f"last round/test/ink/{name}": torch.zeros(2, 3) for name in ("predicted", "confidence")}
     tensors["last round/test/ink/labels"] = torch.zeros(3)
     tensors[f"last round/test/ink/{part}"] = torch.zeros(2, 4)
-    write_tensors(tmp_path / FILE, tensors, {"clients": {"last round": {"test/ink": []}}})
+    write_tensors(
+        tmp_path / FILE, tensors, {"splits": {"last round": {"test/ink": {"clients": [], "class_names": []}}}}
+    )
     with pytest.raises(UserError, match="holds no predictions of a run"):
         read_predictions(tmp_path)
 
 
-@pytest.mark.parametrize("header", [{}, {"clients": {"last round": {"test/ink": []}}}, {"clients": []}])
+@pytest.mark.parametrize("header", [{}, {"splits": {"last round": {"test/ink": {}}}}, {"splits": []}])
 def test_a_file_of_something_else_is_named(tmp_path, header):
     write_tensors(tmp_path / FILE, {"prompt": torch.zeros(2)}, header)
     with pytest.raises(UserError, match="holds no predictions of a run"):

@@ -6,6 +6,7 @@ An option that is new must change what is compared, or be named here with the re
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from fedvlp.runs.run_folder import describe_run
 from tests.helpers.options import different, options_of, other_value, record
 from tests.helpers.toy_federation import Linear, Points
 
+OTHERS = str(Path(__file__).parents[2] / "docs")  # which has images
 VALUES = {
     "held_out": "b",
     "partition": Shards(4, 3),
@@ -25,12 +27,14 @@ VALUES = {
     "augmentation": "crop_flip",
     "class_names_map": {"dog": "puppy"},
     "cache_dir": None,
+    "out_of_distribution": OTHERS,
 }
 NOT_COMPARED = {
     "eval_batch_size": "what is measured of an image does not depend on its batch",
     "num_workers": "batches are the same for any number",
     "cache_dir": "says where results are kept, and changes none",
     "cache_images": "as cache_dir",
+    "out_of_distribution": "says what else is measured; the summary names it, and no accuracy depends on it",
     "class_names_map": "a method has the names among its options, where they are compared",
 }
 WHERE = {

@@ -27,10 +27,15 @@ def test_each_image_has_its_class_and_the_probability_of_every_class(tmp_path):
     module.load_state({"weight": torch.eye(3, 4)})
     logits = torch.tensor([[0.0, 3.0, 1.0, 0.0], [2.0, 0.5, 0.0, 0.0], [0.0, 1.0, 4.0, 0.0]])
     batches = [([Path("b.png"), Path("a.png")], logits[:2]), ([Path("c.png")], logits[2:])]
-    count = predict_images(module, federation(tmp_path).fabric, batches, tmp_path / "new" / "predictions.csv")
+    found = predict_images(module, federation(tmp_path).fabric, batches, tmp_path / "new" / "predictions.csv")
     with open(tmp_path / "new" / "predictions.csv", newline="") as file:
         rows = list(csv.DictReader(file))
-    assert count == len(rows) == 3
+    assert len(rows) == 3
+    assert found.labels.tolist() == [-1, -1, -1]
+    assert found.predicted.tolist() == [[1, 0, 2]]
+    assert found.confidence[0].tolist() == pytest.approx(
+        [max(float(row[name]) for name in NAMES) for row in rows], abs=1e-6
+    )
     assert list(rows[0]) == ["path", "class", *NAMES]
     assert [(row["path"], row["class"]) for row in rows] == [("b.png", "fig"), ("a.png", "pear"), ("c.png", "quince")]
     for row, expected in zip(rows, logits[:, :3].softmax(-1).tolist(), strict=True):

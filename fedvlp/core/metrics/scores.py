@@ -29,7 +29,7 @@ def all_scores(predictions: OfSplits, class_names: Sequence[str]) -> dict[str, S
 
     Args:
         predictions: of all splits that are to be scored, and of images out of distribution, if there are any.
-        class_names: the classes, in the order of the labels.
+        class_names: the classes that train, in the order of the labels.
     """
     outside = {}
     by_role: dict[str, dict[str, Predictions]] = {}
@@ -42,9 +42,11 @@ def all_scores(predictions: OfSplits, class_names: Sequence[str]) -> dict[str, S
     found: dict[str, Scores] = {}
     of_roles: dict[str, Scores] = {}
     for role, splits in by_role.items():
-        samples = {name: resample(of_split, len(class_names), name) for name, of_split in splits.items()}
+        samples = {}
         for name, of_split in splits.items():
-            found[name] = _split_scores(of_split, samples[name], outside, class_names)
+            names = of_split.class_names or class_names
+            samples[name] = resample(of_split, len(names), name)
+            found[name] = _split_scores(of_split, samples[name], outside, names)
         of_roles[role] = _role_scores({name: found[name] for name in splits}, splits, list(samples.values()))
     return found | of_roles
 

@@ -68,6 +68,14 @@ def test_classes_without_images_have_no_accuracy():
     assert FOUND["test/ink"]["class_accuracy"].keys() == {NAMES[label] for label in labels}
 
 
+def test_a_split_may_have_classes_of_its_own():
+    labels = torch.tensor([0, 1, 1]).int()
+    others = Predictions(labels, torch.tensor([[0, 1, 0]]).int(), torch.ones(1, 3), (), ("new", "newer"))
+    found = all_scores({**PREDICTIONS, "held_out_new/pen": others}, NAMES)
+    assert found["held_out_new/pen"]["class_accuracy"] == {"new": 100.0, "newer": 50.0}
+    assert found["test"] == FOUND["test"]
+
+
 def test_images_of_no_class_are_told_apart_in_each_split_and_on_average():
     expected = {}
     for name in ("test/ink", "test/oil"):
