@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from fedvlp.catalog.class_name_maps import ClassNameStyle, prompt_names
-from fedvlp.catalog.description import Description, SplitName, plain
-from fedvlp.catalog.known import DESCRIPTIONS
+from fedvlp.catalog.coop import COOP_DATA_SETS
+from fedvlp.catalog.description import Description, plain
+from fedvlp.catalog.families import FAMILIES
+from fedvlp.catalog.forms import SplitName
+from fedvlp.catalog.known import DOMAIN_DATA_SETS
+from fedvlp.catalog.small_images import SMALL_IMAGE_DATA_SETS
+
+DESCRIPTIONS: tuple[Description, ...] = (*DOMAIN_DATA_SETS, *FAMILIES, *COOP_DATA_SETS, *SMALL_IMAGE_DATA_SETS)
 
 __all__ = ["DESCRIPTIONS", "ClassNameStyle", "Description", "SplitName", "plain", "prompt_names"]

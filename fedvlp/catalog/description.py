@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Literal
 
-SplitName = Literal["train", "validation", "test"]
+from fedvlp.catalog.forms import Form, SplitName
 
 
 @dataclass(frozen=True)
@@ -18,7 +17,7 @@ class Description:
         name: what the data set, and its data module, is called.
         config: name of its config.
         source: the project that publishes it, for those who do not have it.
-        class_names: the classes, sorted by name; never taken from the numbers in a list.
+        class_names: the classes: sorted by name, or in the order of the labels that CoOp or the publisher gives them.
         counts: images of each class, by domain, where they are published; the domains are those of ``domain_counts``.
         domain_counts: images of each domain; None where no number is published.
         split_counts: images of each domain in parts of the official split, by role.
@@ -34,6 +33,11 @@ class Description:
         known_gaps: classes that a domain is known to lack.
         may_lack_classes: whether domains lack classes, and it is not published which.
         is_subset: whether it is a part of a larger data set, so that other classes may lie in the folders.
+        licence: what its owners allow, as far as known; empty where that is said elsewhere.
+        forms: the forms in which it is had besides folders domain/class/image; the first that is found is read.
+        is_tree: whether it is had as folders domain/class/image.
+        domain_classes: the classes that a domain has, where it is published that it has not all.
+        has_copies: whether images are there twice as it was published, on both sides of a split as well.
     """
 
     name: str
@@ -55,6 +59,11 @@ class Description:
     known_gaps: tuple[tuple[str, str], ...] = ()
     may_lack_classes: bool = False
     is_subset: bool = False
+    licence: str = ""
+    forms: tuple[Form, ...] = ()
+    is_tree: bool = True
+    domain_classes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    has_copies: bool = False
 
     @property
     def domains(self) -> tuple[str, ...]:
@@ -70,10 +79,24 @@ class Description:
     @property
     def official_parts(self) -> str:
         """The parts of the official split as it is usually had, such as "train/crossval"; empty without one."""
+        titles = [form.title for form in self.forms if form.title]
+        if titles:
+            return titles[0]
         parts = self.lists[0] if self.lists else self.split_folders
         # "full" stands for the other parts together.
         names = [name.removesuffix("_kfold") for name, role in parts.items() if role and name != "full"]
         return "/".join(names)
+
+    def in_form(self, form: Form | None, domains: Collection[str]) -> Description:
+        """Returns what was published of the domains that are there, in the form in which they are there."""
+        known = dict(self.domain_counts)
+        splits = self.split_counts
+        if form is not None:
+            known |= form.domain_counts
+            splits = form.split_counts
+        return replace(
+            self, domain_counts={name: known[name] for name in known if name in domains}, split_counts=splits
+        )
 
     def domain_of(self, folder: str) -> str | None:
         """Returns the domain that a name on disk stands for, or None."""

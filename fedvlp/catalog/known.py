@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import product
-from pathlib import Path
 
-from fedvlp.catalog.description import Description, SplitName
+from fedvlp.catalog.description import Description
+from fedvlp.catalog.fact_tables import read_facts
+from fedvlp.catalog.forms import Form, ImageLists, SplitName
 
 DOMAIN_NET_10_CLASSES = (
     "bird", "feather", "headphones", "ice_cream", "teapot", "tiger", "whale", "windmill", "wine_glass", "zebra",
@@ -31,38 +31,34 @@ _ISIC_SPELLINGS = {  # in the order of the challenge's columns, which is that of
     "VASC": "vascular_lesion",
     "SCC": "squamous_cell_carcinoma",
 }
+_WILDS = Form(
+    of="WILDS",
+    layout="metadata.csv, patches/patient_<patient>_node_<node>/…",
+    parts=(
+        ImageLists(
+            files={"metadata.csv": None},
+            header=",patient,node,x_coord,y_coord,tumor,slide,center,split",
+            line=r"\d+,(?P<patient>\d+),(?P<node>\d+),(?P<x>\d+),(?P<y>\d+),(?P<class>[01]),\d+,(?P<domain>\d),(?P<part>\d)",
+            image="patches/patient_{patient}_node_{node}/patch_patient_{patient}_node_{node}_x_{x}_y_{y}.png",
+            parts={"0": "train", "1": "validation"},
+        ),
+    ),
+    title="WILDS train/id_val",
+)
 _LABEL_LIST: Mapping[str, SplitName | None] = {"img_label_list": None}
-
-
-def _facts(name: str) -> tuple[tuple[str, ...], dict[str, dict[str, int]]]:
-    """Reads the classes of a data set, and the number of images of each class in each domain as far as published."""
-    path = Path(__file__).parent / "facts" / f"{name}.csv"
-    with path.open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
-    domains = [column for column in rows[0] if column != "class"]
-    counts: dict[str, dict[str, int]] = {}
-    for domain in domains:
-        of_class = {row["class"]: int(row[domain]) for row in rows if row[domain]}
-        if of_class:  # nothing is published of a domain whose column is empty
-            counts[domain] = of_class
-    return tuple(row["class"] for row in rows), counts
-
-
-def _totals(counts: Mapping[str, Mapping[str, int]]) -> dict[str, int | None]:
-    return {domain: sum(of_class.values()) for domain, of_class in counts.items()}
 
 
 def _pacs() -> Description:
     """Describes PACS; its lists number the classes from 1."""
-    classes, counts = _facts("pacs")
+    facts = read_facts("pacs")
     sizes = {"art_painting": (1_840, 208), "cartoon": (2_107, 237), "photo": (1_499, 171), "sketch": (3_531, 398)}
     return Description(
         name="PACS",
         config="data/pacs",
         source='the authors\' project page, "Deeper, Broader and Artier Domain Generalization" (ICCV 2017)',
-        class_names=classes,
-        counts=counts,
-        domain_counts=_totals(counts),
+        class_names=facts.class_names,
+        counts=facts.counts,
+        domain_counts=facts.totals,
         split_counts={name: {"train": train, "validation": rest} for name, (train, rest) in sizes.items()},
         spellings={"art": "art_painting"},
         lists=(
@@ -77,14 +73,14 @@ def _pacs() -> Description:
 
 def _office_home() -> Description:
     """Describes OfficeHome, which has no official split; Dassl's train and val folders are a split of its own."""
-    classes, counts = _facts("office_home")
+    facts = read_facts("office_home")
     return Description(
         name="OfficeHome",
         config="data/office_home",
         source='the Office-Home project page, "Deep Hashing Network for Unsupervised Domain Adaptation" (CVPR 2017)',
-        class_names=classes,
-        counts=counts,
-        domain_counts=_totals(counts),
+        class_names=facts.class_names,
+        counts=facts.counts,
+        domain_counts=facts.totals,
         spellings={"real": "Real_World"},
         lists=(_LABEL_LIST,),
         split_folders={"train": None, "val": None},
@@ -93,15 +89,15 @@ def _office_home() -> Description:
 
 def _vlcs() -> Description:
     """Describes VLCS; in one of its layouts class folders are numbered, in the alphabetical order of their names."""
-    classes, counts = _facts("vlcs")
+    facts = read_facts("vlcs")
     tests = {"Caltech101": 424, "LabelMe": 797, "SUN09": 985, "VOC2007": 1_013}
     return Description(
         name="VLCS",
         config="data/vlcs",
         source='the DomainBed and JigenDG projects; after "Unbiased Metric Learning" (ICCV 2013)',
-        class_names=classes,
-        counts=counts,
-        domain_counts=_totals(counts),
+        class_names=facts.class_names,
+        counts=facts.counts,
+        domain_counts=facts.totals,
         split_counts={name: {"test": number} for name, number in tests.items()},
         spellings={"caltech": "Caltech101", "sun": "SUN09", "pascal": "VOC2007", "voc": "VOC2007"},
         # "full" holds what "train" and "crossval" hold together.
@@ -112,13 +108,13 @@ def _vlcs() -> Description:
 
 def _domain_net() -> Description:
     """Describes the cleaned DomainNet; of `real`, counts by class are not published in a form that we could check."""
-    classes, counts = _facts("domain_net")
+    facts = read_facts("domain_net")
     return Description(
         name="DomainNet",
         config="data/domain_net",
         source='the M3SDA project page, cleaned version; "Moment Matching for Multi-Source Domain Adaptation"',
-        class_names=classes,
-        counts=counts,
+        class_names=facts.class_names,
+        counts=facts.counts,
         domain_counts={name: train + test for name, (train, test) in _DOMAIN_NET_SPLIT.items()},
         split_counts={name: {"train": train, "test": test} for name, (train, test) in _DOMAIN_NET_SPLIT.items()},
         spellings={"clip": "clipart", "info": "infograph", "paint": "painting", "quick": "quickdraw"},
@@ -155,7 +151,9 @@ def _subset_of_domain_net(name: str, config: str, source: str, classes: tuple[st
 def _domain_net_126() -> Description:
     """Describes mini-DomainNet: 126 classes and four domains."""
     source = "the lists of Dassl (splits_mini), after those of MME"
-    subset = _subset_of_domain_net("DomainNet126", "data/domain_net_126", source, _facts("domain_net_126")[0])
+    subset = _subset_of_domain_net(
+        "DomainNet126", "data/domain_net_126", source, read_facts("domain_net_126").class_names
+    )
     kept = ("clipart", "painting", "real", "sketch")
     return replace(
         subset,
@@ -171,7 +169,7 @@ def _terra_incognita() -> Description:
         name="TerraIncognita",
         config="data/terra_incognita",
         source="Caltech Camera Traps (ECCV 2018) in the LILA BC library; DomainBed's download script sorts them",
-        class_names=_facts("terra_incognita")[0],
+        class_names=read_facts("terra_incognita").class_names,
         domain_counts={"location_100": 4_741, "location_38": 9_736, "location_43": 3_970, "location_46": 5_883},
         spellings={f"{letter}{place}": f"location_{place}" for place, letter in product((38, 43, 46, 100), ("l", ""))},
         lists=(_LABEL_LIST,),
@@ -193,7 +191,7 @@ def _fed_isic2019() -> Description:
         name="FedISIC2019",
         config="data/fed_isic2019",
         source="the ISIC 2019 challenge and HAM10000; the FLamby project splits it by centre (NeurIPS 2022)",
-        class_names=_facts("fed_isic2019")[0],
+        class_names=read_facts("fed_isic2019").class_names,
         domain_counts={name: train + test for name, (train, test) in centres.items()},
         split_counts={name: {"train": train, "test": test} for name, (train, test) in centres.items()},
         spellings=numbers | {f"center_{number}": name for number, name in numbers.items()},
@@ -206,7 +204,7 @@ def _fed_isic2019() -> Description:
 
 def _camelyon17() -> Description:
     """Describes the patches of lymph nodes by hospital, as WILDS numbers them; half of each hospital's show tumor."""
-    classes, counts = _facts("camelyon17")
+    facts = read_facts("camelyon17")
     numbers = {str(number): f"hospital_{number}" for number in range(5)}
     parts = {
         "train-center1": "hospital_0",
@@ -219,11 +217,13 @@ def _camelyon17() -> Description:
         name="Camelyon17",
         config="data/camelyon17",
         source="the WILDS project, after the CAMELYON17 challenge (IEEE TMI 2018)",
-        class_names=classes,
-        counts=counts,
-        domain_counts=_totals(counts),
+        class_names=facts.class_names,
+        counts=facts.counts,
+        domain_counts=facts.totals,
         spellings=numbers | {f"center_{number}": name for number, name in numbers.items()} | parts,
         class_spellings={"non-tumor": "normal", "0": "normal", "1": "tumor"},
+        licence="CC0 1.0",
+        forms=(_WILDS,),
     )
 
 
@@ -236,7 +236,7 @@ DOMAIN_NET_10 = _subset_of_domain_net("DomainNet10", "data/domain_net_10", "FedB
 DOMAIN_NET_126 = _domain_net_126()
 FED_ISIC_2019 = _fed_isic2019()
 CAMELYON_17 = _camelyon17()
-DESCRIPTIONS = (
+DOMAIN_DATA_SETS = (
     PACS,
     OFFICE_HOME,
     VLCS,

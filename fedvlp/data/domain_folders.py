@@ -53,7 +53,7 @@ class DomainFolders(FederatedDataModule):
         return self._files
 
     @cached_property
-    def _files(self) -> tuple[dict[str, FolderImages], list[str]]:
+    def _files(self) -> tuple[dict[str, Images], list[str]]:
         """The files of each domain and the names of the class folders.
 
         Raises:
@@ -84,7 +84,7 @@ class DomainFolders(FederatedDataModule):
             remedy = "Mend or remove them, or leave them out with data.on_bad_image=skip."
             raise UserError(bad_images_message(listed, total, remedy))
         log.warning("%s", bad_images_message(listed, total, "They are left out."))
-        good = {domain: images.without(list(bad[domain])) for domain, images in domains.items()}
+        good = {domain: _without(images, list(bad[domain])) for domain, images in domains.items()}
         classes = {}
         for domain, images in good.items():
             classes[domain] = {class_names[label] for label in np.unique(images.labels)}
@@ -110,8 +110,10 @@ class DomainFolders(FederatedDataModule):
             hint = "The domains share no class at all, so data.root may point one level too high or too low."
         raise UserError(f"Expected every domain of {self.root} to have every class: {listed}. {hint}")
 
-    def _bad_images(self, domain: str, images: FolderImages) -> dict[int, str]:
+    def _bad_images(self, domain: str, images: Images) -> dict[int, str]:
         """Returns why which images of a domain can't be read; the cache knows which until a file changes."""
+        if not isinstance(images, FolderImages):
+            return {}  # their pixels are here already
         if self.cache_dir is None:
             return unreadable(images.paths, f"checking {domain}")
         folder = hashlib.sha256(str(self.root.resolve()).encode("utf-8", "surrogateescape")).hexdigest()[:16]
@@ -140,6 +142,11 @@ def labelled_images(files: Sequence[ImageFile], class_names: Sequence[str]) -> F
     paths = [file.path for file in files]
     names = [file.name for file in files]
     return FolderImages(paths, names, [labels[file.class_name] for file in files])
+
+
+def _without(images: Images, rows: Sequence[int]) -> Images:
+    """Returns images but those in some rows, where they are files."""
+    return images.without(rows) if isinstance(images, FolderImages) else images
 
 
 def _read_rows(path: Path, count: int) -> list[int] | None:

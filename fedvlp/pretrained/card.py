@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from fedvlp.catalog.known import DESCRIPTIONS
+from fedvlp.catalog import DESCRIPTIONS
 from fedvlp.pretrained.classifier import Classifier
 from fedvlp.results.accuracy_table import accuracy_columns, column_title
 from fedvlp.results.record import Record

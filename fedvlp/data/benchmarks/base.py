@@ -10,11 +10,10 @@ import numpy as np
 from fedvlp.catalog import ClassNameStyle, Description, prompt_names
 from fedvlp.data.benchmarks.download import obtain, read_source
 from fedvlp.data.benchmarks.layouts import some
-from fedvlp.data.benchmarks.official import list_places
-from fedvlp.data.benchmarks.on_disk import OnDisk, read_on_disk
+from fedvlp.data.benchmarks.on_disk import OnDisk, read_on_disk, splits_looked_for
 from fedvlp.data.checks import mapped_names
 from fedvlp.data.domain_folders import DomainFolders, classes_of, labelled_images
-from fedvlp.data.files.images import FolderImages, Indices
+from fedvlp.data.files.images import ArrayImages, Images, Indices
 from fedvlp.data.split_rule import OfficialSplit, Role
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.logs import visible_log
@@ -27,9 +26,9 @@ class Benchmark(DomainFolders):
 
     Args:
         root: Folder of the data set, or one up to three levels above its domains' folders.
-        split: "official" for the split that came with the images, "stratified" to draw one by validation_fraction,
-            test_fraction and split_seed; null takes the official one where it is found. What the official split does
-            not give is drawn from its training images.
+        split: "official" for the split that came with the images, CoOp's where its file lies beside them; "stratified"
+            to draw one by validation_fraction, test_fraction and split_seed; null takes the official one where it is
+            found. What the official split does not give is drawn from its training images.
         class_names: "clip" for names that CLIP has read more often, such as television for TV; "plain" for the names
             of the folders, with spaces for _ and -.
         download: Whether to download it to the root if it is not there, as ``fedvlp data download`` does.
@@ -75,11 +74,15 @@ class Benchmark(DomainFolders):
         found = read_on_disk(self.root, self.description)
         for note in found.notes:
             log.warning("%s: %s", self.name, note)
+        return self._chosen(found)
+
+    def _chosen(self, found: OnDisk) -> OnDisk:
+        """Returns what is used of the data set; all of it, but for a family of which some are named."""
         return found
 
     @cached_property
-    def _files(self) -> tuple[dict[str, FolderImages], list[str]]:
-        """The files of each domain and the names of the classes."""
+    def _files(self) -> tuple[dict[str, Images], list[str]]:
+        """The images of each domain and the names of the classes."""
         domains = self._on_disk.files
         classes = classes_of(domains)
         every = set().union(*classes.values())
@@ -91,7 +94,14 @@ class Benchmark(DomainFolders):
                 f"no domain has {some(lacking)}. Add them, or allow it with data.allow_missing_classes=true."
             )
         self._check_classes(classes)
-        return {domain: labelled_images(files, class_names) for domain, files in domains.items()}, class_names
+        return {domain: self._labelled(domain, class_names) for domain in domains}, class_names
+
+    def _labelled(self, domain: str, class_names: list[str]) -> Images:
+        """Returns the images of a domain with their labels."""
+        files = labelled_images(self._on_disk.files[domain], class_names)
+        if domain not in self._on_disk.pixels:
+            return files
+        return ArrayImages(self._on_disk.pixels[domain], files.labels, files.names)
 
     def _check_classes(self, classes: dict[str, set[str]]) -> None:
         """Raises if a domain has no images, or lacks a class that it is not known to lack."""
@@ -99,6 +109,9 @@ class Benchmark(DomainFolders):
         if self.description.may_lack_classes:
             classes = {domain: every if names else names for domain, names in classes.items()}
         excused = {domain: set(names) for domain, names in classes.items()}
+        for domain, names in self.description.domain_classes.items():
+            if domain in excused:
+                excused[domain] |= every - set(names)
         for domain, name in self.description.known_gaps:
             if name in every - classes[domain]:
                 log.warning("%s: %s has no %s, as is known.", self.name, domain, name)
@@ -117,6 +130,7 @@ class Benchmark(DomainFolders):
         found = self._on_disk
         if not found.roles:
             self._raise_if_asked_for()
+            self._tell_if_nothing_tests()
             return None
         split = OfficialSplit(found.split, {domain: self._positions(domain) for domain in self.domains})
         # Two sets of test images in one domain would leave it open which of them a result is of.
@@ -131,18 +145,26 @@ class Benchmark(DomainFolders):
         """Raises if the official split was asked for."""
         if self.split is None:
             return
-        description = self.description
-        names: list[str] = []
-        for style in description.lists:
-            names += [f"<domain>_{ending}.txt" for ending, role in style.items() if role]
-        names += [f"<domain>/{folder}" for folder, role in description.split_folders.items() if role]
-        places = dict.fromkeys(map(str, list_places(self.root, self._on_disk.folder, description)))
-        why = f"looked for {', '.join(names)} in {', '.join(places)}" if names else f"{self.name} has none"
+        names = splits_looked_for(self.root, self._on_disk.folder, self.description)
+        why = f"looked for {names}" if names else f"{self.name} has none"
         raise UserError(f"There is no official split: {why}. Add it, or draw a split with data.split=stratified.")
+
+    def _tell_if_nothing_tests(self) -> None:
+        """Warns if the data set has a split with test images that does not lie there, and none is drawn."""
+        has_tests = any("test" in form.title for form in self.description.forms)
+        if self.held_out or self.rule.test_fraction or not has_tests:
+            return
+        looked_for = splits_looked_for(self.root, self._on_disk.folder, self.description)
+        log.warning(
+            "%s lies in %s without a split, so no image tests. Set data.test_fraction, or add a split; looked for %s",
+            self.name,
+            self._on_disk.folder,
+            looked_for,
+        )
 
     def _positions(self, domain: str) -> dict[Role, Indices]:
         """Returns the positions of a domain's images by official role."""
-        role_of = self._on_disk.roles[domain]
+        role_of = self._on_disk.roles.get(domain, {})
         given = np.array([role_of.get(name, "") for name in self._images[domain].names])
         roles: tuple[Role, ...] = ("train", "validation", "test")
         positions = {role: np.flatnonzero(given == role) for role in roles if role in given}

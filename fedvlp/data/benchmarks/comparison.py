@@ -38,9 +38,12 @@ def compare(found: OnDisk, description: Description | None) -> Findings:
     problems = differences(found, description)
     problems += _unreadable(found)
     leaks, repeated = duplicates(found)
-    if leaks:
-        problems.append(f"{len(leaks)} images lie in two domains, or in two parts of the split: {some(leaks, most=5)}")
     notes = list(found.notes)
+    if leaks:
+        line = f"{len(leaks)} images lie in two domains, or in two parts of the split: {some(leaks, most=5)}"
+        # Whoever published them with copies has them so on every machine.
+        is_known = description is not None and description.has_copies
+        (notes if is_known else problems).append(line)
     if repeated:
         notes.append(
             f"{len(repeated)} images are there twice in one domain, so a split that is drawn may have them on both "
@@ -58,6 +61,8 @@ def role_counts(found: OnDisk, domain: str) -> dict[Role, int]:
 def differences(found: OnDisk, description: Description | None) -> list[str]:
     """Returns a line for each domain that is not as it was published, or lacks a class that another domain has."""
     lines = []
+    if description is not None:
+        description = description.in_form(found.form, found.files)
     for domain in found.files:
         differences: list[str] = []
         if description is not None:
@@ -111,7 +116,8 @@ def _missing_classes(found: OnDisk, domain: str, description: Description | None
         return []
     here = {image.class_name for image in found.files[domain]}
     everywhere = {image.class_name for image in chain.from_iterable(found.files.values())}
-    lacking = sorted((set(description.class_names) if description else everywhere) - here)
+    expected = set(description.domain_classes.get(domain, description.class_names)) if description else everywhere
+    lacking = sorted(expected - here)
     return [f"no image of {some(lacking, most=5)}"] if lacking else []
 
 
@@ -119,6 +125,8 @@ def _unreadable(found: OnDisk) -> list[str]:
     """Returns a line that names the images that can't be read, if there are any."""
     listed = []
     for domain, files in found.files.items():
+        if domain in found.pixels:
+            continue
         for row, reason in unreadable([image.path for image in files], f"reading {domain}").items():
             listed.append(f"{files[row].name} ({reason})")
     return [f"{len(listed)} images can't be read: {some(listed, most=5)}"] if listed else []
@@ -128,13 +136,27 @@ def duplicates(found: OnDisk) -> tuple[list[str], list[str]]:
     """Returns pairs of names of files with the same bytes: in two domains or parts of the split, and in one."""
     leaks: list[str] = []
     repeated: list[str] = []
-    for group in _same_bytes(list(chain.from_iterable(found.files.values()))):
+    for group in [*_same_bytes(_image_files(found)), *_same_pixels(found)]:
         first, *others = group
         for other in others:
             # Within one part a copy does no harm, unless a split is drawn that tears the two apart.
             is_leak = first.domain != other.domain or _role(found, first) != _role(found, other)
             (leaks if is_leak else repeated).append(f"{first.name} = {other.name}")
     return leaks, repeated
+
+
+def _image_files(found: OnDisk) -> list[ImageFile]:
+    """Returns the images that are files."""
+    return list(chain.from_iterable(files for domain, files in found.files.items() if domain not in found.pixels))
+
+
+def _same_pixels(found: OnDisk) -> list[list[ImageFile]]:
+    """Returns groups of several images with equal pixels, in order, of those that are no files."""
+    groups: dict[bytes, list[ImageFile]] = defaultdict(list)
+    for domain, pixels in found.pixels.items():
+        for image, values in zip(found.files[domain], pixels, strict=True):
+            groups[values.tobytes()].append(image)
+    return [group for group in groups.values() if len(group) > 1]
 
 
 def _role(found: OnDisk, image: ImageFile) -> Role | None:

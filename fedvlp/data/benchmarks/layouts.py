@@ -91,13 +91,9 @@ def find_domains(root: Path, description: Description) -> tuple[Path, dict[str, 
     Raises:
         UserError: if there is no root, or no folder that has all domains.
     """
-    if not root.is_dir():
-        raise UserError(
-            f"Expected {description.name} in the folder {root}; there is no such folder. Check data.root"
-            f"{_command_that_gets_it(root, description)}."
-        )
+    check_root(root, description)
     best: tuple[Path, dict[str, str]] = (root, {})
-    for folder in _nearest_first(root):
+    for folder in nearest_first(root):
         names = _domains_in(folder, description)
         if len(names) == len(description.domains):
             return folder, names
@@ -105,7 +101,7 @@ def find_domains(root: Path, description: Description) -> tuple[Path, dict[str, 
             best = folder, names
     folder, names = best
     lacking = [domain for domain in description.domains if domain not in names]
-    found = f"{', '.join(names.values())} in {folder}" if names else f"{some(_folders(root)) or 'no folder'} there"
+    found = f"{', '.join(names.values())} in {folder}" if names else f"{some(folders_in(root)) or 'no folder'} there"
     raise UserError(
         f"Expected a folder for each domain of {description.name} ({', '.join(description.domains)}) in {root}, or "
         f"up to {DEPTH} folders below it, with images as domain/class/image; found {found}, so "
@@ -113,14 +109,23 @@ def find_domains(root: Path, description: Description) -> tuple[Path, dict[str, 
     )
 
 
+def check_root(root: Path, description: Description) -> None:
+    """Raises UserError if there is no root."""
+    if not root.is_dir():
+        raise UserError(
+            f"Expected {description.name} in the folder {root}; there is no such folder. Check data.root"
+            f"{command_that_gets_it(root, description)}."
+        )
+
+
 def has_domains(root: Path, description: Description) -> bool:
     """Whether all domains of a data set lie below a root."""
     return root.is_dir() and any(
-        len(_domains_in(folder, description)) == len(description.domains) for folder in _nearest_first(root)
+        len(_domains_in(folder, description)) == len(description.domains) for folder in nearest_first(root)
     )
 
 
-def _command_that_gets_it(root: Path, description: Description) -> str:
+def command_that_gets_it(root: Path, description: Description) -> str:
     """Returns how to get the data set, where a command can."""
     if description.name not in HUB_SOURCES:
         return ""
@@ -128,7 +133,7 @@ def _command_that_gets_it(root: Path, description: Description) -> str:
     return f", or get it: fedvlp data download {name} --root {shlex.quote(str(root))}, or --data.download true"
 
 
-def _nearest_first(root: Path) -> Iterator[Path]:
+def nearest_first(root: Path) -> Iterator[Path]:
     """Yields the root, the folders in it, those in them and so on; each depth in the order of names."""
     level = [root]
     left = MOST_FOLDERS
@@ -136,12 +141,13 @@ def _nearest_first(root: Path) -> Iterator[Path]:
         yield from level
         below: list[Path] = []
         for folder in level:
-            below += [folder / name for name in _folders(folder)]
+            below += [folder / name for name in folders_in(folder)]
         level = below[:left]
         left -= len(level)
 
 
-def _folders(folder: Path) -> list[str]:
+def folders_in(folder: Path) -> list[str]:
+    """Returns the names of the folders in a folder, sorted; none of one that may not be read."""
     try:
         return sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and not is_hidden(entry.name))
     except OSError:
@@ -155,7 +161,7 @@ def _domains_in(folder: Path, description: Description) -> dict[str, str]:
         UserError: if two folders are the same domain.
     """
     names: dict[str, str] = {}
-    for name in _folders(folder):
+    for name in folders_in(folder):
         domain = description.domain_of(name)
         if domain is None:
             continue

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedvlp.catalog import known
+from fedvlp.catalog import coop, families, known, small_images
 from fedvlp.data.benchmarks.base import Benchmark
 
 
@@ -64,3 +64,93 @@ class Camelyon17(Benchmark):
     """Camelyon17-WILDS: 455,954 patches of lymph nodes of 5 hospitals, with tumor and without."""
 
     description = known.CAMELYON_17
+
+
+class Office31(Benchmark):
+    """Office31: 4,110 images of 31 objects of offices, by shop, camera and webcam; it has no official split."""
+
+    description = families.OFFICE_31
+
+
+class ImageCLEFDA(Benchmark):
+    """ImageCLEF-DA: 50 images of each of 12 objects from Bing, Caltech256, ImageNet and Pascal VOC; it has no split."""
+
+    description = families.IMAGE_CLEF_DA
+
+
+class Caltech101(Benchmark):
+    """Caltech101: 8,242 images of 100 kinds of object, as CoOp counts them."""
+
+    description = coop.CALTECH_101
+
+
+class OxfordPets(Benchmark):
+    """Oxford-IIIT Pets: 7,349 images of 37 breeds of cat and dog."""
+
+    description = coop.OXFORD_PETS
+
+
+class StanfordCars(Benchmark):
+    """Stanford Cars: 16,185 images of 196 models of car."""
+
+    description = coop.STANFORD_CARS
+
+
+class Flowers102(Benchmark):
+    """Oxford Flowers: 8,189 images of 102 kinds of flower."""
+
+    description = coop.FLOWERS_102
+
+
+class Food101(Benchmark):
+    """Food-101: 101,000 images of 101 dishes."""
+
+    description = coop.FOOD_101
+
+
+class FGVCAircraft(Benchmark):
+    """FGVC-Aircraft: 10,000 images of 100 variants of aircraft."""
+
+    description = coop.FGVC_AIRCRAFT
+
+
+class SUN397(Benchmark):
+    """SUN397: 108,754 images of 397 kinds of scene, of which CoOp's split takes 39,700."""
+
+    description = coop.SUN_397
+
+
+class DTD(Benchmark):
+    """Describable Textures: 5,640 images of 47 textures."""
+
+    description = coop.DTD
+
+
+class EuroSAT(Benchmark):
+    """EuroSAT: 27,000 satellite images of 10 kinds of land, in RGB."""
+
+    description = coop.EUROSAT
+
+
+class UCF101(Benchmark):
+    """UCF101: the middle frames of 13,320 videos of 101 actions."""
+
+    description = coop.UCF_101
+
+
+class CIFAR10(Benchmark):
+    """CIFAR-10: 60,000 images of 32 x 32 pixels of 10 classes."""
+
+    description = small_images.CIFAR_10
+
+
+class CIFAR100(Benchmark):
+    """CIFAR-100: 60,000 images of 32 x 32 pixels of 100 classes."""
+
+    description = small_images.CIFAR_100
+
+
+class TinyImageNet(Benchmark):
+    """TinyImageNet: 110,000 images of 64 x 64 pixels of 200 classes; its validation images test."""
+
+    description = small_images.TINY_IMAGENET

@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fedvlp.catalog import Description
-from fedvlp.data.benchmarks.layouts import find_tree, some
+from fedvlp.catalog.forms import Form
+from fedvlp.data.benchmarks.forms.reading import find_form, named_files, read_form
+from fedvlp.data.benchmarks.layouts import (
+    DEPTH,
+    check_root,
+    command_that_gets_it,
+    find_tree,
+    folders_in,
+    has_domains,
+    some,
+)
 from fedvlp.data.benchmarks.official import Roles, list_places, split_of_folders, split_of_lists
 from fedvlp.data.files.layout import ImageFile
+from fedvlp.data.split_rule import Role
+from fedvlp.utils.errors import UserError
 
 KNOWN_BAD = "known bad images"
 
@@ -25,6 +41,8 @@ class OnDisk:
         split: the parts of the official split, such as "train/crossval"; empty without one.
         left_out: images that are on disk but do not count, by the reason.
         may_have_duplicates: whether nothing on disk says which of its known duplicates to leave out.
+        form: the form that it was read in; None for folders domain/class/image.
+        pixels: the images of a domain, uint8 of shape [N, H, W, 3], in the order of ``files``, if they are no files.
     """
 
     folder: Path
@@ -33,6 +51,8 @@ class OnDisk:
     split: str
     left_out: Mapping[str, list[str]]
     may_have_duplicates: bool = False
+    form: Form | None = None
+    pixels: Mapping[str, NDArray[np.uint8]] = field(default_factory=dict)
 
     @property
     def notes(self) -> list[str]:
@@ -44,11 +64,77 @@ class OnDisk:
 
 
 def read_on_disk(root: Path, description: Description) -> OnDisk:
-    """Reads which images there are, and the official split; opens no image.
+    """Reads which images there are, and the official split; opens no image file.
 
     Raises:
         UserError: if layout or lists are not as they must be.
     """
+    found = find_form(root, description)
+    if found is not None:
+        return _in_form(*found, description)
+    if not description.is_tree:
+        raise _no_form(root, description)
+    return _in_tree(root, description)
+
+
+def is_on_disk(root: Path, description: Description) -> bool:
+    """Whether a data set lies below a root in one of its forms, whole or not."""
+    if find_form(root, description) is not None:
+        return True
+    return description.is_tree and has_domains(root, description)
+
+
+def splits_looked_for(root: Path, folder: Path, description: Description) -> str:
+    """Returns what an official split is known by, and where it was looked for; nothing if there is none to be had."""
+    forms = [form for form in description.forms if form.title]
+    if forms:
+        return "; ".join(f"{form.layout} ({form.title})" for form in forms) + f" below {root}"
+    names: list[str] = []
+    for style in description.lists:
+        names += [f"<domain>_{ending}.txt" for ending, role in style.items() if role]
+    names += [f"<domain>/{name}" for name, role in description.split_folders.items() if role]
+    places = dict.fromkeys(map(str, list_places(root, folder, description)))
+    return f"{', '.join(names)} in {', '.join(places)}" if names else ""
+
+
+def _no_form(root: Path, description: Description) -> UserError:
+    """Returns the error of a root in which a data set lies in none of its forms."""
+    check_root(root, description)
+    forms = "; ".join(f"{form.layout} ({form.of})" for form in description.forms)
+    return UserError(
+        f"Expected {description.name} in {root}, or up to {DEPTH} folders below it, as one of: {forms}. Found "
+        f"{some(folders_in(root)) or 'no folder'} there. Check data.root{command_that_gets_it(root, description)}."
+    )
+
+
+def _in_form(folder: Path, form: Form, description: Description) -> OnDisk:
+    """Reads a data set that lies in a folder in one of its forms."""
+    files: dict[str, list[ImageFile]] = defaultdict(list)
+    roles: dict[str, dict[str, Role]] = defaultdict(dict)
+    left_out: dict[str, list[str]] = defaultdict(list)
+    pixels: dict[str, list[NDArray[np.uint8]]] = defaultdict(list)
+    for file, picture in named_files(read_form(folder, form, description)):
+        if picture.reason:
+            left_out[picture.reason].append(file.name)
+            continue
+        files[file.domain].append(file)
+        if picture.role is not None:
+            roles[file.domain][file.name] = picture.role
+        if picture.pixels is not None:
+            pixels[file.domain].append(picture.pixels)
+    return OnDisk(
+        folder=folder,
+        files=dict(sorted(files.items())),
+        roles=dict(roles),
+        split=form.title if roles else "",
+        left_out=dict(left_out),
+        form=form,
+        pixels={domain: np.stack(images) for domain, images in pixels.items()},
+    )
+
+
+def _in_tree(root: Path, description: Description) -> OnDisk:
+    """Reads a data set that lies in folders domain/class/image."""
     tree = find_tree(root, description)
     listed = split_of_folders(tree, description)
     if not listed.title:

@@ -1,0 +1,143 @@
+"""Small trees of ImageNet with its variants, TinyImageNet, ImageCLEF-DA, CIFAR and WILDS's Camelyon17."""
+
+from __future__ import annotations
+
+import hashlib
+import tarfile
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from fedvlp.catalog import Description
+from fedvlp.catalog.forms import PixelBatches
+from tests.helpers.benchmark_trees import write_images
+from tests.helpers.form_trees import BY_NAME, IMAGES, Write
+from tests.helpers.python2_pickle import batch_pickle, names_pickle
+
+
+def cifar(name: str, packed: bool = False) -> Write:
+    """Returns a function that writes CIFAR as torchvision leaves it, or as the archive that it comes in."""
+
+    def write(root: Path) -> Path:
+        part, contents = small_batches(name)
+        (root / part.folder).mkdir()
+        for file, content in contents.items():
+            (root / part.folder / file).write_bytes(content)
+        if packed:
+            with tarfile.open(root / part.archive, "w:gz") as archive:
+                archive.add(root / part.folder, part.folder)
+            for file in contents:
+                (root / part.folder / file).unlink()
+            (root / part.folder).rmdir()
+        return root
+
+    return write
+
+
+def small_batches(name: str) -> tuple[PixelBatches, dict[str, bytes]]:
+    """The facts of CIFAR's files, and what they hold in a small tree: five images of three classes a file."""
+    known = BY_NAME[name]
+    (part,) = known.forms[0].parts
+    assert isinstance(part, PixelBatches)
+    contents = {part.names: names_pickle(known.class_names, part.names_key)}
+    labels = np.repeat([0, 3, len(known.class_names) - 1], IMAGES).tolist()
+    for seed, file in enumerate(part.files):
+        pixels = np.random.default_rng(seed).integers(0, 256, (len(labels), 3072), dtype=np.uint8)
+        contents[file] = batch_pickle(pixels, labels, part.labels)
+    return part, contents
+
+
+def with_small_batches(name: str) -> Description:
+    """The description of CIFAR as if its small tree were what was published."""
+    part, contents = small_batches(name)
+    known = BY_NAME[name]
+    digests = {file: hashlib.md5(content, usedforsecurity=False).hexdigest() for file, content in contents.items()}
+    return replace(known, forms=(replace(known.forms[0], parts=(replace(part, md5=digests),)),))
+
+
+CLASSES = ("tench", "goldfish", "American robin", "toilet paper")
+FAMILY = {
+    "ImageNet": CLASSES,
+    "ImageNetV2": CLASSES,
+    "ImageNet-Sketch": CLASSES,
+    "ImageNet-A": ("American robin",),
+    "ImageNet-R": ("goldfish",),
+}
+"""The classes of each domain of ImageNet in a small tree."""
+
+
+def wnid(class_name: str) -> str:
+    """The folder of a class of ImageNet."""
+    return {ours: other for other, ours in BY_NAME["ImageNet"].class_spellings.items()}[class_name]
+
+
+def imagenet(train_and_val: str, variants: Mapping[str, str]) -> Write:
+    """Returns a function that writes ImageNet, and variants where they are said to lie; folders of V2 are numbered."""
+
+    def write(root: Path) -> Path:
+        for class_name in CLASSES:
+            for part, numbers in (("train", (0, 1, 2)), ("val", (3, 4))):
+                folder = root / train_and_val / part / wnid(class_name)
+                write_images(folder, [f"{wnid(class_name)}_{number}.JPEG" for number in numbers])
+        for domain, folder in variants.items():
+            for class_name in FAMILY[domain]:
+                index = BY_NAME["ImageNet"].class_names.index(class_name)
+                inside = str(index) if domain == "ImageNetV2" else wnid(class_name)
+                write_images(root / folder / inside, [f"{inside}_{number}.jpg" for number in range(2)])
+        return root
+
+    return write
+
+
+def tiny_imagenet(is_sorted: bool) -> Write:
+    """Returns a function that writes TinyImageNet, its validation images sorted into folders or listed."""
+    ids = ("n01443537", "n01629819", "n12267677")
+
+    def write(root: Path) -> Path:
+        folder = root / "tiny-imagenet-200"
+        lines = []
+        for number, name in enumerate(ids):
+            write_images(folder / "train" / name / "images", [f"{name}_{i}.JPEG" for i in range(4)])
+            (folder / "train" / name / f"{name}_boxes.txt").write_text("", encoding="utf-8")
+            inside = f"{name}/images" if is_sorted else "images"
+            write_images(folder / "val" / inside, [f"val_{number}.JPEG"])
+            lines.append(f"val_{number}.JPEG\t{name}\t0\t0\t63\t63\n")
+        if not is_sorted:
+            (folder / "val" / "val_annotations.txt").write_text("".join(lines), encoding="utf-8")
+        write_images(folder / "test" / "images", ["test_0.JPEG"])
+        return root
+
+    return write
+
+
+def image_clef(lists: str, prefix: str = "") -> Write:
+    """Returns a function that writes ImageCLEF-DA with lists of a pattern, with {} for the domain."""
+
+    def write(root: Path) -> Path:
+        for domain in "bcip":
+            names = [f"{number:03d}_{i}.jpg" for number in (0, 4, 11) for i in range(IMAGES)]
+            write_images(root / domain, names)
+            path = root / lists.format(domain)
+            path.parent.mkdir(exist_ok=True)
+            lines = [f"{prefix}{domain}/{name} {int(name[:3])}\n" for name in names]
+            path.write_text("".join(lines), encoding="utf-8")
+        return root
+
+    return write
+
+
+def wilds(root: Path) -> Path:
+    """Camelyon17 as WILDS leaves it; the first three images of a class train, one validates."""
+    folder = root / "camelyon17_v1.0"
+    lines = [",patient,node,x_coord,y_coord,tumor,slide,center,split"]
+    for hospital in range(5):
+        for tumor in (0, 1):
+            for i in range(4):
+                patient = f"{10 * hospital + tumor:03d}"
+                lines.append(f"{len(lines) - 1},{patient},1,{96 * i},32,{tumor},{hospital},{hospital},{int(i == 3)}")
+                name = f"patch_patient_{patient}_node_1_x_{96 * i}_y_32.png"
+                write_images(folder / "patches" / f"patient_{patient}_node_1", [name])
+    (folder / "metadata.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return root

@@ -1,0 +1,210 @@
+"""Small trees of the data sets of one domain, as CoOp's scripts and as torchvision leave them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import scipy.io
+
+from fedvlp.catalog import DESCRIPTIONS
+from tests.helpers.benchmark_trees import write_images
+
+IMAGES = 5
+"""Of each class: of CoOp's split 0, 1 and 2 train, 3 validates and 4 tests."""
+COOP_PARTS = {"train": (0, 1, 2), "val": (3,), "test": (4,)}
+Write = Callable[[Path], Path]
+BY_NAME = {known.name: known for known in DESCRIPTIONS}
+
+
+@dataclass(frozen=True)
+class Kept:
+    """How a data set of one domain is kept.
+
+    Attributes:
+        classes: three of its classes and what its publisher calls them in paths.
+        images: the folder that paths are relative to in CoOp's split.
+        path: of an image, with {c} for the publisher's class, {i} for its number, which is unique in the data set, and
+            {part} for the folder of cars that it is in.
+        split_file: CoOp's split.
+    """
+
+    classes: Mapping[str, str]
+    images: str
+    path: str
+    split_file: str = ""
+
+
+KEPT = {
+    "Caltech101": Kept(
+        {"motorbike": "Motorbikes", "airplane": "airplanes", "yin_yang": "yin_yang"},
+        "101_ObjectCategories", "{c}/image_{i:04d}.jpg", "split_zhou_Caltech101.json",
+    ),
+    "OxfordPets": Kept(
+        {"abyssinian": "Abyssinian", "american_bulldog": "american_bulldog", "bengal": "Bengal"},
+        "images", "{c}_{i}.jpg", "split_zhou_OxfordPets.json",
+    ),
+    "StanfordCars": Kept(
+        dict.fromkeys(("2012 Acura RL Sedan", "2012 Acura TL Sedan", "2012 Ram C/V Cargo Van Minivan"), ""),
+        ".", "{part}/{i:05d}.jpg", "split_zhou_StanfordCars.json",
+    ),
+    "Flowers102": Kept(
+        {"pink primrose": "image", "fire lily": "image", "pink-yellow dahlia": "image"},
+        "jpg", "{c}_{i:05d}.jpg", "split_zhou_OxfordFlowers.json",
+    ),
+    "Food101": Kept(
+        {"apple_pie": "apple_pie", "baby_back_ribs": "baby_back_ribs", "waffles": "waffles"},
+        "images", "{c}/{i}.jpg", "split_zhou_Food101.json",
+    ),
+    "FGVCAircraft": Kept({"707-320": "", "A300B4": "", "Yak-42": ""}, "images", "{i:07d}.jpg"),
+    "SUN397": Kept(
+        {
+            "abbey": "a/abbey",
+            "outdoor apartment building": "a/apartment_building/outdoor",
+            "youth hostel": "y/youth_hostel",
+        },
+        "SUN397", "{c}/sun_{i}.jpg", "split_zhou_SUN397.json",
+    ),
+    "DTD": Kept(
+        {"banded": "banded", "polka-dotted": "polka-dotted", "zigzagged": "zigzagged"},
+        "images", "{c}/{c}_{i:04d}.jpg", "split_zhou_DescribableTextures.json",
+    ),
+    "EuroSAT": Kept(
+        {"Annual Crop Land": "AnnualCrop", "Highway or Road": "Highway", "Sea or Lake": "SeaLake"},
+        "2750", "{c}/{c}_{i}.jpg", "split_zhou_EuroSAT.json",
+    ),
+    "UCF101": Kept(
+        {"Apply_Eye_Makeup": "Apply_Eye_Makeup", "Handstand_Pushups": "Handstand_Pushups", "Yo_Yo": "Yo_Yo"},
+        "UCF-101-midframes", "{c}/v_{i}.jpg", "split_zhou_UCF101.json",
+    ),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Image:
+    """One image of a small tree.
+
+    Attributes:
+        class_name: its class, as we call it.
+        number: which of its class it is.
+        path: below the folder that CoOp's paths are relative to.
+        unique: its number in the whole data set, from 1.
+    """
+
+    class_name: str
+    number: int
+    path: str
+    unique: int
+
+
+def images_of(name: str) -> list[Image]:
+    """The images of a small tree, class by class."""
+    kept = KEPT[name]
+    images = []
+    for class_name, called in kept.classes.items():
+        for number in range(IMAGES):
+            unique = len(images) + 1
+            part = "cars_test" if number == 4 else "cars_train"
+            images.append(Image(class_name, number, kept.path.format(c=called, i=unique, part=part), unique))
+    return images
+
+
+def label(name: str, image: Image) -> int:
+    """The label of an image, from 0."""
+    return BY_NAME[name].class_names.index(image.class_name)
+
+
+def write_all(name: str, folder: Path) -> None:
+    """Writes all images of a small tree."""
+    write_images(folder / KEPT[name].images, [image.path for image in images_of(name)])
+
+
+def coop(name: str, folder: str) -> Write:
+    """Returns a function that writes a data set as CoOp's scripts leave it."""
+
+    def write(root: Path) -> Path:
+        write_all(name, root / folder)
+        split = {}
+        for part, numbers in COOP_PARTS.items():
+            split[part] = [[x.path, label(name, x), x.class_name] for x in images_of(name) if x.number in numbers]
+        (root / folder / KEPT[name].split_file).write_text(json.dumps(split), encoding="utf-8")
+        return root
+
+    return write
+
+
+def without_split(name: str, folder: str) -> Write:
+    """Returns a function that writes the images alone."""
+
+    def write(root: Path) -> Path:
+        write_all(name, root / folder)
+        return root
+
+    return write
+
+
+def listed(name: str, folder: str, lists: Mapping[str, tuple[int, ...]], line: Callable[[Image], str]) -> Write:
+    """Returns a function that writes images beside lists, each with the images of some numbers."""
+
+    def write(root: Path) -> Path:
+        write_all(name, root / folder)
+        for file, numbers in lists.items():
+            lines = [f"{line(image)}\n" for image in images_of(name) if image.number in numbers]
+            (root / folder / file).parent.mkdir(exist_ok=True)
+            (root / folder / file).write_text("".join(lines), encoding="utf-8")
+        return root
+
+    return write
+
+
+def food101(root: Path) -> Path:
+    """Food-101 as torchvision leaves it."""
+    write_all("Food101", root / "food-101")
+    (root / "food-101" / "meta").mkdir()
+    for split, numbers in (("train", (0, 1, 2, 3)), ("test", (4,))):
+        content: dict[str, list[str]] = {}
+        for image in images_of("Food101"):
+            if image.number in numbers:
+                content.setdefault(image.class_name, []).append(image.path.removesuffix(".jpg"))
+        (root / "food-101" / "meta" / f"{split}.json").write_text(json.dumps(content), encoding="utf-8")
+    return root
+
+
+def stanford_cars(root: Path) -> Path:
+    """Stanford Cars as torchvision leaves it; an image trains or tests by the folder that it is in."""
+    folder = root / "stanford_cars"
+    write_all("StanfordCars", folder)
+    (folder / "devkit").mkdir()
+    called = {ours: other for other, ours in BY_NAME["StanfordCars"].class_spellings.items()}
+    names = np.array([called[name] for name in BY_NAME["StanfordCars"].class_names], dtype=object)
+    scipy.io.savemat(folder / "devkit" / "cars_meta.mat", {"class_names": names})
+    for part, file in (("cars_train", "devkit/cars_train_annos.mat"), ("cars_test", "cars_test_annos_withlabels.mat")):
+        rows = []
+        for image in images_of("StanfordCars"):
+            if image.path.startswith(part):
+                rows.append((image.path.split("/")[1], label("StanfordCars", image) + 1))
+        scipy.io.savemat(folder / file, {"annotations": np.array(rows, dtype=[("fname", object), ("class", object)])})
+    return root
+
+
+def flowers102(root: Path) -> Path:
+    """Oxford Flowers as torchvision leaves it."""
+    folder = root / "flowers-102"
+    write_all("Flowers102", folder)
+    images = images_of("Flowers102")
+    scipy.io.savemat(folder / "imagelabels.mat", {"labels": [label("Flowers102", image) + 1 for image in images]})
+    parts = {"trnid": (0, 1), "valid": (2,), "tstid": (3, 4)}
+    numbers = {part: [x.unique for x in images if x.number in chosen] for part, chosen in parts.items()}
+    scipy.io.savemat(folder / "setid.mat", numbers)
+    return root
+
+
+def sun397(root: Path) -> Path:
+    """SUN397 as torchvision leaves it."""
+    write_all("SUN397", root)
+    lines = [f"/{called}\n" for called in KEPT["SUN397"].classes.values()]
+    (root / "SUN397" / "ClassName.txt").write_text("".join(lines), encoding="utf-8")
+    return root
