@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from fedvlp.catalog.forms import ClassFolders, Form, ImageLists, PixelBatches
+from fedvlp.catalog.forms import ClassFolders, Form, ImageLists, PixelBatches, SplitName
 from fedvlp.catalog.one_domain import TWO_SPLITS, Sizes, describe, title_of
 
+_CIFAR_10_FILES: dict[str, SplitName] = {f"data_batch_{number}": "train" for number in range(1, 6)}
 _CIFAR_SIZES: Sizes = {"train": 50_000, "test": 10_000}
 CIFAR_10 = describe(
     "CIFAR10",
@@ -19,7 +20,7 @@ CIFAR_10 = describe(
             PixelBatches(
                 folder="cifar-10-batches-py",
                 archive="cifar-10-python.tar.gz",
-                files={f"data_batch_{number}": "train" for number in range(1, 6)} | {"test_batch": "test"},
+                files=_CIFAR_10_FILES | {"test_batch": "test"},
                 labels="labels",
                 names="batches.meta",
                 names_key="label_names",

@@ -150,7 +150,8 @@ def checked(name: str, root: Path) -> tuple[str, bool]:
         except UserError as error:
             raise UserError(f"{error}\n{description.name} can be had from {description.source}.") from error
     findings = compare(found, description)
-    return _page(found, description, findings), not findings.problems
+    published = None if description is None else description.in_form(found.form, found.files)
+    return _page(found, published, findings), not findings.problems
 
 
 def _described(name: str) -> Description | None:
@@ -173,6 +174,8 @@ def _page(found: OnDisk, description: Description | None, findings: Findings) ->
     """Returns counts, names, notes and problems, in one screen."""
     lines = [f"{description.name if description else 'images'} in {found.folder}", "", *_counts(found, description), ""]
     lines += _class_names(found, description)
+    if description is not None and description.licence:
+        lines.append(f"licence, as far as known: {description.licence}")
     lines += [f"note: {note}" for note in findings.notes]
     lines += [f"problem: {problem}" for problem in findings.problems]
     if description is None:

@@ -10,7 +10,7 @@ from typing import Any
 from fedvlp.core.state import Client
 from fedvlp.data.checks import check_utf8
 from fedvlp.data.domain_folders import DomainFolders, labelled_images
-from fedvlp.data.files.images import FolderImages
+from fedvlp.data.files.images import Images
 from fedvlp.data.files.layout import ImageFile, scan_domain
 from fedvlp.data.loading.batch_source import EvaluationSplit
 from fedvlp.data.loading.loaders import ImageLoader
@@ -58,7 +58,7 @@ class SiteFolder(DomainFolders):
         return [replace(split, clients=tuple(self.clients)) for split in super().evaluation_splits()]
 
     @cached_property
-    def _files(self) -> tuple[dict[str, FolderImages], list[str]]:
+    def _files(self) -> tuple[dict[str, Images], list[str]]:
         """The images of the server's classes; others are left for the server to refuse."""
         files = [file for file in self._found if file.class_name in self.classes]
         return {self.domain: labelled_images(files, self.classes)}, self.classes

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 
@@ -12,6 +13,8 @@ from fedvlp.catalog.known import PACS
 from fedvlp.commands import data as command
 from fedvlp.commands.cli import main
 from tests.helpers.benchmark_trees import LAYOUTS, kfold, plain_tree
+from tests.helpers.family_trees import cifar, with_small_batches
+from tests.helpers.form_layouts import FORM_LAYOUTS
 from tests.helpers.hub import Hub, use_hub
 from tests.helpers.hub_data_sets import as_uploaded, upload
 
@@ -33,7 +36,7 @@ def pacs_hub(monkeypatch):
 def test_list(capsys):
     assert main(["data", "list"]) == 0
     printed = capsys.readouterr().out
-    assert len(printed.splitlines()) < 24
+    assert len(printed.splitlines()) < 40
     assert max(map(len, printed.splitlines())) <= 100
     for known in DESCRIPTIONS:
         assert known.name in printed
@@ -51,6 +54,42 @@ def test_check_reads_every_layout_and_says_what_a_part_of_it_lacks(tmp_path, cap
     assert "can't be read" not in printed
     assert "two domains" not in printed
     assert len(printed.splitlines()) < 32
+
+
+@pytest.mark.parametrize("layout", ["Food101 CoOp", "SUN397 torchvision", "ImageNet CoOp", "Camelyon17 WILDS"])
+def test_check_reads_other_forms_as_well(tmp_path, capsys, layout):
+    name, write, split = FORM_LAYOUTS[layout]
+    assert main(["data", "check", name, f"--root={write(tmp_path)}"]) == 1
+    printed = capsys.readouterr().out
+    assert f"This is not {name} as it was published. It can be had from" in printed
+    assert (f"official {split} split" if split else "no official split here") in printed
+    assert "licence, as far as known: " in printed
+    # What was published of a part is compared with that part.
+    published = {"Food101 CoOp": "50,500 published", "SUN397 torchvision": "108,754 published"}
+    assert published.get(layout, "published") in printed
+
+
+def test_check_of_what_was_published(tmp_path, capsys, monkeypatch):
+    known = with_small_batches("CIFAR100")
+    classes = tuple(known.class_names[index] for index in (0, 3, 99))
+    form = replace(known.forms[0], split_counts={"CIFAR100": {"train": 15, "test": 15}})
+    small = replace(
+        known,
+        class_names=known.class_names,
+        counts={},
+        domain_counts={"CIFAR100": 30},
+        forms=(form,),
+        domain_classes={"CIFAR100": classes},
+    )
+    monkeypatch.setattr(command, "DESCRIPTIONS", (small,))
+    cifar("CIFAR100")(tmp_path)
+    assert main(["data", "check", "cifar100", f"--root={tmp_path}"]) == 0
+    printed = capsys.readouterr().out
+    assert "CIFAR100      30         30        3     15    15" in printed
+    assert "This is CIFAR100 as it was published." in printed
+    (tmp_path / "cifar-100-python" / "test").write_bytes(b"")
+    assert main(["data", "check", "cifar100", f"--root={tmp_path}"]) == 1
+    assert "with the published MD5" in capsys.readouterr().err
 
 
 def test_check_of_own_images(capsys, image_root, tmp_path):

@@ -23,6 +23,8 @@ FEW = {
     "DomainNet126": ("The_Eiffel_Tower", "see_saw", "zebra"),
     "FedISIC2019": ("basal_cell_carcinoma", "melanocytic_nevus", "melanoma"),
     "Camelyon17": ("normal", "tumor"),
+    "Office31": ("back_pack", "mobile_phone", "trash_can"),
+    "ImageCLEFDA": ("aeroplane", "bottle", "people"),
 }
 IMAGES = 5
 Paths = Mapping[str, list[str]]
@@ -118,6 +120,13 @@ def dassl_office_home(root: Path) -> Path:
     return root
 
 
+def original_office31(root: Path) -> Path:
+    """Office31 with a folder of class folders in each domain."""
+    for domain, paths in names_of("Office31").items():
+        write_images(root / "office31" / domain / "images", [path.split("/", 1)[1] for path in paths])
+    return root
+
+
 def numbered_vlcs(parts: Mapping[str, tuple[int, ...]]) -> Callable[[Path], Path]:
     """Returns a function that writes VLCS with folders by part and number; each part numbers its images anew."""
     domains = {"Caltech101": "CALTECH", "LabelMe": "LABELME", "SUN09": "SUN", "VOC2007": "PASCAL"}
@@ -184,5 +193,11 @@ LAYOUTS: dict[str, tuple[str, Callable[[Path], Path], str]] = {
     "DomainNet126 DomainNet's lists": ("DomainNet126", domain_net("DomainNet126"), "train/test"),
     "FedISIC2019 downloaded": ("FedISIC2019", domain_net("FedISIC2019"), "train/test"),
     "Camelyon17 downloaded": ("Camelyon17", plain_tree("Camelyon17"), ""),
+    "Office31 original": ("Office31", original_office31, ""),
+    "Office31 class folders": ("Office31", plain_tree("Office31"), ""),
+    "ImageCLEFDA class folders": (
+        "ImageCLEFDA",
+        plain_tree("ImageCLEFDA", {"bing": "b", "caltech": "C", "imagenet": "i", "pascal": "P"}),
+        "",
+    ),
 }
-FIRST_LAYOUTS = {name: layout for layout, (name, _, _) in reversed(LAYOUTS.items())}

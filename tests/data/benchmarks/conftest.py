@@ -2,22 +2,47 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torchvision.datasets.flowers102
 
+import fedvlp.data
 from tests.helpers.benchmark_trees import LAYOUTS
+from tests.helpers.family_trees import with_small_batches
+from tests.helpers.form_layouts import FORM_LAYOUTS
 
 
 @pytest.fixture(scope="session")
 def lay_out(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """Returns a function from the name of a layout to a tree that is laid out so; the tree is written once."""
     written: dict[str, Path] = {}
+    layouts = LAYOUTS | FORM_LAYOUTS
 
     def write(layout: str) -> Path:
         if layout not in written:
-            written[layout] = LAYOUTS[layout][1](tmp_path_factory.mktemp("layout"))
+            written[layout] = layouts[layout][1](tmp_path_factory.mktemp("layout"))
         return written[layout]
 
     return write
+
+
+@pytest.fixture
+def load(tmp_path):
+    """Returns a function that makes a data module of a few classes, with a cache of its own."""
+
+    def make(name, root, **options):
+        options = {"allow_missing_classes": True, "cache_dir": str(tmp_path / "cache")} | options
+        return getattr(fedvlp.data, name)(root=str(root), **options)
+
+    return make
+
+
+@pytest.fixture
+def small_files_are_published(monkeypatch):
+    """Takes the small trees' files for those that were published, where a digest is published."""
+    for name in ("CIFAR10", "CIFAR100"):
+        monkeypatch.setattr(getattr(fedvlp.data, name), "description", with_small_batches(name))
+    monkeypatch.setattr(torchvision.datasets.flowers102, "check_integrity", lambda path, md5=None: os.path.isfile(path))

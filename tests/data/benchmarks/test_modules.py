@@ -3,26 +3,22 @@ from __future__ import annotations
 import json
 import logging
 from itertools import chain
+from pathlib import Path
 
 import pytest
 
 import fedvlp.data
 from fedvlp.callbacks.plots import Plots
+from fedvlp.catalog import DESCRIPTIONS
 from fedvlp.commands.cli import main
+from fedvlp.utils.config_files import find_config
 from fedvlp.utils.errors import UserError
-from tests.helpers.benchmark_trees import FEW, FIRST_LAYOUTS, LAYOUTS, kfold, names_of, plain_tree, write_images
+from fedvlp.utils.yaml_limits import read_yaml
+from tests.helpers.benchmark_trees import FEW, LAYOUTS, kfold, names_of, plain_tree, write_images
+from tests.helpers.form_layouts import FORM_LAYOUTS
 from tests.helpers.shapes import unchecked
 
-
-@pytest.fixture
-def load(tmp_path):
-    """Returns a function that makes a data module of a few classes, with a cache of its own."""
-
-    def make(name, root, **options):
-        options = {"allow_missing_classes": True, "cache_dir": str(tmp_path / "cache")} | options
-        return getattr(fedvlp.data, name)(root=str(root), **options)
-
-    return make
+ALL_LAYOUTS = LAYOUTS | FORM_LAYOUTS
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -42,21 +38,34 @@ def test_every_layout_loads(load, lay_out, layout):
 
 
 def test_layouts_of_one_data_set_are_the_same_images(load, lay_out):
-    for name in ("PACS", "OfficeHome", "VLCS", "TerraIncognita"):
+    for name in ("PACS", "OfficeHome", "VLCS", "TerraIncognita", "Office31"):
         roots = [lay_out(layout) for layout, (of, _, _) in LAYOUTS.items() if of == name]
         assert len({load(name, root).describe()["images"] for root in roots}) == 1, name
 
 
-@pytest.mark.parametrize("name", FIRST_LAYOUTS)
-def test_trains_through_its_config(lay_out, tmp_path, monkeypatch, name):
+TRAINED = {
+    "PACS original": ["--data.held_out=sketch"],
+    "VLCS JigenDG": ["--data.held_out=voc2007"],
+    "FedISIC2019 downloaded": [],
+    "Camelyon17 WILDS": ["--data.held_out=hospital_2"],
+    "Caltech101 CoOp": ["--data.shots=2", "--data.partition.init_args.num_clients=2"],
+    "Flowers102 torchvision": ["--data.partition=Shards", "--data.partition.num_clients=2"],
+    "CIFAR10 archive": ["--data.partition.init_args.num_clients=2"],
+    "ImageNet CoOp": ["--data.partition.init_args.num_clients=2", "--data.held_out=[imagenetv2,imagenet-r]"],
+}
+"""A layout of each kind, and further options; the layouts of all data sets are read above."""
+
+
+@pytest.mark.parametrize("layout", TRAINED)
+def test_trains_through_its_config(lay_out, tmp_path, monkeypatch, small_files_are_published, layout):
     monkeypatch.setattr(Plots, "on_fit_end", lambda *_: None)  # plots are slow to draw and tested elsewhere
+    name, _, split = ALL_LAYOUTS[layout]
     description = getattr(fedvlp.data, name).description
     arguments = [
         "--config=methods/promptfl",
         f"--config={description.config}",
-        f"--data.root={lay_out(FIRST_LAYOUTS[name])}",
+        f"--data.root={lay_out(layout)}",
         "--data.allow_missing_classes=true",
-        f"--data.held_out={description.domains[-1].lower()}",
         f"--data.cache_dir={tmp_path / 'cache'}",
         "--model.clip.name=fedvlp-tiny",
         "--trainer.rounds=1",
@@ -64,14 +73,38 @@ def test_trains_through_its_config(lay_out, tmp_path, monkeypatch, name):
         "--trainer.accelerator=cpu",
         "--trainer.enable_progress_bar=false",
         f"--trainer.default_root_dir={tmp_path / 'runs'}",
+        *TRAINED[layout],
     ]
     assert main(["fit", *arguments]) == 0
     summary = json.loads(next((tmp_path / "runs").glob("*/*/summary.json")).read_text(encoding="utf-8"))
     assert summary["data"]["name"] == name
     assert summary["data"]["class_name_style"] == "clip"
-    split = LAYOUTS[FIRST_LAYOUTS[name]][2]
     assert (f"official {split} split" in summary["protocol"]) == bool(split)
-    assert f"held_out/{description.domains[-1]}" in summary["accuracy"]["last round (1)"]
+    measured = set(summary["accuracy"]["last round (1)"])
+    assert ("test" in measured) == ("test" in split or name == "ImageNet"), measured
+    held_out = {domain for domain in description.domains if f"held_out/{domain}" in measured}
+    assert held_out == {
+        "PACS": {"sketch"},
+        "VLCS": {"VOC2007"},
+        "Camelyon17": {"hospital_2"},
+        "ImageNet": {"ImageNetV2", "ImageNet-R"},
+    }.get(name, set())
+
+
+@pytest.mark.parametrize("known", DESCRIPTIONS, ids=lambda known: known.name)
+def test_each_data_set_has_a_config_like_those_that_trained(known, load, lay_out, small_files_are_published):
+    content = read_yaml(Path(find_config(known.config)))["data"]
+    assert content["class_path"] == known.name
+    options = content["init_args"]
+    layout = next(layout for layout, (name, _, _) in reversed(ALL_LAYOUTS.items()) if name == known.name)
+    partition = options.pop("partition", None)
+    # Federations of domains are clients by themselves; one domain is dealt out to clients that differ in classes.
+    dealt = {"class_path": "Dirichlet", "init_args": {"num_clients": 10, "alpha": 0.5}}
+    assert partition == (dealt if len(known.domains) == 1 or known.name == "ImageNet" else None)
+    options.pop("root", None)
+    data = load(known.name, lay_out(layout), **options)
+    assert data.clients[0].num_examples
+    assert data.rule.validation_fraction == (0.01 if known.name == "ImageNet" else 0.2)
 
 
 def test_the_official_split_is_that_of_the_lists(load, lay_out):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import tarfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -68,17 +69,22 @@ class _Files:
         content = self._content(name)
         if content is None:
             raise UserError(f"Expected the file {self.path(name)}; it is missing. Extract the archive again.")
-        found = hashlib.md5(content, usedforsecurity=False).hexdigest()
-        if found != self.part.md5[name]:
-            raise UserError(
-                f"Expected {self.path(name)} with the published MD5 {self.part.md5[name]}; it has {found}. It is "
-                "damaged or was changed: get it again."
-            )
+        _check_digest(content, self.part.md5[name], self.path(name))
         return read_pickled(content, self.path(name))
 
     def _content(self, name: str) -> bytes | None:
         path = self.folder / name
         return path.read_bytes() if path.is_file() else None
+
+
+def _check_digest(content: bytes, published: str, path: str) -> None:
+    """Raises UserError for a file that is not the one that was published."""
+    found = hashlib.md5(content, usedforsecurity=False).hexdigest()
+    if found != published:
+        raise UserError(
+            f"Expected {path} with the published MD5 {published}; it has {found}. It is damaged or was changed: get it "
+            "again."
+        )
 
 
 class _Archive(_Files):
@@ -108,9 +114,9 @@ def _opened(folder: Path, part: PixelBatches) -> Iterator[_Files]:
         return
     path = folder / part.archive
     try:
-        with tarfile.open(path) as archive:
+        with tarfile.open(path, "r:gz") as archive:
             yield _Archive(archive, path, part)
-    except (tarfile.TarError, EOFError, OSError) as error:
+    except (tarfile.TarError, zlib.error, EOFError, OSError) as error:
         raise UserError(f"The archive {path} can't be read ({error}). It is damaged: get it again.") from error
 
 
@@ -119,7 +125,8 @@ def _pixels(data: object, path: str) -> NDArray[np.uint8]:
     array = data.bytes_of(SIDE * SIDE * 3) if isinstance(data, SavedArray) else None
     if array is None:
         raise UserError(f"Expected rows of {SIDE * SIDE * 3:,} bytes in {path}; it holds something else. Get it again.")
-    return array.reshape(-1, 3, SIDE, SIDE).transpose(0, 2, 3, 1)
+    by_colour = array.reshape(-1, 3, SIDE, SIDE)
+    return np.moveaxis(by_colour, 1, -1)
 
 
 def _labels(labels: object, images: int, classes: int, path: str) -> list[int]:

@@ -22,7 +22,7 @@ def read_torchvision_folder(folder: Path, part: TorchvisionFolder, description: 
     """
     root = _root(folder, part, description)
     (domain,) = description.domains
-    source = f"torchvision's {part.reader}, with {folder},"
+    source = f"torchvision's {part.reader} in {folder}"
     pictures: list[Picture] = []
     for split in part.splits or ("",):
         found = _open(root, part, split)
