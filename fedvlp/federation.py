@@ -54,6 +54,7 @@ from fedvlp.training.local_rules import (
 from fedvlp.training.local_training import LocalTraining
 from fedvlp.training.preconditions import check_after_data, check_before_data, make_fabric
 from fedvlp.training.prediction import predict_images
+from fedvlp.training.precision import Precision, choose_precision
 from fedvlp.training.privacy_accounting import check_privacy
 from fedvlp.training.schedules import Schedule
 from fedvlp.training.scores_file import without_validation, write_folder_scores, write_scores
@@ -111,7 +112,8 @@ class Federation(TrainerAttributes, metaclass=Checked):
         strategy: Lightning's name of the strategy that starts several processes: ``ddp``, or ``auto`` for it.
         collective_timeout: Seconds that processes wait for one of them before the run ends, such as for the one that
             evaluates for all or that still trains.
-        precision: Of the frozen towers' arithmetic; prompts, optimizers and averages stay in float32.
+        precision: Of the frozen towers' arithmetic; prompts, optimizers and averages stay in float32. ``bf16-mixed``
+            rounds their large weights to bfloat16; ``auto`` does so where the hardware multiplies these faster.
         compile: Let torch.compile fuse what prompts go through; needs a C++ compiler, and a minute or two at the start.
         num_threads: CPU threads of PyTorch; its own choice if not given. A tiny model is fastest with 1.
         logger: One or more Lightning loggers, such as ``CSVLogger``, ``TensorBoardLogger`` or ``WandbLogger``; none by
@@ -163,7 +165,7 @@ class Federation(TrainerAttributes, metaclass=Checked):
         devices: int | str | list[int] = "auto",
         num_nodes: PositiveInt = 1,
         strategy: str = "auto",
-        precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true",
+        precision: Precision | Literal["auto"] = "32-true",
         num_threads: Threads | None = None,
         logger: RunFolderLogger | Logger | list[RunFolderLogger | Logger] | None = None,
         callbacks: Callback | list[Callback] | None = None,
@@ -211,7 +213,7 @@ class Federation(TrainerAttributes, metaclass=Checked):
             availability=Availability(client_dropout, stragglers),
         )
         self.engine: Engine = LocalEngine(self.options)
-        self.precision = precision
+        self.precision_choice = choose_precision(precision, accelerator)
         self.num_threads = num_threads
         self.compile = compile
         self.deterministic = deterministic
@@ -232,13 +234,18 @@ class Federation(TrainerAttributes, metaclass=Checked):
             devices=devices,
             num_nodes=num_nodes,
             strategy=strategy,
-            precision=precision,
+            precision=self.precision,
             loggers=logger or [],
             collective_timeout=collective_timeout,
         )
         self.folder = None
         self.run_state = RunState(ServerState.start({}))
         self.description = {}
+
+    @property
+    def precision(self) -> Precision:
+        """Lightning's name of the frozen towers' arithmetic, never ``auto``."""
+        return self.precision_choice.name
 
     def add_callback(self, callback: Callback) -> None:
         """Adds a Lightning or fedvlp callback, whose hooks are called after those of all others."""
@@ -423,6 +430,8 @@ class Federation(TrainerAttributes, metaclass=Checked):
     def _launch(self, model: FederatedModule) -> None:
         """Starts the processes and moves the model."""
         self.module = model
+        if self.precision_choice.reason:
+            self.fabric.print(f"Precision {self.precision}: {self.precision_choice.reason}.", flush=True)
         if self.deterministic:
             demand_determinism()
         set_up_method(self.fabric, model, self.num_threads, self.compile)

@@ -99,6 +99,8 @@ class CLIP(nn.Module):
 
     def encode_text(self, token_ids: Int[Tensor, "texts context"]) -> Float[Tensor, "texts d"]:
         """Returns joint text features of tokenised texts, not normalised."""
+        if self._text.blocks.is_held:  # open_clip's own pass knows one type alone
+            return self._text.features(token_ids)
         features: Tensor = cast(Any, self.model).encode_text(token_ids)
         return features
 
@@ -121,6 +123,30 @@ class CLIP(nn.Module):
         for blocks in self._transformers:
             blocks.compile()
 
+    def hold_towers_in(self, dtype: torch.dtype) -> None:
+        """Rounds the large weights of both transformers to a type, once; products with them are taken in it from then.
+
+        Tokens, normalisations and projections stay in float32, as do all towers of another kind than CLIP's own. The
+        fingerprint stays that of the weights as they were loaded.
+
+        Args:
+            dtype: `torch.bfloat16`, or `torch.float32` for the weights as they are.
+
+        Raises:
+            UserError: If they were rounded before and are wanted in float32.
+        """
+        held = [blocks for blocks in self._transformers if blocks.is_held]
+        if dtype == torch.float32 and held:
+            raise UserError(
+                "The weights of this CLIP were rounded to bfloat16 for a run in bf16-mixed, so they serve no other "
+                "precision. Load it anew with load_clip, or use bf16-mixed."
+            )
+        if dtype == torch.float32 or held:
+            return
+        self.fingerprint()
+        for blocks in self._transformers:
+            blocks.hold_in(dtype)
+
     def fingerprint(self) -> str:
         """Returns 16 hexadecimal digits that stand for architecture, transform and weights together."""
         if self._fingerprint is None:
@@ -135,8 +161,8 @@ class CLIP(nn.Module):
 
     @property
     def _transformers(self) -> list[Blocks]:
-        both = (self._text.blocks, self.image.blocks)
-        return [blocks for blocks in both if blocks is not None]
+        text = self._text.blocks if self._text.is_suited else None
+        return [blocks for blocks in (text, self.image.blocks) if blocks is not None]
 
     def _apply(self, fn: Any, recurse: bool = True) -> CLIP:
         # All moves to another device or type come through here; packed copies of the old weights are of no use then.

@@ -45,6 +45,10 @@ class Backbone(Protocol):
         """A digest of the weights."""
         ...
 
+    def hold_towers_in(self, dtype: torch.dtype) -> None:
+        """Rounds the towers' large weights to a type, in which products with them are taken."""
+        ...
+
     def compile_towers(self) -> None:
         """Lets a compiler fuse what prompts go through."""
         ...

@@ -168,13 +168,13 @@ def _weighted_attention_of_block(
         gradient: dy / d of what comes out of it, the class token first; prompts may be read without being asked for.
     """
     heads = attention.num_heads
-    parts = linear(tokens, attention.in_proj_weight, attention.in_proj_bias).chunk(3, dim=-1)
+    parts = linear(tokens, attention.in_proj_weight.to(tokens.dtype), attention.in_proj_bias).chunk(3, dim=-1)
     query = torch.unflatten(parts[0], -1, (heads, -1))  # [B, N, heads, width of a head], as are key and value
     key = torch.unflatten(parts[1], -1, (heads, -1))
     value = torch.unflatten(parts[2], -1, (heads, -1))
     weights = torch.einsum("bhd,bnhd->bhn", query[:, 0], key) / attention.head_dim**0.5
     # The gradient of what each head reads, by the chain rule through the output projection.
-    slopes = torch.unflatten(gradient[:, 0] @ attention.out_proj.weight, -1, (heads, -1))
+    slopes = torch.unflatten(gradient[:, 0] @ attention.out_proj.weight.to(gradient.dtype), -1, (heads, -1))
     weighted: Tensor = weights.softmax(-1) * torch.einsum("bhd,bnhd->bhn", slopes, value)
     return weighted.relu().mean(dim=1)
 

@@ -15,17 +15,22 @@ from fedvlp.core.state import State
 def set_up_method(
     fabric: Fabric, module: FederatedModule, num_threads: int | None, compile_towers: bool = False
 ) -> None:
-    """Starts the processes, moves the method, and has its towers compiled.
+    """Starts the processes, rounds the frozen towers, moves the method, and has its towers compiled.
 
     Args:
         fabric: devices and precision.
         module: the method.
         num_threads: CPU threads of PyTorch; its own choice if None.
         compile_towers: whether the towers are compiled.
+
+    Raises:
+        UserError: if the towers were rounded for another precision before.
     """
     if num_threads is not None:
         torch.set_num_threads(num_threads)
     fabric.launch()
+    is_half = fabric.strategy.precision.precision == "bf16-mixed"
+    module.clip.hold_towers_in(torch.bfloat16 if is_half else torch.float32)  # before they are moved: half the bytes
     fabric.to_device(module)
     if compile_towers:
         module.clip.compile_towers()

@@ -30,6 +30,7 @@ def fresh_clip():
 @pytest.mark.filterwarnings("default")  # the compiler's own
 def test_compiled_towers_give_the_same(backend, method, fresh_clip, monkeypatch):
     """Losses and gradients, through the text tower and through both."""
+    torch._dynamo.reset()  # what was compiled before would serve again
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=backend))
     names = list(CLASSES)
     module = PromptFL(names, fresh_clip) if method == "promptfl" else ADAPT(names, ["ink", "paint"], fresh_clip)

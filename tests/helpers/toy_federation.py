@@ -35,6 +35,10 @@ class Backbone:
         return "backbone"
 
     @staticmethod
+    def hold_towers_in(dtype):
+        pass
+
+    @staticmethod
     def compile_towers():
         pass
 

@@ -89,7 +89,7 @@ class TokenRows(nn.Module):
         tokens = self.embed(tower, prompts).flatten(0, 1)  # [N * R, S, D]
         levels = () if deeper is None else deeper.unbind(1)
         between = [partial(self._replace, prompts=level) for level in levels]
-        mask = self.mask.to(tower.compute_dtype)
+        mask = self.mask.to(tower.blocks.compute_dtype)
         if len(self.ends) == 1:
             hidden = tower.transform_at(tokens, mask, self.ends[0], self.at_ends(mask), between)
             return tower.project(hidden)  # [N, K, d]
@@ -139,7 +139,7 @@ def encode_side_by_side(
     tokens = torch.cat([row.embed(tower, prompt[None])[0] for row, prompt in zip(rows, prompts, strict=True)], dim=1)
     starts = accumulate((row.ids.shape[1] for row in rows[:-1]), initial=0)
     ends = torch.cat([row.ends[0] + start for row, start in zip(rows, starts, strict=True)])
-    masks = tuple(row.mask.to(tower.compute_dtype) for row in rows)
+    masks = tuple(row.mask.to(tower.blocks.compute_dtype) for row in rows)
     end_masks = tuple(row.at_ends(mask) for row, mask in zip(rows, masks, strict=True))
     hidden = tower.transform_at(tokens, BlockDiagonalMask(masks), ends, BlockDiagonalMask(end_masks))
     return list(torch.split(tower.project(hidden)[0], [row.ends.shape[1] for row in rows]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -13,7 +14,8 @@ from torch.nn.functional import linear
 from torch.utils.checkpoint import checkpoint
 
 from fedvlp.clip.towers.chunked_mask import Mask
-from fedvlp.clip.towers.packed_weights import PackedWeights
+from fedvlp.clip.towers.half_precision import attention_dtype, hold_in, is_held
+from fedvlp.clip.towers.packed_weights import PackedWeights, multiply
 from fedvlp.clip.towers.residual_block import Linear, is_standard_block, run_block
 from fedvlp.utils.errors import UserError
 
@@ -50,9 +52,22 @@ class Blocks:
 
     @property
     def dtype(self) -> torch.dtype:
-        """The type of the weights, in which tokens go in."""
-        dtype: torch.dtype = self._transformer.get_cast_dtype()
+        """The type of the tokens that go in and come out, also where large weights are held in another."""
+        dtype: torch.dtype = self._first.ln_1.weight.dtype if self.is_held else self._transformer.get_cast_dtype()
         return dtype
+
+    @property
+    def is_held(self) -> bool:
+        """Whether large weights are held in another type than that of the tokens."""
+        return self._transformer is not None and is_held(self._first)
+
+    @property
+    def compute_dtype(self) -> torch.dtype:
+        """The type that attention is computed in."""
+        if self.is_held:
+            return attention_dtype(self._first) or self._first.mlp.c_fc.weight.dtype
+        device = next(self._transformer.parameters()).device.type
+        return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else self.dtype
 
     @property
     def ends_with_standard_block(self) -> bool:
@@ -70,12 +85,13 @@ class Blocks:
         """Returns the output of the block of this index, from 0; without a mask all tokens see each other."""
         block = self._transformer.resblocks[index]
         if is_standard_block(block):
-            run = partial(self._run_block, block, self._linear)
+            run = partial(self._run_block, block, self._linear, attention=attention_dtype(block))
         else:
             run = partial(self._run_other_block, block)
-        if self._transformer.grad_checkpointing:
-            return checkpoint(run, hidden, mask, use_reentrant=False)
-        return run(hidden, mask)
+        with self._own_types(hidden):
+            if self._transformer.grad_checkpointing:
+                return checkpoint(run, hidden, mask, use_reentrant=False)
+            return run(hidden, mask)
 
     def run_before_last(
         self,
@@ -107,7 +123,8 @@ class Blocks:
         last = self._transformer.resblocks[-1]
         if not is_standard_block(last):
             return self.run(len(self) - 1, hidden, mask)[:, indices]
-        return self._run_block(last, self._linear, hidden, query_mask, indices)
+        with self._own_types(hidden):
+            return self._run_block(last, self._linear, hidden, query_mask, indices, attention_dtype(last))
 
     def last_scores(
         self, hidden: Float[Tensor, "sequences length width"], query: int, keys: Int[Tensor, "keys"]
@@ -124,10 +141,16 @@ class Blocks:
         width = hidden.shape[-1]
         weight = attention.in_proj_weight
         bias = attention.in_proj_bias
-        q = linear(last.ln_1(hidden[:, query]), weight[:width], bias[:width])
-        k = linear(last.ln_1(hidden[:, keys]), weight[width : 2 * width], bias[width : 2 * width])
+        q = linear(last.ln_1(hidden[:, query]), weight[:width].to(bias.dtype), bias[:width])
+        k = linear(last.ln_1(hidden[:, keys]), weight[width : 2 * width].to(bias.dtype), bias[width : 2 * width])
         products: Tensor = torch.einsum("sw,skw->sk", q, k)  # the sum over heads of each head's product
         return products / float(attention.num_heads * attention.head_dim**0.5)
+
+    def hold_in(self, dtype: torch.dtype) -> None:
+        """Rounds the large weights of all blocks of CLIP's own kind to a type, in which products are taken then."""
+        for block in self:
+            hold_in(block, dtype)
+        self.forget_packs()
 
     def forget_packs(self) -> None:
         """Frees the packed weights; the next products make them anew."""
@@ -157,7 +180,15 @@ class Blocks:
 
     @property
     def _linear(self) -> Linear:
-        return linear if self._packs is None else self._packs.linear
+        return multiply if self._packs is None else self._packs.linear
+
+    @property
+    def _first(self) -> Any:
+        return self._transformer.resblocks[0]
+
+    def _own_types(self, hidden: Tensor) -> AbstractContextManager[Any]:
+        """Returns a context in which blocks whose weights are held in a type compute in no other."""
+        return torch.autocast(hidden.device.type, enabled=False) if self.is_held else nullcontext()
 
     def _run_other_block(self, block: nn.Module, hidden: Tensor, mask: Mask | None) -> Tensor:
         """Returns the output of a block that is not CLIP's own kind."""

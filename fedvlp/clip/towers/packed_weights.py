@@ -1,4 +1,4 @@
-"""Products with frozen weights on a CPU, which are kept in the order of memory that oneDNN multiplies them in."""
+"""Products with weights, in the weights' own type; frozen ones on a CPU are kept in the order that oneDNN works in."""
 
 from __future__ import annotations
 
@@ -16,6 +16,21 @@ _LEAST_ELEMENTS = 2**17  # of a weight; for smaller ones the detour takes longer
 _ROWS = 64  # of inputs, for which the order is chosen; it suits any number
 
 
+def multiply(
+    inputs: Float[Tensor, "*rows i"], weight: Float[Tensor, "o i"], bias: Float[Tensor, "o"] | None
+) -> Float[Tensor, "*rows o"]:
+    """Returns x W^T + b by PyTorch's own product, in bfloat16 where W is.
+
+    Args:
+        inputs: x.
+        weight: W, which alone decides the type: a frozen one that is held in bfloat16 is never cast.
+        bias: b.
+    """
+    if weight.dtype != torch.bfloat16:
+        return linear(inputs, weight, bias)
+    return linear(inputs.to(weight.dtype), weight, None if bias is None else bias.to(weight.dtype))
+
+
 class PackedWeights:
     """Copies of frozen weights for oneDNN: each is made when it is first used, one for each direction.
 
@@ -24,7 +39,6 @@ class PackedWeights:
     """
 
     def __init__(self) -> None:
-        self._works = has_kernel()
         self._packs: dict[tuple[object, ...], _Pack] = {}
 
     def __len__(self) -> int:
@@ -34,16 +48,17 @@ class PackedWeights:
     def linear(
         self, inputs: Float[Tensor, "*rows i"], weight: Float[Tensor, "o i"], bias: Float[Tensor, "o"] | None
     ) -> Float[Tensor, "*rows o"]:
-        """Returns x W^T + b, differentiable in x alone; by PyTorch's own product where oneDNN's does not serve.
+        """Returns `multiply(x, W, b)`, differentiable in x alone; by PyTorch's product where oneDNN's does not serve.
 
         Args:
             inputs: x.
             weight: W, large and frozen. In place of a changed one a new copy is made.
             bias: b.
         """
-        if not (self._works and _serves(inputs, weight)):
-            return linear(inputs, weight, bias)
-        output: Tensor = _Product.apply(inputs, self, weight, bias, False)
+        if not _serves(inputs, weight):
+            return multiply(inputs, weight, bias)
+        rounded = None if bias is None else bias.to(weight.dtype)
+        output: Tensor = _Product.apply(inputs.to(weight.dtype), self, weight, rounded, False)
         return output
 
     def forget(self) -> None:
@@ -95,11 +110,11 @@ class _Product(torch.autograd.Function):
 
 
 @cache
-def has_kernel() -> bool:
+def has_kernel(dtype: torch.dtype = torch.float32) -> bool:
     """Whether oneDNN's product can be called: its operators are private to PyTorch and may change, so it is tried."""
     if platform.machine().lower() not in ("x86_64", "amd64"):
         return False
-    one = torch.ones(1, 1)
+    one = torch.ones(1, 1, dtype=dtype)
     try:
         pack = torch.ops.mkldnn._reorder_linear_weight(one, 1)
         return torch.equal(torch.ops.mkldnn._linear_pointwise(one, pack, None, "none", [], ""), one)
@@ -108,15 +123,17 @@ def has_kernel() -> bool:
 
 
 def _serves(inputs: Tensor, weight: Tensor) -> bool:
-    """Whether oneDNN's product in single precision is there for these, and pays."""
+    """Whether oneDNN's product in the weight's type is there for these, and pays."""
+    is_half = weight.dtype == torch.bfloat16
     return (
         bool(torch.backends.mkldnn.enabled)
         and not torch.compiler.is_exporting()  # other runtimes do not have it
-        and inputs.dtype == weight.dtype == torch.float32
+        and (is_half or inputs.dtype == weight.dtype == torch.float32)
         and inputs.device.type == weight.device.type == "cpu"
         and weight.numel() >= _LEAST_ELEMENTS
         and inputs.numel() > 0
         and not (weight.requires_grad or weight.is_inference())
         and debug_unwrap(weight) is weight  # not a stack of several clients' weights
-        and not torch.is_autocast_enabled("cpu")
+        and (is_half or not torch.is_autocast_enabled("cpu"))
+        and has_kernel(weight.dtype)
     )

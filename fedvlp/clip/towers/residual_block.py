@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from jaxtyping import Float, Int
 from open_clip import transformer
 from open_clip.transformer import ResidualAttentionBlock
@@ -33,6 +34,7 @@ def run_block(
     hidden: Float[Tensor, "sequences length width"],
     mask: Mask | None,
     indices: Int[Tensor, "queries"] | None = None,
+    attention: torch.dtype | None = None,
 ) -> Float[Tensor, "sequences outputs width"]:
     """Returns a block's output for all tokens, or for those at some indices alone.
 
@@ -42,31 +44,37 @@ def run_block(
         hidden: What goes into the block.
         mask: What each of the tokens that are put out sees; None for everything.
         indices: Which tokens are put out; None for all.
+        attention: The type of attention; None for that of the products.
     """
     keys = block.ln_1(hidden)
     queries = keys
     if indices is not None:
         queries = keys[:, indices]
         hidden = hidden[:, indices]
-    hidden = hidden + block.ls_1(_self_attention(block.attn, linear, queries, keys, mask))
+    hidden = hidden + block.ls_1(_self_attention(block.attn, linear, queries, keys, mask, attention))
     output: Tensor = hidden + block.ls_2(_perceptron(block.mlp, linear, block.ln_2(hidden)))
     return output
 
 
 def _self_attention(
-    attention: nn.MultiheadAttention, linear: Linear, queries: Tensor, keys: Tensor, mask: Mask | None
+    layer: nn.MultiheadAttention,
+    linear: Linear,
+    queries: Tensor,
+    keys: Tensor,
+    mask: Mask | None,
+    dtype: torch.dtype | None,
 ) -> Tensor:
-    width = attention.embed_dim
-    weight = attention.in_proj_weight
-    bias = attention.in_proj_bias
+    width = layer.embed_dim
+    weight = layer.in_proj_weight
+    bias = layer.in_proj_bias
     if queries is keys:
         # One product for all three is faster than three.
-        query, key, value = linear(keys, weight, bias).chunk(3, dim=-1)
+        query, key, value = linear(keys, weight, bias).to(dtype).chunk(3, dim=-1)
     else:
-        query = linear(queries, weight[:width], bias[:width])
-        key, value = linear(keys, weight[width:], bias[width:]).chunk(2, dim=-1)
-    read = (attend if mask is None else mask.attend)(query, key, value, attention.num_heads)
-    return linear(read, attention.out_proj.weight, attention.out_proj.bias)
+        query = linear(queries, weight[:width], bias[:width]).to(dtype)
+        key, value = linear(keys, weight[width:], bias[width:]).to(dtype).chunk(2, dim=-1)
+    read = (attend if mask is None else mask.attend)(query, key, value, layer.num_heads)
+    return linear(read, layer.out_proj.weight, layer.out_proj.bias)
 
 
 def _perceptron(perceptron: Any, linear: Linear, hidden: Tensor) -> Tensor:

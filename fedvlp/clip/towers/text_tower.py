@@ -10,15 +10,15 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from fedvlp.clip.towers.blocks import Between, Blocks
-from fedvlp.clip.towers.chunked_mask import Mask
+from fedvlp.clip.towers.chunked_mask import ChunkedMask, Mask
 from fedvlp.utils.errors import UserError
 
 
 class TextTower:
     """A causal CLIP text tower: token embedding, open_clip's unmodified transformer, and the projection of EOT.
 
-    It refers to the open_clip model, whose weights it neither copies nor changes, so it follows the model to any device
-    and precision.
+    It refers to the open_clip model, whose weights it does not copy, so it follows the model to any device and
+    precision.
 
     Args:
         model: An open_clip `CLIP` or `CustomTextCLIP`.
@@ -41,12 +41,6 @@ class TextTower:
         return len(self.blocks)
 
     @property
-    def compute_dtype(self) -> torch.dtype:
-        """The type that attention is computed in."""
-        device = self._tower.positional_embedding.device.type
-        return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else self.blocks.dtype
-
-    @property
     def context_length(self) -> int:
         """The largest number of tokens in a sequence."""
         return int(self._tower.context_length)
@@ -55,6 +49,11 @@ class TextTower:
     def width(self) -> int:
         """D, the width of a token."""
         return int(self._tower.token_embedding.embedding_dim)
+
+    @property
+    def is_suited(self) -> bool:
+        """Whether prompts can be learned in it."""
+        return self._unsuited is None
 
     def for_prompts(self) -> TextTower:
         """Returns this tower, refused where prompts cannot be learned in it.
@@ -68,6 +67,14 @@ class TextTower:
                 f"model's text tower {self._unsuited}. Choose another --model.clip.name, for example ViT-B-16."
             )
         return self
+
+    def features(self, ids: Int[Tensor, "texts context"]) -> Float[Tensor, "texts d"]:
+        """Returns joint features of padded texts, not normalised, as open_clip's own forward pass does."""
+        places = torch.arange(ids.shape[1], device=ids.device)
+        mask = causal_mask(range(-1, len(places) - 1)).to(ids.device, self.blocks.compute_dtype)
+        hidden = self.transform(self.embed(ids) + self.positions(places), ChunkedMask(0, (mask,)))
+        ends = [len(row) - 1 for row in self.trim(ids)]
+        return self.project(hidden[range(len(ids)), ends])
 
     def trim(self, ids: Int[Tensor, "sequences context"]) -> list[list[int]]:
         """Returns each sequence's token ids through the end-of-text token, without padding."""

@@ -85,7 +85,7 @@ class AdaptedCLIP(nn.Module):
         with torch.inference_mode(not torch.is_grad_enabled()):  # of such weights no packed copies are kept
             for name, update in zip(self.names[kind], updates(), strict=True):
                 frozen = self.get_parameter(name)
-                weights[name] = frozen + update.to(frozen.dtype)
+                weights[name] = (frozen + update).to(frozen.dtype)
         result: Tensor = functional_call(self, weights, (function, *arguments), tie_weights=False)
         return result
 

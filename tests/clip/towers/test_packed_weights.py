@@ -8,7 +8,7 @@ from torch.nn.functional import linear
 
 from fedvlp.clip import CLIPSpec, PromptedImageEncoder, PromptedTextEncoder
 from fedvlp.clip.towers import packed_weights
-from fedvlp.clip.towers.packed_weights import PackedWeights
+from fedvlp.clip.towers.packed_weights import PackedWeights, multiply
 from tests.helpers.text_features import NAMES, assert_same, features_and_gradient
 
 needs_kernel = pytest.mark.skipif(not packed_weights.has_kernel(), reason="no oneDNN here")
@@ -126,7 +126,7 @@ def test_else_the_product_is_pytorchs(used, unfit, monkeypatch):
     if unfit == "switched off":
         monkeypatch.setattr(torch.backends.mkldnn, "enabled", False)
     if unfit == "no kernel":
-        monkeypatch.setattr(packed_weights, "has_kernel", lambda: False)
+        monkeypatch.setattr(packed_weights, "has_kernel", lambda dtype: False)
     if unfit == "inference":
         with torch.inference_mode():
             weight = torch.randn(8, 6)
@@ -185,3 +185,30 @@ def test_a_weight_for_each_client_is_multiplied_plainly(used):
     found = torch.func.vmap(PackedWeights().linear, in_dims=(0, 0, None))(inputs, weights, None)
     torch.testing.assert_close(found, inputs @ weights.mT)
     assert not used
+
+
+def half_product(inputs, weight, bias=None):
+    """The product of bfloat16 numbers in double precision: no sum is rounded."""
+    exact = linear(inputs.bfloat16().double(), weight.double(), None if bias is None else bias.bfloat16().double())
+    return exact.float()
+
+
+@needs_kernel
+@pytest.mark.parametrize("shape", [(1, 24), (7, 24), (2, 3, 24)])
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_a_weight_in_bfloat16_is_multiplied_in_bfloat16(used, shape, has_bias):
+    """What comes out and goes back is rounded once, to 8 bits; inputs stay float32, and so do their gradients."""
+    weight = torch.randn(48, 24).bfloat16()
+    bias = torch.randn(48) if has_bias else None
+    inputs = torch.randn(shape)
+    with torch.autocast("cpu", torch.bfloat16, enabled=has_bias):
+        found = product(PackedWeights().linear, inputs, weight, bias)
+    plain = product(multiply, inputs, weight, bias)
+    assert len(used) == 2
+    assert found[0].dtype == plain[0].dtype == torch.bfloat16
+    assert found[1].dtype == plain[1].dtype == torch.float32
+    for mine in (found[0], plain[0]):
+        torch.testing.assert_close(mine.float(), half_product(inputs, weight, bias), rtol=2**-7, atol=2**-6)
+    slope = torch.arange(found[0].numel()).view_as(found[0]).cos()
+    for mine in (found[1], plain[1]):
+        torch.testing.assert_close(mine, half_product(slope, weight.T), rtol=2**-7, atol=2**-5)

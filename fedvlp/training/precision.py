@@ -1,0 +1,43 @@
+"""Which arithmetic the frozen towers have, where the user leaves it to the machine."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import torch
+
+from fedvlp.utils.processor import has_bfloat16_tiles, has_bfloat16_units
+
+Precision = Literal["32-true", "bf16-mixed", "16-mixed"]
+"""Lightning's names of arithmetics."""
+
+
+class PrecisionChoice(NamedTuple):
+    """An arithmetic, and why it was chosen."""
+
+    name: Precision
+    reason: str
+
+
+def choose_precision(asked: Precision | Literal["auto"], accelerator: str) -> PrecisionChoice:
+    """Returns what was asked for; for ``auto``, bfloat16 where the hardware multiplies it faster than float32.
+
+    The hardware alone decides, and no measurement: the same machine gives the same results whatever else it does.
+
+    Args:
+        asked: the arithmetic, or ``auto``.
+        accelerator: Lightning's name of the hardware, or ``auto`` for what Lightning would take.
+    """
+    if asked != "auto":
+        return PrecisionChoice(asked, "")
+    if accelerator in ("auto", "gpu", "cuda") and torch.cuda.is_available():
+        if torch.cuda.is_bf16_supported(including_emulation=False):
+            return PrecisionChoice("bf16-mixed", "this GPU multiplies bfloat16")
+        return PrecisionChoice("32-true", "this GPU does not multiply bfloat16")
+    on_cpu = accelerator == "cpu" or (accelerator == "auto" and not torch.backends.mps.is_available())
+    if not on_cpu:
+        return PrecisionChoice("32-true", "bfloat16 was tried on processors and CUDA alone")
+    if not has_bfloat16_units():
+        return PrecisionChoice("32-true", "this processor has no units for bfloat16")
+    kind = "AMX" if has_bfloat16_tiles() else "AVX512-BF16"
+    return PrecisionChoice("bf16-mixed", f"this processor multiplies bfloat16 by {kind}")
