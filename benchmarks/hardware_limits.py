@@ -11,19 +11,20 @@ import torch
 from fedvlp.clip.towers.packed_weights import PackedWeights
 
 
-def matrix_rate(size: int = 1536, repeats: int = 5) -> float:
-    """Returns the operations a second of a large float32 matrix product, two for each multiply-add.
+def matrix_rate(size: int = 1536, repeats: int = 5, dtype: torch.dtype = torch.float32) -> float:
+    """Returns the operations a second of a large matrix product, two for each multiply-add.
 
     It is PyTorch's own or that of packed weights, whichever is faster.
 
     Args:
         size: Rows and columns of both factors.
         repeats: How often it is measured; the median counts.
+        dtype: Of both factors.
     """
-    left = torch.randn(size, size)
-    right = torch.randn(size, size)
+    left = torch.randn(size, size, dtype=dtype)
+    right = torch.randn(size, size, dtype=dtype)
     packs = PackedWeights()
-    result = torch.empty(size, size)
+    result = torch.empty(size, size, dtype=dtype)
     plain = _median_seconds(lambda: torch.mm(left, right, out=result), repeats)
     packed = _median_seconds(lambda: packs.linear(left, right, None), repeats)
     return 2 * size**3 / min(plain, packed)

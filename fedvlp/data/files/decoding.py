@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import struct
+import threading
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -87,10 +89,22 @@ def _decode(path: str | os.PathLike[str]) -> Image.Image:
 
 
 def read_rgb(path: str | os.PathLike[str]) -> Image.Image:
-    """Reads one image file as RGB, without the warnings that PIL gives about odd but readable files."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    """Reads one image file as RGB, without the warnings that PIL gives about odd but readable files.
+
+    In a thread it leaves them to `pillow_is_quiet`.
+    """
+    if threading.current_thread() is not threading.main_thread():
         return _decode(path)
+    with pillow_is_quiet():
+        return _decode(path)
+
+
+@contextmanager
+def pillow_is_quiet() -> Iterator[None]:
+    """Hides PIL's warnings; the filter is the process's own, so it is set around threads and not inside them."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module=r"PIL\b")
+        yield
 
 
 def unreadable(paths: Sequence[str | os.PathLike[str]], description: str = "checking images") -> dict[int, str]:
@@ -112,9 +126,7 @@ def in_threads(
     """
     results: list[Result] = []
     bar = tqdm(desc=description, total=len(items), unit="image", leave=False, disable=None)
-    # The filter is the process's own, so it is set around the threads and not inside them.
-    with warnings.catch_warnings(), bar, ThreadPoolExecutor(workers or min(32, (os.cpu_count() or 1) + 2)) as pool:
-        warnings.simplefilter("ignore")
+    with pillow_is_quiet(), bar, ThreadPoolExecutor(workers or min(32, (os.cpu_count() or 1) + 2)) as pool:
         for start in range(0, len(items), 256):  # whoever stops it waits for a few of them only
             for result in pool.map(function, items[start : start + 256]):
                 results.append(result)

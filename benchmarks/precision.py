@@ -1,0 +1,233 @@
+"""Towers in float32 and in bfloat16, in turn in the same process: local steps, images prepared, memory, chunks."""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.hardware_limits import matrix_rate
+from benchmarks.in_subprocess import in_subprocess
+from benchmarks.measure import peak_megabytes, reset_peak, resident_megabytes
+from benchmarks.operations import image_tower, packed_text, patches_work
+from benchmarks.steps import BATCH_SIZES, CLASS_NAMES, Step, least_operations, make_batch, make_module
+from benchmarks.synthetic import write_images
+from benchmarks.tables import Table, number, percent
+from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder, load_clip
+from fedvlp.data.files.images import FolderImages
+from fedvlp.data.loading.encoding import encode
+from fedvlp.data.loading.loaders import ImageDataset
+from fedvlp.utils.memory import freed_memory_kept
+from fedvlp.utils.processor import has_bfloat16_tiles, has_bfloat16_units
+
+TYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+RATES = ("GFLOP/s float32", "GFLOP/s bfloat16", "share of float32", "share of bfloat16")
+STEPS = ("", "float32, s", "bfloat16, s", "times faster", *RATES)
+PREPARED = ("", "float32, images/s", "bfloat16, images/s", "times faster", *RATES)
+MEMORY = ("", "float32, MB", "bfloat16, MB")
+BUDGETS = (24, 48, 96, 192, 384)
+PAIRS = {"TRIP": (7, 65, 345), "PromptFL": (7, 65, 345), "DiPrompT": (7, 65), "PLAN": (7,), "ADAPT": (7,)}
+
+NOTES = """Both sides stand in one process and take turns, so that what else the machine does meets both; the median of each
+counts. The rates are those of a large matrix product of each type, PyTorch's or one with packed weights, whichever is
+faster, measured there before and after. A share is the least operations of a step, by count, at that rate against the
+seconds that it took. Steps, batches and classes are those of `local_step`; ViT-B/16 with random weights."""
+
+
+@dataclass
+class Sides:
+    """Seconds of the repeats of both sides, and the rates of their types.
+
+    Attributes:
+        seconds: By the type's name.
+        rates: Operations a second of large products, by the type's name.
+    """
+
+    seconds: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in TYPES})
+    rates: dict[str, float] = field(default_factory=lambda: dict.fromkeys(TYPES, 0.0))
+
+    def median(self, name: str) -> float:
+        """Returns the median seconds of a side."""
+        return statistics.median(self.seconds[name])
+
+    @property
+    def gain(self) -> float:
+        """How many times faster bfloat16 is."""
+        return self.median("float32") / self.median("bfloat16")
+
+    def cells(self, operations: float) -> list[str]:
+        """Returns the gain, both rates, and both sides' shares of them."""
+        rates = [number(self.rates[name] / 1e9) for name in TYPES]
+        shares = [percent(operations / self.rates[name] / self.median(name)) for name in TYPES]
+        return [f"{self.gain:.2f}", *rates, *shares]
+
+
+def tables(quick: bool, figures: Path | None = None) -> Iterator[Table]:
+    """Returns the tables of steps, of prepared images, of memory and of chunks."""
+    spec = CLIPSpec("fedvlp-tiny") if quick else CLIPSpec("ViT-B-16", "random")
+    yield _steps(spec, quick)
+    yield _preparation(spec, quick)
+    yield _memory(spec, quick)
+    yield _budgets(spec, quick)
+
+
+def units() -> str:
+    """Says what this processor has for bfloat16."""
+    if not has_bfloat16_units():
+        return "This processor has no units for bfloat16, so a gain cannot be measured here."
+    return f"This processor's units for bfloat16: {'AMX' if has_bfloat16_tiles() else 'AVX512-BF16'}."
+
+
+@freed_memory_kept()
+def measure_step(method: str, num_classes: int, spec: CLIPSpec, quick: bool) -> tuple[Sides, float]:
+    """Returns what a method's steps took, and the least operations of one."""
+    steps: dict[str, Callable[[], object]] = {}
+    for name, clip in _both(spec).items():
+        module = make_module(method, clip, CLASS_NAMES[num_classes])
+        step = Step(module, make_batch(module, BATCH_SIZES[method]))
+        steps[name] = partial(_in_context, name, step)
+    least = least_operations(method, load_clip(spec), CLASS_NAMES[num_classes], BATCH_SIZES[method])
+    return in_turn(steps, 1.0 if quick else 12.0), least
+
+
+@freed_memory_kept()
+def measure_preparation(spec: CLIPSpec, images: int, quick: bool) -> tuple[Sides, float]:
+    """Returns what reading and encoding files took, and the operations of doing so."""
+    clips = _both(spec)
+    with tempfile.TemporaryDirectory() as folder:
+        write_images(Path(folder), 1, ["one", "two"], images)
+        files = sorted(Path(folder).rglob("*.jpg"))
+        shown = FolderImages(files, [file.name for file in files], [0] * len(files))
+        calls: dict[str, Callable[[], object]] = {}
+        for name, clip in clips.items():
+            dataset = ImageDataset([(shown, np.arange(images))], clip.preprocess)
+            calls[name] = partial(_in_context, name, partial(_encode, dataset, clip))
+        sides = in_turn(calls, 1.0 if quick else 30.0)
+    clip = clips["float32"]
+    tokens = int(clip.num_image_tokens or 0)
+    work = image_tower(clip).work(tokens, tokens**2, tokens, tokens**2, 1).forward + patches_work(clip)
+    return sides, images * work
+
+
+@freed_memory_kept()
+def measure_memory(method: str, num_classes: int, spec: CLIPSpec, name: str) -> float:
+    """Returns the peak memory of loading CLIP and two steps, in MB."""
+    before = resident_megabytes()
+    clip = load_clip(spec)
+    clip.hold_towers_in(TYPES[name])
+    module = make_module(method, clip, CLASS_NAMES[num_classes])
+    step = Step(module, make_batch(module, BATCH_SIZES[method]))
+    reset_peak()  # float32 weights are there for a moment on both sides
+    for _ in range(2):
+        _in_context(name, step)
+    return peak_megabytes() - before
+
+
+@freed_memory_kept()
+def measure_budget(num_classes: int, budget: int, spec: CLIPSpec, quick: bool) -> Sides:
+    """Returns what the text tower took forward and backward with chunks of so many tokens."""
+    calls: dict[str, Callable[[], object]] = {}
+    for name, clip in _both(spec).items():
+        encoder = PromptedTextEncoder(clip, CLASS_NAMES[num_classes], prompt_length=16, token_budget=budget)
+        prompt = torch.nn.Parameter(encoder.initial_prompt())
+        calls[name] = partial(_in_context, name, partial(_backward, encoder, prompt))
+    return in_turn(calls, 0.5 if quick else 4.0)
+
+
+def in_turn(calls: Mapping[str, Callable[[], object]], seconds: float) -> Sides:
+    """Returns the seconds of calls that take turns for about so long, at least three each, after one that warms up."""
+    sides = Sides()
+    _measure_rates(sides)
+    for call in calls.values():
+        call()
+    began = time.perf_counter()
+    while len(sides.seconds["float32"]) < 3 or time.perf_counter() - began < seconds:
+        for name, call in calls.items():
+            started = time.perf_counter()
+            call()
+            sides.seconds[name].append(time.perf_counter() - started)
+    _measure_rates(sides)
+    return sides
+
+
+def _measure_rates(sides: Sides) -> None:
+    for name, dtype in TYPES.items():
+        sides.rates[name] = max(sides.rates[name], matrix_rate(dtype=dtype))
+
+
+def _both(spec: CLIPSpec) -> dict[str, CLIP]:
+    """Returns the CLIP of each side."""
+    clips = {}
+    for name, dtype in TYPES.items():
+        clips[name] = load_clip(spec)
+        clips[name].hold_towers_in(dtype)
+    return clips
+
+
+def _in_context(name: str, call: Callable[[], object]) -> None:
+    """Calls in the context that a run has around it."""
+    context: AbstractContextManager[Any] = nullcontext()
+    if name == "bfloat16":
+        context = torch.autocast("cpu", torch.bfloat16)
+    with context:
+        call()
+
+
+def _encode(dataset: ImageDataset, clip: CLIP) -> None:
+    encode(dataset, lambda images: {"features": clip.encode_image(images)}, torch.device("cpu"))
+
+
+def _backward(encoder: PromptedTextEncoder, prompt: torch.nn.Parameter) -> None:
+    encoder(prompt).sum().backward()
+
+
+def _steps(spec: CLIPSpec, quick: bool) -> Table:
+    rows = []
+    for method, counts in PAIRS.items():
+        for num_classes in counts[:1] if quick else counts:
+            case: dict[str, Any] = {"method": method, "num_classes": num_classes, "spec": spec, "quick": quick}
+            sides, least = in_subprocess(measure_step, **case)
+            seconds = [number(sides.median(name)) for name in TYPES]
+            rows.append([f"{method}, {num_classes} classes", *seconds, *sides.cells(least)])
+    return Table(f"precision: a local step, {spec.name}", STEPS, rows, units())
+
+
+def _preparation(spec: CLIPSpec, quick: bool) -> Table:
+    images = 32 if quick else 96
+    sides, operations = in_subprocess(measure_preparation, spec=spec, images=images, quick=quick)
+    rates = [number(images / sides.median(name)) for name in TYPES]
+    row = [f"{images} JPEG files, 256 x 256 pixels", *rates, *sides.cells(operations)]
+    return Table(f"precision: images read and encoded, {spec.name}", PREPARED, [row])
+
+
+def _memory(spec: CLIPSpec, quick: bool) -> Table:
+    rows = []
+    for method, num_classes in [("PromptFL", 7)] if quick else [("PromptFL", 65), ("TRIP", 65), ("PLAN", 7)]:
+        case: dict[str, Any] = {"method": method, "num_classes": num_classes, "spec": spec}
+        peaks = [number(in_subprocess(measure_memory, **case, name=name)) for name in TYPES]
+        rows.append([f"{method}, {num_classes} classes", *peaks])
+    return Table(f"precision: peak memory of CLIP and of steps, {spec.name}", MEMORY, rows)
+
+
+def _budgets(spec: CLIPSpec, quick: bool) -> Table:
+    """Chunks of all sizes, by the time of the size that is in use."""
+    rows = []
+    for num_classes in [7] if quick else sorted(CLASS_NAMES):
+        found = {}
+        for budget in BUDGETS:
+            case: dict[str, Any] = {"num_classes": num_classes, "budget": budget, "spec": spec, "quick": quick}
+            found[budget] = in_subprocess(measure_budget, **case)
+        for name in TYPES:
+            seconds = [number(found[budget].median(name)) for budget in BUDGETS]
+            rows.append([f"{num_classes} classes, {name}", *seconds])
+    header = ("seconds", *[f"{budget} tokens" for budget in BUDGETS])
+    return Table(f"precision: the text tower by tokens in a chunk (96 in use), {spec.name}", header, rows)
