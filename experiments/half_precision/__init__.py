@@ -1,0 +1,1 @@
+"""Accuracy with frozen towers in float32 and in bfloat16."""
