@@ -18,7 +18,7 @@ import torch
 from benchmarks.hardware_limits import matrix_rate
 from benchmarks.in_subprocess import in_subprocess
 from benchmarks.measure import peak_megabytes, reset_peak, resident_megabytes
-from benchmarks.operations import image_tower, packed_text, patches_work
+from benchmarks.operations import image_tower, patches_work
 from benchmarks.steps import BATCH_SIZES, CLASS_NAMES, Step, least_operations, make_batch, make_module
 from benchmarks.synthetic import write_images
 from benchmarks.tables import Table, number, percent
@@ -37,10 +37,10 @@ MEMORY = ("", "float32, MB", "bfloat16, MB")
 BUDGETS = (24, 48, 96, 192, 384)
 PAIRS = {"TRIP": (7, 65, 345), "PromptFL": (7, 65, 345), "DiPrompT": (7, 65), "PLAN": (7,), "ADAPT": (7,)}
 
-NOTES = """Both sides stand in one process and take turns, so that what else the machine does meets both; the median of each
-counts. The rates are those of a large matrix product of each type, PyTorch's or one with packed weights, whichever is
-faster, measured there before and after. A share is the least operations of a step, by count, at that rate against the
-seconds that it took. Steps, batches and classes are those of `local_step`; ViT-B/16 with random weights."""
+NOTES = """Both sides stand in one process and take turns, so that what else the machine does meets both; the median of
+each counts. The rates are those of a large matrix product of each type, PyTorch's or one with packed weights, whichever
+is faster, measured there before and after. A share is the least operations of a step, by count, at that rate against
+the seconds that it took. Steps, batches and classes are those of `local_step`; ViT-B/16 with random weights."""
 
 
 @dataclass

@@ -52,9 +52,9 @@ from fedvlp.training.local_rules import (
     with_local_rule,
 )
 from fedvlp.training.local_training import LocalTraining
+from fedvlp.training.precision import Precision, choose_precision
 from fedvlp.training.preconditions import check_after_data, check_before_data, make_fabric
 from fedvlp.training.prediction import predict_images
-from fedvlp.training.precision import Precision, choose_precision
 from fedvlp.training.privacy_accounting import check_privacy
 from fedvlp.training.schedules import Schedule
 from fedvlp.training.scores_file import without_validation, write_folder_scores, write_scores

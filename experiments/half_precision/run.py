@@ -62,8 +62,8 @@ def summary(done: dict[str, Pair]) -> str:
     """Returns what all rows together say."""
     held_out = list(chain.from_iterable(differences(runs, "held_out") for runs in done.values()))
     return (
-        f"Over {len(held_out)} pairs of runs the held-out accuracy differs by {statistics.mean(held_out):+.2f} points in "
-        f"the mean, with a standard deviation of {statistics.pstdev(held_out):.2f}."
+        f"Over {len(held_out)} pairs of runs the held-out accuracy differs by {statistics.mean(held_out):+.2f} points "
+        f"in the mean, with a standard deviation of {statistics.pstdev(held_out):.2f}."
     )
 
 
@@ -71,7 +71,8 @@ def short_table(choice: Choice) -> str:
     """Makes the runs of all methods; returns their table under a line that says how it was made."""
     setting = replace(choice.setting, more=(*choice.setting.more, *rounds(ROUNDS, ROUNDS)))
     choice = replace(choice, setting=setting)
-    every = {path.stem: pair(path.stem, choice, STEPS) for path in sorted((configs_folder() / "methods").glob("*.yaml"))}
+    names = sorted(path.stem for path in (configs_folder() / "methods").glob("*.yaml"))
+    every = {name: pair(name, choice, STEPS) for name in names}
     make_runs(all_runs(every), choice.workers)
     done = {name: runs for name, runs in every.items() if all(map(complete, runs.values()))}
     head = ["method"]

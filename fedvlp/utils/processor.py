@@ -11,7 +11,7 @@ def has_bfloat16_tiles() -> bool:
 
 
 def has_bfloat16_units() -> bool:
-    """Whether it has units for products in bfloat16 (AVX512-BF16 or AMX); without them these are slower than float32."""
+    """Whether it has units for products in bfloat16 (AVX512-BF16 or AMX), without which these are slow."""
     return has_bfloat16_tiles() or _says_yes("_is_avx512_bf16_supported")
 
 

@@ -37,7 +37,7 @@ def encode(
     if num_workers:
         batches: Iterable[Any] = image_loader(dataset, batch_size, num_workers, device=device)
     else:
-        batches = batches_ahead(dataset, batch_size)
+        batches = batches_ahead(dataset, batch_size, pin_memory=device.type == "cuda")
     bar = tqdm(total=len(dataset), desc=description, unit="image", leave=False, disable=None)
     # Tensors made under inference mode could not be trained on.
     with bar, torch.inference_mode(False), torch.no_grad():

@@ -95,7 +95,11 @@ def test_open_clips_own_text_pass_is_not_needed(fresh_clip):
     assert torch.cosine_similarity(fresh_clip.encode_text(ids), expected).min() > 0.995
 
 
-@pytest.mark.parametrize("copied", [copy.deepcopy, lambda clip: pickle.loads(pickle.dumps(clip))], ids=["copy", "pickle"])
+def pickled(clip):
+    return pickle.loads(pickle.dumps(clip))
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, pickled])
 def test_copies_are_held_as_well(half, copied):
     with torch.no_grad():
         assert torch.equal(copied(half).encode_image(images(half)), half.encode_image(images(half)))
@@ -116,6 +120,6 @@ def test_rounded_weights_serve_no_other_precision(half):
 
 
 def test_float32_changes_nothing(fresh_clip):
-    before = {name: parameter for name, parameter in fresh_clip.model.named_parameters()}
+    before = dict(fresh_clip.model.named_parameters())
     fresh_clip.hold_towers_in(torch.float32)
     assert all(parameter is before[name] for name, parameter in fresh_clip.model.named_parameters())
