@@ -106,7 +106,9 @@ def method(config: Path) -> FederatedModule:
     options.pop("optimizer", None)
     if "templates" in options:
         options["templates"] = 1  # of the teacher, which sends nothing
-    module: FederatedModule = kind(**{**options, "clip": tiny_clip()})
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)  # what a server learns of uploads depends on where it starts
+        module: FederatedModule = kind(**{**options, "clip": tiny_clip()})
     return module
 
 

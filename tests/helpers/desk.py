@@ -22,6 +22,10 @@ FITS = {
         "--config methods/promptfl --config data/styled_shapes --data.test_fraction 0.2 --model.clip.name fedvlp-tiny "
         "--trainer.rounds 10 --trainer.name promptfl"
     ),
+    "runs/shapes": (
+        "--config methods/promptfl --config data/folders --data.root my_images --data.held_out photo "
+        "--model.clip.name fedvlp-tiny --trainer.name shapes"
+    ),
     SWEEP: (
         "--config methods/promptfl --config data/styled_shapes --model.clip.name fedvlp-tiny "
         f"--trainer.default_root_dir {SWEEP}"

@@ -135,22 +135,24 @@ class DecodedImages:
         """Opens the files and returns the checksums; all of them are 0 if there are none or they are damaged."""
         if self._checksums is not None:
             return self._checksums
-        self._pixels = None
-        self._checksums = np.zeros(len(self), np.uint32)
+        self._pixels, self._checksums = self._read()  # at once: other threads read images meanwhile
+        return self._checksums
+
+    def _read(self) -> tuple[np.memmap[Any, Any] | None, NDArray[np.uint32]]:
+        """Returns what the files hold; nothing if there are none or they are damaged."""
+        nothing = (None, np.zeros(len(self), np.uint32))
         if not self.path.is_file():
-            return self._checksums
+            return nothing
         try:
             pixels = np.load(self.path, mmap_mode="r")
             checksums = np.fromfile(self.checksums_path, np.uint32)
         except (OSError, ValueError, EOFError) as error:
             self._warn("Decoded images in %s can't be read (%s); decoding them again.", self.path, error)
-            return self._checksums
+            return nothing
         if pixels.shape != self.shape or pixels.dtype != np.uint8 or len(checksums) != len(self):
             self._warn("Decoded images in %s are damaged; decoding them again.", self.path)
-            return self._checksums
-        self._pixels = pixels
-        self._checksums = checksums
-        return checksums
+            return nothing
+        return pixels, checksums
 
     def _create(self) -> None:
         """Makes both files, without an image; the checksums first, so that they never speak of older images."""
