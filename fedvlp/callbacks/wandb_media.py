@@ -16,7 +16,7 @@ CONFUSION_CHART = "wandb/confusion_matrix/v1"
 
 
 def send_media(run: Any, record: Record) -> None:
-    """Sends the prompts and config as an artifact, accuracies by domain, confusions, and pictures that explain the run.
+    """Sends the prompts and config as an artifact, accuracies by domain and class, confusions, and pictures of the run.
 
     Args:
         run: of Weights & Biases, not finished.
@@ -25,7 +25,8 @@ def send_media(run: Any, record: Record) -> None:
     # Installed where there is such a run, and slow to import.
     import wandb
 
-    run.log({"domains": _domains(wandb, record), **_confusions(wandb, record), **_pictures(wandb, record)})
+    tables = {"domains": _domains(wandb, record), "classes": _classes(wandb, record)}
+    run.log({**tables, **_confusions(wandb, record), **_pictures(wandb, record)})
     artifact = wandb.Artifact(f"{record.method}-{run.id}", type="prompts", description=record.protocol)
     for name in FILES:
         path = record.folder / name
@@ -42,6 +43,16 @@ def _domains(wandb: Any, record: Record) -> Any:
             role, _, domain = name.partition("/")
             if domain:
                 table.add_data(row, role, domain, value)
+    return table
+
+
+def _classes(wandb: Any, record: Record) -> Any:
+    """Returns a table of each class's accuracy, by row and split."""
+    table = wandb.Table(columns=["row", "split", "class", "accuracy"])
+    for row, by_split in record.metrics.items():
+        for split, scores in by_split.items():
+            for name, value in scores.get("class_accuracy", {}).items():
+                table.add_data(row, split, name, value)
     return table
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from fedvlp.callbacks.wandb_media import send_media
+from fedvlp.callbacks.wandb_media import SHORT_ROWS, send_media
 from fedvlp.results import Record, load_record
 from fedvlp.results.sweep_folder import group_name
 
@@ -83,6 +83,8 @@ def _results(record: Record) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for title, row in {"last": record.last, "best": record.best, "zero_shot": record.baseline}.items():
         found |= {f"{title}/{name}": value for name, value in row.items()}
+    for row_title, by_split in record.metrics.items():
+        found |= dict(_flat(by_split, f"{SHORT_ROWS[row_title]}/"))
     found |= {f"communication/{name}": value for name, value in record.communication.items()}
     return found | {
         "protocol": record.protocol,
@@ -90,3 +92,14 @@ def _results(record: Record) -> dict[str, Any]:
         "rounds": record.rounds,
         "seconds": record.seconds,
     }
+
+
+def _flat(scores: Mapping[str, Any], start: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields all numbers and names among the scores of a split or role, but those of each class, which are a table."""
+    for name, value in scores.items():
+        if isinstance(value, list):
+            yield from zip((f"{start}{name}/low", f"{start}{name}/high"), value, strict=True)
+        elif not isinstance(value, Mapping):
+            yield f"{start}{name}", value
+        elif name != "class_accuracy":
+            yield from _flat(value, f"{start}{name}/")

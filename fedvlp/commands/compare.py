@@ -13,6 +13,7 @@ from fedvlp.results.compare import Selection, Table, tables
 from fedvlp.results.compare_papers import render_printed_table, tidy_printed_rows
 from fedvlp.results.formats import TableFormat, format_tables
 from fedvlp.results.grouping import describe_differences
+from fedvlp.results.intervals import with_intervals
 from fedvlp.results.paper_methods import matching_printed_tables
 from fedvlp.results.papers import PrintedTable, main_tables, papers
 from fedvlp.results.rendering import render_table
@@ -35,7 +36,10 @@ def run_compare(arguments: Sequence[str]) -> int:
     """
     options = _parser().parse_args(arguments)
     records, problems = find_records(options.runs)
-    ours = tables(records, SELECTIONS[options.row])
+    oracle: tuple[Selection, ...] = ("oracle",) if options.oracle else ()
+    ours = tables(records, (*SELECTIONS[options.row], *oracle))
+    if options.intervals:
+        ours = [with_intervals(table) for table in ours]
     parts = _parts(ours, options.papers, options.data)
     if not parts:
         reason = " ".join(problems) or "Give run folders, or folders of runs."
@@ -55,6 +59,16 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--format", choices=("table", "markdown", "csv", "latex"), default="table")
     parser.add_argument(
         "--row", choices=SELECTIONS, default="both", help="which round: last, best on source validation"
+    )
+    parser.add_argument(
+        "--intervals",
+        action="store_true",
+        help="put the 95 %% interval of a bootstrap over images behind each cell of a last round",
+    )
+    parser.add_argument(
+        "--oracle",
+        action="store_true",
+        help="add the round that is best on the images compared, which is not allowed, and its gap to the last",
     )
     parser.add_argument(
         "--papers",

@@ -45,7 +45,7 @@ def run_report(arguments: Sequence[str]) -> int:
         problems += send_report(layout)
     from fedvlp.report.page import report_page
 
-    page = report_page(records, problems, given.title, date.today()).encode("utf-8", "replace")
+    page = report_page(records, problems, given.title, date.today(), given.oracle).encode("utf-8", "replace")
     _write(target, page)
     sys.stdout.write(f"{target}: {len(records)} runs, {len(page) / 1e6:.1f} MB\n")
     sys.stderr.writelines(f"fedvlp report: left out: {visible(problem)}\n" for problem in problems)
@@ -146,6 +146,11 @@ def _parser() -> argparse.ArgumentParser:
         "--wandb",
         metavar="ENTITY/PROJECT",
         help="Lay out a report on Weights & Biases as well, of runs that were logged there. Needs the extra wandb.",
+    )
+    parser.add_argument(
+        "--oracle",
+        action="store_true",
+        help="Add the round that is best on the images compared, which is not allowed, and its gap to the last.",
     )
     parser.add_argument("--title", default="fedvlp report", help="What stands at its top.")
     return parser

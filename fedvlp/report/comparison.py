@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from fedvlp.report.beside_accuracy import beside_accuracy
 from fedvlp.report.classes import classes_section
 from fedvlp.report.html import Html, html_table, joined, picture, tag
 from fedvlp.report.legend import legend
@@ -19,9 +20,12 @@ NUM_LEADING_COLUMNS = 2
 
 
 def comparison(table: Table) -> Html:
-    """Returns the table in the order of its results, its figures, and the accuracy of each class."""
+    """Returns the table in the order of its results, its figures, what is beside accuracy, and that of each class."""
     table = ranked(table)
     parts = [html_table(_rendered(table), _best_row(table)), _figures(table)]
+    more = beside_accuracy(table)
+    if more:
+        parts += [tag("h3", "Beside accuracy"), more]
     series, _ = complete_series(table)
     classes = classes_section(series, table.role) if series else Html()
     if classes:

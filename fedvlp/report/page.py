@@ -25,7 +25,9 @@ Section = tuple[str, str, Html]
 """Anchor, heading and content."""
 
 
-def report_page(records: Sequence[Record], problems: Sequence[str], heading: str, day: date) -> str:
+def report_page(
+    records: Sequence[Record], problems: Sequence[str], heading: str, day: date, oracle: bool = False
+) -> str:
     """Returns the page.
 
     Args:
@@ -33,8 +35,9 @@ def report_page(records: Sequence[Record], problems: Sequence[str], heading: str
         problems: what could not be read, a line each.
         heading: the page's title.
         day: the page's date.
+        oracle: whether tables have a row of the round that is best on the images compared, marked as not allowed.
     """
-    compared = tables(records)
+    compared = tables(records, ("last", "best", "oracle") if oracle else ("last", "best"))
     sections = [section for section in _sections(records, problems, compared) if section[2]]
     body = tag(
         "body",

@@ -105,8 +105,8 @@ def complete_series(table: Table) -> tuple[list[MethodSeries], list[str]]:
     series: list[MethodSeries] = []
     left_out: list[str] = []
     for row in table.rows:
-        # Best rounds are of the same runs as last ones; of zero-shot CLIP, only runs that train nothing count.
-        if row.selection == "best":
+        # Other rounds are of the same runs as last ones; of zero-shot CLIP, only runs that train nothing count.
+        if row.selection in ("best", "oracle"):
             continue
         records = [record for record in row.records if row.is_trained or not record.rounds]
         seeds = complete_seeds(records, choices)

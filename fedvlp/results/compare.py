@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from fedvlp.results.grouping import Group, by_settings, group_records
 from fedvlp.results.labels import row_labels
+from fedvlp.results.oracle import differences, oracle
 from fedvlp.results.record import COSTS, Record
-from fedvlp.results.statistics import AVERAGE, Cell, cells, without_repeats
+from fedvlp.results.statistics import AVERAGE, Cell, Interval, Scores, cells, without_repeats
 
-Selection = Literal["last", "best", "both", ""]
+Selection = Literal["last", "best", "both", "oracle", ""]
 ZERO_SHOT = "ZeroShotCLIP"
 PACKAGES = ("fedvlp", "torch")
 
@@ -23,16 +24,20 @@ class TableRow:
 
     Attributes:
         label: the method, with what sets it apart from other rows of it.
-        selection: the round: last, best on source validation, or both where they are equal; empty for what trains
-            nothing.
+        selection: the round: last, best on source validation, or both where they are equal; oracle for the one that
+            is best on the images compared; empty for what trains nothing.
         cells: by domain, and average and spread over all domains; without what was not measured.
         records: the runs.
+        gap: of the oracle, its average less that of the last round, in points.
+        intervals: of cells, by the same names, where they were asked for and images are known.
     """
 
     label: str
     selection: Selection
     cells: Mapping[str, Cell]
     records: tuple[Record, ...]
+    gap: Cell | None = None
+    intervals: Mapping[str, Interval] = field(default_factory=dict)
 
     @property
     def is_trained(self) -> bool:
@@ -114,7 +119,7 @@ def tables(records: Sequence[Record], selections: Sequence[Selection] = ("last",
 
     Args:
         records: the runs.
-        selections: which rounds have a row.
+        selections: which rounds have a row. The oracle has one for methods of which every run knows its rounds.
     """
     return [_table(group, selections) for group in group_records(records)]
 
@@ -141,8 +146,8 @@ def _table(group: Group, selections: Sequence[Selection]) -> Table:
     labels = row_labels(trained)
     rows = _zero_shot_rows(group.records, domains)
     for settings, members in by_settings(trained).items():
-        has_best = any(record.best for record in members)
-        chosen = [each for each in selections if each != "best" or has_best]
+        is_there = {"best": any(record.best for record in members), "oracle": all(map(_oracle, members))}
+        chosen = [each for each in selections if is_there.get(each, True)]
         rows += [_row(labels[settings], selection, members, domains) for selection in chosen]
     num_domains = len(group.records[0].data.get("domains", []))
     return Table(group, tuple(domains), num_domains, tuple(rows))
@@ -157,12 +162,33 @@ def _measured_domains(records: Sequence[Record]) -> list[str]:
 
 
 def _row(label: str, selection: Selection, members: Sequence[Record], domains: Sequence[str]) -> TableRow:
+    scores = _scores(members, ROUNDS[selection])
+    row = TableRow(label, selection, cells(scores, domains), tuple(members))
+    if selection != "oracle":
+        return row
+    gaps = differences(scores, _scores(members, ROUNDS["last"]))
+    return replace(row, gap=cells(gaps, domains).get(AVERAGE))
+
+
+def _scores(members: Sequence[Record], accuracies_of: Callable[[Record], Mapping[str, float]]) -> Scores:
+    """Returns the accuracies that are compared, by seed and domain."""
     scores: dict[int, dict[str, float]] = {}
     for record in members:
         # A seed's runs, each with its own held-out domains, fill one row between them.
-        accuracies = record.last if selection == "last" else record.best
-        scores.setdefault(record.seed, {}).update(_compared(record, accuracies))
-    return TableRow(label, selection, cells(scores, domains), tuple(members))
+        scores.setdefault(record.seed, {}).update(_compared(record, accuracies_of(record)))
+    return scores
+
+
+def _oracle(record: Record) -> Mapping[str, float]:
+    return oracle(record, role_of(record))
+
+
+ROUNDS: Mapping[str, Callable[[Record], Mapping[str, float]]] = {
+    "last": lambda record: record.last,
+    "best": lambda record: record.best,
+    "oracle": _oracle,
+}
+"""The accuracies of a run by the round that a row is of."""
 
 
 def _zero_shot_rows(records: Sequence[Record], domains: Sequence[str]) -> list[TableRow]:

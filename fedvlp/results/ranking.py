@@ -31,12 +31,14 @@ def average(row: TableRow, otherwise: float) -> float:
 
 def contestants(table: Table) -> list[TableRow]:
     """Returns the rows that are ranked, the highest average first: those of last rounds that have every domain."""
-    rows = [row for row in ranked(table).rows if row.selection != "best" and AVERAGE in row.cells]
+    rows = [row for row in ranked(table).rows if row.selection not in ("best", "oracle") and AVERAGE in row.cells]
     return sorted(rows, key=lambda row: -average(row, 0.0))
 
 
 def _without_equals(rows: Sequence[TableRow]) -> list[TableRow]:
-    """Returns a method's last and best round, or one row for both."""
-    if len(rows) == 2 and rows[0].cells == rows[1].cells:
-        return [replace(rows[0], selection="both")]
-    return list(rows)
+    """Returns a method's last and best round, or one row for both, and then its oracle."""
+    reported = [row for row in rows if row.selection != "oracle"]
+    others = [row for row in rows if row.selection == "oracle"]
+    if len(reported) == 2 and reported[0].cells == reported[1].cells:
+        return [replace(reported[0], selection="both"), *others]
+    return [*reported, *others]

@@ -5,35 +5,54 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from fedvlp.results.compare import Table, TableRow, repeat_warnings
+from fedvlp.results.oracle import NOT_ALLOWED
 from fedvlp.results.rendered_table import RenderedTable, with_marks
-from fedvlp.results.statistics import AVERAGE, SPREAD, Cell
+from fedvlp.results.statistics import AVERAGE, SPREAD, Cell, Interval
 
 ROLE_TITLES = {
     "held_out": "held-out domains",
     "test": "each domain's test split",
     "validation": "each domain's source validation split, as there is no test split; it also chose the best round",
 }
-ROUNDS = {"last": "last", "best": "best", "both": "last, best", "": "-"}
+ROUNDS = {"last": "last", "best": "best", "both": "last, best", "oracle": NOT_ALLOWED, "": "-"}
 TITLE_KEYS = ("data", "protocol", "backbone")
 COST_COLUMNS = ("up", "down", "bytes", "seconds")
 LEGEND = (
     "last: last round; best: round with the best mean accuracy on source validation. Nothing is chosen on the images "
     "that are compared. up, down: parameters of one client and round; bytes: both ways; seconds: all rounds of a run"
 )
+GAP = "gap to last"
+ORACLE_LEGEND = (
+    f"{NOT_ALLOWED}: each run's round with the highest accuracy on the very images that are compared, of those that "
+    f"were evaluated. It is shown for its {GAP}, the points by which a table that chooses so is higher; it is no result"
+)
+INTERVAL_LEGEND = (
+    "[low, high]: 95 % interval of a bootstrap over images, which are drawn with what all seeds took them for; it says "
+    "how far the mean rests on these images, as the deviation says how far it rests on the seeds"
+)
 
 
 def render_table(table: Table) -> RenderedTable:
     """Returns a table of runs for readers, in percent with one decimal."""
     marks = _version_marks(table)
+    has_oracle = any(row.selection == "oracle" for row in table.rows)
     rows = []
     for row in table.rows:
         label = with_marks(row.label, marks.get(row.versions, ""))
-        rows.append((label, ROUNDS[row.selection], *_accuracy_cells(table, row), *_cost_cells(row)))
+        gap = [format_gap(row.gap)] if has_oracle else []
+        rows.append((label, ROUNDS[row.selection], *_accuracy_cells(table, row), *gap, *_cost_cells(row)))
+    gap_title = [GAP] if has_oracle else []
     version_notes = [f"^{mark} {versions}" for versions, mark in marks.items()]
     return RenderedTable(
         title=title(table.group.about),
-        lines=(describe_group(table.group.about), _describe_measure(table), LEGEND),
-        head=("method", "round", *table.domains, table.average_title, SPREAD, *COST_COLUMNS),
+        lines=(
+            describe_group(table.group.about),
+            _describe_measure(table),
+            LEGEND,
+            *([ORACLE_LEGEND] if has_oracle else []),
+            *([INTERVAL_LEGEND] if any(row.intervals for row in table.rows) else []),
+        ),
+        head=("method", "round", *table.domains, table.average_title, SPREAD, *gap_title, *COST_COLUMNS),
         rows=tuple(rows),
         text_columns=2,
         notes=(*version_notes, *repeat_warnings(table)),
@@ -67,9 +86,32 @@ def format_cell(cell: Cell | None, decimals: int = 1, usual_count: int | None = 
     return text
 
 
+def format_interval(interval: Interval) -> str:
+    """Returns both ends.
+
+    >>> format_interval((59.96, 64.2))
+    '[60.0, 64.2]'
+    """
+    low, high = interval
+    return f"[{low:.1f}, {high:.1f}]"
+
+
+def format_gap(gap: Cell | None) -> str:
+    """Returns a difference in points with its sign, and its deviation over seeds.
+
+    >>> format_gap(Cell(1.25, 0.5, 3)), format_gap(Cell(0.0, None, 1)), format_gap(None)
+    ('+1.2 ± 0.5', '+0.0', '-')
+    """
+    return "-" if gap is None else f"{'+' if gap.mean >= 0 else ''}{format_cell(gap)}"
+
+
 def _accuracy_cells(table: Table, row: TableRow) -> list[str]:
     usual_count = _most_seeds(table) if row.is_trained else None
-    return [format_cell(row.cells.get(name), usual_count=usual_count) for name in (*table.domains, AVERAGE, SPREAD)]
+    found = []
+    for name in (*table.domains, AVERAGE, SPREAD):
+        interval = [format_interval(row.intervals[name])] if name in row.intervals else []
+        found.append(" ".join([format_cell(row.cells.get(name), usual_count=usual_count), *interval]))
+    return found
 
 
 def _most_seeds(table: Table) -> int:

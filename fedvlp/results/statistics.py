@@ -8,6 +8,9 @@ from dataclasses import dataclass
 
 AVERAGE = "average"
 SPREAD = "spread"
+Interval = tuple[float, float]
+"""The lower and the upper end, in percent."""
+
 Scores = Mapping[int, Mapping[str, float]]
 """Accuracies in percent, by seed and then by domain."""
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from fedvlp.results.compare import Table, TableRow
-from fedvlp.results.statistics import AVERAGE
+from fedvlp.results.rendering import GAP
+from fedvlp.results.statistics import AVERAGE, Cell
 
 TIDY_COLUMNS = (
     "table",
@@ -25,6 +26,8 @@ TIDY_COLUMNS = (
     "std",
     "n",
     "note",
+    "low",
+    "high",
 )
 
 
@@ -54,9 +57,16 @@ def _tidy_cells(table: Table, row: TableRow) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for name, cell in row.cells.items():
         column = table.average_title if name == AVERAGE else name
-        found.append({"column": column, "mean": cell.mean, "std": cell.deviation, "n": cell.count})
+        low, high = row.intervals.get(name, ("", ""))
+        found.append(_cell(column, cell) | {"low": low, "high": high})
+    if row.gap is not None:
+        found.append(_cell(GAP, row.gap))
     num_runs = len(row.records)
     found += [{"column": name, "mean": most, "n": num_runs} for name, (_, most) in row.costs.items()]
     if row.seconds is not None:
         found.append({"column": "seconds", "mean": row.seconds, "n": num_runs})
     return found
+
+
+def _cell(column: str, cell: Cell) -> dict[str, Any]:
+    return {"column": column, "mean": cell.mean, "std": cell.deviation, "n": cell.count}

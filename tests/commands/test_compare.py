@@ -1,11 +1,13 @@
 import csv
 import io
 import json
+import re
 
 import pytest
 
 from fedvlp.commands.cli import main
 from tests.helpers.records import make_record
+from tests.helpers.report_runs import write_run
 
 
 def write(folder, run, data=None):
@@ -47,6 +49,17 @@ def test_prints_the_table(runs, capsys):
     assert "PACS, leave-domains-out, 1 held out, CLIP ViT-B-16" in out
     assert out.count("60.5 ± 0.7") == 6  # two domains and their average, last and best
     assert "average of 2 of 4" in out
+
+
+def test_the_oracle_and_intervals_are_asked_for(tmp_path, capsys):
+    for seed in (0, 1):
+        write_run(tmp_path, [60.0, 58.0 + seed], seed=seed)
+    assert main(["compare", str(tmp_path)]) == 0
+    assert "oracle" not in capsys.readouterr().out
+    assert main(["compare", str(tmp_path), "--oracle", "--intervals", "--row", "last"]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"TRIP +oracle, not allowed .* 60\.0 ± 0\.0 +- +\+1\.5 ± 0\.7", out)
+    assert "bootstrap" not in out  # nothing is known of single images
 
 
 def test_an_unknown_run_is_named_and_the_rest_printed(runs, capsys):

@@ -125,6 +125,40 @@ def test_classes_are_shown_with_what_they_are_taken_for(tmp_path, no_figures):
     assert ">-</td></tr>" in everything
 
 
+def test_what_is_beside_accuracy_is_shown_for_each_method(tmp_path, no_figures):
+    for seed in (0, 1):
+        for held_out, worst in (("photo", 31.0), ("sketch", 27.0 + seed)):
+            role = {
+                "balanced_accuracy": 40.0 + seed,
+                "macro_f1": 33.0,
+                "worst_domain": {"name": "x", "accuracy": worst},
+            }
+            outside = {"noise": {"auroc": 81.0, "fpr_at_95": 70.0}}
+            metrics = {"last round": {"held_out": {**role, "out_of_distribution": outside}}}
+            data = {"out_of_distribution": {"name": "noise", "images": "5 images"}}
+            run = write_run(tmp_path, [50.0, 51.0], held_out=held_out, seed=seed, data=data)
+            summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
+            (run / "summary.json").write_text(json.dumps(summary | {"metrics": metrics}), encoding="utf-8")
+    text = page_of(tmp_path)
+    (table,) = re.findall(r"<caption>Beside accuracy</caption>(.*?)</table>", text)
+    assert re.findall(r"<th[^>]*>([^<]+)", table.split("<tbody>")[0]) == [
+        *("method", "balanced accuracy", "macro F1", "worst domain", "AUROC, noise", "FPR at 95 %, noise"),
+    ]
+    (row,) = table.split("<tbody>")[1].split("</tr>")[:-1]
+    cells = ["TRIP", "40.5 ± 0.7", "33.0 ± 0.0", "27.5 ± 0.7", "81.0 ± 0.0", "70.0 ± 0.0"]
+    assert re.findall(r">([^<>]+)</t[hd]>", row) == cells
+
+
+def test_the_oracle_is_shown_where_it_is_asked_for(tmp_path, no_figures):
+    write_run(tmp_path, [52.0, 50.0])
+    records, _ = find_records([tmp_path])
+    assert "oracle, not allowed" not in page_of(tmp_path)
+    text = report_page(records, [], "With it", date(2026, 3, 9), oracle=True)
+    assert "oracle, not allowed" in text
+    assert "+2.0" in text
+    assert "highest result, 50.0 %" in text
+
+
 def luminance(colour):
     """The relative luminance of a colour such as #1f2428 (Web Content Accessibility Guidelines 2.2)."""
     shares = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]

@@ -1,0 +1,112 @@
+"""Intervals over images in tables: seeds share their images, domains do not, and what is unknown has none."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from fedvlp.core.metrics.bootstrap import interval, resample
+from fedvlp.core.predictions import Predictions
+from fedvlp.results.compare import tables
+from fedvlp.results.intervals import with_intervals
+from fedvlp.results.predictions import write_predictions
+from fedvlp.results.rendering import render_table
+from fedvlp.results.tidy import tidy_rows
+from tests.helpers.predictions import chosen, draw
+from tests.helpers.records import make_record
+
+SEEDS = (0, 1)
+DOMAINS = ("photo", "sketch")
+ROWS = ("zero-shot CLIP", "last round")
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Returns a function that writes the predictions of a run of each seed and domain, and returns the runs."""
+
+    def make(of_run, seeds=SEEDS):
+        runs = []
+        for domain in DOMAINS:
+            for seed in seeds:
+                folder = tmp_path / f"{domain}-{seed}"
+                folder.mkdir(exist_ok=True)
+                found = of_run(domain, seed)
+                if found is not None:
+                    split = f"held_out/{domain}"
+                    write_predictions(folder, {ROWS[0]: {split: of_run(domain, 0)}, ROWS[1]: {split: found}})
+                runs.append(make_record(50.0, held_out=domain, seed=seed, folder=folder))
+        return runs
+
+    return make
+
+
+def of_run(domain, seed):
+    """Labels of the domain, and what a seed takes its images for."""
+    first = draw(120, seed=DOMAINS.index(domain))
+    return replace(draw(120, seed=10 + seed + 7 * DOMAINS.index(domain)), labels=first.labels)
+
+
+def found(runs):
+    (table,) = tables(runs)
+    return {row.selection: row for row in with_intervals(table).rows}
+
+
+def width(ends):
+    return ends[1] - ends[0]
+
+
+def test_images_are_drawn_with_what_every_seed_took_them_for(write):
+    rows = found(write(of_run))
+    slow = {domain: [] for domain in DOMAINS}
+    generator = np.random.default_rng(1)
+    for domain in DOMAINS:
+        of_seeds = [of_run(domain, seed) for seed in SEEDS]
+        rights = [(each.predicted[0] == each.labels).numpy() for each in of_seeds]
+        for _ in range(600):
+            order = generator.integers(120, size=120)
+            slow[domain].append(np.mean([100 * right[order].mean() for right in rights]))
+        assert rows["last"].intervals[domain] == pytest.approx(np.quantile(slow[domain], [0.025, 0.975]), abs=1.5)
+    average = np.quantile(np.mean([slow[domain] for domain in DOMAINS], axis=0), [0.025, 0.975])
+    assert rows["last"].intervals["average"] == pytest.approx(average, abs=1.5)
+    assert rows["best"].intervals == {}
+    assert rows[""].intervals.keys() == {*DOMAINS, "average"}
+
+
+def test_seeds_that_agree_are_no_more_images(write):
+    one = found(write(of_run, seeds=(0,)))["last"].intervals
+    same = found(write(lambda domain, seed: of_run(domain, 0)))["last"].intervals
+    for name, ends in one.items():
+        assert same[name] == pytest.approx(ends)
+    assert width(one["average"]) == pytest.approx(width(one["photo"]) / 2**0.5, rel=0.2)  # two independent domains
+
+
+def test_one_seed_has_the_interval_of_its_summary(write):
+    (low, high) = found(write(of_run, seeds=(0,)))["last"].intervals["photo"]
+    assert [low, high] == interval(resample(of_run("photo", 0), 5, "held_out/photo")["accuracy"])
+
+
+def test_what_is_unknown_or_of_other_images_has_no_interval(write):
+    missing = found(write(lambda domain, seed: None if (domain, seed) == ("photo", 1) else of_run(domain, seed)))
+    assert missing["last"].intervals.keys() == {"sketch"}
+    shuffled = chosen(of_run("photo", 1), torch.arange(120).flip(0))
+    other = found(write(lambda domain, seed: shuffled if (domain, seed) == ("photo", 1) else of_run(domain, seed)))
+    assert other["last"].intervals.keys() == {"sketch"}
+    two = Predictions(shuffled.labels, shuffled.predicted.repeat(2, 1), shuffled.confidence.repeat(2, 1))
+    several = found(write(lambda domain, seed: two if (domain, seed) == ("photo", 1) else of_run(domain, seed)))
+    assert several["last"].intervals.keys() == {"sketch"}
+
+
+def test_tables_show_them_behind_the_deviation(write):
+    (table,) = tables(write(of_run))
+    rendered = render_table(with_intervals(table))
+    row = next(dict(zip(rendered.head, row, strict=True)) for row in rendered.rows if row[1] == "last")
+    low, high = found(write(of_run))["last"].intervals["photo"]
+    assert row["photo"] == f"50.0 ± 0.0 [{low:.1f}, {high:.1f}]"
+    assert "bootstrap over images" in " ".join(rendered.lines)
+    assert "bootstrap" not in " ".join(render_table(table).lines)
+    tidy = {row["column"]: row for row in tidy_rows(with_intervals(table), 1) if row["round"] == "last"}
+    assert (tidy["photo"]["low"], tidy["photo"]["high"]) == (low, high)
+    assert (tidy["spread"]["low"], tidy["spread"]["high"]) == ("", "")
