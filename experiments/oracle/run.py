@@ -1,0 +1,64 @@
+"""Makes the runs of the audit of selection: each domain held out in turn, every round evaluated.
+
+``python -m experiments.oracle.run`` is StyledShapes with the bundled tiny CLIP; with ``--data FOLDER`` it is one's own
+images. Runs that are there are not made again, so a study that was stopped goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from experiments.options import Choice, parse, shared_parser
+from experiments.runs import SeededRuns, adamw, every_run, make_runs, seed_by_seed
+
+METHODS = {
+    "PromptFL": "promptfl",
+    "PromptFL + KL": "promptfl_kl",
+    "DiPrompT": "diprompt",
+    "TRIP-Lite": "trip_lite",
+    "TRIP": "trip",
+    "TRIP, random pi": "trip_random",
+    "PLAN": "plan",
+    "Fed-DPT": "fed_dpt",
+    "ADAPT": "adapt",
+}
+"""The methods of the five systems, with what they are compared with, and their configs."""
+
+ROUNDS = 10
+STEPS = 4
+"""Local steps of a client in a round, over all phases that a method has in it."""
+
+RATE = 0.003
+"""The learning rate of AdamW, one of those of the fair comparison."""
+
+SAME = (
+    "--data.batch_size=16",
+    "--trainer.cohort_size=null",
+    "--trainer.local_epochs=1",
+    "--trainer.schedule=null",
+    "--trainer.evaluate_every=1",
+)
+"""What replaces the choices of the methods' own configs; every round may be chosen."""
+
+
+def runs_of(config: str, choice: Choice) -> SeededRuns:
+    """Returns a method's runs: for each seed, one for each held-out domain."""
+    phases = 2 if config == "plan" else 1
+    overrides = (*SAME, f"--trainer.local_steps={STEPS // phases}", *adamw(RATE))
+    return every_run(config, overrides, choice.setting, choice.held_out, choice.seeds)
+
+
+def study_parser(description: str | None) -> argparse.ArgumentParser:
+    """Returns the parser of the study's commands."""
+    return shared_parser(description, ROUNDS)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Makes the runs, the first seed of all methods first."""
+    choice = parse(study_parser(__doc__), arguments)
+    make_runs(seed_by_seed(runs_of(config, choice) for config in METHODS.values()), choice.workers)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+"""Prints the oracle's gap of each method as Markdown; the options are those of ``run``, by which the runs are found.
+
+``python -m experiments.oracle.table --readme NAME`` also writes it into this folder's README, at the mark of this name.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from collections.abc import Sequence
+from itertools import chain
+from pathlib import Path
+
+from experiments.options import Choice, parse
+from experiments.oracle.run import METHODS, runs_of, study_parser
+from experiments.runs import SeededRuns
+from experiments.tables import complete, describe, markdown, write_block
+from fedvlp.results.compare import Selection, TableRow, tables
+from fedvlp.results.oracle import NOT_ALLOWED, oracle_round
+from fedvlp.results.rendering import format_cell, format_gap
+from fedvlp.results.statistics import AVERAGE
+
+README = Path(__file__).with_name("README.md")
+ROUNDS: tuple[Selection, ...] = ("last", "best", "oracle")
+HEAD = [
+    "method",
+    "last round",
+    "best on source validation",
+    NOT_ALLOWED,
+    "gap to last",
+    "largest gap of a run",
+    "seeds",
+]
+
+
+def cells(title: str, runs: SeededRuns) -> list[str]:
+    """Returns a row: the mean accuracy by each choice of the round, and the gaps in points."""
+    records = [run.record for run in chain.from_iterable(runs)]
+    (table,) = tables(records, ROUNDS)
+    rows: dict[str, TableRow] = {row.selection: row for row in table.rows if row.is_trained}
+    means = [format_cell(rows[selection].cells[AVERAGE]) for selection in ROUNDS]
+    gaps = []
+    for record in records:
+        best = oracle_round(record.history, table.role) or {}
+        gaps.append(best[table.role] - record.last[table.role])
+    return [title, *means, format_gap(rows["oracle"].gap), f"{max(gaps):+.1f}", str(len(runs))]
+
+
+def order(done: Sequence[tuple[str, SeededRuns]]) -> str:
+    """Returns how far the order of the methods depends on the choice, in a sentence."""
+    ranks = {}
+    for selection in ("last", "oracle"):
+        means = {}
+        for title, runs in done:
+            (table,) = tables([run.record for run in chain.from_iterable(runs)], (selection,))
+            means[title] = next(row.cells[AVERAGE].mean for row in table.rows if row.is_trained)
+        ranks[selection] = sorted(means, key=lambda title: -means[title])
+    moved = [title for title in ranks["last"] if ranks["last"].index(title) != ranks["oracle"].index(title)]
+    if not moved:
+        return "The oracle leaves the methods in their order."
+    return f"The oracle changes the places of {len(moved)} of {len(done)} methods: {', '.join(moved)}."
+
+
+def table(choice: Choice) -> str:
+    """Returns the table under a line that says how it was made; what is not complete is left out."""
+    rows = [(title, complete(runs_of(config, choice))) for title, config in METHODS.items()]
+    done = [(title, runs) for title, runs in rows if runs]
+    if not done:
+        return "Not run yet."
+    lines = [cells(title, runs) for title, runs in done]
+    gaps = [float(line[4].split()[0]) for line in lines]
+    parts = [
+        f"Accuracy in %, gaps in points. {describe(done[0][1]).replace(', last round', '')}.",
+        markdown(HEAD, lines),
+        f"Mean gap of the methods: {statistics.mean(gaps):+.1f} points. {order(done)}",
+    ]
+    if left_out := [title for title, runs in rows if not runs]:
+        parts.append(f"Not run yet: {', '.join(left_out)}.")
+    return "\n\n".join(parts)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Prints the table."""
+    parser = study_parser(__doc__)
+    parser.add_argument("--readme", metavar="NAME", help="write it into the README too, at the mark of this name")
+    choice = parse(parser, arguments)
+    text = table(choice)
+    sys.stdout.write(f"{text}\n")
+    if choice.options.readme:
+        write_block(README, choice.options.readme, text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+"""The audit of selection: every round may be chosen, and the table is that of the runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from experiments.options import parse
+from experiments.oracle.run import METHODS, STEPS, runs_of, study_parser
+from experiments.oracle.table import table
+from fedvlp.commands.lightning_cli import ParsingCLI
+from fedvlp.utils.config_files import with_config_paths
+from tests.helpers.report_runs import write_run
+
+STYLES = ("ink", "photo")
+
+
+def choice(tmp_path, seeds="0,1"):
+    given = ["--held_out", ",".join(STYLES), "--seeds", seeds, "--output", str(tmp_path)]
+    return parse(study_parser(None), given)
+
+
+@pytest.mark.parametrize("config", METHODS.values())
+def test_every_round_is_evaluated_and_every_method_has_the_same_steps(tmp_path, config):
+    ((run, *_), *_) = runs_of(config, choice(tmp_path))
+    given = [f"--config=methods/{run.config}", *run.setting.arguments, *run.overrides]
+    config_of_run = ParsingCLI(run=False, args=with_config_paths(given), save_config_callback=None).config
+    assert config_of_run.trainer.evaluate_every == 1
+    assert config_of_run.trainer.local_steps * (2 if config == "plan" else 1) == STEPS
+    assert config_of_run.model.init_args.optimizer.class_path == "torch.optim.AdamW"
+    assert Path(f"configs/methods/{config}.yaml").is_file()
+
+
+def finish(run, values):
+    """Puts a run of these held-out accuracies where the study looks for it."""
+    made = write_run(run.job.folder.parent / "made", values, held_out=run.held_out, seed=run.seed, domains=STYLES)
+    run.job.folder.mkdir(parents=True)
+    made.rename(run.job.folder / "2026-01-31_12-00-00")
+
+
+def test_the_table_has_the_gap_and_whether_the_order_changes(tmp_path):
+    assert table(choice(tmp_path)) == "Not run yet."
+    curves = {"promptfl": [50.0, 54.0, 53.0], "trip": [58.0, 40.0, 52.5], "adapt": [40.0, 41.0, 42.0]}
+    for config, values in curves.items():
+        for of_seed in runs_of(config, choice(tmp_path)):
+            for run in of_seed:
+                finish(run, [value + run.seed for value in values])
+    lines = table(choice(tmp_path)).splitlines()
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| ")][2:]
+    expected = [["PromptFL", "53.5 ± 0.7", "54.5 ± 0.7", "54.5 ± 0.7", "+1.0 ± 0.0", "+1.0", "2"]]
+    expected.append(["TRIP", "53.0 ± 0.7", "58.5 ± 0.7", "58.5 ± 0.7", "+5.5 ± 0.0", "+5.5", "2"])
+    expected.append(["ADAPT", "42.5 ± 0.7", "42.5 ± 0.7", "42.5 ± 0.7", "+0.0 ± 0.0", "+0.0", "2"])
+    assert rows == expected
+    (said,) = [line for line in lines if line.startswith("Mean gap")]
+    assert said == (
+        "Mean gap of the methods: +2.2 points. The oracle changes the places of 2 of 3 methods: PromptFL, TRIP."
+    )
+    assert lines[-1].startswith("Not run yet: PromptFL + KL,")
