@@ -7,9 +7,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedvlp.commands.trained_config import ALLOW_HELP, config_option, trained_config
+from fedvlp.commands.trained_config import ALLOW_HELP, config_option, file_of_run, trained_config
 from fedvlp.utils.errors import unwrapped_errors
 
+RUN_HELP = "a run's folder, the folder of several, of which the newest, a prompts.safetensors or a checkpoint"
 FORMATS = ("onnx", "torchscript", "torch_export")
 DESCRIPTION = """\
 Write a trained method as one graph from images to logits, with a JSON of its classes
@@ -24,7 +25,8 @@ def run_export(arguments: Sequence[str]) -> int:
         UserError: if there is no trained method with one model for everybody, or its file would compute something else.
     """
     given, options = _parser().parse_known_args(arguments)
-    config = trained_config(_file_of(given.run), given.allow)
+    where = file_of_run(given.run)
+    config = trained_config(where, given.allow)
     from fedvlp.commands.console import quiet_lightning
     from fedvlp.commands.lightning_cli import FederationCLI
     from fedvlp.export import export_method
@@ -40,16 +42,11 @@ def run_export(arguments: Sequence[str]) -> int:
             parser_kwargs={"prog": "fedvlp export"},
         )
         model = command.model
-        model.load_state(load_deployed_to_all(_file_of(given.run), model))
+        model.load_state(load_deployed_to_all(where, model))
         exported = export_method(model, given.format, given.output)
     sys.stdout.write(f"{exported.file}: its logits differ from ours by at most {exported.difference:.1e}\n")
     sys.stdout.write(f"{exported.description}: classes and preprocessing\n")
     return 0
-
-
-def _file_of(run: Path) -> Path:
-    """Returns the trained tensors of a run's folder; a file is taken as it is."""
-    return run / "prompts.safetensors" if run.is_dir() else run
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -60,7 +57,7 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("run", type=Path, metavar="RUN", help="a run's folder, its prompts.safetensors or a checkpoint")
+    parser.add_argument("run", type=Path, metavar="RUN", help=RUN_HELP)
     parser.add_argument("--format", choices=FORMATS, required=True, help="what to write")
     parser.add_argument("--output", type=Path, required=True, metavar="FILE", help="the file to write")
     parser.add_argument("--allow", action="append", default=[], metavar="NAME", help=ALLOW_HELP)

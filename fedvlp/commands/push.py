@@ -39,7 +39,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Put what a finished run learned on the Hugging Face hub: prompts.safetensors, a card made of the "
         "run, its config without folders of this machine, and its summary. Neither CLIP nor images are uploaded.",
     )
-    parser.add_argument("run", type=Path, metavar="RUN", help="The run's folder.")
+    parser.add_argument("run", type=Path, metavar="RUN", help="The run's folder, or of several the newest.")
     parser.add_argument("repository", metavar="USER/NAME", help="The repository; made if it is not there.")
     parser.add_argument("--private", action="store_true", help="Only its owner sees it.")
     parser.add_argument("--license", default="unknown", help="Under which it is given, such as apache-2.0.")

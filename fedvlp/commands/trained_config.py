@@ -33,7 +33,11 @@ def trained_file(given: str | None, command: str) -> Path:
     """
     if given is None or given == "last":
         raise UserError(f"{command} needs --ckpt_path: a run's folder, its prompts.safetensors or a checkpoint.")
-    where = Path(given)
+    return file_of_run(Path(given))
+
+
+def file_of_run(where: Path) -> Path:
+    """Returns the trained tensors of a run's folder, or of the newest run in a folder; a file is taken as it is."""
     return run_of(where) / "prompts.safetensors" if where.is_dir() else where
 
 

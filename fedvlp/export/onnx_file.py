@@ -41,13 +41,37 @@ def write(program: ExportedProgram, description: Mapping[str, Any], path: Path) 
         output_names=["logits"],
         opset_version=OPSET,
         dynamo=True,
-        custom_translation_table={torch.ops.aten.sort.stable: _stable_sort},
+        custom_translation_table=_translations(),
         verbose=False,
     )
     for name, value in description.items():
         made.model.metadata_props[name] = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     size = sum(tensor.nbytes for tensor in {**program.state_dict, **program.constants}.values())
     made.save(path, external_data=size > LARGEST_FILE)
+
+
+def _translations() -> dict[Any, Callable[..., Any]]:
+    """Returns operators in place of those that PyTorch's exporter would write."""
+    operators = torch.ops.aten
+    products = dict.fromkeys((operators.matmul.default, operators.bmm.default, operators.mm.default), _product)
+    return {operators.sort.stable: _stable_sort, **products}
+
+
+def _product(first: Any, second: Any) -> Any:
+    """Translates a product of matrices; in double precision as a sum over an index.
+
+    Before a product, ONNX Runtime takes a transposition into an operator of its own, which its releases up to 1.24 at
+    least have for floats alone: of doubles they load no such file.
+    """
+    import onnxscript
+
+    operators: Any = onnxscript.opset20
+    ranks = (len(first.shape), len(second.shape))
+    if first.dtype != onnxscript.DOUBLE.dtype or min(ranks) < 2:
+        return operators.MatMul(first, second)
+    # they also take no two "..." of different length
+    left, right = ("" if rank == 2 else "..." for rank in ranks)
+    return operators.Einsum(first, second, equation=f"{left}ij,{right}jk->{left or right}ik")
 
 
 def _stable_sort(values: Any, *, stable: bool = True, dim: int = -1, descending: bool = False) -> Any:

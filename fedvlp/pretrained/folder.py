@@ -12,6 +12,7 @@ from fedvlp.pretrained.card import card_text
 from fedvlp.pretrained.classifier import Classifier
 from fedvlp.pretrained.loading import from_pretrained
 from fedvlp.results.record import load_record
+from fedvlp.runs.run_folder import run_of
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import write_json, write_text
 from fedvlp.utils.json_text import parse_json
@@ -30,7 +31,7 @@ def write_folder(
     paths of this machine their last part alone.
 
     Args:
-        run: the run's folder.
+        run: the run's folder, or the folder of several, of which the newest.
         folder: new or empty.
         repository: where it will be, ``user/name``, for the card.
         license: identifier of the licence under which it is given, as hubs know them, such as ``apache-2.0``.
@@ -42,7 +43,7 @@ def write_folder(
     Raises:
         UserError: if it is no finished run, its method has no one model for everybody, or the folder is not empty.
     """
-    record = load_record(run)
+    record = load_record(run_of(Path(run)))
     target = Path(folder)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise UserError(f"Expected a new or empty folder; {target} is not. Name another.")

@@ -21,7 +21,7 @@ def push_to_hub(
     :func:`fedvlp.from_pretrained` loads it by ``hf://user/name``.
 
     Args:
-        run: the run's folder.
+        run: the run's folder, or the folder of several, of which the newest.
         repository: ``user/name``; made if it is not there.
         private: whether only its owner sees it.
         license: identifier of the licence under which it is given, as the hub knows them, such as ``apache-2.0``.

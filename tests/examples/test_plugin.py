@@ -104,7 +104,7 @@ def test_its_trained_method_is_exported_from_any_folder(trained, tmp_path, monke
 
     monkeypatch.setattr("fedvlp.export.export_method", export_method)
     monkeypatch.chdir(tmp_path)
-    assert main(["export", str(trained), "--format=onnx", "--output=smooth.onnx"]) == 0
+    assert main(["export", str(trained.parent), "--format=onnx", "--output=smooth.onnx"]) == 0
     (method,) = handed
     classifier = fedvlp.from_pretrained(trained)
     images = example_images(method, 2)

@@ -10,7 +10,7 @@ import torch
 
 from docs.export import rows_in, trained, with_rows
 from docs.privacy import method
-from fedvlp.export import FORMATS, ExportedClassifier, export_method, formats, write
+from fedvlp.export import FORMATS, ExportedClassifier, export_method, formats, onnx_file, write
 from fedvlp.export.description import example_images
 from fedvlp.export.program import exported_program
 from fedvlp.utils.config_files import configs_folder
@@ -50,6 +50,31 @@ def test_onnx_runtime_gives_the_same_logits(tmp_path):
     assert json.loads(metadata["class_names"]) == described["class_names"] == list(module.class_names)
     assert metadata["method"] == described["method"] == type(module).__name__
     assert described["preprocess"]["size"] == 64
+
+
+def test_products_of_doubles_are_written_so_that_older_runtimes_load_them(tmp_path):
+    """ONNX Runtime 1.24 and before takes a transposition into a product, and then has no operator for doubles."""
+    onnx = pytest.importorskip("onnx")
+
+    class Products(torch.nn.Module):
+        def forward(self, images):
+            rows = images.flatten(2)
+            exact = rows.double()
+            batches = (exact @ exact.transpose(1, 2)).sum(dim=2)
+            matrices = exact[:, 0] @ exact[:, 1].T
+            mixed = (exact @ exact[0].T).sum(dim=2) + (exact[0] @ exact.transpose(1, 2)).sum(dim=1)
+            vectors = exact @ exact[0, 0]
+            single = (rows @ rows.transpose(1, 2)).sum(dim=2)
+            exact_ones = torch.cat([batches, matrices.sum(dim=1, keepdim=True), mixed, vectors], dim=1)
+            return torch.cat([exact_ones.float(), single], dim=1)
+
+    images = torch.randn(2, 3, 4, 4, generator=torch.Generator().manual_seed(3))
+    onnx_file.write(exported_program(Products(), images), {}, tmp_path / "model.onnx")
+    kinds = [node.op_type for node in onnx.load(tmp_path / "model.onnx").graph.node]
+    assert kinds.count("Einsum") == 4  # of the matrices in double precision
+    assert kinds.count("MatMul") == 2  # of the vector, and in single precision
+    found = onnx_file.load(tmp_path / "model.onnx")(images)
+    torch.testing.assert_close(found, Products()(images), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("file_format", ["torchscript", "torch_export"])

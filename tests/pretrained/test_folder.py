@@ -23,10 +23,10 @@ def logits_of(classifier):
 
 
 def test_the_folder_is_loaded_and_its_card_is_the_same_each_time(finished_run, tmp_path, clip, capsys):
-    arguments = ["push", str(finished_run), "ann/figs", "--output"]
-    assert main([*arguments, str(tmp_path / "one")]) == 0
+    assert main(["push", str(finished_run), "ann/figs", "--output", str(tmp_path / "one")]) == 0
     assert str(tmp_path / "one" / "README.md") in capsys.readouterr().out.splitlines()
-    assert main([*arguments, str(tmp_path / "two")]) == 0
+    runs = str(finished_run.parent)  # of which the newest is taken, as everywhere
+    assert main(["push", runs, "ann/figs", "--output", str(tmp_path / "two")]) == 0
     names = sorted(path.name for path in (tmp_path / "one").iterdir())
     assert names == ["README.md", "config.yaml", "prompts.safetensors", "summary.json"]
     for name in names:
