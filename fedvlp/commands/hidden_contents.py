@@ -16,6 +16,8 @@ CONFIG_OPTIONS = ("--config", "-c", "--file", "--models")
 MEANT_TO_BE_FILES = ("ckpt_path", "images", "output", "pretrained", "root", "default_root_dir", "")
 """Last words of the options whose value is a path and not read by the parser; errors about them are shown as they are.
 """
+LISTS = ("--classes",)
+"""Options whose value is a file of which errors speak; of a data set, ``--data.classes`` is a number."""
 
 
 def hide_contents(message: str, arguments: Sequence[str]) -> str:
@@ -26,7 +28,7 @@ def hide_contents(message: str, arguments: Sequence[str]) -> str:
         arguments: the command line, whose configs are looked through for values that name files, too.
     """
     for option, path in _files_named(arguments):
-        if option.lstrip("-").rpartition(".")[2] in MEANT_TO_BE_FILES:
+        if option in LISTS or option.lstrip("-").rpartition(".")[2] in MEANT_TO_BE_FILES:
             continue
         words = set(WORD.findall(_start_of(path))) - set(WORD.findall(" ".join(arguments)))
         if any(word in message for word in words):

@@ -65,8 +65,9 @@ def test_other_errors_stay(secret):
     assert hide_contents(message, ["--config", "quickstart", f"--x={secret.parent}", "\0", "x" * 9999]) == message
 
 
-@pytest.mark.parametrize("option", ["--ckpt_path", "--model.clip.pretrained", "--images", "--output"])
+@pytest.mark.parametrize("option", ["--ckpt_path", "--model.clip.pretrained", "--images", "--output", "--classes"])
 def test_what_is_meant_to_be_a_file_is_spoken_of(secret, option):
     message = f"{secret} is no safetensors file; it is said to be of {SECRET}."
     assert hide_contents(message, ["predict", option, str(secret)]) == message
-    assert hide_contents(message, ["predict", "--model.clip", str(secret)]) != message
+    for other in ("--model.clip", "--data.classes"):
+        assert hide_contents(message, ["predict", other, str(secret)]) != message

@@ -76,10 +76,14 @@ def test_maples_prompts_and_maps_come_over(tmp_path, clip, words, init_words):
         (["dog", "guitar"], "is of 3 classes; 2 were given"),
     ],
 )
-def test_other_classes_are_refused(tmp_path, clip, ctx, names, message):
+def test_other_classes_are_refused(tmp_path, clip, ctx, names, message, capsys):
     path = saved(tmp_path / "w.pth.tar", {"ctx": ctx}, clip)
     with pytest.raises(UserError, match=message):
         convert_dassl(path, tmp_path / "out", names, clip)
+    (tmp_path / "classes.txt").write_text("\n".join(names))
+    options = ["--to", tmp_path / "out", "--classes", tmp_path / "classes.txt", "--clip.name", "fedvlp-tiny"]
+    assert main(["convert", str(path), *map(str, options)]) == 1
+    assert message in capsys.readouterr().err  # also where it names a class of the file
     assert not (tmp_path / "out").exists()
 
 
