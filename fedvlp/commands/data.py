@@ -6,12 +6,13 @@ import argparse
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedvlp.catalog import DESCRIPTIONS, Description, SplitName, plain, prompt_names
-from fedvlp.catalog.hub_sources import HUB_SOURCES
+from fedvlp.catalog.hub_sources import HUB_SOURCES, HubSource
+from fedvlp.catalog.torchvision_sources import TORCHVISION_SOURCES, TorchvisionSource
 from fedvlp.utils.config_files import find_config
 from fedvlp.utils.disk import size_in_words
 from fedvlp.utils.errors import UserError
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from fedvlp.data.benchmarks.comparison import Findings
     from fedvlp.data.benchmarks.on_disk import OnDisk
 
+SOURCES: Mapping[str, HubSource | TorchvisionSource] = {**HUB_SOURCES, **TORCHVISION_SOURCES}
 ROLES: tuple[SplitName, ...] = ("train", "validation", "test")
 
 
@@ -45,7 +47,7 @@ def _run_download(name: str, root: Path | None) -> int:
     try:
         download_data_set(name, root)
     except KeyboardInterrupt:
-        sys.stderr.write("fedvlp: stopped; the same command goes on where it stopped\n")
+        sys.stderr.write("fedvlp: stopped; the same command goes on where it stopped, or begins anew\n")
         return 130
     return 0
 
@@ -57,14 +59,15 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser("list", help="list the published data sets that fedvlp knows", allow_abbrev=False)
     download = commands.add_parser(
         "download",
-        help="download a data set from the Hugging Face hub, as folders domain/class/image",
-        description="Downloads a data set from the Hugging Face hub and writes it out as folders domain/class/image. "
-        "Says the source, the owners' terms and the size first, checks the room on the disk, then digests and the "
-        "published counts. The same command goes on after an interruption, and does nothing once it is done.",
+        help="download a data set from the Hugging Face hub, or by torchvision from its publisher",
+        description="Downloads a data set: from the Hugging Face hub, written out as folders domain/class/image, or by "
+        "torchvision from its publisher. Says the source, the owners' terms and the size first, checks the room on the "
+        "disk, then digests and the published counts. The same command goes on after an interruption, or begins anew "
+        "where torchvision downloads, and does nothing once it is done.",
         epilog="HF_ENDPOINT names a mirror of the hub, HF_TOKEN a token for what needs a login.",
         allow_abbrev=False,
     )
-    names = [_short_name(known) for known in DESCRIPTIONS if known.name in HUB_SOURCES]
+    names = [_short_name(known) for known in DESCRIPTIONS if known.name in SOURCES]
     download.add_argument("name", help=", ".join(names))
     download.add_argument("--root", type=Path, help="folder to make; datasets/NAME, as the config says, if not given")
     check = commands.add_parser(
@@ -83,7 +86,7 @@ def list_of_data_sets() -> str:
     for known in DESCRIPTIONS:
         images = "-" if known.images is None else f"{known.images:,}"
         sizes = [str(len(known.domains)), str(len(known.class_names)), images]
-        source = HUB_SOURCES.get(known.name)
+        source = SOURCES.get(known.name)
         size = size_in_words(source.download_bytes) if source else "-"
         rows.append([known.name, *sizes, known.official_parts or "drawn", size, known.config])
     width = max(len(row[-1]) for row in rows)

@@ -31,6 +31,7 @@ from fedvlp.catalog.known import (
     VLCS,
 )
 from fedvlp.catalog.small_images import CIFAR_10, CIFAR_100, TINY_IMAGENET
+from fedvlp.catalog.torchvision_sources import TORCHVISION_SOURCES
 from fedvlp.clip import clean_class_names
 from fedvlp.utils.config_files import config_names, find_config
 from fedvlp.utils.yaml_limits import read_yaml
@@ -133,6 +134,9 @@ def test_sources_are_of_known_data_sets_and_their_configs_say_where_to():
         assert source.revision is None or re.fullmatch("[0-9a-f]{40}", source.revision)
         # The lists are written by the names of the hub's files, so there must be lists of these names.
         assert not source.has_official_split or {"train": "train", "test": "test"} in by_name[name].lists
+    for name in TORCHVISION_SOURCES:
+        content = read_yaml(Path(find_config(by_name[name].config)))
+        assert content["data"]["init_args"]["root"] == f"datasets/{by_name[name].config.removeprefix('data/')}"
 
 
 def test_parts_of_domain_net():

@@ -31,7 +31,7 @@ class Benchmark(DomainFolders):
             found. What the official split does not give is drawn from its training images.
         class_names: "clip" for names that CLIP has read more often, such as television for TV; "plain" for the names
             of the folders, with spaces for _ and -.
-        download: Whether to download it to the root if it is not there, as ``fedvlp data download`` does.
+        download: Whether to download it to the root if it is not there, as ``fedvlp data download`` does, where it can.
         **options: The arguments of DomainFolders.
     """
 
@@ -62,7 +62,7 @@ class Benchmark(DomainFolders):
 
     def describe(self) -> dict[str, Any]:
         """Returns what results must have in common, which names the prompts use, and where the images came from."""
-        source = read_source(self._on_disk.folder)
+        source = read_source(self._on_disk.folder) or read_source(self.root)
         named = {"source": source} if source else {}
         return {**super().describe(), "class_name_style": self.class_name_style, **named}
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from fedvlp.catalog import Description
 from fedvlp.catalog.hub_sources import HUB_SOURCES
+from fedvlp.catalog.torchvision_sources import TORCHVISION_SOURCES
 from fedvlp.data.files.decoding import is_hidden
 from fedvlp.data.files.layout import ImageFile, composed, list_images, unique
 from fedvlp.utils.errors import UserError
@@ -127,7 +128,7 @@ def has_domains(root: Path, description: Description) -> bool:
 
 def command_that_gets_it(root: Path, description: Description) -> str:
     """Returns how to get the data set, where a command can."""
-    if description.name not in HUB_SOURCES:
+    if description.name not in HUB_SOURCES and description.name not in TORCHVISION_SOURCES:
         return ""
     name = description.config.removeprefix("data/")
     return f", or get it: fedvlp data download {name} --root {shlex.quote(str(root))}, or --data.download true"

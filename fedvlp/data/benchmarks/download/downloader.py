@@ -8,14 +8,16 @@ from pathlib import Path, PurePosixPath
 
 from fedvlp.catalog import Description
 from fedvlp.catalog.hub_sources import HUB_SOURCES, HubSource
-from fedvlp.data.benchmarks.comparison import differences
+from fedvlp.catalog.torchvision_sources import TORCHVISION_SOURCES, TorchvisionSource
+from fedvlp.data.benchmarks.download.by_torchvision import download_by_torchvision
+from fedvlp.data.benchmarks.download.checks import check_counts, check_target
 from fedvlp.data.benchmarks.download.hub import HubFile, fetch, find_snapshot
 from fedvlp.data.benchmarks.download.parquet import ImageTable
 from fedvlp.data.benchmarks.download.source_file import read_source, write_source
 from fedvlp.data.benchmarks.download.staging import Staging, check_room, full_disk_explained
 from fedvlp.data.benchmarks.download.writing import write_images, write_lists
-from fedvlp.data.benchmarks.layouts import find_tree, has_domains
-from fedvlp.data.benchmarks.on_disk import OnDisk, read_on_disk
+from fedvlp.data.benchmarks.layouts import find_tree
+from fedvlp.data.benchmarks.on_disk import is_on_disk, read_on_disk
 from fedvlp.utils.disk import size_in_words
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.locks import locked
@@ -28,13 +30,13 @@ log = visible_log(__name__)
 
 
 def obtain(description: Description, root: Path) -> None:
-    """Downloads a data set unless its domains lie below the root, whoever put them there.
+    """Downloads a data set unless it lies below the root, whoever put it there.
 
     Raises:
         UserError: if it can't be downloaded, or not to that folder.
     """
     source = source_of(description)
-    if not has_domains(root, description):
+    if not is_on_disk(root, description):
         _download(description, source, root, log.warning)
 
 
@@ -52,28 +54,33 @@ def download(description: Description, root: Path, say: Say) -> None:
     _download(description, source_of(description), root, say)
 
 
-def source_of(description: Description) -> HubSource:
+def source_of(description: Description) -> HubSource | TorchvisionSource:
     """Returns where a data set can be downloaded from.
 
     Raises:
         UserError: if it can't.
     """
-    source = HUB_SOURCES.get(description.name)
+    source = HUB_SOURCES.get(description.name) or TORCHVISION_SOURCES.get(description.name)
     if source is None:
         raise UserError(
             f"{description.name} can't be downloaded by a command; it can be had from {description.source}. Those that "
-            f"can: {', '.join(HUB_SOURCES)}."
+            f"can: {', '.join([*HUB_SOURCES, *TORCHVISION_SOURCES])}."
         )
     return source
 
 
-def _download(description: Description, source: HubSource, root: Path, say: Say) -> None:
+def _download(description: Description, source: HubSource | TorchvisionSource, root: Path, say: Say) -> None:
     """Downloads a data set, one process at a time; those that waited find it done."""
     if root.name in ("", ".."):
         raise UserError(f"Expected the name of a folder to make for {description.name}; got {str(root)!r}.")
     if _is_done(description, root, say):
         return
-    _check_target(description, root)
+    check_target(description, root)
+    if isinstance(source, TorchvisionSource):
+        with locked(root):
+            if not _is_done(description, root, say):
+                download_by_torchvision(description, source, root, say)
+        return
     if not all(map(find_spec, PACKAGES)):
         raise UserError(MISSING)
     snapshot = find_snapshot(source)
@@ -91,7 +98,7 @@ def _download(description: Description, source: HubSource, root: Path, say: Say)
 def _is_done(description: Description, root: Path, say: Say) -> bool:
     """Whether a data set was downloaded to a root before."""
     there = read_source(root)
-    if there is None or not has_domains(root, description):
+    if there is None or not is_on_disk(root, description):
         return False
     say(f"{description.name} is in {root} already: {there}")
     return True
@@ -110,15 +117,6 @@ def _announce(staging: Staging, source: HubSource, description: Description, roo
     free = check_room(root, needed)
     files = f"{len(snapshot.files)} file{'s' if len(snapshot.files) > 1 else ''}, {size_in_words(snapshot.size)}"
     say(f"{files}, to {root}: needs {size_in_words(needed)} of room, {size_in_words(free)} are free")
-
-
-def _check_target(description: Description, root: Path) -> None:
-    """Raises if there is something at the root that this would overwrite."""
-    if root.exists() and (not root.is_dir() or any(root.iterdir())):
-        raise UserError(
-            f"Expected no folder, or an empty one, to download {description.name} to; {root} holds other files. Name "
-            "another folder, or take those away."
-        )
 
 
 def _fill(staging: Staging, source: HubSource, description: Description) -> None:
@@ -150,18 +148,7 @@ def _complete(staging: Staging, source: HubSource, description: Description, roo
         if source.has_official_split:
             write_lists(staging.images, find_tree(staging.images, description).files, description)
         found = read_on_disk(staging.images, description)
-        _check_counts(found, staging, description)
+        came_from = f"{staging.snapshot.page} at {staging.snapshot.revision}"
+        check_counts(found, description, came_from, staging.images, staging.folder)
         write_source(staging.images, description.name, staging.snapshot, source.terms, staging.rows, found.files)
     staging.move_to(root)
-
-
-def _check_counts(found: OnDisk, staging: Staging, description: Description) -> None:
-    problems = differences(found, description)
-    if not problems:
-        return
-    more = f"; {len(problems) - 1} other domains differ, too" if len(problems) > 1 else ""
-    raise UserError(
-        f"{staging.snapshot.page} at {staging.snapshot.revision} is not {description.name} as it was published: "
-        f"{problems[0]}{more}. What came is in {staging.images}: read it as images of your own (--config "
-        f"data/folders), or remove {staging.folder} and get {description.name} from {description.source}."
-    )

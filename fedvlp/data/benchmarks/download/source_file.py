@@ -48,6 +48,29 @@ def write_source(
     write_json(folder / NAME, content)
 
 
+def write_origin(
+    folder: Path, data_set: str, repository: str, revision: str, terms: str, images: Mapping[str, int]
+) -> None:
+    """Writes where images came from that lie in no repository of the hub.
+
+    Args:
+        folder: of the data set.
+        data_set: its name.
+        repository: who downloaded it.
+        revision: in which version.
+        terms: the owners' terms, as far as they are known.
+        images: the number of images of each domain.
+    """
+    content = {
+        "data_set": data_set,
+        "repository": repository,
+        "revision": revision,
+        "terms": terms,
+        "images": dict(images),
+    }
+    write_json(folder / NAME, content)
+
+
 def read_source(folder: Path) -> str | None:
     """Returns where the images in a folder came from, such as ``flwrlabs/pacs at 3941130732``; None if unknown."""
     try:
