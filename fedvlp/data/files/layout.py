@@ -20,7 +20,7 @@ EXPECTED = "root/domain/class/image, such as root/sketch/dog/1.png"
 log = visible_log(__name__)
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True, order=True, slots=True)
 class ImageFile:
     """One image of the tree; sorts by domain, class and name, however the file system orders or encodes them.
 

@@ -15,7 +15,7 @@ from fedvlp.data.benchmarks.layouts import some
 from fedvlp.utils.errors import UserError
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Picture:
     """One image of a data set on disk.
 

@@ -94,15 +94,19 @@ def named_files(pictures: Sequence[Picture]) -> list[tuple[ImageFile, Picture]]:
 
     The folder that an image lies in is in its name only if the name would not be unique without it.
     """
-    counts = Counter((picture.domain, picture.class_name, os.path.basename(picture.path)) for picture in pictures)
-    images: dict[str, tuple[ImageFile, Picture]] = {}
+    counts = Counter(map(_plain_name, pictures))
+    named = []
     for picture in pictures:
-        parent, file = os.path.split(picture.path)
-        is_repeated = counts[picture.domain, picture.class_name, file] > 1
-        inside = f"{os.path.basename(parent)}/" if is_repeated else ""
-        # Names of models of cars may hold a slash.
-        name = composed(f"{picture.domain}/{picture.class_name.replace('/', ' ')}/{inside}{file}")
-        images[picture.path] = (ImageFile(picture.domain, picture.class_name, name, picture.path), picture)
-    ordered = [images[path] for path in sorted(images, key=lambda path: images[path][0])]
-    files = unique([file for file, _ in ordered])
-    return list(zip(files, [picture for _, picture in ordered], strict=True))
+        name = _plain_name(picture)
+        if counts[name] > 1:
+            folder = os.path.basename(os.path.dirname(picture.path))
+            name = f"{os.path.dirname(name)}/{folder}/{os.path.basename(name)}"
+        named.append((ImageFile(picture.domain, picture.class_name, composed(name), picture.path), picture))
+    named.sort(key=lambda pair: pair[0])
+    files = unique([file for file, _ in named])
+    return list(zip(files, [picture for _, picture in named], strict=True))
+
+
+def _plain_name(picture: Picture) -> str:
+    """Returns ``domain/class/image``; names of models of cars may hold a slash."""
+    return f"{picture.domain}/{picture.class_name.replace('/', ' ')}/{os.path.basename(picture.path)}"

@@ -11,6 +11,7 @@ import fedvlp.data
 from fedvlp.catalog.coop import CALTECH_101, EUROSAT, OXFORD_PETS
 from fedvlp.data.benchmarks.on_disk import is_on_disk, read_on_disk
 from fedvlp.data.partition import Dirichlet, Shards
+from fedvlp.testing import check_data
 from fedvlp.utils.errors import UserError
 from tests.helpers.benchmark_trees import write_images
 from tests.helpers.form_layouts import FORM_LAYOUTS
@@ -39,6 +40,7 @@ def test_every_form_is_read(load, lay_out, layout):
     for domain, images in data._images.items():
         assert len(set(images.labels.tolist())) == len(order) or domain in known.domain_classes
         assert images[0].mode == "RGB"
+    check_data(lambda: load(name, lay_out(layout), cache_dir=None))
 
 
 @pytest.mark.parametrize("name", ONE_DOMAIN)
