@@ -96,3 +96,17 @@ def test_each_client_begins_with_the_same_scale_of_gradients(tmp_path):
     """Whoever trained before, and whether its gradients overflowed."""
     assert scales(tmp_path, spoil=False) == [1024.0, 2048.0] * 3
     assert scales(tmp_path, spoil=True) == [512.0, 256.0] + [1024.0, 2048.0] * 2
+
+
+@pytest.mark.parametrize("options", [(), ("--trainer.clients_per_step=2",)])
+def test_a_resumed_run_in_mixed_precision_equals_an_unbroken_one(build, options):
+    """Bit for bit, also where several clients train in one call."""
+    given = ("--trainer.precision=bf16-mixed", "--trainer.local_steps=1", *options)
+    unbroken = build("promptfl", *given, "--trainer.rounds=2", "--trainer.name=unbroken")
+    unbroken.trainer.fit(unbroken.model, unbroken.datamodule)
+    for rounds in (1, 2):
+        broken = build("promptfl", *given, f"--trainer.rounds={rounds}", "--trainer.name=broken")
+        broken.trainer.fit(broken.model, broken.datamodule, ckpt_path="last")
+    found = run_tensors(broken.trainer.run_state)
+    for name, value in run_tensors(unbroken.trainer.run_state).items():
+        assert torch.equal(found[name], value), name
