@@ -69,7 +69,7 @@ def scrolling(inside: Html, name: str) -> Html:
 
 
 def picture(image: bytes, kind: str, title: str, caption: str, alt: str) -> Html:
-    """Returns a figure that holds its image itself.
+    """Returns a figure that holds its image itself; a photograph, which has words in it, scrolls where it is wide.
 
     Args:
         image: content of the image's file.
@@ -81,7 +81,8 @@ def picture(image: bytes, kind: str, title: str, caption: str, alt: str) -> Html
     image_element = tag("img", src=embedded(image, kind), alt=alt)
     # Charts are white, and are turned dark on a dark page; photographs stay as they are.
     looks = "chart" if kind == "svg" else "photograph"
-    return tag("figure", image_element, tag("figcaption", tag("strong", f"{title}."), f" {caption}"), class_=looks)
+    shown = image_element if kind == "svg" else scrolling(image_element, title)
+    return tag("figure", shown, tag("figcaption", tag("strong", f"{title}."), f" {caption}"), class_=looks)
 
 
 def embedded(image: bytes, kind: str) -> str:

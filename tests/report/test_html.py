@@ -44,5 +44,5 @@ def test_picture():
     text = picture(b"abc", "svg", "Title", "what is drawn", "what is seen")
     assert '<img src="data:image/svg+xml;base64,YWJj" alt="what is seen">' in text
     assert text.startswith('<figure class="chart">')
-    assert picture(b"abc", "png", "", "", "").startswith('<figure class="photograph"><img src="data:image/png')
+    assert picture(b"abc", "png", "", "", "").startswith('<figure class="photograph"><div class="scroll"')
     assert "<figcaption><strong>Title.</strong> what is drawn</figcaption>" in text

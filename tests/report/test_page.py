@@ -26,6 +26,8 @@ from tests.helpers.report_runs import write_run
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 PAGE_CSS = (Path(page.__file__).parent / "page.css").read_text(encoding="utf-8")
 WIDTHS = (360, 400, 800, 1280)
+READABLE = 576
+"""Width of a photograph with words in it, in pixels, below which it scrolls."""
 
 
 class Reader(HTMLParser):
@@ -284,7 +286,8 @@ addEventListener("load", () => {{
       width: frame.contentWindow.innerWidth,
       needed: root.scrollWidth,
       images: [...page.images].map(image => [image.complete, image.naturalWidth, image.clientWidth, image.alt.length]),
-      tables: [...page.querySelectorAll(".scroll")].map(box => {{
+      photographs: [...page.querySelectorAll(".photograph .scroll")].map(box => [box.scrollWidth, box.clientWidth]),
+      tables: [...page.querySelectorAll(".scroll:has(table)")].map(box => {{
         const first = box.querySelector("tbody th"), place = first.getBoundingClientRect().left;
         box.scrollLeft = 1e6;
         const isInPlace = first.getBoundingClientRect().left === place;
@@ -327,7 +330,9 @@ def test_browser_shows_the_page_at_two_widths(measured):
         for is_complete, natural, shown, _ in view["images"]:
             assert is_complete
             assert natural > 0
-            assert 0 < shown <= view["width"]
+            assert 0 < shown <= max(view["width"], READABLE)
+        ((needed, shown),) = view["photographs"]
+        assert needed > READABLE > shown if view["width"] < 640 else needed == shown
         for needed, shown, first_column, is_in_place in view["tables"]:
             assert is_in_place  # the first column stays where it was when the table has scrolled
             assert needed <= shown or first_column <= 0.5 * shown or view["width"] > 400
