@@ -25,7 +25,7 @@ METHODS = {
 }
 """The methods of the five systems, with what they are compared with, and their configs."""
 
-ROUNDS = 10
+ROUNDS = 8
 STEPS = 4
 """Local steps of a client in a round, over all phases that a method has in it."""
 
@@ -33,7 +33,7 @@ RATE = 0.003
 """The learning rate of AdamW, one of those of the fair comparison."""
 
 SAME = (
-    "--data.batch_size=16",
+    "--data.batch_size=8",
     "--trainer.cohort_size=null",
     "--trainer.local_epochs=1",
     "--trainer.schedule=null",
@@ -51,13 +51,15 @@ def runs_of(config: str, choice: Choice) -> SeededRuns:
 
 def study_parser(description: str | None) -> argparse.ArgumentParser:
     """Returns the parser of the study's commands."""
-    return shared_parser(description, ROUNDS)
+    parser = shared_parser(description, ROUNDS)
+    parser.add_argument("--methods", default=",".join(METHODS.values()), help="names of methods' configs, a,b,c")
+    return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Makes the runs, the first seed of all methods first."""
     choice = parse(study_parser(__doc__), arguments)
-    make_runs(seed_by_seed(runs_of(config, choice) for config in METHODS.values()), choice.workers)
+    make_runs(seed_by_seed(runs_of(config, choice) for config in choice.options.methods.split(",")), choice.workers)
 
 
 if __name__ == "__main__":

@@ -110,6 +110,11 @@ class SitesData(FederatedDataModule):
         super().__init__(**options)
         if not isinstance(self.partition, ByDomain):
             raise UserError("Each site is one client with a domain of its own. Leave out data.partition.")
+        if self.outside is not None:
+            raise UserError(
+                "Sites do not tell how sure they are of single images. Leave out data.out_of_distribution, and give it to "
+                "fedvlp test with the run's prompts and images of your own."
+            )
         if overlap := sorted(set(sites) & set(self.held_out)):
             raise UserError(f"Expected held_out to name no site, but {overlap[0]!r} is one. Leave one of them out.")
         if self.held_out and root is None:

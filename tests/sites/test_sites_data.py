@@ -64,6 +64,7 @@ def test_sites_are_told_what_a_split_depends_on():
     ("options", "text"),
     [
         ({"partition": Shards(3)}, "one client with a domain of its own"),
+        ({"out_of_distribution": "others"}, "do not tell how sure they are of single images"),
         ({"held_out": "a", "root": "."}, "name no site, but 'a' is one"),
         ({"held_out": "d"}, "Expected root"),
         ({"sites": ["a", "a"]}, "each name once"),
