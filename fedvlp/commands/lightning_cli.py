@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import partial
 from typing import Any, cast
 
@@ -36,7 +37,9 @@ class FederationCLI(LightningCLI):
     """LightningCLI for methods, data modules and the federation: keys ``model``, ``data`` and ``trainer``."""
 
     def __init__(self, **options: Any) -> None:
-        import_plugins(options.get("args") or ())
+        arguments = options.get("args") or ()
+        import_plugins(arguments)
+        self._command = arguments[0] if arguments and arguments[0] in self.subcommands() else None
         parser_class = partial(
             FederationParser,
             known_trainer_options=constructor_arguments(Federation),
@@ -68,7 +71,13 @@ class FederationCLI(LightningCLI):
         parser.link_arguments("seed_everything", "trainer.seed", compute_fn=_seed)
 
     def _prepare_subcommand_parser(self, klass: Any, subcommand: str, **options: Any) -> LightningArgumentParser:
-        """Adds ``--allow`` to commands that make a method from a file; it is looked at before there is a parser."""
+        """Adds ``--allow`` to commands that make a method from a file; it is looked at before there is a parser.
+
+        Of other commands than the one that is given, only the name is parsed: a whole parser takes long to make.
+        """
+        if self._command not in (None, subcommand):
+            self._subcommand_method_arguments[subcommand] = []
+            return self.init_parser(**options)
         parser = super()._prepare_subcommand_parser(klass, subcommand, **options)
         if subcommand != "fit":
             parser.add_argument("--allow", action="append", metavar="NAME", help=ALLOW_HELP)
@@ -89,6 +98,13 @@ class FederationCLI(LightningCLI):
         if "trainer" in config:  # else it is a command without one
             check_rounds(config, args or ())
             check_config(config)
+
+    def _dump_config(self) -> None:
+        """Keeps the config that methods and data record as their options; by JSON, which is faster than YAML."""
+        if not hasattr(self, "config_dump"):
+            text = self.parser.dump(self.config, skip_link_targets=False, skip_unset=False, format="json")
+            command = self.config.get("subcommand")
+            self.config_dump = json.loads(text)[command] if command else json.loads(text)
 
     def _parse_ckpt_path(self) -> None:
         """Leaves checkpoints to the federation: they hold no pickled hyperparameters to merge."""

@@ -12,7 +12,7 @@ import yaml
 from fedvlp.runs.plugin_classes import import_all, import_named
 from fedvlp.utils.config_files import CONFIG_OPTION
 from fedvlp.utils.visible import visible_message
-from fedvlp.utils.yaml_limits import read_yaml
+from fedvlp.utils.yaml_limits import load_yaml, read_yaml
 
 
 def import_plugins(arguments: Sequence[str]) -> None:
@@ -37,6 +37,6 @@ def _content(argument: str) -> Any:
     elif "\n" not in value:
         return read_yaml(Path(value))
     try:
-        return yaml.safe_load(value)
+        return load_yaml(value)
     except (yaml.YAMLError, ValueError, RecursionError):  # the parser will say what is wrong
         return None

@@ -8,14 +8,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import yaml
 from jsonargparse import Namespace
 
 from fedvlp.federation import Federation
 from fedvlp.utils.checked import annotations_of, check_value, constraints_of
 from fedvlp.utils.config_files import CONFIG_OPTION
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.yaml_limits import read_yaml
+from fedvlp.utils.yaml_limits import load_yaml, read_yaml
 
 
 def check_config(config: Namespace) -> None:
@@ -103,9 +102,9 @@ def _rounds_of_model(arguments: Sequence[str]) -> list[Any]:
     for name in ("--model.rounds", "--model.init_args.rounds"):
         for place, argument in enumerate(arguments):
             if argument.startswith(f"{name}="):
-                found.append(yaml.safe_load(argument.partition("=")[2]))
+                found.append(load_yaml(argument.partition("=")[2]))
             elif argument == name:
-                found.append(yaml.safe_load(arguments[place + 1]))
+                found.append(load_yaml(arguments[place + 1]))
     for argument in arguments:
         if argument.startswith(CONFIG_OPTION):
             found += _rounds_in(argument.removeprefix(CONFIG_OPTION))
@@ -113,7 +112,7 @@ def _rounds_of_model(arguments: Sequence[str]) -> list[Any]:
 
 
 def _rounds_in(config: str) -> list[Any]:
-    content = yaml.safe_load(config) if "\n" in config else read_yaml(Path(config))
+    content = load_yaml(config) if "\n" in config else read_yaml(Path(config))
     model = content.get("model") if isinstance(content, dict) else None
     options = model.get("init_args") if isinstance(model, dict) else None
     return [options["rounds"]] if isinstance(options, dict) and "rounds" in options else []

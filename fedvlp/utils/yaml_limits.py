@@ -14,6 +14,9 @@ DEEPEST = 50
 MOST_NODES = 100_000
 """How many values there may be once each alias stands for its whole anchor."""
 
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""The same as the safe loader, ten times as fast where PyYAML was built with libyaml, which crashes at deep nesting."""
+
 
 def read_yaml(path: Path) -> Any:
     """Returns the content of a YAML file.
@@ -25,10 +28,24 @@ def read_yaml(path: Path) -> Any:
         if path.stat().st_size > MOST_BYTES:
             raise UserError(f"{path} is no config: it has more than {MOST_BYTES:,} bytes.")
         text = path.read_text(encoding="utf-8")
-        check_yaml(text, str(path))
-        return yaml.safe_load(text)
+        return load_yaml(text, str(path))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise UserError(f"{path} can't be read: {' '.join(str(error).split())}") from error
+
+
+def load_yaml(text: str, where: str = "A value") -> Any:
+    """Returns the content of YAML.
+
+    Args:
+        text: the YAML.
+        where: how a message calls it.
+
+    Raises:
+        UserError: if it is of a size that no config has.
+        yaml.YAMLError: if it is no YAML.
+    """
+    check_yaml(text, where)
+    return yaml.load(text, Loader=_LOADER)
 
 
 def check_yaml(text: str, where: str) -> None:
@@ -51,7 +68,7 @@ def _count(text: str, where: str) -> None:
     sizes: dict[str, int] = {}
     open_nodes: list[tuple[str | None, int]] = []  # anchor, and how many values there were before it
     count = 0
-    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+    for event in yaml.parse(text, Loader=_LOADER):
         if isinstance(event, yaml.CollectionStartEvent):
             open_nodes.append((event.anchor, count))
             count += 1

@@ -105,13 +105,13 @@ def _painting(canvas: Canvas, scene: Scene, generator: np.random.Generator) -> P
         (inside[generator.integers(0, len(inside), (2 * len(inside)) // 3)], 2.4, 3),
     ):
         tints = generator.normal(0.0, 0.05, (len(spots), 1)) + generator.normal(0.0, 0.03, (len(spots), 3))
-        for (row, column), tint in zip(spots, tints, strict=True):
-            dx = length * np.cos(turn[row, column])
-            dy = length * np.sin(turn[row, column])
-            x = 2 * column + 1
-            y = 2 * row + 1
-            colour = _rgb_bytes(model[row, column] + tint)
-            brush.line((x - dx, y - dy, x + dx, y + dy), fill=colour, width=width)
+        at = tuple(spots.T)
+        middle = 2 * spots[:, ::-1] + 1  # x, y
+        reach = length * np.stack([np.cos(turn[at]), np.sin(turn[at])], axis=1)
+        ends = np.concatenate([middle - reach, middle + reach], axis=1)
+        colours = (np.clip(model[at] + tints, 0, 1) * 255).astype(np.uint8)
+        for end, colour in zip(ends.tolist(), colours.tolist(), strict=True):
+            brush.line(end, fill=tuple(colour), width=width)
     painted = np.asarray(image.reduce(2), dtype=np.float64) / 255.0
     weave = 1 + 0.04 * generator.normal(0.0, 1.0, (SIDE, SIDE, 1))
     return painted * weave
