@@ -112,8 +112,8 @@ class SitesData(FederatedDataModule):
             raise UserError("Each site is one client with a domain of its own. Leave out data.partition.")
         if self.outside is not None:
             raise UserError(
-                "Sites do not tell how sure they are of single images. Leave out data.out_of_distribution, and give it to "
-                "fedvlp test with the run's prompts and images of your own."
+                "Sites do not tell how sure they are of single images. Leave out data.out_of_distribution, and give it "
+                "to fedvlp test with the run's prompts and images of your own."
             )
         if self.given_protocol not in (None, "leave_domains_out", "all_seen"):
             raise UserError(
