@@ -112,8 +112,8 @@ class SitesData(FederatedDataModule):
             raise UserError("Each site is one client with a domain of its own. Leave out data.partition.")
         if self.outside is not None:
             raise UserError(
-                "Sites do not tell how sure they are of single images. Leave out data.out_of_distribution, and give it to "
-                "fedvlp test with the run's prompts and images of your own."
+                "Sites do not tell how sure they are of single images. Leave out data.out_of_distribution, and give it "
+                "to fedvlp test with the run's prompts and images of your own."
             )
         if overlap := sorted(set(sites) & set(self.held_out)):
             raise UserError(f"Expected held_out to name no site, but {overlap[0]!r} is one. Leave one of them out.")
