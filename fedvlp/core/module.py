@@ -14,6 +14,7 @@ from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 
 from fedvlp.core.diagnosis import Diagnosis
+from fedvlp.core.other_classes import copy_tensors, with_classes
 from fedvlp.core.phases import Phase, RoundContext
 from fedvlp.core.prepare_key import prepare_key
 from fedvlp.core.protocols import DOMAIN, Backbone, Batch, Inputs
@@ -76,10 +77,11 @@ class FederatedModule(L.LightningModule, metaclass=Checked):
         self.context: RoundContext | None = None
         self._logged: Logs = {}
         self._fixed_tensors: dict[str, Tensor] | None = None
+        self._of_other_classes: dict[tuple[str, ...], FederatedModule] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         """Leaves the default optimizer out, a lambda of the constructor's signature, which no pickle can hold."""
-        state: dict[str, Any] = super().__getstate__()
+        state: dict[str, Any] = {**super().__getstate__(), "_of_other_classes": {}}
         if self.make_optimizer is self._default_optimizer():
             del state["make_optimizer"]
         return state
@@ -106,6 +108,19 @@ class FederatedModule(L.LightningModule, metaclass=Checked):
             return ()
         shared = tuple(name for name in names if not matches_prefix(self.personal, name))
         return (Phase("train", train=names, upload=shared, strategy=FedAvg()),)
+
+    def for_classes(self, class_names: Sequence[str]) -> FederatedModule:
+        """Returns the same method for other classes, with the same frozen CLIP and with copies of all its tensors.
+
+        Raises:
+            UserError: if what it learns is of its own classes alone.
+        """
+        names = tuple(class_names)
+        if names not in self._of_other_classes:
+            self._of_other_classes[names] = with_classes(self, names)
+        method = self._of_other_classes[names].to(self.device)
+        copy_tensors(self, method)
+        return method.train(self.training)
 
     def baseline(self) -> FederatedModule | None:
         """Returns an untrained method that results stand beside, such as zero-shot CLIP; None for none."""

@@ -1,0 +1,116 @@
+"""A method for other classes than its own: as if it had been made for them, or refused by name."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import yaml
+
+import fedvlp
+from fedvlp.core.module import FederatedModule
+from fedvlp.utils.config_files import configs_folder
+from fedvlp.utils.errors import UserError
+from fedvlp.utils.signatures import constructor_arguments
+from tests.helpers.assertions import assert_equal
+from tests.helpers.configs import METHODS
+
+OWN = ["red car", "dog", "owl"]
+OTHERS = ["house", "blue bird", "cow"]  # as many, so that no shape tells them from its own
+OF_THEIR_CLASSES = {"fed_adg", "fed_apt", "fed_sr", "fine_tuning_head", "pfed_pg", "stable_fdg"}
+GIVEN = {"domains": ["ink", "paint"], "num_clients": 2, "templates": 2}
+LIKE_ANOTHER = {"trip_keys", "trip_random", "trip_released", "trip_lite", "fine_tuning_fedprox", "zero_shot_ensemble"}
+LIKE_ANOTHER |= {"coop", "plan_released", "promptfl_kl", "diprompt_labels"}
+"""Configs of which another has the same tensors and the same way to the logits."""
+
+
+def make(name, class_names, clip):
+    """The method of a config, with all tensors moved away from where they start."""
+    config = yaml.safe_load((configs_folder() / "methods" / f"{name}.yaml").read_text())["model"]
+    kind = getattr(fedvlp, config["class_path"])
+    known = constructor_arguments(kind)
+    options = {key: value for key, value in config.get("init_args", {}).items() if key not in ("clip", "optimizer")}
+    options |= {key: value for key, value in GIVEN.items() if key in known}
+    torch.manual_seed(0)
+    return kind(class_names, clip=clip, **options).eval()
+
+
+def moved(module):
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for tensor in module.state_dict(keep_vars=True).values():
+            if tensor.is_floating_point():
+                tensor.add_(0.01 * torch.randn(tensor.shape, generator=generator).abs())
+    return module
+
+
+@pytest.mark.parametrize("name", sorted({*METHODS} - LIKE_ANOTHER))
+def test_other_classes_are_told_as_by_a_method_that_was_made_for_them(name, clip, images):
+    method = moved(make(name, OWN, clip))
+    if name in OF_THEIR_CLASSES:
+        with pytest.raises(
+            UserError, match=rf"^{type(method).__name__} learns for its own classes alone, as '.* shape"
+        ):
+            method.for_classes(OTHERS)
+        return
+    before = torch.get_rng_state()
+    others = method.for_classes(OTHERS)
+    assert torch.equal(torch.get_rng_state(), before)
+    reference = make(name, OTHERS, clip)
+    reference.load_state_dict(method.state_dict())
+    with torch.no_grad():
+        assert torch.equal(others(images), reference(images))
+    assert others.describe() == {**method.describe(), "class_names": OTHERS}
+    assert others.clip is method.clip
+    assert others.make_optimizer is method.make_optimizer
+    if not name.startswith("zero_shot"):
+        assert_equal(others.state_dict(), method.state_dict())
+
+
+def test_what_a_method_learns_later_is_copied_again(clip, images):
+    method = moved(make("promptfl", OWN, clip))
+    first = method.for_classes(OTHERS)(images).detach().clone()
+    moved(method)
+    again = method.for_classes(OTHERS)
+    assert again is method.for_classes(OTHERS)
+    reference = make("promptfl", OTHERS, clip)
+    reference.load_state_dict(method.state_dict())
+    assert torch.equal(again(images), reference(images))
+    assert not torch.equal(again(images), first)
+
+
+def test_one_list_within_another_is_the_same_classifier_on_fewer_columns(clip, images):
+    method = moved(make("trip", OWN, clip))
+    fewer = method.for_classes([OWN[2], OWN[0]])
+    torch.testing.assert_close(fewer(images), method(images)[:, [2, 0]])
+
+
+class NoClasses(FederatedModule):
+    """A method whose classes nobody can change."""
+
+    def __init__(self, learning_rate: float = 0.1):
+        super().__init__()
+        self.save_hyperparameters()
+
+
+class Forgetful(FederatedModule):
+    """A method that does not say with what it was made."""
+
+    def __init__(self, class_names: list[str], width: int):
+        super().__init__()
+        self.save_hyperparameters("class_names")
+
+
+@pytest.mark.parametrize(
+    ("method", "message"),
+    [
+        (NoClasses(), "NoClasses takes no class_names, so it can't tell other classes. Use a method whose prompts"),
+        (
+            Forgetful(OWN, 3),
+            "Forgetful can't be made for other classes: .*'width'. Let its constructor call save_hyper",
+        ),
+    ],
+    ids=["no-classes", "forgetful"],
+)
+def test_a_method_of_others_that_can_not_is_told_why(method, message):
+    with pytest.raises(UserError, match=message):
+        method.for_classes(OTHERS)
