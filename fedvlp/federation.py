@@ -21,6 +21,7 @@ from fedvlp.core.phase_rules import with_aggregation
 from fedvlp.core.phases import check_phases
 from fedvlp.core.predictions import Predictions
 from fedvlp.core.protocols import FederatedData
+from fedvlp.core.roles import TESTED
 from fedvlp.core.run_state import RunState
 from fedvlp.core.state import ServerState, State
 from fedvlp.data.files.images import ImageFiles, image_paths
@@ -68,6 +69,7 @@ from fedvlp.utils.ranges import (
     ClosedFraction,
     Epochs,
     FractionBelowOne,
+    Names,
     NonNegativeFloat,
     NonNegativeInt,
     PositiveFloat,
@@ -312,7 +314,7 @@ class Federation(TrainerAttributes, metaclass=Checked):
         ckpt_path: str | None = None,
         output: str | None = None,
     ) -> dict[str, float]:
-        """Measures a trained method on the held-out domains and the test splits of the others.
+        """Measures a trained method on held-out domains and test splits, or whatever else the protocol measures.
 
         Args:
             model: the method.
@@ -327,7 +329,7 @@ class Federation(TrainerAttributes, metaclass=Checked):
         """
         if output is not None:
             check_replaceable(Path(output))
-        scores = self._measured(model, datamodule, ckpt_path, ("test", "held_out"))
+        scores = self._measured(model, datamodule, ckpt_path, TESTED)
         if output is not None and self.is_global_zero:
             about = {"protocol": datamodule.protocol, "accuracy": scores}
             write_scores(Path(output), about, without_validation(self.predictions), datamodule.class_names)
@@ -341,6 +343,7 @@ class Federation(TrainerAttributes, metaclass=Checked):
         datamodule: Any = None,
         ckpt_path: str | None = None,
         output: str = "predictions.csv",
+        class_names: Names | None = None,
     ) -> Path:
         """Classifies images with a trained method and writes a CSV of path, class and probabilities.
 
@@ -353,6 +356,8 @@ class Federation(TrainerAttributes, metaclass=Checked):
             datamodule: not used; the command line takes the class names from it.
             ckpt_path: A run's ``prompts.safetensors``, a checkpoint or a run folder.
             output: The CSV file to write.
+            class_names: Other classes than those that were trained; those if not given. A method whose tensors depend
+                on the number of classes refuses them.
 
         Returns:
             The file written.
@@ -361,6 +366,8 @@ class Federation(TrainerAttributes, metaclass=Checked):
         self._launch(model)
         if ckpt_path is not None:
             model.load_state(load_deployed_to_all(self._where(ckpt_path), model))
+        if class_names is not None:
+            model = model.for_classes(class_names)
         given = [images] if isinstance(images, str) else images
         paths = image_paths(given)
         file = Path(output)

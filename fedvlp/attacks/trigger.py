@@ -154,6 +154,8 @@ class TriggeredData:
         images = data._images
         parts: list[SplitPart] = []
         for part in data.split_parts:
+            if part.classes:  # the target is a class that trains
+                continue
             kept = part if part.role == "train" else _of_other_classes(part, images, target)
             if len(kept):
                 parts.append(kept)

@@ -29,6 +29,10 @@ from fedvlp.version import __version__
 NOTES = {
     "test": "+ test split: nobody trains on it, and it never chooses a round",
     "held_out": "* held out: no client has it, and it never chooses a round",
+    "test_new": "+n test split of new classes, told from each other: nobody trains on them, and they choose nothing",
+    "held_out_new": "*n new classes of a held-out domain, told from each other: they choose nothing",
+    "transfer": "& another data set, with its own classes: nobody trains on it, and it never chooses a round",
+    "personal": "own model: of each client, on its own test images; global model: on the same images",
 }
 PACKAGES = ("torch", "lightning", "open_clip_torch", "numpy", "torchvision")
 MAX_CLIENTS = 12

@@ -23,7 +23,7 @@ from fedvlp.utils.signatures import constructor_arguments
 
 DEFAULT_SEED = 0
 OF_DEVICE = ("accelerator", "devices", "precision", "num_threads", "compile", "deterministic")
-OF_PREDICT = ("help", "config", "ckpt_path", "images", "output", "allow")
+OF_PREDICT = ("help", "config", "ckpt_path", "images", "output", "class_names", "allow")
 SHOWN_BY_PREDICT = (*OF_PREDICT, *(f"trainer.{name}" for name in OF_DEVICE))
 """The options that matter to ``predict``; it accepts all of ``fit``, as configs of runs have them."""
 PREDICT = (

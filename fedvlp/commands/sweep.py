@@ -22,6 +22,7 @@ from fedvlp.commands.sweep_on_slurm import make_missing_on_slurm
 from fedvlp.commands.sweep_options import split_arguments, sweep_content, sweep_parser
 from fedvlp.data import FederatedDataModule
 from fedvlp.data.checks import choose_held_out
+from fedvlp.data.protocols import HOLDING_OUT, Protocol
 from fedvlp.sweep import (
     Job,
     Run,
@@ -146,14 +147,24 @@ def _held_out_by_label(plan: Sweep, configs: Mapping[str, Namespace]) -> dict[st
         key = repr(data)
         if key not in known:
             known[key] = _domains_of(data)
-        held_out[label] = _held_out_in_turn(plan.held_out, known[key])
+        protocol = data.get("init_args", {}).get("protocol")
+        held_out[label] = _held_out_in_turn(plan.held_out, known[key], protocol)
     return held_out
 
 
-def _held_out_in_turn(wanted: str | Sequence[str], domains: Sequence[str]) -> list[str]:
-    """Returns the names of the domains that ``all``, ``none`` or a list of names stands for."""
-    if wanted == "none":
+def _held_out_in_turn(wanted: str | Sequence[str], domains: Sequence[str], protocol: Protocol | None) -> list[str]:
+    """Returns the names of the domains that ``all``, ``none`` or a list of names stands for.
+
+    Of a protocol that trains on every domain ``all`` stands for none.
+
+    Raises:
+        UserError: if there is no such domain, or the protocol holds none out.
+    """
+    holds_out = protocol is None or protocol in HOLDING_OUT
+    if wanted == "none" or (wanted == "all" and not holds_out):
         return []
+    if not holds_out:
+        raise UserError(f"The protocol {protocol} trains on every domain. Leave out --held_out.")
     chosen: list[str] = []
     for name in domains if wanted == "all" else wanted:
         chosen += choose_held_out([name], domains)

@@ -71,7 +71,9 @@ def sweep_parser() -> argparse.ArgumentParser:
     parser.add_argument("--config", action="append", help="config that all runs share; several are allowed")
     parser.add_argument("--models", type=_words, help="configs of methods, a,b,c")
     parser.add_argument(
-        "--held_out", type=_domains, help="domains held out in turn, a,b,c; all (if not given); or none"
+        "--held_out",
+        type=_domains,
+        help="domains held out in turn, a,b,c; all, if the protocol holds any out (if not given); or none",
     )
     parser.add_argument("--seeds", type=_numbers, help="seeds of training, a,b,c; 0 if not given")
     parser.add_argument("--output", type=Path, help="folder of the runs; runs/sweep or runs/<file> if not given")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
+from fedvlp.core.roles import MeasuredRole
 from fedvlp.core.state import Client
 
 Inputs = Tensor | dict[str, Tensor]
@@ -69,7 +70,11 @@ class Loader(Protocol):
 
 @runtime_checkable
 class EvaluationSplit(Protocol):
-    """Images of one domain on which accuracy is measured."""
+    """Images of one domain on which accuracy is measured.
+
+    A split whose images are of other classes than those that train says by ``class_names`` which they are, in the order
+    of its labels; a split without that attribute, or with none in it, is of those that train.
+    """
 
     @property
     def name(self) -> str:
@@ -77,7 +82,7 @@ class EvaluationSplit(Protocol):
         ...
 
     @property
-    def role(self) -> Literal["validation", "test", "held_out"]:
+    def role(self) -> MeasuredRole:
         """Whether clients train on other images of the domain, or nobody does."""
         ...
 
@@ -136,6 +141,22 @@ class HasOutOfDistribution(Protocol):
 
     def out_of_distribution_splits(self) -> Sequence[EvaluationSplit]:
         """Returns them; labels mean nothing, names begin with ``out_of_distribution/``, and nobody trains on them."""
+        ...
+
+
+@runtime_checkable
+class MeasuresOtherClasses(Protocol):
+    """Data of which some splits are of other classes than those that train."""
+
+    @property
+    def other_classes(self) -> Sequence[Sequence[str]]:
+        """The names of the classes of such splits, each list once; none where there are none."""
+        ...
+
+    def bind_classes(
+        self, class_names: Sequence[str], prepare: Callable[[Tensor], dict[str, Tensor]] | None, key: str
+    ) -> None:
+        """Takes what the method asks of images whose classes are these; called after ``bind``, for each list."""
         ...
 
 

@@ -1,10 +1,43 @@
-"""Roles of evaluation splits, and what a result says that nobody federated."""
+"""Roles of evaluation splits, what is computed of them, and what a result says that nobody federated."""
 
-ROLES = {"validation": "validation", "test": "test", "held_out": "held-out"}
+from typing import Literal
+
+MeasuredRole = Literal[
+    "validation", "test", "held_out", "test_new", "held_out_new", "transfer", "local", "personal", "global"
+]
+"""What images are measured for."""
+
+ROLES: dict[str, str] = {
+    "validation": "validation",
+    "test": "test",
+    "held_out": "held-out",
+    "test_new": "new classes",
+    "held_out_new": "held-out, new classes",
+    "transfer": "other data sets",
+    "local": "own classes",
+    "personal": "own model",
+    "global": "global model",
+}
 """Each role as metrics name it, and as a reader sees it."""
 
 OUT_OF_DISTRIBUTION = "out_of_distribution"
 """How the names of splits begin whose images are of none of the classes, so that there is no accuracy."""
+
+OF_CLIENTS: tuple[MeasuredRole, ...] = ("local", "personal", "global")
+"""Roles whose splits are named after clients, not domains."""
+
+COMPUTED: dict[str, str] = {
+    "test_harmonic": "harmonic mean",
+    "held_out_harmonic": "held-out, harmonic mean",
+    "personal_worst": "worst own model",
+    "personal_spread": "spread of own models",
+    "global_worst": "worst of the global model",
+    "global_spread": "spread of the global model",
+}
+"""What is computed of several splits' accuracies beside their means, as metrics name it and as a reader sees it."""
+
+TESTED: tuple[str, ...] = tuple(role for role in (*ROLES, *COMPUTED) if role != "validation")
+"""What is measured on images on which nobody trains and which choose nothing."""
 
 CENTRALISED = "centralised, not federated"
 """What stands in place of the clients in every result of images that lay in one place."""

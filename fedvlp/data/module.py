@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -15,16 +15,20 @@ from fedvlp.core.roles import OUT_OF_DISTRIBUTION
 from fedvlp.core.state import Client
 from fedvlp.data.checks import NOT_BOUND, choose_held_out, mapped_names
 from fedvlp.data.files.images import Images, Transform, identity
-from fedvlp.data.loading.batch_source import BatchSource, EvaluationSplit
+from fedvlp.data.loading.batch_source import EvaluationSplit
 from fedvlp.data.loading.encoding import Prepare
 from fedvlp.data.loading.loaders import ImageLoader
 from fedvlp.data.loading.module_binding import BatchLoader, ModuleBinding
 from fedvlp.data.out_of_distribution import OutOfDistribution
 from fedvlp.data.partition import ByDomain, Partitioner
+from fedvlp.data.protocol_plan import ProtocolPlan
 from fedvlp.data.protocol_text import describe_protocol, describe_split
+from fedvlp.data.protocols import ClassSplit, Protocol, chosen
+from fedvlp.data.served import Served
 from fedvlp.data.split_rule import OfficialSplit, SplitRule
-from fedvlp.data.split_table import image_hash, split_hash, split_table
+from fedvlp.data.split_table import hash_lines, image_hash, split_hash, split_table
 from fedvlp.data.splits import SplitPart, make_splits
+from fedvlp.data.transfer import Transfer, checked_target, transfer_table
 from fedvlp.utils.checked import Checked
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.ranges import FractionBelowOne, OpenFraction, PositiveInt, Seed, Workers
@@ -57,6 +61,14 @@ class FederatedDataModule(L.LightningDataModule, metaclass=Checked):
         cache_images: Whether methods that read images in every round keep them there decoded (150 kB each at 224 px).
         out_of_distribution: Folder of images, at any depth, of other things than the classes. How well a method's
             probabilities tell them from images of the classes is measured; they neither train nor choose anything.
+        protocol: What is trained on and measured; leave_domains_out if domains are held out and else all_seen, if not
+            given. base_to_new and new_classes_and_domains train on the first half of the classes and measure both
+            halves; cross_dataset measures the data sets of ``targets``; personal measures each client on test images of
+            its own.
+        class_split: Whether base_to_new measures base and new classes of the data set alone (data_set), or each client
+            on the classes of its own, too (client).
+        targets: Other data sets that cross_dataset measures, each with its own classes: their test splits, or all
+            images of those that have none.
     """
 
     verifies_images: bool = True
@@ -78,6 +90,9 @@ class FederatedDataModule(L.LightningDataModule, metaclass=Checked):
         cache_dir: str | None = "~/.cache/fedvlp",
         cache_images: bool = True,
         out_of_distribution: str | None = None,
+        protocol: Protocol | None = None,
+        class_split: ClassSplit = "data_set",
+        targets: list[FederatedDataModule] | None = None,
     ) -> None:
         super().__init__()
         self.name: str = type(self).__name__  # what a reader calls these images
@@ -91,10 +106,13 @@ class FederatedDataModule(L.LightningDataModule, metaclass=Checked):
         self.class_names_map = dict(class_names_map or {})
         self.cache_images = cache_images
         self.outside = None if out_of_distribution is None else OutOfDistribution(out_of_distribution)
+        self.given_protocol = protocol
+        self.class_split = class_split
+        self.transfers = [Transfer(checked_target(target)) for target in targets or ()]
         self.cache_dir = None if cache_dir is None else Path(os.path.expanduser(cache_dir))
         self._binding: ModuleBinding | None = None
         self._bound_to: L.LightningModule | None = None
-        self._source: BatchSource | None = None
+        self._served: Served | None = None
 
     def load_domains(self) -> tuple[Mapping[str, Images], list[str]]:
         """Returns the images of each domain by name, in an order that never changes, and the class names.
@@ -116,9 +134,27 @@ class FederatedDataModule(L.LightningDataModule, metaclass=Checked):
         return self.verified_domains() if self.verifies_images else self._loaded[0]
 
     @property
-    def class_names(self) -> list[str]:
-        """Names of the classes, in the order of the labels, as prompts shall call them."""
+    def images(self) -> Mapping[str, Images]:
+        """The images of each domain, once they were found to be readable."""
+        return self._images
+
+    @property
+    def all_class_names(self) -> list[str]:
+        """Names of all classes, in the order of the labels, as prompts shall call them."""
         return mapped_names(self._loaded[1], self.class_names_map)
+
+    @property
+    def class_names(self) -> list[str]:
+        """The same of the classes that train; of all, unless the protocol keeps some as new ones."""
+        names = self.all_class_names
+        return names[: self.plan.num_base(len(names))]
+
+    @property
+    def plan(self) -> ProtocolPlan:
+        """The protocol with its options."""
+        held_out = tuple(self.held_out)
+        targets = tuple(transfer.data.name for transfer in self.transfers)
+        return ProtocolPlan(chosen(self.given_protocol, held_out), held_out, self.class_split, targets)
 
     @property
     def domains(self) -> list[str]:
@@ -145,7 +181,12 @@ class FederatedDataModule(L.LightningDataModule, metaclass=Checked):
         """Which images play which role: training by client, then validation, test and held-out by domain."""
         sources = self.source_domains  # before the images, so that a wrong name is found before files are read
         held_out = self.held_out_domains
-        return make_splits(self._images, sources, held_out, self.rule, self.partition, self.official)
+        plan = self.plan
+        plan.check(self.rule, self.official)
+        count = len(self.all_class_names)
+        base = plan.num_base(count)
+        parts = make_splits(self._images, sources, held_out, self.rule, self.partition, self.official, base)
+        return plan.parts(parts, self._images, count, self.rule.seed)
 
     @property
     def clients(self) -> list[Client]:
@@ -160,18 +201,31 @@ class FederatedDataModule(L.LightningDataModule, metaclass=Checked):
     @property
     def protocol(self) -> str:
         """What is trained on, by whom, and what it is measured on, in one line."""
-        return describe_protocol(self.held_out_domains, self.rule, self.partition, self.official)
+        first = self.plan.text(self.all_class_names)
+        return describe_protocol(self.held_out_domains, self.rule, self.partition, self.official, first)
 
     def describe(self) -> dict[str, Any]:
         """Returns what results must have in common to stand in one table, made to be written as JSON."""
         split = describe_split(self.held_out_domains, self.rule, self.partition, self.official)
         names = {"domains": self.domains, "classes": self.class_names}
         outside = {} if self.outside is None else {OUT_OF_DISTRIBUTION: self.outside.describe()}
-        return {"name": self.name, "images": image_hash(self._images, self._loaded[1]), **names, **split, **outside}
+        targets = {"targets": [transfer.describe() for transfer in self.transfers]} if self.transfers else {}
+        return {
+            "name": self.name,
+            "images": image_hash(self._images, self._loaded[1]),
+            **names,
+            **split,
+            **self.plan.describe(self.all_class_names),
+            **targets,
+            **outside,
+        }
 
     def image_identities(self) -> dict[str, str]:
         """Returns a text for each domain that is equal on all machines with the same images."""
-        return {domain: identity(images) for domain, images in self._images.items()}
+        own = {domain: identity(images) for domain, images in self._images.items()}
+        for transfer in self.transfers:
+            own |= {f"{transfer.data.name}/{name}": each for name, each in transfer.data.image_identities().items()}
+        return own
 
     def prepare_data(self) -> None:
         """Reads or makes the images, so that every mistake is found before training."""
@@ -214,7 +268,7 @@ class FederatedDataModule(L.LightningDataModule, metaclass=Checked):
         if self.augmentation == "crop_flip" and train_transform is None:
             raise UserError('augmentation="crop_flip" needs a module with a `train_transform`. Add it, or use "none".')
         self._bound_to = getattr(self.trainer, "lightning_module", None)
-        self._source = None
+        self._served = None
         domains = tuple(self.source_domains) if with_domains else ()
         options = (self.cache_dir, self.num_workers, self.cache_images, domains)
         self._binding = ModuleBinding(transform, train_transform, prepare, key, torch.device(device), *options)
@@ -227,11 +281,23 @@ class FederatedDataModule(L.LightningDataModule, metaclass=Checked):
         return self._binding
 
     @property
-    def _batches(self) -> BatchSource:
+    def other_classes(self) -> list[tuple[str, ...]]:
+        """The names of the classes of splits that are of others than those that train, each list once."""
+        return self._batches.other_classes
+
+    def bind_classes(self, class_names: Sequence[str], prepare: Prepare | None, key: str) -> None:
+        """Says what the module asks of images whose classes are these, after :meth:`bind` and as it does."""
+        self._batches.bind_classes(class_names, prepare, key)
+
+    @property
+    def _batches(self) -> Served:
         """Makes the loaders for the bound module; made when first asked for, since it needs the images."""
-        if self._source is None:
-            self._source = BatchSource(self._images, self.split_parts, self.binding, self.augmentation == "crop_flip")
-        return self._source
+        if self._served is None:
+            names = self.all_class_names
+            parts = self.split_parts
+            options = (self.binding, self.augmentation == "crop_flip")
+            self._served = Served(self._images, parts, names, len(self.class_names), self.transfers, *options)
+        return self._served
 
     def encode(self) -> None:
         """Computes, or reads from the cache, all that ``prepare`` gives; without it, keeps images decoded."""
@@ -248,11 +314,14 @@ class FederatedDataModule(L.LightningDataModule, metaclass=Checked):
         """
         seed = torch.initial_seed() if seed is None else seed
         if client is None:
-            return self._batches.train_image_loader(self.batch_size, seed)
-        return self._batches.train_loader(client.id, self.batch_size, seed)
+            return self._batches.own.train_image_loader(self.batch_size, seed)
+        return self._batches.own.train_loader(client.id, self.batch_size, seed)
 
     def evaluation_splits(self) -> list[EvaluationSplit]:
-        """Returns the validation and test splits of each source domain, then the held-out domains; none is empty."""
+        """Returns the validation and test splits of each source domain, then the held-out domains; none is empty.
+
+        Protocols have others as well: of new classes, of each client's own images, of other data sets.
+        """
         return self._batches.evaluation_splits(self.eval_batch_size)
 
     def out_of_distribution_splits(self) -> list[EvaluationSplit]:
@@ -261,17 +330,18 @@ class FederatedDataModule(L.LightningDataModule, metaclass=Checked):
 
     def val_dataloader(self) -> list[ImageLoader]:
         """Returns a loader of images for each source domain's validation split."""
-        return self._batches.image_loaders(self.eval_batch_size, "validation")
+        return self._batches.own.image_loaders(self.eval_batch_size, "validation")
 
     def test_dataloader(self) -> list[ImageLoader]:
         """Returns a loader of images for each test split and held-out domain, or the validation loaders if none is."""
-        return self._batches.image_loaders(self.eval_batch_size, "test", "held_out") or self.val_dataloader()
+        return self._batches.own.image_loaders(self.eval_batch_size, "test", "held_out") or self.val_dataloader()
 
     @cached_property
     def split_hash(self) -> str:
         """16 hexadecimal digits that change with the role, domain, client, name or class of any image."""
-        return split_hash(self.split_parts, self._images, self._loaded[1])
+        own = split_hash(self.split_parts, self._images, self._loaded[1])
+        return hash_lines([own, *(each.split_hash for each in self.transfers)]) if self.transfers else own
 
     def split_table(self) -> list[dict[str, Any]]:
         """Returns the names of the images for each role, domain and client, made to be written as JSON."""
-        return split_table(self.split_parts, self._images)
+        return [*split_table(self.split_parts, self._images), *transfer_table(self.transfers)]

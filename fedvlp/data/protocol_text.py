@@ -11,9 +11,20 @@ from fedvlp.utils.visible import visible
 
 
 def describe_protocol(
-    held_out: Sequence[str], rule: SplitRule, partition: Partitioner, official: OfficialSplit | None = None
+    held_out: Sequence[str],
+    rule: SplitRule,
+    partition: Partitioner,
+    official: OfficialSplit | None = None,
+    first: str = "",
 ) -> str:
     """Returns the protocol of a data set; results of different protocols do not belong in one table.
+
+    Args:
+        held_out: names of the held-out domains.
+        rule: divides each source domain.
+        partition: divides the training images among clients.
+        official: roles that came with the images.
+        first: what is said before all else, of protocols that measure something else than domains.
 
     >>> from fedvlp.data.partition import ByDomain, Dispersed
     >>> describe_protocol(["sketch"], SplitRule(), ByDomain())
@@ -25,7 +36,7 @@ def describe_protocol(
     """
     # Results stand in one table only if these lines are equal: all that a number depends on is in it.
     seen = _seen_domains(rule, official)
-    parts = []
+    parts = [first] if first else []
     if not held_out:
         parts.append(f"all domains seen, {seen or 'no test split'}")
     else:

@@ -9,11 +9,12 @@ from typing import Literal
 
 import numpy as np
 
+from fedvlp.core.roles import MeasuredRole
 from fedvlp.data.files.images import Indices
 from fedvlp.utils.checked import check_fields
 from fedvlp.utils.ranges import FractionBelowOne, OpenFraction, PositiveInt, Seed
 
-Role = Literal["train", "validation", "test", "held_out"]
+Role = Literal["train"] | MeasuredRole
 
 
 @dataclass(frozen=True)

@@ -19,12 +19,12 @@ def split_hash(parts: Sequence[SplitPart], images: Mapping[str, Images], class_n
     lines: list[str] = []
     for part in parts:
         for domain, rows in part.rows_by_domain.items():
-            clients = part.clients if part.role == "train" else ()
+            clients = part.clients if part.is_of_client else ()
             named = [client.name for client in clients if client.name != domain and not client.is_pool]
             known = images[domain]
             for row in rows:
                 lines.append("\0".join([part.role, domain, known.names[row], class_names[known.labels[row]], *named]))
-    return _hash(lines)
+    return hash_lines(lines)
 
 
 def image_hash(images: Mapping[str, Images], class_names: Sequence[str]) -> str:
@@ -36,10 +36,11 @@ def image_hash(images: Mapping[str, Images], class_names: Sequence[str]) -> str:
     for domain, known in images.items():
         for name, label in zip(known.names, known.labels, strict=True):
             lines.append(f"{domain}\0{name}\0{class_names[label]}")
-    return _hash(lines)
+    return hash_lines(lines)
 
 
-def _hash(lines: Iterable[str]) -> str:
+def hash_lines(lines: Iterable[str]) -> str:
+    """Returns 16 hexadecimal digits that do not change with the order of the lines."""
     # File names may hold bytes that are not UTF-8; Python keeps them as surrogates.
     return hashlib.sha256("\n".join(sorted(lines)).encode("utf-8", "surrogateescape")).hexdigest()[:16]
 

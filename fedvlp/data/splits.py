@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedvlp.core.roles import OF_CLIENTS
 from fedvlp.core.state import Client
 from fedvlp.data.files.images import Images, Indices
 from fedvlp.data.partition import Pooled
@@ -25,14 +26,17 @@ class SplitPart:
 
     Attributes:
         role: ``train`` images belong to a client; ``validation`` and ``test`` images to a domain that clients have,
-            ``held_out`` images to one that none has.
+            ``held_out`` images to one that none has. Roles with ``new`` are of classes on which nobody trains, and
+            ``local`` and ``personal`` images belong to a client as ``train`` images do.
         rows_by_domain: positions in each domain, ascending; of one domain unless a client has several.
         clients: who trains on them, or on other images of their domain; none where held out.
+        classes: labels that the images are told apart from each other by, ascending, where it is not by all that train.
     """
 
     role: Role
     rows_by_domain: Mapping[str, Indices]
     clients: tuple[Client, ...] = ()
+    classes: tuple[int, ...] = ()
 
     @property
     def domains(self) -> list[str]:
@@ -42,8 +46,12 @@ class SplitPart:
     @property
     def name(self) -> str:
         """The role and whose images they are: ``train/<client>``, or ``validation/<domain>`` and the like."""
-        owner = self.clients[0].name if self.role == "train" else self.domains[0]
-        return f"{self.role}/{owner}"
+        return f"{self.role}/{self.clients[0].name if self.is_of_client else self.domains[0]}"
+
+    @property
+    def is_of_client(self) -> bool:
+        """Whether the images are one client's own, and not a domain's."""
+        return self.role == "train" or self.role in OF_CLIENTS
 
     def __len__(self) -> int:
         """Counts the images."""
@@ -57,6 +65,7 @@ def make_splits(
     rule: SplitRule,
     partitioner: PartitionFunction,
     official: OfficialSplit | None = None,
+    num_base: int | None = None,
 ) -> list[SplitPart]:
     """Gives every image a role, and every training image a client.
 
@@ -69,6 +78,7 @@ def make_splits(
         rule: divides each source domain.
         partitioner: divides the training images among clients.
         official: roles that came with the images, which the rule then does not draw.
+        num_base: of how many classes, the first ones, images train and validate; of all if None.
 
     Returns:
         The clients' training parts in their order, then validation and test parts of the source domains, then the
@@ -80,6 +90,9 @@ def make_splits(
     _check_not_empty(images, sources)
     given = official.roles if official else {}
     roles = {domain: rule.divide(images[domain].labels, domain, given.get(domain)) for domain in sources}
+    if num_base is not None:
+        # All classes are divided first, so that the images that test are the same as where all of them train.
+        roles = {domain: _of_base_classes(of_domain, images[domain], num_base) for domain, of_domain in roles.items()}
     train_rows = {domain: rows_by_role["train"] for domain, rows_by_role in roles.items()}
     training = _training_parts(images, train_rows, partitioner, generator_for(rule.seed, "clients"))
     parts = list(training)
@@ -91,6 +104,14 @@ def make_splits(
         rows = given.get(domain, {}).get("held_out", np.arange(len(images[domain])))
         parts.append(SplitPart("held_out", {domain: rows}))
     return [part for part in parts if len(part)]
+
+
+def _of_base_classes(roles: Mapping[Role, Indices], images: Images, num_base: int) -> dict[Role, Indices]:
+    """Leaves images of other classes than the first ones out of training and validation."""
+    kept = dict(roles)
+    for role in ("train", "validation"):
+        kept[role] = roles[role][images.labels[roles[role]] < num_base]
+    return kept
 
 
 def _training_parts(

@@ -31,7 +31,7 @@ class PlaceholderData(FederatedDataModule):
         self._num_clients = domains if num_clients is None else num_clients
 
     @property
-    def class_names(self) -> list[str]:
+    def all_class_names(self) -> list[str]:
         """Made-up names."""
         return [f"class {index + 1}" for index in range(self._num_classes)]
 
@@ -71,7 +71,7 @@ class PredictionData(FederatedDataModule):
         self._num_clients = len(self._source_domains) if num_clients is None else num_clients
 
     @property
-    def class_names(self) -> list[str]:
+    def all_class_names(self) -> list[str]:
         """The classes, in the order of the labels."""
         return self._class_names
 

@@ -63,6 +63,16 @@ class Classifier(nn.Module):
         pixels = torch.stack([self.preprocess(image) for image in images])
         return torch.softmax(self(pixels.to(device)), -1).float().cpu()
 
+    def for_classes(self, class_names: Sequence[str]) -> Classifier:
+        """Returns a classifier of other classes, with the same frozen CLIP and copies of what was learned.
+
+        Raises:
+            UserError: if the method learned for its own classes alone.
+        """
+        classifier = Classifier(self.method.for_classes(class_names))
+        classifier._learned = self._learned
+        return classifier
+
     def train(self, mode: bool = True) -> Classifier:
         """Stays in evaluation mode, also as a part of a module that trains."""
         return super().train(False)

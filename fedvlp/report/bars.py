@@ -33,7 +33,7 @@ def domain_bars(series: Sequence[MethodSeries], role: str, legend: bool = True) 
     for place, method in enumerate(series):
         shift = (place + 0.5 - len(series) / 2) * width
         alt_texts.append(_draw_bars(axes, method, columns, shift, width))
-    baseline_texts = _draw_baselines(axes, series, list(columns.values()))
+    baseline_texts = _draw_baselines(axes, series, columns)
     _name_places(axes, list(columns))
     axes.grid(visible=False, axis="x")
     if legend:
@@ -110,17 +110,17 @@ def _draw_box(axes: Axes, place: int, name: str, values: Sequence[float], style:
     return f"{name}: median {statistics.median(dots):.1f} %, {min(dots):.1f} to {max(dots):.1f} %."
 
 
-def _draw_baselines(axes: Axes, series: Sequence[MethodSeries], names: Sequence[str]) -> list[str]:
+def _draw_baselines(axes: Axes, series: Sequence[MethodSeries], columns: Mapping[str, str]) -> list[str]:
     """Draws zero-shot CLIP across each group of bars, if there is one, and returns what it shows."""
     parts: list[str] = []
-    for place, name in enumerate(names):
+    for place, (title, name) in enumerate(columns.items()):
         level = baseline(series, name)
         if level is None:
             continue
         # Only the first line has a label, so that the legend names it once.
         label = None if parts else "zero-shot CLIP"
         axes.plot([place - 0.45, place + 0.45], [level] * 2, color="black", linestyle=":", linewidth=1.4, label=label)
-        parts.append(f"{name.partition('/')[2] or 'mean'} {level:.1f} %")
+        parts.append(f"{title} {level:.1f} %")
     return [f"Zero-shot CLIP: {', '.join(parts)}."] if parts else []
 
 

@@ -9,11 +9,12 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from fedvlp.core.roles import ROLES
+from fedvlp.core.roles import COMPUTED, OF_CLIENTS, ROLES
 from fedvlp.report.series import role_title
 from fedvlp.report.style import SMALL_FONT_SIZE, add_legend, escape_text, new_axes, series_style
 from fedvlp.results.selection import is_accuracy
 
+ALWAYS_SHOWN = ("validation", "test", "held_out")
 History = Sequence[Mapping[str, Any]]
 """A row of metrics for each round."""
 
@@ -45,10 +46,11 @@ def accuracy_figure(history: History, baseline: Mapping[str, float], title: str)
 
 def communication_figure(history: History, baseline: Mapping[str, float], title: str) -> Figure:
     """Returns accuracy in percent against the bytes that all clients sent and received so far."""
-    labels = [*ROLES, "zero-shot CLIP"]
+    roles = [*ROLES, *(name for name in COMPUTED if "harmonic" in name)]
+    labels = [*_shown(roles, history), "zero-shot CLIP"]
     figure, (axes,) = new_axes(["accuracy (%)"], "communicated so far, all clients, up and down (MB)", labels)
     megabytes = list(accumulate(row["total_bytes"] / 1e6 for row in history))
-    for index, role in enumerate(ROLES):
+    for index, role in enumerate(roles):
         style = series_style(index)
         measured = [place for place, row in enumerate(history) if role in row]
         if measured:
@@ -63,9 +65,15 @@ def communication_figure(history: History, baseline: Mapping[str, float], title:
             )
         if role in baseline:
             axes.axhline(baseline[role], color=style.colour, linestyle=":", linewidth=1.0)
-    if any(role in baseline for role in ROLES):
+    if any(role in baseline for role in roles):
         axes.plot([], [], color="0.4", linestyle=":", label="zero-shot CLIP")
     return _add_title_and_legend(figure, title)
+
+
+def _shown(roles: Sequence[str], history: History) -> list[str]:
+    """Returns what the legend keeps room for: the roles of every run, and others that this one has."""
+    measured = {name for row in history for name in row}
+    return [role for role in roles if role in ALWAYS_SHOWN or role in measured]
 
 
 def _domain_labels(evaluated: History) -> dict[str, str]:
@@ -74,7 +82,7 @@ def _domain_labels(evaluated: History) -> dict[str, str]:
         return {}
     labels = {}
     for name in sorted(evaluated[-1]):
-        if "/" in name and is_accuracy(name):
+        if "/" in name and is_accuracy(name) and not name.startswith(tuple(f"{role}/" for role in OF_CLIENTS)):
             role, domain = name.split("/", 1)
             labels[name] = f"{domain} ({ROLES[role].replace('-', ' ')})"
     return labels

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 import yaml
 
 from fedvlp.report.html import Html, joined, scrolling, tag
-from fedvlp.results.compare import role_of
 from fedvlp.results.grouping import by_settings
 from fedvlp.results.labels import row_labels
+from fedvlp.results.measure import measure_of
 from fedvlp.results.record import Record
 
 HEAD = ("folder", "held out", "seed", "rounds", "last (%)", "best (%)", "split", "seconds")
@@ -66,7 +66,7 @@ def _row(label: str, records: Sequence[Record]) -> Html:
 
 def _cells(record: Record) -> list[str]:
     """Returns the cells below each title of ``HEAD``."""
-    role = role_of(record)
+    role = measure_of(record).role
     return [
         str(record.folder),
         ", ".join(record.held_out) or "-",

@@ -6,8 +6,9 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from fedvlp.core.roles import ROLES
+from fedvlp.core.roles import COMPUTED, ROLES
 from fedvlp.results.compare import Table
+from fedvlp.results.measure import measure_of_role
 from fedvlp.results.record import Record
 from fedvlp.results.statistics import Cell, over_seeds
 
@@ -139,7 +140,7 @@ def role_title(role: str) -> str:
     >>> role_title("held_out"), role_title("validation")
     ('held-out', 'source validation')
     """
-    return "source validation" if role == "validation" else ROLES[role]
+    return "source validation" if role == "validation" else {**ROLES, **COMPUTED}[role]
 
 
 def domains_of(series: Iterable[MethodSeries], role: str) -> list[str]:
@@ -152,7 +153,15 @@ def domains_of(series: Iterable[MethodSeries], role: str) -> list[str]:
 
 
 def domain_columns(series: Iterable[MethodSeries], role: str) -> dict[str, str]:
-    """Returns the name of each domain's accuracy, and, of several domains, that of their mean, by what it is called."""
+    """Returns the name of each domain's accuracy, and, of several domains, that of their mean, by what it is called.
+
+    Of a protocol that is compared by something else these are the columns of its table.
+    """
+    series = list(series)
+    measure = measure_of_role(role)
+    if measure is not None:
+        columns = {**measure.columns, measure.title: measure.role}
+        return {title: name for title, name in columns.items() if any(one.means(name) for one in series)}
     domains = domains_of(series, role)
     columns = {domain: f"{role}/{domain}" for domain in domains}
     return columns if len(domains) == 1 else columns | {"mean": role}

@@ -7,8 +7,9 @@ from itertools import chain
 from typing import Any
 
 from fedvlp.results import Record
-from fedvlp.results.compare import role_of, tables
+from fedvlp.results.compare import tables
 from fedvlp.results.finding import finding
+from fedvlp.results.measure import measure_of
 from fedvlp.results.sweep_folder import group_name
 from fedvlp.utils.errors import UserError
 
@@ -72,7 +73,7 @@ def _run_set(blocks: Any, entity: str, project: str, group: str) -> Any:
 def _panels(blocks: Any, records: Sequence[Record]) -> list[Any]:
     """Returns the panels of a section: bars in full width, and pairs of others below."""
     of_method = {"groupby": blocks.Config("method"), "groupby_aggfunc": "mean", "groupby_rangefunc": "stddev"}
-    role = role_of(records[0])
+    role = measure_of(records[0]).role
     names = chain.from_iterable(record.last for record in records)
     measured = sorted({name for name in names if name.partition("/")[0] == role})
     curves = [

@@ -5,15 +5,34 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedvlp.core.roles import ROLES
+from fedvlp.core.roles import COMPUTED, OF_CLIENTS, ROLES
 from fedvlp.results.selection import best_round, is_accuracy, last_round
 from fedvlp.utils.text_table import text_table
 
 AccuracyRows = list[tuple[str, Mapping[str, Any]]]
 """Titles of rows, each with the accuracies in percent, by ``<role>/<domain>``, or by role for a mean."""
 
-SUFFIXES = {"validation": "", "test": "+", "held_out": "*"}
-"""What stands behind a column's title, by role."""
+SUFFIXES = {"test": "+", "held_out": "*", "test_new": "+n", "held_out_new": "*n", "transfer": "&"}
+"""What stands behind a column's title, by role; nothing of others."""
+
+ORDER = (
+    "validation",
+    "local",
+    "test",
+    "test_new",
+    "test_harmonic",
+    "held_out",
+    "held_out_new",
+    "held_out_harmonic",
+    "transfer",
+    "personal",
+    "personal_worst",
+    "personal_spread",
+    "global",
+    "global_worst",
+    "global_spread",
+)
+"""In which columns stand."""
 
 
 def accuracy_table(baseline: Mapping[str, float], history: Sequence[Mapping[str, Any]]) -> AccuracyRows:
@@ -31,17 +50,24 @@ def accuracy_table(baseline: Mapping[str, float], history: Sequence[Mapping[str,
 
 
 def accuracy_columns(rows: AccuracyRows) -> list[str]:
-    """Returns the columns: each domain's accuracy and the mean, for source validation, test splits and held-out."""
+    """Returns the columns: each domain's accuracy and the mean, for source validation, test splits and held-out.
+
+    Of what is measured by client there are means alone, since clients may be many.
+    """
     names: set[str] = set()
     for _, row in rows:
-        names.update(name for name in row if is_accuracy(name))
+        names.update(name for name in row if is_accuracy(name) and ("/" not in name or _role(name) not in OF_CLIENTS))
     return sorted(names, key=_column_order)
 
 
 def _column_order(name: str) -> tuple[int, bool, str]:
     """Returns a sort key: by role, domains before their mean, by name."""
     is_mean = "/" not in name
-    return list(ROLES).index(name.split("/")[0]), is_mean, name
+    return ORDER.index(_role(name)), is_mean, name
+
+
+def _role(name: str) -> str:
+    return name.split("/")[0]
 
 
 def format_accuracies(rows: AccuracyRows) -> str:
@@ -62,12 +88,14 @@ def format_accuracies(rows: AccuracyRows) -> str:
 
 
 def column_title(name: str) -> str:
-    """Returns the title of a column: the domain, or which mean, with the mark of its role.
+    """Returns the title of a column: the domain, or which mean, with the mark of its role; or what was computed.
 
     >>> column_title("held_out/sketch"), column_title("validation")
     ('sketch*', 'mean')
     """
-    role = name.split("/")[0]
+    role = _role(name)
     domain = name.partition("/")[2]
+    if role in COMPUTED:
+        return COMPUTED[role]
     mean = "mean" if role == "validation" else f"{ROLES[role]} mean"
-    return (domain or mean) + SUFFIXES[role]
+    return (domain or mean) + SUFFIXES.get(role, "")

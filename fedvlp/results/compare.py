@@ -9,9 +9,10 @@ from typing import Literal
 
 from fedvlp.results.grouping import Group, by_settings, group_records
 from fedvlp.results.labels import row_labels
+from fedvlp.results.measure import Measure, measure_of
 from fedvlp.results.oracle import differences, oracle
 from fedvlp.results.record import COSTS, Record
-from fedvlp.results.statistics import AVERAGE, Cell, Interval, Scores, cells, without_repeats
+from fedvlp.results.statistics import AVERAGE, Cell, Interval, Scores, cells, column_cells, without_repeats
 
 Selection = Literal["last", "best", "both", "oracle", ""]
 ZERO_SHOT = "ZeroShotCLIP"
@@ -26,7 +27,8 @@ class TableRow:
         label: the method, with what sets it apart from other rows of it.
         selection: the round: last, best on source validation, or both where they are equal; oracle for the one that
             is best on the images compared; empty for what trains nothing.
-        cells: by domain, and average and spread over all domains; without what was not measured.
+        cells: by column, and what rows are ranked by: the average over all columns, with their spread, or what the
+            table's measure says; without what was not measured.
         records: the runs.
         gap: of the oracle, its average less that of the last round, in points.
         intervals: of cells, by the same names, where they were asked for and images are known.
@@ -79,8 +81,9 @@ class Table:
 
     Attributes:
         group: the runs, and what they have in common.
-        domains: the columns: all domains of which a run measured the accuracy, in the order of their names.
-        num_domains: number of domains of the data set; 0 if the runs do not say.
+        domains: the columns: all domains of which a run measured the accuracy, in the order of their names, or what the
+            protocol measures in their place.
+        num_domains: number of columns if everything was measured; 0 if the runs do not say.
         rows: one for each method, settings and selection.
     """
 
@@ -90,9 +93,14 @@ class Table:
     rows: tuple[TableRow, ...]
 
     @property
+    def measure(self) -> Measure:
+        """What the cells are."""
+        return measure_of(self.group.records[0])
+
+    @property
     def role(self) -> str:
-        """On which images all accuracies are measured: ``held_out``, ``test`` or ``validation``."""
-        return role_of(self.group.records[0])
+        """The metric that rows are ranked by, such as ``held_out``, ``test`` or ``validation``."""
+        return self.measure.role
 
     @property
     def is_whole(self) -> bool:
@@ -101,7 +109,9 @@ class Table:
 
     @property
     def average_title(self) -> str:
-        """What the average is called, which says so if it is not over all domains."""
+        """What rows are ranked by: the average, which says so if it is not over all domains, or the measure's own."""
+        if self.measure.title:
+            return self.measure.title
         return AVERAGE if self.is_whole else f"{AVERAGE} of {len(self.domains)} of {self.num_domains}"
 
     @property
@@ -124,13 +134,6 @@ def tables(records: Sequence[Record], selections: Sequence[Selection] = ("last",
     return [_table(group, selections) for group in group_records(records)]
 
 
-def role_of(record: Record) -> str:
-    """Returns on which images a run is compared: held-out domains, else test splits, else source validation."""
-    if record.held_out:
-        return "held_out"
-    return "test" if any(map(_has_test_accuracy, record.accuracy.values())) else "validation"
-
-
 def repeat_warnings(table: Table) -> list[str]:
     """Returns a line for each row of which a seed measured a domain more than once; then the last run counts."""
     warnings: dict[str, str] = {}
@@ -141,46 +144,52 @@ def repeat_warnings(table: Table) -> list[str]:
 
 
 def _table(group: Group, selections: Sequence[Selection]) -> Table:
-    domains = _measured_domains(group.records)
+    measure = measure_of(group.records[0])
+    domains = _measured_domains(group.records, measure)
     trained = [record for record in group.records if record.method != ZERO_SHOT]
     labels = row_labels(trained)
-    rows = _zero_shot_rows(group.records, domains)
+    rows = _zero_shot_rows(group.records, measure, domains)
     for settings, members in by_settings(trained).items():
         is_there = {"best": any(record.best for record in members), "oracle": all(map(_oracle, members))}
         chosen = [each for each in selections if is_there.get(each, True)]
-        rows += [_row(labels[settings], selection, members, domains) for selection in chosen]
-    num_domains = len(group.records[0].data.get("domains", []))
-    return Table(group, tuple(domains), num_domains, tuple(rows))
+        rows += [_row(labels[settings], selection, members, measure, domains) for selection in chosen]
+    data = group.records[0].data
+    every = () if measure.columns else data.get("targets", data.get("domains", ()))
+    return Table(group, tuple(domains), len(every), tuple(rows))
 
 
-def _measured_domains(records: Sequence[Record]) -> list[str]:
+def _measured_domains(records: Sequence[Record], measure: Measure) -> list[str]:
     domains: set[str] = set()
     for record in records:
         for accuracies in record.accuracy.values():
-            domains.update(_compared(record, accuracies))
-    return sorted(domains)
+            domains.update(measure.compared(accuracies))
+    return [title for title in measure.columns if title in domains] if measure.columns else sorted(domains)
 
 
-def _row(label: str, selection: Selection, members: Sequence[Record], domains: Sequence[str]) -> TableRow:
-    scores = _scores(members, ROUNDS[selection])
-    row = TableRow(label, selection, cells(scores, domains), tuple(members))
+def _row(
+    label: str, selection: Selection, members: Sequence[Record], measure: Measure, domains: Sequence[str]
+) -> TableRow:
+    scores = _scores(members, measure, ROUNDS[selection])
+    row = TableRow(label, selection, _cells(scores, measure, domains), tuple(members))
     if selection != "oracle":
         return row
-    gaps = differences(scores, _scores(members, ROUNDS["last"]))
-    return replace(row, gap=cells(gaps, domains).get(AVERAGE))
+    gaps = differences(scores, _scores(members, measure, ROUNDS["last"]))
+    return replace(row, gap=_cells(gaps, measure, domains).get(AVERAGE))
 
 
-def _scores(members: Sequence[Record], accuracies_of: Callable[[Record], Mapping[str, float]]) -> Scores:
-    """Returns the accuracies that are compared, by seed and domain."""
+def _scores(
+    members: Sequence[Record], measure: Measure, accuracies_of: Callable[[Record], Mapping[str, float]]
+) -> Scores:
+    """Returns the accuracies that are compared, by seed and column."""
     scores: dict[int, dict[str, float]] = {}
     for record in members:
         # A seed's runs, each with its own held-out domains, fill one row between them.
-        scores.setdefault(record.seed, {}).update(_compared(record, accuracies_of(record)))
+        scores.setdefault(record.seed, {}).update(measure.compared(accuracies_of(record)))
     return scores
 
 
 def _oracle(record: Record) -> Mapping[str, float]:
-    return oracle(record, role_of(record))
+    return oracle(record, measure_of(record).role)
 
 
 ROUNDS: Mapping[str, Callable[[Record], Mapping[str, float]]] = {
@@ -191,7 +200,17 @@ ROUNDS: Mapping[str, Callable[[Record], Mapping[str, float]]] = {
 """The accuracies of a run by the round that a row is of."""
 
 
-def _zero_shot_rows(records: Sequence[Record], domains: Sequence[str]) -> list[TableRow]:
+def _cells(scores: Scores, measure: Measure, domains: Sequence[str]) -> dict[str, Cell]:
+    """Returns the cells of a row, with what it is ranked by under ``AVERAGE``."""
+    if not measure.columns:
+        return cells(scores, domains)
+    found = column_cells(scores, [*domains, measure.title])
+    if measure.title in found:
+        found[AVERAGE] = found.pop(measure.title)
+    return found
+
+
+def _zero_shot_rows(records: Sequence[Record], measure: Measure, domains: Sequence[str]) -> list[TableRow]:
     """Returns a row for each number of templates of zero-shot CLIP; every run has measured that of one itself."""
     scores: dict[int, dict[int, dict[str, float]]] = {}
     runs: dict[int, list[Record]] = {}
@@ -200,12 +219,13 @@ def _zero_shot_rows(records: Sequence[Record], domains: Sequence[str]) -> list[T
         if accuracies:
             # Of several runs that measured the same, the last one counts.
             of_seed = scores.setdefault(templates, {}).setdefault(record.seed, {})
-            of_seed.update(_compared(record, accuracies))
+            of_seed.update(measure.compared(accuracies))
             runs.setdefault(templates, []).append(record)
     rows = []
     for templates, by_seed in sorted(scores.items()):
         label = "zero-shot CLIP" if templates == 1 else f"zero-shot CLIP, {templates} templates"
-        rows.append(TableRow(label, "", cells(without_repeats(by_seed), domains), tuple(runs[templates])))
+        of_row = _cells(without_repeats(by_seed), measure, domains)
+        rows.append(TableRow(label, "", of_row, tuple(runs[templates])))
     return rows
 
 
@@ -214,16 +234,6 @@ def _zero_shot(record: Record) -> tuple[int, Mapping[str, float]]:
     if record.method == ZERO_SHOT:
         return int(record.options.get("templates", 1)), record.last
     return 1, record.baseline
-
-
-def _compared(record: Record, accuracies: Mapping[str, float]) -> dict[str, float]:
-    """Returns those accuracies that are compared, by domain."""
-    prefix = f"{role_of(record)}/"
-    return {name.removeprefix(prefix): value for name, value in accuracies.items() if name.startswith(prefix)}
-
-
-def _has_test_accuracy(accuracies: Mapping[str, float]) -> bool:
-    return any(name.startswith("test/") for name in accuracies)
 
 
 def _has_repeats(records: Sequence[Record]) -> bool:

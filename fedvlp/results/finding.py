@@ -7,12 +7,6 @@ from fedvlp.results.ranking import contestants
 from fedvlp.results.rendering import format_cell
 from fedvlp.results.statistics import AVERAGE, Cell
 
-PLACES = {
-    "held_out": "held-out domains",
-    "test": "the domains' test splits",
-    "validation": "source validation, which also chose the best round",
-}
-
 
 def finding(table: Table) -> str:
     """Returns which method has the highest average after the last round, and how far it is from the others.
@@ -44,7 +38,7 @@ def _others(rows: list[TableRow]) -> list[TableRow]:
 def _score(row: TableRow, table: Table) -> str:
     cell = row.cells[AVERAGE]
     part = "" if table.is_whole else f" ({len(table.domains)} of {table.num_domains})"
-    score = f"{format_cell(cell)} % mean accuracy on {PLACES[table.role]}{part}"
+    score = f"{format_cell(cell)} % {table.measure.score}{part}"
     return f"{score} over {_count_seeds(cell)}" if row.is_trained else score
 
 

@@ -96,12 +96,25 @@ def _about(record: Record) -> dict[str, str]:
         "data": str(data.get("name")),
         "images": str(data.get("images")),
         "classes": _classes(data.get("classes", [])),
+        **_of_protocol(data),
         "protocol": f"{data.get('kind')}{held_out}",
         "split": _split(data),
         "clients": str(data.get("partition")),
         "shots": "all images" if data.get("shots") is None else f"{data['shots']}-shot",
         "backbone": backbone,
     }
+
+
+def _of_protocol(data: Mapping[str, Any]) -> dict[str, str]:
+    """Returns what some protocols measure besides: classes on which nobody trains, clients' own, other data sets."""
+    found = {}
+    if "new_classes" in data:
+        found["new classes"] = _classes(data["new_classes"])
+    if "class_split" in data:
+        found["measured classes"] = f"also those of each {data['class_split']}"
+    if "targets" in data:
+        found["other data sets"] = ", ".join(f"{each.get('name')} {each.get('images')}" for each in data["targets"])
+    return found
 
 
 def _split(data: Mapping[str, Any]) -> str:

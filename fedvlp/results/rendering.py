@@ -9,13 +9,9 @@ from fedvlp.results.oracle import NOT_ALLOWED
 from fedvlp.results.rendered_table import RenderedTable, with_marks
 from fedvlp.results.statistics import AVERAGE, SPREAD, Cell, Interval
 
-ROLE_TITLES = {
-    "held_out": "held-out domains",
-    "test": "each domain's test split",
-    "validation": "each domain's source validation split, as there is no test split; it also chose the best round",
-}
 ROUNDS = {"last": "last", "best": "best", "both": "last, best", "oracle": NOT_ALLOWED, "": "-"}
 TITLE_KEYS = ("data", "protocol", "backbone")
+_COLUMNS = {"transfer": "data sets"}
 COST_COLUMNS = ("up", "down", "bytes", "seconds")
 LEGEND = (
     "last: last round; best: round with the best mean accuracy on source validation. Nothing is chosen on the images "
@@ -52,7 +48,7 @@ def render_table(table: Table) -> RenderedTable:
             *([ORACLE_LEGEND] if has_oracle else []),
             *([INTERVAL_LEGEND] if any(row.intervals for row in table.rows) else []),
         ),
-        head=("method", "round", *table.domains, table.average_title, SPREAD, *gap_title, *COST_COLUMNS),
+        head=("method", "round", *table.domains, table.average_title, *_spread(table), *gap_title, *COST_COLUMNS),
         rows=tuple(rows),
         text_columns=2,
         notes=(*version_notes, *repeat_warnings(table)),
@@ -108,10 +104,15 @@ def format_gap(gap: Cell | None) -> str:
 def _accuracy_cells(table: Table, row: TableRow) -> list[str]:
     usual_count = _most_seeds(table) if row.is_trained else None
     found = []
-    for name in (*table.domains, AVERAGE, SPREAD):
+    for name in (*table.domains, AVERAGE, *_spread(table)):
         interval = [format_interval(row.intervals[name])] if name in row.intervals else []
         found.append(" ".join([format_cell(row.cells.get(name), usual_count=usual_count), *interval]))
     return found
+
+
+def _spread(table: Table) -> tuple[str, ...]:
+    """Returns the title of the spread over columns, where the columns are alike."""
+    return () if table.measure.columns else (SPREAD,)
 
 
 def _most_seeds(table: Table) -> int:
@@ -146,9 +147,13 @@ def format_range(ranges: Sequence[tuple[int, int]]) -> str:
 
 
 def _describe_measure(table: Table) -> str:
+    seeds = f"accuracy in % on {table.measure.images}; {_describe_seeds(table.seeds)}"
+    if table.measure.columns:
+        return f"{seeds}; {table.average_title}: {table.measure.score}"
+    over = _COLUMNS.get(table.role, "domains")
     return (
-        f"accuracy in % on {ROLE_TITLES[table.role]}; {_describe_seeds(table.seeds)}; average and {SPREAD} "
-        f"(population standard deviation) over domains for each seed that has all of these columns"
+        f"{seeds}; average and {SPREAD} "
+        f"(population standard deviation) over {over} for each seed that has all of these columns"
     )
 
 

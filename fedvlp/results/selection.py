@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedvlp.core.roles import ROLES
+from fedvlp.core.roles import COMPUTED, ROLES
 
 
 def is_accuracy(name: str) -> bool:
-    """Whether a metric is an accuracy: of one split, ``<role>/<domain>``, or the mean of a role.
+    """Whether a metric is an accuracy: of one split, ``<role>/<domain>``, the mean of a role, or computed of these.
 
     >>> is_accuracy("test/photo"), is_accuracy("held_out"), is_accuracy("client/photo/loss")
     (True, True, False)
     """
-    return name.split("/")[0] in ROLES
+    return name.split("/")[0] in ROLES or name in COMPUTED
 
 
 def last_round(history: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:

@@ -53,13 +53,26 @@ def cells(scores: Scores, domains: Sequence[str]) -> dict[str, Cell]:
     {'ink': (52.0, 2), 'photo': (70.0, 1), 'average': (60.0, 1), 'spread': (10.0, 1)}
     """
     values: dict[str, list[float]] = {}
-    for domain in domains:
-        values[domain] = [accuracies[domain] for accuracies in scores.values() if domain in accuracies]
     # Over domains first, so that the deviation of the average is that between seeds.
     complete = _complete_seeds(scores, domains)
     values[AVERAGE] = [statistics.fmean(accuracies) for accuracies in complete]
     values[SPREAD] = [statistics.pstdev(accuracies) for accuracies in complete if len(accuracies) > 1]
-    return {name: over_seeds(of_name) for name, of_name in values.items() if of_name}
+    over_domains = {name: over_seeds(of_name) for name, of_name in values.items() if of_name}
+    return {**column_cells(scores, domains), **over_domains}
+
+
+def column_cells(scores: Scores, columns: Sequence[str]) -> dict[str, Cell]:
+    """Returns the cell of each column that any seed has.
+
+    >>> column_cells({0: {"ink": 50.0}, 1: {"ink": 54.0}}, ["ink", "photo"])["ink"].mean
+    52.0
+    """
+    found: dict[str, Cell] = {}
+    for column in columns:
+        values = [accuracies[column] for accuracies in scores.values() if column in accuracies]
+        if values:
+            found[column] = over_seeds(values)
+    return found
 
 
 def _complete_seeds(scores: Scores, domains: Sequence[str]) -> list[list[float]]:

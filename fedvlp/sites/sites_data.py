@@ -115,6 +115,11 @@ class SitesData(FederatedDataModule):
                 "Sites do not tell how sure they are of single images. Leave out data.out_of_distribution, and give it "
                 "to fedvlp test with the run's prompts and images of your own."
             )
+        if self.given_protocol not in (None, "leave_domains_out", "all_seen"):
+            raise UserError(
+                f"Sites measure all classes, each on its own images: the protocol {self.given_protocol} is for "
+                "simulations. Leave out data.protocol."
+            )
         if overlap := sorted(set(sites) & set(self.held_out)):
             raise UserError(f"Expected held_out to name no site, but {overlap[0]!r} is one. Leave one of them out.")
         if self.held_out and root is None:
@@ -139,7 +144,7 @@ class SitesData(FederatedDataModule):
         return images, self.class_folders
 
     @property
-    def class_names(self) -> list[str]:
+    def all_class_names(self) -> list[str]:
         """Names of the classes, in the order of the labels, as prompts shall call them."""
         return mapped_names(self.class_folders, self.class_names_map)
 

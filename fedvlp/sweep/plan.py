@@ -37,7 +37,8 @@ class Sweep:
     Attributes:
         configs: names or paths of the configs that all runs share.
         methods: the methods.
-        held_out: domains held out in turn; ``all``; or ``none``, where every domain has clients.
+        held_out: domains held out in turn; ``all`` that the protocol holds out; or ``none``, where every domain has
+            clients.
         seeds: seeds of training.
         arguments: further arguments of ``fedvlp fit`` for every run.
     """

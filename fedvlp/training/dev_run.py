@@ -6,9 +6,9 @@ import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Literal
 
 from fedvlp.core.protocols import Batch, EvaluationSplit, FederatedData, HasOutOfDistribution, Loader
+from fedvlp.core.roles import MeasuredRole
 from fedvlp.core.state import Client
 
 SAYS = (
@@ -40,10 +40,11 @@ class ShortSplit:
     """An evaluation split with few images; its attributes are those of the protocol ``EvaluationSplit``."""
 
     name: str
-    role: Literal["validation", "test", "held_out"]
+    role: MeasuredRole
     domain: str
     clients: Sequence[Client]
     loader: Loader
+    class_names: Sequence[str] = ()
 
 
 def with_short_splits(data: FederatedData) -> FederatedData:
@@ -51,7 +52,14 @@ def with_short_splits(data: FederatedData) -> FederatedData:
 
     def short_of(splits: Callable[[], Sequence[EvaluationSplit]]) -> Callable[[], list[ShortSplit]]:
         return lambda: [
-            ShortSplit(split.name, split.role, split.domain, split.clients, FirstBatch(split.loader))
+            ShortSplit(
+                split.name,
+                split.role,
+                split.domain,
+                split.clients,
+                FirstBatch(split.loader),
+                getattr(split, "class_names", ()),
+            )
             for split in splits()
         ]
 

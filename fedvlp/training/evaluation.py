@@ -19,6 +19,7 @@ from fedvlp.core.predictions import Predictions, of_one_state, percent
 from fedvlp.core.protocols import EvaluationSplit, MeasuredData
 from fedvlp.core.state import State
 from fedvlp.training.image_predictions import has_accuracy, measured_splits, together
+from fedvlp.training.protocol_scores import protocol_scores
 from fedvlp.utils.errors import UserError
 
 
@@ -33,11 +34,12 @@ def evaluate(
     confusions: dict[str, Confusion] | None = None,
     predictions: dict[str, Predictions] | None = None,
 ) -> dict[str, float]:
-    """Returns the accuracy, in percent, of every split and the mean over domains of each role.
+    """Returns the accuracy, in percent, of every split, the mean over domains of each role, and what protocols report.
 
     Methods that keep tensors on the clients are tested on a domain with those of each client that trains on it, in
     turn, and the mean of these accuracies is returned. A held-out domain is nobody's; the method's ``unseen`` says what
     is done there. A client that has never trained is tested with what it would begin with, ``initial_personal``.
+    Splits of other classes than those that train are measured by the method for those classes.
 
     Args:
         module: the method.
@@ -50,21 +52,22 @@ def evaluate(
         predictions: gets the same image by image, and that of images out of distribution, if the data have any.
 
     Returns:
-        ``validation/<domain>``, ``test/<domain>`` and ``held_out/<domain>``, with the means ``validation``, ``test``
-        and ``held_out`` of those that exist.
+        ``validation/<domain>``, ``test/<domain>``, ``held_out/<domain>`` and the like, with the means ``validation``,
+        ``test`` and ``held_out`` of those that exist, and what :func:`.protocol_scores` computes of them.
     """
     module.eval()
     accuracy: dict[str, float] = {}
     for split in measured_splits(data, predictions is not None):
-        if not module.personal or (not split.clients and module.unseen == "shared"):
-            tallies = [_shared_tally(module, fabric, split, deployed)]
+        judge = _judge(module, split)
+        if _is_of_all(module, split):
+            tallies = [_shared_tally(judge, fabric, split, deployed)]
         else:
             own = (personal.get(client.id, initial_personal or {}) for client in split.clients or data.clients)
             states = (deployed | kept for kept in own)  # one in memory at a time
             if not split.clients and module.unseen == "mean":
-                tallies = [_mean_prediction_tally(module, fabric, split, states)]
+                tallies = [_mean_prediction_tally(judge, fabric, split, states)]
             else:
-                tallies = [split_tally(module, fabric, split, state) for state in states]
+                tallies = [split_tally(judge, fabric, split, state) for state in states]
         if predictions is not None:
             predictions[split.name] = together(module, split, data.clients, [each.predictions for each in tallies])
         if not has_accuracy(split):
@@ -73,6 +76,17 @@ def evaluate(
         if confusions is not None:
             confusions[split.name] = sum((tally.confusion for tally in tallies), Counter())
     return with_means(accuracy)
+
+
+def _judge(module: FederatedModule, split: EvaluationSplit) -> FederatedModule:
+    """Returns what classifies the images of a split: the method, or the method for the split's own classes."""
+    class_names = getattr(split, "class_names", ())
+    return module.for_classes(class_names) if class_names else module
+
+
+def _is_of_all(module: FederatedModule, split: EvaluationSplit) -> bool:
+    """Whether a split is measured by what all clients share alone."""
+    return not module.personal or split.role == "global" or (not split.clients and module.unseen == "shared")
 
 
 @torch.no_grad()
@@ -117,7 +131,7 @@ class Tally:
 
 
 def with_means(accuracy: Mapping[str, float]) -> dict[str, float]:
-    """Returns accuracies by ``<role>/<domain>``, with the mean over domains of each role.
+    """Returns accuracies by ``<role>/<domain>``, with the mean over domains of each role and what protocols report.
 
     >>> with_means({"validation/ink": 50.0, "validation/photo": 70.0})
     {'validation/ink': 50.0, 'validation/photo': 70.0, 'validation': 60.0}
@@ -125,7 +139,8 @@ def with_means(accuracy: Mapping[str, float]) -> dict[str, float]:
     by_role: dict[str, list[float]] = {}
     for name, value in accuracy.items():
         by_role.setdefault(name.split("/")[0], []).append(value)
-    return {**accuracy, **{role: sum(values) / len(values) for role, values in by_role.items()}}
+    means = {role: sum(values) / len(values) for role, values in by_role.items()}
+    return {**accuracy, **means, **protocol_scores(by_role)}
 
 
 def split_accuracy(module: FederatedModule, fabric: Fabric, split: EvaluationSplit, state: State) -> float:

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from fedvlp.core.diagnosis import Diagnosis
 from fedvlp.core.module import FederatedModule
-from fedvlp.core.protocols import FederatedData
+from fedvlp.core.protocols import EvaluationSplit, FederatedData
+from fedvlp.core.roles import OF_CLIENTS
 from fedvlp.utils.errors import UserError
 
 
@@ -22,7 +23,7 @@ def inspect_method(module: FederatedModule, data: FederatedData, fabric: Fabric)
         UserError: if the method has nothing to say.
     """
     module.eval()
-    domains = list(dict.fromkeys(split.domain for split in data.evaluation_splits()))
+    domains = list(dict.fromkeys(split.domain for split in _splits(data)))
     with fabric.autocast():
         diagnosis = module.diagnose({domain: _images(data, fabric, domain) for domain in domains})
     if diagnosis is None:
@@ -30,9 +31,14 @@ def inspect_method(module: FederatedModule, data: FederatedData, fabric: Fabric)
     return diagnosis
 
 
+def _splits(data: FederatedData) -> list[EvaluationSplit]:
+    """Returns the evaluation splits of domains, and not those of clients."""
+    return [split for split in data.evaluation_splits() if split.role not in OF_CLIENTS]
+
+
 def _images(data: FederatedData, fabric: Fabric, domain: str) -> Iterator[Tensor]:
     """Yields a domain's images in batches, from all of its evaluation splits."""
-    for split in data.evaluation_splits():
+    for split in _splits(data):
         if split.domain == domain:
             for images, _ in split.loader:
                 if isinstance(images, dict):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 import torch
 from lightning import Fabric
 
 from fedvlp.core.module import FederatedModule
-from fedvlp.core.protocols import FederatedData
+from fedvlp.core.protocols import FederatedData, MeasuresOtherClasses
 from fedvlp.core.state import State
 
 
@@ -54,25 +55,40 @@ def set_up_data(
         data: clients and splits.
         precision: of the frozen towers; what is prepared in another is another.
         serves_images: whether batches hold images even where the method has constants to prepare.
+
+    Raises:
+        UserError: if splits are of other classes than those that train, and the method can't tell others.
     """
     data.prepare_data()
     data.setup("fit")
     module.eval()
+    data.bind(
+        transform=module.transform,
+        train_transform=module.train_transform,
+        prepare=None if serves_images else _prepare(fabric, module),
+        key=f"{module.prepare_key()}-{precision}",
+        device=fabric.device,
+        with_domains=module.needs_domains,
+    )
+    if isinstance(data, MeasuresOtherClasses):
+        for class_names in data.other_classes:
+            others = module.for_classes(class_names)
+            prepare = None if serves_images else _prepare(fabric, others)
+            data.bind_classes(class_names, prepare, f"{others.prepare_key()}-{precision}")
+    if not serves_images:  # else each is read but once
+        data.encode()
+
+
+def _prepare(fabric: Fabric, module: FederatedModule) -> Callable[[torch.Tensor], State] | None:
+    """Returns what computes once for each image all that a method prepares; None where that is nothing."""
+    if not module.prepares:
+        return None
 
     def prepare(images: torch.Tensor) -> State:
         with torch.no_grad(), fabric.autocast():
             return {name: _compact(value) for name, value in module.prepare(images).items()}
 
-    data.bind(
-        transform=module.transform,
-        train_transform=module.train_transform,
-        prepare=prepare if module.prepares and not serves_images else None,
-        key=f"{module.prepare_key()}-{precision}",
-        device=fabric.device,
-        with_domains=module.needs_domains,
-    )
-    if not serves_images:  # else each is read but once
-        data.encode()
+    return prepare
 
 
 def _compact(value: torch.Tensor) -> torch.Tensor:

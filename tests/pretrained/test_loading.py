@@ -15,6 +15,7 @@ from fedvlp.commands.cli import main
 from fedvlp.pretrained.classifier import Classifier
 from fedvlp.runs.checkpoint import read_model
 from fedvlp.utils.tensor_files import read_tensors, write_tensors
+from tests.helpers.assertions import assert_equal
 from tests.helpers.images import CLASSES
 
 
@@ -74,6 +75,20 @@ def test_saved_and_loaded_again_it_is_the_same(finished_run, clip, tmp_path, nam
     again = fedvlp.from_pretrained(str(tmp_path / "new"), clip=clip)
     images = torch.randn(2, 3, classifier.image_size, classifier.image_size)
     assert torch.equal(again(images), classifier(images))
+
+
+def test_other_classes_are_told_with_what_was_learned(finished_run, clip, tmp_path):
+    classifier = fedvlp.from_pretrained(finished_run, clip=clip)
+    names = [classifier.class_names[1], "pale house"]
+    for _ in range(2):
+        other = classifier.for_classes(names)
+        other.save_pretrained(tmp_path)
+        again = fedvlp.from_pretrained(tmp_path, clip=clip)
+        assert again.class_names == other.class_names == names
+        assert_equal(again.state_dict(), classifier.state_dict())
+    pixels = torch.randn(2, 3, clip.image_size, clip.image_size, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(other(pixels), again(pixels))
+    torch.testing.assert_close(other(pixels)[:, 0], classifier(pixels)[:, 1])
 
 
 def test_a_clip_with_other_weights_is_refused(finished_run):

@@ -12,6 +12,9 @@ OTHER = {
     "images": "ffff",
     "classes": ["hound", "horse"],
     "kind": "all domains seen",
+    "new_classes": ["cat", "owl"],
+    "class_split": "client",
+    "targets": [{"name": "Toys", "images": "00f0"}],
     "partition": "20 clients, IID within domains",
     "split_rule": "official",
     "shots": 16,
@@ -19,6 +22,17 @@ OTHER = {
     "test_fraction": 0.2,
     "split_seed": 1,
 }
+
+
+TITLES = {
+    "name": "data",
+    "kind": "protocol",
+    "partition": "clients",
+    "new_classes": "new classes",
+    "class_split": "measured classes",
+    "targets": "other data sets",
+}
+"""What a reader is told of each, where it is called something else."""
 
 
 def test_every_part_of_a_table_is_tried():
@@ -32,7 +46,7 @@ def test_runs_that_differ_in_their_data_are_not_mixed(name):
     assert [len(group.records) for group in groups] == [2, 1]
     line = describe_differences(groups)
     assert line.startswith("2 tables")
-    title = {"name": "data", "kind": "protocol", "partition": "clients"}.get(name, name)
+    title = TITLES.get(name, name)
     title = "split" if name in ("split_rule", "split_seed", "validation_fraction", "test_fraction") else title
     assert f"differ in {title} (" in line
     assert line.count("|") == 1

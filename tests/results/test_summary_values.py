@@ -16,7 +16,7 @@ from tests.results.test_record_fields import SUMMARY
 
 LEFT_OUT = object()
 OTHERS = (LEFT_OUT, None, "x", [], {}, [1], {"a": 1}, -1, 2.5, float("nan"), True)
-LISTS = ("held_out", "data.domains", "data.classes")
+LISTS = ("held_out", "data.domains", "data.classes", "data.new_classes")
 
 
 def places(value, place=()):

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedvlp.data import ArrayImages, FederatedDataModule
+from fedvlp.data import ArrayImages, FederatedDataModule, FewClasses, QuantitySkew
 from fedvlp.data.partition import ByDomain, Dirichlet, Dispersed, Shards
 from fedvlp.runs.run_folder import describe_run
 from tests.helpers.options import different, options_of, other_value, record
@@ -63,7 +63,7 @@ class Noise(FederatedDataModule):
     def load_domains(self):
         domains = {}
         for name, counts in self.counts.items():
-            labels = np.repeat(np.arange(3), counts)
+            labels = np.repeat(np.arange(len(counts)), counts)
             pixels = np.random.default_rng(ord(name)).integers(0, 256, (len(labels), 4, 4, 3), dtype=np.uint8)
             domains[name] = ArrayImages(pixels, labels, [f"{name}/{i}" for i in range(len(labels))])
         return domains, ["owl", "dog", "cat"]
@@ -75,7 +75,49 @@ def described(**options):
     return describe_run(Linear(), data, (), {"seed": 5}), data.describe()
 
 
-@pytest.mark.parametrize("name", options_of(FederatedDataModule))
+class FiveClasses(Noise):
+    """Enough classes for base and new ones."""
+
+    name = "noise of five"
+    counts = {"a": (10, 7, 5, 6, 8), "b": (4, 9, 6, 5, 7), "c": (5, 3, 4, 9, 6)}  # noqa: RUF012
+
+    def load_domains(self):
+        domains, _ = super().load_domains()
+        return domains, ["owl", "dog", "cat", "cow", "hen"]
+
+
+class Targets(Noise):
+    """Noise that is another data set."""
+
+    name = "other noise"
+
+
+SEEN = {"held_out": None, "test_fraction": 0.25}
+OF_PROTOCOLS = {
+    "protocol": ({"held_out": "c"}, {"held_out": "c", "protocol": "new_classes_and_domains"}),
+    "class_split": (
+        {**SEEN, "protocol": "base_to_new", "partition": FewClasses(2)},
+        {**SEEN, "protocol": "base_to_new", "partition": FewClasses(2), "class_split": "client"},
+    ),
+    "targets": (
+        {**SEEN, "protocol": "cross_dataset", "targets": [Targets(cache_dir=None)]},
+        {**SEEN, "protocol": "cross_dataset", "targets": [Targets(cache_dir=None, test_fraction=0.5)]},
+    ),
+}
+"""Options that go with others: two sets of options that differ in them alone."""
+
+
+@pytest.mark.parametrize("name", OF_PROTOCOLS)
+def test_a_run_goes_on_and_stands_in_a_table_only_with_what_its_protocol_measures(name):
+    data = [FiveClasses(**options) for options in OF_PROTOCOLS[name]]
+    one, other = (describe_run(Linear(), each, (), {"seed": 5}) for each in data)
+    assert different(one, other) == {"split"} | ({"protocol"} if name != "targets" else set())
+    rows = [record(run, each.describe()) for run, each in zip((one, other), data, strict=True)]
+    assert rows[0].settings == rows[1].settings
+    assert rows[0].key != rows[1].key
+
+
+@pytest.mark.parametrize("name", [name for name in options_of(FederatedDataModule) if name not in OF_PROTOCOLS])
 def test_a_run_goes_on_and_stands_in_a_table_only_with_the_same_option(name):
     one, of_one = described()
     other, of_other = described(**{name: other_value(FederatedDataModule, name, VALUES)})
@@ -87,14 +129,17 @@ def test_a_run_goes_on_and_stands_in_a_table_only_with_the_same_option(name):
 
 
 PARTITIONS = [ByDomain(), Dispersed(5, 0.625, 2), Dirichlet(5, 0.625, 2), Shards(5, 3)]
-PARTITION_OPTIONS = [(partition, name) for partition in PARTITIONS for name in options_of(type(partition))]
+SKEWED = [FewClasses(5, 3), QuantitySkew(5, "exponential", min_examples=2)]
+ALPHA = (QuantitySkew, "alpha")  # which the exponential law has no use for
+PARTITION_OPTIONS = [(partition, name) for partition in [*PARTITIONS, *SKEWED] for name in options_of(type(partition))]
+PARTITION_OPTIONS = [(partition, name) for partition, name in PARTITION_OPTIONS if (type(partition), name) != ALPHA]
 
 
 @pytest.mark.parametrize(
     ("partition", "name"), PARTITION_OPTIONS, ids=[f"{type(each).__name__}-{name}" for each, name in PARTITION_OPTIONS]
 )
 def test_the_protocol_follows_each_option_of_a_partition(partition, name):
-    value = other_value(type(partition), name, {"num_clients": 6, "alpha": 0.375})
+    value = other_value(type(partition), name, {"num_clients": 6, "alpha": 0.375, "law": "linear"})
     other = replace(partition, **{name: value})
     assert partition.description != other.description
 

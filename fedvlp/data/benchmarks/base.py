@@ -54,7 +54,7 @@ class Benchmark(DomainFolders):
         self.held_out = [self.description.domain_of(name) or name for name in self.held_out]
 
     @property
-    def class_names(self) -> list[str]:
+    def all_class_names(self) -> list[str]:
         """Names of the classes, in the order of the labels, as prompts shall call them."""
         folders = self._files[1]
         names = dict(zip(folders, prompt_names(self.name, folders, self.class_name_style), strict=True))

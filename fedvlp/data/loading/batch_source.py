@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from copy import copy
+from dataclasses import dataclass, field
 
 import numpy as np
 
+from fedvlp.core.roles import MeasuredRole
 from fedvlp.core.state import Client
 from fedvlp.data.files.images import Images, Indices
 from fedvlp.data.loading.loaders import ImageDataset, ImageLoader, image_loader
@@ -30,14 +31,17 @@ class EvaluationSplit:
         clients: who trains on other images of the domain; none where held out.
         loader: batches of (inputs, labels) in a fixed order.
         num_examples: number of images.
+        class_names: the classes that the images are told apart by, in the order of the labels; none where it is those
+            that train.
     """
 
     name: str
-    role: Literal["validation", "test", "held_out"]
+    role: MeasuredRole
     domain: str
     clients: tuple[Client, ...]
     loader: BatchLoader
     num_examples: int
+    class_names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -49,12 +53,16 @@ class BatchSource:
         parts: which of them play which role.
         binding: what the module asks of images.
         is_augmented: whether training images change from pass to pass, so that nothing can be prepared of them.
+        class_names: names of all classes, where parts say which of them they are of.
+        of_classes: what the module asks of images of such parts, by their classes.
     """
 
     images: Mapping[str, Images]
     parts: Sequence[SplitPart]
     binding: ModuleBinding
     is_augmented: bool
+    class_names: Sequence[str] = ()
+    of_classes: Mapping[tuple[int, ...], ModuleBinding] = field(default_factory=dict)
 
     def encode(self) -> None:
         """Computes, or reads from the cache, all that ``prepare`` gives; without it, decodes images for the cache.
@@ -64,15 +72,16 @@ class BatchSource:
         if self.binding.prepare is None:
             self._keep_decoded()
             return
-        for domain, images in self.images.items():
-            rows = self._prepared_rows(domain)
-            if len(rows):
-                self.binding.prepared(domain, images, rows)
+        for binding in (self.binding, *self.of_classes.values()):
+            for domain, images in self.images.items():
+                rows = self._prepared_rows(domain, binding)
+                if len(rows):
+                    binding.prepared(domain, images, rows)
 
     def _keep_decoded(self) -> None:
         selections = []
         for domain, images in self.images.items():
-            rows = self._fixed_rows(domain)
+            rows = self._fixed_rows(domain, self.parts)
             selections.append(RowSelection(domain, images, rows, rows))
         self.binding.keep_decoded(selections)
 
@@ -89,10 +98,11 @@ class BatchSource:
             EvaluationSplit(
                 name=part.name,
                 role=part.role,
-                domain=part.domains[0],
+                domain=part.name.partition("/")[2],
                 clients=part.clients,
                 loader=self._loader(part, batch_size),
                 num_examples=len(part),
+                class_names=tuple(self.class_names[label] for label in part.classes),
             )
             for part in self.parts
             if part.role != "train"
@@ -122,18 +132,22 @@ class BatchSource:
             self.binding.keep_decoded(selections)
         return self.binding.dataset(selections, is_augmented, is_training)
 
-    def _prepared_rows(self, domain: str) -> Indices:
+    def _prepared_rows(self, domain: str, binding: ModuleBinding) -> Indices:
         """Returns the rows of a domain to prepare: all, so that every split shares them, unless few are used."""
-        used = self._fixed_rows(domain)
+        # What is prepared alike is prepared together, whichever classes it is for.
+        alike = [part for part in self.parts if self._binding(part).key == binding.key]
+        used = self._fixed_rows(domain, alike)
+        if not len(used):
+            return used
         count = len(self.images[domain])
         # Whole domains are prepared, so that runs of other splits, seeds or shots find them in the cache.
         is_few = len(used) < MIN_FRACTION_OF_DOMAIN * count
         return used if self.is_augmented or is_few else np.arange(count)
 
-    def _fixed_rows(self, domain: str) -> Indices:
+    def _fixed_rows(self, domain: str, parts: Sequence[SplitPart]) -> Indices:
         """Returns the rows of a domain that are ever used as they are: all, but for training images that change."""
         used: list[Indices] = []
-        for part in self.parts:
+        for part in parts:
             # Augmented images are new in every pass, so nothing that was computed of them could be used again.
             is_changed = part.role == "train" and self.is_augmented
             if domain in part.rows_by_domain and not is_changed:
@@ -141,12 +155,31 @@ class BatchSource:
         return np.sort(np.concatenate(used)) if used else np.empty(0, np.int64)
 
     def _loader(self, part: SplitPart, batch_size: int, seed: int | None = None) -> BatchLoader:
-        if self.binding.prepare is None:
-            return self.binding.image_loader(self._selections(part), batch_size, seed)
-        return self.binding.prepared_loader(self._selections(part), batch_size, seed)
+        binding = self._binding(part)
+        if binding.prepare is None:
+            return binding.image_loader(self._selections(part), batch_size, seed)
+        return binding.prepared_loader(self._selections(part), batch_size, seed)
+
+    def _binding(self, part: SplitPart) -> ModuleBinding:
+        return self.of_classes.get(part.classes, self.binding)
 
     def _selections(self, part: SplitPart) -> list[RowSelection]:
+        binding = self._binding(part)
         return [
-            RowSelection(domain, self.images[domain], rows, self._prepared_rows(domain))
+            RowSelection(
+                domain, _seen_as(self.images[domain], part.classes), rows, self._prepared_rows(domain, binding)
+            )
             for domain, rows in part.rows_by_domain.items()
         ]
+
+
+def _seen_as(images: Images, classes: Sequence[int]) -> Images:
+    """Returns images whose labels are the places of their classes among some; -1 for other classes."""
+    if not classes:
+        return images
+    places = np.full(images.labels.max() + 1, -1)
+    known = [label for label in classes if label < len(places)]
+    places[known] = np.arange(len(known))
+    seen = copy(images)
+    seen.labels = places[images.labels]
+    return seen

@@ -1,0 +1,271 @@
+"""Which images each protocol trains on and measures, as its papers say, and what is refused."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+
+from fedvlp.data import ByDomain, Dirichlet, FewClasses, Pooled, QuantitySkew
+from fedvlp.utils.errors import UserError
+from tests.helpers.protocol_data import CLASSES, SixClasses
+
+OPTIONS = {
+    "leave_domains_out": {"held_out": "photo"},
+    "all_seen": {"test_fraction": 0.25},
+    "base_to_new": {"test_fraction": 0.25},
+    "cross_dataset": {},
+    "new_classes_and_domains": {"held_out": "photo", "test_fraction": 0.25},
+    "personal": {"test_fraction": 0.25},
+}
+
+
+def data(protocol=None, **options):
+    if protocol == "cross_dataset":
+        options.setdefault("targets", [SixClasses(cache_dir=None)])
+    return SixClasses(**{"cache_dir": None, "protocol": protocol, **OPTIONS.get(protocol, {}), **options})
+
+
+def by_role(module):
+    """The images of each role, by name, with their classes."""
+    found = {}
+    for part in module.split_parts:
+        for domain, rows in part.rows_by_domain.items():
+            images = module.images[domain]
+            names = [(images.names[row], CLASSES[images.labels[row]]) for row in rows]
+            found.setdefault(part.role, []).extend(names)
+    return found
+
+
+def classes(named):
+    return {name for _, name in named}
+
+
+@pytest.mark.parametrize("name", ["leave_domains_out", "all_seen"])
+def test_a_protocol_that_held_out_domains_mean_anyhow_changes_nothing_where_it_is_named(name):
+    named = data(name)
+    plain = SixClasses(cache_dir=None, **OPTIONS[name])
+    assert named.describe() == plain.describe()
+    assert (named.protocol, named.split_hash) == (plain.protocol, plain.split_hash)
+    assert named.split_table() == plain.split_table()
+
+
+@pytest.mark.parametrize("name", ["base_to_new", "new_classes_and_domains"])
+def test_the_first_half_of_the_classes_trains_and_both_halves_are_measured(name):
+    """CoOp's split of classes, of the images that all classes would be divided into."""
+    module = data(name)
+    roles = by_role(module)
+    base, new = set(CLASSES[:3]), set(CLASSES[3:])
+    assert module.class_names == CLASSES[:3]
+    assert classes(roles["train"]) == classes(roles["validation"]) == classes(roles["test"]) == base
+    assert classes(roles["test_new"]) == new
+    everything = by_role(SixClasses(cache_dir=None, **OPTIONS[name]))
+    for role in ("train", "validation"):
+        assert sorted(roles[role]) == sorted(image for image in everything[role] if image[1] in base)
+    assert sorted(roles["test"] + roles["test_new"]) == sorted(everything["test"])
+    if name == "new_classes_and_domains":
+        assert classes(roles["held_out"]) == base
+        assert classes(roles["held_out_new"]) == new
+        assert sorted(roles["held_out"] + roles["held_out_new"]) == sorted(everything["held_out"])
+
+
+def test_of_an_odd_number_of_classes_the_larger_half_trains():
+    module = data("base_to_new")
+    module.class_list = CLASSES[:5]
+    assert module.class_names == CLASSES[:3]
+
+
+def test_new_classes_are_told_from_each_other_alone():
+    module = data("base_to_new", eval_batch_size=100)
+    module.setup("fit")
+    module.bind(lambda image: torch.from_numpy(np.array(image)))
+    splits = {split.name: split for split in module.evaluation_splits()}
+    assert [name for name in splits if name.endswith("/ink")] == ["validation/ink", "test/ink", "test_new/ink"]
+    assert splits["test/ink"].class_names == ()
+    assert splits["test_new/ink"].class_names == tuple(CLASSES[3:])
+    ((pixels, labels),) = splits["test_new/ink"].loader
+    assert set(labels.tolist()) == {0, 1, 2}
+    brightness = pixels[..., 0].float().mean(-1)  # [images, rows] of the domain's colour, in which a bar is drawn
+    assert torch.equal(brightness.argmax(-1) // 4, labels + 3)
+
+
+def test_what_is_computed_alike_for_both_halves_is_computed_once(transform):
+    seen = []
+
+    def prepare(images):
+        seen.append(len(images))
+        return {"features": images.flatten(1)}
+
+    def count(key):
+        seen.clear()
+        module = data("base_to_new")
+        module.setup("fit")
+        module.bind(transform, prepare, "same")
+        (names,) = module.other_classes
+        module.bind_classes(names, prepare, key)
+        module.encode()
+        passes = [list(split.loader) for split in module.evaluation_splits()]
+        return sum(seen), passes
+
+    once, first = count("same")
+    twice, second = count("other")
+    tests = sum(len(named) for role, named in by_role(data("base_to_new")).items() if role == "test_new")
+    everything = sum(len(images) for images in data().images.values())
+    assert once == everything
+    assert once < twice <= once + everything
+    assert tests  # whose constants are other ones
+    for one, other in zip(first, second, strict=True):
+        for (inputs, labels), (others, other_labels) in zip(one, other, strict=True):
+            assert torch.equal(inputs["features"], others["features"])
+            assert torch.equal(labels, other_labels)
+
+
+PARTITIONS = [ByDomain(), Dirichlet(4, 0.5), FewClasses(3, 2), QuantitySkew(5)]
+
+
+@pytest.mark.parametrize("partition", PARTITIONS, ids=repr)
+def test_each_client_tests_on_images_of_its_own_as_it_trains(partition):
+    module = data("personal", partition=partition)
+    training = [part for part in module.split_parts if part.role == "train"]
+    own = [part for part in module.split_parts if part.role == "personal"]
+    assert [part.clients for part in own] == [part.clients for part in training]
+    assert [part.name for part in own] == [f"personal/{part.clients[0].name}" for part in training]
+    pool = by_role(data("all_seen"))["test"]
+    dealt = by_role(module)["personal"]
+    assert len(dealt) == len(set(dealt))  # nobody shares one
+    assert set(dealt) == set(pool)  # of whose classes and domains all have an owner
+    tests = sum(map(len, own))
+    trained = sum(map(len, training))
+    for mine, test in zip(training, own, strict=True):
+        cells = counted(mine, module)
+        assert set(counted(test, module)) <= set(cells)  # of domains and classes that it trains on
+        assert len(test) == pytest.approx(len(mine) * tests / trained, abs=1 + 0.15 * len(test))
+
+
+def counted(part, module):
+    found = Counter()
+    for domain, rows in part.rows_by_domain.items():
+        found.update((domain, int(label)) for label in module.images[domain].labels[rows])
+    return found
+
+
+def test_own_images_of_a_class_are_dealt_in_the_proportions_of_training():
+    """Two clients of which one has twice as much of everything; many images, so that rounding does not count."""
+
+    class Many(SixClasses):
+        def load_domains(self):
+            domains, names = super().load_domains()
+            return {name: repeated(images) for name, images in domains.items()}, names
+
+    def repeated(images):
+        images.arrays = np.tile(images.arrays, (9, 1, 1, 1))
+        images.labels = np.tile(images.labels, 9)
+        images.names = [f"{i}" for i in range(len(images.labels))]
+        return images
+
+    module = Many(cache_dir=None, protocol="personal", test_fraction=0.25, partition=QuantitySkew(2))
+    parts = {(part.role, part.clients[0].id): part for part in module.split_parts if part.is_of_client}
+    for label in range(6):
+        shares = []
+        for role in ("train", "personal"):
+            of_both = [sum(counted(parts[role, k], module)[domain, label] for domain in module.domains) for k in (0, 1)]
+            shares.append(of_both[1] / sum(of_both))
+        assert shares[1] == pytest.approx(shares[0], abs=0.02)
+
+
+def test_the_global_model_is_measured_on_the_same_images(transform):
+    module = data("personal", partition=Dirichlet(3, 1.0))
+    module.setup("fit")
+    module.bind(transform)
+    splits = {split.name: split for split in module.evaluation_splits()}
+    for client in module.clients:
+        own, shared = splits[f"personal/{client.name}"], splits[f"global/{client.name}"]
+        assert own.clients == shared.clients == (client,)
+        for (pixels, labels), (others, other_labels) in zip(own.loader, shared.loader, strict=True):
+            assert torch.equal(pixels, others)
+            assert torch.equal(labels, other_labels)
+
+
+def test_clients_are_measured_on_classes_of_their_own(transform):
+    """FedTPG's clients, who share no class: each one's test images are those of its classes, told from each other."""
+    module = data("base_to_new", class_split="client", partition=FewClasses(3, 1))
+    found = {part.clients[0].name: part for part in module.split_parts if part.role == "local"}
+    assert {part.classes for part in found.values()} == {(0,), (1,), (2,)}
+    assert sum(map(len, found.values())) == len(by_role(module)["test"])
+    module = data("base_to_new", class_split="client", partition=FewClasses(2, 2))
+    module.setup("fit")
+    module.bind(transform)
+    for split in module.evaluation_splits():
+        if split.role == "local":
+            labels = torch.cat([labels for _, labels in split.loader])
+            assert set(labels.tolist()) == {0, 1}
+            (part,) = [part for part in module.split_parts if part.name == split.name]
+            assert split.class_names == tuple(CLASSES[label] for label in part.classes)
+
+
+def test_other_data_sets_are_measured_where_they_would_test():
+    whole, tested = SixClasses(cache_dir=None), SixClasses(cache_dir=None, test_fraction=0.5)
+    assert transferred(whole) == {name for images in whole.images.values() for name in images.names}
+    assert transferred(tested) == {name for name, _ in by_role(tested)["test"]}
+    held_out = SixClasses(cache_dir=None, held_out="ink")
+    assert transferred(held_out) == set(held_out.images["ink"].names)
+
+
+def transferred(target):
+    table = data("cross_dataset", targets=[target]).split_table()
+    return {name for entry in table if entry["role"] == "transfer" for name in entry["images"]}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "kind"),
+    [
+        ("base_to_new", "base-to-new, 3 base and 3 new classes; all domains seen, test split 25 %", "base-to-new"),
+        (
+            "new_classes_and_domains",
+            "new-classes-and-domains, 3 base and 3 new classes; held-out domain: photo; seen domains, test split 25 %",
+            "new-classes-and-domains",
+        ),
+        ("personal", "each client on test images of its own; all domains seen, test split 25 %", "personal"),
+        ("cross_dataset", "measured on SixClasses; all domains seen, no test split", "cross-dataset"),
+        ("all_seen", "all domains seen, test split 25 %", "all domains seen"),
+        ("leave_domains_out", "held-out domain: photo", "leave-domains-out"),
+    ],
+)
+def test_a_result_says_its_protocol(name, text, kind):
+    module = data(name)
+    assert module.protocol == f"{text}; one client a domain"
+    assert module.describe()["kind"] == kind
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("leave_domains_out", {"held_out": None}, "leave_domains_out holds domains out. Name them with data.held_out"),
+        ("new_classes_and_domains", {"held_out": None}, "new_classes_and_domains holds domains out"),
+        ("all_seen", {"held_out": "ink"}, "all_seen trains on every domain. Leave out data.held_out"),
+        ("base_to_new", {"held_out": "ink"}, "base_to_new trains on every domain"),
+        ("base_to_new", {"test_fraction": 0.0}, "base_to_new measures test images .* Set data.test_fraction"),
+        ("personal", {"test_fraction": 0.0}, "personal measures test images"),
+        ("personal", {"partition": Pooled()}, "centralised training has none. Use all_seen"),
+        ("personal", {"partition": QuantitySkew(40)}, "the client 'client 1' of 1 training images got none. Raise"),
+        ("cross_dataset", {"targets": []}, "this is cross_dataset. Name the data sets .* with data.targets"),
+        ("all_seen", {"targets": [SixClasses(cache_dir=None)]}, "this is all_seen. Leave out data.targets"),
+        ("cross_dataset", {"targets": [SixClasses(cache_dir=None)] * 2}, "different names.*'SixClasses'"),
+        ("personal", {"class_split": "client"}, "class_split is an option of base_to_new alone; .* personal"),
+        ("base_to_new", {"class_split": "client"}, "classes of their own, and each has all 3. Deal classes out"),
+    ],
+)
+def test_what_a_protocol_lacks_or_has_too_much_of_is_said(name, options, message):
+    with pytest.raises(UserError, match=message):
+        data(name, **options).prepare_data()
+
+
+def test_too_few_classes_and_targets_with_a_protocol_are_refused():
+    module = data("base_to_new")
+    module.class_list = CLASSES[:3]
+    with pytest.raises(UserError, match="two classes each at least, to be told from each other; there are 3"):
+        module.prepare_data()
+    with pytest.raises(UserError, match="SixClasses is a target of another data set and only measured"):
+        data("cross_dataset", targets=[data("personal")])

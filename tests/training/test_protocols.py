@@ -1,0 +1,197 @@
+"""Each protocol's numbers, against a plain loop over images that knows nothing of splits, caches and federations."""
+
+from __future__ import annotations
+
+import functools
+import json
+import statistics
+
+import pytest
+import torch
+
+from fedvlp import Federation
+from fedvlp.data import Dirichlet, FewClasses
+from fedvlp.methods import TRIP, FedAPT, FedPGP, PromptFL, ZeroShotCLIP
+from fedvlp.utils.errors import UserError
+from tests.helpers.protocol_data import CLASSES, OtherNames, SixClasses
+
+NEW = CLASSES[3:]
+
+
+def sgd(parameters):
+    return torch.optim.SGD(parameters, lr=0.05)
+
+
+@pytest.fixture(scope="module")
+def trained(clip, tmp_path_factory):
+    """Returns a function that trains a method for a round under a protocol, and its data, federation and last row."""
+    cache = str(tmp_path_factory.mktemp("cache"))
+
+    @functools.cache
+    def train(kind, protocol, **options):
+        options = {name: list(value) if name == "targets" else value for name, value in options.items()}
+        data = SixClasses(cache_dir=cache, protocol=protocol, eval_batch_size=7, **options)
+        torch.manual_seed(0)
+        few = {"templates": 2, "prompt_length": 4} if kind is TRIP else {"prompt_length": 4}
+        method = kind(data.class_names, clip, optimizer=sgd, **few)
+        federation = Federation(
+            rounds=1,
+            accelerator="cpu",
+            default_root_dir=str(tmp_path_factory.mktemp("runs")),
+            default_callbacks=False,
+        )
+        federation.fit(method, data)
+        return method, data, federation, federation.run_state.history[-1]
+
+    return train
+
+
+def accuracy(method, data, part, label_of, class_names):
+    """The share of a part's images, in percent, that a method made for these classes is right on, one at a time."""
+    right = []
+    for domain, rows in part.rows_by_domain.items():
+        images = data.images[domain]
+        for row in rows.tolist():
+            pixels = method.transform(images[row])[None]
+            with torch.no_grad():
+                guess = class_names[int(method(pixels).argmax())]
+            right.append(guess == label_of[images.labels[row]])
+    return 100 * sum(right) / len(right)
+
+
+def remade(method, class_names, clip, state):
+    """The method as if it had been made for these classes, with the tensors of a state."""
+    options = {name: value for name, value in method.hparams.items() if name not in ("clip", "class_names")}
+    again = type(method)(list(class_names), clip, **options).eval()
+    again.load_state(state)
+    return again
+
+
+def part_of(data, name):
+    return next(part for part in data.split_parts if part.name == name)
+
+
+@pytest.mark.parametrize("kind", [PromptFL, TRIP])
+def test_base_and_new_classes_and_their_harmonic_mean(kind, clip, trained):
+    """CoOp's base-to-new: train on the first half, test each half among its own names, H = 2 b n / (b + n)."""
+    method, data, federation, row = trained(kind, "base_to_new", test_fraction=0.3)
+    state = federation.run_state.server.deployed
+    measured = {}
+    for role, names in (("test", CLASSES[:3]), ("test_new", NEW)):
+        judge = remade(method, names, clip, state)
+        of_role = []
+        for domain in data.domains:
+            found = accuracy(judge, data, part_of(data, f"{role}/{domain}"), CLASSES, names)
+            assert row[f"{role}/{domain}"] == pytest.approx(found, abs=1e-4)
+            of_role.append(found)
+        measured[role] = sum(of_role) / 3
+        assert row[role] == pytest.approx(measured[role], abs=1e-4)
+    base, new = measured.values()
+    assert row["test_harmonic"] == pytest.approx(2 * base * new / (base + new), abs=1e-4)
+    assert base != new
+
+
+def test_new_classes_on_a_held_out_domain(clip, trained):
+    method, data, federation, row = trained(PromptFL, "new_classes_and_domains", held_out="paint")
+    assert [client.name for client in data.clients] == ["ink", "photo"]
+    judge = remade(method, NEW, clip, federation.run_state.server.deployed)
+    new = accuracy(judge, data, part_of(data, "held_out_new/paint"), CLASSES, NEW)
+    assert row["held_out_new"] == row["held_out_new/paint"] == pytest.approx(new, abs=1e-4)
+    assert row["held_out_harmonic"] == pytest.approx(2 * new * row["held_out"] / (new + row["held_out"]), abs=1e-4)
+
+
+def moved(personal):
+    """What clients keep, so far from where it was that their models differ from the shared one."""
+    generator = torch.Generator().manual_seed(0)
+    far = {}
+    for client, state in personal.items():
+        far[client] = {
+            name: value + torch.randn(value.shape, generator=generator) if value.is_floating_point() else value
+            for name, value in state.items()
+        }
+    return far
+
+
+def test_own_models_on_own_images_and_the_worst_client(clip, trained):
+    options = {"test_fraction": 0.3, "partition": Dirichlet(3, 0.7, min_examples=12)}
+    method, data, federation, _ = trained(FedPGP, "personal", **options)
+    deployed, personal = federation.run_state.server.deployed, moved(federation.run_state.personal)
+    row = federation.evaluate(method, deployed, personal)
+    own, shared = [], []
+    for client in data.clients:
+        part = part_of(data, f"personal/{client.name}")
+        judge = remade(method, CLASSES, clip, deployed | personal[client.id])
+        own.append(accuracy(judge, data, part, CLASSES, CLASSES))
+        judge.uses_personal = False
+        shared.append(accuracy(judge, data, part, CLASSES, CLASSES))
+        assert row[f"personal/{client.name}"] == pytest.approx(own[-1], abs=1e-4)
+        assert row[f"global/{client.name}"] == pytest.approx(shared[-1], abs=1e-4)
+    for role, found in (("personal", own), ("global", shared)):
+        assert row[role] == pytest.approx(sum(found) / 3, abs=1e-4)
+        assert row[f"{role}_worst"] == pytest.approx(min(found), abs=1e-4)
+        assert row[f"{role}_spread"] == pytest.approx(statistics.pstdev(found), abs=1e-4)
+    assert own != shared
+
+
+def test_own_model_is_the_global_one_where_nothing_stays_on_clients(trained):
+    *_, row = trained(PromptFL, "personal", test_fraction=0.3)
+    for domain in ("ink", "paint", "photo"):
+        assert row[f"personal/{domain}"] == row[f"global/{domain}"]
+
+
+def test_another_data_set_has_its_own_class_names(clip, trained):
+    target = OtherNames(cache_dir=None, test_fraction=0.5)
+    method, _, federation, row = trained(PromptFL, "cross_dataset", targets=(target,))
+    judge = remade(method, target.class_names, clip, federation.run_state.server.deployed)
+    tests = [part for part in target.split_parts if part.role == "test"]
+    found = [accuracy(judge, target, part, target.class_names, target.class_names) for part in tests]
+    sizes = [len(part) for part in tests]
+    whole = sum(share * size for share, size in zip(found, sizes, strict=True)) / sum(sizes)
+    assert row["transfer/Other"] == row["transfer"] == pytest.approx(whole, abs=1e-4)
+
+
+def test_a_data_set_of_the_same_classes_is_measured_by_the_method_itself(trained):
+    target = SixClasses(cache_dir=None, held_out="ink")
+    *_, row = trained(PromptFL, "cross_dataset", targets=(target,))
+    assert "transfer/SixClasses" in row
+
+
+def test_clients_own_classes(clip, trained):
+    """FedTPG's local accuracy: a client's classes among themselves; its harmonic mean is of local, base and new."""
+    options = {"test_fraction": 0.3, "class_split": "client", "partition": FewClasses(2, 2)}
+    method, data, federation, row = trained(PromptFL, "base_to_new", **options)
+    found = []
+    for client in data.clients:
+        part = part_of(data, f"local/{client.name}")
+        names = [CLASSES[label] for label in part.classes]
+        judge = remade(method, names, clip, federation.run_state.server.deployed)
+        found.append(accuracy(judge, data, part, CLASSES, names))
+        assert row[f"local/{client.name}"] == pytest.approx(found[-1], abs=1e-4)
+    means = [sum(found) / 2, row["test"], row["test_new"]]
+    assert row["test_harmonic"] == pytest.approx(3 / sum(1 / mean for mean in means), abs=1e-4)
+
+
+def test_zero_shot_clip_stands_beside_each_protocol(clip, trained):
+    _, data, federation, _ = trained(PromptFL, "base_to_new", test_fraction=0.3)
+    scores = federation.evaluate(ZeroShotCLIP(data.class_names, clip), {}, {})
+    judge = ZeroShotCLIP(NEW, clip).eval()
+    found = accuracy(judge, data, part_of(data, "test_new/ink"), CLASSES, NEW)
+    assert scores["test_new/ink"] == pytest.approx(found, abs=1e-4)
+
+
+def test_a_method_of_its_own_classes_is_refused_before_training(clip, tmp_path):
+    data = SixClasses(cache_dir=None, protocol="base_to_new", test_fraction=0.3)
+    federation = Federation(rounds=1, accelerator="cpu", default_root_dir=str(tmp_path), default_callbacks=False)
+    with pytest.raises(UserError, match=r"^FedAPT learns for its own classes alone, as 'prompt' has shape \(3, "):
+        federation.fit(FedAPT(data.class_names, data.domains, clip), data)
+    assert not list(tmp_path.iterdir())
+
+
+def test_new_classes_choose_no_round(trained):
+    """A row's best round is that of source validation, whose images are of base classes alone."""
+    _, data, _, row = trained(PromptFL, "base_to_new", test_fraction=0.3)
+    assert {name.split("/")[0] for name in row if "new" in name} == {"test_new"}
+    validation = [part for part in data.split_parts if part.role == "validation"]
+    labels = [data.images[part.domains[0]].labels[part.rows_by_domain[part.domains[0]]] for part in validation]
+    assert max(of_domain.max() for of_domain in labels) == 2
+    json.dumps(data.describe())
