@@ -26,7 +26,7 @@ from fedvlp.data.protocol_text import describe_protocol, describe_split
 from fedvlp.data.protocols import ClassSplit, Protocol, chosen
 from fedvlp.data.served import Served
 from fedvlp.data.split_rule import OfficialSplit, SplitRule
-from fedvlp.data.split_table import hash_lines, image_hash, split_hash, split_table
+from fedvlp.data.split_table import image_hash, split_hash, split_table
 from fedvlp.data.splits import SplitPart, make_splits
 from fedvlp.data.transfer import Transfer, checked_target, transfer_table
 from fedvlp.utils.checked import Checked
@@ -108,7 +108,7 @@ class FederatedDataModule(L.LightningDataModule, metaclass=Checked):
         self.outside = None if out_of_distribution is None else OutOfDistribution(out_of_distribution)
         self.given_protocol = protocol
         self.class_split = class_split
-        self.transfers = [Transfer(checked_target(target)) for target in targets or ()]
+        self.transfers = tuple(Transfer(checked_target(target)) for target in targets or ())
         self.cache_dir = None if cache_dir is None else Path(os.path.expanduser(cache_dir))
         self._binding: ModuleBinding | None = None
         self._bound_to: L.LightningModule | None = None
@@ -153,8 +153,7 @@ class FederatedDataModule(L.LightningDataModule, metaclass=Checked):
     def plan(self) -> ProtocolPlan:
         """The protocol with its options."""
         held_out = tuple(self.held_out)
-        targets = tuple(transfer.data.name for transfer in self.transfers)
-        return ProtocolPlan(chosen(self.given_protocol, held_out), held_out, self.class_split, targets)
+        return ProtocolPlan(chosen(self.given_protocol, held_out), held_out, self.class_split, self.transfers)
 
     @property
     def domains(self) -> list[str]:
@@ -208,24 +207,15 @@ class FederatedDataModule(L.LightningDataModule, metaclass=Checked):
         """Returns what results must have in common to stand in one table, made to be written as JSON."""
         split = describe_split(self.held_out_domains, self.rule, self.partition, self.official)
         names = {"domains": self.domains, "classes": self.class_names}
-        outside = {} if self.outside is None else {OUT_OF_DISTRIBUTION: self.outside.describe()}
-        targets = {"targets": [transfer.describe() for transfer in self.transfers]} if self.transfers else {}
-        return {
-            "name": self.name,
-            "images": image_hash(self._images, self._loaded[1]),
-            **names,
-            **split,
-            **self.plan.describe(self.all_class_names),
-            **targets,
-            **outside,
-        }
+        measured = self.plan.describe(self.all_class_names)
+        if self.outside is not None:
+            measured[OUT_OF_DISTRIBUTION] = self.outside.describe()
+        return {"name": self.name, "images": image_hash(self._images, self._loaded[1]), **names, **split, **measured}
 
     def image_identities(self) -> dict[str, str]:
         """Returns a text for each domain that is equal on all machines with the same images."""
         own = {domain: identity(images) for domain, images in self._images.items()}
-        for transfer in self.transfers:
-            own |= {f"{transfer.data.name}/{name}": each for name, each in transfer.data.image_identities().items()}
-        return own
+        return own | self.plan.image_identities()
 
     def prepare_data(self) -> None:
         """Reads or makes the images, so that every mistake is found before training."""
@@ -339,8 +329,7 @@ class FederatedDataModule(L.LightningDataModule, metaclass=Checked):
     @cached_property
     def split_hash(self) -> str:
         """16 hexadecimal digits that change with the role, domain, client, name or class of any image."""
-        own = split_hash(self.split_parts, self._images, self._loaded[1])
-        return hash_lines([own, *(each.split_hash for each in self.transfers)]) if self.transfers else own
+        return self.plan.split_hash(split_hash(self.split_parts, self._images, self._loaded[1]))
 
     def split_table(self) -> list[dict[str, Any]]:
         """Returns the names of the images for each role, domain and client, made to be written as JSON."""

@@ -11,7 +11,9 @@ from fedvlp.data.own_test import own_test_parts
 from fedvlp.data.protocol_parts import base_and_new_parts, local_parts
 from fedvlp.data.protocols import KINDS, SPLITTING_CLASSES, ClassSplit, Protocol, check_protocol, num_base
 from fedvlp.data.split_rule import OfficialSplit, SplitRule, generator_for
+from fedvlp.data.split_table import hash_lines
 from fedvlp.data.splits import SplitPart
+from fedvlp.data.transfer import Transfer
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.visible import visible
 
@@ -24,13 +26,18 @@ class ProtocolPlan:
         name: the protocol.
         held_out: names of the held-out domains.
         class_split: whether clients are also measured on the classes of their own.
-        targets: names of the other data sets that are measured.
+        transfers: the other data sets that are measured.
     """
 
     name: Protocol
     held_out: tuple[str, ...] = ()
     class_split: ClassSplit = "data_set"
-    targets: tuple[str, ...] = ()
+    transfers: tuple[Transfer, ...] = ()
+
+    @property
+    def targets(self) -> list[str]:
+        """The names of the other data sets."""
+        return [transfer.data.name for transfer in self.transfers]
 
     def check(self, rule: SplitRule, official: OfficialSplit | None) -> None:
         """Checks that there is what the protocol measures, and nothing else.
@@ -97,6 +104,18 @@ class ProtocolPlan:
             return "each client on test images of its own"
         return f"measured on {', '.join(map(visible, self.targets))}" if self.targets else ""
 
+    def split_hash(self, own: str) -> str:
+        """Returns a split's digest, changed by the images of other data sets that are measured."""
+        return hash_lines([own, *(each.split_hash for each in self.transfers)]) if self.transfers else own
+
+    def image_identities(self) -> dict[str, str]:
+        """Returns a text for each domain of other data sets that is equal on all machines with the same images."""
+        found = {}
+        for transfer in self.transfers:
+            of_data_set = transfer.data.image_identities()
+            found.update({f"{transfer.data.name}/{domain}": text for domain, text in of_data_set.items()})
+        return found
+
     def describe(self, class_names: Sequence[str]) -> dict[str, Any]:
         """Returns what results must have in common besides the split, made to be written as JSON.
 
@@ -105,6 +124,7 @@ class ProtocolPlan:
         """
         base = self.num_base(len(class_names))
         if base is None:
-            return {"kind": KINDS[self.name]}
+            targets = {"targets": [transfer.describe() for transfer in self.transfers]} if self.transfers else {}
+            return {"kind": KINDS[self.name], **targets}
         own = {"class_split": self.class_split} if self.class_split != "data_set" else {}
         return {"kind": KINDS[self.name], "new_classes": list(class_names[base:]), **own}
