@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from lightning.fabric.loggers.logger import Logger
 from lightning.pytorch.callbacks import Callback
@@ -53,7 +53,7 @@ from fedvlp.training.local_rules import (
     with_local_rule,
 )
 from fedvlp.training.local_training import LocalTraining
-from fedvlp.training.precision import Precision, choose_precision
+from fedvlp.training.precision import AskedPrecision, choose_precision
 from fedvlp.training.preconditions import check_after_data, check_before_data, make_fabric
 from fedvlp.training.prediction import predict_images
 from fedvlp.training.privacy_accounting import check_privacy
@@ -167,7 +167,7 @@ class Federation(TrainerAttributes, metaclass=Checked):
         devices: int | str | list[int] = "auto",
         num_nodes: PositiveInt = 1,
         strategy: str = "auto",
-        precision: Precision | Literal["auto"] = "32-true",
+        precision: AskedPrecision = "32-true",
         num_threads: Threads | None = None,
         logger: RunFolderLogger | Logger | list[RunFolderLogger | Logger] | None = None,
         callbacks: Callback | list[Callback] | None = None,
@@ -215,7 +215,9 @@ class Federation(TrainerAttributes, metaclass=Checked):
             availability=Availability(client_dropout, stragglers),
         )
         self.engine: Engine = LocalEngine(self.options)
-        self.precision_choice = choose_precision(precision, accelerator)
+        choice = choose_precision(precision, accelerator)
+        self.precision = choice.name
+        self.why_precision = choice.reason
         self.num_threads = num_threads
         self.compile = compile
         self.deterministic = deterministic
@@ -243,11 +245,6 @@ class Federation(TrainerAttributes, metaclass=Checked):
         self.folder = None
         self.run_state = RunState(ServerState.start({}))
         self.description = {}
-
-    @property
-    def precision(self) -> Precision:
-        """Lightning's name of the frozen towers' arithmetic, never ``auto``."""
-        return self.precision_choice.name
 
     def add_callback(self, callback: Callback) -> None:
         """Adds a Lightning or fedvlp callback, whose hooks are called after those of all others."""
@@ -437,8 +434,8 @@ class Federation(TrainerAttributes, metaclass=Checked):
     def _launch(self, model: FederatedModule) -> None:
         """Starts the processes and moves the model."""
         self.module = model
-        if self.precision_choice.reason:
-            self.fabric.print(f"Precision {self.precision}: {self.precision_choice.reason}.", flush=True)
+        if self.why_precision:
+            self.fabric.print(f"Precision {self.precision}: {self.why_precision}.", flush=True)
         if self.deterministic:
             demand_determinism()
         set_up_method(self.fabric, model, self.num_threads, self.compile)

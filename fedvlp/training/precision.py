@@ -10,6 +10,8 @@ from fedvlp.utils.processor import has_bfloat16_tiles, has_bfloat16_units
 
 Precision = Literal["32-true", "bf16-mixed", "16-mixed"]
 """Lightning's names of arithmetics."""
+AskedPrecision = Literal["32-true", "bf16-mixed", "16-mixed", "auto"]
+"""What may be asked for: one of them, or the hardware's choice."""
 
 
 class PrecisionChoice(NamedTuple):
@@ -19,7 +21,7 @@ class PrecisionChoice(NamedTuple):
     reason: str
 
 
-def choose_precision(asked: Precision | Literal["auto"], accelerator: str) -> PrecisionChoice:
+def choose_precision(asked: AskedPrecision, accelerator: str) -> PrecisionChoice:
     """Returns what was asked for; for ``auto``, bfloat16 where the hardware multiplies it faster than float32.
 
     The hardware alone decides, and no measurement: the same machine gives the same results whatever else it does.

@@ -17,8 +17,8 @@ def protocol_scores(by_role: Mapping[str, Sequence[float]]) -> dict[str, float]:
 
     >>> protocol_scores({"test": [60.0, 80.0], "test_new": [20.0, 40.0]})
     {'test_harmonic': 42.0}
-    >>> protocol_scores({"personal": [50.0, 70.0, 90.0]})
-    {'personal_worst': 50.0, 'personal_spread': 16.329931618554522}
+    >>> protocol_scores({"personal": [50.0, 70.0]})
+    {'personal_worst': 50.0, 'personal_spread': 10.0}
     """
     scores: dict[str, float] = {}
     for name, roles in HARMONIC.items():

@@ -19,7 +19,7 @@ def parser():
         ("--trainer.rounds=two", "trainer.rounds: expected a whole number, got two"),
         ("--trainer.rounds=null", "trainer.rounds: expected a whole number, got None"),
         ("--trainer.cohort_size=1.5", "trainer.cohort_size: expected a whole number, got 1.5"),
-        ("--trainer.precision=8", "trainer.precision: expected one of 32-true, bf16-mixed, 16-mixed, got 8"),
+        ("--trainer.precision=8", "trainer.precision: expected one of 32-true, bf16-mixed, 16-mixed, auto, got 8"),
         ("--trainer.compile=perhaps", "trainer.compile: expected true or false, got perhaps"),
         ("--trainer.schedule=Nothing", "trainer.schedule: there is no class Nothing"),
         ("--trainer.schedule=ExponentialDecay", "trainer.schedule: the following arguments are required: gamma"),

@@ -49,5 +49,5 @@ def test_every_attribute_of_a_classifier_is_there(clip):
     model = fedvlp.Classifier(fedvlp.PromptFL(["red", "blue"], clip))
     table = PAGE.text.split("It returns a `fedvlp.Classifier`")[1].split("\n\n")[1]
     names = re.findall(r"^\| `model\.(\w+)", table, re.MULTILINE)
-    assert len(names) == 7
+    assert len(names) == 8
     assert [name for name in names if not hasattr(model, name)] == []
