@@ -180,7 +180,8 @@ def _data_licence(record: Record) -> str:
     known = next((each for each in DESCRIPTIONS if each.name == name), None)
     if known is None:
         return "those of whoever trained it; none of them is here."
-    return f"{name} is published by {known.source}; its terms apply to the images, and none of them is here."
+    licence = f" (licence, as far as known: {known.licence})" if known.licence else ""
+    return f"{name} is published by {known.source}{licence}; its terms apply to the images, and none of them is here."
 
 
 def _data_name(record: Record) -> str:

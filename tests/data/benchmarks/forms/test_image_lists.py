@@ -78,6 +78,14 @@ def test_classes_of_image_clef_are_those_of_the_numbers(tmp_path):
             ("004", "bottle"),
             ("011", "people"),
         }
+    edit(tmp_path / "p_list.txt", "000_0.jpg 0", "011_0.jpg 0")  # as published, some images have two classes
+    names = [file.name for file in read_on_disk(tmp_path, IMAGE_CLEF_DA).files["pascal"]]
+    assert {"pascal/aeroplane/011_0.jpg", "pascal/people/011_0.jpg"} < set(names)
+    assert len(names) == 15
+    edit(tmp_path / "p_list.txt", "000_1.jpg 0", "011_0.jpg 0")
+    with pytest.raises(UserError, match=r"1 are named more than once: p/011_0.jpg"):
+        read_on_disk(tmp_path, IMAGE_CLEF_DA)
+    edit(tmp_path / "p_list.txt", "011_0.jpg 0", "000_1.jpg 0")
     edit(tmp_path / "b_list.txt", "000_0.jpg 0", "000_0.jpg 12")
     with pytest.raises(UserError, match="found '12'"):
         read_on_disk(tmp_path, IMAGE_CLEF_DA)
