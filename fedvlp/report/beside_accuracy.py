@@ -59,7 +59,7 @@ def beside_accuracy(table: Table) -> Html:
 def _cells(table: Table, row: TableRow, columns: Mapping[str, tuple[Path, OfSeed]]) -> list[str]:
     """Returns the accuracy's interval and each score; a dash where a run has not measured it."""
     interval = intervals(table, row).get(AVERAGE)
-    cells = ["-" if interval is None else format_interval(interval)]
+    cells = ["-" if interval is None else f"{format_cell(row.cells[AVERAGE])} {format_interval(interval)}"]
     seeds = complete_seeds(row.records, list(dict.fromkeys(record.held_out for record in table.group.records)))
     title = LAST_ROW if row.is_trained else ZERO_SHOT_ROW
     if not row.is_trained:
