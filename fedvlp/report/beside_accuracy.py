@@ -36,10 +36,11 @@ DETECTION = {"AUROC": "auroc", "FPR at 95 %": "fpr_at_95"}
 def beside_accuracy(table: Table) -> Html:
     """Returns a table of the methods' last rounds and of zero-shot CLIP; empty if no run has measured more."""
     columns = {**SCORES, **_detection(table.group.records)}
+    role = _role(table)
     rows = []
     for row in table.rows:
         if row.selection in ("last", "both", ""):
-            cells = _cells(table, row, columns)
+            cells = _cells(table, row, role, columns)
             if any(cell != "-" for cell in cells):
                 rows.append((row.label, *cells))
     if not rows:
@@ -49,23 +50,32 @@ def beside_accuracy(table: Table) -> Html:
     head = ("method", *(titles[place - 1] for place in kept))
     shown = tuple((row[0], *(row[place] for place in kept)) for row in rows)
     note = (
-        f"On {role_title(table.role)} images after the last round, in % or points: means over domains, then mean and "
+        f"On {role_title(role)} images after the last round, in % or points: means over domains, then mean and "
         "deviation over seeds; of the worst domain and client the lowest of each seed. A lower calibration error and a "
         "lower FPR are better."
     )
     return joined([tag("p", note), html_table(RenderedTable("Beside accuracy", (), head, shown, 1))])
 
 
-def _cells(table: Table, row: TableRow, columns: Mapping[str, tuple[Path, OfSeed]]) -> list[str]:
+def _role(table: Table) -> str:
+    """Returns the role whose scores are shown: what rows are ranked by, or the first column that has scores."""
+    measured: set[str] = set()
+    for record in table.group.records:
+        measured.update(*record.metrics.values())
+    names = (table.role, *table.measure.columns.values())
+    return next((name for name in names if name in measured), table.role)
+
+
+def _cells(table: Table, row: TableRow, role: str, columns: Mapping[str, tuple[Path, OfSeed]]) -> list[str]:
     """Returns the accuracy's interval and each score; a dash where a run has not measured it."""
     interval = intervals(table, row).get(AVERAGE)
-    cells = ["-" if interval is None else format_interval(interval)]
+    cells = ["-" if interval is None else f"{format_cell(row.cells[AVERAGE])} {format_interval(interval)}"]
     seeds = complete_seeds(row.records, list(dict.fromkeys(record.held_out for record in table.group.records)))
     title = LAST_ROW if row.is_trained else ZERO_SHOT_ROW
     if not row.is_trained:
         seeds = seeds[:1]  # zero-shot CLIP is the same for every seed
     for path, of_seed in columns.values():
-        found = [_of_seed(records, (title, table.role, *path), of_seed) for records in seeds]
+        found = [_of_seed(records, (title, role, *path), of_seed) for records in seeds]
         known = [value for value in found if value is not None]
         cells.append(format_cell(over_seeds(known)) if known and len(known) == len(found) else "-")
     return cells

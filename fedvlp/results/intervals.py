@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 
 import numpy as np
 import torch
@@ -12,11 +13,10 @@ from fedvlp.core.metrics.bootstrap import Samples, interval, resample
 from fedvlp.core.predictions import Predictions, stack
 from fedvlp.results.compare import Table, TableRow
 from fedvlp.results.confusion import LAST_ROW, ZERO_SHOT_ROW
-from fedvlp.results.record import Record
-from fedvlp.results.statistics import AVERAGE, Interval
+from fedvlp.results.statistics import AVERAGE, Cell, Interval
 
 OfSeeds = Mapping[int, Mapping[str, Predictions]]
-"""By seed and then by domain."""
+"""By seed and then by split."""
 
 
 def with_intervals(table: Table) -> Table:
@@ -25,48 +25,58 @@ def with_intervals(table: Table) -> Table:
 
 
 def intervals(table: Table, row: TableRow) -> dict[str, Interval]:
-    """Returns the 95 % percentile intervals of a row's mean accuracies, by domain and for the average.
+    """Returns the 95 % percentile intervals of a row's mean accuracies, by column and for the average.
 
     Images are drawn with what every seed took them for, since all seeds measure the same ones: more seeds do not make
     more images. Domains are drawn independently. What lacks a run's predictions, or has other images for another seed,
-    has no interval.
+    has no interval, nor has what is no mean of accuracies.
     """
     if row.selection not in ("last", "both", ""):
         return {}
-    of_seeds = _of_seeds(row, table.role)
-    found: dict[str, Interval] = {}
-    for domain in table.domains:
-        measured = [of_seed[domain] for of_seed in of_seeds.values() if domain in of_seed]
-        samples = _samples(f"{table.role}/{domain}", measured)
-        if samples is not None and domain in row.cells and row.cells[domain].count == _count(of_seeds, [domain]):
-            found[domain] = _ends(samples)
-    complete = [of_seed for of_seed in of_seeds.values() if set(table.domains) <= set(of_seed)]
-    of_domains = [
-        _samples(f"{table.role}/{domain}", [of_seed[domain] for of_seed in complete]) for domain in table.domains
-    ]
-    known = [samples for samples in of_domains if samples is not None]
-    if AVERAGE in row.cells and row.cells[AVERAGE].count == len(complete) and len(known) == len(table.domains):
-        found[AVERAGE] = _ends(np.mean(known, axis=0))
-    return found
+    of_seeds = _of_seeds(row)
+    measure = table.measure
+    metrics = {column: measure.columns.get(column, f"{measure.role}/{column}") for column in table.domains}
+    found = {column: _interval(of_seeds, [metric], row.cells.get(column)) for column, metric in metrics.items()}
+    averaged = [measure.role] if measure.columns else list(metrics.values())
+    found[AVERAGE] = _interval(of_seeds, averaged, row.cells.get(AVERAGE))
+    return {column: ends for column, ends in found.items() if ends is not None}
 
 
-def _of_seeds(row: TableRow, role: str) -> dict[int, dict[str, Predictions]]:
+def _of_seeds(row: TableRow) -> dict[int, dict[str, Predictions]]:
     """Returns the predictions of a row's runs; the last of several that measured the same counts."""
     found: dict[int, dict[str, Predictions]] = {}
     for record in row.records:
         seed = record.seed if row.is_trained else 0
-        found.setdefault(seed, {}).update(_of_role(record, LAST_ROW if row.is_trained else ZERO_SHOT_ROW, role))
+        title = LAST_ROW if row.is_trained else ZERO_SHOT_ROW
+        found.setdefault(seed, {}).update(record.predictions.get(title, {}))
     return found
 
 
-def _of_role(record: Record, row: str, role: str) -> dict[str, Predictions]:
-    by_split = record.predictions.get(row, {})
-    start = f"{role}/"
-    return {name.removeprefix(start): each for name, each in by_split.items() if name.startswith(start)}
+def _interval(of_seeds: OfSeeds, metrics: Sequence[str], cell: Cell | None) -> Interval | None:
+    """Returns the interval of a cell, the mean over some splits or over all those of a role.
+
+    Args:
+        of_seeds: the predictions.
+        metrics: names of splits, or of roles.
+        cell: what the interval is of, by as many seeds.
+    """
+    complete = [of_seed for of_seed in of_seeds.values() if all(_splits(of_seed, metric) for metric in metrics)]
+    if cell is None or cell.count != len(complete):
+        return None
+    names = list(chain.from_iterable(_splits(complete[0], metric) for metric in metrics))
+    if any(not set(names) <= set(of_seed) for of_seed in complete):
+        return None
+    samples = [_samples(name, [of_seed[name] for of_seed in complete]) for name in names]
+    known = [each for each in samples if each is not None]
+    if len(known) < len(samples):
+        return None
+    low, high = interval(np.mean(known, axis=0))
+    return low, high
 
 
-def _count(of_seeds: OfSeeds, domains: Iterable[str]) -> int:
-    return sum(set(domains) <= set(of_seed) for of_seed in of_seeds.values())
+def _splits(of_seed: Mapping[str, Predictions], metric: str) -> list[str]:
+    """Returns the splits that a metric is the mean of; none of what is computed otherwise."""
+    return [name for name in of_seed if name == metric or name.startswith(f"{metric}/")]
 
 
 def _samples(split: str, of_seeds: Sequence[Predictions]) -> Samples | None:
@@ -80,8 +90,3 @@ def _samples(split: str, of_seeds: Sequence[Predictions]) -> Samples | None:
     together = stack(of_seeds, ())
     num_classes = 1 + int(max(together.labels.max(), together.predicted.max()))
     return resample(together, num_classes, split)["accuracy"]
-
-
-def _ends(samples: Samples) -> Interval:
-    low, high = interval(samples)
-    return low, high

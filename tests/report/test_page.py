@@ -21,6 +21,8 @@ from fedvlp.report import page
 from fedvlp.report.page import report_page
 from fedvlp.results import find_records
 from fedvlp.results.confusion import confusion_text
+from fedvlp.results.predictions import write_predictions
+from tests.helpers.predictions import draw
 from tests.helpers.report_runs import write_run
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -141,14 +143,16 @@ def test_what_is_beside_accuracy_is_shown_for_each_method(tmp_path, no_figures):
             run = write_run(tmp_path, [50.0, 51.0], held_out=held_out, seed=seed, data=data)
             summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
             (run / "summary.json").write_text(json.dumps(summary | {"metrics": metrics}), encoding="utf-8")
+            write_predictions(run, {"last round": {f"held_out/{held_out}": draw(40)}})
     text = page_of(tmp_path)
     (table,) = re.findall(r"<caption>Beside accuracy</caption>(.*?)</table>", text)
-    assert re.findall(r"<th[^>]*>([^<]+)", table.split("<tbody>")[0]) == [
-        *("method", "balanced accuracy", "macro F1", "worst domain", "AUROC, noise", "FPR at 95 %, noise"),
-    ]
+    head = ["method", "accuracy [95 % over images]", "balanced accuracy", "macro F1", "worst domain"]
+    head += ["AUROC, noise", "FPR at 95 %, noise"]
+    assert re.findall(r"<th[^>]*>([^<]+)", table.split("<tbody>")[0]) == head
     (row,) = table.split("<tbody>")[1].split("</tr>")[:-1]
-    cells = ["TRIP", "40.5 ± 0.7", "33.0 ± 0.0", "27.5 ± 0.7", "81.0 ± 0.0", "70.0 ± 0.0"]
-    assert re.findall(r">([^<>]+)</t[hd]>", row) == cells
+    name, with_interval, *cells = re.findall(r">([^<>]+)</t[hd]>", row)
+    assert [name, *cells] == ["TRIP", "40.5 ± 0.7", "33.0 ± 0.0", "27.5 ± 0.7", "81.0 ± 0.0", "70.0 ± 0.0"]
+    assert re.fullmatch(r"51\.0 ± 0\.0 \[\d\d\.\d, \d\d\.\d\]", with_interval)
 
 
 def test_the_oracle_is_shown_where_it_is_asked_for(tmp_path, no_figures):

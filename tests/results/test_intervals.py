@@ -99,6 +99,20 @@ def test_what_is_unknown_or_of_other_images_has_no_interval(write):
     assert several["last"].intervals.keys() == {"sketch"}
 
 
+def test_columns_that_are_means_of_roles_have_intervals_and_what_is_computed_has_none(tmp_path):
+    splits = {
+        f"{role}/{client}": of_run(client, role == "global") for role in ("personal", "global") for client in DOMAINS
+    }
+    write_predictions(tmp_path, {"last round": splits})
+    last = {"personal": 61.0, "personal_worst": 50.0, "global": 40.0, "validation": 9.0, "personal/photo": 60.0}
+    record = make_record(held_out=(), data={"kind": "personal"}, folder=tmp_path, accuracy={"last round (3)": last})
+    row = found([record])["last"]
+    assert row.cells["worst client"].mean == 50.0
+    assert row.intervals.keys() == {"global model", "average"}
+    samples = [resample(splits[f"personal/{name}"], 5, f"personal/{name}")["accuracy"] for name in DOMAINS]
+    assert list(row.intervals["average"]) == interval(np.mean(samples, axis=0))
+
+
 def test_tables_show_them_behind_the_deviation(write):
     (table,) = tables(write(of_run))
     rendered = render_table(with_intervals(table))

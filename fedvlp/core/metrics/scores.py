@@ -14,7 +14,7 @@ from fedvlp.core.metrics.bootstrap import Samples, interval, resample
 from fedvlp.core.metrics.classes import class_scores
 from fedvlp.core.metrics.confidence import calibration_error, detection
 from fedvlp.core.predictions import Predictions
-from fedvlp.core.roles import OUT_OF_DISTRIBUTION
+from fedvlp.core.roles import OF_CLIENTS, OUT_OF_DISTRIBUTION
 
 Scores = dict[str, Any]
 OfSplits = Mapping[str, Predictions]
@@ -48,6 +48,10 @@ def all_scores(predictions: OfSplits, class_names: Sequence[str]) -> dict[str, S
             samples[name] = resample(of_split, len(names), name)
             found[name] = _split_scores(of_split, samples[name], outside, names)
         of_roles[role] = _role_scores({name: found[name] for name in splits}, splits, list(samples.values()))
+        if role not in OF_CLIENTS:  # else domains are clients
+            of_roles[role]["worst_domain"] = _worst(
+                {name.partition("/")[2]: found[name]["accuracy"] for name in splits}
+            )
     return found | of_roles
 
 
@@ -87,8 +91,6 @@ def _role_scores(scores: Mapping[str, Scores], splits: OfSplits, samples: Sequen
     found["intervals"] = {name: interval(values) for name, values in means.items()}
     if OUT_OF_DISTRIBUTION in of_splits[0]:
         found[OUT_OF_DISTRIBUTION] = _mean_detection([each[OUT_OF_DISTRIBUTION] for each in of_splits])
-    domains = {name.partition("/")[2]: each["accuracy"] for name, each in scores.items()}
-    found["worst_domain"] = _worst(domains)
     clients = client_accuracies(list(splits.values()))
     return found | ({"worst_client": _worst(clients)} if clients else {})
 

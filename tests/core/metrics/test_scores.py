@@ -63,6 +63,14 @@ def test_clients_that_share_a_state_share_its_accuracy():
     assert "worst_client" not in found["held_out"]
 
 
+def test_where_each_client_has_a_split_there_is_a_worst_client_and_no_domain():
+    own = {f"personal/{name}": draw(30, clients=(name,), seed=seed) for seed, name in enumerate(("one", "two"))}
+    found = all_scores(own, NAMES)
+    worst = min(own, key=lambda name: right(own[name]))
+    assert found["personal"]["worst_client"] == {"name": worst[9:], "accuracy": found[worst]["accuracy"]}
+    assert "worst_domain" not in found["personal"]
+
+
 def test_classes_without_images_have_no_accuracy():
     labels = PREDICTIONS["test/ink"].labels.tolist()
     assert FOUND["test/ink"]["class_accuracy"].keys() == {NAMES[label] for label in labels}
