@@ -36,10 +36,11 @@ def _prepare() -> None:
     """Imports what most tests need, one thread for each process."""
     import torch
 
-    from tests.helpers import clips
+    from tests.helpers import clips, figures
 
     torch.set_num_threads(1)
     clips.make_once()
+    figures.leave_unrendered()
 
 
 @pytest.fixture(scope="session")
@@ -48,6 +49,14 @@ def image_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from fedvlp.testing.images import write_images
 
     return write_images(tmp_path_factory.mktemp("images"))
+
+
+@pytest.fixture
+def rendered_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets the figures of run folders have pixels."""
+    from tests.helpers import figures
+
+    monkeypatch.setattr(figures.plots, "FIGURES", figures.DRAWN)
 
 
 @pytest.fixture
