@@ -7,6 +7,7 @@ from tests.helpers.outside import Guard
 
 # isort: split
 
+import gc
 import os
 from functools import partial
 from pathlib import Path
@@ -25,6 +26,21 @@ def pytest_configure(config: pytest.Config) -> None:
     os.fsync = _sync
     if hasattr(config, "workerinput") or not config.getoption("numprocesses", None):
         _prepare()  # not in the process that waits for those of pytest-xdist: they start when it has imported all this
+
+
+def pytest_collection_finish() -> None:
+    """Lets the collector of garbage look at what tests make alone, and so often that their models do not pile up.
+
+    It waits until objects have become more by a quarter, and what is imported, a million of them, would count as well.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.collect()
+
+
+def pytest_sessionfinish() -> None:
+    """Gives the collector back what it was not to look at: some packages warn at the end of what is still there."""
+    gc.unfreeze()
 
 
 def _sync(file: int | IO[bytes]) -> None:
