@@ -7,6 +7,7 @@ from tests.helpers.outside import Guard
 
 # isort: split
 
+import gc
 import os
 from functools import partial
 from pathlib import Path
@@ -27,6 +28,21 @@ def pytest_configure(config: pytest.Config) -> None:
         _prepare()  # not in the process that waits for those of pytest-xdist: they start when it has imported all this
 
 
+def pytest_collection_finish() -> None:
+    """Lets the collector of garbage look at what tests make alone, and so often that their models do not pile up.
+
+    It waits until objects have become more by a quarter, and what is imported, a million of them, would count as well.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.collect()
+
+
+def pytest_sessionfinish() -> None:
+    """Gives the collector back what it was not to look at: some packages warn at the end of what is still there."""
+    gc.unfreeze()
+
+
 def _sync(file: int | IO[bytes]) -> None:
     """Stands in for ``os.fsync``: no test cuts the power, and together they would wait minutes for the disk."""
     os.fstat(file if isinstance(file, int) else file.fileno())  # refuses a file that is closed, too
@@ -36,10 +52,11 @@ def _prepare() -> None:
     """Imports what most tests need, one thread for each process."""
     import torch
 
-    from tests.helpers import clips
+    from tests.helpers import clips, figures
 
     torch.set_num_threads(1)
     clips.make_once()
+    figures.leave_unrendered()
 
 
 @pytest.fixture(scope="session")
@@ -48,6 +65,14 @@ def image_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from fedvlp.testing.images import write_images
 
     return write_images(tmp_path_factory.mktemp("images"))
+
+
+@pytest.fixture
+def rendered_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets the figures of run folders have pixels."""
+    from tests.helpers import figures
+
+    monkeypatch.setattr(figures.plots, "FIGURES", figures.DRAWN)
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import lightning as L
 import pytest
 import torch
 import torch.nn.functional as F
+from PIL import Image
 from torch import nn
 
 from fedvlp.core.phases import Phase
@@ -17,7 +18,7 @@ from fedvlp.utils.errors import UserError
 from tests.helpers.toy_federation import Linear, Points, federation, file_callbacks
 
 
-def test_learns_and_reports(tmp_path):
+def test_learns_and_reports(tmp_path, rendered_figures):
     run = federation(tmp_path)
     run.fit(Linear(), Points())
     rows = run.run_state.history
@@ -28,7 +29,10 @@ def test_learns_and_reports(tmp_path):
     assert summary["accuracy"]["last round (3)"]["held_out"] == rows[-1]["held_out"]
     assert summary["communication_per_client_and_round"]["upload_parameters"] == 12
     assert len((run.folder / "metrics.csv").read_text().splitlines()) == 4
-    assert (run.folder / "accuracy.png").stat().st_size > 1000
+    for name in ("accuracy.png", "communication.png"):
+        with Image.open(run.folder / name) as picture:
+            assert min(picture.size) > 500
+            assert len(picture.getcolors(1 << 24)) > 20, name
 
 
 def test_one_round_of_one_client_is_central_training(tmp_path):

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 import fedvlp.data
-from fedvlp.callbacks.plots import Plots
 from fedvlp.catalog import DESCRIPTIONS
 from fedvlp.catalog.known import PACS
 from fedvlp.commands import data as command
@@ -157,7 +156,6 @@ SHORT = ["--trainer.rounds=1", "--trainer.local_steps=1", "--trainer.accelerator
 
 
 def test_fit_downloads_what_it_trains_on(pacs_hub, tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(Plots, "on_fit_end", lambda *_: None)  # plots are slow to draw and tested elsewhere
     monkeypatch.chdir(tmp_path)
     assert main(["fit", *FIT, *SHORT, "--data.download=true"]) == 0
     assert f"PACS from {pacs_hub.address}/datasets/flwrlabs/pacs at 3941" in caplog.text

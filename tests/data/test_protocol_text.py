@@ -81,7 +81,7 @@ def test_six_clients_of_three_domains_in_cohorts_of_two(build, capsys):
     )
     assert "+ test split" in printed
     assert "held out" not in printed
-    assert (run.trainer.folder / "accuracy.png").stat().st_size > 1000
+    assert (run.trainer.folder / "accuracy.png").is_file()
 
 
 @pytest.mark.parametrize("given", [[*DISPERSED, *COHORT], [*SEEN, *COHORT]], ids=["dispersed", "seen"])

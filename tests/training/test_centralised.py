@@ -12,7 +12,6 @@ import torch
 import yaml
 
 from fedvlp.attacks import SignFlip
-from fedvlp.callbacks import Plots
 from fedvlp.core.aggregation import FedAdam
 from fedvlp.core.roles import CENTRALISED
 from fedvlp.core.state import Client
@@ -121,7 +120,6 @@ def test_says_that_it_is_not_federated_wherever_results_stand(build, capsys):
     folders = []
     for method, options in (("coop", ()), ("promptfl", ())):
         run = build(method, "--trainer.rounds=1", *options)
-        run.trainer.callbacks[:] = [each for each in run.trainer.callbacks if not isinstance(each, Plots)]
         run.trainer.fit(run.model, run.datamodule)
         folders.append(Path(run.trainer.log_dir))
         if method == "coop":

@@ -6,7 +6,7 @@ from fedvlp.core.phases import check_phases
 from fedvlp.core.state import State, matches_prefix, num_bytes, numel
 from fedvlp.testing.failures import require
 from fedvlp.testing.method.runs import MethodContract, federation_of
-from fedvlp.training.communication import COUNTS, communication_cost
+from fedvlp.training.communication import COUNTS
 
 
 def only_what_a_phase_uploads_is_sent(contract: MethodContract) -> None:
@@ -32,7 +32,7 @@ def communication_is_what_was_sent_and_what_cost_says(contract: MethodContract) 
     """
     whole = contract.whole
     clients = whole.run.datamodule.clients
-    cost = communication_cost(contract.build().model, clients).rows(rounds=2)[-1]
+    cost = whole.cost.rows(rounds=2)[-1]
     history = federation_of(whole.run).run_state.history
     for row in history:
         sent = _sent_in(contract, row["round"] - 1)

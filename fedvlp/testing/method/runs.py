@@ -18,6 +18,7 @@ from fedvlp.core.state import ClientUpdate, State
 from fedvlp.federation import Federation
 from fedvlp.testing.comparing import run_tensors
 from fedvlp.training.callback import FederationCallback, RunView
+from fedvlp.training.communication import Cost, communication_cost
 from fedvlp.utils.config_files import configs_folder
 
 Build = Callable[..., FederationCLI]
@@ -88,6 +89,7 @@ class WholeRun:
         run: module, data and federation, after training.
         before: the method's tensors before.
         fingerprint: of its CLIP before.
+        cost: what it said before that it would send.
         tensors: of the run's state at its end.
         sent: what its clients uploaded.
         folder: its run folder.
@@ -96,6 +98,7 @@ class WholeRun:
     run: FederationCLI
     before: dict[str, Tensor]
     fingerprint: str
+    cost: Cost
     tensors: dict[str, Tensor]
     sent: dict[tuple[int, int, str], State]
     folder: Path
@@ -125,9 +128,11 @@ class MethodContract:
         sent = Sent()
         before = tensors_of(run)
         fingerprint = run.model.clip.fingerprint()
+        cost = communication_cost(run.model, run.datamodule.clients)
         federation_of(run).add_callback(sent)
         tensors = fit(run)
-        return WholeRun(run, before, fingerprint, tensors, sent.states, Path(federation_of(run).log_dir))
+        folder = Path(federation_of(run).log_dir)
+        return WholeRun(run, before, fingerprint, cost, tensors, sent.states, folder)
 
     def new_folder(self) -> Path:
         """Makes and returns an empty folder."""

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 import fedvlp.data
-from fedvlp.callbacks.plots import Plots
 from fedvlp.catalog import DESCRIPTIONS
 from fedvlp.commands.cli import main
 from fedvlp.utils.config_files import find_config
@@ -57,8 +56,7 @@ TRAINED = {
 
 
 @pytest.mark.parametrize("layout", TRAINED)
-def test_trains_through_its_config(lay_out, tmp_path, monkeypatch, small_files_are_published, layout):
-    monkeypatch.setattr(Plots, "on_fit_end", lambda *_: None)  # plots are slow to draw and tested elsewhere
+def test_trains_through_its_config(lay_out, tmp_path, small_files_are_published, layout):
     name, _, split = ALL_LAYOUTS[layout]
     description = getattr(fedvlp.data, name).description
     arguments = [
