@@ -202,3 +202,12 @@ def test_bad_options(capsys, wrong):
         main(["sweep", wrong])
     assert stopped.value.code == 2
     assert "fedvlp sweep: error: " in capsys.readouterr().err
+
+
+def test_a_protocol_that_holds_nothing_out_has_one_run_a_seed(more, tmp_path, capsys):
+    protocol = [*more, "--config=data/folders", "--config=protocols/personal", "--models=promptfl", "--dry_run"]
+    assert main(["sweep", *protocol, "--seeds=0,1", f"--output={tmp_path}"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.count("--data.held_out=null") == printed.count("missing ") == 2
+    assert main(["sweep", *protocol, "--held_out=ink", f"--output={tmp_path}"]) == 1
+    assert "The protocol personal trains on every domain. Leave out --held_out." in capsys.readouterr().err

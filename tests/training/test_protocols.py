@@ -10,9 +10,11 @@ import pytest
 import torch
 
 from fedvlp import Federation
+from fedvlp.callbacks import Checkpoints
 from fedvlp.data import Dirichlet, FewClasses
 from fedvlp.methods import TRIP, FedAPT, FedPGP, PromptFL, ZeroShotCLIP
 from fedvlp.utils.errors import UserError
+from tests.helpers.assertions import assert_equal, run_metrics
 from tests.helpers.protocol_data import CLASSES, OtherNames, SixClasses
 
 NEW = CLASSES[3:]
@@ -177,6 +179,24 @@ def test_zero_shot_clip_stands_beside_each_protocol(clip, trained):
     judge = ZeroShotCLIP(NEW, clip).eval()
     found = accuracy(judge, data, part_of(data, "test_new/ink"), CLASSES, NEW)
     assert scores["test_new/ink"] == pytest.approx(found, abs=1e-4)
+
+
+def test_a_run_of_a_protocol_goes_on_as_if_it_had_not_stopped(clip, tmp_path):
+    def run(rounds, checkpoint=None):
+        data = SixClasses(cache_dir=str(tmp_path / "cache"), protocol="base_to_new", test_fraction=0.3)
+        torch.manual_seed(0)
+        method = PromptFL(data.class_names, clip, prompt_length=4, optimizer=sgd)
+        options = {"accelerator": "cpu", "local_steps": 1, "default_root_dir": str(tmp_path)}
+        federation = Federation(rounds=rounds, default_callbacks=False, callbacks=[Checkpoints()], **options)
+        state = federation.fit(method, data, checkpoint)
+        return state, run_metrics(federation.run_state), federation.folder
+
+    whole, history, _ = run(2)
+    _, first, folder = run(1)
+    resumed, both, _ = run(2, str(folder))
+    assert both == history
+    assert first == history[:1]
+    assert_equal(resumed.deployed, whole.deployed)
 
 
 def test_a_method_of_its_own_classes_is_refused_before_training(clip, tmp_path):

@@ -1,0 +1,103 @@
+"""The protocols and the methods of the study, and the runs of each pair."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from experiments.options import Choice
+from experiments.protocols.other_drawings import DATA_SETS
+from experiments.runs import SeededRuns, adamw, every_run
+
+METHODS = {"PromptFL": "promptfl", "FedTPG": "fed_tpg", "pFedMoAP": "pfed_moap", "TRIP": "trip"}
+"""What tables call each method, and its config: one prompt for all; one made from class names; a client's own beside
+others'; a mixture for each image."""
+
+ROUNDS = 4
+STEPS = 5
+RATE = 0.003
+SAME = (
+    "--data.batch_size=8",
+    "--trainer.cohort_size=null",
+    "--trainer.local_epochs=1",
+    f"--trainer.local_steps={STEPS}",
+    "--trainer.schedule=null",
+    *adamw(RATE),
+)
+"""What replaces the choices of the methods' own configs."""
+
+CROSS_DATASET = Path(__file__).with_name("cross_dataset.yaml")
+TARGETS = Path("runs/studies/other_drawings")
+"""Where the other data sets lie, as ``cross_dataset.yaml`` names them."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A protocol, as the study measures it.
+
+    Attributes:
+        title: what the study calls it.
+        arguments: the arguments of ``fedvlp`` that choose it.
+        columns: metrics by the titles of their columns.
+        holds_out: whether each domain is held out in turn; the mean over these runs is shown.
+    """
+
+    title: str
+    arguments: tuple[str, ...] = ()
+    columns: Mapping[str, str] = field(default_factory=dict)
+    holds_out: bool = False
+
+    def runs(self, config: str, choice: Choice) -> SeededRuns:
+        """Returns a method's runs: for each seed one, or one for each held-out domain."""
+        held_out = choice.held_out if self.holds_out else (None,)
+        return every_run(config, (*self.arguments, *SAME), choice.setting, held_out, choice.seeds)
+
+
+BASE_TO_NEW = {"base classes": "test", "new classes": "test_new", "harmonic mean": "test_harmonic"}
+PERSONAL = {
+    "own models": "personal",
+    "worst own model": "personal_worst",
+    "spread of own models": "personal_spread",
+    "global model": "global",
+    "its worst client": "global_worst",
+}
+FEW_CLASSES = ("--data.partition=FewClasses", "--data.partition.num_clients=3", "--data.partition.classes_per_client=3")
+DIRICHLET = ("--data.partition=Dirichlet", "--data.partition.num_clients=6", "--data.partition.alpha=0.3")
+SKEWED = ("--data.partition=QuantitySkew", "--data.partition.num_clients=6", "--data.partition.law=exponential")
+
+PROTOCOLS = (
+    Measured("leave_domains_out", (), {"held-out domains": "held_out"}, holds_out=True),
+    Measured("all_seen", ("--config=protocols/all_seen",), {"seen domains": "test"}),
+    Measured("base_to_new", ("--config=protocols/base_to_new",), BASE_TO_NEW),
+    Measured(
+        "base_to_new, clients with classes of their own",
+        ("--config=protocols/base_to_new", "--data.class_split=client", *FEW_CLASSES),
+        {"own classes": "local", **BASE_TO_NEW},
+    ),
+    Measured(
+        "new_classes_and_domains",
+        ("--config=protocols/new_classes_and_domains",),
+        {"base classes, held-out domains": "held_out", "new classes, held-out domains": "held_out_new"},
+        holds_out=True,
+    ),
+    Measured(
+        "cross_dataset",
+        (f"--config={CROSS_DATASET}",),
+        {
+            "StyledShapes": "test",
+            **{name: f"transfer/DomainFolders {name}" for name in DATA_SETS},
+            "mean of both": "transfer",
+        },
+    ),
+    Measured(
+        "personal, label skew",
+        ("--config=protocols/personal", *DIRICHLET, "--data.partition.min_examples=20"),
+        PERSONAL,
+    ),
+    Measured(
+        "personal, quantity skew",
+        ("--config=protocols/personal", *SKEWED, "--data.partition.min_examples=20"),
+        PERSONAL,
+    ),
+)

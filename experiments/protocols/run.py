@@ -1,0 +1,42 @@
+"""Makes the runs of all protocols: four methods, each with the same steps and the same optimizer.
+
+``python -m experiments.protocols.run`` is StyledShapes with the bundled tiny CLIP. Runs that are there are not made
+again, so a study that was stopped goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from experiments.options import Choice, parse, shared_parser
+from experiments.protocols.other_drawings import DATA_SETS, write_data_set
+from experiments.protocols.rows import METHODS, PROTOCOLS, ROUNDS, TARGETS
+from experiments.runs import SeededRuns, make_runs, seed_by_seed
+
+
+def study_parser(description: str | None) -> argparse.ArgumentParser:
+    """Returns the parser of the study's commands."""
+    parser = shared_parser(description, ROUNDS)
+    parser.add_argument("--methods", default=",".join(METHODS.values()), help="names of methods' configs, a,b,c")
+    return parser
+
+
+def rows_of(choice: Choice) -> list[SeededRuns]:
+    """Returns the runs of each protocol and method that was asked for."""
+    rows = []
+    for protocol in PROTOCOLS:
+        rows += [protocol.runs(config, choice) for config in choice.options.methods.split(",")]
+    return rows
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Draws the other data sets and makes the runs, the first seed of all rows first."""
+    choice = parse(study_parser(__doc__), arguments)
+    for name in DATA_SETS:
+        write_data_set(TARGETS, name)
+    make_runs(seed_by_seed(rows_of(choice)), choice.workers)
+
+
+if __name__ == "__main__":
+    main()

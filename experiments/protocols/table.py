@@ -1,0 +1,81 @@
+"""Prints the study's tables as Markdown; the options are those of ``run``, by which the runs are found.
+
+``python -m experiments.protocols.table --readme NAME`` also writes them into this folder's README, at the mark of this
+name.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from collections.abc import Sequence
+from itertools import chain
+from pathlib import Path
+
+from experiments.options import Choice, parse
+from experiments.protocols.rows import METHODS, PROTOCOLS, Measured
+from experiments.protocols.run import study_parser
+from experiments.runs import SeededRuns
+from experiments.tables import complete, markdown, seed_means, spread, write_block
+
+README = Path(__file__).with_name("README.md")
+ZERO_SHOT = "zero-shot CLIP"
+
+
+def cells(title: str, protocol: Measured, runs: SeededRuns) -> list[str]:
+    """Returns a method's row: the mean of each metric over held-out domains, and its deviation over seeds."""
+    return [title, *(spread(seed_means(runs, metric)) for metric in protocol.columns.values()), str(len(runs))]
+
+
+def zero_shot_cells(protocol: Measured, runs: SeededRuns) -> list[str]:
+    """Returns zero-shot CLIP's row, which each run has measured on the same images whatever its seed."""
+    found = [ZERO_SHOT]
+    for metric in protocol.columns.values():
+        found.append(f"{statistics.mean(run.accuracy(metric, ZERO_SHOT) for run in runs[0]):.1f}")
+    return [*found, "1"]
+
+
+def section(protocol: Measured, choice: Choice) -> str:
+    """Returns a protocol's heading, the line that its runs carry, and its table; incomplete rows are named."""
+    done: dict[str, SeededRuns] = {}
+    for title, config in METHODS.items():
+        runs = complete(protocol.runs(config, choice))
+        if runs:
+            done[title] = runs
+    heading = f"### {protocol.title}"
+    if not done:
+        return f"{heading}\n\nNot run yet."
+    first = next(iter(done.values()))
+    said = first[0][0].summary["protocol"]
+    if protocol.holds_out:
+        said = f"each domain held out in turn; such as: {said}"
+    lines = [zero_shot_cells(protocol, first), *(cells(title, protocol, runs) for title, runs in done.items())]
+    table = markdown(["method", *protocol.columns, "seeds"], lines)
+    missing = [title for title in METHODS if title not in done]
+    note = f"\n\nNot run yet: {', '.join(missing)}." if missing else ""
+    return f"{heading}\n\n{said}\n\n{table}{note}"
+
+
+def seconds(choice: Choice) -> str:
+    """Returns how long all runs that have ended trained, in a sentence."""
+    every = []
+    for protocol in PROTOCOLS:
+        for config in METHODS.values():
+            every += [run for run in chain.from_iterable(protocol.runs(config, choice)) if run.is_done]
+    total = sum(run.record.seconds for run in every)
+    return f"{len(every)} runs, which trained and measured for {total / 60:.0f} minutes together."
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Prints the tables."""
+    parser = study_parser(__doc__)
+    parser.add_argument("--readme", metavar="NAME", help="write them into the README too, at the mark of this name")
+    choice = parse(parser, arguments)
+    text = "\n\n".join([seconds(choice), *(section(protocol, choice) for protocol in PROTOCOLS)])
+    sys.stdout.write(f"{text}\n")
+    if choice.options.readme:
+        write_block(README, choice.options.readme, text)
+
+
+if __name__ == "__main__":
+    main()
