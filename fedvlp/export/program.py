@@ -10,6 +10,8 @@ from torch.export import Dim, ExportedProgram
 from fedvlp.export.folding import fold_constants
 from fedvlp.utils.errors import UserError
 
+LARGEST_BATCH = 2**31 - 1
+
 
 @torch.no_grad()
 def exported_program(classifier: nn.Module, examples: Float[Tensor, "B 3 V V"]) -> ExportedProgram:
@@ -30,5 +32,6 @@ def exported_program(classifier: nn.Module, examples: Float[Tensor, "B 3 V V"]) 
 
 
 def _export(module: nn.Module, examples: Tensor) -> ExportedProgram:
-    shapes = ({0: Dim("batch")},)
+    # PyTorch 2.7 takes no dimension without an upper bound
+    shapes = ({0: Dim("batch", max=LARGEST_BATCH)},)
     return torch.export.export(module, (examples,), dynamic_shapes=shapes, strict=False)

@@ -19,6 +19,8 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import pytest
 
+from tests.helpers.hub_address import ask_at
+
 REVISION = "5" * 40
 
 
@@ -120,12 +122,9 @@ class Hub:
 
 def use_hub(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets the client in this process ask the stand-in, without a token and without waiting before it asks again."""
-    from huggingface_hub import constants
     from huggingface_hub.utils import _http
 
-    template = constants.HUGGINGFACE_CO_URL_TEMPLATE.replace(constants.ENDPOINT, hub.address)
-    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
-    monkeypatch.setattr(constants, "ENDPOINT", hub.address)
+    ask_at(hub.address, monkeypatch)
     monkeypatch.delenv("HF_TOKEN", raising=False)
     monkeypatch.setattr(_http.time, "sleep", lambda seconds: None)
 

@@ -14,6 +14,8 @@ from pathlib import Path
 import huggingface_hub.constants
 import pytest
 
+from tests.helpers.hub_address import ask_at
+
 TOKEN = "hf_made_up"
 
 
@@ -61,7 +63,8 @@ class _Handler(BaseHTTPRequestHandler):
         self._resolve()
 
     def do_GET(self) -> None:
-        repository = self.path.removeprefix("/api/models/")
+        # huggingface_hub 0.30 asks of a revision, too, in which way it takes large files
+        repository = self.path.partition("?")[0].removeprefix("/api/models/").removesuffix("/revision/main")
         if repository in self.server.files:
             return self._answer({"id": repository, "private": repository in self.server.private})
         return self._resolve()
@@ -154,9 +157,7 @@ def model_hub(monkeypatch: pytest.MonkeyPatch, cache: Path) -> Iterator[ModelHub
     """Yields a hub to which huggingface_hub talks in the block, with a token and an empty cache."""
     hub = ModelHub()
     constants = huggingface_hub.constants
-    monkeypatch.setattr(constants, "ENDPOINT", hub.address)
-    template = hub.address + "/{repo_id}/resolve/{revision}/{filename}"
-    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+    ask_at(hub.address, monkeypatch)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
     # a protocol of its own, in Rust, without which huggingface_hub 0.30 does as it is
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True, raising=False)
