@@ -69,6 +69,8 @@ def describe_split(
     >>> describe_split([], SplitRule(test_fraction=0.2), ByDomain())["kind"]
     'all domains seen'
     """
+    # Nothing is drawn where the images came with a test split.
+    test_fraction = 0.0 if official and official.has("test") else rule.test_fraction
     return {
         "kind": "leave-domains-out" if held_out else "all domains seen",
         "held_out": list(held_out),
@@ -76,6 +78,6 @@ def describe_split(
         "split_rule": f"official {official.title}" if official else "stratified",
         "shots": rule.shots,
         "validation_fraction": None if official and official.has("validation") else rule.validation_fraction,
-        "test_fraction": rule.test_fraction,
+        "test_fraction": test_fraction,
         "split_seed": rule.seed,
     }

@@ -195,6 +195,6 @@ def test_three_sites_with_keys_are_equal_to_the_simulation(tmp_path, capfd):
     assert run.main(given) == 0
     printed = capfd.readouterr().out
     assert printed.splitlines()[-1] == "equal"
-    assert "had to be ended by force: none" in printed
+    assert "Flower says finished:completed" in printed
     assert "later rounds" in printed
     assert not subprocess.run(["pgrep", "-f", str(tmp_path)], capture_output=True, text=True, check=False).stdout

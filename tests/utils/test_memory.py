@@ -76,6 +76,15 @@ def test_other_systems_are_left_alone(settings, monkeypatch):
     assert not settings
 
 
+@pytest.fixture
+def nothing_frozen():
+    """Lets the collector see what the whole session of tests keeps from it."""
+    gc.unfreeze()
+    yield
+    gc.freeze()
+
+
+@pytest.mark.usefixtures("nothing_frozen")
 def test_the_collector_sees_only_new_objects():
     old = [[]]
     with old_objects_kept():
@@ -86,11 +95,9 @@ def test_the_collector_sees_only_new_objects():
     assert id(old) in {id(each) for each in gc.get_objects()}
 
 
+@pytest.mark.usefixtures("nothing_frozen")
 def test_objects_that_were_frozen_before_stay_frozen():
     gc.freeze()
-    try:
-        with old_objects_kept():
-            pass
-        assert gc.get_freeze_count()
-    finally:
-        gc.unfreeze()
+    with old_objects_kept():
+        pass
+    assert gc.get_freeze_count()

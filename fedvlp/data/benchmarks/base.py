@@ -28,7 +28,8 @@ class Benchmark(DomainFolders):
         root: Folder of the data set, or one up to three levels above its domains' folders.
         split: "official" for the split that came with the images, CoOp's where its file lies beside them; "stratified"
             to draw one by validation_fraction, test_fraction and split_seed; null takes the official one where it is
-            found. What the official split does not give is drawn from its training images.
+            found. What the official split does not give is drawn from its training images; its test images go before
+            test_fraction.
         class_names: "clip" for names that CLIP has read more often, such as television for TV; "plain" for the names
             of the folders, with spaces for _ and -.
         download: Whether to download it to the root if it is not there, as ``fedvlp data download`` does, where it can.
@@ -123,7 +124,7 @@ class Benchmark(DomainFolders):
         """The split that came with the images, if there is one and it is used.
 
         Raises:
-            UserError: if it is asked for and not there, or gives test images although others are asked for.
+            UserError: if it is asked for and not there.
         """
         if self.split == "stratified":
             return None
@@ -135,9 +136,10 @@ class Benchmark(DomainFolders):
         split = OfficialSplit(found.split, {domain: self._positions(domain) for domain in self.domains})
         # Two sets of test images in one domain would leave it open which of them a result is of.
         if split.has("test") and self.rule.test_fraction:
-            raise UserError(
-                f"The official split of {self.name} has test images of its own; got test_fraction "
-                f"{self.rule.test_fraction:g}. Set it to 0, or draw a split with data.split=stratified."
+            log.warning(
+                "%s: its official split has test images, so none are drawn by data.test_fraction. To draw them, set "
+                "data.split=stratified.",
+                self.name,
             )
         return split
 

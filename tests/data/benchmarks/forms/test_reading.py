@@ -123,8 +123,19 @@ def test_without_a_split_a_test_split_is_asked_for(load, lay_out, caplog):
     assert not caplog.records
     with pytest.raises(UserError, match=r"no official split: looked for split_zhou_EuroSAT.json, 2750/… \(CoOp train"):
         load("EuroSAT", root, split="official").prepare_data()
-    with pytest.raises(UserError, match=r"has test images of its own; got test_fraction 0\.4"):
-        load("EuroSAT", lay_out("EuroSAT CoOp"), test_fraction=0.4).prepare_data()
+
+
+def test_official_test_images_go_before_a_fraction(load, lay_out, caplog):
+    root = lay_out("EuroSAT CoOp")
+    data = load("EuroSAT", root, test_fraction=0.4)
+    assert data.describe() == load("EuroSAT", root).describe()
+    assert (data.split_hash, data.protocol) == (load("EuroSAT", root).split_hash, load("EuroSAT", root).protocol)
+    assert caplog.messages == [
+        "EuroSAT: its official split has test images, so none are drawn by data.test_fraction. To draw them, set "
+        "data.split=stratified."
+    ]
+    drawn = load("EuroSAT", root, test_fraction=0.4, split="stratified").describe()
+    assert (drawn["test_fraction"], drawn["split_rule"]) == (0.4, "stratified")
 
 
 def test_wrong_roots(load, tmp_path):
