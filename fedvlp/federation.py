@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,7 +18,7 @@ from fedvlp.core.confusion import Confusion
 from fedvlp.core.diagnosis import Diagnosis
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.phase_rules import with_aggregation
-from fedvlp.core.phases import check_phases
+from fedvlp.core.phases import Phase, check_phases
 from fedvlp.core.predictions import Predictions
 from fedvlp.core.protocols import FederatedData
 from fedvlp.core.roles import TESTED
@@ -27,6 +27,7 @@ from fedvlp.core.state import ServerState, State
 from fedvlp.data.files.images import ImageFiles, image_paths
 from fedvlp.data.files.labelled import FolderLabels, folder_labels
 from fedvlp.runs.run_folder import (
+    describe_data,
     describe_run,
     load_deployed_to_all,
     load_trained,
@@ -262,25 +263,9 @@ class Federation(TrainerAttributes, metaclass=Checked):
         Returns:
             The server's last state, already loaded into ``model``.
         """
-        check_before_data(model, self.options, self.default_root_dir)
         check_callbacks(self.callbacks, self.options.evaluate_every)
-        self._attach(model, datamodule, serves_images=self.fast_dev_run)
-        options = self.options
-        phases = with_aggregation(
-            check_phases(model), options.aggregation, datamodule.clients, options.cohort_size, options.seed
-        )
-        check_privacy(phases, len(datamodule.clients), options.cohort_size, self.fabric.world_size)
-        check_after_data(datamodule, options)
-        rule = options.local.rule
-        check_with_options(rule, options.clients_per_step, self.precision)
-        check_with_phases(rule, phases)
-        check_with_data(rule, datamodule)
-        for phase in phases:
-            phase.strategy.check(datamodule.clients)
-        self.options.check(datamodule.clients)
-        training = {**self.options.describe(), "precision": self.precision}
-        self.description = describe_run(model, datamodule, phases, training)
-        phases = with_local_rule(phases, rule, model, lambda: datamodule.clients, options.rounds)
+        phases = self._described_phases(model, datamodule)
+        phases = with_local_rule(phases, self.local.rule, model, lambda: datamodule.clients, self.rounds)
         hooks = Hooks(self.callbacks, {"federation": self, "trainer": self, "pl_module": model})
         loop = FitLoop(self, self.options, phases, hooks, self.engine)
         if self.fast_dev_run:
@@ -332,6 +317,19 @@ class Federation(TrainerAttributes, metaclass=Checked):
             write_scores(Path(output), about, without_validation(self.predictions), datamodule.class_names)
             self.fabric.print(f"written to {output}", flush=True)
         return scores
+
+    def describe(self, model: FederatedModule, datamodule: FederatedData) -> dict[str, Any]:
+        """Returns how a run of these would train, on what and by whom, as its ``summary.json`` says it; trains nothing.
+
+        Args:
+            model: the method.
+            datamodule: clients and splits.
+
+        Raises:
+            UserError: if method, data and options do not fit each other.
+        """
+        self._described_phases(model, datamodule)
+        return {**self.description, **describe_data(datamodule)}
 
     def predict(
         self,
@@ -419,6 +417,31 @@ class Federation(TrainerAttributes, metaclass=Checked):
     def predictions(self) -> Mapping[str, Predictions]:
         """The same image by image, also of images out of distribution; empty at sites."""
         return getattr(self.engine, "predictions", {})
+
+    def _described_phases(self, model: FederatedModule, datamodule: FederatedData) -> Sequence[Phase]:
+        """Lets the data be read, and describes the run; returns its phases, with the rule of aggregation in them.
+
+        Raises:
+            UserError: if method, data and options do not fit each other.
+        """
+        options = self.options
+        check_before_data(model, options, self.default_root_dir)
+        self._attach(model, datamodule, serves_images=self.fast_dev_run)
+        phases = with_aggregation(
+            check_phases(model), options.aggregation, datamodule.clients, options.cohort_size, options.seed
+        )
+        check_privacy(phases, len(datamodule.clients), options.cohort_size, self.fabric.world_size)
+        check_after_data(datamodule, options)
+        rule = options.local.rule
+        check_with_options(rule, options.clients_per_step, self.precision)
+        check_with_phases(rule, phases)
+        check_with_data(rule, datamodule)
+        for phase in phases:
+            phase.strategy.check(datamodule.clients)
+        options.check(datamodule.clients)
+        training = {**options.describe(), "precision": self.precision}
+        self.description = describe_run(model, datamodule, phases, training)
+        return phases
 
     def _try_once(self, loop: FitLoop, ckpt_path: str | None) -> ServerState:
         """Runs the one round of ``fast_dev_run``, in a folder that is then removed."""

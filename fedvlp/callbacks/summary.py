@@ -20,6 +20,7 @@ from fedvlp.results.divergence import divergence
 from fedvlp.results.predictions import read_predictions
 from fedvlp.results.selection import is_accuracy
 from fedvlp.runs.plugin_classes import plugins_of
+from fedvlp.runs.run_folder import describe_data
 from fedvlp.training.callback import FederationCallback, RunView
 from fedvlp.training.communication import COUNTS
 from fedvlp.utils.files import write_json
@@ -149,9 +150,7 @@ def _summary(federation: RunView, rows: AccuracyRows, plugins: Mapping[str, Mapp
     last = history[-1] if history else {}
     return {
         **federation.description,
-        "data": data.describe(),
-        "held_out": data.held_out_domains,
-        "clients": {client.name: client.num_examples for client in data.clients},
+        **describe_data(data),
         "rounds": federation.run_state.server.round,
         "accuracy": {title: _accuracies(row) for title, row in rows},
         **_metrics(federation),

@@ -32,6 +32,8 @@ class DomainFolders(FederatedDataModule):
         root: Folder with a folder for each domain, each with a folder for each class.
         on_bad_image: What to do if images can't be read: "error" lists them and stops, "skip" leaves them out.
         allow_missing_classes: Whether a domain may lack a class that another has.
+        allow_single_domain: Whether there may be one domain only, as where its images are dealt out by their labels or
+            are a target of cross_dataset.
         **options: The arguments of FederatedDataModule.
     """
 
@@ -40,6 +42,7 @@ class DomainFolders(FederatedDataModule):
         root: str,
         on_bad_image: Literal["error", "skip"] = "error",
         allow_missing_classes: bool = False,
+        allow_single_domain: bool = False,
         **options: Any,
     ) -> None:
         super().__init__(**options)
@@ -47,6 +50,7 @@ class DomainFolders(FederatedDataModule):
         self.name = f"{type(self).__name__} {self.root.resolve().name}"
         self.on_bad_image = on_bad_image
         self.allow_missing_classes = allow_missing_classes
+        self.allow_single_domain = allow_single_domain
 
     def load_domains(self) -> tuple[Mapping[str, Images], list[str]]:
         """Returns the files of each domain and the names of the class folders; opens none of them."""
@@ -59,7 +63,7 @@ class DomainFolders(FederatedDataModule):
         Raises:
             UserError: if the tree is not laid out as it must be, a name is no UTF-8, or a domain lacks a class.
         """
-        domains = scan(self.root)
+        domains = scan(self.root, self.allow_single_domain)
         classes = classes_of(domains)
         class_names = sorted(set().union(*classes.values()))
         check_utf8([*domains, *class_names])

@@ -110,6 +110,15 @@ def describe_run(
     }
 
 
+def describe_data(data: FederatedData) -> dict[str, Any]:
+    """Returns what a summary says of images and clients."""
+    return {
+        "data": data.describe(),
+        "held_out": data.held_out_domains,
+        "clients": {client.name: client.num_examples for client in data.clients},
+    }
+
+
 def _describe_augmentation(data: FederatedData) -> dict[str, str]:
     """Returns how training images are changed; nothing if they are not, as runs were described before any could be."""
     augmentation = getattr(data, "augmentation", "none")

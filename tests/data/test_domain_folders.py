@@ -124,6 +124,7 @@ def test_one_domain(folders, tree):
     shutil.rmtree(tree / "art")
     shutil.rmtree(tree / "photo")
     refused(folders(tree), r"at least two domains.*found one, 'sketch'.*Add a folder for each other domain")
+    assert folders(tree, allow_single_domain=True, held_out=None).source_domains == ["sketch"]
 
 
 def test_root_one_level_too_high(folders, tree):

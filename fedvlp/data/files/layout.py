@@ -37,8 +37,12 @@ class ImageFile:
     path: str
 
 
-def scan(root: Path) -> dict[str, list[ImageFile]]:
+def scan(root: Path, allow_single_domain: bool = False) -> dict[str, list[ImageFile]]:
     """Returns the images of each domain, sorted, with an empty list for a domain folder without images.
+
+    Args:
+        root: the folder of the domains.
+        allow_single_domain: whether one domain is no mistake.
 
     Raises:
         UserError: if the root is missing or empty, or is not laid out as root/domain/class/image.
@@ -55,7 +59,7 @@ def scan(root: Path) -> dict[str, list[ImageFile]]:
         else:
             names = [composed(part) for part in parts]
             found[names[0]].append(ImageFile(names[0], names[1], "/".join(names), path))
-    _check_layout(root, found, shallow)
+    _check_layout(root, found, shallow, 1 if allow_single_domain else 2)
     return {domain: unique(sorted(files)) for domain, files in sorted(found.items())}
 
 
@@ -137,8 +141,10 @@ def unique(files: list[ImageFile]) -> list[ImageFile]:
     return result
 
 
-def _check_layout(root: Path, found: dict[str, list[ImageFile]], shallow: dict[int, list[str]]) -> None:
-    """Raises unless there are at least two domains with images in class folders; warns of images that are ignored."""
+def _check_layout(
+    root: Path, found: dict[str, list[ImageFile]], shallow: dict[int, list[str]], fewest_domains: int
+) -> None:
+    """Raises unless there are enough domains with images in class folders; warns of images that are ignored."""
     filled = [domain for domain, files in found.items() if files]
     stray = list(chain.from_iterable(shallow.values()))
     if not filled and not stray:
@@ -146,7 +152,7 @@ def _check_layout(root: Path, found: dict[str, list[ImageFile]], shallow: dict[i
     # A few images beside the folders are stray files; more than there are inside means that a level is missing.
     if not filled or (shallow[2] and len(shallow[2]) > sum(len(files) for files in found.values())):
         raise UserError(_missing_level(root, shallow))
-    if len(found) < 2:
+    if len(found) < fewest_domains:
         raise UserError(_single_domain(root, filled[0], found[filled[0]]))
     if stray:
         log.warning("Ignoring %d image(s) outside class folders in %s, such as %s.", len(stray), root, stray[0])
@@ -176,4 +182,4 @@ def _single_domain(root: Path, name: str, files: list[ImageFile]) -> str:
         classes[inner].add(folder)
     if any(len(folders) > 1 for folders in classes.values()):
         return f"{message} The domains seem to be inside it: point data.root one level down, at {root / name}."
-    return f"{message} Add a folder for each other domain."
+    return f"{message} Add a folder for each other domain, or allow it with data.allow_single_domain=true."

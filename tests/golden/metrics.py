@@ -1,0 +1,121 @@
+"""What each method's config gives in a short run, stored in ``metrics.csv``.
+
+Whoever changes a number on purpose runs ``python -m tests.golden.metrics``, and says in the CHANGELOG what changed, with
+the line that it prints.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+
+from fedvlp.commands.console import quiet_lightning
+from fedvlp.commands.lightning_cli import FederationCLI
+from fedvlp.core.run_state import RunState
+from fedvlp.utils.config_files import configs_folder
+from fedvlp.utils.csv_cells import csv_text
+from tests.helpers.configs import METHODS
+
+FILE = Path(__file__).with_name("metrics.csv")
+CHANGELOG = Path(__file__).parents[2] / "CHANGELOG.md"
+
+ROUNDS = 2
+ARGUMENTS = (
+    "--data=StyledShapes",
+    "--data.held_out=photo",
+    "--data.batch_size=8",
+    "--data.shots=1",
+    "--data.validation_fraction=0.05",
+    "--model.clip.name=fedvlp-tiny",
+    f"--trainer.rounds={ROUNDS}",
+    "--trainer.local_epochs=1",
+    "--trainer.local_steps=2",
+    "--trainer.cohort_size=null",
+    f"--trainer.evaluate_every={ROUNDS}",
+    "--trainer.default_callbacks=false",
+    "--trainer.accelerator=cpu",
+)
+"""Two steps of a client in a round: enough to see a loss, a rate, a term or a rule that changed, and cheap."""
+
+COLUMNS = ("config", "loss_1", "loss_2", "norm", "validation", "held_out")
+TOLERANCES: Mapping[str, float] = {"loss_1": 1e-4, "loss_2": 1e-4, "norm": 1e-4}
+"""Of the number, or of 1 if it is less. Processors add in another order: AVX2 and AVX-512 differ by less than 1e-6."""
+
+POINTS = 2.0
+"""By how much an accuracy may differ: that of a single validation image between two classes."""
+
+Line = dict[str, str]
+
+
+def measure(config: str, cache: Path | None = None) -> Line:
+    """Trains a config, and returns its line.
+
+    Args:
+        config: name of a method's config.
+        cache: folder of drawings and features; the usual one if not given.
+    """
+    given = [f"--config={configs_folder() / 'methods' / config}.yaml", *ARGUMENTS]
+    if cache is not None:
+        given.append(f"--data.cache_dir={cache}")
+    run = FederationCLI(run=False, args=given, save_config_callback=None)
+    server = run.trainer.fit(run.model, run.datamodule)
+    state: RunState = run.trainer.run_state
+    scores = state.history[-1] if state.history else run.trainer.evaluate(run.model, server.deployed, {})
+    line = {"config": config, "loss_1": "", "loss_2": "", "norm": f"{_norm(server.deployed):.7g}"}
+    for number, row in enumerate(state.history, start=1):
+        line[f"loss_{number}"] = f"{_loss(row):.7g}"
+    return line | {role: f"{scores[role]:.4f}" for role in ("validation", "held_out")}
+
+
+def _loss(row: Mapping[str, float]) -> float:
+    """Returns the mean over clients and phases of a round's losses."""
+    return statistics.fmean(value for name, value in row.items() if name.endswith("/loss"))
+
+
+def _norm(tensors: Mapping[str, torch.Tensor]) -> float:
+    """Returns the norm of all deployed numbers together."""
+    squares = [value.double().square().sum().item() for value in tensors.values()]
+    return float(sum(squares) ** 0.5)
+
+
+def stored() -> dict[str, Line]:
+    """Returns the stored lines by config."""
+    with open(FILE, newline="", encoding="utf-8") as file:
+        return {line["config"]: line for line in csv.DictReader(file)}
+
+
+def differences(line: Line, golden: Line) -> list[str]:
+    """Lists where a line differs from the stored one by more than is allowed."""
+    found = []
+    for name in COLUMNS[1:]:
+        if not _is_close(name, line[name], golden[name]):
+            found.append(f"{name}: {line[name] or 'none'}, stored {golden[name] or 'none'}")
+    return found
+
+
+def _is_close(name: str, value: str, golden: str) -> bool:
+    if not (value and golden):
+        return value == golden
+    allowed = TOLERANCES[name] * max(1.0, abs(float(golden))) if name in TOLERANCES else POINTS
+    return abs(float(value) - float(golden)) <= allowed
+
+
+def changelog_line() -> str:
+    """Returns what the CHANGELOG must say, so that nobody changes the file in silence."""
+    return f"golden metrics {hashlib.sha256(FILE.read_bytes()).hexdigest()[:12]}"
+
+
+def write(lines: Sequence[Line]) -> None:
+    """Writes the file."""
+    FILE.write_text(csv_text(COLUMNS, lines) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    quiet_lightning()
+    write([measure(config) for config in METHODS])
+    print(f"{FILE} is written. Say in CHANGELOG.md what changed, with: {changelog_line()}")

@@ -1,0 +1,36 @@
+"""Every method gives the numbers that are stored: an accident in one of them is seen in all of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.golden.metrics import CHANGELOG, changelog_line, differences, measure, stored
+from tests.helpers.configs import METHODS
+
+
+@pytest.mark.usefixtures("home")
+@pytest.mark.parametrize("config", METHODS)
+def test_metrics_are_the_stored_ones(config):
+    assert not differences(measure(config), stored()[config])
+
+
+def test_every_line_is_of_a_config():
+    assert list(stored()) == METHODS
+
+
+def test_the_changelog_has_a_word_of_these_numbers():
+    assert changelog_line() in CHANGELOG.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"loss_1": "1.01"}, ["loss_1: 1.01, stored 1.0"]),
+        ({"loss_1": "1.001", "validation": "51.9"}, []),
+        ({"held_out": "52.5"}, ["held_out: 52.5, stored 50.0"]),
+        ({"loss_2": ""}, ["loss_2: none, stored 1.0"]),
+    ],
+)
+def test_what_counts_as_a_difference(changed, message):
+    golden = {"loss_1": "1.0", "loss_2": "1.0", "norm": "3.0", "validation": "50.0", "held_out": "50.0"}
+    assert differences(golden | changed, golden) == message
