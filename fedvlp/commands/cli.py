@@ -106,6 +106,7 @@ COMMANDS = (
     Command("site", "site", "run_site", "Start, stop or look at the process that answers for a site's images."),
     Command("convert", "convert", "run_convert", "Make a trained model of the prompts in a checkpoint of Dassl."),
     Command("push", "push", "run_push", "Put what a run learned on the Hugging Face hub, with a card, or in a folder."),
+    Command("leaderboard", "leaderboard", "run_leaderboard", "Write one HTML page that ranks a folder of entries."),
     Command(
         "report", "report", "run_report", "Write one HTML page of finished runs: tables, figures, configs, versions."
     ),

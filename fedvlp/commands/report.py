@@ -30,8 +30,7 @@ def run_report(arguments: Sequence[str]) -> int:
     """
     given = _parser().parse_args(list(arguments))
     target: Path = given.output
-    if target.is_dir():
-        raise UserError(f"--output {target} is a folder. Give a file's name, such as {target / 'report.html'}.")
+    check_page(target)
     records, problems = find_records(given.runs)
     for path in given.runs:
         problems += sweep_problems(path)
@@ -46,7 +45,7 @@ def run_report(arguments: Sequence[str]) -> int:
     from fedvlp.report.page import report_page
 
     page = report_page(records, problems, given.title, date.today(), given.oracle).encode("utf-8", "replace")
-    _write(target, page)
+    write_page(target, page)
     sys.stdout.write(f"{target}: {len(records)} runs, {len(page) / 1e6:.1f} MB\n")
     sys.stderr.writelines(f"fedvlp report: left out: {visible(problem)}\n" for problem in problems)
     return 1 if problems else 0
@@ -156,7 +155,17 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _write(target: Path, page: bytes) -> None:
+def check_page(target: Path) -> None:
+    """Refuses a folder in place of a page's file, before anything is made.
+
+    Raises:
+        UserError: if it is one.
+    """
+    if target.is_dir():
+        raise UserError(f"--output {target} is a folder. Give a file's name, such as {target / 'report.html'}.")
+
+
+def write_page(target: Path, page: bytes) -> None:
     """Writes the page in one step, in a folder that is made if it is missing.
 
     Raises:

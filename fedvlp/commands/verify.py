@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,12 @@ from fedvlp.core.state import State
 from fedvlp.federation import Federation
 from fedvlp.results.confusion import LAST_ROW, ZERO_SHOT_ROW
 from fedvlp.results.record import load_record
-from fedvlp.results.verification import contradictions, joined_contradictions, not_measured_again
+from fedvlp.results.verification import (
+    contradictions,
+    joined_contradictions,
+    measured_contradictions,
+    not_measured_again,
+)
 from fedvlp.runs.run_folder import load_trained
 from fedvlp.runs.trusted_classes import check_classes
 from fedvlp.training.communication import COUNTS, communication_cost
@@ -49,6 +54,9 @@ OF_THE_MACHINE = (
 
 TOLERANCE = 0.01
 """In points; two machines that multiply in another order may take a few images for something else."""
+
+Trained = tuple[State, Mapping[int, State]]
+"""What all share, and what stays on each client."""
 
 PARSER = {"prog": "fedvlp verify", "description": "Measure trained models again."}
 
@@ -99,18 +107,26 @@ def verify(
     command = _made(_config(entry / "config.yaml", allow), of_config)
     if record.rounds > command.trainer.rounds:
         raise UserError(f"Its summary says {record.rounds} rounds, and its config {command.trainer.rounds}.")
-    found = _measured(command, entry)
     summary = parse_json((entry / "summary.json").read_text(encoding="utf-8"))
-    wrong = contradictions(summary, found, tolerance)
-    if wrong:
-        raise UserError(
-            f"{joined_contradictions(wrong)}. It is another model, split or config than the summary is of, or a number "
-            f"was changed; --tolerance {tolerance:g} is how many points a measured number may be off."
-        )
+    with unwrapped_errors():
+        _refuse(contradictions(summary, _described(command)), "It is of another split, method or config")
+        found = _measured(command, load_trained(entry / "prompts.safetensors", command.model))
+    reason = f"It is of another model, or a number was changed; --tolerance {tolerance:g} is what is allowed, in points"
+    _refuse(measured_contradictions(summary, found, tolerance), reason)
     row = found["accuracy"].get(LAST_ROW, found["accuracy"].get(ZERO_SHOT_ROW))
     accuracies = ", ".join(f"{role} {value:.2f} %" for role, value in row.items() if "/" not in role)
     left_out = ", ".join(not_measured_again(summary))
     return [f"{entry}: verified: {record.method}, {record.protocol}: {accuracies}", f"  not measured again: {left_out}"]
+
+
+def _refuse(wrong: Sequence[str], reason: str) -> None:
+    """Refuses an entry of which something is wrong.
+
+    Raises:
+        UserError: with what is, and the reason.
+    """
+    if wrong:
+        raise UserError(f"{joined_contradictions(wrong)}. {reason}.")
 
 
 def _config(path: Path, allow: Sequence[str]) -> dict[str, Any]:
@@ -129,6 +145,9 @@ def _config(path: Path, allow: Sequence[str]) -> dict[str, Any]:
     trainer |= {"default_callbacks": False, "enable_progress_bar": False}
     config = {name: content[name] for name in ("seed_everything", "model", "data") if name in content}
     config["trainer"] = trainer
+    options = content["data"].get("init_args") if isinstance(content["data"], dict) else None
+    if isinstance(options, dict):
+        options.pop("cache_dir", None)  # as written for others it is no folder of anybody's
     check_classes(path, config, (*allow, *_optimizer(config["model"])))
     return config
 
@@ -149,32 +168,36 @@ def _made(config: dict[str, Any], of_config: Sequence[str]) -> FederationCLI:
         return FederationCLI(run=False, args=given, save_config_callback=None, parser_kwargs=PARSER)
 
 
-def _measured(command: FederationCLI, entry: Path) -> dict[str, Any]:
-    """Returns what the summary of the run must say, of all that is known without training."""
+def _described(command: FederationCLI) -> dict[str, Any]:
+    """Returns what the summary must say of how was trained, on what and by whom, and of what is sent."""
     federation: Federation = command.trainer
-    model, data = command.model, command.datamodule
-    with unwrapped_errors():
-        description = federation.describe(model, data)
-        trained = load_trained(entry / "prompts.safetensors", model)
-        cost = communication_cost(model, data.clients, federation.local.rule)
-        accuracy: dict[str, Any] = {}
-        metrics: dict[str, Any] = {}
-        if model.configure_phases():
-            accuracy[LAST_ROW], metrics[LAST_ROW] = _row(federation, model, *trained)
-        baseline = model.baseline()
-        if baseline is not None:
-            baseline = federation.fabric.to_device(baseline)
-            accuracy[ZERO_SHOT_ROW], metrics[ZERO_SHOT_ROW] = _row(federation, baseline, baseline.shared_state(), {})
-    counts = cost.rows(1)[-1]
+    description = federation.describe(command.model, command.datamodule)
+    cost = communication_cost(command.model, command.datamodule.clients, federation.local.rule)
+    counts = cost.rows(rounds=1)[-1]
+    trains = bool(command.model.configure_phases())
+    sent = {name: counts[name] if trains else 0 for name in COUNTS}
+    return {**description, "communication_per_client_and_round": sent}
+
+
+def _measured(command: FederationCLI, trained: Trained) -> dict[str, Any]:
+    """Returns the accuracies of the trained model and of its baseline, and what is measured beside them."""
+    federation: Federation = command.trainer
+    rows = {}
+    if command.model.configure_phases():
+        rows[LAST_ROW] = _row(federation, command.model, *trained)
+    baseline = command.model.baseline()
+    if baseline is not None:
+        baseline = federation.fabric.to_device(baseline)
+        rows[ZERO_SHOT_ROW] = _row(federation, baseline, baseline.shared_state(), {})
     return {
-        **description,
-        "accuracy": accuracy,
-        "metrics": metrics,
-        "communication_per_client_and_round": {name: counts[name] for name in COUNTS},
+        "accuracy": {title: accuracy for title, (accuracy, _) in rows.items()},
+        "metrics": {title: metrics for title, (_, metrics) in rows.items()},
     }
 
 
-def _row(federation: Federation, model: FederatedModule, deployed: State, personal: Any) -> tuple[Any, Any]:
+def _row(
+    federation: Federation, model: FederatedModule, deployed: State, personal: Mapping[int, State]
+) -> tuple[dict[str, float], dict[str, Any]]:
     """Returns the accuracies of a model, and what is measured beside them."""
     accuracy = federation.evaluate(model, deployed, personal)
     predictions = without_validation(federation.predictions)

@@ -44,9 +44,9 @@ def report_page(
         _header(records, compared, heading, day),
         _contents(sections),
         tag("main", *(_section(*section) for section in sections)),
-        _footer(),
+        page_footer(),
     )
-    return "<!doctype html>\n" + tag("html", _head(heading), body, lang="en") + "\n"
+    return "<!doctype html>\n" + tag("html", page_head(heading), body, lang="en") + "\n"
 
 
 def _sections(records: Sequence[Record], problems: Sequence[str], compared: Sequence[Table]) -> list[Section]:
@@ -77,7 +77,7 @@ def _table_title(table: Table, compared: Sequence[Table]) -> str:
     return title(about) if len(compared) > 1 else f"{about['data']}, {about['protocol']}"
 
 
-def _head(heading: str) -> Html:
+def page_head(heading: str) -> Html:
     """Returns the head, which forbids the browser to load anything."""
     style = files("fedvlp.report").joinpath("page.css").read_text(encoding="utf-8")
     return tag(
@@ -94,7 +94,7 @@ def _head(heading: str) -> Html:
 def _header(records: Sequence[Record], compared: Sequence[Table], heading: str, day: date) -> Html:
     """Returns the title, the date, and what was found."""
     methods = sorted({record.method for record in records})
-    about = f"{_count(len(records), 'run')} of {_count(len(methods), 'method')}: {', '.join(methods)}."
+    about = f"{counted(len(records), 'run')} of {counted(len(methods), 'method')}: {', '.join(methods)}."
     written = f"{day.day} {day:%B %Y}"
     return tag(
         "header",
@@ -155,9 +155,15 @@ def _explanations(records: Sequence[Record]) -> tuple[Html, list[str]]:
     return joined(parts), problems
 
 
-def _footer() -> Html:
+def page_footer() -> Html:
+    """Returns what made the page."""
     return tag("footer", tag("p", f"Made by fedvlp {__version__}."))
 
 
-def _count(number: int, noun: str) -> str:
+def counted(number: int, noun: str) -> str:
+    """Returns a number of things.
+
+    >>> counted(1, "run"), counted(2, "run")
+    ('1 run', '2 runs')
+    """
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -1,0 +1,1 @@
+"""Entries of the leaderboard on StyledShapes, with which everybody can begin."""

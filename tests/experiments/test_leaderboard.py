@@ -1,0 +1,47 @@
+"""Our entries are what their summaries say, and their page ranks them all."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from experiments.leaderboard.collect import ENTRIES, METHODS, collect
+from experiments.options import parse
+from experiments.oracle.run import runs_of, study_parser
+from fedvlp.commands.cli import main
+from tests.helpers.study_runs import finish
+
+OURS = sorted(path.parent for path in ENTRIES.glob("*/*/photo-0/summary.json"))
+"""One of each method: all of them take a minute, and are the same in all but the held-out domain."""
+
+
+@pytest.mark.usefixtures("home")
+@pytest.mark.parametrize("entry", OURS, ids=lambda entry: entry.relative_to(ENTRIES).as_posix())
+def test_an_entry_is_verified(entry, capsys):
+    assert main(["verify", str(entry)]) == 0, capsys.readouterr().err
+
+
+def test_the_page_ranks_all_of_them(tmp_path):
+    page = tmp_path / "index.html"
+    assert main(["leaderboard", str(ENTRIES), "--output", str(page)]) == 0
+    text = page.read_text()
+    assert "24 runs in 1 ranking" in text
+    assert re.search(r"\d\. zero-shot CLIP", text)
+
+
+def test_entries_are_made_of_runs(tmp_path):
+    choice = parse(study_parser(""), ["--held_out", "photo", "--seeds", "4", "--output", str(tmp_path / "runs")])
+    for config in METHODS:
+        (run,) = runs_of(config, choice)[0]
+        finish(run, 50.0)
+        (folder,) = (Path(choice.setting.output) / run.name).glob("*/")
+        (folder / "prompts.safetensors").write_bytes(b"prompts")
+        (folder / "config.yaml").write_text("trainer: {default_root_dir: /home/ann/runs}")
+    entries = collect(choice, tmp_path / "entries")
+    assert entries[0] == tmp_path / "entries/styled_shapes/promptfl/photo-4"
+    for entry in entries:
+        assert {path.name for path in entry.iterdir()} == {"config.yaml", "prompts.safetensors", "summary.json"}
+        assert "ann" not in (entry / "config.yaml").read_text()
+    assert collect(choice, tmp_path / "entries") == entries
