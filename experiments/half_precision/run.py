@@ -96,7 +96,7 @@ def long_table(choice: Choice) -> str:
             scores = [f"{row['validation']:.1f}" for row in history if "validation" in row]
             lines.append([name, precision, *scores])
     measured = len(lines[0]) - 2
-    head = ["method", "precision", *(f"round {10 * number}" for number in range(measured))]
+    head = ["method", "precision", *(f"round {10 * number}" for number in range(1, measured + 1))]
     return f"Source validation in %, seed {choice.seeds[0]}, {HELD_OUT} held out.\n\n{markdown(head, lines, texts=2)}"
 
 

@@ -1,7 +1,7 @@
 """Makes the entries of finished runs: those of the first seed of ``experiments.oracle``.
 
-``python -m experiments.leaderboard.collect`` writes what is missing into ``entries``; ``python -m experiments.oracle.run``
-makes the runs.
+``python -m experiments.leaderboard.collect`` writes what is missing into ``entries``; the runs are those that
+``python -m experiments.oracle.run`` makes.
 """
 
 from __future__ import annotations

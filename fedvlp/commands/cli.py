@@ -96,7 +96,9 @@ COMMANDS = (
         "run_compare",
         "Put finished runs into tables, with the papers' printed numbers beside them.",
     ),
-    Command("verify", "verify", "run_verify", "Measure trained models again, and refuse those that claim other numbers."),
+    Command(
+        "verify", "verify", "run_verify", "Measure trained models again, and refuse those that claim other numbers."
+    ),
     Command(
         "sweep",
         "sweep",

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from fedvlp.commands.console import quiet_lightning
 from fedvlp.commands.lightning_cli import FederationCLI
@@ -72,7 +73,7 @@ def run_verify(arguments: Sequence[str]) -> int:
     given = _parser().parse_args(own)
     check_value("tolerance", NonNegativeFloat, given.tolerance)
     failed = 0
-    for entry in given.entries:
+    for entry in chain.from_iterable(map(entries_of, given.entries)):
         try:
             lines = verify(entry, of_config, given.tolerance, given.allow)
         except UserError as error:
@@ -81,6 +82,13 @@ def run_verify(arguments: Sequence[str]) -> int:
         else:
             sys.stdout.writelines(f"{line}\n" for line in lines)
     return 1 if failed else 0
+
+
+def entries_of(path: Path) -> list[Path]:
+    """Returns the entries below a folder of entries, at any depth; a path that is not one stands for itself."""
+    if (path / "summary.json").is_file():
+        return [path]
+    return sorted(summary.parent for summary in path.rglob("summary.json")) or [path]
 
 
 def verify(
@@ -105,8 +113,9 @@ def verify(
             raise UserError(f"It lacks {name}. An entry is a folder of {', '.join(FILES)}, as a run writes them.")
     record = load_record(entry)
     command = _made(_config(entry / "config.yaml", allow), of_config)
-    if record.rounds > command.trainer.rounds:
-        raise UserError(f"Its summary says {record.rounds} rounds, and its config {command.trainer.rounds}.")
+    rounds = cast(Federation, command.trainer).rounds
+    if record.rounds > rounds:
+        raise UserError(f"Its summary says {record.rounds} rounds, and its config {rounds}.")
     summary = parse_json((entry / "summary.json").read_text(encoding="utf-8"))
     with unwrapped_errors():
         _refuse(contradictions(summary, _described(command)), "It is of another split, method or config")
@@ -170,7 +179,7 @@ def _made(config: dict[str, Any], of_config: Sequence[str]) -> FederationCLI:
 
 def _described(command: FederationCLI) -> dict[str, Any]:
     """Returns what the summary must say of how was trained, on what and by whom, and of what is sent."""
-    federation: Federation = command.trainer
+    federation = cast(Federation, command.trainer)
     description = federation.describe(command.model, command.datamodule)
     cost = communication_cost(command.model, command.datamodule.clients, federation.local.rule)
     counts = cost.rows(rounds=1)[-1]
@@ -181,7 +190,7 @@ def _described(command: FederationCLI) -> dict[str, Any]:
 
 def _measured(command: FederationCLI, trained: Trained) -> dict[str, Any]:
     """Returns the accuracies of the trained model and of its baseline, and what is measured beside them."""
-    federation: Federation = command.trainer
+    federation = cast(Federation, command.trainer)
     rows = {}
     if command.model.configure_phases():
         rows[LAST_ROW] = _row(federation, command.model, *trained)
@@ -212,7 +221,13 @@ def _parser() -> argparse.ArgumentParser:
         "the images, the split, the protocol, how was trained, what is sent, and every number of the last round and of "
         "zero-shot CLIP. All dotted options go to the configs, such as --data.root.",
     )
-    parser.add_argument("entries", nargs="+", type=Path, metavar="ENTRY", help=f"Folders of {', '.join(FILES)}.")
+    parser.add_argument(
+        "entries",
+        nargs="+",
+        type=Path,
+        metavar="ENTRY",
+        help=f"Folders of {', '.join(FILES)}, or folders of such folders.",
+    )
     parser.add_argument(
         "--tolerance",
         type=float,

@@ -17,12 +17,14 @@ from fedvlp.results.rendering import describe_group, format_cell, format_range, 
 from fedvlp.results.statistics import AVERAGE
 
 ABOUT = (
-    "Each method has the accuracy of its last round: nothing is chosen on the images that are compared. Methods are ranked "
-    "by the mean, and only those that were measured on every column; mean and sample standard deviation over seeds."
+    "Each method has the accuracy of its last round: nothing is chosen on the images that are compared. Methods are "
+    "ranked by the mean, and only those that were measured on every column; mean and sample standard deviation over "
+    "seeds."
 )
 HOW = (
-    "An entry is a folder of summary.json, prompts.safetensors and config.yaml. `fedvlp verify ENTRY --data.root IMAGES` "
-    "measures its model again, and refuses it if its split, its protocol, its method or any of these numbers differs."
+    "An entry is a folder of summary.json, prompts.safetensors and config.yaml. `fedvlp verify ENTRY --data.root "
+    "IMAGES` measures its model again, and refuses it if its split, its protocol, its method or any of these numbers "
+    "differs."
 )
 
 

@@ -116,7 +116,7 @@ def _are_close(one: Any, other: Any, tolerance: float) -> bool:
         return bool(one == other)
     if math.isnan(one) or math.isnan(other):
         return math.isnan(one) and math.isnan(other)
-    return abs(one - other) <= tolerance
+    return bool(abs(one - other) <= tolerance)
 
 
 def _is_number(value: Any) -> bool:

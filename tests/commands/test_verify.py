@@ -115,7 +115,9 @@ def test_a_missing_file(entry, capsys, name):
 
 
 def test_a_config_that_names_code_of_others(entry, capsys):
-    change(entry / "config.yaml", lambda config: config["model"]["init_args"].update(optimizer={"class_path": "os.system"}))
+    change(
+        entry / "config.yaml", lambda config: config["model"]["init_args"].update(optimizer={"class_path": "os.system"})
+    )
     assert "asks for code that is not fedvlp's own: 'os.system'" in refused(capsys, entry)
 
 

@@ -1,7 +1,7 @@
 """What each method's config gives in a short run, stored in ``metrics.csv``.
 
-Whoever changes a number on purpose runs ``python -m tests.golden.metrics``, and says in the CHANGELOG what changed, with
-the line that it prints.
+Whoever changes a number on purpose runs ``python -m tests.golden.metrics``, and says in the CHANGELOG what changed,
+with the line that it prints.
 """
 
 from __future__ import annotations
