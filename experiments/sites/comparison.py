@@ -67,4 +67,8 @@ def _different_rows(one: Path, other: Path) -> list[str]:
 
 def _rows(path: Path) -> list[dict[str, str]]:
     with open(path, encoding="utf-8", newline="") as file:
-        return [{name: value for name, value in row.items() if "seconds" not in name} for row in csv.DictReader(file)]
+        rows = list(csv.DictReader(file))
+    for row in rows:
+        for name in [each for each in row if "seconds" in each]:
+            del row[name]
+    return rows

@@ -102,7 +102,8 @@ def _check_learned(path: Path, learned: Mapping[str, Tensor]) -> None:
     """Sees that the tensors are those of a method that is known."""
     depth = sum(name.startswith("compound_prompts_text.") for name in learned)
     maple = {"ctx", "proj.weight", "proj.bias"} | {f"compound_prompts_text.{i}" for i in range(depth)}
-    maple |= {f"compound_prompt_projections.{i}.{kind}" for i in range(depth) for kind in ("weight", "bias")}
+    for kind in ("weight", "bias"):
+        maple |= {f"compound_prompt_projections.{i}.{kind}" for i in range(depth)}
     if set(learned) not in ({"ctx"}, maple):
         shown = ", ".join(sorted(learned)[:6]) or "none"
         raise UserError(f"{path} should hold the prompt of CoOp, PromptFL or MaPLe; its tensors are {shown}.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import chain
 
 from fedvlp.core.confusion import Confusion
 from fedvlp.report.html import Html, folded, html_table, joined, tag
@@ -61,7 +62,7 @@ def _counted(series: Sequence[MethodSeries], role: str) -> dict[str, Confusion]:
 
 
 def _runs(one: MethodSeries) -> list[Record]:
-    return [run for of_seed in one.seeds for run in of_seed]
+    return list(chain.from_iterable(one.seeds))
 
 
 def _of_role(run: Record, row: str, role: str) -> list[Confusion]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -72,7 +72,7 @@ def communication_figure(history: History, baseline: Mapping[str, float], title:
 
 def _shown(roles: Sequence[str], history: History) -> list[str]:
     """Returns what the legend keeps room for: the roles of every run, and others that this one has."""
-    measured = {name for row in history for name in row}
+    measured = set(chain.from_iterable(history))
     return [role for role in roles if role in ALWAYS_SHOWN or role in measured]
 
 

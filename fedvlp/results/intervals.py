@@ -60,18 +60,24 @@ def _interval(of_seeds: OfSeeds, metrics: Sequence[str], cell: Cell | None) -> I
         metrics: names of splits, or of roles.
         cell: what the interval is of, by as many seeds.
     """
-    complete = [of_seed for of_seed in of_seeds.values() if all(_splits(of_seed, metric) for metric in metrics)]
+    complete = [of_seed for of_seed in of_seeds.values() if _has_all(of_seed, metrics)]
     if cell is None or cell.count != len(complete):
         return None
     names = list(chain.from_iterable(_splits(complete[0], metric) for metric in metrics))
     if any(not set(names) <= set(of_seed) for of_seed in complete):
         return None
-    samples = [_samples(name, [of_seed[name] for of_seed in complete]) for name in names]
+    samples = []
+    for name in names:
+        samples.append(_samples(name, [of_seed[name] for of_seed in complete]))
     known = [each for each in samples if each is not None]
     if len(known) < len(samples):
         return None
     low, high = interval(np.mean(known, axis=0))
     return low, high
+
+
+def _has_all(of_seed: Mapping[str, Predictions], metrics: Sequence[str]) -> bool:
+    return all(_splits(of_seed, metric) for metric in metrics)
 
 
 def _splits(of_seed: Mapping[str, Predictions], metric: str) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -189,7 +190,7 @@ class SitesEngine:
         self.roster.look()
         splits = data.evaluation_splits()
         at_sites = [split for split in splits if isinstance(split, SplitAtSite)]
-        clients = dict.fromkeys(client for split in at_sites for client in split.clients)
+        clients = dict.fromkeys(chain.from_iterable(split.clients for split in at_sites))
         requests = {client: self._request(module, client, deployed, personal) for client in clients}
         tallies = self._tallies(self.sites.ask(requests))
         accuracy = {split.name: tallies[split.name].percent for split in at_sites if split.name in tallies}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from itertools import chain
 from pathlib import PurePath
 
 import numpy as np
@@ -79,7 +80,7 @@ def _check_images(images: Images, num_classes: int, where: str) -> None:
 
 
 def _check_all_classes(domains: Mapping[str, Images], class_names: list[str], name: str) -> None:
-    found = {int(label) for images in domains.values() for label in images.labels}
+    found = set(map(int, chain.from_iterable(images.labels for images in domains.values())))
     missing = [each for label, each in enumerate(class_names) if label not in found]
     require(not missing, f"{name}: every class must have an image; {missing} have none.")
 
@@ -104,7 +105,7 @@ def _check_split(data: FederatedDataModule, other: FederatedDataModule, name: st
         each.prepare_data()
         each.setup("fit")
     table = data.split_table()
-    names = [image for row in table for image in row["images"]]
+    names = list(chain.from_iterable(row["images"] for row in table))
     require(len(names) == len(set(names)), f"{name}: an image must have one role; some are in several splits.")
     held_out = set(data.held_out_domains)
     trained = sorted({row["domain"] for row in table if row["role"] in ("train", "validation")} & held_out)

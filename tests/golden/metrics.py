@@ -11,6 +11,7 @@ import hashlib
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 
@@ -26,11 +27,11 @@ CHANGELOG = Path(__file__).parents[2] / "CHANGELOG.md"
 
 ROUNDS = 2
 ARGUMENTS = (
-    "--data=StyledShapes",
+    "--data=tests.golden.few_shapes.FewShapes",
     "--data.held_out=photo",
     "--data.batch_size=8",
     "--data.shots=1",
-    "--data.validation_fraction=0.05",
+    "--data.validation_fraction=0.25",
     "--model.clip.name=fedvlp-tiny",
     f"--trainer.rounds={ROUNDS}",
     "--trainer.local_epochs=1",
@@ -52,16 +53,15 @@ POINTS = 2.0
 Line = dict[str, str]
 
 
-def measure(config: str, cache: Path | None = None) -> Line:
+def measure(config: str, folder: Path) -> Line:
     """Trains a config, and returns its line.
 
     Args:
         config: name of a method's config.
-        cache: folder of drawings and features; the usual one if not given.
+        folder: gets the run's folder.
     """
-    given = [f"--config={configs_folder() / 'methods' / config}.yaml", *ARGUMENTS]
-    if cache is not None:
-        given.append(f"--data.cache_dir={cache}")
+    method = f"--config={configs_folder() / 'methods' / config}.yaml"
+    given = [method, *ARGUMENTS, f"--trainer.default_root_dir={folder}"]
     run = FederationCLI(run=False, args=given, save_config_callback=None)
     server = run.trainer.fit(run.model, run.datamodule)
     state: RunState = run.trainer.run_state
@@ -117,5 +117,6 @@ def write(lines: Sequence[Line]) -> None:
 
 if __name__ == "__main__":
     quiet_lightning()
-    write([measure(config) for config in METHODS])
+    with TemporaryDirectory(prefix="fedvlp-golden-") as temporary:
+        write([measure(config, Path(temporary)) for config in METHODS])
     print(f"{FILE} is written. Say in CHANGELOG.md what changed, with: {changelog_line()}")

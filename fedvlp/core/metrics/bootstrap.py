@@ -48,7 +48,10 @@ def resample(predictions: Predictions, num_classes: int, name: str, seed: int = 
     for _ in range(0, RESAMPLES, AT_ONCE):
         draws = generator.multinomial(total, counts / total, size=AT_ONCE)
         parts.append(_scores(draws @ true, draws @ taken, draws @ right))
-    return {score: np.concatenate([part[score] for part in parts]) for score in parts[0]}
+    found = {}
+    for score in parts[0]:
+        found[score] = np.concatenate([part[score] for part in parts])
+    return found
 
 
 def _matrix(classes: NDArray[np.int32], values: NDArray[Any], num_classes: int) -> Any:

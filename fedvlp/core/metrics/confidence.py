@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Mapping, Sequence
 
 import torch
 from jaxtyping import Float
@@ -51,7 +52,16 @@ def detection(inside: Predictions, outside: Predictions) -> dict[str, float]:
         both in percent.
     """
     found = [_detection(*pair) for pair in _of_each_state(inside, outside)]
-    return {name: 100 * statistics.fmean(each[name] for each in found) for name in ("auroc", "fpr_at_95")}
+    return {name: 100 * mean_of(found, name) for name in ("auroc", "fpr_at_95")}
+
+
+def mean_of(scores: Sequence[Mapping[str, float]], name: str) -> float:
+    """Returns the mean of one of several scores that each of some measurements has.
+
+    >>> mean_of([{"auroc": 0.5}, {"auroc": 1.0}], "auroc")
+    0.75
+    """
+    return statistics.fmean(each[name] for each in scores)
 
 
 def _of_each_state(inside: Predictions, outside: Predictions) -> list[tuple[Float[Tensor, "N"], Float[Tensor, "M"]]]:

@@ -12,7 +12,7 @@ import numpy as np
 from fedvlp.core.confusion import Confusion, count_confusion
 from fedvlp.core.metrics.bootstrap import Samples, interval, resample
 from fedvlp.core.metrics.classes import class_scores
-from fedvlp.core.metrics.confidence import calibration_error, detection
+from fedvlp.core.metrics.confidence import calibration_error, detection, mean_of
 from fedvlp.core.predictions import Predictions
 from fedvlp.core.roles import OF_CLIENTS, OUT_OF_DISTRIBUTION
 
@@ -86,9 +86,10 @@ def _split_scores(
 def _role_scores(scores: Mapping[str, Scores], splits: OfSplits, samples: Sequence[Mapping[str, Samples]]) -> Scores:
     """Returns means over domains, the intervals of these means, and what is worst."""
     of_splits = list(scores.values())
-    found: Scores = {name: statistics.fmean(each[name] for each in of_splits) for name in AVERAGED}
-    means = {name: np.mean([each[name] for each in samples], axis=0) for name in samples[0]}
-    found["intervals"] = {name: interval(values) for name, values in means.items()}
+    found: Scores = {name: mean_of(of_splits, name) for name in AVERAGED}
+    found["intervals"] = {}
+    for name in samples[0]:
+        found["intervals"][name] = interval(np.mean([each[name] for each in samples], axis=0))
     if OUT_OF_DISTRIBUTION in of_splits[0]:
         found[OUT_OF_DISTRIBUTION] = _mean_detection([each[OUT_OF_DISTRIBUTION] for each in of_splits])
     clients = client_accuracies(list(splits.values()))
@@ -116,5 +117,6 @@ def _worst(accuracies: Mapping[str, float]) -> Scores:
 def _mean_detection(of_splits: Sequence[Mapping[str, Mapping[str, float]]]) -> Scores:
     found: Scores = {}
     for name, scores in of_splits[0].items():
-        found[name] = {score: statistics.fmean(each[name][score] for each in of_splits) for score in scores}
+        of_name = [each[name] for each in of_splits]
+        found[name] = {score: mean_of(of_name, score) for score in scores}
     return found

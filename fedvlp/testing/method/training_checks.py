@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from unittest.mock import patch
 
@@ -21,14 +22,17 @@ KEEP = "Keep all that training changes in parameters or in buffers that are save
 
 def trains_its_tensors_and_nothing_of_clip(contract: MethodContract) -> None:
     """All that a phase trains moves; the frozen CLIP does not, and is not saved."""
-    whole, name = contract.whole, contract.name
+    whole = contract.whole
+    name = contract.name
     model = whole.run.model
     after = {tensor: value for tensor, value in whole.tensors.items() if not tensor.startswith("memory/")}
     model.clip._fingerprint = None
     require(model.clip.fingerprint() == whole.fingerprint, f"{name} changes CLIP, which must stay frozen.")
     saved = [tensor for tensor in model.state_dict() if tensor.startswith("clip")]
     require(not saved, f"{name} saves tensors of CLIP ({saved}); hand the CLIP to set_backbone and save only its own.")
-    trained = {each for phase in check_phases(model) for each in whole.before if matches_prefix(phase.train, each)}
+    trained: set[str] = set()
+    for phase in check_phases(model):
+        trained.update(each for each in whole.before if matches_prefix(phase.train, each))
     kept = {tensor.split("/")[-1] for tensor in after}
     require(bool(trained) == bool(after), f"{name} trains {sorted(trained)}, and its run keeps {sorted(kept)}.")
     require(trained <= kept, f"{name} trains {sorted(trained - kept)}, which neither server nor client has afterwards.")
@@ -42,7 +46,8 @@ def trains_its_tensors_and_nothing_of_clip(contract: MethodContract) -> None:
 
 def a_resumed_run_equals_an_unbroken_one(contract: MethodContract) -> None:
     """One round before and one after the break show it: all that a checkpoint holds is there after the first."""
-    whole, name = contract.whole, contract.name
+    whole = contract.whole
+    name = contract.name
     broken = contract.new_folder() / "broken"
     again = contract.build("--trainer.name=again")
     trains = bool(check_phases(again.model))
@@ -77,7 +82,7 @@ def takes_part_of_the_clients(contract: MethodContract) -> None:
     """With one client a round it trains, whoever is drawn."""
     run = contract.build("--trainer.cohort_size=1", "--trainer.rounds=3", "--trainer.default_callbacks=false")
     fit(run)
-    sizes = [sum(name.endswith("/loss") for name in row) for row in federation_of(run).run_state.history]
+    sizes = list(map(_losses, federation_of(run).run_state.history))
     expected = [1, 1, 1] if check_phases(run.model) else []
     require(
         sizes == expected,
@@ -118,3 +123,8 @@ def a_plain_trainer_trains_it(contract: MethodContract) -> None:
         f"{contract.name}: lightning.Trainer must train all of {sorted(own)}; {still} did not move. "
         "Let configure_optimizers take all that trains.",
     )
+
+
+def _losses(row: Mapping[str, object]) -> int:
+    """Returns how many losses a round logged."""
+    return sum(name.endswith("/loss") for name in row)

@@ -36,7 +36,8 @@ def prepared_constants_give_the_same_as_images(contract: MethodContract) -> None
 
 def a_deployed_file_scores_the_same(contract: MethodContract) -> None:
     """A fresh method of another seed, with the run's prompts.safetensors, is as accurate as the run says."""
-    whole, name = contract.whole, contract.name
+    whole = contract.whole
+    name = contract.name
     prompts = whole.folder / "prompts.safetensors"
     fresh = contract.build("--seed_everything=7")
     federation = federation_of(fresh)

@@ -48,7 +48,7 @@ def _content(path: Path) -> dict[str, list[tuple[str, int, str]]]:
     """
     try:
         content = parse_json(path.read_text(encoding="utf-8"))
-        return {split: [_entry(entry) for entry in content[split]] for split in ROLES}
+        return {split: list(map(_entry, content[split])) for split in ROLES}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(
             f"Expected {path} to hold the lists train, val and test of [path, label, class name]; it can't be read so "
