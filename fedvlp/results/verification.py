@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from fedvlp.results.confusion import LAST_ROW, ZERO_SHOT_ROW
+from fedvlp.utils.visible import visible
 
 MEASURED = ("accuracy", "metrics")
 """Parts of a summary whose numbers rest on arithmetic with images, in percent or points."""
+
+ROW = re.compile(rf"{ZERO_SHOT_ROW}|({LAST_ROW}|best on source validation) \((?P<round>[0-9]+)\)")
+"""The titles of a summary's accuracies."""
 
 OF_TRAINING = ("rounds", "privacy", "seconds", "features", "versions", "plugins")
 """Parts of a summary of which only the training itself can tell."""
@@ -68,10 +73,14 @@ def _contradictions_within(claimed: Mapping[str, Any]) -> Iterator[str]:
     """Yields where a summary contradicts itself: the same round with two results, a last round that is not the last."""
     of_round: dict[str, tuple[str, Any]] = {}
     for title, row in claimed["accuracy"].items():
-        name, _, number = title.partition(" (")
-        if not number:
+        found = ROW.fullmatch(title)
+        if found is None:
+            yield f"accuracy.{visible(title)}: a summary has no such row"
             continue
-        if name == LAST_ROW and number != f"{claimed['rounds']})":
+        number = found["round"]
+        if number is None:
+            continue
+        if title.startswith(LAST_ROW) and number != str(claimed["rounds"]):
             yield f"accuracy.{title}: the summary says rounds {claimed['rounds']}"
         known_title, known = of_round.setdefault(number, (title, row))
         if known != row:

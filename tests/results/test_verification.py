@@ -82,3 +82,8 @@ def test_a_summary_that_contradicts_itself(summary):
     assert line.startswith("accuracy.best on source validation (3): the summary says something else of the same round")
     accuracy["last round (2)"] = accuracy.pop("last round (3)")
     assert "accuracy.last round (2): the summary says rounds 3" in wrong(summary)
+
+
+def test_a_row_of_no_known_title_hides_no_other(summary):
+    summary["accuracy"] = {"last round ": {"held_out": 99.0}, **summary["accuracy"]}
+    assert wrong(summary) == ["accuracy.last round : a summary has no such row"]
