@@ -34,6 +34,7 @@ from fedvlp.utils.config_files import with_config_paths
 from fedvlp.utils.errors import UserError, unwrapped_errors
 from fedvlp.utils.json_text import parse_json
 from fedvlp.utils.ranges import NonNegativeFloat
+from fedvlp.utils.visible import visible, visible_message
 from fedvlp.utils.yaml_limits import read_yaml
 
 FILES = ("summary.json", "prompts.safetensors", "config.yaml")
@@ -52,6 +53,9 @@ OF_THE_MACHINE = (
     "personal_on_disk",
 )
 """Options of the trainer that say where it ran and what wrote about it, and change no result."""
+
+NOT_OF_OTHERS = ("cache_dir", "download")
+"""Options of data that a stranger's config does not decide: where files are written, and whether any is fetched."""
 
 TOLERANCE = 0.01
 """In points; two machines that multiply in another order may take a few images for something else."""
@@ -78,9 +82,9 @@ def run_verify(arguments: Sequence[str]) -> int:
             lines = verify(entry, of_config, given.tolerance, given.allow)
         except UserError as error:
             failed += 1
-            sys.stderr.write(f"fedvlp verify: {entry}: refused: {error}\n")
+            sys.stderr.write(f"fedvlp verify: {visible(str(entry))}: refused: {visible_message(str(error))}\n")
         else:
-            sys.stdout.writelines(f"{line}\n" for line in lines)
+            sys.stdout.writelines(f"{visible(line)}\n" for line in lines)
     return 1 if failed else 0
 
 
@@ -156,7 +160,8 @@ def _config(path: Path, allow: Sequence[str]) -> dict[str, Any]:
     config["trainer"] = trainer
     options = content["data"].get("init_args") if isinstance(content["data"], dict) else None
     if isinstance(options, dict):
-        options.pop("cache_dir", None)  # as written for others it is no folder of anybody's
+        for name in NOT_OF_OTHERS:
+            options.pop(name, None)
     check_classes(path, config, (*allow, *_optimizer(config["model"])))
     return config
 
