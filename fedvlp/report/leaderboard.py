@@ -22,9 +22,9 @@ ABOUT = (
     "seeds."
 )
 HOW = (
-    "An entry is a folder of summary.json, prompts.safetensors and config.yaml. `fedvlp verify ENTRY --data.root "
-    "IMAGES` measures its model again, and refuses it if its split, its protocol, its method or any of these numbers "
-    "differs."
+    "An entry is a folder of summary.json, prompts.safetensors and config.yaml. ",
+    tag("code", "fedvlp verify ENTRY --data.root IMAGES"),
+    " measures its model again, and refuses it if its split, its protocol, its method or any of these numbers differs.",
 )
 
 
@@ -46,7 +46,7 @@ def leaderboard_page(records: Sequence[Record], root: Path, heading: str, day: d
         tag("p", tag("time", f"{day.day} {day:%B %Y}", datetime=day.isoformat()), class_="date"),
         tag("p", f"{counted(len(records), 'run')} in {counted(len(boards), 'ranking')}."),
         tag("p", ABOUT, class_="note"),
-        tag("p", HOW, class_="note"),
+        tag("p", *HOW, class_="note"),
         *([tag("p", f"{difference}.", class_="note")] if difference else []),
     )
     body = tag("body", header, tag("main", *boards), page_footer())
@@ -57,7 +57,7 @@ def _board(table: Table, root: Path) -> Html:
     """Returns one ranking with what its entries are of, and where they are."""
     rows = contestants(table)
     rendered = RenderedTable(
-        title=title(table.group.about),
+        title="Accuracy after the last round, in %",
         lines=(),
         head=("method", table.average_title, *table.domains, "rounds", "seeds", "up", "down"),
         rows=tuple(_cells(place, row, table) for place, row in enumerate(rows, start=1)),
