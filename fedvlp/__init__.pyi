@@ -99,6 +99,14 @@ from fedvlp.methods import ZeroShotCLIP as ZeroShotCLIP
 from fedvlp.pretrained.classifier import Classifier as Classifier
 from fedvlp.pretrained.loading import from_pretrained as from_pretrained
 from fedvlp.pretrained.pushing import push_to_hub as push_to_hub
+from fedvlp.training.local_rules import MOON as MOON
+from fedvlp.training.local_rules import FedDGGA as FedDGGA
+from fedvlp.training.local_rules import FedDyn as FedDyn
+from fedvlp.training.local_rules import FedNova as FedNova
+from fedvlp.training.local_rules import Scaffold as Scaffold
+from fedvlp.training.schedules import Constant as Constant
+from fedvlp.training.schedules import CosineDecay as CosineDecay
+from fedvlp.training.schedules import ExponentialDecay as ExponentialDecay
 from fedvlp.utils.errors import UserError as UserError
 from fedvlp.version import __version__ as __version__
 

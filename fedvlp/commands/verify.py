@@ -162,17 +162,8 @@ def _config(path: Path, allow: Sequence[str]) -> dict[str, Any]:
     if isinstance(options, dict):
         for name in NOT_OF_OTHERS:
             options.pop(name, None)
-    check_classes(path, config, (*allow, *_optimizer(config["model"])))
+    check_classes(path, config, allow)
     return config
-
-
-def _optimizer(model: Any) -> list[str]:
-    """Returns the path of a method's optimizer where it is PyTorch's own, which runs nobody's code."""
-    options = model.get("init_args") if isinstance(model, dict) else None
-    optimizer = options.get("optimizer") if isinstance(options, dict) else None
-    path = optimizer.get("class_path") if isinstance(optimizer, dict) else None
-    is_own = isinstance(path, str) and path.startswith("torch.optim.") and path.count(".") == 2
-    return [str(path)] if is_own else []
 
 
 def _made(config: dict[str, Any], of_config: Sequence[str]) -> FederationCLI:

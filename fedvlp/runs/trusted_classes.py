@@ -1,4 +1,4 @@
-"""Which classes a file may name: fedvlp's own, those of installed plug-ins, and those that the user allows.
+"""Which classes a file may name: fedvlp's own, PyTorch's optimizers, those of installed plug-ins and those allowed.
 
 To import a module runs its code. Who installs a plug-in has decided to run its code, so the classes that it registers
 are trusted; nothing else in its package is.
@@ -32,11 +32,12 @@ def check_classes(where: Path, config: Any, allow: Sequence[str] = ()) -> None:
         allow: modules and paths of classes that may be imported; a module allows all that is in it.
 
     Raises:
-        UserError: if it names one that is neither fedvlp's own, nor a plug-in's, nor allowed; says what to pass.
+        UserError: if it names one that is neither fedvlp's own, nor an optimizer of PyTorch's, nor a plug-in's, nor
+            allowed; says what to pass.
     """
     for path in _importable(config):
         is_allowed = path in allow or any(path.startswith(f"{module}.") for module in allow)
-        if not is_allowed and not is_own_class(path) and not is_plugin_class(path):
+        if not (is_allowed or is_own_class(path) or is_optimizer(path) or is_plugin_class(path)):
             raise UserError(
                 f"{where} asks for code that is not fedvlp's own: {visible(path)!r}. To import it runs it. If you "
                 f"trust it, install the package that registers it, or pass --allow {visible(path)}"
@@ -55,6 +56,12 @@ def is_own_class(path: str) -> bool:
         return True
     found = getattr(fedvlp, name) if path.startswith("fedvlp.") else None
     return isinstance(found, type) and path == f"{found.__module__}.{found.__qualname__}"
+
+
+def is_optimizer(path: str) -> bool:
+    """Whether a text is the path of a class in ``torch.optim``, which fedvlp has imported already."""
+    module, _, name = path.rpartition(".")
+    return module == "torch.optim" and name[:1].isupper()
 
 
 def _importable(value: Any, key: str = "") -> Iterator[str]:

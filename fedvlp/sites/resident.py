@@ -36,9 +36,6 @@ from fedvlp.training.sequential import SequentialTrainer
 from fedvlp.training.setup import set_up_data, set_up_method
 from fedvlp.utils.errors import UserError
 
-OPTIMIZERS = "torch.optim"
-"""The module whose classes any server may name, besides fedvlp's own."""
-
 
 class Resident:
     """One run at one site: trains and measures its one client as a simulation does.
@@ -178,7 +175,7 @@ def _method(config: SiteConfig, request: Message) -> FederatedModule:
         options["clip"] = {**options.get("clip", {}), "pretrained": config.pretrained}
     model["init_args"] = options
     try:
-        check_classes(Path("the server's config"), request.values["model"], [OPTIMIZERS, *config.allow])
+        check_classes(Path("the server's config"), request.values["model"], config.allow)
     except UserError as error:
         raise SiteProblem("does not allow a class that the server's config names; its log says which") from error
     module = build_method(model, request.values["training"]["seed"])

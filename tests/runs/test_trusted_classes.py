@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 
 import pytest
 import yaml
 
 from fedvlp.commands.cli import main
 from fedvlp.commands.trained_config import trained_config
+from fedvlp.core.aggregation import AggregationRule
+from fedvlp.data.partition import Partitioner
 from fedvlp.runs.trusted_classes import check_classes, is_own_class
+from fedvlp.training.attack import Attack
+from fedvlp.training.local_rules import LocalRule
+from fedvlp.training.schedules import Schedule
 from fedvlp.utils.errors import UserError
 from tests.helpers.files import rewritten
 
 OWN = "fedvlp.methods.promptfl.PromptFL"
+NOT_CHOSEN = ("ServerOptimizer", "FedDynServer", "ModelAttack", "Backdoor")
+"""What others build on, and what FedDyn makes of the rule that was chosen."""
 METHOD = """
 import pathlib
 pathlib.Path("imported").touch()
@@ -113,6 +121,36 @@ def test_own_classes_are_known_by_their_paths(tmp_path):
     assert not any(map(is_own_class, others))
     config = {"class_path": OWN, "init_args": {"class_names": ["os.path", "sys.exit"], "init_words": "a photo of a"}}
     check_classes(tmp_path, config)
+
+
+def subclasses(kind: type) -> Iterator[type]:
+    """Yields all classes below one."""
+    for each in kind.__subclasses__():
+        yield each
+        yield from subclasses(each)
+
+
+@pytest.mark.parametrize("kind", [Schedule, LocalRule, AggregationRule, Attack, Partitioner])
+def test_whatever_an_option_takes_is_own(kind):
+    ours = [each for each in subclasses(kind) if each.__module__.startswith("fedvlp.")]
+    own = [each for each in ours if each.__name__ not in NOT_CHOSEN]
+    assert len(own) > 2
+    for each in own:
+        assert is_own_class(each.__name__)
+        assert is_own_class(f"{each.__module__}.{each.__name__}")
+
+
+@pytest.mark.parametrize("path", ["torch.optim.SGD", "torch.optim.AdamW"])
+def test_optimizers_of_pytorch_are_trusted(tmp_path, path):
+    check_classes(tmp_path, {"optimizer": {"class_path": path}})
+
+
+@pytest.mark.parametrize(
+    "path", ["torch.optim", "torch.optim.adam", "torch.optim.sgd.torch.hub.load", "torch.hub.load"]
+)
+def test_nothing_else_of_pytorch_is_trusted(tmp_path, path):
+    with pytest.raises(UserError, match="not fedvlp's own"):
+        check_classes(tmp_path, {"optimizer": {"class_path": path}})
 
 
 @pytest.mark.parametrize("path", ["fedvlp.methods.promptfl", "fedvlp.methods.promptfl.torch.hub.load", "os.system"])
