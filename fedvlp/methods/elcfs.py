@@ -130,16 +130,18 @@ class ELCFS(StatisticsSharer):
         self.collect(images)
         inner = F.cross_entropy(self(images), labels)
         trained = self.trainable_by_name()
-        gradients = torch.autograd.grad(inner, list(trained.values()), retain_graph=True) if trained else ()
-        stepped = {
-            name: value - self.inner_rate * gradient
-            for (name, value), gradient in zip(trained.items(), gradients, strict=True)
-        }
+        gradients = torch.autograd.grad(inner, list(trained.values())) if trained else ()
+        stepped: dict[str, Tensor] = {}
+        linear = inner.new_zeros(())  # has the first loss's gradient, which need not be taken a second time
+        for (name, value), gradient in zip(trained.items(), gradients, strict=True):
+            stepped[name] = value - self.inner_rate * gradient
+            linear = linear + (value * gradient).sum()
         outer = F.cross_entropy(functional_call(self, stepped, (self.in_others_looks(images),)), labels)
         self.log("inner", inner)
         self.log("outer", outer)
-        self.log("loss", inner + outer)
-        return inner + outer
+        loss: Tensor = inner.detach() + outer + (linear - linear.detach())
+        self.log("loss", loss)
+        return loss
 
     def _rows(self, spectrum: Tensor) -> Tensor:
         """Returns the rows of the frequencies from -m to m."""
