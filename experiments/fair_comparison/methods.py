@@ -21,7 +21,6 @@ SAME = (
     "--trainer.cohort_size=null",
     "--trainer.local_epochs=1",
     "--trainer.schedule=null",
-    f"--trainer.evaluate_every={ROUNDS // 2}",
 )
 """What replaces the choices of the methods' own configs."""
 
@@ -46,10 +45,13 @@ class Compared:
     steps: int = STEPS
     trains: bool = True
 
-    def run(self, setting: Setting, held_out: str | None, seed: int, rate: float | None) -> StudyRun:
-        """Returns one training with AdamW of this learning rate."""
+    def run(
+        self, setting: Setting, held_out: str | None, seed: int, rate: float | None, rounds: int = ROUNDS
+    ) -> StudyRun:
+        """Returns one training with AdamW of this learning rate, measured after half of the rounds and at its end."""
+        half = f"--trainer.evaluate_every={(rounds + 1) // 2}"
         steps = f"--trainer.local_steps={self.steps}"
-        return StudyRun(self.config, held_out, seed, setting, (*SAME, steps, *self.overrides, *adamw(rate)))
+        return StudyRun(self.config, held_out, seed, setting, (*SAME, half, steps, *self.overrides, *adamw(rate)))
 
 
 METHODS = (

@@ -18,7 +18,8 @@ from experiments.runs import StudyRun, make_runs
 def tried(method: Compared, choice: Choice, held_out: str | None) -> dict[float | None, StudyRun]:
     """Returns the runs of the first seed by learning rate; a method that trains nothing has one, without a rate."""
     rates = RATES if method.trains else (None,)
-    return {rate: method.run(choice.setting, held_out, choice.seeds[0], rate) for rate in rates}
+    rounds = choice.options.rounds
+    return {rate: method.run(choice.setting, held_out, choice.seeds[0], rate, rounds) for rate in rates}
 
 
 def chosen_rate(runs: Mapping[float | None, StudyRun]) -> float | None:
@@ -35,9 +36,10 @@ def runs_of(method: Compared, choice: Choice) -> list[list[StudyRun]]:
     All runs of :func:`tried` must have ended.
     """
     rates = {held_out: chosen_rate(tried(method, choice, held_out)) for held_out in choice.held_out}
+    rounds = choice.options.rounds
     runs = []
     for seed in choice.seeds if method.trains else choice.seeds[:1]:
-        runs.append([method.run(choice.setting, held_out, seed, rates[held_out]) for held_out in choice.held_out])
+        runs.append([method.run(choice.setting, name, seed, rate, rounds) for name, rate in rates.items()])
     return runs
 
 

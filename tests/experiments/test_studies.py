@@ -11,7 +11,8 @@ import pytest
 from experiments.ablations.run import runs_of
 from experiments.ablations.study import HERE, load_study, paper_numbers, study_names
 from experiments.ablations.table import NOT_RUN, printed, table
-from experiments.fair_comparison.methods import CLIENTS, METHODS, RATES, STEPS
+from experiments.fair_comparison.methods import CLIENTS, METHODS, RATES, ROUNDS, STEPS
+from experiments.fair_comparison.run import tried
 from experiments.options import parse, shared_parser
 from experiments.runs import Setting, StudyRun, every_run, make_runs, seed_by_seed
 from fedvlp.commands.lightning_cli import ParsingCLI
@@ -201,3 +202,12 @@ def test_the_fair_comparison_gives_every_method_the_same_steps(method):
     phases = 2 if method.config == "plan" else 1
     together = CLIENTS if "centralised" in method.title else 1
     assert cli.config.trainer.local_steps * phases == STEPS * together
+
+
+@pytest.mark.parametrize(("rounds", "every"), [(1, 1), (2, 1), (5, 3), (10, 5), (20, 10)])
+def test_the_fair_comparison_measures_after_half_of_the_rounds(rounds, every):
+    choice = parse(shared_parser("", ROUNDS), ["--rounds", str(rounds), "--held_out", "ink", "--seeds", "0"])
+    run = next(iter(tried(METHODS[-1], choice, "ink").values()))
+    given = [argument for argument in run.arguments if argument.startswith("--trainer.evaluate_every=")]
+    assert given[-1] == f"--trainer.evaluate_every={every}"
+    assert f"--trainer.rounds={rounds}" in run.arguments

@@ -8,7 +8,7 @@ from itertools import chain
 import pytest
 
 from experiments.fair_comparison import table as fair_table
-from experiments.fair_comparison.methods import METHODS, RATES
+from experiments.fair_comparison.methods import METHODS, RATES, ROUNDS
 from experiments.fair_comparison.run import chosen_rate, runs_of, tried
 from experiments.options import parse, shared_parser
 from experiments.quickstart import run as quickstart
@@ -81,7 +81,7 @@ def finish_with_curve(run: StudyRun, held_out: float, curve: Sequence[float]) ->
 
 
 def test_fair_comparison_chooses_each_domains_rate_on_its_own_source_validation(tmp_path):
-    choice = parse(shared_parser(""), ["--output", str(tmp_path), "--held_out", "ink,photo", "--seeds", "0,1"])
+    choice = parse(shared_parser("", ROUNDS), ["--output", str(tmp_path), "--held_out", "ink,photo", "--seeds", "0,1"])
     method = next(each for each in METHODS if each.config == "plan")
     best = {"ink": RATES[1], "photo": RATES[2]}
     for held_out, rate in best.items():
@@ -97,7 +97,7 @@ def test_fair_comparison_chooses_each_domains_rate_on_its_own_source_validation(
 
 
 def test_fair_comparison_takes_the_smallest_of_equal_rates(tmp_path):
-    choice = parse(shared_parser(""), ["--output", str(tmp_path), "--held_out", "ink", "--seeds", "0"])
+    choice = parse(shared_parser("", ROUNDS), ["--output", str(tmp_path), "--held_out", "ink", "--seeds", "0"])
     runs = tried(METHODS[-1], choice, "ink")
     for run in runs.values():
         finish(run, 50.0)
