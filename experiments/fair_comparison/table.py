@@ -24,7 +24,7 @@ FLAT = 1.0
 
 
 def gain(run: StudyRun) -> float:
-    """Returns the points of mean source validation accuracy that the second half of the rounds added; 0 of one round."""
+    """Returns the points of source validation accuracy that the second half of the rounds added; 0 of one round."""
     measured = [row["validation"] for row in run.record.history if "validation" in row]
     return measured[-1] - measured[-2] if len(measured) > 1 else 0.0
 
