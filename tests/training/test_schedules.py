@@ -121,4 +121,4 @@ def test_chosen_by_short_name_on_the_command_line(image_root, tmp_path, capsys):
     with pytest.raises(SystemExit) as stopped:
         main(["fit", "--config=promptfl", "--config=folders", *options, "--print_config"])
     assert stopped.value.code == 0
-    assert "fedvlp.training.schedules.ExponentialDecay" in capsys.readouterr().out
+    assert "class_path: fedvlp.ExponentialDecay" in capsys.readouterr().out
