@@ -132,7 +132,7 @@ class ELCFS(StatisticsSharer):
         trained = self.trainable_by_name()
         gradients = torch.autograd.grad(inner, list(trained.values())) if trained else ()
         stepped: dict[str, Tensor] = {}
-        linear = inner.new_zeros(())  # has the first loss's gradient, which need not be taken a second time
+        linear = inner.new_zeros(())  # whose gradient is the first loss's, which is not taken twice
         for (name, value), gradient in zip(trained.items(), gradients, strict=True):
             stepped[name] = value - self.inner_rate * gradient
             linear = linear + (value * gradient).sum()
