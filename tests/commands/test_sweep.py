@@ -41,7 +41,7 @@ def states(folder: Path) -> dict[str, list[str]]:
 
 def test_a_sweep_is_stopped_goes_on_and_makes_no_run_twice(more, tmp_path, capsys, monkeypatch):
     output = tmp_path / "sweep"
-    own = ["--config=data/folders", "--models=zero_shot,promptfl", "--held_out=ink,photo", "--workers=2"]
+    own = ["--config=data/folders", "--models=zero_shot,promptfl", "--held_out=ink", "--workers=1"]
     command = ["sweep", *more, *own, f"--output={output}"]  # options with a dot go to each fit
 
     def stop(progress, run, status):
@@ -53,27 +53,25 @@ def test_a_sweep_is_stopped_goes_on_and_makes_no_run_twice(more, tmp_path, capsy
         assert main(command) == 130
     assert "the same command goes on" in capsys.readouterr().err
     before = {path: path.stat().st_mtime_ns for path in output.rglob("summary.json")}
-    assert 1 <= len(before) <= 2
-    assert states(output)["promptfl"] == ["waiting", "waiting"]
+    assert len(before) == 1
+    assert states(output) == {"zero_shot": ["done"], "promptfl": ["waiting"]}
 
     assert main(command) == 0
     printed = capsys.readouterr().out
-    assert f"4 runs in {output}, {4 - len(before)} of them missing; 2 at a time" in printed
-    assert "4 of 4 runs done" in printed
+    assert f"2 runs in {output}, 1 of them missing; 1 at a time" in printed
+    assert "2 of 2 runs done" in printed
     assert "saved by the cache" in printed
     assert f"fedvlp compare {output}" in printed
-    assert states(output) == {"zero_shot": ["done", "done"], "promptfl": ["done", "done"]}
+    assert states(output) == {"zero_shot": ["done"], "promptfl": ["done"]}
     assert {path: path.stat().st_mtime_ns for path in before} == before
 
     records, problems = find_records([output])
     assert not [problem for problem in problems if "promptfl" in problem]
     assert {(record.method, record.held_out, record.seed) for record in records} == {
         ("ZeroShotCLIP", ("ink",), 0),
-        ("ZeroShotCLIP", ("photo",), 0),
         ("PromptFL", ("ink",), 0),
-        ("PromptFL", ("photo",), 0),
     }
-    config = next(record.config for record in records if record.method == "PromptFL" and record.held_out == ("ink",))
+    config = next(record.config for record in records if record.method == "PromptFL")
     assert (config["seed_everything"], config["data"]["init_args"]["held_out"]) == (0, "ink")
 
     same = ["--config=methods/promptfl", "--config=data/folders", *more, "--data.held_out=ink"]

@@ -77,8 +77,9 @@ def test_other_systems_are_left_alone(settings, monkeypatch):
 
 
 @pytest.fixture
-def nothing_frozen():
+def nothing_frozen(monkeypatch):
     """Lets the collector see what the whole session of tests keeps from it."""
+    monkeypatch.setattr(heap, "gc", gc)
     gc.unfreeze()
     yield
     gc.freeze()
