@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.helpers import shapes  # noqa: F401  (before anything of fedvlp is imported)
+from tests.helpers import shapes  # (before anything of fedvlp is imported)
 from tests.helpers.outside import Guard
 
 # isort: split
@@ -37,6 +37,11 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.collect()
+
+
+def pytest_runtest_setup() -> None:
+    """Lets the first calls of every function be checked in each test."""
+    shapes.begin_test()
 
 
 def pytest_sessionfinish() -> None:
@@ -95,6 +100,16 @@ def clip():
     from fedvlp.clip import load_clip
 
     return load_clip("fedvlp-tiny")
+
+
+@pytest.fixture(scope="session")
+def vit_b_16():
+    """CLIP ViT-B/16 without values: whoever counts looks at shapes alone."""
+    from fedvlp.clip import CLIPSpec, load_clip
+    from fedvlp.clip.loading.models import shapes_alone
+
+    with shapes_alone():
+        return load_clip(CLIPSpec("ViT-B-16", "random"))
 
 
 @pytest.fixture

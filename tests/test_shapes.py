@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedvlp.core.state import Client, weighted_mean
 from fedvlp.ops import cosine_logits
-from tests.helpers.shapes import checked, unchecked
+from tests.helpers.shapes import CHECKED_CALLS, begin_test, checked, unchecked
 
 IMAGES = torch.ones(2, 3)
 TEXTS = torch.ones(4, 5)  # should be as wide as the images' features
@@ -44,6 +44,17 @@ except RuntimeError as error:
 
 def test_a_wrong_shape_fails():
     assert hasattr(cosine_logits, "__wrapped__")
+    with pytest.raises(jaxtyping.TypeCheckError, match="text_features"):
+        cosine_logits(IMAGES, TEXTS, 1.0)
+
+
+def test_the_first_calls_of_a_test_are_checked():
+    for _ in range(CHECKED_CALLS):
+        with pytest.raises(jaxtyping.TypeCheckError, match="text_features"):
+            cosine_logits(IMAGES, TEXTS, 1.0)
+    with pytest.raises(RuntimeError, match="multiplied"):
+        cosine_logits(IMAGES, TEXTS, 1.0)
+    begin_test()
     with pytest.raises(jaxtyping.TypeCheckError, match="text_features"):
         cosine_logits(IMAGES, TEXTS, 1.0)
 

@@ -199,7 +199,7 @@ def load_clip(spec: CLIPSpec | str | dict[str, Any] | CLIP) -> CLIP:
     elif isinstance(spec, dict):
         spec = CLIPSpec(**spec)
     blueprint = resolve(spec)
-    model = build_model(blueprint.config, seed=spec.seed)
+    model = build_model(blueprint.config, spec.seed, filled=blueprint.weights is None)
     if blueprint.weights is not None:
         install_weights(model, blueprint, str(spec.pretrained))
     return CLIP(model, blueprint.tokenizer, blueprint.config, preprocess=blueprint.preprocess, spec=spec)

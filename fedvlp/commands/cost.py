@@ -11,6 +11,7 @@ from jsonargparse import Namespace
 from lightning.pytorch.cli import LightningArgumentParser
 
 from fedvlp.clip import CLIPSpec
+from fedvlp.clip.loading.models import shapes_alone
 from fedvlp.commands.console import quiet_lightning
 from fedvlp.commands.lightning_cli import FederationCLI
 from fedvlp.data import FederatedDataModule
@@ -24,7 +25,7 @@ PARSER = {"prog": "fedvlp cost", "description": "Print what methods send, withou
 
 
 class CostCLI(FederationCLI):
-    """Makes a method with random weights, and a data set of which no image is opened; no federation."""
+    """Makes a method whose CLIP has no weights, and a data set of which no image is opened; no federation."""
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Adds the form of the table, and an outline in place of a data set that must be given."""
@@ -42,6 +43,11 @@ class CostCLI(FederationCLI):
         options = config.model.get("init_args")
         if options is not None and "clip" in options:
             options.clip = _random_weights(options.clip)
+
+    def instantiate_classes(self) -> None:
+        """Makes method and data; shapes are all that is counted."""
+        with shapes_alone():
+            super().instantiate_classes()
 
     def instantiate_trainer(self, **options: Any) -> Any:
         """Returns the options of the federation, which need no device."""

@@ -9,7 +9,6 @@ import yaml
 
 import fedvlp
 from docs.privacy import is_centralised
-from fedvlp.clip import CLIPSpec, load_clip
 from fedvlp.core.state import Client
 from fedvlp.training.communication import communication_cost
 from fedvlp.utils.config_files import configs_folder
@@ -20,20 +19,14 @@ from tests.helpers.documents import ROOT, Document
 TEXT = Document(ROOT / "docs" / "methods.md").text
 
 
-@pytest.fixture(scope="module")
-def vit():
-    """Of which only shapes matter."""
-    return load_clip(CLIPSpec("ViT-B-16", "random"))
-
-
 @pytest.mark.parametrize("method", METHODS)
-def test_table_of_methods(vit, method):
+def test_table_of_methods(vit_b_16, method):
     """With ViT-B/16, and as many domains, with a client each, as the row says; three if it says nothing."""
     (line,) = [line for line in TEXT.splitlines() if line.startswith("|") and f"`methods/{method}`" in line]
     config = configs_folder() / "methods" / f"{method}.yaml"
     model = yaml.safe_load(config.read_text(encoding="utf-8"))["model"]
     kind = getattr(fedvlp, model["class_path"])
-    options = {**model.get("init_args", {}), "clip": vit}
+    options = {**model.get("init_args", {}), "clip": vit_b_16}
     options.pop("optimizer", None)
     if "templates" in options:
         options["templates"] = 1  # of the teacher, which sends nothing

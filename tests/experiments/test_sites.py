@@ -23,6 +23,7 @@ from experiments.sites.processes import Processes
 from experiments.sites.relay import Relay
 from experiments.sites.setting import Setting
 from experiments.sites.times import Meter, RunTimes, read_times
+from fedvlp.commands.cli import main
 from fedvlp.runs.events import append_events
 from fedvlp.sites.site_config import read_site_config
 from fedvlp.utils.tensor_files import write_tensors
@@ -188,8 +189,9 @@ def test_each_site_has_its_own_folder_alone(image_root, tmp_path):
 
 
 @pytest.mark.skipif(os.name != "posix", reason="the warm process of a site is for Unix")
-def test_two_sites_with_keys_are_equal_to_the_simulation(image_root, tmp_path, capfd):
+def test_two_sites_with_keys_are_equal_to_the_simulation(image_root, tmp_path, capfd, monkeypatch):
     """A minute on two cores. It is the one test that starts Flower's own processes, several for each site."""
+    monkeypatch.setattr(run, "simulate", lambda setting, output: main(setting.simulation(output)))
     given = ["--method", "promptfl", "--rounds", "2", "--images", str(image_root), "--held_out", "photo"]
     assert run.main([*given, "--output", str(tmp_path / "out"), "--seconds", str(SECONDS)]) == 0
     printed = capfd.readouterr().out

@@ -17,11 +17,11 @@ def _tiny(seed: int) -> nn.Module:
     return models.build_model(bundled.bundled_config(), seed)
 
 
-def _build_model(config: dict[str, Any], seed: int = 0) -> nn.Module:
+def _build_model(config: dict[str, Any], seed: int = 0, filled: bool = True) -> nn.Module:
     """Does as `build_model`, whose model depends on its arguments alone; tests of that call it itself."""
     if config == bundled.bundled_config():
         return deepcopy(_tiny(seed))
-    return models.build_model(config, seed)
+    return models.build_model(config, seed, filled)
 
 
 def make_once() -> None:

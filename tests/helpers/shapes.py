@@ -2,6 +2,9 @@
 
 Axis names are those of `fedvlp`'s docstring. An axis has one size within a call: `Float[Tensor, "B d"]` beside
 `Float[Tensor, "B C"]` fails if the two batches differ.
+
+Within a test the first calls of a function are checked, up to `CHECKED_CALLS`: more of the same cost a tenth of the
+time.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import is_dataclass
 from functools import partial, wraps
 from importlib.machinery import SourceFileLoader
+from itertools import count
 from types import FunctionType, SimpleNamespace
 from typing import Any, get_args, get_type_hints
 from unittest.mock import patch
@@ -31,6 +35,12 @@ for name, module in list(sys.modules.items()):
 
 # Lightning writes some of its types, such as `OptimizerCallable`, in the older spelling.
 warnings.filterwarnings("ignore", category=BeartypeDecorHintPep585DeprecationWarning)
+
+CHECKED_CALLS = 10
+"""How many calls of a function are checked in a test, and how many before the first test."""
+
+_tests = count()
+_current = next(_tests)
 
 check = beartype(conf=BeartypeConf(is_pep484_tower=True, violation_type=jaxtyping.TypeCheckError))
 """Checks a function's arguments and result; an int may stand for a float, as PEP 484 has it."""
@@ -50,12 +60,18 @@ def checked(function: Any) -> Any:
             function.__init__ = checked(function.__init__)
         return function
     checks = None
+    test = None
+    left = 0
 
     @wraps(function)
     def call(*arguments: Any, **options: Any) -> Any:
-        nonlocal checks
-        if jaxtyping.config.jaxtyping_disable:
+        nonlocal checks, test, left
+        if test != _current:
+            test = _current
+            left = CHECKED_CALLS
+        if left == 0 or jaxtyping.config.jaxtyping_disable:
             return function(*arguments, **options)
+        left -= 1
         if checks is None:
             checks = _with_checks(function)
         return checks(*arguments, **options)
@@ -122,6 +138,12 @@ _import_hook._JaxtypingLoader.get_code = _get_code
 _import_hook._JaxtypingLoader.exec_module = SourceFileLoader.exec_module
 jaxtyping.jaxtyped = _jaxtyped
 jaxtyping.install_import_hook("fedvlp", "tests.helpers.shapes.checked")
+
+
+def begin_test() -> None:
+    """Lets the first calls of every function be checked again."""
+    global _current
+    _current = next(_tests)
 
 
 @contextmanager

@@ -6,18 +6,12 @@ import pytest
 import torch
 
 from fedvlp.callbacks import Communication
-from fedvlp.clip import CLIPSpec, load_clip
 from fedvlp.core.phases import RoundContext, check_phases
 from fedvlp.core.state import Client, ClientUpdate, ServerState
 from fedvlp.methods import TRIP, DiPrompT, PromptFL, SingleDomain, ZeroShotCLIP
 from tests.helpers.shapes import unchecked
 
 CLASSES = ["dog", "elephant", "giraffe", "guitar", "horse", "house", "person"]
-
-
-@pytest.fixture(scope="module")
-def vit():
-    return load_clip(CLIPSpec("ViT-B-16", "random"))
 
 
 @pytest.mark.parametrize(
@@ -33,8 +27,8 @@ def vit():
     ],
     ids=["TRIP", "TRIP-Lite", "PromptFL", "DiPrompT", "DiPrompT-own-Q", "single-domain", "zero-shot"],
 )
-def test_parameters_each_way(vit, make, parameters):
-    module = make(vit)
+def test_parameters_each_way(vit_b_16, make, parameters):
+    module = make(vit_b_16)
     client = Client(0, 0, 10, "photo")
     counter = Communication()
     server = ServerState.start(module.shared_state())
@@ -50,5 +44,5 @@ def test_parameters_each_way(vit, make, parameters):
     assert row["upload_bytes"] == 4 * parameters == row["total_bytes"] // 2
 
 
-def test_prompts_are_float32(vit):
-    assert {value.dtype for value in TRIP(CLASSES, vit).shared_state().values()} == {torch.float32}
+def test_prompts_are_float32(vit_b_16):
+    assert {value.dtype for value in TRIP(CLASSES, vit_b_16).shared_state().values()} == {torch.float32}

@@ -158,8 +158,3 @@ def test_other_towers_are_refused():
 @pytest.mark.parametrize(("rank", "parameters"), [(2, 184_320), (0, 0)])
 def test_parameters_sent_with_vit_b_16(vit_b_16, rank, parameters):
     assert numel(FedLoRA(CLASSES, vit_b_16, rank=rank).shared_state()) == parameters
-
-
-@pytest.fixture(scope="module")
-def vit_b_16():
-    return load_clip(CLIPSpec("ViT-B-16", "random"))

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedvlp.clip import CLIPSpec, load_clip, zero_shot_text_features
+from fedvlp.clip import zero_shot_text_features
 from fedvlp.core.state import numel
 from fedvlp.methods import FedMaPLe
 from fedvlp.utils.errors import UserError
@@ -128,8 +128,3 @@ def test_depth_is_the_papers_or_all_there_is(clip):
 @pytest.mark.parametrize(("options", "parameters"), [({}, 3_555_072), ({"prompt_length": 8, "depth": 12}, 4_776_960)])
 def test_parameters_sent_with_vit_b_16(vit_b_16, options, parameters):
     assert numel(FedMaPLe(CLASSES, vit_b_16, **options).shared_state()) == parameters
-
-
-@pytest.fixture(scope="module")
-def vit_b_16():
-    return load_clip(CLIPSpec("ViT-B-16", "random"))

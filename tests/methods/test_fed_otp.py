@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedvlp.clip import CLIPSpec, load_clip
+from fedvlp.clip import CLIPSpec
 from fedvlp.clip.towers.image_tower import VisionTransformerTower
 from fedvlp.core.state import numel
 from fedvlp.methods import FedOTP
@@ -133,5 +133,5 @@ def test_a_tower_without_patches_in_the_joint_space_is_refused():
         FedOTP(CLASSES, CLIPSpec("RN50", "random"))
 
 
-def test_parameters_sent_with_vit_b_16():
-    assert numel(FedOTP(CLASSES, load_clip(CLIPSpec("ViT-B-16", "random"))).shared_state()) == 8_192
+def test_parameters_sent_with_vit_b_16(vit_b_16):
+    assert numel(FedOTP(CLASSES, vit_b_16).shared_state()) == 8_192

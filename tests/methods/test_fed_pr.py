@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedvlp.clip import CLIPSpec, load_clip, zero_shot_text_features
+from fedvlp.clip import zero_shot_text_features
 from fedvlp.core.phases import RoundContext
 from fedvlp.core.state import Client, numel
 from fedvlp.methods import FedPR
@@ -118,5 +118,5 @@ def test_prompts_for_more_blocks_than_there_are_are_refused(clip):
         make(clip, depth=5)
 
 
-def test_parameters_sent_with_vit_b_16():
-    assert numel(FedPR(CLASSES, load_clip(CLIPSpec("ViT-B-16", "random"))).shared_state()) == 73_728
+def test_parameters_sent_with_vit_b_16(vit_b_16):
+    assert numel(FedPR(CLASSES, vit_b_16).shared_state()) == 73_728

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedvlp.clip import CLIPSpec, PromptedImageEncoder, PromptedTextEncoder, load_clip, zero_shot_text_features
+from fedvlp.clip import PromptedImageEncoder, PromptedTextEncoder, zero_shot_text_features
 from fedvlp.core.phases import check_phases
 from fedvlp.core.state import Client, ClientUpdate, ServerState, numel
 from fedvlp.methods import FedPromptSRC, ZeroShotCLIP
@@ -95,5 +95,5 @@ def test_without_a_mean_the_last_round_is_deployed(clip):
     assert all((tensor == 7.0).all() for tensor in server.deployed.values())
 
 
-def test_parameters_sent_with_vit_b_16():
-    assert numel(FedPromptSRC(CLASSES, load_clip(CLIPSpec("ViT-B-16", "random"))).shared_state()) == 46_080
+def test_parameters_sent_with_vit_b_16(vit_b_16):
+    assert numel(FedPromptSRC(CLASSES, vit_b_16).shared_state()) == 46_080

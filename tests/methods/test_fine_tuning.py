@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedvlp.clip import CLIP, CLIPSpec, build_model, load_clip
+from fedvlp.clip import CLIP, build_model
 from fedvlp.core.state import numel, select, weighted_mean
 from fedvlp.methods import FineTuning, ZeroShotCLIP
 from fedvlp.methods._shared.layer_groups import layer_groups
@@ -281,12 +281,11 @@ def test_layers_of_other_towers_are_not_known():
     assert {group["lr"] for group in module.configure_optimizers().param_groups} == {3e-5}
 
 
-def test_parameters_sent_with_vit_b_16():
-    clip = load_clip(CLIPSpec("ViT-B-16", "random"))
+def test_parameters_sent_with_vit_b_16(vit_b_16):
     head = 3 * (512 + 1)
     counts = {}
     for options in VARIANTS:
-        module = FineTuning(CLASSES, clip, **options)
+        module = FineTuning(CLASSES, vit_b_16, **options)
         (phase,) = module.configure_phases()
         counts[phase.upload] = numel(select(module.exchangeable_tensors(), phase.upload))
     assert counts == {

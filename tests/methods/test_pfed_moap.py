@@ -8,7 +8,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedvlp.clip import CLIPSpec, load_clip
 from fedvlp.core.phases import RoundContext
 from fedvlp.core.state import Client, ClientUpdate, ServerState, numel
 from fedvlp.core.strategies import Slots
@@ -181,8 +180,8 @@ def test_a_run_lends_prompts_from_the_second_round_on(build):
         assert kept["experts"].flatten(1).any(dim=1).all()
 
 
-def test_parameters_sent_with_vit_b_16():
-    module = PFedMoAP(CLASSES, 12, load_clip(CLIPSpec("ViT-B-16", "random")))
+def test_parameters_sent_with_vit_b_16(vit_b_16):
+    module = PFedMoAP(CLASSES, 12, vit_b_16)
     client = Client(0, 0, 5)
     server = ServerState.start(module.shared_state())
     assert numel(module.configure_phases()[0].strategy.broadcast(server, client)) == 8_192 + 9 * 8_192

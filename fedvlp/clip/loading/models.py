@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
 from copy import deepcopy
 from typing import Any
 
@@ -10,17 +13,45 @@ import torch
 from open_clip.convert import convert_state_dict
 from open_clip.model import convert_to_custom_text_state_dict
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from fedvlp.clip.loading.sources import Blueprint
 from fedvlp.utils.errors import UserError
 
+_RANDOM_FILLS = frozenset({"kaiming_normal_", "kaiming_uniform_", "normal_", "trunc_normal_", "uniform_"})
+_has_values = ContextVar("has_values", default=True)
 
-def build_model(config: dict[str, Any], seed: int = 0) -> nn.Module:
+
+class _Unfilled(TorchFunctionMode):
+    """Leaves tensors as they are that would be filled with random numbers."""
+
+    def __torch_function__(
+        self, function: Callable[..., Any], types: Any, arguments: Any = (), options: dict[str, Any] | None = None
+    ) -> Any:
+        """Calls the function, or returns the tensor that it would fill."""
+        options = options or {}
+        if function.__name__ in _RANDOM_FILLS:
+            return arguments[0] if arguments else options["tensor"]
+        return function(*arguments, **options)
+
+
+@contextmanager
+def shapes_alone() -> Iterator[None]:
+    """Lets models that are built in the block have no values: drawing them takes seconds, and who counts needs none."""
+    token = _has_values.set(False)
+    try:
+        yield
+    finally:
+        _has_values.reset(token)
+
+
+def build_model(config: dict[str, Any], seed: int = 0, filled: bool = True) -> nn.Module:
     """Returns an open_clip model with random weights, leaving every global generator as it was.
 
     Args:
         config: open_clip's model config: `embed_dim`, `vision_cfg`, `text_cfg` and perhaps `quick_gelu`, `custom_text`.
         seed: Seed of the weights.
+        filled: Whether the weights have values; without them it is for :func:`install_weights`.
 
     Raises:
         UserError: If the architecture is one in which prompts cannot be learned.
@@ -34,7 +65,7 @@ def build_model(config: dict[str, Any], seed: int = 0) -> nn.Module:
         )
     if "timm_model_name" in options["vision_cfg"]:
         options["vision_cfg"]["timm_model_pretrained"] = False
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), nullcontext() if filled and _has_values.get() else _Unfilled():
         torch.default_generator.manual_seed(seed)
         model: nn.Module = (open_clip.CustomTextCLIP if custom else open_clip.CLIP)(**options)
     return model

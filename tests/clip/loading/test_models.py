@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
 
 from fedvlp.clip import CLIPSpec, build_model, load_clip
+from fedvlp.clip.loading.models import shapes_alone
 from fedvlp.utils.errors import UserError
 
 NAME = "small"
@@ -37,6 +39,44 @@ def test_random_weights(small):
     other = load_clip(CLIPSpec(NAME, "random", 1))
     assert torch.equal(first.model.visual.proj, same.model.visual.proj)
     assert not torch.equal(first.model.visual.proj, other.model.visual.proj)
+
+
+class Called(TorchFunctionMode):
+    """Notes which of PyTorch's functions come to be called."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = set()
+
+    def __torch_function__(self, function, types, arguments=(), options=None):
+        self.names.add(function.__name__)
+        return function(*arguments, **(options or {}))
+
+
+@pytest.mark.parametrize("kind", ["vit", "resnet"])
+def test_what_a_file_overwrites_is_not_drawn(configs, tmp_path, save, kind, small):
+    name = {"vit": NAME, "resnet": "small-resnet"}[kind]
+    expected = build_model(configs[kind], seed=3).state_dict()
+    path = save(build_model(configs[kind], seed=3), tmp_path / "w.safetensors")
+    with Called() as called:
+        found = load_clip(CLIPSpec(name, path)).model
+    assert "empty" in called.names
+    assert not called.names & {"normal_", "uniform_", "kaiming_uniform_"}
+    with Called() as called:
+        load_clip(CLIPSpec(name, "random"))
+    assert called.names >= {"normal_", "uniform_", "kaiming_uniform_"}
+    assert all(torch.equal(value, expected[key]) for key, value in found.state_dict().items())
+    same = build_model(configs[kind], seed=4)
+    for (name, buffer), other in zip(found.named_buffers(), same.buffers(), strict=True):
+        assert torch.equal(buffer, other), name
+
+
+def test_a_model_that_is_counted_has_shapes_alone(configs):
+    with shapes_alone():
+        counted = build_model(configs["vit"])
+    assert not torch.equal(counted.token_embedding.weight, build_model(configs["vit"]).token_embedding.weight)
+    shapes = {name: value.shape for name, value in build_model(configs["vit"]).state_dict().items()}
+    assert {name: value.shape for name, value in counted.state_dict().items()} == shapes
 
 
 def test_weights_of_another_architecture_are_refused(small, configs, tmp_path, save):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedvlp.clip import CLIPSpec, load_clip
 from fedvlp.core.phases import RoundContext, check_phases
 from fedvlp.core.state import Client, ServerState, numel
 from fedvlp.methods import ADAPT, FedDPT
@@ -44,8 +43,8 @@ def test_the_server_has_a_slot_for_each_domain_and_no_more():
 
 
 @pytest.mark.parametrize("kind", [FedDPT, ADAPT])
-def test_parameters_each_way_with_six_domains(kind):
-    module = kind(["star", "circle"], list("abcdef"), load_clip(CLIPSpec("ViT-B-16", "random")))
+def test_parameters_each_way_with_six_domains(kind, vit_b_16):
+    module = kind(["star", "circle"], list("abcdef"), vit_b_16)
     (phase,) = check_phases(module)
     client = Client(3, 3, 10)
     server = ServerState.start(module.shared_state())

@@ -7,10 +7,8 @@ import pytest
 import torch
 
 from fedvlp.clip import (
-    CLIPSpec,
     PromptedImageEncoder,
     PromptedTextEncoder,
-    load_clip,
     zero_shot_text_features,
 )
 from fedvlp.core.phases import RoundContext, check_phases
@@ -239,8 +237,8 @@ def test_without_a_federation_the_own_prompts_are_deployed(plan, images):
         ({"aggregator": "attention_over_clients", "aggregate_text": False}, 56_690_688, 57_059_328),
     ],
 )
-def test_parameters_of_each_stage_with_vit_b_16(options, upload, download):
-    module = PLAN(CLASSES, 3, load_clip(CLIPSpec("ViT-B-16", "random")), **options)
+def test_parameters_of_each_stage_with_vit_b_16(vit_b_16, options, upload, download):
+    module = PLAN(CLASSES, 3, vit_b_16, **options)
     server = ServerState.start(module.shared_state())
     client = Client(0, 0, 10)
     counts = []
