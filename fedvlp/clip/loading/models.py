@@ -65,7 +65,8 @@ def build_model(config: dict[str, Any], seed: int = 0, filled: bool = True) -> n
         )
     if "timm_model_name" in options["vision_cfg"]:
         options["vision_cfg"]["timm_model_pretrained"] = False
-    with torch.random.fork_rng(devices=[]), nullcontext() if filled and _has_values.get() else _Unfilled():
+    values = nullcontext() if filled and _has_values.get() else _Unfilled()
+    with torch.random.fork_rng(devices=[]), values:
         torch.default_generator.manual_seed(seed)
         model: nn.Module = (open_clip.CustomTextCLIP if custom else open_clip.CLIP)(**options)
     return model
