@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.helpers import shapes  # (before anything of fedvlp is imported)
+from tests.helpers import shapes  # before anything of fedvlp is imported
 from tests.helpers.outside import Guard
 
 # isort: split
@@ -104,7 +104,7 @@ def clip():
 
 @pytest.fixture(scope="session")
 def vit_b_16():
-    """CLIP ViT-B/16 without values: whoever counts looks at shapes alone."""
+    """CLIP ViT-B/16 with zeros as weights: whoever counts looks at shapes alone."""
     from fedvlp.clip import CLIPSpec, load_clip
     from fedvlp.clip.loading.models import shapes_alone
 

@@ -14,7 +14,7 @@ from open_clip.transform import PreprocessCfg
 from PIL import Image
 from torch import Tensor, nn
 
-from fedvlp.clip.loading.models import build_model, install_weights
+from fedvlp.clip.loading.models import build_model, install_weights, shapes_alone
 from fedvlp.clip.loading.sources import CLIPSpec, Tokenizer, resolve
 from fedvlp.clip.loading.transforms import evaluation_transform, training_transform
 from fedvlp.clip.towers.blocks import Blocks
@@ -199,8 +199,11 @@ def load_clip(spec: CLIPSpec | str | dict[str, Any] | CLIP) -> CLIP:
     elif isinstance(spec, dict):
         spec = CLIPSpec(**spec)
     blueprint = resolve(spec)
-    model = build_model(blueprint.config, spec.seed, filled=blueprint.weights is None)
-    if blueprint.weights is not None:
+    if blueprint.weights is None:
+        model = build_model(blueprint.config, seed=spec.seed)
+    else:
+        with shapes_alone():
+            model = build_model(blueprint.config)
         install_weights(model, blueprint, str(spec.pretrained))
     return CLIP(model, blueprint.tokenizer, blueprint.config, preprocess=blueprint.preprocess, spec=spec)
 

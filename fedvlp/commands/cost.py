@@ -25,7 +25,7 @@ PARSER = {"prog": "fedvlp cost", "description": "Print what methods send, withou
 
 
 class CostCLI(FederationCLI):
-    """Makes a method whose CLIP has no weights, and a data set of which no image is opened; no federation."""
+    """Makes a method whose CLIP has zeros as weights, and a data set of which no image is opened; no federation."""
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Adds the form of the table, and an outline in place of a data set that must be given."""
@@ -119,6 +119,6 @@ def _without_verifying(
 
 
 def _random_weights(clip: Any) -> Any:
-    """Returns a CLIP's config with random weights, as only shapes are counted."""
+    """Returns a CLIP's config without the weights of a file, as only shapes are counted."""
     name = clip if isinstance(clip, str) else clip.name
     return Namespace(vars(CLIPSpec(name, "random")))

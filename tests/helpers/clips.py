@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextvars import Context
 from copy import deepcopy
 from functools import cache
 from typing import Any
@@ -14,14 +15,14 @@ from fedvlp.clip.loading import bundled, models, sources
 
 @cache
 def _tiny(seed: int) -> nn.Module:
-    return models.build_model(bundled.bundled_config(), seed)
+    return Context().run(models.build_model, bundled.bundled_config(), seed)  # with weights, whoever asks first
 
 
-def _build_model(config: dict[str, Any], seed: int = 0, filled: bool = True) -> nn.Module:
+def _build_model(config: dict[str, Any], seed: int = 0) -> nn.Module:
     """Does as `build_model`, whose model depends on its arguments alone; tests of that call it itself."""
     if config == bundled.bundled_config():
         return deepcopy(_tiny(seed))
-    return models.build_model(config, seed, filled)
+    return models.build_model(config, seed)
 
 
 def make_once() -> None:

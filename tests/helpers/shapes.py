@@ -17,7 +17,6 @@ from contextlib import contextmanager
 from dataclasses import is_dataclass
 from functools import partial, wraps
 from importlib.machinery import SourceFileLoader
-from itertools import count
 from types import FunctionType, SimpleNamespace
 from typing import Any, get_args, get_type_hints
 from unittest.mock import patch
@@ -39,8 +38,7 @@ warnings.filterwarnings("ignore", category=BeartypeDecorHintPep585DeprecationWar
 CHECKED_CALLS = 10
 """How many calls of a function are checked in a test, and how many before the first test."""
 
-_tests = count()
-_current = next(_tests)
+_current = 0  # the test whose calls are counted
 
 check = beartype(conf=BeartypeConf(is_pep484_tower=True, violation_type=jaxtyping.TypeCheckError))
 """Checks a function's arguments and result; an int may stand for a float, as PEP 484 has it."""
@@ -143,7 +141,7 @@ jaxtyping.install_import_hook("fedvlp", "tests.helpers.shapes.checked")
 def begin_test() -> None:
     """Lets the first calls of every function be checked again."""
     global _current
-    _current = next(_tests)
+    _current += 1
 
 
 @contextmanager

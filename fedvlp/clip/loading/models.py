@@ -22,22 +22,23 @@ _RANDOM_FILLS = frozenset({"kaiming_normal_", "kaiming_uniform_", "normal_", "tr
 _has_values = ContextVar("has_values", default=True)
 
 
-class _Unfilled(TorchFunctionMode):
-    """Leaves tensors as they are that would be filled with random numbers."""
+class _Zeros(TorchFunctionMode):
+    """Fills tensors with zeros that would be filled with random numbers."""
 
     def __torch_function__(
         self, function: Callable[..., Any], types: Any, arguments: Any = (), options: dict[str, Any] | None = None
     ) -> Any:
         """Calls the function, or returns the tensor that it would fill."""
         options = options or {}
-        if function.__name__ in _RANDOM_FILLS:
-            return arguments[0] if arguments else options["tensor"]
-        return function(*arguments, **options)
+        if function.__name__ not in _RANDOM_FILLS:
+            return function(*arguments, **options)
+        with torch.no_grad():
+            return (arguments[0] if arguments else options["tensor"]).zero_()
 
 
 @contextmanager
 def shapes_alone() -> Iterator[None]:
-    """Lets models that are built in the block have no values: drawing them takes seconds, and who counts needs none."""
+    """Gives models that are built in the block zeros as weights, for who overwrites or counts them: drawing is slow."""
     token = _has_values.set(False)
     try:
         yield
@@ -45,13 +46,12 @@ def shapes_alone() -> Iterator[None]:
         _has_values.reset(token)
 
 
-def build_model(config: dict[str, Any], seed: int = 0, filled: bool = True) -> nn.Module:
+def build_model(config: dict[str, Any], seed: int = 0) -> nn.Module:
     """Returns an open_clip model with random weights, leaving every global generator as it was.
 
     Args:
         config: open_clip's model config: `embed_dim`, `vision_cfg`, `text_cfg` and perhaps `quick_gelu`, `custom_text`.
         seed: Seed of the weights.
-        filled: Whether the weights have values; without them it is for :func:`install_weights`.
 
     Raises:
         UserError: If the architecture is one in which prompts cannot be learned.
@@ -65,8 +65,8 @@ def build_model(config: dict[str, Any], seed: int = 0, filled: bool = True) -> n
         )
     if "timm_model_name" in options["vision_cfg"]:
         options["vision_cfg"]["timm_model_pretrained"] = False
-    values = nullcontext() if filled and _has_values.get() else _Unfilled()
-    with torch.random.fork_rng(devices=[]), values:
+    weights = nullcontext() if _has_values.get() else _Zeros()
+    with torch.random.fork_rng(devices=[]), weights:
         torch.default_generator.manual_seed(seed)
         model: nn.Module = (open_clip.CustomTextCLIP if custom else open_clip.CLIP)(**options)
     return model
