@@ -75,7 +75,8 @@ class FederationParser(LightningArgumentParser):
             return str(super().format_help())
         actions = chain.from_iterable(group._group_actions for group in self._action_groups)
         hidden = [each for each in actions if each.dest not in self.shown]
-        empty = [group for group in self._action_groups if all(each in hidden for each in group._group_actions)]
+        holds = set(hidden).issuperset
+        empty = [group for group in self._action_groups if holds(group._group_actions)]
         texts = [action.help for action in hidden]
         titles = [(group.title, group.description) for group in empty]
         try:

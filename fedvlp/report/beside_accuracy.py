@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 from fedvlp.core.roles import OUT_OF_DISTRIBUTION
@@ -41,14 +42,14 @@ def beside_accuracy(table: Table) -> Html:
     for row in table.rows:
         if row.selection in ("last", "both", ""):
             cells = _cells(table, row, role, columns)
-            if any(cell != "-" for cell in cells):
+            if set(cells) != {"-"}:
                 rows.append((row.label, *cells))
     if not rows:
         return Html()
-    kept = [place for place in range(1, len(rows[0])) if any(row[place] != "-" for row in rows)]
-    titles = ("accuracy [95 % over images]", *columns)
-    head = ("method", *(titles[place - 1] for place in kept))
-    shown = tuple((row[0], *(row[place] for place in kept)) for row in rows)
+    measured = [place for place, column in enumerate(zip(*rows, strict=True)) if set(column) != {"-"}]
+    kept = itemgetter(*measured)  # of the label and one cell or more
+    head = kept(("method", "accuracy [95 % over images]", *columns))
+    shown = tuple(map(kept, rows))
     note = (
         f"On {role_title(role)} images after the last round, in % or points: means over domains, then mean and "
         "deviation over seeds; of the worst domain and client the lowest of each seed. A lower calibration error and a "

@@ -161,10 +161,14 @@ def domain_columns(series: Iterable[MethodSeries], role: str) -> dict[str, str]:
     measure = measure_of_role(role)
     if measure is not None:
         columns = {**measure.columns, measure.title: measure.role}
-        return {title: name for title, name in columns.items() if any(one.means(name) for one in series)}
+        return {title: name for title, name in columns.items() if _is_measured(series, name)}
     domains = domains_of(series, role)
     columns = {domain: f"{role}/{domain}" for domain in domains}
     return columns if len(domains) == 1 else columns | {"mean": role}
+
+
+def _is_measured(series: Iterable[MethodSeries], name: str) -> bool:
+    return any(one.means(name) for one in series)
 
 
 def baseline(series: Iterable[MethodSeries], name: str) -> float | None:

@@ -102,7 +102,7 @@ class BatchSource:
                 clients=part.clients,
                 loader=self._loader(part, batch_size),
                 num_examples=len(part),
-                class_names=tuple(self.class_names[label] for label in part.classes),
+                class_names=self._names(part),
             )
             for part in self.parts
             if part.role != "train"
@@ -117,6 +117,9 @@ class BatchSource:
         """Returns the shuffled training images of all clients together; for a plain Trainer."""
         dataset = self._dataset(self._of_role("train"), self.is_augmented, is_training=True)
         return image_loader(dataset, batch_size, self.binding.num_workers, seed)
+
+    def _names(self, part: SplitPart) -> tuple[str, ...]:
+        return tuple(self.class_names[label] for label in part.classes)
 
     def _of_role(self, *roles: Role) -> list[SplitPart]:
         return [part for part in self.parts if part.role in roles]
