@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from benchmarks.operations import image_tower, packed_text, patches_work, prompted_image, text_tower
-from fedvlp.catalog.known import DOMAIN_NET, OFFICE_HOME, PACS
 from fedvlp.clip import CLIP, clean_class_names
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.phases import RoundContext
 from fedvlp.core.state import Client
+from fedvlp.data.catalog.known import DOMAIN_NET, OFFICE_HOME, PACS
 from fedvlp.methods.diprompt.diprompt import DiPrompT
 from fedvlp.methods.fed_dpt.adapt import ADAPT
 from fedvlp.methods.plan.plan import PLAN

@@ -11,13 +11,13 @@ import shutil
 import sys
 from pathlib import Path
 
-from fedvlp.report import accuracy_over_rounds
-from fedvlp.report.series import complete_series
 from fedvlp.results import find_records
 from fedvlp.results.accuracy_table import format_accuracies
 from fedvlp.results.compare import Table, tables
 from fedvlp.results.formats import format_tables
 from fedvlp.results.rendering import render_table
+from fedvlp.tools.report import accuracy_over_rounds
+from fedvlp.tools.report.series import complete_series
 
 DOCS = Path(__file__).resolve().parent
 README = DOCS.parent / "README.md"

@@ -14,10 +14,10 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from fedvlp.commands.sweep import train
 from fedvlp.data import DomainFolders, StyledShapes
 from fedvlp.results import Record, load_record
-from fedvlp.sweep import Job, Status, fit_arguments, run_jobs, run_name
+from fedvlp.tools.sweep import Job, Status, fit_arguments, run_jobs, run_name
+from fedvlp.tools.sweep.command import train
 
 
 @dataclass(frozen=True)

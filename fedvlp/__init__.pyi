@@ -1,9 +1,3 @@
-from fedvlp.attacks import BackdoorPatch as BackdoorPatch
-from fedvlp.attacks import BadPromptFL as BadPromptFL
-from fedvlp.attacks import GaussianNoise as GaussianNoise
-from fedvlp.attacks import LabelFlip as LabelFlip
-from fedvlp.attacks import Scaling as Scaling
-from fedvlp.attacks import SignFlip as SignFlip
 from fedvlp.clip import CLIP as CLIP
 from fedvlp.clip import CLIPSpec as CLIPSpec
 from fedvlp.clip import PromptedTextEncoder as PromptedTextEncoder
@@ -98,7 +92,13 @@ from fedvlp.methods import StableFDG as StableFDG
 from fedvlp.methods import ZeroShotCLIP as ZeroShotCLIP
 from fedvlp.pretrained.classifier import Classifier as Classifier
 from fedvlp.pretrained.loading import from_pretrained as from_pretrained
-from fedvlp.pretrained.pushing import push_to_hub as push_to_hub
+from fedvlp.tools.attacks import BackdoorPatch as BackdoorPatch
+from fedvlp.tools.attacks import BadPromptFL as BadPromptFL
+from fedvlp.tools.attacks import GaussianNoise as GaussianNoise
+from fedvlp.tools.attacks import LabelFlip as LabelFlip
+from fedvlp.tools.attacks import Scaling as Scaling
+from fedvlp.tools.attacks import SignFlip as SignFlip
+from fedvlp.tools.hub.pushing import push_to_hub as push_to_hub
 from fedvlp.training.local_rules import MOON as MOON
 from fedvlp.training.local_rules import FedDGGA as FedDGGA
 from fedvlp.training.local_rules import FedDyn as FedDyn

@@ -10,47 +10,24 @@ import fedvlp
 
 PACKAGE = Path(fedvlp.__file__).parent
 ALLOWED = {  # each folder, and the folders that its files may import besides their own
-    "catalog": set(),
     "utils": set(),
     "core": {"utils"},
     "ops": {"utils"},
     "clip": {"utils"},
     "results": {"core", "utils"},
     "runs": {"__init__", "core", "utils"},
-    "data": {"catalog", "core", "utils"},
+    "data": {"core", "utils"},
     "methods": {"clip", "core", "ops", "utils"},
-    "report": {"core", "results", "utils"},
     "training": {"core", "runs", "utils"},
-    "attacks": {"core", "data", "training", "utils"},
-    "export": {"core", "utils"},
-    "explain": {"clip", "core", "data", "report", "results", "utils"},
-    "audit": {"clip", "core", "data", "explain", "report", "utils"},
-    "callbacks": {"core", "report", "results", "runs", "training", "utils"},
+    "callbacks": {"core", "results", "runs", "training", "utils"},
     "federation": {"callbacks", "core", "data", "runs", "training", "utils"},
-    "sites": {"core", "data", "federation", "methods", "runs", "training", "utils"},
-    "sweep": {"core", "results", "runs", "utils"},
-    "pretrained": {"__init__", "catalog", "clip", "core", "results", "runs", "utils"},
-    "flower": {"sites", "utils"},
-    "commands": {
-        "__init__",
-        "attacks",
-        "audit",
-        "clip",
-        "core",
-        "data",
-        "catalog",
-        "explain",
-        "export",
-        "federation",
-        "flower",
-        "methods",
-        "pretrained",
-        "report",
-        "results",
-        "runs",
-    }
-    | {"sites", "sweep", "training", "utils"},
+    "pretrained": {"__init__", "clip", "core", "results", "runs", "utils"},
+    "commands": {"__init__", "clip", "core", "data", "federation", "methods", "pretrained", "results", "runs"}
+    | {"training", "utils"},
     "testing": {"callbacks", "commands", "core", "data", "federation", "runs", "training", "utils"},
+    "sites": {"commands", "core", "data", "federation", "methods", "runs", "training", "utils"},
+    "tools": {"__init__", "clip", "commands", "core", "data", "federation", "methods", "pretrained", "results", "runs"}
+    | {"training", "utils"},
 }
 ANYWHERE = {"version"}
 ROOT = {"__init__", "__main__", "federation", "version"}
@@ -149,13 +126,19 @@ def test_the_loop_names_no_method_and_methods_name_no_loop():
         assert not [path for path in loop if name in path.read_text(encoding="utf-8").lower().split()]
 
 
-def test_only_the_command_that_writes_an_app_knows_flower():
+def test_the_library_needs_neither_tools_nor_sites():
+    """Commands reach both by the names in a table, and the package's public names are imported when asked for."""
+    for module, path in MODULES.items():
+        if folder_of(module) not in ("tools", "sites", "__init__"):
+            assert not {folder_of(name) for name in imports(path)} & {"tools", "sites"}, module
+
+
+def test_only_what_runs_under_flower_imports_it():
     """An installation without the extra imports nothing of it; what the command imports needs no Flower."""
     users = {}
     for module, path in MODULES.items():
-        found = {name for name in imports(path) if folder_of(name) == "flower"}
-        if found and folder_of(module) != "flower":
-            users[module] = found
-    assert users == {"commands.deploy": {"flower.app_files"}}
-    assert set(imports(MODULES["flower.app_files"])) <= {"utils.errors", "utils.files"}
-    assert sum(len(path.read_text(encoding="utf-8").splitlines()) for path in (PACKAGE / "flower").glob("*.py")) <= 400
+        flower = {name for name in imports(path) if name.startswith("sites.flower")}
+        if flower and not module.startswith("sites.flower"):
+            users[module] = flower
+    assert not users
+    assert set(imports(MODULES["sites.flower.app_files"])) <= {"utils.errors", "utils.files"}

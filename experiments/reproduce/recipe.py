@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedvlp.catalog import DESCRIPTIONS, Description
-from fedvlp.commands.sweep import parse_methods
+from fedvlp.data.catalog import DESCRIPTIONS, Description
 from fedvlp.results.papers import PrintedTable, dataset_key, main_tables
-from fedvlp.sweep import Sweep, make_sweep, read_sweep
+from fedvlp.tools.sweep import Sweep, make_sweep, read_sweep
+from fedvlp.tools.sweep.command import parse_methods
 
 HERE = Path(__file__).parent
 FOLDER = HERE / "recipes"

@@ -37,7 +37,7 @@ class LocalFederation:
 
     def __init__(self, folder: Path, plain: bool = False) -> None:
         self.folder = folder
-        self.supernode = ["flower-supernode"] if plain else [sys.executable, "-m", "fedvlp.flower.supernode"]
+        self.supernode = ["flower-supernode"] if plain else [sys.executable, "-m", "fedvlp.sites.flower.supernode"]
         folder.mkdir(parents=True, exist_ok=True)
         beside_python = Path(sys.executable).parent  # where pip puts Flower's commands
         path = os.pathsep.join([str(beside_python), os.environ.get("PATH", "")])

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fedvlp.callbacks.baseline import Baseline
-from fedvlp.report.figures import accuracy_figure, communication_figure
+from fedvlp.results.figures import accuracy_figure, communication_figure
 from fedvlp.training.callback import FederationCallback, RunView
 from fedvlp.utils.files import atomic_write
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from fedvlp.report.pictures import saved_pictures
 from fedvlp.results import Record
 from fedvlp.results.confusion import LAST_ROW, ZERO_SHOT_ROW
+from fedvlp.results.saved_pictures import saved_pictures
 
 FILES = ("prompts.safetensors", "prompts_best.safetensors", "config.yaml", "summary.json")
 """What an artifact holds, as far as the run has it."""

@@ -28,15 +28,14 @@ class Command(NamedTuple):
 
     Attributes:
         name: the first word of the command line.
-        module: the module of ``fedvlp.commands`` that carries it out.
-        function: the function in it, which takes the words after the name and returns the exit code.
+        target: ``module:function`` below ``fedvlp``; the function takes the words after the name, and returns the exit
+            code. A string, so that the library imports neither tools nor sites.
         help: what it does, in a line.
         keeps_name: whether the function takes the name as well, since LightningCLI parses it as a subcommand.
     """
 
     name: str
-    module: str
-    function: str
+    target: str
     help: str
     keeps_name: bool = False
 
@@ -49,68 +48,92 @@ class Command(NamedTuple):
         Returns:
             The exit code.
         """
-        function = getattr(import_module(f"fedvlp.commands.{self.module}"), self.function)
+        module, name = self.target.split(":")
+        function = getattr(import_module(f"fedvlp.{module}"), name)
         return int(function(arguments if self.keeps_name else arguments[1:]))
 
 
-def _of_federation(name: str, text: str) -> Command:
-    return Command(name, "run", "run_federation", text, keeps_name=True)
-
-
+FEDERATION = "commands.run:run_federation"
 COMMANDS = (
-    _of_federation("fit", "Train a method on all source clients and report every domain's accuracy."),
-    _of_federation("validate", "Measure a trained method on the source validation splits."),
-    _of_federation("test", "Measure a trained method on held-out domains and test splits."),
-    _of_federation("predict", "Classify images with a trained method and write a CSV."),
-    _of_federation("diagnose", "Look inside a method on every domain's images, such as at TRIP's routes."),
+    Command("fit", FEDERATION, "Train a method on all source clients and report every domain's accuracy.", True),
+    Command("validate", FEDERATION, "Measure a trained method on the source validation splits.", True),
+    Command("test", FEDERATION, "Measure a trained method on held-out domains and test splits.", True),
+    Command("predict", FEDERATION, "Classify images with a trained method and write a CSV.", True),
+    Command("diagnose", FEDERATION, "Look inside a method on every domain's images, such as at TRIP's routes.", True),
     Command(
         "explain",
-        "explain",
-        "run_explain",
+        "tools.explain.command:run_explain",
         "Show what a trained method does: where it looks, its experts, its prompts' nearest words.",
     ),
-    Command("export", "export", "run_export", "Write a trained method as ONNX, TorchScript or torch.export."),
+    Command(
+        "export",
+        "tools.export.command:run_export",
+        "Write a trained method as ONNX, TorchScript or torch.export.",
+    ),
     Command(
         "audit",
-        "audit",
-        "run_audit",
+        "tools.audit.command:run_audit",
         "Measure what a client's upload tells: images from gradients, members from losses, words from prompts.",
     ),
     Command(
         "cost",
-        "cost",
-        "run_cost",
+        "commands.cost:run_cost",
         "Print what a method sends, without training; with several configs of methods, compare them.",
     ),
-    Command("deploy", "deploy", "run_deploy", "Write a Flower app that trains a config on real sites."),
-    Command("status", "status", "run_status", "Say where a run stands: running, finished or dead, and how to go on."),
+    Command(
+        "deploy",
+        "sites.flower.command:run_deploy",
+        "Write a Flower app that trains a config on real sites.",
+    ),
+    Command(
+        "status",
+        "commands.status:run_status",
+        "Say where a run stands: running, finished or dead, and how to go on.",
+    ),
     Command(
         "data",
-        "data",
-        "run_data",
+        "commands.data:run_data",
         "List and download the field's data sets, or compare images on disk with what was published.",
     ),
     Command(
         "compare",
-        "compare",
-        "run_compare",
+        "commands.compare:run_compare",
         "Put finished runs into tables, with the papers' printed numbers beside them.",
     ),
     Command(
-        "verify", "verify", "run_verify", "Measure trained models again, and refuse those that claim other numbers."
+        "verify",
+        "tools.verify.command:run_verify",
+        "Measure trained models again, and refuse those that claim other numbers.",
     ),
     Command(
         "sweep",
-        "sweep",
-        "run_sweep",
+        "tools.sweep.command:run_sweep",
         "Make the runs of several methods, held-out domains and seeds; called again, go on with what is missing.",
     ),
-    Command("site", "site", "run_site", "Start, stop or look at the process that answers for a site's images."),
-    Command("convert", "convert", "run_convert", "Make a trained model of the prompts in a checkpoint of Dassl."),
-    Command("push", "push", "run_push", "Put what a run learned on the Hugging Face hub, with a card, or in a folder."),
-    Command("leaderboard", "leaderboard", "run_leaderboard", "Write one HTML page that ranks a folder of entries."),
     Command(
-        "report", "report", "run_report", "Write one HTML page of finished runs: tables, figures, configs, versions."
+        "site",
+        "sites.command:run_site",
+        "Start, stop or look at the process that answers for a site's images.",
+    ),
+    Command(
+        "convert",
+        "tools.hub.convert_command:run_convert",
+        "Make a trained model of the prompts in a checkpoint of Dassl.",
+    ),
+    Command(
+        "push",
+        "tools.hub.push_command:run_push",
+        "Put what a run learned on the Hugging Face hub, with a card, or in a folder.",
+    ),
+    Command(
+        "leaderboard",
+        "tools.report.leaderboard_command:run_leaderboard",
+        "Write one HTML page that ranks a folder of entries.",
+    ),
+    Command(
+        "report",
+        "tools.report.command:run_report",
+        "Write one HTML page of finished runs: tables, figures, configs, versions.",
     ),
 )
 

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedvlp.catalog import DESCRIPTIONS, Description, SplitName, plain, prompt_names
-from fedvlp.catalog.hub_sources import HUB_SOURCES, HubSource
-from fedvlp.catalog.torchvision_sources import TORCHVISION_SOURCES, TorchvisionSource
+from fedvlp.data.catalog import DESCRIPTIONS, Description, SplitName, plain, prompt_names
+from fedvlp.data.catalog.hub_sources import HUB_SOURCES, HubSource
+from fedvlp.data.catalog.torchvision_sources import TORCHVISION_SOURCES, TorchvisionSource
 from fedvlp.utils.config_files import find_config
 from fedvlp.utils.disk import size_in_words
 from fedvlp.utils.errors import UserError

@@ -9,7 +9,6 @@ from typing import Any, cast
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
 import fedvlp
-import fedvlp.attacks
 import fedvlp.methods
 from fedvlp.commands.environment import check_environment
 from fedvlp.commands.parser import FederationParser
@@ -38,6 +37,7 @@ class FederationCLI(LightningCLI):
 
     def __init__(self, **options: Any) -> None:
         arguments = options.get("args") or ()
+        import_public_classes()
         import_plugins(arguments)
         self._command = arguments[0] if arguments and arguments[0] in self.subcommands() else None
         parser_class = partial(
@@ -115,6 +115,12 @@ class ParsingCLI(FederationCLI):
 
     def instantiate_classes(self) -> None:
         """Makes nothing."""
+
+
+def import_public_classes() -> None:
+    """Imports every public class, since only classes that are imported can be named by their short names."""
+    for name in fedvlp.__all__:
+        getattr(fedvlp, name)
 
 
 def _seed(seed: bool | int) -> int:

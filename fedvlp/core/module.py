@@ -131,7 +131,7 @@ class FederatedModule(L.LightningModule, metaclass=Checked):
         return None
 
     def explain_hooks(self) -> object:
-        """Returns what offers the functions of ``fedvlp.explain.hooks``; by default the method itself."""
+        """Returns what offers the functions of ``fedvlp.tools.explain.hooks``; by default the method itself."""
         return self
 
     def prepare(self, images: Float[Tensor, "B 3 V V"]) -> dict[str, Tensor]:

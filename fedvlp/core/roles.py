@@ -41,3 +41,12 @@ TESTED: tuple[str, ...] = tuple(role for role in (*ROLES, *COMPUTED) if role != 
 
 CENTRALISED = "centralised, not federated"
 """What stands in place of the clients in every result of images that lay in one place."""
+
+
+def role_title(role: str) -> str:
+    """Returns what a reader calls a role.
+
+    >>> role_title("held_out"), role_title("validation")
+    ('held-out', 'source validation')
+    """
+    return "source validation" if role == "validation" else {**ROLES, **COMPUTED}[role]

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 import fedvlp.data
-from fedvlp.catalog import DESCRIPTIONS
-from fedvlp.catalog.known import PACS
 from fedvlp.commands import data as command
 from fedvlp.commands.cli import main
+from fedvlp.data.catalog import DESCRIPTIONS
+from fedvlp.data.catalog.known import PACS
 from tests.helpers.benchmark_trees import LAYOUTS, kfold, plain_tree
 from tests.helpers.family_trees import cifar, with_small_batches
 from tests.helpers.form_layouts import FORM_LAYOUTS

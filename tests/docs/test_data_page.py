@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from fedvlp.catalog import DESCRIPTIONS
-from fedvlp.catalog.coop import COOP_DATA_SETS
-from fedvlp.catalog.small_images import SMALL_IMAGE_DATA_SETS
+from fedvlp.data.catalog import DESCRIPTIONS
+from fedvlp.data.catalog.coop import COOP_DATA_SETS
+from fedvlp.data.catalog.small_images import SMALL_IMAGE_DATA_SETS
 from tests.helpers.documents import ROOT
 
 PAGE = (ROOT / "docs" / "data.md").read_text(encoding="utf-8")

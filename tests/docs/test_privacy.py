@@ -10,10 +10,10 @@ import torch
 
 import fedvlp.core.aggregation
 from docs.privacy import COMMAND, HEAD, PAGE, main, rows_of, sum_suffices, updates_of, uploads_table, used, with_table
-from fedvlp.audit import AUDITS, InversionOptions, MembershipOptions
 from fedvlp.core.phases import Phase
 from fedvlp.core.state import ServerState
 from fedvlp.core.strategies import FedAvg, IndicatorMean, MovingAverage, Slots, ema_share
+from fedvlp.tools.audit import AUDITS, InversionOptions, MembershipOptions
 from tests.helpers.configs import METHODS
 from tests.helpers.documents import Document
 from tests.helpers.toy_federation import PersonalBias

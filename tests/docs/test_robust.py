@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-import fedvlp.attacks
 import fedvlp.core.aggregation
+import fedvlp.tools.attacks
 from fedvlp.core.aggregation import AggregationRule
 from fedvlp.training.attack import Attack
 from fedvlp.training.local_rules import KNOWN
@@ -39,7 +39,7 @@ def test_every_rule_of_local_training_is_in_the_table_with_its_options():
 
 
 def test_every_attack_is_in_the_table():
-    assert set(rows("Attacks")) == set(fedvlp.attacks.__all__)
+    assert set(rows("Attacks")) == set(fedvlp.tools.attacks.__all__)
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from fedvlp.sweep import make_sweep, read_launcher, read_sweep
-from fedvlp.sweep.slurm_options import OPTIONS, SETUP
+from fedvlp.tools.sweep import make_sweep, read_launcher, read_sweep
+from fedvlp.tools.sweep.slurm_options import OPTIONS, SETUP
 from tests.helpers.documents import ROOT, Document
 
 PAGE = Document(ROOT / "docs" / "sweeps.md")

@@ -16,10 +16,10 @@ import yaml
 import fedvlp
 from fedvlp.commands.cli import main
 from fedvlp.commands.lightning_cli import ParsingCLI
-from fedvlp.export import ExportedClassifier
-from fedvlp.export.description import example_images
-from fedvlp.export.write import Exported
 from fedvlp.runs.plugin_classes import plugin_class, plugin_names
+from fedvlp.tools.export import ExportedClassifier
+from fedvlp.tools.export.description import example_images
+from fedvlp.tools.export.write import Exported
 from fedvlp.utils.config_files import with_config_paths
 from fedvlp.utils.plugins import plugin_config_names
 from tests.helpers.documents import BRIEF, ROOT, Document
@@ -95,14 +95,14 @@ def test_its_runs_are_used_from_any_folder(trained, image_root, tmp_path, monkey
 
 
 def test_its_trained_method_is_exported_from_any_folder(trained, tmp_path, monkeypatch):
-    """What is handed to the writer of the file is the trained method; tests/export looks at the files themselves."""
+    """What is handed to the writer of the file is the trained method; tests/tools/export looks at the files."""
     handed = []
 
     def export_method(method, file_format, output):
         handed.append(method)
         return Exported(output, output.with_suffix(".json"), 0.0)
 
-    monkeypatch.setattr("fedvlp.export.export_method", export_method)
+    monkeypatch.setattr("fedvlp.tools.export.export_method", export_method)
     monkeypatch.chdir(tmp_path)
     assert main(["export", str(trained.parent), "--format=onnx", "--output=smooth.onnx"]) == 0
     (method,) = handed

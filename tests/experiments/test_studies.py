@@ -16,8 +16,8 @@ from experiments.fair_comparison.run import tried
 from experiments.options import parse, shared_parser
 from experiments.runs import Setting, StudyRun, every_run, make_runs, seed_by_seed
 from fedvlp.commands.lightning_cli import ParsingCLI
-from fedvlp.sweep import Job, Status
-from fedvlp.sweep.job import Train
+from fedvlp.tools.sweep import Job, Status
+from fedvlp.tools.sweep.job import Train
 from fedvlp.utils.config_files import with_config_paths
 from fedvlp.utils.errors import UserError
 from tests.helpers.study_runs import finish
@@ -53,7 +53,7 @@ def test_comments_of_a_config_make_no_other_run(tmp_path, monkeypatch):
     def name_with(text: str) -> str:
         path = tmp_path / "method.yaml"
         path.write_text(text, encoding="utf-8")
-        monkeypatch.setattr("fedvlp.sweep.plan.find_config", lambda name: str(path))
+        monkeypatch.setattr("fedvlp.tools.sweep.plan.find_config", lambda name: str(path))
         return StudyRun("trip", "ink", 0).name
 
     first = name_with("model: {a: 1}  # one\n")

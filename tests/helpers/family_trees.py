@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from fedvlp.catalog import Description
-from fedvlp.catalog.forms import PixelBatches
+from fedvlp.data.catalog import Description
+from fedvlp.data.catalog.forms import PixelBatches
 from tests.helpers.benchmark_trees import write_images
 from tests.helpers.form_trees import BY_NAME, IMAGES, Write
 from tests.helpers.python2_pickle import batch_pickle, names_pickle

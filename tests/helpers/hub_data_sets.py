@@ -12,8 +12,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fedvlp.catalog import Description
-from fedvlp.catalog.hub_sources import HUB_SOURCES
+from fedvlp.data.catalog import Description
+from fedvlp.data.catalog.hub_sources import HUB_SOURCES
 from tests.helpers.benchmark_trees import picture
 from tests.helpers.hub import Hub, Repository
 

@@ -8,15 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from fedvlp.commands import cli, deploy
+from fedvlp.commands import cli
 from fedvlp.commands.parser import FederationParser
+from fedvlp.sites.flower import command as deploy
 from tests.helpers.desk import OFFLINE, Desk
 from tests.helpers.documents import EXAMPLE_PAGES, PAGES, brief
 
 TRAINING = ("fit", "validate", "test", "diagnose")
 CONFIGS_WITH_IMAGES = ("quickstart", "configs/quickstart.yaml", "data/styled_shapes")
 PARSED_ALONE = {
-    "BackdoorPatch": "tests/attacks trains with it",
+    "BackdoorPatch": "tests/tools/attacks trains with it",
     "audit --ckpt_path": "it takes minutes; tests/commands runs it on less",
     "--config centralised": "tests/methods trains with it",
     "--config methods/fine_tuning": "tests/methods trains it",
@@ -24,7 +25,7 @@ PARSED_ALONE = {
     "cost --config": "test_pages.py runs it",
     "diagnose --config": "tests/methods diagnoses runs of TRIP",
     "deploy init": "test_sites.py writes the app",
-    "export runs": "tests/export exports, without the checks of shapes, which no graph can hold",
+    "export runs": "tests/tools/export exports, without the checks of shapes, which no graph can hold",
     "explain --ckpt_path prompts.safetensors": "a run's folder is explained",
     "explain --ckpt_path runs/TRIP-StyledShapes": "a run on one's own images is explained",
     "predict --ckpt_path": "test_pages.py runs it",

@@ -11,7 +11,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from unittest.mock import patch
 
-from fedvlp.sweep import Job, Status, run_jobs, runner
+from fedvlp.tools.sweep import Job, Status, run_jobs, runner
 
 
 def train(arguments: Sequence[str]) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from fedvlp.core.roles import COMPUTED, ROLES
-from fedvlp.report.page import report_page
 from fedvlp.results.accuracy_table import ORDER, accuracy_columns, column_title, format_accuracies
 from fedvlp.results.compare import tables
 from fedvlp.results.finding import finding
@@ -14,6 +13,7 @@ from fedvlp.results.ranking import ranked
 from fedvlp.results.rendering import render_table
 from fedvlp.results.statistics import AVERAGE
 from fedvlp.results.tidy import tidy_rows
+from fedvlp.tools.report.page import report_page
 from tests.helpers.records import make_record
 
 BASE_TO_NEW = {"kind": "base-to-new", "new_classes": ["cow", "hen"]}

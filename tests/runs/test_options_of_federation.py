@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from fedvlp import attacks
-from fedvlp.attacks import SignFlip
 from fedvlp.core import aggregation
 from fedvlp.core.aggregation import (
     AggregationRule,
@@ -25,6 +24,7 @@ from fedvlp.core.aggregation import (
 )
 from fedvlp.federation import Federation
 from fedvlp.runs.run_folder import describe_run
+from fedvlp.tools.attacks import SignFlip
 from fedvlp.training import local_rules, schedules
 from fedvlp.training.attack import Attack
 from fedvlp.training.local_rules import FedDyn, LocalRule

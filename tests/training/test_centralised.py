@@ -11,7 +11,6 @@ import pytest
 import torch
 import yaml
 
-from fedvlp.attacks import SignFlip
 from fedvlp.core.aggregation import FedAdam
 from fedvlp.core.roles import CENTRALISED
 from fedvlp.core.state import Client
@@ -21,6 +20,7 @@ from fedvlp.results import load_record, row_labels
 from fedvlp.results.compare import tables
 from fedvlp.results.rendering import render_table
 from fedvlp.sites.sites_data import SitesData
+from fedvlp.tools.attacks import SignFlip
 from fedvlp.training.schedules import CosineDecay
 from fedvlp.utils.config_files import configs_folder
 from fedvlp.utils.errors import UserError

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedvlp.attacks import SignFlip
 from fedvlp.core.aggregation import CoordinateMedian
 from fedvlp.core.phases import Phase
 from fedvlp.core.state import Client, ClientUpdate, weighted_mean
 from fedvlp.core.strategies import FedAvg, Local, MovingAverage, ema_share
 from fedvlp.core.update_check import forms
+from fedvlp.tools.attacks import SignFlip
 from fedvlp.training import upload_sum as module
 from fedvlp.training.callback import FederationCallback
 from fedvlp.training.client_trainer import ClientResult

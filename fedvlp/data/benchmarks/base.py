@@ -7,10 +7,10 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from fedvlp.catalog import ClassNameStyle, Description, prompt_names
 from fedvlp.data.benchmarks.download import obtain, read_source
 from fedvlp.data.benchmarks.layouts import some
 from fedvlp.data.benchmarks.on_disk import OnDisk, read_on_disk, splits_looked_for
+from fedvlp.data.catalog import ClassNameStyle, Description, prompt_names
 from fedvlp.data.checks import mapped_names
 from fedvlp.data.domain_folders import DomainFolders, classes_of, labelled_images
 from fedvlp.data.files.images import ArrayImages, Images, Indices

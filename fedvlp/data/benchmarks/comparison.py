@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
-from fedvlp.catalog import Description
 from fedvlp.data.benchmarks.layouts import some
 from fedvlp.data.benchmarks.on_disk import KNOWN_BAD, OnDisk
+from fedvlp.data.catalog import Description
 from fedvlp.data.files.decoding import in_threads, unreadable
 from fedvlp.data.files.layout import ImageFile
 from fedvlp.data.split_rule import Role

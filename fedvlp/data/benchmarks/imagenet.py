@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedvlp.catalog import families
 from fedvlp.data.benchmarks.base import Benchmark
 from fedvlp.data.benchmarks.on_disk import OnDisk
+from fedvlp.data.catalog import families
 from fedvlp.utils.errors import UserError
 
 SOURCE = "ImageNet"

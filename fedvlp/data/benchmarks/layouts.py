@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedvlp.catalog import Description
-from fedvlp.catalog.hub_sources import HUB_SOURCES
-from fedvlp.catalog.torchvision_sources import TORCHVISION_SOURCES
+from fedvlp.data.catalog import Description
+from fedvlp.data.catalog.hub_sources import HUB_SOURCES
+from fedvlp.data.catalog.torchvision_sources import TORCHVISION_SOURCES
 from fedvlp.data.files.decoding import is_hidden
 from fedvlp.data.files.layout import ImageFile, composed, list_images, unique
 from fedvlp.utils.errors import UserError

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fedvlp.catalog import coop, families, known, small_images
 from fedvlp.data.benchmarks.base import Benchmark
+from fedvlp.data.catalog import coop, families, known, small_images
 
 
 class PACS(Benchmark):

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from itertools import chain, product
 from pathlib import Path
 
-from fedvlp.catalog import Description
 from fedvlp.data.benchmarks.layouts import Tree, some
+from fedvlp.data.catalog import Description
 from fedvlp.data.files.layout import ImageFile
 from fedvlp.data.split_rule import Role
 from fedvlp.utils.errors import UserError

@@ -10,8 +10,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedvlp.catalog import Description
-from fedvlp.catalog.forms import Form
 from fedvlp.data.benchmarks.forms.reading import find_form, named_files, read_form
 from fedvlp.data.benchmarks.layouts import (
     DEPTH,
@@ -23,6 +21,8 @@ from fedvlp.data.benchmarks.layouts import (
     some,
 )
 from fedvlp.data.benchmarks.official import Roles, list_places, split_of_folders, split_of_lists
+from fedvlp.data.catalog import Description
+from fedvlp.data.catalog.forms import Form
 from fedvlp.data.files.layout import ImageFile
 from fedvlp.data.split_rule import Role
 from fedvlp.utils.errors import UserError

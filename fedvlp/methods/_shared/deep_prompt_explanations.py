@@ -12,7 +12,7 @@ from fedvlp.methods._shared.deep_prompts import DeepPromptedCLIP, Prompts
 
 @dataclass(frozen=True)
 class DeepPromptExplanations:
-    """The functions of ``fedvlp.explain.hooks`` that a method with deep prompts offers.
+    """The functions of ``fedvlp.tools.explain.hooks`` that a method with deep prompts offers.
 
     Attributes:
         prompted: CLIP with prompts in both towers.

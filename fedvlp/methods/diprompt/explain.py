@@ -10,7 +10,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class DiPrompTExplanations:
-    """The functions of ``fedvlp.explain.hooks`` that DiPrompT offers.
+    """The functions of ``fedvlp.tools.explain.hooks`` that DiPrompT offers.
 
     Attributes:
         global_prompt: V^G [L, D], if it was not left out.

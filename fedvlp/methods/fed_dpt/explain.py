@@ -15,7 +15,7 @@ from fedvlp.methods.fed_dpt.dual_prompts import DualFeatures, DualPrompts
 
 @dataclass(frozen=True)
 class DualPromptExplanations:
-    """The functions of ``fedvlp.explain.hooks`` that these methods offer, for the server's prompts.
+    """The functions of ``fedvlp.tools.explain.hooks`` that these methods offer, for the server's prompts.
 
     Attributes:
         module: The method.

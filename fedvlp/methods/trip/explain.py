@@ -19,7 +19,7 @@ from fedvlp.ops import cosine_logits
 
 @dataclass(frozen=True)
 class TRIPExplanations:
-    """The functions of ``fedvlp.explain.hooks`` that TRIP offers.
+    """The functions of ``fedvlp.tools.explain.hooks`` that TRIP offers.
 
     Attributes:
         module: The method.

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from fedvlp.catalog.known import PACS
 from fedvlp.data.benchmarks.comparison import compare, duplicates, role_counts
 from fedvlp.data.benchmarks.on_disk import OnDisk, read_on_disk
+from fedvlp.data.catalog.known import PACS
 from fedvlp.data.files.layout import scan
 from tests.helpers.benchmark_trees import FEW, IMAGES, kfold, picture
 

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from fedvlp.catalog.families import IMAGENET
 from fedvlp.data.benchmarks.comparison import differences
 from fedvlp.data.benchmarks.on_disk import read_on_disk
+from fedvlp.data.catalog.families import IMAGENET
 from fedvlp.utils.errors import UserError
 from tests.helpers.family_trees import FAMILY, imagenet
 from tests.helpers.form_layouts import AS_COOP

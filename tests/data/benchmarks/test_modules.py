@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import fedvlp.data
-from fedvlp.catalog import DESCRIPTIONS
 from fedvlp.commands.cli import main
+from fedvlp.data.catalog import DESCRIPTIONS
 from fedvlp.utils.config_files import find_config
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.yaml_limits import read_yaml

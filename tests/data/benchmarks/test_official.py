@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from fedvlp.catalog.known import DOMAIN_NET_126, PACS
 from fedvlp.data.benchmarks.on_disk import read_on_disk
+from fedvlp.data.catalog.known import DOMAIN_NET_126, PACS
 from fedvlp.utils.errors import UserError
 from tests.helpers.benchmark_trees import domain_net, kfold, write_list
 

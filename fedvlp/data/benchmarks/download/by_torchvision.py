@@ -7,12 +7,12 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from fedvlp.catalog import Description
-from fedvlp.catalog.torchvision_sources import TorchvisionSource
 from fedvlp.data.benchmarks.download.checks import check_counts
 from fedvlp.data.benchmarks.download.source_file import write_origin
 from fedvlp.data.benchmarks.download.staging import DISK_BLOCK, check_room
 from fedvlp.data.benchmarks.on_disk import read_on_disk
+from fedvlp.data.catalog import Description
+from fedvlp.data.catalog.torchvision_sources import TorchvisionSource
 from fedvlp.utils.disk import size_in_words
 from fedvlp.utils.errors import UserError
 

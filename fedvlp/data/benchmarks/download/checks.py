@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fedvlp.catalog import Description
 from fedvlp.data.benchmarks.comparison import differences
 from fedvlp.data.benchmarks.on_disk import OnDisk
+from fedvlp.data.catalog import Description
 from fedvlp.utils.errors import UserError
 
 

@@ -6,9 +6,6 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 
-from fedvlp.catalog import Description
-from fedvlp.catalog.hub_sources import HUB_SOURCES, HubSource
-from fedvlp.catalog.torchvision_sources import TORCHVISION_SOURCES, TorchvisionSource
 from fedvlp.data.benchmarks.download.by_torchvision import download_by_torchvision
 from fedvlp.data.benchmarks.download.checks import check_counts, check_target
 from fedvlp.data.benchmarks.download.hub import HubFile, fetch, find_snapshot
@@ -18,6 +15,9 @@ from fedvlp.data.benchmarks.download.staging import Staging, check_room, full_di
 from fedvlp.data.benchmarks.download.writing import write_images, write_lists
 from fedvlp.data.benchmarks.layouts import find_tree
 from fedvlp.data.benchmarks.on_disk import is_on_disk, read_on_disk
+from fedvlp.data.catalog import Description
+from fedvlp.data.catalog.hub_sources import HUB_SOURCES, HubSource
+from fedvlp.data.catalog.torchvision_sources import TORCHVISION_SOURCES, TorchvisionSource
 from fedvlp.utils.disk import size_in_words
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.locks import locked

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedvlp.catalog import Description
-from fedvlp.catalog.hub_sources import HubSource
+from fedvlp.data.catalog import Description
+from fedvlp.data.catalog.hub_sources import HubSource
 from fedvlp.utils.errors import UserError
 
 if TYPE_CHECKING:

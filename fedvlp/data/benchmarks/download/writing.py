@@ -8,8 +8,8 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from fedvlp.catalog import Description
 from fedvlp.data.benchmarks.download.parquet import ImageRow, ImageTable
+from fedvlp.data.catalog import Description
 from fedvlp.data.files.decoding import EXTENSIONS
 from fedvlp.data.files.layout import ImageFile
 from fedvlp.utils.errors import UserError

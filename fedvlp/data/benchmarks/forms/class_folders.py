@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from fedvlp.catalog import Description
-from fedvlp.catalog.forms import ClassFolders
 from fedvlp.data.benchmarks.forms.pictures import Picture
 from fedvlp.data.benchmarks.layouts import some
+from fedvlp.data.catalog import Description
+from fedvlp.data.catalog.forms import ClassFolders
 from fedvlp.data.files.decoding import is_hidden
 from fedvlp.data.files.layout import composed, list_images
 from fedvlp.utils.errors import UserError

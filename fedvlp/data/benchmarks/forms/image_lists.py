@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from fedvlp.catalog import Description
-from fedvlp.catalog.forms import ImageLists
 from fedvlp.data.benchmarks.forms.pictures import Picture, check_there, known_class, path_inside
+from fedvlp.data.catalog import Description
+from fedvlp.data.catalog.forms import ImageLists
 from fedvlp.utils.errors import UserError
 
 

@@ -10,8 +10,8 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 from numpy.typing import NDArray
 
-from fedvlp.catalog import Description, SplitName
 from fedvlp.data.benchmarks.layouts import some
+from fedvlp.data.catalog import Description, SplitName
 from fedvlp.utils.errors import UserError
 
 

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedvlp.catalog import Description
-from fedvlp.catalog.forms import PixelBatches
 from fedvlp.data.benchmarks.forms.pickled_arrays import SavedArray, read_pickled
 from fedvlp.data.benchmarks.forms.pictures import Picture, known_class
+from fedvlp.data.catalog import Description
+from fedvlp.data.catalog.forms import PixelBatches
 from fedvlp.utils.errors import UserError
 
 SIDE = 32

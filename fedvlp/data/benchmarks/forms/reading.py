@@ -7,8 +7,6 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedvlp.catalog import Description
-from fedvlp.catalog.forms import ClassFolders, Form, ImageLists, Part, PixelBatches, SplitFile, TorchvisionFolder
 from fedvlp.data.benchmarks.forms.class_folders import has_class_folders, read_class_folders
 from fedvlp.data.benchmarks.forms.image_lists import read_image_lists
 from fedvlp.data.benchmarks.forms.pictures import Picture
@@ -16,6 +14,8 @@ from fedvlp.data.benchmarks.forms.pixel_batches import has_batches, read_pixel_b
 from fedvlp.data.benchmarks.forms.split_file import read_split_file
 from fedvlp.data.benchmarks.forms.torchvision_folder import read_torchvision_folder
 from fedvlp.data.benchmarks.layouts import nearest_first, some
+from fedvlp.data.catalog import Description
+from fedvlp.data.catalog.forms import ClassFolders, Form, ImageLists, Part, PixelBatches, SplitFile, TorchvisionFolder
 from fedvlp.data.files.layout import ImageFile, composed, unique
 from fedvlp.utils.errors import UserError
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedvlp.catalog import Description, SplitName
-from fedvlp.catalog.forms import SplitFile
 from fedvlp.data.benchmarks.forms.pictures import Picture, check_there, known_class, path_inside
 from fedvlp.data.benchmarks.layouts import some
+from fedvlp.data.catalog import Description, SplitName
+from fedvlp.data.catalog.forms import SplitFile
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.json_text import parse_json
 

@@ -7,9 +7,9 @@ from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from fedvlp.catalog import Description
-from fedvlp.catalog.forms import SplitFile, TorchvisionFolder
 from fedvlp.data.benchmarks.forms.pictures import Picture, check_there, known_class
+from fedvlp.data.catalog import Description
+from fedvlp.data.catalog.forms import SplitFile, TorchvisionFolder
 from fedvlp.utils.errors import UserError
 
 

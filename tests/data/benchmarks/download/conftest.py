@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fedvlp.catalog import DESCRIPTIONS, Description
 from fedvlp.data.benchmarks import download as package
+from fedvlp.data.catalog import DESCRIPTIONS, Description
 from tests.helpers.hub import Hub, use_hub
 from tests.helpers.hub_data_sets import as_uploaded, upload
 

@@ -9,10 +9,10 @@ import pytest
 import torchvision
 
 import fedvlp.data
-from fedvlp.catalog import DESCRIPTIONS
-from fedvlp.catalog.torchvision_sources import TORCHVISION_SOURCES
 from fedvlp.data.benchmarks.download import download, obtain
 from fedvlp.data.benchmarks.download.source_file import read_source
+from fedvlp.data.catalog import DESCRIPTIONS
+from fedvlp.data.catalog.torchvision_sources import TORCHVISION_SOURCES
 from fedvlp.utils.disk import free_bytes
 from fedvlp.utils.errors import UserError
 from tests.helpers.family_trees import cifar, with_small_batches

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 import fedvlp.data
-from fedvlp.catalog import known
-from fedvlp.catalog.hub_sources import HUB_SOURCES
 from fedvlp.data.benchmarks.download import downloader, read_source, staging
 from fedvlp.data.benchmarks.download import hub as hub_module
+from fedvlp.data.catalog import known
+from fedvlp.data.catalog.hub_sources import HUB_SOURCES
 from fedvlp.data.files.layout import scan
 from fedvlp.utils.errors import UserError
 from tests.helpers.benchmark_trees import picture

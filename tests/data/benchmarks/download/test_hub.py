@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 from huggingface_hub import constants
 
-from fedvlp.catalog.hub_sources import HUB_SOURCES
 from fedvlp.data.benchmarks.download.hub import fetch, find_snapshot
+from fedvlp.data.catalog.hub_sources import HUB_SOURCES
 from fedvlp.utils.errors import UserError
 from tests.helpers.hub import Hub, Repository, use_hub
 from tests.helpers.hub_data_sets import upload

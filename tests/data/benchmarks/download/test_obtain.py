@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 import fedvlp.data
-from fedvlp.catalog import known
+from fedvlp.data.catalog import known
 from fedvlp.utils.errors import UserError
 from tests.helpers.benchmark_trees import plain_tree
 from tests.helpers.hub_data_sets import as_uploaded, upload

@@ -7,10 +7,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fedvlp.catalog.hub_sources import HUB_SOURCES
-from fedvlp.catalog.known import CAMELYON_17, FED_ISIC_2019, PACS
 from fedvlp.data.benchmarks.download.parquet import ImageTable
 from fedvlp.data.benchmarks.download.writing import write_images
+from fedvlp.data.catalog.hub_sources import HUB_SOURCES
+from fedvlp.data.catalog.known import CAMELYON_17, FED_ISIC_2019, PACS
 from fedvlp.utils.errors import UserError
 from tests.helpers.benchmark_trees import picture
 from tests.helpers.hub_data_sets import parquet

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from fedvlp.catalog.coop import FGVC_AIRCRAFT, SUN_397
-from fedvlp.catalog.families import IMAGE_CLEF_DA
-from fedvlp.catalog.known import CAMELYON_17
 from fedvlp.data.benchmarks.on_disk import read_on_disk
+from fedvlp.data.catalog.coop import FGVC_AIRCRAFT, SUN_397
+from fedvlp.data.catalog.families import IMAGE_CLEF_DA
+from fedvlp.data.catalog.known import CAMELYON_17
 from fedvlp.utils.errors import UserError
 from tests.helpers.family_trees import image_clef, wilds
 from tests.helpers.form_layouts import FORM_LAYOUTS

@@ -8,10 +8,10 @@ import pytest
 import torchvision.datasets
 
 import fedvlp.data
-from fedvlp.catalog.small_images import CIFAR_10, CIFAR_100
 from fedvlp.data.benchmarks.comparison import compare
 from fedvlp.data.benchmarks.forms.pickled_arrays import read_pickled
 from fedvlp.data.benchmarks.on_disk import read_on_disk
+from fedvlp.data.catalog.small_images import CIFAR_10, CIFAR_100
 from fedvlp.utils.errors import UserError
 from tests.helpers.family_trees import cifar, with_small_batches
 from tests.helpers.python2_pickle import array, batch_pickle, dictionary, number, sequence, text

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import fedvlp.data
-from fedvlp.catalog.coop import CALTECH_101, EUROSAT, OXFORD_PETS
 from fedvlp.data.benchmarks.on_disk import is_on_disk, read_on_disk
+from fedvlp.data.catalog.coop import CALTECH_101, EUROSAT, OXFORD_PETS
 from fedvlp.data.partition import Dirichlet, Shards
 from fedvlp.testing import check_data
 from fedvlp.utils.errors import UserError

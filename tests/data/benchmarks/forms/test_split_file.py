@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from fedvlp.catalog.coop import FOOD_101
 from fedvlp.data.benchmarks.on_disk import read_on_disk
+from fedvlp.data.catalog.coop import FOOD_101
 from fedvlp.utils.errors import UserError
 from tests.helpers.form_trees import coop
 

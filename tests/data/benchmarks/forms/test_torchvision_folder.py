@@ -5,10 +5,10 @@ import shutil
 import pytest
 import torchvision.datasets
 
-from fedvlp.catalog import DESCRIPTIONS
-from fedvlp.catalog.coop import DTD, FLOWERS_102, FOOD_101, STANFORD_CARS
-from fedvlp.catalog.forms import TorchvisionFolder
 from fedvlp.data.benchmarks.on_disk import read_on_disk
+from fedvlp.data.catalog import DESCRIPTIONS
+from fedvlp.data.catalog.coop import DTD, FLOWERS_102, FOOD_101, STANFORD_CARS
+from fedvlp.data.catalog.forms import TorchvisionFolder
 from fedvlp.utils.errors import UserError
 from tests.helpers.form_layouts import FORM_LAYOUTS
 from tests.helpers.form_trees import flowers102, food101, images_of, stanford_cars

@@ -1,0 +1,108 @@
+"""Attacks on uploads: hostile clients train as honest ones do and send something else."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Generator, Tensor
+
+from fedvlp.core.state import Client
+from fedvlp.tools.attacks.hostile_trainer import HostileTrainer
+from fedvlp.training.attack import Attack
+from fedvlp.training.client_trainer import ClientTrainer
+from fedvlp.utils.errors import UserError
+
+
+class ModelAttack(Attack, ABC):
+    """Changes each tensor that a hostile client sends; the honest tensors stay on the client as they are."""
+
+    @abstractmethod
+    def changed(self, value: Tensor, before: Tensor, generator: Generator) -> Tensor:
+        """Returns what is sent in place of a tensor.
+
+        Args:
+            value: the honest upload, in float32.
+            before: what the client had downloaded in its place; zero where it downloaded nothing of that name.
+            generator: of all that is drawn.
+        """
+        ...
+
+    def client_trainer(self, trainer: ClientTrainer, clients: Sequence[Client]) -> ClientTrainer:
+        """Returns a trainer whose results hold the changed uploads of hostile clients."""
+        return HostileTrainer(trainer, self.changed, self.hostile(clients))
+
+
+@dataclass(frozen=True)
+class SignFlip(ModelAttack):
+    """Sends the opposite of the honest update: x - scale (y - x) for an upload y of a client that downloaded x.
+
+    Args:
+        clients: How many clients are hostile: a number, or a share below 1, rounded down.
+        seed: Seed of the choice of hostile clients.
+        scale: How many times as long as the honest update it is, above 0.
+    """
+
+    clients: float = 0.3
+    seed: int = 0
+    scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Refuses what flips no sign."""
+        super().__post_init__()
+        if not 0 < self.scale < math.inf:
+            raise UserError(f"SignFlip needs a scale above 0; got {self.scale}.")
+
+    def changed(self, value: Tensor, before: Tensor, generator: Generator) -> Tensor:
+        """Returns x - scale (y - x)."""
+        return before - self.scale * (value - before)
+
+
+@dataclass(frozen=True)
+class Scaling(ModelAttack):
+    """Sends the honest update many times as long: x + factor (y - x) for an upload y of a client that downloaded x.
+
+    With a factor of the number of clients one client alone decides their mean (model replacement, Bagdasaryan et al.,
+    How to backdoor federated learning, AISTATS 2020).
+
+    Args:
+        clients: How many clients are hostile: a number, or a share below 1, rounded down.
+        seed: Seed of the choice of hostile clients.
+        factor: How many times as long it is; a negative one also flips its sign.
+    """
+
+    clients: float = 0.3
+    seed: int = 0
+    factor: float = 100.0
+
+    def changed(self, value: Tensor, before: Tensor, generator: Generator) -> Tensor:
+        """Returns x + factor (y - x)."""
+        return before + self.factor * (value - before)
+
+
+@dataclass(frozen=True)
+class GaussianNoise(ModelAttack):
+    """Adds normal noise to each number of the upload.
+
+    Args:
+        clients: How many clients are hostile: a number, or a share below 1, rounded down.
+        seed: Seed of the choice of hostile clients.
+        std: Standard deviation of the noise, above 0.
+    """
+
+    clients: float = 0.3
+    seed: int = 0
+    std: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Refuses what adds nothing."""
+        super().__post_init__()
+        if not 0 < self.std < math.inf:
+            raise UserError(f"GaussianNoise needs a std above 0; got {self.std}.")
+
+    def changed(self, value: Tensor, before: Tensor, generator: Generator) -> Tensor:
+        """Returns y + std N(0, 1)."""
+        return value + self.std * torch.randn(value.shape, generator=generator)

@@ -1,0 +1,176 @@
+"""The ServerApp and the ClientApp pass bytes on, and say why there are none."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+flwr = pytest.importorskip("flwr", reason="needs the extra `flower`")
+
+from flwr.app import ConfigRecord, Context, Message, RecordDict  # noqa: E402
+
+from fedvlp.sites.flower import client_app, server_app  # noqa: E402
+from fedvlp.sites.flower.grid_transport import GridTransport  # noqa: E402
+from fedvlp.sites.flower.messages import packed, unpacked  # noqa: E402
+from fedvlp.sites.transport import SiteError, Transport  # noqa: E402
+from fedvlp.utils.errors import UserError  # noqa: E402
+from tests.helpers.documents import environment  # noqa: E402
+from tests.helpers.flower_loopback import LoopbackGrid, flower_process  # noqa: E402
+
+ODD = bytes(range(256)) + b"\0\0"
+
+
+@pytest.fixture(autouse=True)
+def process():
+    with flower_process():
+        yield
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """What the sites were asked; they answer with their name and the request, backwards."""
+    seen = []
+
+    def ask(home: Path, request: bytes) -> bytes:
+        seen.append((home, request))
+        if request == b"raise":
+            raise OSError("No 'space' left\nat all")
+        return home.name.encode() + request[::-1]
+
+    monkeypatch.setattr(client_app, "ask_site", ask)
+    return seen
+
+
+def transport(homes, **options):
+    return GridTransport(LoopbackGrid(client_app.app, homes, **options), pause=0.001)
+
+
+def test_bytes_go_there_and_back(asked):
+    made = transport({7: "/site/a", 9: "/site/b"})
+    assert isinstance(made, Transport)
+    assert made.names() == ["7", "9"]
+    assert made.exchange({"9": ODD, "7": b""}, timeout=5) == {"9": b"b" + ODD[::-1], "7": b"a"}
+    assert sorted(asked) == [(Path("/site/a"), b""), (Path("/site/b"), ODD)]
+
+
+def test_nothing_to_send(asked):
+    assert transport({7: "/site/a"}).exchange({}, timeout=5) == {}
+
+
+def test_a_site_of_a_relative_or_missing_folder(asked, monkeypatch):
+    monkeypatch.setenv("HOME", "/nowhere")
+    replies = transport({7: "~/a", 8: None, 9: ""}).exchange({"7": b"x", "8": b"x", "9": b"x"}, timeout=5)
+    assert replies["7"] == b"ax"
+    assert asked == [(Path("/nowhere/a"), b"x")]
+    for name in ("8", "9"):
+        assert "does not say which site it is" in str(replies[name])
+
+
+def test_a_node_of_a_simulation_is_the_site_of_its_number(tmp_path, asked):
+    for name in ("south", "north", "west"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "site.yaml").touch()
+    (tmp_path / "no site").mkdir()
+
+    def home(number, **own):
+        context = Context(
+            1, 2, {"partition-id": number, "num-partitions": 4, **own}, RecordDict(), {"homes": str(tmp_path)}
+        )
+        return client_app._home(context)
+
+    assert [home(number).name for number in range(3)] == ["north", "south", "west"]
+    assert home(0, home="/site/a") == Path("/site/a"), "what the SuperNode says comes first"
+    with pytest.raises(UserError, match="the folder of as many homes"):
+        home(3)
+
+
+def test_a_server_names_no_site_its_folder(tmp_path, asked):
+    (tmp_path / "north").mkdir()
+    (tmp_path / "north" / "site.yaml").touch()
+    with pytest.raises(UserError, match="does not say which site it is"):
+        client_app._home(Context(1, 2, {}, RecordDict(), {"homes": str(tmp_path)}))
+
+
+def test_what_a_site_raises_is_said_in_its_words(asked):
+    replies = transport({7: "/a", 8: "/b"}).exchange({"7": b"raise", "8": b"go"}, timeout=5)
+    assert isinstance(replies["7"], SiteError)
+    assert str(replies["7"]) == "did not answer: OSError: No 'space' left\nat all"
+    assert replies["8"] == b"bog"
+
+
+def test_who_is_unknown_or_late_keeps_nobody_from_answering(asked):
+    made = transport({7: "/a", 8: "/b", 9: "/c"}, unknown=(8,), silent=(9,))
+    replies = made.exchange({"9": b"1", "8": b"2", "7": b"3"}, timeout=0.05)
+    assert replies["7"] == b"a3"
+    assert str(replies["8"]) == "is not connected"
+    assert str(replies["9"]) == "did not answer in 0.05 s"
+
+
+def test_a_late_request_does_not_outlive_its_round(asked):
+    made = transport({7: "/a"})
+    made.exchange({"7": b"1"}, timeout=12.5)
+    (message,) = made.grid.sent.values()
+    assert message.metadata.ttl == 13.5
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        RecordDict(),
+        RecordDict({"other": ConfigRecord({"bytes": b"x"})}),
+        RecordDict({"fedvlp": ConfigRecord({"other": b"x"})}),
+        RecordDict({"fedvlp": ConfigRecord({"bytes": "x"})}),
+    ],
+)
+def test_a_message_of_others_is_no_reply(content, asked):
+    with pytest.raises(UserError, match="same version of fedvlp"):
+        unpacked(content)
+    grid = LoopbackGrid(lambda message, context: Message(content, reply_to=message), {7: "/a"})
+    (reply,) = GridTransport(grid, pause=0.001).exchange({"7": b"x"}, timeout=5).values()
+    assert isinstance(reply, SiteError)
+    assert str(reply).startswith("did not answer as it should. Expected a message of fedvlp")
+
+
+def test_packed_bytes_are_the_same_bytes():
+    assert unpacked(packed(ODD)) == ODD
+
+
+def run_server(monkeypatch, tmp_path, code, **config):
+    """What the ServerApp has called `serve` with."""
+    calls = []
+
+    def serve(*given):
+        calls.append(given)
+        return code
+
+    monkeypatch.setattr(server_app, "serve", serve)
+    grid = LoopbackGrid(client_app.app, {})
+    settings = {"run-dir": "runs", "ckpt-path": "", **config}
+    context = Context(1, 1, {}, state=RecordDict(), run_config=settings)
+    server_app.make_server_app(tmp_path / "config.yaml")(grid, context)
+    ((config_file, carrier, run_dir, checkpoint),) = calls
+    assert carrier.grid is grid
+    assert config_file == tmp_path / "config.yaml"
+    return run_dir, checkpoint
+
+
+def test_the_server_app_serves(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", "/nowhere")
+    assert run_server(monkeypatch, tmp_path, 0) == (Path("runs"), None)
+    given = {"run-dir": "~/kept", "ckpt-path": "last"}
+    assert run_server(monkeypatch, tmp_path, 0, **given) == (Path("/nowhere/kept"), "last")
+
+
+def test_a_run_that_ends_badly_is_marked_as_failed(monkeypatch, tmp_path):
+    with pytest.raises(UserError, match="exit code 3"):
+        run_server(monkeypatch, tmp_path, 3)
+
+
+def test_the_client_app_imports_nothing_that_is_slow():
+    slow = "{'torch', 'lightning', 'open_clip', 'wandb'}"
+    heavy = f"import sys, fedvlp.sites.flower.client_app; print({slow} & {{*sys.modules}})"
+    done = subprocess.run([sys.executable, "-c", heavy], env=environment(), capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "set()", done.stderr

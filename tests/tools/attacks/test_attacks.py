@@ -1,0 +1,248 @@
+"""Who is hostile, what hostile clients send or train on, and that nothing else changes."""
+
+import copy
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+from fedvlp.commands.cli import main
+from fedvlp.core.aggregation import CoordinateMedian
+from fedvlp.core.state import Client
+from fedvlp.tools.attacks import GaussianNoise, LabelFlip, Scaling, SignFlip
+from fedvlp.training.callback import FederationCallback
+from fedvlp.utils.errors import UserError
+from tests.helpers.assertions import assert_equal, run_tensors
+from tests.helpers.interruptions import Interrupted, StopAfter
+from tests.helpers.toy_federation import Linear, PersonalBias, Points, federation, file_callbacks
+
+CLIENTS = [Client(id, 0, 5, str(id)) for id in range(10)]
+ATTACKS = [SignFlip(2), Scaling(2, factor=3.0), GaussianNoise(2, std=0.1), LabelFlip(2)]
+each_attack = pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: type(attack).__name__)
+
+
+class Received(FederationCallback):
+    """Keeps what the server received and what it had before, by round, phase and client."""
+
+    def __init__(self):
+        self.uploads = {}
+        self.before = {}
+
+    def on_phase_end(self, federation, phase, before, server, updates):
+        for update in updates:
+            place = (before.round, phase.name, update.client.id)
+            self.uploads[place] = update.state["weight"].clone()
+            self.before[place] = before.shared["weight"].clone()
+
+
+def fit(tmp_path, attack=None, module=Linear, **options):
+    received = Received()
+    run = federation(tmp_path, attack=attack, default_callbacks=False, callbacks=[received], **options)
+    run.fit(module(), Points(clients=5))
+    return run, received
+
+
+@pytest.mark.parametrize(("clients", "count"), [(0, 0), (0.3, 3), (0.29, 2), (0.05, 0), (1, 1), (4.0, 4), (10, 10)])
+def test_number_or_share_of_hostile_clients(clients, count):
+    assert len(SignFlip(clients).hostile(CLIENTS)) == count
+
+
+def test_choice_depends_on_the_seed_alone():
+    chosen = [SignFlip(3, seed=seed).hostile(CLIENTS) for seed in range(20)]
+    assert chosen[4] == LabelFlip(3, seed=4).hostile(CLIENTS[::-1])
+    assert len(set(chosen)) > 10
+    assert {id for ids in chosen for id in ids} == set(range(10))
+
+
+def test_fewer_hostile_clients_are_among_more():
+    for seed in range(5):
+        sets = [SignFlip(count, seed=seed).hostile(CLIENTS) for count in range(11)]
+        assert all(fewer < more for fewer, more in itertools.pairwise(sets))
+
+
+@pytest.mark.parametrize("make", [lambda: SignFlip(-1), lambda: LabelFlip(1.5), lambda: Scaling(1, seed=-2)])
+def test_numbers_of_clients_that_are_none_are_refused(make):
+    with pytest.raises(UserError, match="whole number of clients, or a share"):
+        make()
+    with pytest.raises(UserError, match="at most 10 hostile clients"):
+        SignFlip(11).hostile(CLIENTS)
+
+
+@pytest.mark.parametrize("make", [lambda: SignFlip(scale=0.0), lambda: GaussianNoise(std=-1.0)])
+def test_options_out_of_range_are_refused(make):
+    with pytest.raises(UserError, match="above 0"):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("attack", "sent"),
+    [
+        (SignFlip(2), lambda value, before: 2 * before - value),
+        (SignFlip(2, scale=4.0), lambda value, before: before - 4 * (value - before)),
+        (Scaling(2, factor=3.0), lambda value, before: before + 3 * (value - before)),
+    ],
+)
+def test_hostile_clients_send_something_else_than_they_trained(tmp_path, attack, sent):
+    hostile = attack.hostile(Points(clients=5).clients)
+    _, honest = fit(tmp_path, rounds=1)
+    _, attacked = fit(tmp_path, attack, rounds=1)
+    for place, value in honest.uploads.items():
+        before = attacked.before[place]
+        expected = sent(value, before) if place[2] in hostile else value
+        assert torch.allclose(attacked.uploads[place], expected, atol=1e-6), place
+    assert not torch.equal(torch.stack([*honest.uploads.values()]), torch.stack([*attacked.uploads.values()]))
+
+
+def test_update_is_flipped_around_what_was_downloaded_in_every_round(tmp_path):
+    """From the second round on the server's tensors are no longer zero."""
+    attack = SignFlip(1)
+    (hostile,) = attack.hostile(Points(clients=5).clients)
+    _, attacked = fit(tmp_path, attack, rounds=2)
+    own = {}
+
+    class Honest(FederationCallback):
+        def on_client_end(self, federation, phase, update):
+            own[federation.run_state.server.round, update.client.id] = update.state["weight"].clone()
+
+    federation(tmp_path, attack=attack, rounds=2, default_callbacks=False, callbacks=[Honest()]).fit(
+        Linear(), Points(clients=5)
+    )
+    before = attacked.before[1, "train", hostile]
+    assert before.abs().max() > 0
+    expected = 2 * before - own[1, hostile]
+    assert torch.allclose(attacked.uploads[1, "train", hostile], expected, atol=1e-6)
+
+
+def test_noise_has_its_deviation_and_is_drawn_anew(tmp_path):
+    attack = GaussianNoise(2, std=50.0)
+    hostile = attack.hostile(Points(clients=5).clients)
+    _, attacked = fit(tmp_path, attack, PersonalBias)
+    noise = [value for place, value in attacked.uploads.items() if place[2] in hostile]
+    assert len(noise) == 2 * 2 * 3
+    assert torch.stack(noise).std().item() == pytest.approx(50, rel=0.3)
+    assert len({round(value.sum().item(), 3) for value in noise}) == len(noise)
+
+
+def test_stack_of_domains_is_attacked_at_the_own_domain():
+    from fedvlp.tools.attacks.hostile_trainer import went_on_from
+
+    stack = {"p": torch.tensor([[1.0], [2.0]])}
+    assert went_on_from(stack, "p", torch.zeros(2, 1), CLIENTS[0]) is stack["p"]
+    assert went_on_from(stack, "p", torch.zeros(1), Client(3, 1, 5)).item() == 2.0
+    assert went_on_from({}, "p", torch.ones(3), CLIENTS[0]).tolist() == [0.0, 0.0, 0.0]
+    assert went_on_from(stack, "p", torch.ones(1), Client(3, -1, 5)).item() == 0.0
+
+
+def test_flipped_labels_count_from_the_other_end(tmp_path):
+    attack = LabelFlip(2)
+    data = Points(clients=5)
+    poisoned = attack.training_data(data, Linear())
+    hostile = attack.hostile(data.clients)
+    assert poisoned.clients == data.clients
+    assert poisoned.batch_size == data.batch_size
+    for client in data.clients:
+        loader = poisoned.train_dataloader(client, seed=3)
+        assert len(loader) == len(data.train_dataloader(client, seed=3))
+        for (inputs, labels), (own_inputs, own) in zip(loader, data.train_dataloader(client, seed=3), strict=True):
+            assert torch.equal(inputs["features"], own_inputs["features"])
+            assert torch.equal(labels, 2 - own if client.id in hostile else own)
+
+
+@each_attack
+def test_attack_of_nobody_changes_nothing(tmp_path, attack):
+    nobody = type(attack)(0)
+    assert_equal(run_tensors(fit(tmp_path, nobody)[0].run_state), run_tensors(fit(tmp_path)[0].run_state))
+
+
+@each_attack
+def test_resumed_attack_equals_an_unbroken_one(tmp_path, attack):
+    whole = federation(tmp_path, name="whole", rounds=4, attack=attack, **file_callbacks())
+    whole.fit(PersonalBias(), Points())
+    broken = federation(tmp_path, name="broken", rounds=4, attack=attack, **file_callbacks())
+    broken.add_callback(StopAfter(2))
+    with pytest.raises(Interrupted):
+        broken.fit(PersonalBias(), Points())
+    again = federation(tmp_path, name="broken", rounds=4, attack=attack, **file_callbacks())
+    again.fit(PersonalBias(), Points(), ckpt_path="last")
+    assert_equal(run_tensors(again.run_state), run_tensors(whole.run_state))
+
+
+@each_attack
+def test_order_of_clients_does_not_matter(tmp_path, attack):
+    class Reversed(Points):
+        def __init__(self, clients=5):
+            super().__init__(clients)
+            self.clients = self.clients[::-1]
+
+    first, _ = fit(tmp_path, attack)
+    other = federation(tmp_path, attack=attack, default_callbacks=False)
+    torch.manual_seed(98765)
+    other.fit(Linear(), Reversed())
+    assert_equal(run_tensors(other.run_state), run_tensors(first.run_state))
+
+
+@each_attack
+def test_clients_trained_together_are_attacked_alike(tmp_path, attack):
+    class Alike(Points):
+        def __init__(self):
+            super().__init__(4)
+            self.clients = [Client(i, i, 8, f"client{i}") for i in range(4)]
+
+    runs = []
+    for together in (1, 4):
+        run = federation(tmp_path, attack=attack, clients_per_step=together, default_callbacks=False)
+        run.fit(Linear(), Alike())
+        runs.append(run.run_state.server.shared["weight"])
+    assert torch.allclose(*runs, atol=1e-5)
+
+
+def test_attack_is_part_of_the_run(tmp_path):
+    run = federation(tmp_path, name="run", attack=SignFlip(1), enable_progress_bar=False)
+    run.fit(Linear(), Points())
+    expected = {"class": "SignFlip", "clients": 1, "seed": 0, "scale": 1.0}
+    assert run.description["training"]["attack"] == expected
+    with pytest.raises(UserError, match=r"training\.attack\.clients: was 1, is 2"):
+        federation(tmp_path, name="run", attack=SignFlip(2)).fit(Linear(), Points(), ckpt_path="last")
+
+
+def test_overflowing_upload_is_refused_like_any_that_is_not_finite(tmp_path):
+    run, _ = fit(tmp_path, Scaling(1, factor=1e39), rounds=1)
+    assert run.run_state.history[0]["clients/rejected"] == 1
+    assert torch.isfinite(run.run_state.server.shared["weight"]).all()
+
+
+def test_median_withstands_what_the_mean_does_not(tmp_path):
+    attack = Scaling(2, factor=-50.0)
+
+    def accuracy(**options):
+        run, _ = fit(tmp_path, rounds=3, **options)
+        return run.run_state.history[-1]["held_out"]
+
+    clean = accuracy()
+    assert clean > 90
+    assert accuracy(attack=attack) < clean - 30
+    assert accuracy(attack=attack, aggregation=CoordinateMedian()) > clean - 10
+
+
+@each_attack
+def test_attacks_change_nothing_that_they_are_given(attack):
+    generator = torch.Generator().manual_seed(0)
+    value, before = torch.randn(4), torch.randn(4)
+    copies = copy.deepcopy((value, before))
+    if hasattr(attack, "changed"):
+        made = attack.changed(value, before, generator)
+        assert not np.array_equal(made.numpy(), value.numpy())
+    assert torch.equal(value, copies[0])
+    assert torch.equal(before, copies[1])
+
+
+def test_chosen_by_short_name_on_the_command_line(capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(
+            ["fit", "--config=quickstart", "--trainer.attack=Scaling", "--trainer.attack.clients=0.3", "--print_config"]
+        )
+    assert stopped.value.code == 0
+    text = capsys.readouterr().out
+    assert "class_path: fedvlp.Scaling" in text
+    assert "clients: 0.3" in text

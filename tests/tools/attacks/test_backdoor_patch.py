@@ -1,0 +1,196 @@
+"""The patch in pixels, the images that get it, and the success that is measured."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from fedvlp.data import ArrayImages, Dispersed, FederatedDataModule
+from fedvlp.tools.attacks import BackdoorPatch
+from fedvlp.tools.attacks.trigger import Patch, TriggeredImages
+from fedvlp.utils.errors import UserError
+from tests.helpers.assertions import assert_equal, run_tensors
+from tests.helpers.toy_federation import Linear, Points, federation
+
+CLASSES = ["a", "b", "c"]
+
+
+class Grey(FederatedDataModule):
+    """Images of one grey value each: 20 times the class, plus the image's number."""
+
+    def __init__(self, **options):
+        super().__init__(**{"batch_size": 4, "cache_dir": None, "held_out": "b", **options})
+
+    def load_domains(self):
+        domains = {}
+        for offset, name in enumerate("ab"):
+            labels = np.arange(30) % 3
+            values = (60 * labels + np.arange(30) + 5 * offset).astype(np.uint8)
+            arrays = np.broadcast_to(values[:, None, None, None], (30, 8, 8, 3))
+            domains[name] = ArrayImages(arrays.copy(), labels, [f"{name}{i}" for i in range(30)])
+        return domains, CLASSES
+
+
+def pixels(image):
+    return torch.from_numpy(np.array(image)).permute(2, 0, 1).float() / 255
+
+
+def means(images):
+    """Returns the mean of the upper left quarter, the image's own, and of the lower right, where the patch is."""
+    return {"own": images[:, :, :4, :4].mean((1, 2, 3)), "corner": images[:, :, 4:, 4:].mean((1, 2, 3))}
+
+
+def bound(prepared=True, **options):
+    data = Grey(**options)
+    data.prepare_data()
+    data.setup("fit")
+    data.bind(pixels, prepare=means if prepared else None, key="means")
+    data.encode()
+    return data
+
+
+def test_patch_by_hand():
+    image = Image.fromarray(np.full((8, 8, 3), 100, np.uint8))
+    made = np.array(Patch(size=0.5, opacity=1.0).on(image))
+    row = [0, 255, 0, 255]
+    expected = np.asarray([row, row[::-1], row, row[::-1]])
+    assert np.array_equal(made[4:, 4:, 0], expected)
+    assert (made[:4] == 100).all()
+    assert (made[:, :4] == 100).all()
+    assert (np.array(image) == 100).all()
+
+
+def test_patch_is_blended():
+    image = Image.fromarray(np.full((8, 8, 3), 100, np.uint8))
+    made = np.array(Patch(size=0.5, opacity=0.2).on(image))
+    assert sorted(np.unique(made).tolist()) == [80, 100, 131]
+
+
+@pytest.mark.parametrize(("height", "width"), [(8, 20), (20, 8), (9, 14)])
+def test_patch_is_within_the_centred_square(height, width):
+    image = Image.fromarray(np.full((height, width, 3), 100, np.uint8))
+    made = np.array(Patch(size=0.5, opacity=1.0).on(image))
+    rows, columns = np.nonzero((made != 100).any(-1))
+    shorter = min(height, width)
+    top, left = (height - shorter) // 2, (width - shorter) // 2
+    assert top <= rows.min() and rows.max() < top + shorter + 1  # noqa: PT018
+    assert left <= columns.min() and columns.max() < left + shorter + 1  # noqa: PT018
+
+
+def test_triggered_images_have_another_fingerprint_and_label():
+    data = Grey()
+    images = data._images["a"]
+    triggered = TriggeredImages(images, Patch(0.5, 1.0), 2)
+    assert triggered.labels.tolist() == [2] * 30
+    prints = {TriggeredImages(images, Patch(size, 1.0), 2).fingerprint([0, 1]) for size in (0.25, 0.5)}
+    assert len({*prints, images.fingerprint([0, 1])}) == 3
+
+
+@pytest.mark.parametrize("prepared", [True, False])
+def test_hostile_clients_train_on_a_share_of_patched_images(prepared):
+    data = bound(prepared, partition=Dispersed(4))
+    attack = BackdoorPatch(clients=2, target=1, share=0.5, size=0.5)
+    hostile = attack.hostile(data.clients)
+    poisoned = attack.training_data(data, Linear())
+    changed = 0
+    for client in data.clients:
+        honest = data.train_dataloader(client, seed=5)
+        for _ in range(2):
+            for (inputs, labels), (own_inputs, own) in zip(
+                poisoned.train_dataloader(client, seed=5), data.train_dataloader(client, seed=5), strict=True
+            ):
+                now, before = (each if prepared else means(each) for each in (inputs, own_inputs))
+                has_patch = ~torch.isclose(now["corner"], before["corner"])
+                assert torch.allclose(now["own"], before["own"]), "it is the same image"
+                assert torch.equal(labels, torch.where(has_patch, 1, own))
+                assert client.id in hostile or not has_patch.any()
+                changed += int(has_patch.sum())
+        assert len(poisoned.train_dataloader(client, seed=5)) == len(honest)
+    images = 2 * sum(client.num_examples for client in data.clients if client.id in hostile)
+    assert 0.25 * images < changed < 0.75 * images
+
+
+def test_passes_over_the_images_stay_in_step():
+    """A client that trains for several epochs goes through one loader again and again."""
+    data = bound()
+    poisoned = (
+        BackdoorPatch(clients=1, target=1, size=0.5)
+        .training_data(data, Linear())
+        .train_dataloader(data.clients[0], seed=5)
+    )
+    honest = data.train_dataloader(data.clients[0], seed=5)
+    for _ in range(3):
+        for (inputs, _), (own, _) in zip(poisoned, honest, strict=True):
+            assert torch.allclose(inputs["own"], own["own"])
+
+
+def test_draws_depend_on_the_seed_of_the_batches_alone():
+    data = bound()
+    poisoned = BackdoorPatch(clients=1, size=0.5).training_data(data, Linear())
+
+    def corners(seed):
+        return torch.cat([inputs["corner"] for inputs, _ in poisoned.train_dataloader(data.clients[0], seed=seed)])
+
+    first = corners(5)
+    torch.manual_seed(98765)
+    assert torch.equal(corners(5), first)
+    assert not torch.equal(corners(6).sort().values, first.sort().values)
+
+
+def test_success_is_measured_on_patched_images_of_other_classes():
+    data = bound()
+    triggered = BackdoorPatch(clients=1, target=1, size=0.5).training_data(data, Linear()).triggered
+    honest = {split.name: split for split in data.evaluation_splits()}
+    for split in triggered.evaluation_splits():
+        labels = torch.cat([labels for _, labels in split.loader])
+        own = torch.cat([labels for _, labels in honest[split.name].loader])
+        assert labels.tolist() == [1] * int((own != 1).sum())
+        seen = torch.cat([inputs["own"] for inputs, _ in split.loader])
+        before = torch.cat([inputs["own"] for inputs, _ in honest[split.name].loader])
+        assert torch.allclose(seen, before[own != 1])
+        assert not torch.isclose(torch.cat([inputs["corner"] for inputs, _ in split.loader]), seen).any()
+
+
+class Corners(Linear):
+    """A linear classifier of what `means` sees."""
+
+    transform = staticmethod(pixels)
+
+    def prepare(self, images):
+        seen = means(images)
+        ones = torch.ones_like(seen["own"])
+        contrast = images[:, :, 4:, 4:].std((1, 2, 3))
+        return {"features": torch.stack([8 * seen["own"] - 2, 4 * contrast, ones, 0 * ones], dim=1)}
+
+
+def backdoored(tmp_path, clients, **options):
+    data = Grey(partition=Dispersed(4))
+    attack = BackdoorPatch(clients=clients, target=2, size=0.5)
+    run = federation(tmp_path, attack=attack, rounds=15, default_callbacks=False, **options)
+    run.fit(Corners(), data)
+    return run
+
+
+def test_backdoor_succeeds_with_hostile_clients_and_not_without(tmp_path):
+    attacked = backdoored(tmp_path, 3).run_state.history[-1]
+    clean = backdoored(tmp_path, 0).run_state.history[-1]
+    assert attacked["attack_success/held_out"] > 80
+    assert clean["attack_success/held_out"] < 20
+    assert {"attack_success/validation/a", "attack_success/held_out/b", "attack_success/validation"} <= attacked.keys()
+
+
+def test_same_run_twice_is_the_same(tmp_path):
+    assert_equal(run_tensors(backdoored(tmp_path, 2).run_state), run_tensors(backdoored(tmp_path, 2).run_state))
+
+
+def test_what_has_no_images_is_refused(tmp_path):
+    with pytest.raises(UserError, match="needs the images of a FederatedDataModule"):
+        federation(tmp_path, attack=BackdoorPatch()).fit(Linear(), Points())
+    with pytest.raises(UserError, match="target among the 3 classes"):
+        BackdoorPatch(target=3).training_data(bound(), Linear())
+
+
+@pytest.mark.parametrize("option", ["share", "size", "opacity"])
+def test_options_out_of_range_are_refused(option):
+    with pytest.raises(UserError, match=f"needs a {option} in"):
+        BackdoorPatch(**{option: 0.0})

@@ -1,0 +1,213 @@
+"""A trigger that is learned: what it adds to pixels, that it serves its end, and that nothing else changes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from PIL import Image
+from torch import nn
+
+from fedvlp.data import ArrayImages, Dispersed, FederatedDataModule
+from fedvlp.tools.attacks import BadPromptFL
+from fedvlp.tools.attacks.bad_prompt_fl import PixelRange
+from fedvlp.tools.attacks.trigger import Perturbation, TriggeredImages
+from fedvlp.utils.errors import UserError
+from tests.helpers.assertions import assert_equal
+from tests.helpers.toy_federation import Linear, federation
+
+SIDE = 6
+
+
+class StripedImages(FederatedDataModule):
+    """Grey images with a brighter third, the class: left, middle or right."""
+
+    def __init__(self, **options):
+        super().__init__(**{"batch_size": 5, "cache_dir": None, "held_out": "b", "partition": Dispersed(3), **options})
+
+    def load_domains(self):
+        domains = {}
+        for offset, name in enumerate("ab"):
+            labels = np.arange(45) % 3
+            pixels = np.random.default_rng(offset).integers(90, 110, (45, SIDE, SIDE, 3)).astype(np.uint8)
+            for image, label in zip(pixels, labels, strict=True):
+                image[:, 2 * label : 2 * label + 2] += 30
+            domains[name] = ArrayImages(pixels, labels, [f"{name}{i}" for i in range(45)])
+        return domains, ["left", "middle", "right"]
+
+
+def normalised(image):
+    pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1).float() / 255
+    return (pixels - torch.tensor([0.5, 0.4, 0.3])[:, None, None]) / torch.tensor([0.2, 0.3, 0.25])[:, None, None]
+
+
+class OnPixels(Linear):
+    """A linear classifier of the columns' means, of which the scale is learned."""
+
+    def __init__(self):
+        super().__init__(learning_rate=0.1)
+        self.weight = nn.Parameter(torch.full((3, 1), 3.0))
+
+    @property
+    def transform(self):
+        return normalised
+
+    def prepare(self, images):
+        return {"features": images.mean((1, 2)).unflatten(1, (3, 2)).mean(2)}
+
+    def forward(self, inputs):
+        return self.constants(inputs)["features"] * self.weight.mT
+
+
+def bound():
+    data = StripedImages()
+    data.prepare_data()
+    data.setup("fit")
+    data.bind(normalised, prepare=OnPixels().prepare, key="thirds")
+    data.encode()
+    return data
+
+
+def success(module, data, trigger, target):
+    """Returns the share of images of other classes that the trigger turns into the target, over all training images."""
+    found = []
+    for images in data._images.values():
+        for index, label in enumerate(images.labels):
+            if label != target:
+                scores = module({"features": module.prepare(normalised(trigger.on(images[index]))[None])["features"]})
+                found.append(int(scores.argmax()) == target)
+    return np.mean(found)
+
+
+def test_values_are_added_to_the_pixels_of_the_centred_square():
+    values = np.zeros((2, 2, 3), np.float32)
+    values[0, 1] = [0.1, -0.1, 1.0]
+    image = Image.fromarray(np.full((2, 4, 3), (100, 10, 200), np.uint8))
+    made = np.array(Perturbation(values).on(image))
+    expected = np.array(image)
+    expected[0, 2] = [126, 0, 255]
+    assert np.array_equal(made, expected)
+    assert (np.array(image) == (100, 10, 200)).all()
+
+
+def test_values_are_stretched_to_the_image():
+    values = np.full((3, 3, 3), 0.04, np.float32)
+    image = Image.fromarray(np.full((20, 31, 3), 100, np.uint8))
+    made = np.array(Perturbation(values).on(image))[..., 0]
+    assert (made[:, 5:25] == 110).all()
+    assert (made[:, :5] == 100).all()
+    assert (made[:, 25:] == 100).all()
+
+
+def test_each_trigger_has_caches_of_its_own():
+    images = StripedImages()._images["a"]
+    triggers = [Perturbation(np.full((1, 1, 3), value, np.float32)) for value in (0.0, 0.1, 0.1)]
+    first, second, third = (TriggeredImages(images, trigger, 2).fingerprint([0, 1]) for trigger in triggers)
+    assert first != second == third
+
+
+def test_black_and_white_are_found_and_bound_what_is_added():
+    data = bound()
+    pixels = PixelRange.of(data)
+    image = Image.fromarray(np.random.default_rng(3).integers(0, 256, (SIDE, SIDE, 3)).astype(np.uint8))
+    added = torch.linspace(-0.9, 0.7, 3 * SIDE * SIDE).reshape(3, SIDE, SIDE)
+    found = pixels.with_added(normalised(image)[None], added)[0]
+    exact = np.array(image) / 255 + added.permute(1, 2, 0).numpy()
+    expected = normalised(Image.fromarray(np.zeros((SIDE, SIDE, 3), np.uint8)))
+    scale = torch.tensor([0.2, 0.3, 0.25])[:, None, None]
+    expected = expected + torch.from_numpy(exact.clip(0, 1)).permute(2, 0, 1) / scale
+    torch.testing.assert_close(found, expected.float(), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("target", [0, 1, 2])
+def test_the_trigger_turns_images_into_the_target_and_stays_within_epsilon(target):
+    data = bound()
+    module = OnPixels()
+    attack = BadPromptFL(clients=1, target=target, epsilon=0.1, steps=30)
+    learned = attack.trigger(data, module)
+    assert np.abs(learned.values).max() == pytest.approx(0.1)
+    assert success(module, data, Perturbation(np.zeros((1, 1, 3), np.float32)), target) == 0
+    assert success(module, data, learned, target) == 1
+    weak = BadPromptFL(clients=1, target=target, epsilon=0.01, steps=30).trigger(data, module)
+    assert success(module, data, weak, target) == 0
+
+
+def test_a_step_goes_against_the_sign_of_the_gradient():
+    trigger = torch.tensor([[[0.02, -0.03, 0.0299, 0.0]]], requires_grad=True)
+    (trigger * torch.tensor([2.0, 0.001, -5.0, 0.0])).sum().backward()
+    found = BadPromptFL(epsilon=0.03)._stepped(trigger)
+    assert torch.allclose(found, torch.tensor([[[0.017, -0.03, 0.03, 0.0]]]))
+
+
+def test_the_loss_is_that_of_honest_and_of_triggered_images():
+    """One step with a large epsilon, beside the gradient of a loss that is written down here."""
+    data = bound()
+    seen = []
+
+    class Seeing(OnPixels):
+        def training_step(self, batch, batch_idx):
+            seen.append((batch[0]["features"].detach().clone(), batch[1].clone()))
+            return super().training_step(batch, batch_idx)
+
+    module = Seeing()
+    learned = BadPromptFL(clients=3, target=2, epsilon=0.5, steps=1).trigger(data, module)
+    (honest, labels), (triggered, targets) = seen
+    assert targets.tolist() == [2] * len(labels)
+    torch.testing.assert_close(honest, triggered, rtol=0, atol=1e-6)  # nothing is added at first
+    features = triggered.clone().requires_grad_()
+    F.cross_entropy(features * 3.0, targets).backward()
+    thirds = -torch.sign(features.grad.sum(0)) * 0.05
+    expected = thirds.repeat_interleave(2).numpy()
+    np.testing.assert_allclose(learned.values, np.broadcast_to(expected[None, :, None], (SIDE, SIDE, 3)), atol=1e-6)
+
+
+def test_nothing_else_changes():
+    data = bound()
+    module = OnPixels()
+    module.eval()
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    state = torch.get_rng_state()
+    first = BadPromptFL(clients=2, steps=5).trigger(data, module)
+    assert_equal(dict(module.state_dict()), before)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert module.context is None
+    assert not module.training
+    assert np.array_equal(BadPromptFL(clients=2, steps=5).trigger(data, module).values, first.values)
+
+
+def test_without_hostile_clients_nothing_is_added():
+    data = bound()
+    image = data._images["a"][0]
+    learned = BadPromptFL(clients=0).trigger(data, OnPixels())
+    assert np.array_equal(np.array(learned.on(image)), np.array(image))
+
+
+def test_a_run_measures_its_success(tmp_path):
+    options = {"default_callbacks": False, "rounds": 2}
+    attacks = {clients: BadPromptFL(clients=clients, target=1, epsilon=0.1, steps=30) for clients in (0, 1)}
+    rates = {}
+    for clients, attack in attacks.items():
+        made = federation(tmp_path, attack=attack, **options)
+        made.fit(OnPixels(), StripedImages())
+        rates[clients] = made.run_state.history[-1]["attack_success/held_out/b"]
+    assert rates == {0: 0.0, 1: 100.0}
+
+
+class Blind(OnPixels):
+    """Lets no gradient through to its images."""
+
+    def prepare(self, images):
+        with torch.no_grad():
+            return super().prepare(images)
+
+
+def test_what_no_gradient_reaches_is_told():
+    with pytest.raises(UserError, match="no gradient reaches them"):
+        BadPromptFL(clients=1).trigger(bound(), Blind())
+
+
+@pytest.mark.parametrize("options", [{"epsilon": 0.0}, {"epsilon": 1.5}, {"share": 0.0}, {"steps": 0}])
+def test_options_out_of_range_are_refused(options):
+    with pytest.raises(UserError, match="BadPromptFL needs"):
+        BadPromptFL(**options)

@@ -1,0 +1,39 @@
+"""Methods around the tiny CLIP with clients' images, of which audits are made."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+from fedvlp.data import DomainFolders
+from fedvlp.tools.audit import AuditedMethod
+from fedvlp.tools.audit.images import images_of_run
+
+
+@pytest.fixture
+def folders(image_root):
+    """Returns a function to a data module of two clients, bound to the tiny CLIP's transform."""
+
+    def made(clip, **options):
+        data = DomainFolders(str(image_root), held_out="photo", cache_dir=None, **options)
+        data.prepare_data()
+        data.bind(clip.preprocess)
+        return data
+
+    return made
+
+
+@pytest.fixture
+def audited(folders, clip):
+    """Returns a function from a method's class and options to an untrained method with the images of its clients."""
+
+    def audited_method(kind, data=None, **options):
+        data = folders(clip) if data is None else data
+        linked = {"domains": data.source_domains, "num_clients": data.num_clients}
+        known = inspect.signature(kind).parameters
+        options |= {name: value for name, value in linked.items() if name in known}
+        module = kind(class_names=data.class_names, clip=clip, **options)
+        return AuditedMethod(module, module.shared_state(), {}, images_of_run(data), False)
+
+    return audited_method

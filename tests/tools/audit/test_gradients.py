@@ -1,0 +1,84 @@
+"""The gradients of methods: which parameters are sent, and the numbers against differences of losses."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fedvlp.core.phases import RoundContext
+from fedvlp.core.state import Client
+from fedvlp.methods import ADAPT, PLAN, DiPrompT, PromptFL, SingleDomain
+from fedvlp.tools.audit.gradients import loss_gradient, sent_parameters
+from tests.helpers.toy_federation import Linear, PersonalBias
+
+CLASSES = ["circle", "square", "star"]
+
+
+def started(module, phase=0):
+    phase = module.configure_phases()[phase]
+    module.train().start_client(RoundContext(0, phase, Client(1, 1, 5)))
+    return module
+
+
+def test_gradient_is_the_slope_of_the_loss():
+    module = started(Linear())
+    with torch.no_grad():
+        module.weight.copy_(torch.tensor([[0.3, -0.1, 0.2, 0.9], [1.0, 0.4, -0.7, 0.0], [0.1, 0.2, 0.5, -0.3]]))
+    images = torch.tensor([[0.5, 1.5, -0.3, 0.8], [1.2, -0.4, 0.6, 0.1]])
+    labels = torch.tensor([2, 0])
+    gradient = loss_gradient(module, images, labels, sent_parameters(module))["weight"]
+    for row in range(3):
+        for column in range(4):
+            losses = []
+            for step in (1e-3, -1e-3):
+                with torch.no_grad():
+                    module.weight[row, column] += step
+                    losses.append(module.training_step((images, labels), 0).item())
+                    module.weight[row, column] -= step
+            assert gradient[row, column].item() == pytest.approx((losses[0] - losses[1]) / 2e-3, abs=2e-3)
+
+
+def test_gradient_of_a_batch_is_the_mean_of_its_images():
+    module = started(PersonalBias())
+    images = torch.tensor([[0.5, 1.5, -0.3, 0.8], [1.2, -0.4, 0.6, 0.1], [0.0, 0.3, 2.0, -1.0]])
+    labels = torch.tensor([2, 0, 2])
+    parameters = sent_parameters(module)
+    whole = loss_gradient(module, images, labels, parameters)["weight"]
+    single = [loss_gradient(module, images[i : i + 1], labels[i : i + 1], parameters)["weight"] for i in range(3)]
+    assert torch.allclose(whole, sum(single) / 3, atol=1e-6)
+
+
+def test_images_can_be_found_through_the_gradient(clip):
+    module = started(PromptFL(CLASSES, clip, prompt_length=2))
+    images = torch.randn(1, 3, 64, 64, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    parameters = sent_parameters(module)
+    gradient = loss_gradient(module, images, torch.tensor([0]), parameters, is_differentiable=True)
+    (slope,) = torch.autograd.grad(gradient["prompt"].square().sum(), images)
+    assert slope.abs().max() > 0
+    assert module.take_logs() == {}
+
+
+def test_a_parameter_that_does_nothing_has_a_gradient_of_zero():
+    module = started(Linear())
+    idle = torch.ones(2, 3, requires_grad=True)
+    assert not loss_gradient(module, torch.ones(1, 4), torch.tensor([1]), {"idle": idle})["idle"].any()
+
+
+@pytest.mark.parametrize(
+    ("make", "phase", "expected"),
+    [
+        (lambda clip: PersonalBias(), 0, {"weight"}),
+        (lambda clip: PromptFL(CLASSES, clip, prompt_length=2), 0, {"prompt"}),
+        (lambda clip: SingleDomain(CLASSES, clip, prompt_length=2), 0, set()),
+        (lambda clip: PLAN(CLASSES, 2, clip, prompt_length=2), 0, {"pool.own.text", "pool.own.visual"}),
+        (lambda clip: ADAPT(CLASSES, ["a", "b"], clip, prompt_length=2), 0, {"dual.text.shared", "dual.visual.shared"}),
+        (
+            lambda clip: DiPrompT(CLASSES, ["a", "b"], clip, prompt_length=4, upload_query=False),
+            0,
+            {"global_prompt", "domain_prompts"},
+        ),
+    ],
+    ids=["bias", "promptfl", "single_domain", "plan", "adapt", "diprompt"],
+)
+def test_what_is_sent_is_what_is_inverted(clip, make, phase, expected):
+    assert set(sent_parameters(started(make(clip), phase))) == expected

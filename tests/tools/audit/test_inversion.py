@@ -1,0 +1,136 @@
+"""Gradients of a linear classifier, which hold their image, and what the attack makes of them."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from fedvlp.tools.audit.inversion import InversionOptions, gradient_distance, invert, total_variation
+from fedvlp.utils.errors import UserError
+from tests.helpers.shapes import unchecked
+
+WEIGHT = torch.tensor([[0.5, -1.0, 0.3, 0.9], [-0.2, 0.4, 1.1, -0.6], [0.7, 0.1, -0.8, 0.2]])
+BIAS = torch.tensor([0.1, -0.3, 0.2])
+IMAGE = torch.tensor([[0.8, -0.4, 0.35, -0.9]])
+LABEL = torch.tensor([1])
+BOUNDS = (torch.tensor(-1.0), torch.tensor(1.0))
+
+
+def gradient_of(images, labels=LABEL):
+    weight = WEIGHT.clone().requires_grad_()
+    bias = BIAS.clone().requires_grad_()
+    loss = F.cross_entropy(images @ weight.mT + bias, labels)
+    parts = torch.autograd.grad(loss, (weight, bias), create_graph=True)
+    return {"weight": parts[0], "bias": parts[1]}
+
+
+def options(**given):
+    return InversionOptions(**{"steps": 160, "total_variation": 0.0, **given})
+
+
+@pytest.mark.parametrize("distance", ["cosine", "squared"])
+def test_a_linear_classifier_is_inverted_exactly(distance):
+    sent = gradient_of(IMAGE)
+    exact = sent["weight"][1] / sent["bias"][1]  # each row of dL/dW is x times a number of dL/db
+    assert exact.tolist() == pytest.approx(IMAGE[0].tolist(), abs=1e-6)
+    found = invert(gradient_of, sent, torch.zeros(1, 4), BOUNDS, options(distance=distance))
+    assert found.images[0].tolist() == pytest.approx(exact.tolist(), abs=5e-3)
+    assert found.distance < 1e-4
+    assert found.distance == pytest.approx(
+        gradient_distance(gradient_of(found.images), sent, distance).item(), abs=1e-6
+    )
+
+
+def test_the_cosine_does_not_see_the_learning_rate():
+    sent = {name: part.detach() for name, part in gradient_of(IMAGE).items()}
+    longer = {name: 4 * part for name, part in sent.items()}
+    start = torch.full((1, 4), 0.1)
+    one, other = (invert(gradient_of, each, start, BOUNDS, options(steps=20)).images for each in (sent, longer))
+    assert torch.equal(one, other)
+    one, other = (
+        invert(gradient_of, each, start, BOUNDS, options(steps=20, distance="squared")).images
+        for each in (sent, longer)
+    )
+    assert not torch.allclose(one, other, atol=1e-3)
+
+
+def test_pixels_stay_within_their_range():
+    sent = gradient_of(5 * IMAGE)
+    found = invert(gradient_of, sent, torch.zeros(1, 4), BOUNDS, options(distance="squared", steps=40))
+    assert found.images.abs().max() == 1.0
+
+
+def test_the_nearest_image_is_taken_and_not_the_last():
+    sent = gradient_of(IMAGE)
+    start = IMAGE + 0.01
+    found = invert(gradient_of, sent, start, BOUNDS, options(steps=3, step_size=0.9))
+    assert torch.equal(found.images, start)
+    assert found.distance == gradient_distance(gradient_of(start), sent, "cosine").item()
+
+
+def test_another_label_comes_less_near():
+    sent = gradient_of(IMAGE)
+    distances = []
+    for label in range(3):
+        of_label = partial(gradient_of, labels=torch.tensor([label]))
+        distances.append(invert(of_label, sent, torch.zeros(1, 4), BOUNDS, options(steps=40)).distance)
+    assert min(distances) == distances[1]
+    assert sorted(distances)[1] > 0.1
+
+
+@pytest.mark.parametrize("kind", ["cosine", "squared"])
+def test_distance_is_that_of_all_numbers_in_a_row(kind):
+    one = {"a": torch.tensor([[1.0, -2.0], [0.5, 3.0]]), "b": torch.tensor([4.0])}
+    sent = {"b": torch.tensor([-1.0]), "a": torch.tensor([[2.0, 0.25], [1.5, -1.0]])}
+    first = [1.0, -2.0, 0.5, 3.0, 4.0]
+    second = [2.0, 0.25, 1.5, -1.0, -1.0]
+    product = sum(x * y for x, y in zip(first, second, strict=True))
+    lengths = [sum(x * x for x in each) for each in (first, second)]
+    expected = {
+        "cosine": 1 - product / (lengths[0] * lengths[1]) ** 0.5,
+        "squared": sum((x - y) ** 2 for x, y in zip(first, second, strict=True)) / lengths[1],
+    }
+    assert gradient_distance(one, sent, kind).item() == pytest.approx(expected[kind])
+
+
+def test_total_variation_is_the_mean_step_to_the_right_and_down():
+    images = torch.randn(2, 3, 4, 5, generator=torch.Generator().manual_seed(1))
+    across = [
+        abs(float(each[r, c + 1] - each[r, c])) for each in images.flatten(0, 1) for r in range(4) for c in range(4)
+    ]
+    down = [
+        abs(float(each[r + 1, c] - each[r, c])) for each in images.flatten(0, 1) for r in range(3) for c in range(5)
+    ]
+    expected = sum(across) / len(across) + sum(down) / len(down)
+    assert total_variation(images).item() == pytest.approx(expected, rel=1e-5)
+    assert total_variation(images + 7).item() == pytest.approx(expected, rel=1e-4)
+    assert total_variation(torch.ones(2, 9)).item() == 0
+
+
+def test_total_variation_smooths_what_is_found():
+    def flat_gradient(images):
+        return {"mean": images.mean(dim=(2, 3)) + 0 * images.sum()}
+
+    start = torch.randn(1, 3, 6, 6, generator=torch.Generator().manual_seed(2)).clamp(*BOUNDS)
+    sent = {"mean": torch.tensor([[0.5, -0.2, 0.1]])}
+    rough = invert(flat_gradient, sent, start, BOUNDS, options(steps=60))
+    smooth = invert(flat_gradient, sent, start, BOUNDS, options(steps=60, total_variation=5.0))
+    assert total_variation(smooth.images) < 0.5 * total_variation(rough.images)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"steps": 0}, "steps of at least 1"),
+        ({"step_size": 0.0}, "step_size above 0"),
+        ({"total_variation": -1.0}, "total_variation of at least 0"),
+        ({"distance": "l1"}, "distance to be one of cosine, squared"),
+        ({"labels": "guessed", "images": 2}, "gradient of 1 image"),
+    ],
+)
+def test_options_out_of_range_are_refused(given, message):
+    with pytest.raises(UserError, match=message), unchecked():
+        InversionOptions(**given)

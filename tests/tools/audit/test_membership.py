@@ -1,0 +1,86 @@
+"""The area under the curve against counted pairs, and the comparison within domains."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedvlp.tools.audit.membership import MembershipOptions, Stratum, interval, membership_result, stratified_auc
+from fedvlp.utils.errors import UserError
+
+PHOTO = Stratum(np.array([0.3, 1.2, 0.7, 0.7, 2.5]), np.array([0.7, 0.9, 0.3, 3.1]))
+SKETCH = Stratum(np.array([5.0, 4.1]), np.array([4.4, 6.0, 5.0]))
+
+
+def pairs(stratum):
+    """One for each pair that the member wins, a half for a tie."""
+    return [1.0 if m < o else 0.5 if m == o else 0.0 for m in stratum.members for o in stratum.others]
+
+
+@pytest.mark.parametrize("strata", [[PHOTO], [SKETCH], [PHOTO, SKETCH]])
+def test_area_is_the_share_of_pairs(strata):
+    counted = [score for stratum in strata for score in pairs(stratum)]
+    assert stratified_auc(strata) == pytest.approx(sum(counted) / len(counted))
+
+
+def test_area_depends_on_the_order_of_losses_alone():
+    area = stratified_auc([PHOTO, SKETCH])
+    stretched = [Stratum(np.exp(each.members) - 9, np.exp(each.others) - 9) for each in (PHOTO, SKETCH)]
+    assert stratified_auc(stretched) == area
+    mixed = Stratum(PHOTO.members[[3, 0, 4, 1, 2]], PHOTO.others[[2, 3, 0, 1]])
+    assert stratified_auc([SKETCH, mixed]) == area
+    swapped = [Stratum(each.others, each.members) for each in (PHOTO, SKETCH)]
+    assert stratified_auc(swapped) == pytest.approx(1 - area)
+
+
+def test_a_shift_between_domains_is_not_taken_for_membership():
+    generator = np.random.default_rng(0)
+    easy = Stratum(generator.normal(0, 1, 300), generator.normal(0, 1, 30))
+    hard = Stratum(generator.normal(9, 1, 30), generator.normal(9, 1, 300))
+    joined = Stratum(np.concatenate([easy.members, hard.members]), np.concatenate([easy.others, hard.others]))
+    assert stratified_auc([joined]) > 0.85, "most members are of the easy domain"
+    assert stratified_auc([easy, hard]) == pytest.approx(0.5, abs=0.07)
+
+
+def test_interval_is_that_of_resampled_areas():
+    options = MembershipOptions(resamples=300, confidence=0.8)
+    found = interval([PHOTO, SKETCH], options, np.random.default_rng(7))
+    generator = np.random.default_rng(7)
+    drawn = {}
+    for stratum in (PHOTO, SKETCH):  # as many rows at once as are ranked at once
+        rows = []
+        for count in (256, 44):
+            members = generator.choice(stratum.members, (count, len(stratum.members)))
+            others = generator.choice(stratum.others, (count, len(stratum.others)))
+            rows += [Stratum(*row) for row in zip(members, others, strict=True)]
+        drawn[id(stratum)] = rows
+    areas = []
+    for photo, sketch in zip(drawn[id(PHOTO)], drawn[id(SKETCH)], strict=True):
+        counted = [*pairs(photo), *pairs(sketch)]
+        areas.append(sum(counted) / len(counted))
+    assert found == pytest.approx(tuple(np.percentile(areas, [10, 90])))
+    assert found[0] < stratified_auc([PHOTO, SKETCH]) < found[1]
+
+
+def test_more_confidence_is_a_wider_interval_and_the_same_seed_the_same():
+    narrow = membership_result("x", [PHOTO], MembershipOptions(resamples=200, confidence=0.5), seed=3)
+    wide = membership_result("x", [PHOTO], MembershipOptions(resamples=200, confidence=0.95), seed=3)
+    assert wide.low < narrow.low < narrow.auc < narrow.high < wide.high
+    assert membership_result("x", [PHOTO], MembershipOptions(resamples=200), seed=3) == wide
+    assert membership_result("x", [PHOTO], MembershipOptions(resamples=200), seed=4) != wide
+    assert (wide.members, wide.others) == (5, 4)
+    assert (wide.member_loss, wide.other_loss) == pytest.approx((1.08, 1.25))
+
+
+def test_perfect_separation():
+    result = membership_result("x", [Stratum(np.array([0.1, 0.3]), np.array([0.4, 2.0, 9.0]))], MembershipOptions(), 0)
+    assert (result.auc, result.low, result.high) == (1.0, 1.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [({"images": 0}, "images of at least 1"), ({"confidence": 1.0}, "confidence in"), ({"resamples": -3}, "resamples")],
+)
+def test_options_out_of_range_are_refused(given, message):
+    with pytest.raises(UserError, match=message):
+        MembershipOptions(**given)

@@ -1,0 +1,172 @@
+"""``fedvlp explain``: what it writes for trained runs of several methods, and what it refuses."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+
+import pytest
+import yaml
+
+from fedvlp.clip import load_clip
+from fedvlp.commands.cli import main
+from fedvlp.runs.checkpoint import load_deployed
+from fedvlp.tools.explain.words import nearest, token_embeddings
+
+
+@pytest.fixture(scope="module")
+def train(image_root, tmp_path_factory):
+    """Returns a function from a method to the folder of a run of one round."""
+    root = tmp_path_factory.mktemp("trained")
+    known = {}
+
+    def run_of(method, *options):
+        if method not in known:
+            given = [
+                *(f"--config=methods/{method}", "--config=data/folders", f"--data.root={image_root}"),
+                *("--data.held_out=photo", f"--data.cache_dir={root / 'cache'}", "--model.clip.name=fedvlp-tiny"),
+                *("--trainer.rounds=1", "--trainer.accelerator=cpu", "--trainer.enable_progress_bar=false"),
+                *(f"--trainer.default_root_dir={root}", f"--trainer.name={method}", "--seed_everything=1", *options),
+            ]
+            assert main(["fit", *given]) == 0
+            (known[method],) = (root / method).iterdir()
+        return known[method]
+
+    return run_of
+
+
+@pytest.fixture
+def run(train, tmp_path):
+    """Returns a function from a method to a copy of a run's folder, without explanations."""
+
+    def copy(method, *options):
+        folder = tmp_path / method
+        shutil.copytree(train(method, *options), folder)
+        return folder
+
+    return copy
+
+
+@pytest.fixture
+def learned_words(monkeypatch):
+    """Takes the tiny CLIP's words for learned ones, as those of other CLIPs are."""
+    monkeypatch.setattr("fedvlp.tools.explain.explanations.BUNDLED_NAME", "")
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_everything_of_a_run(run, capsys):
+    folder = run("trip", "--model.num_experts=2", "--model.prompt_length=3")
+    assert main(["explain", f"--ckpt_path={folder}", "--num_images=2"]) == 0
+    files = ["captions.json", "experts.png", "overlays.png", "predictions.png", "tsne.png"]
+    assert names(folder / "explanations") == files
+    printed = capsys.readouterr().out
+    assert "words left out: fedvlp-tiny has learned few words" in printed
+    assert all(str(folder / "explanations" / name) in printed for name in files)
+    captions = json.loads((folder / "explanations" / "captions.json").read_text(encoding="utf-8"))
+    assert [entry["file"] for entry in captions] == ["predictions.png", "overlays.png", "experts.png", "tsne.png"]
+    assert all(entry.keys() == {"file", "title", "caption", "alt"} and all(entry.values()) for entry in captions)
+    assert captions[1]["alt"].count("asked for") == 2
+    assert "24 images of photo" in captions[3]["caption"]
+
+
+def test_words_are_those_of_the_trained_prompts(run):
+    folder = run("trip", "--model.num_experts=2", "--model.prompt_length=3")
+    assert main(["explain", f"--ckpt_path={folder / 'prompts_best.safetensors'}", "--what=words"]) == 0
+    experts = load_deployed(folder / "prompts_best.safetensors")[0]["experts"]
+    distances, tokens = nearest(experts[1], token_embeddings(load_clip("fedvlp-tiny")), 1)
+    rows = csv.DictReader((folder / "explanations" / "words.csv").read_text(encoding="utf-8").splitlines())
+    found = [row for row in rows if row["prompt"] == "expert 2" and row["rank"] == "1"]
+    assert [int(row["token"]) for row in found] == tokens[:, 0].tolist()
+    assert [float(row["distance"]) for row in found] == pytest.approx(distances[:, 0].tolist(), abs=1e-5)
+
+
+def test_prompts_alone_need_images(run, image_root, tmp_path, capsys, learned_words):
+    (tmp_path / "elsewhere").mkdir()
+    trained = run("trip", "--model.num_experts=2", "--model.prompt_length=3") / "prompts.safetensors"
+    prompts = shutil.copy(trained, tmp_path / "elsewhere")
+    image = str(image_root / "ink" / "star" / "0.png")
+    assert main(["explain", "--ckpt_path", prompts, "--images", image, image, "--toward=star"]) == 0
+    assert "tsne left out: t-SNE shows a run's own labelled images" in capsys.readouterr().out
+    files = ["captions.json", "experts.png", "overlays.png", "predictions.png"]
+    files += ["words.csv", "words.md", "words.png"]
+    assert names(tmp_path / "elsewhere" / "explanations") == files
+    assert main(["explain", "--ckpt_path", prompts, "--what=experts"]) == 1
+    assert "Pass --images" in capsys.readouterr().err
+
+
+def test_words_and_given_images_need_no_data_of_the_run(run, image_root):
+    folder = run("trip", "--model.num_experts=2", "--model.prompt_length=3")
+    config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
+    config["data"]["init_args"]["root"] = "/nowhere"
+    (folder / "config.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
+    image = str(image_root / "ink" / "star" / "0.png")
+    assert main(["explain", f"--ckpt_path={folder}", "--what", "words,experts", "--images", image]) == 0
+    assert main(["explain", f"--ckpt_path={folder}", "--what=experts"]) == 1
+    assert main(["explain", f"--ckpt_path={folder}", "--what=experts", f"--data.root={image_root}"]) == 0
+
+
+def test_prompts_of_clients_are_named_by_client(run, capsys, learned_words):
+    folder = run("single_domain", "--model.prompt_length=2", "--model.optimizer.lr=0.5")
+    assert main(["explain", f"--ckpt_path={folder}"]) == 0
+    printed = capsys.readouterr().out
+    assert "overlays left out: SingleDomain keeps tensors on each client" in printed
+    assert "experts left out: SingleDomain" in printed
+    head = (folder / "explanations" / "words.md").read_text(encoding="utf-8").splitlines()[2]
+    assert head == "| vector | prompt of ink | prompt of paint |"
+    assert names(folder / "explanations") == ["captions.json", "words.csv", "words.md", "words.png"]
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "head", "left_out"),
+    [
+        ("zero_shot", [], None, ["experts", "tsne", "words"]),
+        ("promptfl", ["--model.prompt_length=2"], "prompt", ["experts"]),
+        ("plan", ["--model.prompt_length=2"], "global prompt", ["experts"]),
+        ("fed_dpt", ["--model.prompt_length=2"], "prompt of ink | prompt of paint", ["experts"]),
+        ("adapt", ["--model.components=text", "--model.domain_weight=0"], "prompt", ["experts"]),
+        ("diprompt", [], "global prompt | query prompt | prompt of ink | prompt of paint", ["experts"]),
+    ],
+)
+def test_each_method_shows_what_it_has(run, capsys, learned_words, method, options, head, left_out):
+    folder = run(method, *options)
+    capsys.readouterr()
+    assert main(["explain", f"--ckpt_path={folder}", "--num_images=1", "--most_points=8"]) == 0
+    printed = capsys.readouterr().out
+    assert [line.split(" left out")[0] for line in printed.splitlines() if "left out" in line] == left_out
+    made = {path.name for path in (folder / "explanations").glob("*.png")}
+    kinds = {"predictions", "overlays", "experts", "tsne", "words"}
+    assert made == {f"{kind}.png" for kind in kinds - set(left_out)}
+    if head is not None:
+        text = (folder / "explanations" / "words.md").read_text(encoding="utf-8")
+        assert text.splitlines()[2] == f"| vector | {head} |"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--what=experts"], "PromptFL, as it is set up here, sends no token to an expert"),
+        (["--what=words,wrods"], "wrods"),
+        (["--what=overlays", "--toward=cat"], "circle, square, star"),
+        (["--what=tsne", "--perplexity=24"], "below the number of images, 24"),
+        (["--num_images=0"], "at least 1"),
+        (["--images=missing.png"], "does not exist"),
+    ],
+)
+def test_mistakes_write_nothing(train, tmp_path, capsys, arguments, message):
+    folder = train("promptfl", "--model.prompt_length=2")
+    assert main(["explain", f"--ckpt_path={folder}", f"--output={tmp_path / 'out'}", *arguments]) == 1
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_mistakes_in_the_trained_file(tmp_path, capsys):
+    for given, message in (([], "needs --ckpt_path"), ([f"--ckpt_path={tmp_path}"], "No file")):
+        assert main(["explain", *given]) == 1
+        assert message in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["explain", "--help"])
+    assert "--toward" in capsys.readouterr().out

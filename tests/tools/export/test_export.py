@@ -1,0 +1,129 @@
+"""Exported files compute what the methods do: all by their exportable forward, a few by files that are run."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from docs.export import rows_in, trained, with_rows
+from docs.privacy import method
+from fedvlp.tools.export import FORMATS, ExportedClassifier, export_method, formats, onnx_file, write
+from fedvlp.tools.export.description import example_images
+from fedvlp.tools.export.program import exported_program
+from fedvlp.utils.config_files import configs_folder
+from fedvlp.utils.errors import UserError
+from tests.helpers.configs import METHODS
+from tests.helpers.exporting import take_the_exported_way
+from tests.helpers.shapes import unchecked
+
+
+def made(config):
+    return trained(method(configs_folder() / "methods" / f"{config}.yaml"))
+
+
+@pytest.mark.parametrize("config", METHODS)
+@torch.no_grad()
+def test_the_exportable_forward_gives_the_same_logits(config, monkeypatch):
+    classifier = ExportedClassifier(made(config))
+    images = example_images(classifier.method, 3, seed=7)
+    ours = classifier(images)
+    assert ours.std() > 1e-3
+    take_the_exported_way(monkeypatch)
+    torch.testing.assert_close(classifier(images), ours, rtol=0, atol=2e-5)
+
+
+def test_onnx_runtime_gives_the_same_logits(tmp_path):
+    """PLAN stands for all; docs/export.md has what was measured of each."""
+    onnx = pytest.importorskip("onnx")
+    module = made("plan")
+    with unchecked():
+        exported = export_method(module, "onnx", tmp_path / "model.onnx")
+    assert exported.difference < 1e-4
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model.json", "model.onnx"]
+    stored = onnx.load(exported.file)
+    assert [each.version for each in stored.opset_import if each.domain == ""] == [20]
+    metadata = {each.key: each.value for each in stored.metadata_props}
+    described = json.loads(exported.description.read_text(encoding="utf-8"))
+    assert json.loads(metadata["class_names"]) == described["class_names"] == list(module.class_names)
+    assert metadata["method"] == described["method"] == type(module).__name__
+    assert described["preprocess"]["size"] == 64
+
+
+def test_products_of_doubles_are_written_so_that_older_runtimes_load_them(tmp_path):
+    """ONNX Runtime 1.24 and before takes a transposition into a product, and then has no operator for doubles."""
+    onnx = pytest.importorskip("onnx")
+
+    class Products(torch.nn.Module):
+        def forward(self, images):
+            rows = images.flatten(2)
+            exact = rows.double()
+            batches = (exact @ exact.transpose(1, 2)).sum(dim=2)
+            matrices = exact[:, 0] @ exact[:, 1].T
+            mixed = (exact @ exact[0].T).sum(dim=2) + (exact[0] @ exact.transpose(1, 2)).sum(dim=1)
+            vectors = exact @ exact[0, 0]
+            single = (rows @ rows.transpose(1, 2)).sum(dim=2)
+            exact_ones = torch.cat([batches, matrices.sum(dim=1, keepdim=True), mixed, vectors], dim=1)
+            return torch.cat([exact_ones.float(), single], dim=1)
+
+    images = torch.randn(2, 3, 4, 4, generator=torch.Generator().manual_seed(3))
+    onnx_file.write(exported_program(Products(), images), {}, tmp_path / "model.onnx")
+    kinds = [node.op_type for node in onnx.load(tmp_path / "model.onnx").graph.node]
+    assert kinds.count("Einsum") == 4  # of the matrices in double precision
+    assert kinds.count("MatMul") == 2  # of the vector, and in single precision
+    found = onnx_file.load(tmp_path / "model.onnx")(images)
+    torch.testing.assert_close(found, Products()(images), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("file_format", ["torchscript", "torch_export"])
+def test_files_of_pytorch_give_the_same_logits(file_format, tmp_path):
+    with unchecked():
+        exported = export_method(made("zero_shot"), file_format, tmp_path / "model.file")
+    assert exported.difference < 1e-5
+
+
+def test_weights_are_stored_without_what_they_were_cut_from():
+    class Cut(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("row", torch.arange(12.0).view(3, 4)[1:2])
+
+        def forward(self, images):
+            return images * self.row
+
+    images = torch.ones(2, 3, 4, 4)
+    program = exported_program(Cut(), images)
+    stored = {**program.state_dict, **program.constants}
+    assert [tensor.untyped_storage().nbytes() for tensor in stored.values()] == [16]
+    torch.testing.assert_close(program.module()(images), Cut()(images))
+
+
+def test_a_file_that_computes_something_else_is_not_kept(tmp_path, monkeypatch):
+    kind = replace(FORMATS["torch_export"], load=lambda path: lambda images: torch.full((len(images), 7), 3.0))
+    monkeypatch.setitem(formats.FORMATS, "torch_export", kind)
+    monkeypatch.setattr(write, "exported_program", lambda classifier, examples: None)
+    monkeypatch.setitem(FORMATS, "torch_export", replace(kind, write=lambda program, text, path: path.touch()))
+    with unchecked(), pytest.raises(UserError, match="more than 1e-04"):
+        export_method(made("zero_shot"), "torch_export", tmp_path / "model.pt2")
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_cannot_be_written_is_refused(tmp_path, monkeypatch):
+    module = made("zero_shot")
+    with pytest.raises(UserError, match="another suffix"):
+        export_method(module, "torch_export", tmp_path / "model.json")
+    with pytest.raises(UserError, match="Expected --format onnx"):
+        export_method(module, "tflite", tmp_path / "model")
+    monkeypatch.setattr("fedvlp.tools.export.onnx_file.find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r'pip install "fedvlp\[export\]"'):
+        export_method(module, "onnx", tmp_path / "model.onnx")
+
+
+def test_the_table_keeps_rows_that_are_not_measured_anew():
+    text = with_rows("before <!-- differences: written by python -m docs.export --> <!-- end of differences -->", {})
+    row = ["`trip`", "TRIP", "1.0e-06", "0", "2.0e-06", "5 MB"]
+    once = with_rows(text, {"trip": row})
+    assert rows_in(once) == {"trip": row}
+    assert with_rows(once, rows_in(once)) == once

@@ -1,0 +1,103 @@
+"""The folder that is given to others, and its card."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+import torch
+import yaml
+
+import fedvlp
+from fedvlp import UserError
+from fedvlp.commands.cli import main
+from fedvlp.results import load_record
+from fedvlp.tools.hub.card import OPEN_CLIP, OPENAI_CLIP, OTHER_CLIP, clip_licence, paper_of
+from fedvlp.tools.hub.folder import write_folder
+
+
+def logits_of(classifier):
+    size = classifier.image_size
+    return classifier(torch.randn(2, 3, size, size, generator=torch.Generator().manual_seed(5)))
+
+
+def test_the_folder_is_loaded_and_its_card_is_the_same_each_time(finished_run, tmp_path, clip, capsys):
+    assert main(["push", str(finished_run), "ann/figs", "--output", str(tmp_path / "one")]) == 0
+    assert str(tmp_path / "one" / "README.md") in capsys.readouterr().out.splitlines()
+    runs = str(finished_run.parent)  # of which the newest is taken, as everywhere
+    assert main(["push", runs, "ann/figs", "--output", str(tmp_path / "two")]) == 0
+    names = sorted(path.name for path in (tmp_path / "one").iterdir())
+    assert names == ["README.md", "config.yaml", "prompts.safetensors", "summary.json"]
+    for name in names:
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+    loaded = fedvlp.from_pretrained(tmp_path / "one", clip=clip)
+    assert loaded.class_names == fedvlp.from_pretrained(finished_run, clip=clip).class_names
+
+
+def test_the_card_says_what_the_run_says(finished_run, tmp_path):
+    write_folder(finished_run, tmp_path / "out", "ann/figs", license="apache-2.0")
+    card = (tmp_path / "out" / "README.md").read_text()
+    _, metadata, text = card.split("---\n", 2)
+    assert yaml.safe_load(metadata)["pipeline_tag"] == "image-classification"
+    assert yaml.safe_load(metadata)["license"] == "apache-2.0"
+    record = load_record(finished_run)
+    assert text.strip().startswith("# PromptFL on DomainFolders")
+    for expected in (record.split, record.protocol, record.clip_fingerprint, 'from_pretrained("hf://ann/figs")'):
+        assert expected in text
+    row = next(line for line in text.splitlines() if line.startswith("| last round (1) |"))
+    assert row.split(" | ")[-1] == f"{record.last['held_out']:.2f} |"
+    assert "Guo et al." in text
+
+
+def test_what_clients_keep_is_not_given_away(finished_fed_otp, tmp_path, clip):
+    write_folder(finished_fed_otp, tmp_path / "out", "ann/figs")
+    assert b"local_prompt" in (finished_fed_otp / "prompts.safetensors").read_bytes()
+    assert b"local_prompt" not in (tmp_path / "out" / "prompts.safetensors").read_bytes()
+    expected = logits_of(fedvlp.from_pretrained(finished_fed_otp, clip=clip))
+    assert torch.equal(logits_of(fedvlp.from_pretrained(tmp_path / "out", clip=clip)), expected)
+
+
+def test_a_path_of_the_weights_is_not_given_away(finished_run, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(finished_run, run)
+    summary = json.loads((run / "summary.json").read_text())
+    summary["model"]["init_args"]["clip"]["pretrained"] = "/mnt/ward 3/ViT-B-16.pt"
+    (run / "summary.json").write_text(json.dumps(summary))
+    write_folder(run, tmp_path / "out", "ann/figs")
+    assert "ward 3" not in (tmp_path / "out" / "summary.json").read_text()
+    assert "ViT-B-16.pt" in (tmp_path / "out" / "summary.json").read_text()
+
+
+def test_what_is_no_finished_run_is_refused(finished_run, tmp_path, capsys):
+    assert main(["push", str(tmp_path), "ann/figs", "--output", str(tmp_path / "out")]) == 1
+    assert "is no run: there is no summary.json in it." in capsys.readouterr().err
+    shutil.copy(finished_run / "config.yaml", tmp_path)
+    with pytest.raises(UserError, match="has not ended"):
+        write_folder(tmp_path, tmp_path / "out", "ann/figs")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_with_something_in_it_is_left_alone(finished_run, tmp_path):
+    (tmp_path / "README.md").write_text("mine")
+    with pytest.raises(UserError, match="Expected a new or empty folder"):
+        write_folder(finished_run, tmp_path, "ann/figs")
+    assert (tmp_path / "README.md").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("name", "pretrained", "expected"),
+    [
+        ("ViT-B-32", "laion2b_s34b_b79k", OPEN_CLIP),
+        ("ViT-B-16-quickgelu", "openai", OPENAI_CLIP),
+        ("hf-hub:someone/clip", "auto", OTHER_CLIP),
+        ("ViT-B-16", "mine.safetensors", OTHER_CLIP),
+    ],
+)
+def test_a_licence_is_said_of_known_weights_alone(name, pretrained, expected):
+    assert clip_licence({"name": name, "pretrained": pretrained}) == expected
+
+
+def test_every_method_names_its_paper():
+    methods = [getattr(fedvlp.methods, name) for name in fedvlp.methods.__all__ if name != "PromptLearner"]
+    assert [method.__name__ for method in methods if not paper_of(method)] == []

@@ -1,0 +1,55 @@
+"""A comparison of three methods: two held-out domains, and two seeds of those that train."""
+
+from __future__ import annotations
+
+from datetime import date
+
+import pytest
+
+from fedvlp.results import find_records
+from fedvlp.results.compare import tables
+from fedvlp.tools.report.page import report_page
+from fedvlp.tools.report.series import complete_series
+from tests.helpers.report_runs import write_run
+
+
+def write_runs(folder):
+    """Writes the runs. TRIP is better than PromptFL, and its second seed is two better than its first."""
+    for held_out, more in (("photo", 0.0), ("sketch", 10.0)):
+        for seed in (0, 1):
+            write_run(folder, [50.0 + more, 52.0 + more + 2 * seed], held_out, seed, parameters=400)
+            write_run(folder, [45.0 + more, 44.0 + more], held_out, seed, "PromptFL", {}, parameters=100)
+        write_run(folder, [], held_out, 0, "ZeroShotCLIP", {"templates": 1}, parameters=0)
+    return folder
+
+
+@pytest.fixture
+def runs(tmp_path):
+    """The folder of these runs, which a test may change."""
+    return write_runs(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def whole_page(tmp_path_factory):
+    """The page of these runs."""
+    records, problems = find_records([write_runs(tmp_path_factory.mktemp("runs"))])
+    return report_page(records, problems, "Three methods", date(2026, 3, 9))
+
+
+@pytest.fixture
+def no_figures(monkeypatch):
+    """Leaves out the figures of tables, which take most of a page's time."""
+    monkeypatch.setattr("fedvlp.tools.report.comparison.pictures_of", lambda table, series: iter(()))
+
+
+@pytest.fixture
+def table(runs):
+    """The one table of these runs."""
+    (only,) = tables(find_records([runs])[0])
+    return only
+
+
+@pytest.fixture
+def series(table):
+    """Its series: zero-shot CLIP, PromptFL, TRIP."""
+    return complete_series(table)[0]

@@ -1,0 +1,110 @@
+"""The command ``fedvlp report``."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from fedvlp.commands.cli import main
+from fedvlp.utils.errors import UserError
+from tests.helpers.report_runs import write_run
+
+
+@pytest.fixture
+def runs(tmp_path, monkeypatch):
+    monkeypatch.setattr("fedvlp.tools.report.comparison.pictures_of", lambda table, rows: iter(()))
+    write_run(tmp_path / "runs", [50.0, 51.0])
+    return tmp_path / "runs"
+
+
+def test_writes_the_page_into_a_new_folder(runs, tmp_path, capsys):
+    target = tmp_path / "new" / "deep" / "report.html"
+    assert main(["report", str(runs), "-o", str(target), "--title", "A & B"]) == 0
+    assert "<title>A &amp; B</title>" in target.read_text(encoding="utf-8")
+    assert os.listdir(target.parent) == ["report.html"]
+    assert capsys.readouterr().out.startswith(f"{target}: 1 runs, ")
+
+
+def test_unknown_runs_are_named_and_the_rest_is_shown(runs, tmp_path, capsys):
+    target = tmp_path / "report.html"
+    assert main(["report", str(runs), str(tmp_path / "nowhere"), "-o", str(target)]) == 1
+    assert f"{tmp_path / 'nowhere'}: there is no such folder" in capsys.readouterr().err
+    text = target.read_text(encoding="utf-8")
+    assert "nowhere: there is no such folder" in text
+    assert "TRIP" in text
+
+
+def test_nothing_to_report_is_an_error(tmp_path, capsys):
+    target = tmp_path / "report.html"
+    assert main(["report", str(tmp_path / "nowhere"), "-o", str(target)]) == 1
+    assert "nowhere: there is no such folder" in capsys.readouterr().err
+    assert not target.exists()
+
+
+def test_failed_and_waiting_runs_of_a_sweep_are_named(runs, tmp_path):
+    states = {
+        "a": {"state": "done"},
+        "b": {"state": "failed", "error": "no images"},
+        "c": {"state": "waiting"},
+        "d": {"state": "waiting"},
+    }
+    (runs / "sweep.json").write_text(json.dumps({"runs": states}), encoding="utf-8")
+    assert main(["report", str(runs), "-o", str(tmp_path / "report.html")]) == 1
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert f"{runs}, failed: no images (b)" in text
+    assert f"{runs}, waiting (c, d)" in text
+
+
+def test_explain_is_asked_for_the_best_run_that_has_none(tmp_path, runs, monkeypatch, capsys):
+    write_run(tmp_path / "runs", [49.0, 48.0], method="PLAN", options={})
+    asked = []
+
+    def refuse(arguments):
+        asked.append(arguments)
+        raise UserError("no images are there")
+
+    monkeypatch.setattr("fedvlp.tools.explain.command.explanation_lines", refuse)
+    target = tmp_path / "report.html"
+    assert main(["report", str(runs), "-o", str(target)]) == 0
+    assert asked == []
+    assert main(["report", str(runs), "-o", str(target), "--explain"]) == 1
+    (given,) = asked
+    folder = given[0].removeprefix("--ckpt_path=")
+    assert "TRIP" in folder
+    assert "no images are there" in target.read_text(encoding="utf-8")
+    (Path(folder) / "explanations").mkdir()
+    (Path(folder) / "explanations" / "captions.json").write_text("[]", encoding="utf-8")
+    assert main(["report", str(runs), "-o", str(target), "--explain"]) == 0
+    assert len(asked) == 1
+
+
+def test_broken_sweep_file_is_named(runs, tmp_path, capsys):
+    (runs / "sweep.json").write_text("[", encoding="utf-8")
+    assert main(["report", str(runs), "-o", str(tmp_path / "report.html")]) == 1
+    assert "sweep.json can't be read" in capsys.readouterr().err
+
+
+def test_a_folder_is_no_output(runs, tmp_path, capsys):
+    assert main(["report", str(runs), "-o", str(tmp_path)]) == 1
+    assert "is a folder" in capsys.readouterr().err
+
+
+def test_what_stood_there_stays_if_writing_fails(runs, tmp_path, capsys, monkeypatch):
+    target = tmp_path / "report.html"
+    target.write_text("old", encoding="utf-8")
+
+    def refuse(*_):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(os, "replace", refuse)
+    assert main(["report", str(runs), "-o", str(target)]) == 1
+    assert "disk full" in capsys.readouterr().err
+    assert target.read_text(encoding="utf-8") == "old"
+    assert sorted(os.listdir(tmp_path)) == ["report.html", "runs"]
+
+
+def test_a_file_in_place_of_the_folder_is_an_error(runs, tmp_path, capsys):
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    assert main(["report", str(runs), "-o", str(tmp_path / "file" / "report.html")]) == 1
+    assert "can't be written" in capsys.readouterr().err

@@ -1,0 +1,345 @@
+"""The page: what is in it, that it asks for nothing else, and how a browser shows it."""
+
+from __future__ import annotations
+
+import html
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections import Counter
+from datetime import date
+from html.parser import HTMLParser
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from fedvlp.results import find_records
+from fedvlp.results.confusion import confusion_text
+from fedvlp.results.predictions import write_predictions
+from fedvlp.tools.report import page
+from fedvlp.tools.report.page import report_page
+from tests.helpers.predictions import draw
+from tests.helpers.report_runs import write_run
+
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+PAGE_CSS = (Path(page.__file__).parent / "page.css").read_text(encoding="utf-8")
+WIDTHS = (360, 400, 800, 1280)
+READABLE = 576
+"""Width of a photograph with words in it, in pixels, below which it scrolls."""
+
+
+class Reader(HTMLParser):
+    """Keeps a page's elements and text, and finds elements that are not closed."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.elements = []
+        self.text = ""
+        self.open = []
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+        if tag not in ("img", "meta"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text += data
+
+    def all(self, tag):
+        return [attributes for name, attributes in self.elements if name == tag]
+
+
+def page_of(folder, problems=(), heading="Three methods"):
+    records, found = find_records([folder])
+    return report_page(records, [*found, *problems], heading, date(2026, 3, 9))
+
+
+def explain(run, entries, size=(40, 30)):
+    """Puts pictures into a run's folder, as the command ``explain`` does."""
+    folder = run / "explanations"
+    folder.mkdir()
+    for entry in entries:
+        Image.new("RGB", size).save(folder / entry["file"])
+    (folder / "captions.json").write_text(json.dumps(entries), encoding="utf-8")
+
+
+def test_page_has_tables_figures_configs_and_versions(whole_page):
+    read = Reader(whole_page)
+    assert whole_page.startswith('<!doctype html>\n<html lang="en">')
+    assert [name for name, _ in read.elements].count("h1") == 1
+    assert [attributes["id"] for attributes in read.all("section")] == ["table-1", "details"]
+    for word in ("one client a domain", "hash-photo (photo held out)", "CLIP tiny, weights abcd1234", "58.0 ± 1.4"):
+        assert word in read.text
+    assert {"row", "col"} == {attributes["scope"] for attributes in read.all("th")}
+    assert len(read.all("caption")) == len(read.all("table"))
+    images = read.all("img")
+    described = [attributes for attributes in images if attributes["alt"]]
+    assert len(described) == whole_page.count("<figcaption>") == 3
+    assert all(len(attributes["alt"]) > 20 for attributes in described)
+    assert len(images) - len(described) == 3  # the samples of the legend, whose names stand beside them
+    assert read.text.count("seed_everything: 0") == 6
+    assert read.text.count("Config of ") == 10
+    assert "2.5" in read.text.split("Environment")[-1]
+
+
+def test_the_finding_comes_first_and_rows_are_in_the_order_of_the_result(whole_page):
+    read = Reader(whole_page)
+    main = read.text.index("Accuracy in %")
+    assert "9 March 2026" in read.text[:main]
+    assert "TRIP has the highest result, 58.0 ± 1.4 % mean accuracy on held-out domains" in read.text
+    names = re.findall(r'<th scope="row">([^<]*)', whole_page)
+    assert names[:4] == ["TRIP", "PromptFL", "PromptFL", "zero-shot CLIP"]
+    (best,) = re.findall(r'<tr class="best"><th scope="row">(.*?)</th>(.*?)</tr>', whole_page)
+    assert best[0].startswith("TRIP<span")
+    assert best[1].startswith('<td class="word">last, best</td><td class="number">58.0 ± 1.4</td>')
+
+
+def test_headings_do_not_skip_a_level(whole_page):
+    levels = [int(name[1]) for name, _ in Reader(whole_page).elements if re.fullmatch("h[1-6]", name)]
+    assert levels[0] == 1
+    assert all(after <= before + 1 for before, after in pairwise(levels))
+
+
+def test_classes_are_shown_with_what_they_are_taken_for(tmp_path, no_figures):
+    names = [f"class {index}" for index in range(14)]
+    for seed in (0, 1):
+        run = write_run(tmp_path, [50.0, 51.0], seed=seed, data={"classes": names})
+        last = {(label, label): label for label in range(1, 14)} | {(label, 0): 13 - label for label in range(1, 13)}
+        counted = {
+            "zero-shot CLIP": {"held_out/photo": Counter({(label, 13): 13 for label in range(1, 14)})},
+            "last round": {"held_out/photo": Counter(last), "test/photo": Counter({(0, 0): 9})},
+        }
+        (run / "confusion.csv").write_text(confusion_text(counted, names), encoding="utf-8")
+    text = page_of(tmp_path)
+    hardest, everything = re.findall(r"<caption>[^<]* classes</caption>.*?<tbody>(.*?)</tbody>", text)
+    rows = [re.findall(r">([^<>]+)</t[hd]>", row) for row in hardest.split("</tr>")[:-1]]
+    assert rows[0] == ["class 1", "13", "7.7", "0.0", "class 0 (92 %)"]
+    assert rows[11] == ["class 12", "13", "92.3", "0.0", "class 0 (8 %)"]
+    assert len(rows) == 12
+    assert everything.count("<tr>") == 13
+    assert ">-</td></tr>" in everything
+
+
+def test_what_is_beside_accuracy_is_shown_for_each_method(tmp_path, no_figures):
+    for seed in (0, 1):
+        for held_out, worst in (("photo", 31.0), ("sketch", 27.0 + seed)):
+            role = {
+                "balanced_accuracy": 40.0 + seed,
+                "macro_f1": 33.0,
+                "worst_domain": {"name": "x", "accuracy": worst},
+            }
+            outside = {"noise": {"auroc": 81.0, "fpr_at_95": 70.0}}
+            metrics = {"last round": {"held_out": {**role, "out_of_distribution": outside}}}
+            data = {"out_of_distribution": {"name": "noise", "images": "5 images"}}
+            run = write_run(tmp_path, [50.0, 51.0], held_out=held_out, seed=seed, data=data)
+            summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
+            (run / "summary.json").write_text(json.dumps(summary | {"metrics": metrics}), encoding="utf-8")
+            write_predictions(run, {"last round": {f"held_out/{held_out}": draw(40)}})
+    text = page_of(tmp_path)
+    (table,) = re.findall(r"<caption>Beside accuracy</caption>(.*?)</table>", text)
+    head = ["method", "accuracy [95 % over images]", "balanced accuracy", "macro F1", "worst domain"]
+    head += ["AUROC, noise", "FPR at 95 %, noise"]
+    assert re.findall(r"<th[^>]*>([^<]+)", table.split("<tbody>")[0]) == head
+    (row,) = table.split("<tbody>")[1].split("</tr>")[:-1]
+    name, with_interval, *cells = re.findall(r">([^<>]+)</t[hd]>", row)
+    assert [name, *cells] == ["TRIP", "40.5 ± 0.7", "33.0 ± 0.0", "27.5 ± 0.7", "81.0 ± 0.0", "70.0 ± 0.0"]
+    assert re.fullmatch(r"51\.0 ± 0\.0 \[\d\d\.\d, \d\d\.\d\]", with_interval)
+
+
+def test_the_oracle_is_shown_where_it_is_asked_for(tmp_path, no_figures):
+    write_run(tmp_path, [52.0, 50.0])
+    records, _ = find_records([tmp_path])
+    assert "oracle, not allowed" not in page_of(tmp_path)
+    text = report_page(records, [], "With it", date(2026, 3, 9), oracle=True)
+    assert "oracle, not allowed" in text
+    assert "+2.0" in text
+    assert "highest result, 50.0 %" in text
+
+
+def luminance(colour):
+    """The relative luminance of a colour such as #1f2428 (Web Content Accessibility Guidelines 2.2)."""
+    shares = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    linear = [share / 12.92 if share <= 0.04045 else ((share + 0.055) / 1.055) ** 2.4 for share in shares]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(first, second):
+    """The contrast ratio of two colours, at least 1."""
+    light, dark = sorted((luminance(first), luminance(second)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+def test_contrast_is_that_of_the_guidelines():
+    assert contrast("#ffffff", "#000000") == pytest.approx(21)
+    assert contrast("#777777", "#ffffff") == pytest.approx(4.48, abs=0.01)
+
+
+def test_all_text_can_be_read_in_both_schemes():
+    schemes = re.findall(r":root \{(.*?)\}", PAGE_CSS, re.DOTALL)
+    assert len(schemes) == 3  # light, dark, print
+    colours = {}
+    for scheme in schemes:
+        colours |= dict(re.findall(r"--(\w+): (#[0-9a-f]{6});", scheme))
+        for text in ("text", "quiet", "link", "warn"):
+            assert contrast(colours[text], colours["page"]) >= 4.5, (text, scheme)
+        assert contrast(colours["text"], colours["shade"]) >= 4.5
+        assert contrast(colours["text"], colours["best"]) >= 4.5
+        assert contrast(colours["mark"], colours["best"]) >= 4.5
+    plain = re.sub(r"--\w+: [^;]*;", "", PAGE_CSS)
+    assert set(re.findall(r"[^-]color: ([^;]+);", plain)) <= {f"var(--{name})" for name in colours}
+
+
+def test_page_asks_for_nothing(whole_page):
+    read = Reader(whole_page)
+    policy = next(a for a in read.all("meta") if a.get("http-equiv") == "Content-Security-Policy")
+    assert policy["content"].startswith("default-src 'none'; img-src data:; style-src 'unsafe-inline'")
+    assert not {"script", "link", "iframe", "object", "base", "form"} & {name for name, _ in read.elements}
+    for name, attributes in read.elements:
+        for attribute in ("src", "href", "srcset", "style", "data", "poster", "background"):
+            assert attributes.get(attribute, "#").startswith(("#", "data:image/")), (name, attribute)
+    assert "url(" not in whole_page
+    assert "@import" not in whole_page
+
+
+def test_names_with_markup_are_shown_as_they_are(tmp_path):
+    names = ('<img src="x">', "a & b", "$c_$")
+    write_run(tmp_path, [50.0, 51.0], held_out=names[1], domains=names, data={"classes": ["<b>dog</b>", '"cat"']})
+    read = Reader(page_of(tmp_path, ["<i>/nowhere</i>: there is no such folder."], "<u>title</u>"))
+    assert not {"b", "i", "u"} & {name for name, _ in read.elements}
+    assert all(attributes["src"].startswith("data:image/") for attributes in read.all("img"))
+    for word in (*names, "<b>dog</b>", '"cat"', "<i>/nowhere</i>", "<u>title</u>"):
+        assert word in read.text
+
+
+def test_tables_of_different_data_are_apart(runs, no_figures):
+    write_run(runs, [50.0], seed=7, data={"images": "1234"})
+    read = Reader(page_of(runs))
+    assert [attributes["id"] for attributes in read.all("section")][:2] == ["table-1", "table-2"]
+    assert "must not be mixed" in read.text
+
+
+def test_missing_runs_come_first(runs, no_figures):
+    folder = write_run(runs, [50.0], seed=9)
+    (folder / "summary.json").unlink()
+    read = Reader(page_of(runs))
+    assert read.all("section")[0]["id"] == "problems"
+    assert f"{folder} has not ended" in read.text
+
+
+def test_rows_that_lack_domains_are_named(runs, no_figures):
+    write_run(runs, [99.0], "photo", 0, "PLAN", {})
+    assert "Not in the figures, as no seed has every held-out domain: PLAN." in Reader(page_of(runs)).text
+
+
+def test_explanations_are_shown(tmp_path, no_figures):
+    run = write_run(tmp_path, [50.0, 51.0])
+    explain(run, [{"file": "map.png", "title": "Map", "caption": "Where it looks.", "alt": "A dark square."}])
+    read = Reader(page_of(tmp_path))
+    (shown,) = [attributes for attributes in read.all("img") if attributes["alt"] == "A dark square."]
+    assert shown["src"].startswith("data:image/png;base64,")
+    assert "Where it looks." in read.text
+
+
+@pytest.mark.parametrize("content", ["[{", '[{"file": "map.png"}]', "[1]", '{"a": 1}'])
+def test_broken_explanations_are_named_and_the_rest_is_shown(tmp_path, no_figures, content):
+    run = write_run(tmp_path, [50.0, 51.0])
+    (run / "explanations").mkdir()
+    (run / "explanations" / "captions.json").write_text(content, encoding="utf-8")
+    read = Reader(page_of(tmp_path))
+    assert f"{run / 'explanations' / 'captions.json'} can't be read" in read.text
+    assert read.all("table")
+
+
+def test_explanations_come_from_their_own_folder_alone(tmp_path, no_figures):
+    run = write_run(tmp_path, [50.0, 51.0])
+    explain(run, [{"file": "map.png", "title": "Map", "caption": "", "alt": "seen"}])
+    Image.new("RGB", (8, 8)).save(run / "secret.png")
+    listed = run / "explanations" / "captions.json"
+    listed.write_text(listed.read_text(encoding="utf-8").replace("map.png", "../secret.png"), encoding="utf-8")
+    read = Reader(page_of(tmp_path))
+    assert "seen" not in [attributes["alt"] for attributes in read.all("img")]
+    assert "secret.png is missing" in read.text
+
+
+def test_page_stays_small(tmp_path, no_figures, monkeypatch):
+    run = write_run(tmp_path, [50.0, 51.0])
+    entries = [{"file": f"{i}.png", "title": "Map", "caption": "", "alt": f"map {i}"} for i in range(3)]
+    explain(run, entries)
+    size = (run / "explanations" / "0.png").stat().st_size
+    monkeypatch.setattr(page, "MAX_PICTURE_BYTES", 2 * size)
+    read = Reader(page_of(tmp_path))
+    assert [a["alt"] for a in read.all("img") if a["alt"].startswith("map")] == ["map 0", "map 1"]
+    assert "2.png is left out, to keep this page small." in read.text
+
+
+MEASURE = """<!doctype html><meta charset="utf-8"><body>{frames}<pre id="sizes"></pre><script>
+addEventListener("load", () => {{
+  document.getElementById("sizes").textContent = JSON.stringify([...document.querySelectorAll("iframe")].map(frame => {{
+    const page = frame.contentDocument, root = page.documentElement;
+    page.querySelectorAll("details").forEach(details => details.open = true);
+    return {{
+      width: frame.contentWindow.innerWidth,
+      needed: root.scrollWidth,
+      images: [...page.images].map(image => [image.complete, image.naturalWidth, image.clientWidth, image.alt.length]),
+      photographs: [...page.querySelectorAll(".photograph .scroll")].map(box => [box.scrollWidth, box.clientWidth]),
+      tables: [...page.querySelectorAll(".scroll:has(table)")].map(box => {{
+        const first = box.querySelector("tbody th"), place = first.getBoundingClientRect().left;
+        box.scrollLeft = 1e6;
+        const isInPlace = first.getBoundingClientRect().left === place;
+        return [box.scrollWidth, box.clientWidth, first.clientWidth, isInPlace];
+      }}),
+    }};
+  }}));
+}});
+</script>"""
+
+
+@pytest.fixture
+def measured(runs, tmp_path):
+    """What a browser says of the page at each width, with all of it unfolded, and what it complained of."""
+    if BROWSER is None:
+        pytest.skip("no chromium, chromium-browser or google-chrome is installed")
+    run = write_run(runs, [50.0, 51.0], "photo", 0, "AMethodWithAVeryLongName" * 2, {"an_option": "value" * 30})
+    explain(run, [{"file": "map.png", "title": "Map", "caption": "c", "alt": "a wide map"}], size=(3000, 20))
+    text = html.escape(page_of(runs))
+    frames = "".join(
+        f'<iframe width="{width}" height="800" style="border:0" srcdoc="{text}"></iframe>' for width in WIDTHS
+    )
+    measuring = tmp_path / "measure.html"
+    measuring.write_text(MEASURE.format(frames=frames), encoding="utf-8")
+    options = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
+    options += ["--disable-component-update", "--disable-sync", "--host-resolver-rules=MAP * ~NOTFOUND"]
+    options += [f"--user-data-dir={tmp_path / 'profile'}", "--enable-logging=stderr", "--dump-dom", measuring.as_uri()]
+    home = os.environ | dict.fromkeys(("HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"), str(tmp_path))
+    done = subprocess.run([BROWSER, *options], capture_output=True, text=True, timeout=60, check=True, env=home)
+    (sizes,) = re.findall(r'<pre id="sizes">(.*?)</pre>', done.stdout)
+    return json.loads(html.unescape(sizes)), done.stderr
+
+
+def test_browser_shows_the_page_at_two_widths(measured):
+    views, complaints = measured
+    assert [view["width"] for view in views] == list(WIDTHS)
+    for view in views:
+        assert view["needed"] <= view["width"]
+        assert len([described for *_, described in view["images"] if described]) == 4
+        for is_complete, natural, shown, _ in view["images"]:
+            assert is_complete
+            assert natural > 0
+            assert 0 < shown <= max(view["width"], READABLE)
+        ((needed, shown),) = view["photographs"]
+        assert needed > READABLE > shown if view["width"] < 640 else needed == shown
+        for needed, shown, first_column, is_in_place in view["tables"]:
+            assert is_in_place  # the first column stays where it was when the table has scrolled
+            assert needed <= shown or first_column <= 0.5 * shown or view["width"] > 400
+    narrow = views[0]["tables"]
+    assert any(needed > shown for needed, shown, *_ in narrow)
+    assert "Content Security Policy" not in complaints

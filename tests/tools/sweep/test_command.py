@@ -1,0 +1,211 @@
+"""``fedvlp sweep`` as users call it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from fedvlp.commands.cli import main
+from fedvlp.results import find_records
+from fedvlp.tools.sweep import SweepProgress, make_sweep, read_sweep
+from fedvlp.tools.sweep.command import parse_methods, visible_devices
+from tests.helpers.plugins import install, on_the_path
+from tests.helpers.slurm_stub import slurm
+
+EXAMPLES = sorted((Path(__file__).resolve().parents[2] / "experiments" / "sweeps").glob("*.yaml"))
+
+
+@pytest.fixture
+def more(image_root: Path, tmp_path: Path) -> list[str]:
+    """What every run of a short sweep needs."""
+    return [
+        f"--data.root={image_root}",
+        f"--data.cache_dir={tmp_path / 'cache'}",
+        "--data.batch_size=4",
+        "--model.clip.name=fedvlp-tiny",
+        "--trainer.rounds=1",
+        "--trainer.accelerator=cpu",
+    ]
+
+
+def states(folder: Path) -> dict[str, list[str]]:
+    """The states in ``sweep.json``, by method."""
+    found: dict[str, list[str]] = {}
+    for run in json.loads((folder / "sweep.json").read_text())["runs"].values():
+        found.setdefault(run["model"], []).append(run["state"])
+    return found
+
+
+def test_a_sweep_is_stopped_goes_on_and_makes_no_run_twice(more, tmp_path, capsys, monkeypatch):
+    output = tmp_path / "sweep"
+    own = ["--config=data/folders", "--models=zero_shot,promptfl", "--held_out=ink", "--workers=1"]
+    command = ["sweep", *more, *own, f"--output={output}"]  # options with a dot go to each fit
+
+    def stop(progress, run, status):
+        if status.state == "done" and run.method.label == "zero_shot":
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(SweepProgress, "changed", stop)
+        assert main(command) == 130
+    assert "the same command goes on" in capsys.readouterr().err
+    before = {path: path.stat().st_mtime_ns for path in output.rglob("summary.json")}
+    assert len(before) == 1
+    assert states(output) == {"zero_shot": ["done"], "promptfl": ["waiting"]}
+
+    assert main(command) == 0
+    printed = capsys.readouterr().out
+    assert f"2 runs in {output}, 1 of them missing; 1 at a time" in printed
+    assert "2 of 2 runs done" in printed
+    assert "saved by the cache" in printed
+    assert f"fedvlp compare {output}" in printed
+    assert states(output) == {"zero_shot": ["done"], "promptfl": ["done"]}
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+
+    records, problems = find_records([output])
+    assert not [problem for problem in problems if "promptfl" in problem]
+    assert {(record.method, record.held_out, record.seed) for record in records} == {
+        ("ZeroShotCLIP", ("ink",), 0),
+        ("PromptFL", ("ink",), 0),
+    }
+    config = next(record.config for record in records if record.method == "PromptFL")
+    assert (config["seed_everything"], config["data"]["init_args"]["held_out"]) == (0, "ink")
+
+    same = ["--config=methods/promptfl", "--config=data/folders", *more, "--data.held_out=ink"]
+    assert main(["fit", *same, "--seed_everything=0", f"--trainer.default_root_dir={tmp_path / 'alone'}"]) == 0
+    (alone,) = (tmp_path / "alone").rglob("prompts.safetensors")
+    (swept,) = output.glob("promptfl-*/ink-0/*/prompts.safetensors")
+    assert alone.read_bytes() == swept.read_bytes()
+
+
+def test_a_sweep_whose_run_fails(more, tmp_path, capsys):
+    file = tmp_path / "sweep.yaml"
+    model = {"label": "too long", "config": "promptfl", "arguments": ["--model.prompt_length=100"]}
+    content = {"config": "data/folders", "models": [model, "zero_shot"], "held_out": "none", "arguments": more}
+    file.write_text(yaml.safe_dump({**content, "note": "A note."}))
+    command = ["sweep", f"--file={file}", f"--output={tmp_path / 'runs'}", "--workers=2", "--"]
+    command += ["--data.test_fraction=0.3"]
+    assert main([*command[:-2], "--dry_run", *command[-2:]]) == 0
+    assert not (tmp_path / "runs").exists()
+    assert main(command) == 1
+    said = capsys.readouterr()
+    assert said.out.startswith("A note.\nmissing too_long-")
+    assert "1 of 2 runs done" in said.out
+    assert "failed: too long, all domains seen, seed 0: fedvlp: error: " in said.err
+    (log,) = (tmp_path / "runs").glob("too_long-*/all_seen-0/log.txt")
+    assert str(log) in said.err
+    assert states(tmp_path / "runs") == {"too long": ["failed"], "zero_shot": ["done"]}
+
+
+def test_a_sweep_on_a_cluster(more, tmp_path, capsys, monkeypatch):
+    output = tmp_path / "sweep"
+    own = ["--config=data/folders", "--models=zero_shot", "--held_out=ink", "--launcher=slurm", "--slurm.time=1:00:00"]
+    command = ["sweep", *own, f"--output={output}"]
+    with slurm(tmp_path / "cluster") as stub:
+        (stub.folder / "held").touch()
+        assert main([*command, "--wait=false", "--", *more]) == 0
+        assert "1 waiting; the same command goes on\nin Slurm's queue: 1 jobs; to cancel them: scancel 101\n" in (
+            capsys.readouterr().out
+        )
+        with monkeypatch.context() as patched:
+            patched.setattr("fedvlp.tools.sweep.slurm_runner.time.sleep", interrupt)
+            assert main([*command, "--", *more]) == 130
+        said = capsys.readouterr()
+        assert f"1 runs in {output}, 1 of them missing, 1 of these in Slurm's queue already" in said.out
+        assert "scancel 101" in said.err
+        assert states(output) == {"zero_shot": ["waiting"]}
+        (stub.folder / "held").unlink()
+        monkeypatch.setattr("fedvlp.tools.sweep.slurm_runner.SECONDS_BETWEEN_LOOKS", 0.1)
+        assert main([*command, "--", *more]) == 0
+        assert "1/1 zero_shot, held out ink, seed 0: done, 0:01:05" in capsys.readouterr().out
+        assert stub.numbers == ["101"]
+        assert {"--time=1:00:00"} <= set(stub.arguments("101"))
+    assert states(output) == {"zero_shot": ["done"]}
+    (summary,) = output.rglob("summary.json")
+    assert list(summary.parents[1].glob("log.txt"))
+
+
+def interrupt(seconds):
+    """What a user does while the command waits."""
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--models=trip", "--wait=false"], "needs --launcher slurm"),
+        (["--models=trip", "--slurm.time=1:00"], "The launcher local has no option 'time'"),
+        (["--models=trip,promtfl"], "Did you mean 'promptfl'?"),
+        (["--models=trip", "--held_out=foto"], "Did you mean 'photo'?"),
+        (["--models=zero_shot,trip", "--", "--model.prompt_lenght=2"], "Model 'zero_shot' of the sweep: "),
+        (["--models=trip", "--model.expert", "2"], "Did you mean 'num_experts'?"),
+        (["--models=trip", "--", "--trainer.round=2"], "Did you mean 'rounds'?"),
+        (["--models=trip", "--", "--data.root=/nowhere"], "/nowhere"),
+        (["--models=trip", "--", "--trainer.devices=2"], "one device"),
+        (["--models=trip", "--trainer.fast_dev_run", "true"], "fast_dev_run none. Try a method with fedvlp fit"),
+    ],
+)
+def test_bad_input_is_one_error_before_anything_runs(image_root, tmp_path, capsys, arguments, message):
+    given = [] if "--data.root=/nowhere" in arguments else [f"--data.root={image_root}"]
+    line = arguments if "--" in arguments else [*arguments, "--"]
+    assert main(["sweep", "--config=data/folders", f"--output={tmp_path / 'runs'}", *line, *given]) == 1
+    errors = capsys.readouterr().err
+    assert errors.startswith("fedvlp: error: ")
+    assert message in errors
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_sweep_needs_a_data_set(capsys):
+    assert main(["sweep", "--models=trip"]) == 1
+    assert "Name its config" in capsys.readouterr().err
+
+
+def test_devices_are_those_that_are_visible(monkeypatch):
+    plan = make_sweep({"models": ["trip"], "config": "data/styled_shapes"})
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert visible_devices(parse_methods(plan).values()) == ["0", "1"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a,GPU-b")
+    assert visible_devices(parse_methods(plan).values()) == ["GPU-a", "GPU-b"]
+    on_cpu = make_sweep(
+        {"models": ["trip"], "config": "data/styled_shapes", "arguments": ["--trainer.accelerator=cpu"]}
+    )
+    assert visible_devices(parse_methods(on_cpu).values()) == []
+
+
+def test_a_plugins_method_is_swept(more, tmp_path, capsys):
+    """It is not imported before the sweep names it."""
+    config = tmp_path / "mine.yaml"
+    config.write_text("model:\n  class_path: Octant\n")
+    with on_the_path(tmp_path / "site") as site:
+        files = {"octant_one.py": "from fedvlp import PromptFL\nclass Octant(PromptFL):\n    pass\n"}
+        install(site, "octant-one", "0.4", {"fedvlp.methods": {"Octant": "octant_one:Octant"}}, files)
+        given = [f"--models={config}", "--config=data/folders", "--held_out=photo", "--seeds=0", "--dry_run"]
+        assert main(["sweep", *given, *more]) == 0
+    assert capsys.readouterr().out.startswith("missing mine-")
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_the_examples_are_accepted(path):
+    more = ["--data.root=my_images"] if path.stem == "folders" else []
+    assert parse_methods(make_sweep(read_sweep(path), more))
+
+
+@pytest.mark.parametrize("wrong", ["--seeds=a", "--workers=0", "--model=trip"])
+def test_bad_options(capsys, wrong):
+    with pytest.raises(SystemExit) as stopped:
+        main(["sweep", wrong])
+    assert stopped.value.code == 2
+    assert "fedvlp sweep: error: " in capsys.readouterr().err
+
+
+def test_a_protocol_that_holds_nothing_out_has_one_run_a_seed(more, tmp_path, capsys):
+    protocol = [*more, "--config=data/folders", "--config=protocols/personal", "--models=promptfl", "--dry_run"]
+    assert main(["sweep", *protocol, "--seeds=0,1", f"--output={tmp_path}"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.count("--data.held_out=null") == printed.count("missing ") == 2
+    assert main(["sweep", *protocol, "--held_out=ink", f"--output={tmp_path}"]) == 1
+    assert "The protocol personal trains on every domain. Leave out --held_out." in capsys.readouterr().err
