@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from fedvlp.results.sweep_folder import SWEEP_FILE
+from fedvlp.results.record import SWEEP_FILE
 from fedvlp.tools.sweep.job import Job
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import write_json

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Mapping, Sequence
 from itertools import chain
@@ -16,8 +17,7 @@ from fedvlp.core.metrics.scores import all_scores
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.state import State
 from fedvlp.federation import Federation
-from fedvlp.results.confusion import LAST_ROW, ZERO_SHOT_ROW
-from fedvlp.results.record import load_record
+from fedvlp.results.record import LAST_ROW, ZERO_SHOT_ROW, load_record
 from fedvlp.runs.run_folder import load_trained
 from fedvlp.runs.trusted_classes import check_classes
 from fedvlp.tools.sweep.options import split_arguments
@@ -31,7 +31,6 @@ from fedvlp.training.communication import COUNTS, communication_cost
 from fedvlp.training.scores_file import without_validation
 from fedvlp.utils.config_files import with_config_paths
 from fedvlp.utils.errors import UserError, unwrapped_errors
-from fedvlp.utils.json_text import parse_json
 from fedvlp.utils.ranges import NonNegativeFloat
 from fedvlp.utils.yaml_limits import read_yaml
 
@@ -56,7 +55,7 @@ NOT_OF_OTHERS = ("cache_dir", "download")
 """Options of data that a stranger's config does not decide: where files are written, and whether any is fetched."""
 
 TOLERANCE = 0.01
-"""In points; two machines that multiply in another order may take a few images for something else."""
+"""In points; two machines that multiply in another order may predict other classes for a few images."""
 
 Trained = tuple[State, Mapping[int, State]]
 """What all share, and what stays on each client."""
@@ -117,7 +116,7 @@ def verify(
     rounds = cast(Federation, command.trainer).rounds
     if record.rounds > rounds:
         raise UserError(f"Its summary says {record.rounds} rounds, and its config {rounds}.")
-    summary = parse_json((entry / "summary.json").read_text(encoding="utf-8"))
+    summary = json.loads((entry / "summary.json").read_text(encoding="utf-8"))
     with unwrapped_errors():
         _refuse(contradictions(summary, _described(command)), "It is of another split, method or config")
         found = _measured(command, load_trained(entry / "prompts.safetensors", command.model))
