@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import shlex
 import subprocess
 import time
@@ -14,7 +15,6 @@ from typing import Any
 from fedvlp.tools.sweep.jobs import COMMAND, Job, Status
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import write_json
-from fedvlp.utils.logs import visible_log
 
 FILE_NAME = "slurm.json"
 SECONDS_BETWEEN_LOOKS = 15.0
@@ -38,7 +38,7 @@ ENDED = frozenset(
     }
 )
 """Slurm's words for tasks that have left the queue."""
-log = visible_log(__name__)
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
