@@ -16,7 +16,6 @@ from jsonargparse import Namespace
 from fedvlp.commands.cli import main
 from fedvlp.commands.lightning_cli import ParsingCLI
 from fedvlp.commands.parser import FederationParser, with_plain_numbers
-from fedvlp.commands.plugin_arguments import import_plugins
 from fedvlp.data import FederatedDataModule
 from fedvlp.data.checks import choose_held_out
 from fedvlp.data.protocols import HOLDING_OUT, Protocol
@@ -99,7 +98,6 @@ def parse_methods(plan: Sweep) -> dict[str, Namespace]:
     configs = {}
     for method in plan.methods:
         given = with_config_paths(plan.choices(method))
-        import_plugins(given)
         try:
             config = with_plain_numbers(parser.parse_args([*start, *given]))
             if config.trainer.fast_dev_run:

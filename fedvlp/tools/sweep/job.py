@@ -15,7 +15,7 @@ from multiprocessing import parent_process
 from pathlib import Path
 from typing import Any
 
-from fedvlp.utils.locks import locked
+from fedvlp.utils.files import locked
 
 Train = Callable[[Sequence[str]], int]
 """Makes a run from the arguments of ``fedvlp`` and returns an exit code, as ``fedvlp.commands.cli.main`` does."""

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from fedvlp.tools.sweep.plan import Sweep, SweepMethod
-from fedvlp.utils.config_files import find_config, join_configs, names_a_method
+from fedvlp.utils.config_files import find_config, join_configs, names_a_method, read_yaml
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.yaml_limits import read_yaml
 
 KEYS = ("config", "models", "held_out", "seeds", "arguments", "launcher", "note")
 SET_BY_SWEEP = {

@@ -13,8 +13,7 @@ from typing import Any, Literal
 from fedvlp.results.sweep_folder import SWEEP_FILE
 from fedvlp.tools.sweep.job import Job
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.files import write_json
-from fedvlp.utils.locks import locked
+from fedvlp.utils.files import locked, write_json
 
 StateName = Literal["waiting", "running", "done", "failed", "interrupted"]
 

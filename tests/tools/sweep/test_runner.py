@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fedvlp.tools.sweep import Job, Status, run_jobs, runner
-from fedvlp.utils.locks import locked
+from fedvlp.utils.files import locked
 from tests.helpers import sweep_stubs as stubs
 
 
