@@ -18,9 +18,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from fedvlp.clip.loading.weights import WEIGHT_SUFFIXES, config_beside, fetch_weights, read_weights, uses_quick_gelu
-from fedvlp.utils.errors import UserError
+from fedvlp.utils.errors import UserError, nearest_names
 from fedvlp.utils.ranges import Seed
-from fedvlp.utils.suggestions import nearest_names
 
 BUNDLED_NAME = "fedvlp-tiny"
 HUB_PREFIX = "hf-hub:"
