@@ -29,10 +29,9 @@ from fedvlp.tools.verify.verification import (
 )
 from fedvlp.training.communication import COUNTS, communication_cost
 from fedvlp.training.scores_file import without_validation
-from fedvlp.utils.config_files import with_config_paths
+from fedvlp.utils.config_files import read_yaml, with_config_paths
 from fedvlp.utils.errors import UserError, unwrapped_errors
 from fedvlp.utils.ranges import NonNegativeFloat
-from fedvlp.utils.yaml_limits import read_yaml
 
 FILES = ("summary.json", "prompts.safetensors", "config.yaml")
 """What an entry is; a run's folder is one, and so is what ``fedvlp push --output`` writes."""
