@@ -15,8 +15,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
+from fedvlp.clip.loading.inert_archive import module_tensors, read_inert
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.inert_archive import module_tensors, read_inert
 
 WEIGHT_SUFFIXES = (".safetensors", ".pt", ".pth", ".bin")
 _CONFIG_PARTS = ("model_cfg", "preprocess_cfg")
