@@ -92,6 +92,7 @@ from fedvlp.methods import StableFDG as StableFDG
 from fedvlp.methods import ZeroShotCLIP as ZeroShotCLIP
 from fedvlp.pretrained.classifier import Classifier as Classifier
 from fedvlp.pretrained.loading import from_pretrained as from_pretrained
+from fedvlp.results import load_runs as load_runs
 from fedvlp.tools.attacks import BackdoorPatch as BackdoorPatch
 from fedvlp.tools.attacks import BadPromptFL as BadPromptFL
 from fedvlp.tools.attacks import GaussianNoise as GaussianNoise

@@ -125,7 +125,7 @@ COMMANDS = (
     ),
     Command(
         "leaderboard",
-        "tools.report.leaderboard_command:run_leaderboard",
+        "tools.report.command:run_leaderboard",
         "Write one HTML page that ranks a folder of entries.",
     ),
     Command(

@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import nn
 
-from fedvlp.clip.towers import packed_weights
 from fedvlp.core.state import Client
 from fedvlp.methods import (
     ADAPT,
@@ -139,14 +138,6 @@ def test_equals_one_after_another(method, clip, tmp_path):
     # Steps of these depend on the client's domain; of the larger clients each domain has one.
     expected = [[0, 2], [1, 3]] if method in ("fed_apt", "fed_dpt", "adapt") else [[0, 1, 2, 3], [4, 5]]
     assert together.groups == expected * len(module.configure_phases())
-
-
-@pytest.mark.parametrize("method", ["promptfl", "adapt"])
-def test_equals_one_after_another_with_packed_weights(method, clip, tmp_path, monkeypatch):
-    """The towers' products are then of another kind."""
-    monkeypatch.setattr(packed_weights, "_LEAST_ELEMENTS", 0)
-    test_equals_one_after_another(method, clip, tmp_path)
-    assert bool(clip.text.blocks.num_packed) == packed_weights.has_kernel()
 
 
 @pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.AdamW, torch.optim.RMSprop])
