@@ -15,7 +15,6 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from fedvlp.clip.loading.inert_archive import module_tensors, read_inert
 from fedvlp.utils.errors import UserError
 
 WEIGHT_SUFFIXES = (".safetensors", ".pt", ".pth", ".bin")
