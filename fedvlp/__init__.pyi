@@ -99,7 +99,7 @@ from fedvlp.tools.attacks import GaussianNoise as GaussianNoise
 from fedvlp.tools.attacks import LabelFlip as LabelFlip
 from fedvlp.tools.attacks import Scaling as Scaling
 from fedvlp.tools.attacks import SignFlip as SignFlip
-from fedvlp.tools.hub.pushing import push_to_hub as push_to_hub
+from fedvlp.tools.hub.push import push_to_hub as push_to_hub
 from fedvlp.training.local_rules import MOON as MOON
 from fedvlp.training.local_rules import FedDGGA as FedDGGA
 from fedvlp.training.local_rules import FedDyn as FedDyn

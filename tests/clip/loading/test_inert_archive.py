@@ -9,8 +9,8 @@ import zipfile
 import pytest
 import torch
 
+from fedvlp.clip.loading.inert_archive import Inert, read_inert
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.inert_archive import Inert, read_inert
 
 
 class Trap:

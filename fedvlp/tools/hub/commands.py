@@ -1,4 +1,4 @@
-"""The command ``fedvlp convert``: prompts in Dassl's checkpoints as a trained model of fedvlp."""
+"""The commands ``fedvlp push`` and ``fedvlp convert``: models to a hub or a folder, and prompts from Dassl."""
 
 from __future__ import annotations
 
@@ -7,7 +7,44 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from fedvlp.commands.trained_config import ALLOW_HELP
 from fedvlp.utils.errors import UserError
+
+
+def run_push(arguments: Sequence[str]) -> int:
+    """Pushes the model or writes its folder, says where it is, and returns the exit code.
+
+    Raises:
+        UserError: if it is no finished run, or the hub or the disk refuses.
+    """
+    given = _push_parser().parse_args(list(arguments))
+    from fedvlp.pretrained.loading import check_repository
+    from fedvlp.tools.hub.push import push_to_hub, write_folder
+
+    check_repository(given.repository)
+    if given.output is not None:
+        files = write_folder(given.run, given.output, given.repository, given.license, given.allow)
+        sys.stdout.write("".join(f"{file}\n" for file in files))
+        return 0
+    options = {"private": given.private, "license": given.license, "allow": given.allow}
+    sys.stdout.write(f"{push_to_hub(given.run, given.repository, **options)}\n")
+    sys.stdout.write(f'Load it: fedvlp.from_pretrained("hf://{given.repository}")\n')
+    return 0
+
+
+def _push_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="fedvlp push",
+        description="Put what a finished run learned on the Hugging Face hub: prompts.safetensors, a card made of the "
+        "run, its config without folders of this machine, and its summary. Neither CLIP nor images are uploaded.",
+    )
+    parser.add_argument("run", type=Path, metavar="RUN", help="The run's folder, or of several the newest.")
+    parser.add_argument("repository", metavar="USER/NAME", help="The repository; made if it is not there.")
+    parser.add_argument("--private", action="store_true", help="Only its owner sees it.")
+    parser.add_argument("--license", default="unknown", help="Under which it is given, such as apache-2.0.")
+    parser.add_argument("-o", "--output", type=Path, help="Write the files into this new folder, and push nothing.")
+    parser.add_argument("--allow", action="append", default=[], metavar="NAME", help=ALLOW_HELP)
+    return parser
 
 
 def run_convert(arguments: Sequence[str]) -> int:
@@ -16,7 +53,7 @@ def run_convert(arguments: Sequence[str]) -> int:
     Raises:
         UserError: if the file is not one of those, or of other classes or another CLIP.
     """
-    given = _parser().parse_args(list(arguments))
+    given = _convert_parser().parse_args(list(arguments))
     class_names = read_classes(given.classes)
     from fedvlp.clip import CLIPSpec
     from fedvlp.tools.hub.dassl import convert_dassl
@@ -44,12 +81,11 @@ def read_classes(path: Path) -> list[str]:
     return names
 
 
-def _parser() -> argparse.ArgumentParser:
-    """Returns the command's arguments."""
+def _convert_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="fedvlp convert",
         description="Make a trained model of the prompts of CoOp, PromptFL or MaPLe in one of Dassl's checkpoints. "
-        "Nothing in the file is run: of its pickle only tensors and plain values are made.",
+        "Nothing in the file is run but PyTorch's own loading of tensors and optimizers.",
     )
     parser.add_argument("file", type=Path, metavar="FILE", help="Such as prompt_learner/model.pth.tar-50.")
     parser.add_argument("--to", type=Path, required=True, metavar="FOLDER", help="Gets prompts.safetensors.")
