@@ -17,15 +17,13 @@ from torch import Tensor
 from benchmarks.reference import Call, Reference, backward, train, without_gradient
 from benchmarks.reference_towers import reference_images
 from benchmarks.steps import StepBatch
-from fedvlp.clip import CLIP
-from fedvlp.methods._shared.teacher import distillation_losses
-from fedvlp.methods.diprompt.diprompt import DiPrompT
-from fedvlp.methods.diprompt.losses import domain_terms, query_terms
-from fedvlp.methods.fed_dpt.adapt import ADAPT, pairs_correspondence
-from fedvlp.methods.plan.plan import PLAN
+from fedvlp.clip import CLIP, cosine_logits
+from fedvlp.methods.adapt import ADAPT, pairs_correspondence
+from fedvlp.methods.diprompt import DiPrompT, domain_terms, query_terms
+from fedvlp.methods.plan import PLAN
 from fedvlp.methods.promptfl import PromptFL
+from fedvlp.methods.prompts import distillation_losses
 from fedvlp.methods.trip.trip import TRIP
-from fedvlp.ops import cosine_logits
 
 
 class TRIPReference(Reference):

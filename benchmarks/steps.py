@@ -16,9 +16,9 @@ from fedvlp.core.module import FederatedModule
 from fedvlp.core.phases import RoundContext
 from fedvlp.core.state import Client
 from fedvlp.data.catalog.known import DOMAIN_NET, OFFICE_HOME, PACS
-from fedvlp.methods.diprompt.diprompt import DiPrompT
-from fedvlp.methods.fed_dpt.adapt import ADAPT
-from fedvlp.methods.plan.plan import PLAN
+from fedvlp.methods.adapt import ADAPT
+from fedvlp.methods.diprompt import DiPrompT
+from fedvlp.methods.plan import PLAN
 from fedvlp.methods.promptfl import PromptFL
 from fedvlp.methods.trip.trip import TRIP
 

@@ -12,12 +12,11 @@ PACKAGE = Path(fedvlp.__file__).parent
 ALLOWED = {  # each folder, and the folders that its files may import besides their own
     "utils": set(),
     "core": {"utils"},
-    "ops": {"utils"},
     "clip": {"utils"},
     "results": {"core", "utils"},
     "runs": {"__init__", "core", "utils"},
     "data": {"core", "utils"},
-    "methods": {"clip", "core", "ops", "utils"},
+    "methods": {"clip", "core", "utils"},
     "training": {"core", "runs", "utils"},
     "callbacks": {"core", "results", "runs", "training", "utils"},
     "federation": {"callbacks", "core", "data", "runs", "training", "utils"},

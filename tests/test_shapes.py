@@ -13,8 +13,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from fedvlp.clip import cosine_logits
 from fedvlp.core.state import Client, weighted_mean
-from fedvlp.ops import cosine_logits
 from tests.helpers.shapes import CHECKED_CALLS, begin_test, checked, unchecked
 
 IMAGES = torch.ones(2, 3)
@@ -28,7 +28,7 @@ import torch
 
 import fedvlp.federation
 from fedvlp.core.state import Client
-from fedvlp.ops import cosine_logits
+from fedvlp.clip import cosine_logits
 
 assert "beartype" not in sys.modules
 for function in (cosine_logits, fedvlp.federation.Federation.fit, Client.__init__):

@@ -125,7 +125,6 @@ class CountingPromptFL(PromptFL):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self.save_hyperparameters()
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
 
     def configure_phases(self) -> Sequence[Phase]:

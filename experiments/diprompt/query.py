@@ -24,8 +24,7 @@ from fedvlp.data import StyledShapes
 from fedvlp.data.partition import Dispersed
 from fedvlp.federation import Federation
 from fedvlp.methods import DiPrompT
-from fedvlp.methods.diprompt.losses import given_class, pair_logits
-from fedvlp.methods.diprompt.parts import Part
+from fedvlp.methods.diprompt import Part, given_class, pair_logits
 
 
 @dataclass(frozen=True)

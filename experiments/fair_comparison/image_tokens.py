@@ -15,7 +15,7 @@ from experiments.runs import Setting
 from experiments.tables import markdown, spread
 from fedvlp.clip import CLIP, load_clip
 from fedvlp.data import StyledShapes
-from fedvlp.methods.fed_dpt.dual_prompts import DualPrompts
+from fedvlp.methods.fed_dpt import DualPrompts
 from fedvlp.methods.zero_shot import ZeroShotCLIP
 
 SEEDS = range(5)

@@ -1,6 +1,6 @@
 """Everything that touches open_clip: loading a frozen CLIP, the prompted encoders of texts and images, zero-shot."""
 
-from fedvlp.clip.backbone import CLIP, load_clip
+from fedvlp.clip.backbone import CLIP, cosine_logits, load_clip
 from fedvlp.clip.image.prompted_image import PromptedImageEncoder, PromptedImages
 from fedvlp.clip.loading.models import build_model
 from fedvlp.clip.loading.sources import CLIPSpec
@@ -26,6 +26,7 @@ __all__ = [
     "build_model",
     "clean_class_name",
     "clean_class_names",
+    "cosine_logits",
     "load_clip",
     "zero_shot_text_features",
 ]

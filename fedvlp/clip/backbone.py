@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Int
 from open_clip.transform import PreprocessCfg
 from PIL import Image
@@ -211,3 +212,27 @@ def _forget_missing(clip: nn.Module, incompatible: Any) -> None:
     """Removes the frozen weights from the list of missing keys: `state_dict` never has them."""
     prefix = f"{clip._state_prefix}model."
     incompatible.missing_keys[:] = [key for key in incompatible.missing_keys if not key.startswith(prefix)]
+
+
+def cosine_logits(
+    image_features: Float[Tensor, "B d"],
+    text_features: Float[Tensor, "C d"] | Float[Tensor, "B C d"],
+    scale: float,
+) -> Float[Tensor, "B C"]:
+    """Returns CLIP's logits, `scale` (1 / tau) times the cosine of each image with each class, in float32.
+
+    Args:
+        image_features: f(x), of any length.
+        text_features: w_c, of any length: one set for all images, or one set for each image.
+        scale: CLIP's logit scale, 100 for OpenAI's models.
+
+    Example:
+        >>> cosine_logits(torch.tensor([[3.0, 4.0]]), torch.tensor([[1.0, 0.0], [0.0, 2.0]]), scale=10.0)
+        tensor([[6., 8.]])
+    """
+    with torch.autocast(image_features.device.type, enabled=False):
+        images = F.normalize(image_features.float(), dim=-1)
+        texts = F.normalize(text_features.float(), dim=-1)
+        if texts.ndim == 2:
+            return scale * images @ texts.T
+        return scale * torch.einsum("bd,bcd->bc", images, texts)

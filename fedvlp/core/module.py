@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import lightning as L
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
@@ -23,14 +24,16 @@ from fedvlp.core.strategies import FedAvg
 from fedvlp.core.tensors import check_not_replaced, copy_state
 from fedvlp.utils.digests import to_jsonable
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.signatures import constructor_arguments, constructor_parameters
+from fedvlp.utils.signatures import constructor_arguments
 
 Unseen = Literal["each", "mean", "shared"]
 Logs = dict[str, list[Tensor]]  # by name, one value a local step
 
 
 class FederatedModule(L.LightningModule):
-    """A method: prompts, routers and losses around one frozen CLIP. Needs only ``forward`` and ``training_step``.
+    """A method: prompts, routers and losses around one frozen CLIP. Needs only ``forward``.
+
+    Its loss is the cross-entropy unless it has a ``training_step`` of its own.
 
     It is an ordinary LightningModule, so ``lightning.Trainer`` trains it centrally. ``Federation`` trains it on many
     clients: it swaps their states in and out of this one module.
@@ -51,9 +54,6 @@ class FederatedModule(L.LightningModule):
             joint image features of the frozen CLIP, which are computed once.
         needs_domains: whether the inputs of training batches are a dict that also says, as ``domain`` [B], which source
             domain each image is of, by its position among them from 0.
-        averages_over_batch: whether the loss of a batch is the mean of its images' losses, so that a step for which the
-            memory does not suffice can go in parts.
-        prepare_depends_on: the options on which a :meth:`prepare` of the method's own depends; None means all.
         context: where the federation stands; None outside a federation.
     """
 
@@ -65,35 +65,18 @@ class FederatedModule(L.LightningModule):
     shares_of_images: tuple[str, ...] = ()
     needs_images: bool = False
     needs_domains: bool = False
-    averages_over_batch: bool = False
-    prepare_depends_on: tuple[str, ...] | None = None
     strict_loading = False  # the frozen CLIP is not part of any checkpoint
     clip: Backbone
 
     def __init__(self, optimizer: OptimizerCallable | None = None) -> None:
         super().__init__()
+        # Lightning collects the arguments of all constructors on the way here; CLIP and optimizer are described apart.
+        self.save_hyperparameters(ignore=["clip", "optimizer"])
         self.make_optimizer = optimizer
         self.context: RoundContext | None = None
         self._logged: Logs = {}
         self._fixed_tensors: dict[str, Tensor] | None = None
         self._of_other_classes: dict[tuple[str, ...], FederatedModule] = {}
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Leaves the default optimizer out, a lambda of the constructor's signature, which no pickle can hold."""
-        state: dict[str, Any] = {**super().__getstate__(), "_of_other_classes": {}}
-        if self.make_optimizer is self._default_optimizer():
-            del state["make_optimizer"]
-        return state
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Takes the default optimizer from the constructor's signature again, where it was left out."""
-        restore: Any = super().__setstate__
-        restore({"make_optimizer": self._default_optimizer(), **state})
-
-    def _default_optimizer(self) -> OptimizerCallable | None:
-        """Returns what the constructor takes as ``optimizer`` where it is given none."""
-        parameter = constructor_parameters(type(self)).get("optimizer")
-        return None if parameter is None else parameter.default
 
     def set_backbone(self, clip: Backbone) -> None:
         """Takes the frozen CLIP as ``self.clip`` and records in ``hparams`` which one it is."""
@@ -148,17 +131,15 @@ class FederatedModule(L.LightningModule):
         """Whether there are constants worth keeping; else batches hold images."""
         return not self.needs_images or type(self).prepare is not FederatedModule.prepare
 
-    @property
-    def prepares_features_only(self) -> bool:
-        """Whether the constants are CLIP's image features alone, which all such methods share."""
-        return not self.needs_images and type(self).prepare is FederatedModule.prepare
-
     def prepare_key(self) -> str:
-        """Returns a digest of all that :meth:`prepare` depends on besides the image; equal keys share a cache."""
-        if self.prepares_features_only:
+        """Returns a digest of all that :meth:`prepare` depends on besides the image; equal keys share a cache.
+
+        CLIP's features alone depend on CLIP. What a method's own ``prepare`` returns may depend on any of its options.
+        """
+        if not self.needs_images and type(self).prepare is FederatedModule.prepare:
             return prepare_key(type(self.clip).encode_image, (), self.clip, {})
         classes = type(self).mro()[: type(self).mro().index(FederatedModule)]
-        return prepare_key(type(self).prepare, classes, self.clip, self.describe(self.prepare_depends_on))
+        return prepare_key(type(self).prepare, classes, self.clip, self.describe())
 
     def constants(self, inputs: Inputs) -> dict[str, Tensor]:
         """Returns the constants of a batch: as they came from the cache, or prepared from images now."""
@@ -180,12 +161,11 @@ class FederatedModule(L.LightningModule):
         """The transform with augmentation, used where a data module asks for it."""
         return self.clip.train_preprocess
 
-    def describe(self, names: Sequence[str] | None = None) -> dict[str, Any]:
-        """Returns the hyperparameters (all, or those named) as plain values that JSON can hold."""
-        if names is None:  # the command line adds others to the hyperparameters
-            own = constructor_arguments(type(self))
-            names = [name for name in self.hparams if name in own and name != "optimizer"]
-        return {name: to_jsonable(self.hparams[name]) for name in sorted(names)}
+    def describe(self) -> dict[str, Any]:
+        """Returns the hyperparameters as plain values that JSON can hold; ``clip`` is which one is frozen."""
+        taken = constructor_arguments(type(self))  # the command line adds others to the hyperparameters
+        values = {name: self.hparams[name] for name in self.hparams if name in taken and name != "optimizer"}
+        return {name: to_jsonable(values[name]) for name in sorted(values)}
 
     def shared_state(self) -> State:
         """Returns what the server starts from: every tensor that some phase uploads."""
@@ -306,6 +286,13 @@ class FederatedModule(L.LightningModule):
         """
         logits = self.local_logits(inputs).float()
         return logits - logits.mean(-1, keepdim=True)
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Any:
+        """Returns the loss of a batch of inputs and labels; by default the cross-entropy."""
+        inputs, labels = batch
+        loss = F.cross_entropy(self(inputs), labels)
+        self.log("loss", loss)
+        return loss
 
     def evaluation_step(self, batch: Batch, stage: str) -> Float[Tensor, ""]:
         """Returns and logs the accuracy of a batch, in [0, 1]."""

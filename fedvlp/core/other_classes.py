@@ -53,13 +53,7 @@ def _made_for(method: Method, class_names: Sequence[str]) -> Method:
     given = {"clip": getattr(method, "clip", None), "optimizer": getattr(method, "make_optimizer", None)}
     options |= {name: value for name, value in given.items() if name in known and value is not None}
     with restored_generators():  # first values are drawn, and replaced by those of the method
-        try:
-            return type(method)(**options)
-        except TypeError as error:
-            raise UserError(
-                f"{type(method).__name__} can't be made for other classes: {error}. Let its constructor call "
-                "save_hyperparameters() for all that it takes."
-            ) from error
+        return type(method)(**options)
 
 
 def _another_number(own: Sequence[str], others: Sequence[str]) -> list[str]:

@@ -9,7 +9,7 @@ from fedvlp.core.protocols import Backbone
 from fedvlp.utils.digests import code_digest, digest
 from fedvlp.version import __version__
 
-PACKAGES = ("fedvlp.clip", "fedvlp.methods", "fedvlp.ops")
+PACKAGES = ("fedvlp.clip", "fedvlp.methods")
 """Whose source decides what is prepared, as far as the function refers to it."""
 
 

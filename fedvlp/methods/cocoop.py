@@ -24,10 +24,9 @@ from jaxtyping import Float
 from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 
-from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder
+from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder, cosine_logits
 from fedvlp.core.protocols import Batch, Inputs
-from fedvlp.methods._shared.prompt_learner import PromptLearner
-from fedvlp.ops import cosine_logits
+from fedvlp.methods.prompts import PromptLearner
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.ranges import Names, PositiveInt
 
@@ -37,7 +36,7 @@ class CoCoOp(PromptLearner):
 
     Args:
         class_names: The classes, in the order of the labels.
-        clip: The frozen CLIP: a name, name and weights, or one that was loaded before.
+        clip: The frozen CLIP: see ``load_clip``.
         reduction: The Meta-Net has d / reduction hidden units, at most d.
         prompt_length: Number of learned vectors L.
         init_words: Words that the prompt starts from; random vectors if null.
@@ -46,8 +45,6 @@ class CoCoOp(PromptLearner):
     Raises:
         UserError: If no hidden unit is left.
     """
-
-    averages_over_batch = True
 
     def __init__(
         self,
@@ -59,7 +56,6 @@ class CoCoOp(PromptLearner):
         optimizer: OptimizerCallable = lambda parameters: torch.optim.SGD(parameters, lr=0.002),
     ) -> None:
         super().__init__(class_names, clip, optimizer)
-        self.save_hyperparameters()
         width = self.clip.embed_dim
         if reduction > width:
             raise UserError(f"Expected a reduction in [1, {width}], the width of an image feature, got {reduction}.")

@@ -25,36 +25,39 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
+from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 
 from fedvlp.clip import CLIP, CLIPSpec
 from fedvlp.core.protocols import Batch, Inputs
 from fedvlp.core.state import select
-from fedvlp.methods._shared.deep_prompts import initial_prompt
-from fedvlp.methods._shared.known_domain import domains_of
-from fedvlp.methods._shared.layer_groups import LayerGroup, layer_groups
-from fedvlp.methods._shared.prompted_tower import PromptedTower, prompted_features
+from fedvlp.methods.image_tower import ImageTowerLearner, LayerGroup, layer_groups, prompted_features
+from fedvlp.methods.prompts import domains_of, initial_prompt
 from fedvlp.utils.ranges import Names, NonNegativeFloat, PositiveFloat, PositiveInt
 
 
-class DoPrompt(PromptedTower):
+class DoPrompt(ImageTowerLearner):
     """Trains CLIP's image tower with a prompt for each source domain, and an adapter that mixes them for an image.
 
     Args:
         class_names: The classes, in the order of the labels.
         domains: The source domains.
-        clip: The CLIP whose image tower is trained: a name, name and weights, or one that was loaded before.
+        clip: The CLIP whose image tower is trained: see ``load_clip``.
         prompt_length: Number of learned vectors L of each domain.
         domain_weight: Weight lambda of the loss by which the adapter learns an image's domain, at least 0.
         prompt_rate: Learning rate of the prompts, as a multiple of the tower's.
         adapter_rate: The same of the adapter.
-        **options: The optimizer, as ``PromptedTower`` has it.
+        optimizer: Makes the optimizer. Vectors, such as biases, get no weight decay.
+
+    Raises:
+        UserError: If the image tower is no ViT that is read at its class token.
     """
+
+    needs_domains = True
 
     def __init__(
         self,
@@ -65,10 +68,10 @@ class DoPrompt(PromptedTower):
         domain_weight: NonNegativeFloat = 1.0,
         prompt_rate: PositiveFloat = 200.0,
         adapter_rate: PositiveFloat = 20.0,
-        **options: Any,
+        optimizer: OptimizerCallable = lambda parameters: torch.optim.AdamW(parameters, lr=5e-6, weight_decay=0.01),
     ) -> None:
-        super().__init__(class_names, clip, **options)
-        self.save_hyperparameters()
+        super().__init__(class_names, clip, layer_decay=1.0, optimizer=optimizer)
+        self.width = self.image_tower.for_prompts().width  # W, of a token; a tower that reads no prompts is refused
         self.domain_weight = domain_weight
         self.rates = {"prompts": prompt_rate, "adapter": adapter_rate}
         self.prompts = nn.Parameter(initial_prompt((len(domains), prompt_length, self.width)))  # [K, L, W]

@@ -4,7 +4,7 @@ Paper: Liu et al., "FedDG: Federated Domain Generalization on Medical Image Segm
 Continuous Frequency Space", CVPR 2021; here for classification, as in the tables of TRIP and PLAN.
 
 Symbols: x image; A, P amplitude and phase of its Fourier transform F(x), channel by channel; M the lowest frequencies;
-A_n amplitudes of other clients' images, the distribution bank -> ``statistics``; lambda in [0, 1]; theta all that is
+A_n amplitudes of other clients' images, the bank -> ``statistics.clients``; lambda in [0, 1]; theta all that is
 trained; beta -> ``inner_rate``.
     A' = M ((1 - lambda) A + lambda A_n) + (1 - M) A; x' = F^-1(A', P)   Eq. 3 and 4; :meth:`ELCFS.transformed`
     theta' = theta - beta grad CE(x; theta)                              Eq. 5; :meth:`ELCFS.training_step`
@@ -14,7 +14,7 @@ Departures:
     * The paper segments: its term for ambiguous boundaries has no counterpart, and its Dice loss is the cross-entropy.
     * A client shares the amplitudes of ``spectra`` images at the low frequencies alone, which are all that others use;
       the paper shares all frequencies of all images. They are collected in the client's first round; see
-      :class:`.StatisticsSharer`. Who knows none of others' takes both steps on its own images.
+      :class:`.ClientStatistics`. Who knows none of others' takes both steps on its own images.
     * One image of another client and lambda are drawn for each image and step, the former from all that are shared. The
       released code draws a client first and, as it stands, has lambda 1 and the mean of each channel alone for M.
     * theta' counts as constant but for theta itself (MAML's first order), as in the released code.
@@ -22,6 +22,8 @@ Departures:
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -31,19 +33,22 @@ from torch import Tensor
 from torch.func import functional_call
 
 from fedvlp.clip import CLIP, CLIPSpec
+from fedvlp.core.phases import Phase
 from fedvlp.core.protocols import Batch
-from fedvlp.methods._shared.statistics_sharer import StatisticsSharer
+from fedvlp.core.state import State
+from fedvlp.methods.client_statistics import ClientStatistics
+from fedvlp.methods.image_tower import ImageTowerLearner
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.ranges import FractionAboveZero, Names, NonNegativeFloat, NonNegativeInt, PositiveInt
 
 
-class ELCFS(StatisticsSharer):
+class ELCFS(ImageTowerLearner):
     """Trains CLIP's image tower to learn from a client's images what holds in other clients' amplitude spectra, too.
 
     Args:
         class_names: The classes, in the order of the labels.
         num_clients: Number of all clients; the command line takes it from the data.
-        clip: The CLIP that is trained: a name, name and weights, or one that was loaded before, which stays as it is.
+        clip: The CLIP that is trained: see ``load_clip``; the one passed in stays unchanged.
         spectra: Of how many images a client shares the amplitudes.
         frequency: The highest of the low frequencies M, in periods over an image's width or height; 0 is the mean.
         inner_rate: beta, the rate of the inner step, at least 0.
@@ -54,6 +59,8 @@ class ELCFS(StatisticsSharer):
         UserError: If images are too small to have that frequency.
     """
 
+    train_only_personal = ClientStatistics.personal
+    shares_of_images = ClientStatistics.sent
     pixel_mean: Tensor  # [3, 1, 1]
     pixel_std: Tensor  # [3, 1, 1]
 
@@ -68,22 +75,27 @@ class ELCFS(StatisticsSharer):
         layer_decay: FractionAboveZero = 0.7,
         optimizer: OptimizerCallable = lambda parameters: torch.optim.AdamW(parameters, lr=3e-5, weight_decay=0.1),
     ) -> None:
-        super().__init__(class_names, clip, "text", layer_decay, optimizer)
-        self.save_hyperparameters()
+        super().__init__(class_names, clip, "text", "frozen", layer_decay, optimizer)
         if 2 * frequency >= self.clip.image_size:
             raise UserError(
                 f"Images of {self.clip.image_size} pixels have no frequency {frequency}. Choose a lower one."
             )
         self.frequency = frequency
         self.inner_rate = inner_rate
-        self.keep_statistics(num_clients, (spectra, 3, 2 * frequency + 1, frequency + 1))
+        self.statistics = ClientStatistics(num_clients, (spectra, 3, 2 * frequency + 1, frequency + 1))
         for name in ("mean", "std"):
             values = torch.tensor(getattr(self.clip.preprocess_options, name))[:, None, None]
             self.register_buffer(f"pixel_{name}", values, persistent=False)
 
-    def forgets(self) -> bool:
-        """Returns that spectra are kept: they depend on nothing that is trained."""
-        return False
+    def configure_phases(self) -> Sequence[Phase]:
+        """Returns two phases: train all and average it; send what was collected, which is not deployed."""
+        (train,) = super().configure_phases()
+        return self.statistics.phases(train)
+
+    def upload_state(self) -> State:
+        """Returns what the client sends after the running phase: its own statistics after the second."""
+        statistics = self.statistics.upload(self.context)
+        return super().upload_state() if statistics is None else statistics
 
     def low_frequencies(self, spectrum: Complex[Tensor, "B 3 V half"]) -> Complex[Tensor, "B 3 rows columns"]:
         """Returns the low frequencies of a spectrum; the others of a real image's are the conjugates of these."""
@@ -107,7 +119,7 @@ class ELCFS(StatisticsSharer):
 
     def in_others_looks(self, images: Float[Tensor, "B 3 V V"]) -> Float[Tensor, "B 3 V V"]:
         """Returns x' under amplitudes and shares drawn for each image; the images themselves if nobody's are known."""
-        known = self.statistics[self.others()].flatten(0, 1)
+        known = self.statistics.clients[self.statistics.others(self.context)].flatten(0, 1)
         known = known[known.flatten(1).any(1)]
         if not len(known):
             return images
@@ -115,13 +127,14 @@ class ELCFS(StatisticsSharer):
         return self.transformed(images, known[chosen.to(known.device)], torch.rand(len(images)).to(images.device))
 
     def collect(self, images: Float[Tensor, "B 3 V V"]) -> None:
-        """Keeps the amplitudes of the client's first images."""
-        seen = int(self.images_seen)
-        if seen == len(self.own_statistics):
+        """Keeps the amplitudes of the client's first images: they depend on nothing that is trained."""
+        own = self.statistics.own
+        seen = int(self.statistics.images_seen)
+        if seen == len(own):
             return
-        taken = images[: len(self.own_statistics) - seen]
-        self.own_statistics[seen : seen + len(taken)] = self.low_frequencies(self.spectrum(taken)).abs()
-        self.images_seen += len(taken)
+        taken = images[: len(own) - seen]
+        own[seen : seen + len(taken)] = self.low_frequencies(self.spectrum(taken)).abs()
+        self.statistics.images_seen += len(taken)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
         """Returns the cross-entropy of a batch, plus that of its transformed images after a step on the batch."""

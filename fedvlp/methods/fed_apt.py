@@ -36,13 +36,11 @@ from jaxtyping import Float
 from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 
-from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder
+from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder, cosine_logits
 from fedvlp.core.phases import Phase
 from fedvlp.core.protocols import Batch, Inputs
 from fedvlp.core.strategies import FedAvg
-from fedvlp.methods._shared.known_domain import known_domain
-from fedvlp.methods._shared.prompt_learner import PromptLearner
-from fedvlp.ops import cosine_logits
+from fedvlp.methods.prompts import PromptLearner, known_domain
 from fedvlp.utils.ranges import Names, PositiveFloat, PositiveInt, Seed
 
 
@@ -52,7 +50,7 @@ class FedAPT(PromptLearner):
     Args:
         class_names: The classes, in the order of the labels.
         domains: The source domains, in the order of ``Client.domain``.
-        clip: The frozen CLIP: a name, name and weights, or one that was loaded before.
+        clip: The frozen CLIP: see ``load_clip``.
         prompt_length: Number of learned vectors L of a class's prompt.
         temperature: t of the weights over domains, above 0; towards 0 they become one-hot.
         key_seed: Seed of the keys, which server and clients make themselves.
@@ -60,7 +58,6 @@ class FedAPT(PromptLearner):
     """
 
     keys: Tensor  # [M, L, D]
-    averages_over_batch = True
     broadcast_once = ("keys",)
 
     def __init__(
@@ -76,7 +73,6 @@ class FedAPT(PromptLearner):
         ),
     ) -> None:
         super().__init__(class_names, clip, optimizer)
-        self.save_hyperparameters()
         self.temperature = temperature
         self.text = PromptedTextEncoder(self.clip, class_names, prompt_length=prompt_length, class_specific=True)
         self.prompt = nn.Parameter(torch.stack([self.text.initial_prompt() for _ in class_names]))  # [C, L, D]

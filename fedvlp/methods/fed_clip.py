@@ -32,10 +32,9 @@ from jaxtyping import Float, Int
 from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 
-from fedvlp.clip import CLIP, CLIPSpec, zero_shot_text_features
+from fedvlp.clip import CLIP, CLIPSpec, cosine_logits, zero_shot_text_features
 from fedvlp.core.protocols import Batch, Inputs
-from fedvlp.methods._shared.prompt_learner import PromptLearner
-from fedvlp.ops import cosine_logits
+from fedvlp.methods.prompts import PromptLearner
 from fedvlp.utils.ranges import Names
 
 TEMPLATE = "a picture of a {}"
@@ -46,7 +45,7 @@ class FedCLIP(PromptLearner):
 
     Args:
         class_names: The classes, in the order of the labels.
-        clip: The frozen CLIP: a name, name and weights, or one that was loaded before.
+        clip: The frozen CLIP: see ``load_clip``.
         loss: The paper's ``contrastive`` loss between the images and texts of a batch, or ``cross_entropy``.
         optimizer: Makes the optimizer of a client's local training. The released code's second beta of 0.98 stands in
             the method's config, as the command line reads single numbers from a default.
@@ -64,9 +63,7 @@ class FedCLIP(PromptLearner):
         ),
     ) -> None:
         super().__init__(class_names, clip, optimizer)
-        self.save_hyperparameters()
         self.loss = loss
-        self.averages_over_batch = loss == "cross_entropy"  # the other compares the images of a batch
         width = self.clip.embed_dim
         self.adapter = nn.Sequential(nn.Linear(width, width), nn.Tanh(), nn.Linear(width, width), nn.Softmax(dim=-1))
         texts = zero_shot_text_features(self.clip, class_names, TEMPLATE)

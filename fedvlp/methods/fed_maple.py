@@ -28,10 +28,7 @@ from torch import Tensor, nn
 
 from fedvlp.clip import CLIP, CLIPSpec
 from fedvlp.core.protocols import Inputs
-from fedvlp.methods._shared.block_linear import BlockLinear
-from fedvlp.methods._shared.deep_prompt_explanations import DeepPromptExplanations
-from fedvlp.methods._shared.deep_prompts import DeepPromptedCLIP
-from fedvlp.methods._shared.prompt_learner import PromptLearner
+from fedvlp.methods.prompts import BlockLinear, DeepPromptedCLIP, DeepPromptExplanations, PromptLearner
 from fedvlp.utils.ranges import Names, PositiveInt
 
 
@@ -40,7 +37,7 @@ class FedMaPLe(PromptLearner):
 
     Args:
         class_names: The classes, in the order of the labels.
-        clip: The frozen CLIP: a name, name and weights, or one that was loaded before.
+        clip: The frozen CLIP: see ``load_clip``.
         prompt_length: Number of learned vectors L in a block's prompt.
         depth: Number of first blocks with prompts of their own, in both towers; if not given the paper's 9, or all
             blocks of a CLIP with fewer.
@@ -48,7 +45,6 @@ class FedMaPLe(PromptLearner):
         optimizer: Makes the optimizer of a client's local training.
     """
 
-    averages_over_batch = True
     needs_images = True  # visual prompts change the image tower
 
     def __init__(
@@ -61,7 +57,6 @@ class FedMaPLe(PromptLearner):
         optimizer: OptimizerCallable = lambda parameters: torch.optim.SGD(parameters, lr=0.0035),
     ) -> None:
         super().__init__(class_names, clip, optimizer)
-        self.save_hyperparameters()
         self.prompted = DeepPromptedCLIP(self.clip, class_names, prompt_length, init_words)
         self.prompts = nn.Parameter(self.prompted.initial_text_prompts(depth))  # [J, L, D]
         self.couplings = BlockLinear(len(self.prompts), self.clip.text_width, self.clip.image_width)

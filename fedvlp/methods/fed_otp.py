@@ -23,35 +23,37 @@ Departures:
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
+from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 
-from fedvlp.clip import CLIP, CLIPSpec
+from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder
 from fedvlp.clip.image.prompted_image import project_image_tokens
 from fedvlp.core.protocols import Inputs
-from fedvlp.methods._shared.global_prompt_learner import GlobalPromptLearner
-from fedvlp.ops.loops import repeat
+from fedvlp.methods.prompts import PromptLearner
 from fedvlp.utils.ranges import FractionAboveZero, Names, PositiveFloat, PositiveInt
 
 
-class FedOTP(GlobalPromptLearner):
+class FedOTP(PromptLearner):
     """Learns a prompt that is shared and one for each client, between which an image's patches are divided.
 
     Args:
         class_names: The classes, in the order of the labels.
-        clip: The frozen CLIP: a name, name and weights, or one that was loaded before.
+        clip: The frozen CLIP: see ``load_clip``.
         mass: Share gamma of the patches' mass that is transported to prompts, in (0, 1].
         epsilon: Weight lambda of the plan's entropy.
         iterations: Steps in which the plan is found.
-        **options: Those of a global prompt, as ``GlobalPromptLearner`` has them.
+        prompt_length: Number of learned vectors L of a prompt.
+        unseen: What classifies images of a domain that no client has: the ``shared`` prompt alone, or the ``mean`` of
+            the probabilities under all clients' prompts.
+        optimizer: Makes the optimizer of a client's local training.
     """
 
     personal = ("local_prompt",)
-    averages_over_batch = True
     needs_images = True  # patches, and not only f(x)
 
     def __init__(
@@ -61,10 +63,14 @@ class FedOTP(GlobalPromptLearner):
         mass: FractionAboveZero = 0.8,
         epsilon: PositiveFloat = 0.1,
         iterations: PositiveInt = 100,
-        **options: Any,
+        prompt_length: PositiveInt = 16,
+        unseen: Literal["shared", "mean"] = "shared",
+        optimizer: OptimizerCallable = lambda parameters: torch.optim.SGD(parameters, lr=0.001),
     ) -> None:
-        super().__init__(class_names, clip, **options)
-        self.save_hyperparameters()
+        super().__init__(class_names, clip, optimizer)
+        self.unseen = unseen
+        self.text = PromptedTextEncoder(self.clip, class_names, prompt_length=prompt_length)
+        self.global_prompt = nn.Parameter(self.text.initial_prompt())  # [L, D]
         self.mass = mass
         self.epsilon = epsilon
         self.iterations = iterations
@@ -106,12 +112,9 @@ def transport_plan(
     prompts = cost.shape[-2]
     log_kernel = -cost / epsilon
 
-    # in logarithms, since exp(-C / epsilon) may be zero for all patches
-    def meet(log_u: Tensor, log_v: Tensor) -> tuple[Tensor, Tensor]:
+    log_u = cost.new_zeros(cost[..., 0, :].shape)
+    log_v = cost.new_zeros(cost[..., 0].shape)
+    for _ in range(iterations):  # in logarithms, since exp(-C / epsilon) may be zero for all patches
         log_u = (-math.log(patches) - (log_kernel + log_v[..., :, None]).logsumexp(-2)).clamp(max=0)
         log_v = math.log(mass / prompts) - (log_kernel + log_u[..., None, :]).logsumexp(-1)
-        return log_u, log_v
-
-    start = (cost.new_zeros(cost[..., 0, :].shape), cost.new_zeros(cost[..., 0].shape))
-    log_u, log_v = repeat(iterations, meet, start)
     return (log_v[..., :, None] + log_kernel + log_u[..., None, :]).exp()

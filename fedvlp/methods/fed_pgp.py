@@ -24,35 +24,36 @@ Departures:
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
+from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 
-from fedvlp.clip import CLIP, CLIPSpec
+from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder, cosine_logits
 from fedvlp.core.protocols import Batch, Inputs
-from fedvlp.methods._shared.global_prompt_learner import GlobalPromptLearner
-from fedvlp.methods._shared.teacher import ZeroShotTeacher
-from fedvlp.ops import cosine_logits
+from fedvlp.methods.prompts import PromptLearner, ZeroShotTeacher
 from fedvlp.utils.ranges import Names, NonNegativeFloat, PositiveFloat, PositiveInt
 
 
-class FedPGP(GlobalPromptLearner):
+class FedPGP(PromptLearner):
     """Learns a prompt that is shared and, for each client, a low-rank part that is added to it.
 
     Args:
         class_names: The classes, in the order of the labels.
-        clip: The frozen CLIP: a name, name and weights, or one that was loaded before.
+        clip: The frozen CLIP: see ``load_clip``.
         rank: Largest rank b of the client's part.
         contrast_weight: Weight mu of the contrast, at least 0.
         temperature: tau of the contrast, by which cosines are divided.
-        **options: Those of a global prompt, as ``GlobalPromptLearner`` has them.
+        prompt_length: Number of learned vectors L of a prompt.
+        unseen: What classifies images of a domain that no client has: the ``shared`` prompt alone, or the ``mean`` of
+            the probabilities under all clients' prompts.
+        optimizer: Makes the optimizer of a client's local training.
     """
 
     personal = ("local_left", "local_right")
-    averages_over_batch = True
 
     def __init__(
         self,
@@ -61,10 +62,14 @@ class FedPGP(GlobalPromptLearner):
         rank: PositiveInt = 8,
         contrast_weight: NonNegativeFloat = 0.5,
         temperature: PositiveFloat = 0.5,
-        **options: Any,
+        prompt_length: PositiveInt = 16,
+        unseen: Literal["shared", "mean"] = "shared",
+        optimizer: OptimizerCallable = lambda parameters: torch.optim.SGD(parameters, lr=0.001),
     ) -> None:
-        super().__init__(class_names, clip, **options)
-        self.save_hyperparameters()
+        super().__init__(class_names, clip, optimizer)
+        self.unseen = unseen
+        self.text = PromptedTextEncoder(self.clip, class_names, prompt_length=prompt_length)
+        self.global_prompt = nn.Parameter(self.text.initial_prompt())  # [L, D]
         self.contrast_weight = contrast_weight
         self.temperature = temperature
         self.written = ZeroShotTeacher(self.clip, class_names, templates=1)

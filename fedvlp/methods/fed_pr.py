@@ -36,8 +36,7 @@ from torch import Tensor, nn
 from fedvlp.clip import CLIP, CLIPSpec
 from fedvlp.core.phases import RoundContext
 from fedvlp.core.protocols import Inputs
-from fedvlp.methods._shared.prompt_learner import PromptLearner
-from fedvlp.methods._shared.visual_prompts import VisualPromptedCLIP
+from fedvlp.methods.prompts import PromptLearner, VisualPromptedCLIP
 from fedvlp.utils.ranges import FractionAboveZero, Names, PositiveInt, Templates
 
 
@@ -46,7 +45,7 @@ class FedPR(PromptLearner):
 
     Args:
         class_names: The classes, in the order of the labels.
-        clip: The frozen CLIP: a name, name and weights, or one that was loaded before.
+        clip: The frozen CLIP: see ``load_clip``.
         depth: Number of first blocks with prompts of their own; all blocks if not given.
         prompt_length: Number of learned vectors L in a block's prompt.
         templates: How many of CLIP's templates make the frozen text features, in [1, 80].
@@ -56,7 +55,6 @@ class FedPR(PromptLearner):
     """
 
     needs_images = True
-    averages_over_batch = True
     start: Tensor
     used: Tensor
 
@@ -71,7 +69,6 @@ class FedPR(PromptLearner):
         optimizer: OptimizerCallable = lambda parameters: torch.optim.Adam(parameters, lr=0.004),
     ) -> None:
         super().__init__(class_names, clip, optimizer)
-        self.save_hyperparameters()
         self.null_share = null_share
         self.prompted = VisualPromptedCLIP(self.clip, class_names, templates)
         self.prompts = nn.Parameter(self.prompted.initial_prompts(depth, prompt_length))  # [J, L, W]

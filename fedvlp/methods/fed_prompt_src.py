@@ -31,15 +31,18 @@ from jaxtyping import Float
 from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 
-from fedvlp.clip import CLIP, CLIPSpec
+from fedvlp.clip import CLIP, CLIPSpec, cosine_logits
 from fedvlp.core.phases import Phase
 from fedvlp.core.protocols import Batch, Inputs
 from fedvlp.core.strategies import FedAvg, MovingAverage, Strategy, gaussian_share
-from fedvlp.methods._shared.deep_prompt_explanations import DeepPromptExplanations
-from fedvlp.methods._shared.deep_prompts import DeepPromptedCLIP, initial_prompt
-from fedvlp.methods._shared.prompt_learner import PromptLearner
-from fedvlp.methods._shared.teacher import ZeroShotTeacher
-from fedvlp.ops import cosine_logits, distillation_kl
+from fedvlp.methods.prompts import (
+    DeepPromptedCLIP,
+    DeepPromptExplanations,
+    PromptLearner,
+    ZeroShotTeacher,
+    distillation_kl,
+    initial_prompt,
+)
 from fedvlp.utils.ranges import Names, NonNegativeFloat, PositiveFloat, PositiveInt, Templates
 
 
@@ -48,7 +51,7 @@ class FedPromptSRC(PromptLearner):
 
     Args:
         class_names: The classes, in the order of the labels.
-        clip: The frozen CLIP: a name, name and weights, or one that was loaded before.
+        clip: The frozen CLIP: see ``load_clip``.
         text_weight: Weight lambda_1 of the distance between text features, at least 0.
         image_weight: Weight lambda_2 of the distance between image features, at least 0.
         templates: How many of CLIP's templates make the text features without prompts, in [1, 80].
@@ -62,7 +65,6 @@ class FedPromptSRC(PromptLearner):
     """
 
     needs_images = True
-    averages_over_batch = True
 
     def __init__(  # noqa: PLR0913  (the paper's options)
         self,
@@ -79,7 +81,6 @@ class FedPromptSRC(PromptLearner):
         optimizer: OptimizerCallable = lambda parameters: torch.optim.SGD(parameters, lr=0.0025),
     ) -> None:
         super().__init__(class_names, clip, optimizer)
-        self.save_hyperparameters()
         self.text_weight = text_weight
         self.image_weight = image_weight
         self.gaussian_mean = gaussian_mean

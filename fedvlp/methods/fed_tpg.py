@@ -27,10 +27,9 @@ from jaxtyping import Float
 from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 
-from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder, zero_shot_text_features
+from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder, cosine_logits, zero_shot_text_features
 from fedvlp.core.protocols import Inputs
-from fedvlp.methods._shared.prompt_learner import PromptLearner
-from fedvlp.ops import cosine_logits
+from fedvlp.methods.prompts import PromptLearner
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.ranges import Names, PositiveInt
 
@@ -40,7 +39,7 @@ class FedTPG(PromptLearner):
 
     Args:
         class_names: The classes, in the order of the labels.
-        clip: The frozen CLIP: a name, name and weights, or one that was loaded before.
+        clip: The frozen CLIP: see ``load_clip``.
         prompt_length: Number of generated vectors m, which is that of queries.
         heads: Heads of the attention; they divide the width of a token.
         optimizer: Makes the optimizer of a client's local training.
@@ -49,7 +48,6 @@ class FedTPG(PromptLearner):
         UserError: If the heads don't divide the width.
     """
 
-    averages_over_batch = True
     texts: Tensor  # [C, d]
 
     def __init__(
@@ -63,7 +61,6 @@ class FedTPG(PromptLearner):
         ),
     ) -> None:
         super().__init__(class_names, clip, optimizer)
-        self.save_hyperparameters()
         width = self.clip.text_width
         if width % heads:
             raise UserError(f"Expected heads that divide {width}, the width of a token, got {heads}.")

@@ -28,32 +28,36 @@ Departures:
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
+from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 
 from fedvlp.clip import CLIP, CLIPSpec
 from fedvlp.core.protocols import Batch, Inputs
-from fedvlp.methods._shared.known_domain import domains_of
-from fedvlp.methods._shared.prompted_tower import PromptedTower, prompted_features
+from fedvlp.methods.image_tower import ImageTowerLearner, prompted_features
+from fedvlp.methods.prompts import domains_of
 from fedvlp.utils.ranges import Names, NonNegativeFloat, PositiveFloat
 
 
-class HCVP(PromptedTower):
+class HCVP(ImageTowerLearner):
     """Trains CLIP's image tower with two prompts that are made for each image.
 
     Args:
         class_names: The classes, in the order of the labels.
-        clip: The CLIP whose image tower is trained: a name, name and weights, or one that was loaded before.
+        clip: The CLIP whose image tower is trained: see ``load_clip``.
         domain_weight: Weight of the contrastive loss that tells domain-level prompts of different domains apart.
         task_weight: Weight of the one that tells task-specific prompts of different domains or classes apart.
         class_weight: Weight of the one that draws features of one class together, whatever their domain.
         temperature: Temperature tau of the three.
-        **options: The optimizer, as ``PromptedTower`` has it.
+        optimizer: Makes the optimizer. Vectors, such as biases, get no weight decay.
+
+    Raises:
+        UserError: If the image tower is no ViT that is read at its class token.
     """
+
+    needs_domains = True
 
     def __init__(
         self,
@@ -63,19 +67,17 @@ class HCVP(PromptedTower):
         task_weight: NonNegativeFloat = 0.1,
         class_weight: NonNegativeFloat = 0.1,
         temperature: PositiveFloat = 1.0,
-        **options: Any,
+        optimizer: OptimizerCallable = lambda parameters: torch.optim.AdamW(parameters, lr=5e-6, weight_decay=0.01),
     ) -> None:
-        super().__init__(class_names, clip, **options)
-        self.save_hyperparameters()
-        self.averages_over_batch = False  # every image is compared with all others
+        super().__init__(class_names, clip, layer_decay=1.0, optimizer=optimizer)
+        self.width = self.image_tower.for_prompts().width  # W, of a token; a tower that reads no prompts is refused
         self.domain_weight = domain_weight
         self.task_weight = task_weight
         self.class_weight = class_weight
         self.temperature = temperature
-        width = self.width
-        self.domain_generator = nn.Linear(width, width)
-        self.task_generator = nn.Linear(2 * width, width)
-        self.modulation = nn.Linear(width, width)
+        self.domain_generator = nn.Linear(self.width, self.width)
+        self.task_generator = nn.Linear(2 * self.width, self.width)
+        self.modulation = nn.Linear(self.width, self.width)
 
     def generated(self, images: Float[Tensor, "B 3 V V"]) -> tuple[Float[Tensor, "B W"], Float[Tensor, "B W"]]:
         """Returns the domain-level and the task-specific prompt of each image."""

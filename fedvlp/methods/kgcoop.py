@@ -19,33 +19,31 @@ Departures:
 
 from __future__ import annotations
 
-from typing import Any
-
+import torch
 import torch.nn.functional as F
 from jaxtyping import Float
-from torch import Tensor
+from lightning.pytorch.cli import OptimizerCallable
+from torch import Tensor, nn
 
-from fedvlp.clip import CLIP, CLIPSpec
-from fedvlp.core.protocols import Batch
-from fedvlp.methods._shared.teacher import ZeroShotTeacher
-from fedvlp.methods._shared.text_prompt_learner import TextPromptLearner
-from fedvlp.ops import cosine_logits
+from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder, cosine_logits
+from fedvlp.clip.text.prompted_text import ClassPosition
+from fedvlp.core.protocols import Batch, Inputs
+from fedvlp.methods.prompts import PromptLearner, ZeroShotTeacher
 from fedvlp.utils.ranges import Names, NonNegativeFloat, PositiveInt
 
 
-class KgCoOp(TextPromptLearner):
+class KgCoOp(PromptLearner):
     """Learns one text prompt, shared by all classes and clients, near to a hand-written one in what it says.
 
     Args:
         class_names: The classes, in the order of the labels.
-        clip: The frozen CLIP: a name, name and weights, or one that was loaded before.
+        clip: The frozen CLIP: see ``load_clip``.
         distance_weight: Weight lambda of the distance to the hand-written prompt's text features, at least 0.
         prompt_length: Number of learned vectors L.
-        init_words: Words that the prompt starts from; random vectors if null.
-        **options: The others of CoOp's prompt, as ``TextPromptLearner`` has them.
+        init_words: Words that the prompt starts from, such as "a photo of a"; random vectors if not given.
+        class_position: Where the class's name stands: behind the prompt (end), in its middle, or before it (front).
+        optimizer: Makes the optimizer of a client's local training.
     """
-
-    averages_over_batch = True
 
     def __init__(
         self,
@@ -54,16 +52,25 @@ class KgCoOp(TextPromptLearner):
         distance_weight: NonNegativeFloat = 8.0,
         prompt_length: PositiveInt = 4,
         init_words: str | None = "a photo of a",
-        **options: Any,
+        class_position: ClassPosition = "end",
+        optimizer: OptimizerCallable = lambda parameters: torch.optim.SGD(parameters, lr=0.002),
     ) -> None:
-        super().__init__(class_names, clip, prompt_length, init_words, **options)
-        self.save_hyperparameters()
+        super().__init__(class_names, clip, optimizer)
+        self.text = PromptedTextEncoder(
+            self.clip, class_names, prompt_length=prompt_length, class_position=class_position
+        )
+        self.prompt = nn.Parameter(self.text.initial_prompt(init_words))  # [L, D]
         self.distance_weight = distance_weight
         self.written = ZeroShotTeacher(self.clip, class_names, templates=1)
 
     def distance(self, texts: Float[Tensor, "C d"]) -> Float[Tensor, ""]:
         """Returns the mean over classes of the squared distance to the hand-written prompt's features, in [0, 4]."""
         return (F.normalize(texts, dim=-1) - self.written.text_features).square().sum(-1).mean()
+
+    def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
+        """Returns the logits cos(w_c, f(x)) / tau (CoOp, Eq. 2)."""
+        features = self.constants(inputs)["features"]
+        return cosine_logits(features, self.text(self.prompt), self.clip.logit_scale)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
         """Returns the cross-entropy of a batch plus lambda times the distance (Sec. 3.2)."""

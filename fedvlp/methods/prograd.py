@@ -14,78 +14,76 @@ Departures:
       and constant. No augmentation, so that image features are computed once.
     * The teacher has one template for all data sets, "a photo of a {}."; the released code has one of each data set's
       own. Its temperature is 1, as there.
-    * At the start of a step where both predict the same, G_g is zero; it then opposes nothing, and G is G_d.
+    * Where both predict the same, G_g is zero but for rounding, and its direction noise. Where |G_g| is at most
+      sqrt(eps) |G_d|, eps being the precision of the prompt's type, G is G_d; the released code divides by any length.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from lightning.pytorch.cli import OptimizerCallable
+from torch import Tensor, nn
 
-from fedvlp.clip import CLIP, CLIPSpec
-from fedvlp.core.protocols import Batch
-from fedvlp.methods._shared.teacher import ZeroShotTeacher, distillation_losses
-from fedvlp.methods._shared.text_prompt_learner import TextPromptLearner
-from fedvlp.ops import cosine_logits
-from fedvlp.utils.ranges import ClosedFraction, Names
+from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder, cosine_logits
+from fedvlp.clip.text.prompted_text import ClassPosition
+from fedvlp.core.protocols import Batch, Inputs
+from fedvlp.methods.prompts import PromptLearner, ZeroShotTeacher, distillation_losses
+from fedvlp.utils.ranges import ClosedFraction, Names, PositiveInt
 
 
-class ProGrad(TextPromptLearner):
+class ProGrad(PromptLearner):
     """Learns one text prompt, shared by all classes and clients, by steps that do not lead away from zero-shot CLIP.
 
     Args:
         class_names: The classes, in the order of the labels.
-        clip: The frozen CLIP: a name, name and weights, or one that was loaded before.
+        clip: The frozen CLIP: see ``load_clip``.
         projection: Lambda, the share of what opposes zero-shot CLIP that is taken from a gradient, in [0, 1]; with 0 it
             is PromptFL.
-        **options: Those of CoOp's prompt, as ``TextPromptLearner`` has them.
+        prompt_length: Number of learned vectors L.
+        init_words: Words that the prompt starts from, such as "a photo of a"; random vectors if not given.
+        class_position: Where the class's name stands: behind the prompt (end), in its middle, or before it (front).
+        optimizer: Makes the optimizer of a client's local training.
     """
-
-    prepare_depends_on = ("class_names",)
 
     def __init__(
         self,
         class_names: Names,
         clip: CLIPSpec | CLIP | str = "ViT-B-16",
         projection: ClosedFraction = 1.0,
-        **options: Any,
+        prompt_length: PositiveInt = 16,
+        init_words: str | None = None,
+        class_position: ClassPosition = "end",
+        optimizer: OptimizerCallable = lambda parameters: torch.optim.SGD(parameters, lr=0.002),
     ) -> None:
-        super().__init__(class_names, clip, **options)
-        self.save_hyperparameters()
+        super().__init__(class_names, clip, optimizer)
+        self.text = PromptedTextEncoder(
+            self.clip, class_names, prompt_length=prompt_length, class_position=class_position
+        )
+        self.prompt = nn.Parameter(self.text.initial_prompt(init_words))  # [L, D]
         self.projection = projection
         self.teacher = ZeroShotTeacher(self.clip, class_names, templates=1)
 
-    def prepare(self, images: Float[Tensor, "B 3 V V"]) -> dict[str, Tensor]:
-        """Returns f(x), the joint image features [B, d], and zero-shot CLIP's logits."""
-        constants = super().prepare(images)
-        return {**constants, "teacher": self.teacher(constants["features"])}
+    def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
+        """Returns the logits cos(w_c, f(x)) / tau (CoOp, Eq. 2)."""
+        features = self.constants(inputs)["features"]
+        return cosine_logits(features, self.text(self.prompt), self.clip.logit_scale)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
         """Returns the cross-entropy of a batch, whose gradient is the aligned one."""
         inputs, labels = batch
-        constants = self.constants(inputs)
-
-        def losses_of(prompt: Tensor) -> tuple[Tensor, Tensor]:
-            logits = cosine_logits(constants["features"], self.text(prompt), self.clip.logit_scale)
-            losses = distillation_losses(logits, labels, constants["teacher"], 0.0)
-            return losses["cross_entropy"], losses["kl"]
-
-        # Unlike `autograd.grad`, this can be batched over clients.
+        features = self.constants(inputs)["features"]
         start = self.prompt.detach()
-        losses, backward = torch.func.vjp(losses_of, start)[:2]
-        cross_entropy, divergence = losses
-        zero = torch.zeros_like(divergence)
-        one = torch.ones_like(divergence)
-        (domain,) = backward((one, zero), retain_graph=True)
-        (general,) = backward((zero, one))
+        prompt = start.clone().requires_grad_()
+        logits = cosine_logits(features, self.text(prompt), self.clip.logit_scale)
+        losses = distillation_losses(logits, labels, self.teacher(features), 0.0)
+        (domain,) = torch.autograd.grad(losses["cross_entropy"], prompt, retain_graph=True)
+        (general,) = torch.autograd.grad(losses["kl"], prompt)
         gradient = aligned_gradient(domain, general, self.projection)
-        for name, value in {"cross_entropy": cross_entropy, "kl": divergence, "loss": cross_entropy}.items():
+        for name, value in losses.items():
             self.log(name, value)
         # It has the value of the cross-entropy, and this gradient.
-        loss: Tensor = cross_entropy + ((self.prompt - start) * gradient).sum()
+        loss: Tensor = losses["cross_entropy"].detach() + ((self.prompt - start) * gradient).sum()
         return loss
 
 
@@ -105,6 +103,9 @@ def aligned_gradient(
         >>> aligned_gradient(torch.tensor([[3.0, 2.0]]), torch.tensor([[0.0, 4.0]]), 1.0).tolist()
         [[3.0, 2.0]]
     """
-    smallest = torch.finfo(general.dtype).tiny
-    opposed = ((domain * general).sum() / general.square().sum().clamp_min(smallest)).clamp_max(0)
-    return domain - projection * opposed * general
+    # Where both predict the same, G_g is what rounding left of p - p_zs: up to eps / tau of G_d, tau being 1 / 100. A
+    # direction of that length means nothing, so it is followed only above sqrt(eps), 3e-4 in single precision.
+    square = general.square().sum()
+    is_noise = square <= torch.finfo(general.dtype).eps * domain.square().sum()
+    share = ((domain * general).sum() / square).clamp_max(0)
+    return torch.where(is_noise, domain, domain - projection * share * general)

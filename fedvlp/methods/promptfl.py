@@ -18,32 +18,32 @@ Departures:
 
 from __future__ import annotations
 
-from typing import Any
-
+import torch
 import torch.nn.functional as F
 from jaxtyping import Float
-from torch import Tensor
+from lightning.pytorch.cli import OptimizerCallable
+from torch import Tensor, nn
 
-from fedvlp.clip import CLIP, CLIPSpec
-from fedvlp.core.protocols import Batch
-from fedvlp.methods._shared.teacher import ZeroShotTeacher, distillation_losses
-from fedvlp.methods._shared.text_prompt_learner import TextPromptLearner
-from fedvlp.utils.ranges import Names, NonNegativeFloat, Templates
+from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder, cosine_logits
+from fedvlp.clip.text.prompted_text import ClassPosition
+from fedvlp.core.protocols import Batch, Inputs
+from fedvlp.methods.prompts import PromptLearner, ZeroShotTeacher, distillation_losses
+from fedvlp.utils.ranges import Names, NonNegativeFloat, PositiveInt, Templates
 
 
-class PromptFL(TextPromptLearner):
+class PromptFL(PromptLearner):
     """Learns one text prompt, shared by all classes and clients.
 
     Args:
         class_names: The classes, in the order of the labels.
-        clip: The frozen CLIP: a name, name and weights, or one that was loaded before.
+        clip: The frozen CLIP: see ``load_clip``.
         kl_weight: Weight beta of the divergence from zero-shot CLIP, at least 0; the paper has none.
         templates: How many of CLIP's templates make that zero-shot teacher, in [1, 80].
-        **options: Those of CoOp's prompt, as ``TextPromptLearner`` has them.
+        prompt_length: Number of learned vectors L.
+        init_words: Words that the prompt starts from, such as "a photo of a"; random vectors if not given.
+        class_position: Where the class's name stands: behind the prompt (end), in its middle, or before it (front).
+        optimizer: Makes the optimizer of a client's local training.
     """
-
-    prepare_depends_on = ("class_names", "templates")
-    averages_over_batch = True
 
     def __init__(
         self,
@@ -51,33 +51,32 @@ class PromptFL(TextPromptLearner):
         clip: CLIPSpec | CLIP | str = "ViT-B-16",
         kl_weight: NonNegativeFloat = 0.0,
         templates: Templates = 60,
-        **options: Any,
+        prompt_length: PositiveInt = 16,
+        init_words: str | None = None,
+        class_position: ClassPosition = "end",
+        optimizer: OptimizerCallable = lambda parameters: torch.optim.SGD(parameters, lr=0.002),
     ) -> None:
-        super().__init__(class_names, clip, **options)
-        self.save_hyperparameters()
+        super().__init__(class_names, clip, optimizer)
+        self.text = PromptedTextEncoder(
+            self.clip, class_names, prompt_length=prompt_length, class_position=class_position
+        )
+        self.prompt = nn.Parameter(self.text.initial_prompt(init_words))  # [L, D]
         self.kl_weight = kl_weight
         self.teacher = ZeroShotTeacher(self.clip, class_names, templates) if kl_weight else None
 
-    @property
-    def prepares_features_only(self) -> bool:
-        """Whether there is no teacher, so that the cached features are those of other methods."""
-        return self.teacher is None and type(self).prepare is PromptFL.prepare
-
-    def prepare(self, images: Float[Tensor, "B 3 V V"]) -> dict[str, Tensor]:
-        """Returns f(x), the joint image features [B, d], and the teacher's logits where there is one."""
-        constants = super().prepare(images)
-        if self.teacher is not None:
-            constants["teacher"] = self.teacher(constants["features"])
-        return constants
+    def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
+        """Returns the logits cos(w_c, f(x)) / tau (CoOp, Eq. 2)."""
+        features = self.constants(inputs)["features"]
+        return cosine_logits(features, self.text(self.prompt), self.clip.logit_scale)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
         """Returns the cross-entropy of a batch, and beta KL(zero-shot || local) where there is a teacher."""
         inputs, labels = batch
-        constants = self.constants(inputs)
-        logits = self(constants)
+        features = self.constants(inputs)["features"]
+        logits = cosine_logits(features, self.text(self.prompt), self.clip.logit_scale)
         losses = {"loss": F.cross_entropy(logits, labels)}
         if self.teacher is not None:
-            losses = distillation_losses(logits, labels, constants["teacher"], self.kl_weight)
+            losses = distillation_losses(logits, labels, self.teacher(features), self.kl_weight)
         for name, value in losses.items():
             self.log(name, value)
         return losses["loss"]

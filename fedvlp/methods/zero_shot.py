@@ -15,10 +15,9 @@ from functools import cached_property
 from jaxtyping import Float
 from torch import Tensor
 
-from fedvlp.clip import CLIP, CLIPSpec, load_clip, zero_shot_text_features
+from fedvlp.clip import CLIP, CLIPSpec, cosine_logits, load_clip, zero_shot_text_features
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.protocols import Inputs
-from fedvlp.ops import cosine_logits
 from fedvlp.utils.ranges import Names, Templates
 
 
@@ -27,7 +26,7 @@ class ZeroShotCLIP(FederatedModule):
 
     Args:
         class_names: The classes, in the order of the labels.
-        clip: The frozen CLIP: a name, name and weights, or one that was loaded before.
+        clip: The frozen CLIP: see ``load_clip``.
         templates: How many of CLIP's templates are averaged: 1 is "a photo of a {}.", 60 the ensemble, at most 80.
     """
 
@@ -35,7 +34,6 @@ class ZeroShotCLIP(FederatedModule):
 
     def __init__(self, class_names: Names, clip: CLIPSpec | CLIP | str = "ViT-B-16", templates: Templates = 1) -> None:
         super().__init__()
-        self.save_hyperparameters(ignore="clip")
         self.set_backbone(load_clip(clip))
         self.class_names = class_names
         self.templates = templates

@@ -141,7 +141,7 @@ class SequentialTrainer:
 
     def _can_split_steps(self) -> bool:
         """Whether a step can go in two parts that need half the memory, with the same gradient but for rounding."""
-        return self.parts_of_step == 1 and self.slot.module.averages_over_batch
+        return self.parts_of_step == 1 and bool(getattr(self.slot.module, "averages_over_batch", False))
 
 
 def split_batch(batch: Batch, parts: int) -> list[Batch]:

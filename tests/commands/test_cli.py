@@ -269,7 +269,6 @@ from fedvlp import PromptFL
 class Weighted(PromptFL):
     def __init__(self, share: float = 0.1, **options: Any) -> None:
         super().__init__(**options)
-        self.save_hyperparameters()
 """
 
 

@@ -64,7 +64,7 @@ def configuration():
     ("link", "becomes"),
     [
         ("[a](../data.md#check)", "[a](../data.md#check)"),
-        ("[a](../../fedvlp/ops)", "[a](https://github.com/fedvlp/fedvlp/tree/main/fedvlp/ops)"),
+        ("[a](../../fedvlp/clip)", "[a](https://github.com/fedvlp/fedvlp/tree/main/fedvlp/clip)"),
         ("[a](../../README.md#x)", "[a](https://github.com/fedvlp/fedvlp/blob/main/README.md#x)"),
         ("[a](#here) [b](https://example.org)", "[a](#here) [b](https://example.org)"),
     ],

@@ -48,7 +48,6 @@ class Linear(FederatedModule):
 
     def __init__(self, learning_rate=0.5):
         super().__init__(lambda parameters: torch.optim.SGD(parameters, lr=learning_rate))
-        self.save_hyperparameters()
         self.clip = Backbone()
         self.weight = nn.Parameter(torch.zeros(3, 4))
 

@@ -9,6 +9,7 @@ import torch
 
 from fedvlp.core.state import numel
 from fedvlp.methods import CCST, FineTuning
+from fedvlp.methods.client_statistics import own_slot
 from fedvlp.utils.errors import UserError
 from tests.helpers.runs import make_run
 from tests.helpers.slow import begin
@@ -22,7 +23,7 @@ def make(clip, client=1, **options):
     torch.manual_seed(5)
     module = CCST(CLASSES, 4, clip, **options)
     for slot in (0, 1, 3):
-        module.statistics[slot].copy_(torch.rand_like(module.statistics[slot]) + 0.1 * slot + 0.2)
+        module.statistics.clients[slot].copy_(torch.rand_like(module.statistics.clients[slot]) + 0.1 * slot + 0.2)
     begin(module, client)
     return module
 
@@ -47,7 +48,7 @@ def slow_loss(module, images, slots, stage):
     losses = []
     for image, label, chosen in zip(images, LABELS.tolist(), slots.tolist(), strict=True):
         for slot in chosen:
-            style = None if slot == module.own_slot else module.statistics[slot]
+            style = None if slot == own_slot(module.context) else module.statistics.clients[slot]
             feature = slow_features(module, image, style, stage)
             scores = torch.stack(
                 [module.clip.logit_scale * feature @ text / feature.norm() for text in module.text_features]
@@ -78,12 +79,14 @@ def test_a_clients_style_is_that_of_all_its_images(clip, images):
     module.training_step((images[3:], LABELS[3:]), 1)
     tokens = module.image_tower.blocks.run(0, module.image_tower.embed(images)).detach()[:, 1:].flatten(0, 1)
     expected = torch.stack([tokens.mean(0), tokens.std(0, correction=0)])
-    torch.testing.assert_close(module.own_statistics, expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(module.statistics.own, expected, atol=1e-5, rtol=1e-5)
     begin(module, 1, phase=1)
-    assert {name: value.shape for name, value in module.upload_state().items()} == {"statistics": expected.shape}
-    torch.testing.assert_close(module.upload_state()["statistics"], expected, atol=1e-5, rtol=1e-5)
+    assert {name: value.shape for name, value in module.upload_state().items()} == {
+        "statistics.clients": expected.shape
+    }
+    torch.testing.assert_close(module.upload_state()["statistics.clients"], expected, atol=1e-5, rtol=1e-5)
     begin(module, 1)
-    assert not module.own_statistics.any()
+    assert not module.statistics.own.any()
 
 
 def test_styles_of_an_image_are_different_ones_of_known_clients(clip):
@@ -93,7 +96,7 @@ def test_styles_of_an_image_are_different_ones_of_known_clients(clip):
     assert all(len(set(row)) == 2 for row in drawn.tolist())
     module.styles = 9
     assert module.draw(2).sort(dim=1).values.tolist() == [[0, 1, 3], [0, 1, 3]]
-    assert module.others() == [0, 3]
+    assert module.statistics.others(module.context) == [0, 3]
 
 
 def test_the_order_of_other_clients_does_not_matter(clip, images):
@@ -102,7 +105,7 @@ def test_the_order_of_other_clients_does_not_matter(clip, images):
     loss = module.training_step((images, LABELS), 0)
     other = make(clip, styles=3)
     with torch.no_grad():
-        other.statistics.copy_(module.statistics[[3, 1, 2, 0]])
+        other.statistics.clients.copy_(module.statistics.clients[[3, 1, 2, 0]])
     torch.testing.assert_close(other.training_step((images, LABELS), 0), loss)
 
 
@@ -122,10 +125,13 @@ def test_styles_are_sent_passed_on_and_not_deployed(image_root, tmp_path):
     run = make_run(image_root, tmp_path, "ccst", "--trainer.rounds=1")
     run.trainer.fit(run.model, run.datamodule)
     server = run.trainer.run_state.server
-    assert "statistics" in server.shared
-    assert "statistics" not in server.deployed
-    assert numel({"statistics": server.shared["statistics"]}) == 2 * 2 * run.model.clip.model.visual.conv1.out_channels
-    assert all(server.shared["statistics"].flatten(1).any(1))
-    kept = [personal["own_statistics"] for personal in run.trainer.run_state.personal.values()]
-    assert torch.equal(torch.stack(kept), server.shared["statistics"])
+    assert "statistics.clients" in server.shared
+    assert "statistics.clients" not in server.deployed
+    assert (
+        numel({"statistics.clients": server.shared["statistics.clients"]})
+        == 2 * 2 * run.model.clip.model.visual.conv1.out_channels
+    )
+    assert all(server.shared["statistics.clients"].flatten(1).any(1))
+    kept = [personal["statistics.own"] for personal in run.trainer.run_state.personal.values()]
+    assert torch.equal(torch.stack(kept), server.shared["statistics.clients"])
     assert not any("own" in str(path) for path in Path(tmp_path).rglob("*.json"))

@@ -101,10 +101,10 @@ def test_the_first_images_of_a_client_are_shared_and_no_others(clip):
         module.training_step((part, LABELS[: len(part)]), 0)
     expected = module.low_frequencies(module.spectrum(images[:5])).abs()
     begin(module, 1, phase=1)
-    torch.testing.assert_close(module.upload_state()["statistics"], expected)
+    torch.testing.assert_close(module.upload_state()["statistics.clients"], expected)
     begin(module, 1)
     module.training_step((pixels(clip, seed=9), LABELS), 0)
-    torch.testing.assert_close(module.own_statistics, expected)
+    torch.testing.assert_close(module.statistics.own, expected)
 
 
 def test_looks_are_those_of_other_clients_that_have_sent_some(clip, monkeypatch):
@@ -112,8 +112,8 @@ def test_looks_are_those_of_other_clients_that_have_sent_some(clip, monkeypatch)
     assert module.in_others_looks(images) is images
     used = []
     monkeypatch.setattr(ELCFS, "transformed", lambda self, images, amplitudes, share: used.append(amplitudes) or images)
-    module.statistics[1] = 7.0
-    module.statistics[3, :2] = torch.tensor([2.0, 5.0])[:, None, None, None]
+    module.statistics.clients[1] = 7.0
+    module.statistics.clients[3, :2] = torch.tensor([2.0, 5.0])[:, None, None, None]
     for _ in range(20):
         module.in_others_looks(images)
     assert set(torch.cat(used).unique().tolist()) == {2.0, 5.0}
@@ -128,7 +128,7 @@ def test_spectra_are_sent_passed_on_and_not_deployed(image_root, tmp_path):
     run = make_run(image_root, tmp_path, "elcfs", "--trainer.rounds=1")
     run.trainer.fit(run.model, run.datamodule)
     server = run.trainer.run_state.server
-    assert list(server.shared["statistics"].shape) == [2, 32, 3, 5, 3]
-    assert "statistics" not in server.deployed
-    filled = server.shared["statistics"].flatten(2).any(2).sum(1).tolist()
+    assert list(server.shared["statistics.clients"].shape) == [2, 32, 3, 5, 3]
+    assert "statistics.clients" not in server.deployed
+    filled = server.shared["statistics.clients"].flatten(2).any(2).sum(1).tolist()
     assert filled == [min(32, client.num_examples) for client in run.datamodule.clients]

@@ -12,8 +12,7 @@ from fedvlp.core.phases import RoundContext
 from fedvlp.core.state import Client, ClientUpdate, ServerState, numel
 from fedvlp.core.strategies import Slots
 from fedvlp.methods import PFedMoAP
-from fedvlp.methods.pfed_moap.expert_pool import ExpertPool
-from fedvlp.methods.pfed_moap.gating import Gating
+from fedvlp.methods.pfed_moap import ExpertPool, Gating
 from fedvlp.utils.errors import UserError
 
 CLASSES = ["red circle", "star", "big square"]

@@ -7,6 +7,7 @@ import torch
 
 from fedvlp.core.state import numel
 from fedvlp.methods import ProGrad, PromptFL, ZeroShotCLIP
+from fedvlp.methods.prograd import aligned_gradient
 
 CLASSES = ["red circle", "star", "big square"]
 
@@ -93,20 +94,26 @@ def test_without_projection_it_is_promptfl(clip, images):
 
 
 def test_a_student_that_is_its_teacher_takes_a_plain_step(clip, images):
-    """The divergence has no gradient then, and nothing may be divided by its length."""
+    """The divergence has no gradient then but for rounding, and nothing may be divided by its length."""
     module = made(clip)
     labels = labels_of(clip, images, agree=False)
-    constants = module.prepare(images)
-    constants["teacher"] = module(constants).detach()
-    module.training_step((constants, labels), 0).backward()
+    module.teacher.text_features = module.text(module.prompt).detach()
+    module.training_step((images, labels), 0).backward()
     plain = PromptFL(CLASSES, clip, prompt_length=4)
     plain.load_state(module.shared_state())
     torch.testing.assert_close(module.prompt.grad, stepped(plain, images, labels)[1], atol=1e-5, rtol=1e-4)
 
 
-def test_what_is_sent_and_what_is_prepared(clip, images):
+@pytest.mark.parametrize(("length", "step"), [(1e-5, 3.0), (1e-2, 0.0)])
+def test_a_direction_is_followed_only_if_it_is_longer_than_rounding(length, step):
+    """The threshold is the square root of the precision, 3.5e-4 of the other gradient's length."""
+    domain = torch.tensor([[3.0, 0.0]])
+    aligned = aligned_gradient(domain, torch.tensor([[-3 * length, 0.0]]), 1.0)
+    assert aligned.tolist() == [[step, 0.0]]
+
+
+def test_what_is_sent_and_who_teaches(clip, images):
     """L D parameters, 8,192 with ViT-B/16; the teacher's logits are those of one template."""
     assert numel(ProGrad(CLASSES, clip).shared_state()) == 16 * clip.text_width
-    torch.testing.assert_close(made(clip).prepare(images)["teacher"], ZeroShotCLIP(CLASSES, clip)(images))
-    assert made(clip).prepare_key() == made(clip, projection=0.5).prepare_key()
-    assert made(clip).prepare_key() != ProGrad(["cat", "dog"], clip).prepare_key()
+    features = made(clip).prepare(images)["features"]
+    torch.testing.assert_close(made(clip).teacher(features), ZeroShotCLIP(CLASSES, clip)(images))

@@ -17,7 +17,6 @@ class Smallest(PromptLearner):
 
     def __init__(self, class_names, clip="ViT-B-16", depth=1, optimizer=None):
         super().__init__(class_names, clip, optimizer)
-        self.save_hyperparameters()
         self.text = PromptedTextEncoder(self.clip, class_names, prompt_length=3)
         width = self.clip.text_width
         self.common_prompt = nn.Parameter(torch.zeros(3, width))
@@ -90,8 +89,3 @@ def test_text_prompts_are_parameters_in_the_shape_that_the_text_encoder_takes(cl
     assert list(module.text_prompts()) == ["common prompt", "expert 1", "expert 2"]
     assert {tuple(prompt.shape) for prompt in module.text_prompts().values()} == {(3, clip.text_width)}
     assert module.explain_hooks() is module
-
-
-def test_the_base_alone_is_no_method(clip):
-    with pytest.raises(TypeError, match="forward"):
-        PromptLearner(CLASSES, clip)

@@ -7,8 +7,7 @@ import torch
 
 from fedvlp.core.state import numel
 from fedvlp.methods import FineTuning, StableFDG
-from fedvlp.methods.stable_fdg.draws import diverse, explored, mixed, oversampled
-from fedvlp.methods.stable_fdg.highlighter import FeatureHighlighter, partners_of
+from fedvlp.methods.stable_fdg import FeatureHighlighter, diverse, explored, mixed, oversampled, partners_of
 from fedvlp.utils.errors import UserError
 from tests.helpers.slow import begin
 
@@ -23,7 +22,7 @@ def make(clip, client=1, **options):
     with torch.no_grad():
         module.highlighter.classes.normal_()
     for slot in (0, 3):
-        module.statistics[slot].copy_(torch.rand_like(module.statistics[slot]) + 0.1 * slot + 0.2)
+        module.statistics.clients[slot].copy_(torch.rand_like(module.statistics.clients[slot]) + 0.1 * slot + 0.2)
     begin(module, client)
     return module
 
@@ -123,7 +122,7 @@ def test_loss_and_gradients_are_those_of_the_paper(clip, images, explores, shift
         styles = [shares[i] * styles[i] + (1 - shares[i]) * styles[mixed_with[i]] for i in range(8)]
     else:
         other = [0, 3][int(torch.randint(2, ()))]
-        mean, deviation = module.statistics[other]
+        mean, deviation = module.statistics.clients[other]
         drawn = mean + deviation * torch.randn(4, *mean.shape)
         kept = diverse(torch.stack(styles).flatten(1), 2).tolist()
         styles = [styles[i] if i in kept else torch.stack([drawn[i, 0], drawn[i, 1].clamp_min(0)]) for i in range(4)]
@@ -146,19 +145,21 @@ def test_a_client_sends_the_mean_and_deviation_of_its_images_styles(clip, images
     styles = torch.stack([slow_style(each[1:]) for each in tokens])
     begin(module, 1, phase=1)
     expected = torch.stack([styles.mean(0), styles.std(0, correction=0)])
-    torch.testing.assert_close(module.upload_state()["statistics"], expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(module.upload_state()["statistics.clients"], expected, atol=1e-5, rtol=1e-5)
 
 
 def test_half_of_a_batch_keeps_its_styles(clip):
     module = make(clip)
-    style = torch.rand(5, *module.statistics.shape[2:]) + 5
-    module.statistics[:, 1] = 0  # no deviation: what is drawn is the mean of a client
+    style = torch.rand(5, *module.statistics.clients.shape[2:]) + 5
+    module.statistics.clients[:, 1] = 0  # no deviation: what is drawn is the mean of a client
     for _ in range(5):
         shifted = module.shifted(style)
         kept = [i for i in range(5) if torch.equal(shifted[i], style[i])]
         assert len(kept) == 3
-        assert all(any(torch.equal(shifted[i], module.statistics[n, 0]) for n in (0, 3)) for i in {*range(5)} - {*kept})
-    module.statistics.zero_()
+        assert all(
+            any(torch.equal(shifted[i], module.statistics.clients[n, 0]) for n in (0, 3)) for i in {*range(5)} - {*kept}
+        )
+    module.statistics.clients.zero_()
     assert module.shifted(style) is style
 
 

@@ -10,7 +10,7 @@ import torch
 
 from fedvlp.core.state import Client, ClientUpdate, ServerState
 from fedvlp.methods import SWAD
-from fedvlp.methods.swad.loss_valley import LossValley
+from fedvlp.methods.swad import LossValley
 from fedvlp.training.callback import FederationCallback
 from fedvlp.training.evaluation import validation_loss
 from fedvlp.utils.errors import UserError

@@ -38,7 +38,7 @@ def other_config(folder):
 
 def other_code(folder):
     def digests(parts):
-        return {"fedvlp/core/state.py": "abc", "fedvlp/ops/losses.py": f"{rank()}23"}
+        return {"fedvlp/core/state.py": "abc", "fedvlp/methods/prograd.py": f"{rank()}23"}
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("fedvlp.training.agreement.source_digests", digests)
@@ -61,7 +61,7 @@ def error_of_one(folder):
     [
         (other_data, "other data (training images 56, not 36; clients 4, not 3; images by client "),
         (other_config, "optimizer.lr 0.25, not 0.5; rounds 4, not 3"),
-        (other_code, "other code (fedvlp/ops/losses.py 123, not 023)"),
+        (other_code, "other code (fedvlp/methods/prograd.py 123, not 023)"),
         (other_checkpoint, "other checkpoint (finished rounds 0, not 1; "),
         (error_of_one, "No checkpoint at nowhere"),
     ],

@@ -15,7 +15,7 @@ from fedvlp.core.aggregation import FedAdam
 from fedvlp.core.roles import CENTRALISED
 from fedvlp.core.state import Client
 from fedvlp.data import Pooled
-from fedvlp.methods._shared.known_domain import known_domain
+from fedvlp.methods.prompts import known_domain
 from fedvlp.results import load_record
 from fedvlp.results.grouping import row_labels
 from fedvlp.results.printing import table_text

@@ -19,7 +19,6 @@ class Named(Linear):
 
     def __init__(self, class_names):
         super().__init__()
-        self.save_hyperparameters()
 
 
 def test_each_image_has_its_class_and_the_probability_of_every_class(tmp_path):

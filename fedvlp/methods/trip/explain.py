@@ -8,13 +8,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from fedvlp.clip import PromptedTextEncoder
+from fedvlp.clip import PromptedTextEncoder, cosine_logits
 from fedvlp.core.protocols import Inputs
-from fedvlp.methods._shared.prompt_learner import PromptLearner
+from fedvlp.methods.prompts import PromptLearner
 from fedvlp.methods.trip.cluster_routers import ExpertMatchingRouter, TokenRouter
 from fedvlp.methods.trip.options import Experts
 from fedvlp.methods.trip.routers import LearnedRouter, Router
-from fedvlp.ops import cosine_logits
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedvlp.methods.trip.assignments import assign_with_capacity
 from fedvlp.methods.trip.lloyd import equal_means
-from fedvlp.ops.loops import repeat_while
+from fedvlp.methods.trip.loops import repeat_while
 
 
 def plain_kmeans(

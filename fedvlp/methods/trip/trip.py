@@ -36,19 +36,17 @@ from jaxtyping import Float
 from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 
-from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder
+from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder, cosine_logits
 from fedvlp.core.diagnosis import Diagnosis
 from fedvlp.core.phases import Phase
 from fedvlp.core.protocols import Batch, Inputs
 from fedvlp.core.strategies import MovingAverage, beta_share, ema_share
-from fedvlp.methods._shared.prompt_learner import PromptLearner
-from fedvlp.methods._shared.teacher import ZeroShotTeacher, distillation_losses
+from fedvlp.methods.prompts import PromptLearner, ZeroShotTeacher, distillation_losses
 from fedvlp.methods.trip.diagnosis import diagnose_routes
 from fedvlp.methods.trip.explain import TRIPExplanations
 from fedvlp.methods.trip.options import RouterOptions, Routing
 from fedvlp.methods.trip.routers import LearnedRouter, make_router
 from fedvlp.methods.trip.routing import KeyInit
-from fedvlp.ops import cosine_logits
 from fedvlp.utils.ranges import Names, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Seed, Templates
 
 
@@ -57,7 +55,7 @@ class TRIP(PromptLearner):
 
     Args:
         class_names: The classes, in the order of the labels.
-        clip: The frozen CLIP: a name, name and weights, or one that was loaded before.
+        clip: The frozen CLIP: see ``load_clip``.
         num_experts: Number of experts M.
         prompt_length: Number of learned vectors n of an expert.
         kl_weight: Weight beta of the divergence from zero-shot CLIP, at least 0.
@@ -76,19 +74,6 @@ class TRIP(PromptLearner):
         rounds: Number of rounds that will be trained, which ``server_average: beta`` depends on.
         optimizer: Makes the optimizer of a client's local training.
     """
-
-    prepare_depends_on = (
-        "class_names",
-        "num_experts",
-        "train_capacity",
-        "eval_capacity",
-        "templates",
-        "key_seed",
-        "key_init",
-        "matched_to",
-        "cluster_start",
-        "routing",
-    )
 
     def __init__(  # noqa: PLR0913  (the paper's options)
         self,
@@ -111,8 +96,8 @@ class TRIP(PromptLearner):
         optimizer: OptimizerCallable = lambda parameters: torch.optim.AdamW(parameters, lr=4e-4),
     ) -> None:
         super().__init__(class_names, clip, optimizer)
-        unused = () if server_average == "beta" else ("rounds",)  # so that a run may go on for more rounds
-        self.save_hyperparameters(ignore=unused)
+        if server_average != "beta":  # so that a run may be resumed for more rounds
+            self.hparams.pop("rounds", None)
         self.kl_weight = kl_weight
         self.server_average = server_average
         self.rounds = rounds
@@ -130,7 +115,6 @@ class TRIP(PromptLearner):
         experts = torch.stack([self.text.initial_prompt() for _ in range(num_experts)])  # [E, L, D]
         self.experts = nn.Parameter(experts[-1:].repeat(num_experts, 1, 1) if same_start else experts)
         self.router = make_router(options, self.clip)
-        self.averages_over_batch = not isinstance(self.router, LearnedRouter)  # whose loss is of a whole batch
         self.broadcast_once = ("router.keys",) if hasattr(self.router, "keys") else ()
         self.teacher = ZeroShotTeacher(self.clip, class_names, templates)
 

@@ -61,7 +61,7 @@ def it_describes_itself_in_json(contract: MethodContract) -> None:
     described = _as_json(contract.name, model.describe())
     takes_classes = "class_names" in constructor_arguments(type(model))
     names = contract.whole.run.datamodule.class_names
-    recorded = f"{contract.name} must record its options: call self.save_hyperparameters() after super().__init__(...)."
+    recorded = f"{contract.name} must call super().__init__(...), which records its options."
     require(not takes_classes or described.get("class_names") == names, f"{recorded} class_names is not among them.")
     clip = described.get("clip")
     is_named = isinstance(clip, dict) and clip.get("name") == model.clip.spec.name

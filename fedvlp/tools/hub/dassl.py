@@ -16,6 +16,7 @@ from torch.optim import lr_scheduler
 
 import fedvlp
 from fedvlp.clip import CLIP, CLIPSpec, load_clip
+from fedvlp.clip.text.prompted_text import ClassPosition
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.state import State
 from fedvlp.pretrained.classifier import Classifier
@@ -45,7 +46,11 @@ class DasslPrompt(NamedTuple):
 
 
 def convert_dassl(
-    path: Path, folder: Path, class_names: Sequence[str], clip: CLIPSpec | CLIP | str, class_position: str = "end"
+    path: Path,
+    folder: Path,
+    class_names: Sequence[str],
+    clip: CLIPSpec | CLIP | str,
+    class_position: ClassPosition = "end",
 ) -> list[str]:
     """Writes the prompts of a checkpoint as a trained model, and returns what became of each tensor, a line each.
 

@@ -26,7 +26,6 @@ class SmoothPromptFL(PromptFL):
 
     def __init__(self, smoothing: FractionBelowOne = 0.1, **options: Any) -> None:
         super().__init__(**options)
-        self.save_hyperparameters()
         self.smoothing = smoothing
 
     def training_step(self, batch: Any, batch_idx: int) -> Float[Tensor, ""]:

@@ -1,1 +1,0 @@
-"""Parts that several methods use. Imports clip, core, ops and utils."""

@@ -1,0 +1,395 @@
+"""DiPrompT: a prompt for what all clients share, one for each domain, and one that asks which domain an image is of.
+
+Paper: Bai et al., "DiPrompT: Disentangled prompt tuning for multiple latent domain generalization in federated
+learning", CVPR 2024.
+
+Symbols: V^G, V_m^D, V^Q -> ``global_prompt``, ``domain_prompts``, ``query_prompt``; lambda -> ``domain_weight``; I ->
+``features``; text features Z^m -> ``own`` and Z^Q -> ``pairs`` [C, M, d].
+    L_G, L_D, Eqs. 1-3; P(y, d | x), L_Q, Eqs. 6, 7   :func:`.domain_terms`, :func:`.query_terms`
+    server, Eqs. 4, 5; ensemble, Eq. 8                :func:`server_strategies`; :func:`.ensemble_logits`
+
+Departures:
+    * Eq. 3 compares text features by class, not prompts. Its denominator has the positive pair in place of the prompt
+      with itself, so that it is a loss; the other domains' features get no gradient.
+    * Eq. 5 lost a factor in print and counts one round off; here it is the mean over rounds by Beta densities.
+    * Eq. 7 alone is 0 from the start, with gradient 0; -log sum_m P(y, m | x) is added, so that the Q-prompt moves. Its
+      KL is of softmaxes over domains, where the paper has scalars, and runs from hatZ^Q to Z^Q, KL(hat || new), as a
+      distillation does, where Eq. 7 prints the new one first; hatV^Q is what the client's round began with.
+    * The Q-prompt starts as "a photo of a" and random vectors up to L (16, not said); "with the domain of" stays fixed.
+    * The Q-prompt is sent, as the paper's cost implies and its text denies; without ``upload_query`` it is not.
+    * Eq. 8 normalises each Z before it mixes them, and a negative cosine weighs nothing.
+    * One step trains all prompts, where the paper alternates; "T = 1 iteration" is read as one pass over the images.
+    * Clients that know their domain learn Q only without the ensemble, from -log P(y, m | x): the paper names no loss.
+    * Without the ensemble, Q chooses the D-prompt as in Sec. 3.3; Sec. 4.3.1 has the highest w_m instead.
+    * CLIP is a ViT-B/16 unless named, as for all methods here; the paper's is a ResNet-50, ``RN50``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from lightning.pytorch.cli import OptimizerCallable
+from torch import Tensor, nn
+
+from fedvlp.clip import CLIP, CLIPSpec, DomainTextEncoder, PromptedTextEncoder, cosine_logits
+from fedvlp.core.phases import Phase, RoundContext
+from fedvlp.core.protocols import Batch, Inputs
+from fedvlp.core.strategies import ByName, FedAvg, IndicatorMean, MovingAverage, Strategy, beta_share
+from fedvlp.methods.prompts import PromptLearner, distillation_kl, known_domain
+from fedvlp.utils.errors import UserError
+from fedvlp.utils.ranges import Names, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+
+
+class DiPrompT(PromptLearner):
+    """Learns a global prompt, a prompt for each source domain, and a prompt that assigns images to domains.
+
+    Args:
+        class_names: The classes, in the order of the labels.
+        domains: The source domains, in the order of ``Client.domain``.
+        clip: The frozen CLIP: see ``load_clip``.
+        rounds: Number of rounds R of the Beta average.
+        prompt_length: Number of learned vectors L of each prompt, at least 4.
+        domain_weight: Weight lambda of the D-prompts' loss, at least 0.
+        beta: Both parameters of the Beta average's density, > 0.
+        without: Parts that are left out, as in the paper's Table 3: prompts, terms of the loss, or the ensemble.
+            Without ``query_prompt`` a handwritten one assigns images to domains.
+        domain_labels: Whether clients know their domain. A Q-prompt is then learned only without the ensemble, to
+            choose a D-prompt for test images; its loss has -log P(y, m | x) with the true m.
+        upload_query: Whether the Q-prompt is sent and averaged; else each client keeps its own.
+        optimizer: Makes the optimizer of a client's local training; weight decay would move all D-prompts.
+    """
+
+    global_prompt: Tensor | None  # [L, D]
+    domain_prompts: Tensor | None  # [M, L, D]
+    query_prompt: Tensor | None  # [L, D]
+
+    def __init__(  # noqa: PLR0913  (the paper's options)
+        self,
+        class_names: Names,
+        domains: Names,
+        clip: CLIPSpec | CLIP | str = "ViT-B-16",
+        rounds: NonNegativeInt = 100,
+        prompt_length: PositiveInt = 16,
+        domain_weight: NonNegativeFloat = 1.0,
+        beta: PositiveFloat = 0.2,
+        without: tuple[Part, ...] = (),
+        domain_labels: bool = False,
+        upload_query: bool = True,
+        optimizer: OptimizerCallable = lambda parameters: torch.optim.Adam(parameters, lr=5e-4),
+    ) -> None:
+        left_out = check_options(without)
+        super().__init__(class_names, clip, optimizer)
+        self.left_out = left_out
+        self.domains = domains
+        self.domain_weight = domain_weight
+        self.domain_labels = domain_labels
+        self.share = beta_share(beta, rounds)
+        self.text = PromptedTextEncoder(self.clip, class_names, prompt_length=prompt_length)
+        self.domain_text = DomainTextEncoder(self.clip, class_names, domains, prompt_length=prompt_length)
+        for name, prompt in starting_prompts(self.text, len(domains)).items():
+            self.register_parameter(name, prompt if self._trains(name) else None)
+        if self.query_prompt is not None and not upload_query:
+            # the ensemble does without the Q-prompt, so it is deployed only where there is none
+            if "ensemble" in left_out:
+                self.personal = ("query_prompt",)
+            else:
+                self.train_only_personal = ("query_prompt",)
+        self._before: Tensor | None = None  # hatZ^Q
+
+    def _trains(self, name: str) -> bool:
+        """Whether a prompt is part of the method; the Q-prompt is idle where nothing asks it for a domain."""
+        if name in self.left_out:
+            return False
+        asks = not self.domain_labels or "ensemble" in self.left_out
+        return name != "query_prompt" or (asks and "domain_prompts" not in self.left_out)
+
+    def configure_phases(self) -> Sequence[Phase]:
+        """Returns one phase, after which D-prompts and the Q-prompt go out as their Beta averages (Eqs. 4, 5)."""
+        strategies = server_strategies(self.share)
+        train = tuple(name for name in strategies if getattr(self, name) is not None)
+        upload = tuple(name for name in train if name not in (*self.personal, *self.train_only_personal))
+        return (Phase("train", train, upload, ByName({name: strategies[name] for name in upload})),)
+
+    def start_client(self, context: RoundContext) -> None:
+        """Prepares for one client's local training, in which hatV^Q is what the Q-prompt is now."""
+        super().start_client(context)
+        self._before = None
+
+    def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
+        """Returns the logits of the ensemble (Eq. 8), or without it of the D-prompt of the likeliest domain."""
+        features = self.constants(inputs)["features"]
+        scale = self.clip.logit_scale
+        if self.domain_prompts is None:
+            return cosine_logits(features, self.text(self.global_prompt), scale)
+        own = self.domain_text.under_each(self.domain_prompts)  # [C, M, d]
+        if "ensemble" not in self.left_out:
+            common = None if self.global_prompt is None else self.text(self.global_prompt)
+            return ensemble_logits(features, own, common, scale)
+        pairs = self.domain_text.under_one(self.query_prompt)  # [C, M, d]
+        domains = pair_logits(features, pairs, scale).amax(1).argmax(1)
+        return given_domain(pair_logits(features, own, scale), domains)
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
+        """Returns L_G + lambda L_D + L_Q, without the terms that are left out."""
+        inputs, labels = batch
+        features = self.constants(inputs)["features"]
+        terms: dict[str, Tensor] = {}
+        if self.global_prompt is not None:
+            logits = cosine_logits(features, self.text(self.global_prompt), self.clip.logit_scale)
+            terms["global"] = F.cross_entropy(logits, labels)
+        if self.domain_prompts is not None:
+            terms |= self._terms_of_domains(features, labels, self.domain_prompts)
+        weights = {"domain": self.domain_weight, "contrast": self.domain_weight}
+        kept = [weights.get(name, 1.0) * term for name, term in terms.items() if name not in self.left_out]
+        loss = torch.stack(kept).sum()
+        self.log("loss", loss)
+        return loss
+
+    def _terms_of_domains(
+        self, features: Float[Tensor, "B d"], labels: Int[Tensor, "B"], domain_prompts: Float[Tensor, "M L D"]
+    ) -> dict[str, Tensor]:
+        """The terms of L_D and L_Q, by name."""
+        scale = self.clip.logit_scale
+        pairs = self.domain_text.under_one(self.query_prompt)  # Z^Q, [C, M, d]
+        domains = given_class(pair_logits(features, pairs, scale), labels).argmax(1)  # m*
+        if self.domain_labels and self.context is not None:
+            of_client = known_domain(self.context.client, "domain_labels", ", or domain_labels: false")
+            domains = torch.full_like(domains, of_client)
+        own = self.domain_text.under_each(domain_prompts, learning=domains)  # Z^m, [C, M, d]
+        terms = domain_terms(features, labels, domains, own, self.domain_text.handwritten, scale)
+        if self.query_prompt is not None:
+            if self._before is None:
+                self._before = pairs.detach()
+            known = domains if self.domain_labels else None
+            terms |= query_terms(features, labels, pairs, self._before, scale, known)
+        return terms
+
+    def explain_hooks(self) -> DiPrompTExplanations:
+        """Returns the prompts that are deployed."""
+        query = None if "query_prompt" in self.train_only_personal else self.query_prompt
+        return DiPrompTExplanations(self.global_prompt, query, self.domain_prompts, self.domains)
+
+
+Part = Literal["global_prompt", "domain_prompts", "query_prompt", "contrast", "mse", "kl", "ensemble"]
+
+
+def check_options(without: Sequence[str]) -> set[str]:
+    """Returns the parts that are left out.
+
+    Raises:
+        UserError: if there is no such part or no prompt left.
+
+    >>> sorted(check_options(["mse", "kl"]))
+    ['kl', 'mse']
+    """
+    parts = get_args(Part)
+    left_out = set(without)
+    if left_out - set(parts) or left_out >= {"global_prompt", "domain_prompts"}:
+        raise UserError(
+            f"Expected parts of DiPrompT to leave out ({', '.join(parts)}), but not both global and domain prompts; "
+            f"got {', '.join(without)}. Correct --model.without."
+        )
+    return left_out
+
+
+def starting_prompts(text: PromptedTextEncoder, num_domains: int) -> dict[str, nn.Parameter]:
+    """Returns V^G [L, D], V^D [M, L, D] and V^Q [L, D]: random vectors, V^Q beginning with "a photo of a"."""
+    common, *own = (text.initial_prompt() for _ in range(1 + num_domains))
+    return {
+        "global_prompt": nn.Parameter(common),
+        "domain_prompts": nn.Parameter(torch.stack(own)),
+        "query_prompt": nn.Parameter(text.initial_prompt("a photo of a")),
+    }
+
+
+def server_strategies(share: Callable[[int], float]) -> dict[str, Strategy]:
+    """Returns how each prompt is combined: the mean for V^G; for V^D Eqs. 4 and 5; for V^Q the mean and Eq. 5.
+
+    Args:
+        share: The newest prompts' share in their average over rounds.
+    """
+    return {
+        "global_prompt": FedAvg(),
+        "domain_prompts": MovingAverage(IndicatorMean(), share, ("domain_prompts",), sends_average=True),
+        "query_prompt": MovingAverage(FedAvg(), share, ("query_prompt",), sends_average=True),
+    }
+
+
+def pair_logits(
+    image_features: Float[Tensor, "B d"], features: Float[Tensor, "C M d"], scale: float
+) -> Float[Tensor, "B C M"]:
+    """Returns CLIP's logits of each image with each pair of a class and a domain."""
+    return cosine_logits(image_features, features.flatten(0, 1), scale).view(-1, *features.shape[:2])
+
+
+def given_class(logits: Float[Tensor, "B C M"], labels: Int[Tensor, "B"]) -> Float[Tensor, "B M"]:
+    """Returns each image's logits of the domains together with its class."""
+    return logits[torch.arange(len(labels), device=labels.device), labels]
+
+
+def given_domain(logits: Float[Tensor, "B C M"], domains: Int[Tensor, "B"]) -> Float[Tensor, "B C"]:
+    """Returns each image's logits of the classes together with its domain."""
+    return logits[torch.arange(len(domains), device=domains.device), :, domains]
+
+
+def domain_contrast(features: Float[Tensor, "C M d"], handwritten: Float[Tensor, "C M d"]) -> Float[Tensor, "M"]:
+    """Returns how unlike its handwritten prompt and like the other domains' each domain's prompt is (DiPrompT, Eq. 3).
+
+    For each domain, the mean over classes of -log e^p / (e^p + sum_i e^{n_i}), p being the cosine of the prompt's
+    feature with the handwritten prompt's, n_i those with the other domains' features, which get no gradient.
+
+    Args:
+        features: Z_j^m of the domains' learned prompts, of any length.
+        handwritten: Those of "a photo of a <class> with the domain of <domain>", of any length.
+
+    Example:
+        >>> features = torch.tensor([[[1.0, 0.0], [0.0, 1.0]]])  # one class, two domains
+        >>> domain_contrast(features, torch.tensor([[[0.0, 1.0], [0.0, 1.0]]]))  # log 2, log(1 + 1 / e)
+        tensor([0.6931, 0.3133])
+    """
+    with torch.autocast(features.device.type, enabled=False):
+        own = F.normalize(features.float(), dim=-1)
+        positive = (own * F.normalize(handwritten.float(), dim=-1)).sum(-1)  # [C, M]
+        cosines = torch.einsum("cmd,cnd->cmn", own, own.detach())
+        itself = torch.eye(own.shape[1], dtype=torch.bool, device=own.device)
+        cosines = torch.where(itself, positive[..., None], cosines)
+        return -cosines.log_softmax(-1).diagonal(dim1=1, dim2=2).mean(0)
+
+
+def feature_shift(
+    features: Float[Tensor, "C M d"], before: Float[Tensor, "C M d"], labels: Int[Tensor, "B"]
+) -> Float[Tensor, ""]:
+    """Returns the mean over images of sum_m ||Z_{y,m} - hatZ_{y,m}||^2 (DiPrompT, L_mse of Eq. 7).
+
+    Example:
+        >>> features = torch.tensor([[[1.0, 2.0]], [[0.0, 0.0]]])  # two classes, one domain
+        >>> feature_shift(features, torch.zeros(2, 1, 2), torch.tensor([0, 1])).item()
+        2.5
+    """
+    squares = (features.float() - before.float()).square().sum((1, 2))  # [C]
+    return squares[labels].mean()
+
+
+def domain_terms(
+    image_features: Float[Tensor, "B d"],
+    labels: Int[Tensor, "B"],
+    domains: Int[Tensor, "B"],
+    features: Float[Tensor, "C M d"],
+    handwritten: Float[Tensor, "C M d"],
+    scale: float,
+) -> dict[str, Tensor]:
+    """Returns the two terms of L_D, each image counting for its domain's prompt alone (DiPrompT, Eq. 3).
+
+    Args:
+        image_features: f(x), of any length.
+        labels: The classes.
+        domains: m*, the domain of each image.
+        features: Z_j^m of the domains' learned prompts.
+        handwritten: Those of the handwritten prompt.
+        scale: CLIP's logit scale.
+    """
+    logits = given_domain(pair_logits(image_features, features, scale), domains)
+    contrast = domain_contrast(features, handwritten)[domains].mean()
+    return {"domain": F.cross_entropy(logits, labels), "contrast": contrast}
+
+
+def query_terms(
+    image_features: Float[Tensor, "B d"],
+    labels: Int[Tensor, "B"],
+    features: Float[Tensor, "C M d"],
+    before: Float[Tensor, "C M d"],
+    scale: float,
+    domains: Int[Tensor, "B"] | None = None,
+) -> dict[str, Tensor]:
+    """Returns -log sum_m P(y, m | x) and the two terms that hold the Q-prompt back (DiPrompT, Eqs. 6, 7).
+
+    Where the domain m of each image is known, the first term is -log P(y, m | x).
+
+    Args:
+        image_features: f(x), of any length.
+        labels: The classes.
+        features: Z_{j,m}^Q.
+        before: Those of the averaged Q-prompt.
+        scale: CLIP's logit scale.
+        domains: m, if it is known.
+    """
+    logits = pair_logits(image_features, features, scale)
+    logits_before = pair_logits(image_features, before, scale)
+    query = F.cross_entropy(logits.logsumexp(-1), labels)
+    if domains is not None:
+        query = query + F.cross_entropy(given_class(logits, labels), domains)  # P(y | x) P(m | y, x)
+    return {
+        "query": query,
+        "mse": feature_shift(features, before, labels),
+        "kl": distillation_kl(given_class(logits_before, labels), given_class(logits, labels)),
+    }
+
+
+def domain_weights(image_features: Float[Tensor, "B d"], features: Float[Tensor, "C M d"]) -> Float[Tensor, "B M"]:
+    """Returns w_m, each domain's best cosine over the classes as a share of the sum over domains (DiPrompT, Eq. 8).
+
+    A negative cosine counts as zero; where none is positive, all domains weigh the same.
+
+    Example:
+        >>> domain_weights(torch.tensor([[1.0, 0.0]]), torch.tensor([[[0.6, 0.8], [0.2, 0.96**0.5]]]))
+        tensor([[0.7500, 0.2500]])
+    """
+    best = pair_logits(image_features, features, scale=1.0).amax(1)  # [B, M]
+    best = best.clamp_min(torch.finfo(torch.float32).tiny)
+    return best / best.sum(-1, keepdim=True)
+
+
+def ensemble_logits(
+    image_features: Float[Tensor, "B d"],
+    features: Float[Tensor, "C M d"],
+    global_features: Float[Tensor, "C d"] | None,
+    scale: float,
+) -> Float[Tensor, "B C"]:
+    """Returns the logits under sum_m w_m Z_j^m + Z_j^G, each Z normalised before (DiPrompT, Eq. 8).
+
+    Args:
+        image_features: f(x), of any length.
+        features: Z_j^m, of any length.
+        global_features: Z_j^G, of any length; None for the domains alone.
+        scale: CLIP's logit scale.
+    """
+    with torch.autocast(image_features.device.type, enabled=False):
+        weights = domain_weights(image_features, features)
+        mixture = torch.einsum("bm,cmd->bcd", weights, F.normalize(features.float(), dim=-1))
+        if global_features is not None:
+            mixture = mixture + F.normalize(global_features.float(), dim=-1)
+    return cosine_logits(image_features, mixture, scale)
+
+
+@dataclass(frozen=True)
+class DiPrompTExplanations:
+    """The functions of ``fedvlp.tools.explain.hooks`` that DiPrompT offers.
+
+    Attributes:
+        global_prompt: V^G [L, D], if it was not left out.
+        query_prompt: V^Q [L, D], if it is deployed.
+        domain_prompts: V^D [M, L, D], if they were not left out.
+        domains: The source domains, in their order.
+    """
+
+    global_prompt: Tensor | None
+    query_prompt: Tensor | None
+    domain_prompts: Tensor | None
+    domains: Sequence[str]
+
+    def text_prompts(self) -> dict[str, Tensor]:
+        """Returns the prompts [L, D] by name."""
+        found = {}
+        if self.global_prompt is not None:
+            found["global prompt"] = self.global_prompt
+        if self.query_prompt is not None:
+            found["query prompt"] = self.query_prompt
+        if self.domain_prompts is not None:
+            for domain, prompt in zip(self.domains, self.domain_prompts, strict=True):
+                found[f"prompt of {domain}"] = prompt
+        return found

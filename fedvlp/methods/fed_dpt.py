@@ -1,0 +1,394 @@
+"""Fed-DPT and ADAPT but for their losses: prompts, phases, what is sent, and the forward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from lightning.pytorch.cli import OptimizerCallable
+from torch import Tensor, nn
+
+from fedvlp.clip import (
+    CLIP,
+    CLIPSpec,
+    PromptedImageEncoder,
+    PromptedTextEncoder,
+    cosine_logits,
+    load_clip,
+    zero_shot_text_features,
+)
+from fedvlp.core.module import FederatedModule
+from fedvlp.core.phases import Phase, RoundContext
+from fedvlp.core.protocols import Batch, Inputs
+from fedvlp.core.state import State, detached
+from fedvlp.core.strategies import ByName, FedAvg, Slots, Strategy
+from fedvlp.methods.zero_shot import ZeroShotCLIP
+from fedvlp.utils.ranges import FractionBelowOne, Names, PositiveFloat, PositiveInt
+
+
+class DualPromptLearner(FederatedModule):
+    """Learns a text prompt and an image token for each domain; the loss is a subclass's.
+
+    Args:
+        class_names: The classes, in the order of the labels.
+        domains: Names of the source domains, in the order of the clients' domains.
+        clip: The frozen CLIP: see ``load_clip``.
+        prompt_length: Number of learned vectors m of a text prompt.
+        temperature: Temperature tau_d of the weights over domains, above 0.
+        text_momentum: alpha of the text prompts, in [0, 1), or none.
+        visual_momentum: The same for image tokens.
+        components: Which prompts there are.
+        optimizer: Makes the optimizer of a client's local training.
+    """
+
+    clip: CLIP
+    needs_images = True
+
+    def __init__(  # noqa: PLR0913  (the papers' options)
+        self,
+        class_names: Names,
+        domains: Names,
+        clip: CLIPSpec | CLIP | str,
+        prompt_length: PositiveInt,
+        temperature: PositiveFloat,
+        text_momentum: FractionBelowOne | None,
+        visual_momentum: FractionBelowOne | None,
+        components: Components,
+        optimizer: OptimizerCallable,
+    ) -> None:
+        super().__init__(optimizer)
+        self.class_names = class_names
+        self.set_backbone(load_clip(clip))
+        self.dual = DualPrompts(
+            self.clip, class_names, domains, prompt_length, components, temperature, text_momentum, visual_momentum
+        )
+        self.train_only_personal = self.dual.copies("dual")
+
+    def baseline(self) -> ZeroShotCLIP:
+        """Returns zero-shot CLIP with the same towers."""
+        return ZeroShotCLIP(self.class_names, self.clip)
+
+    @property
+    def domain(self) -> int | None:
+        """The domain of the client that trains; None in evaluation, outside a federation, and with several domains."""
+        if self.context is None or self.context.client.domain < 0:
+            return None
+        return self.context.client.domain
+
+    def configure_phases(self) -> Sequence[Phase]:
+        """Returns one phase: own text prompt to its slot, image tokens to their mean."""
+        return (self.dual.phase("dual"),)
+
+    def start_client(self, context: RoundContext) -> None:
+        """Prepares for one client's local training; its copies will follow what was broadcast."""
+        super().start_client(context)
+        self.dual.start_client()
+
+    def upload_state(self) -> State:
+        """Returns the client's own text prompt and the image tokens."""
+        if self.domain is None:
+            return super().upload_state()
+        return self.dual.upload("dual", self.domain)
+
+    def features(self, inputs: Inputs) -> DualFeatures:
+        """Returns what both towers say of a batch, as the client that trains has their prompts, or the server."""
+        features: DualFeatures = self.dual(self.constants(inputs)["images"], self.domain)
+        return features
+
+    def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
+        """Returns the logits cos(f_V, f_T(c)) / tau (Fed-DPT, Eqs. 1, 6; ADAPT, Eq. 5)."""
+        return self.features(inputs).logits(self.clip.logit_scale)
+
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Moves the copies of the other domains' prompts (Fed-DPT, Eq. 8; ADAPT, Eq. 6)."""
+        self.dual.follow(self.domain)
+
+    def explain_hooks(self) -> DualPromptExplanations:
+        """Returns the domains' text prompts, each one's own logits, and image features under the image tokens."""
+        return DualPromptExplanations(self, self.dual)
+
+
+class FedDPT(DualPromptLearner):
+    """Mixes the domains' text prompts for each image by the attention that its class token pays to their image tokens.
+
+    Args:
+        class_names: The classes, in the order of the labels.
+        domains: Names of the source domains, in the order of the clients' domains.
+        clip: The frozen CLIP: see ``load_clip``.
+        prompt_length: Number of learned vectors m of a text prompt.
+        temperature: Temperature tau_d of the weights over domains, above 0.
+        text_momentum: How slowly a client's copies of other domains' text prompts follow the server's: alpha, in
+            [0, 1). With 0 they are replaced at once; with none every client trains all text prompts.
+        visual_momentum: The same for image tokens, where each is to be trained by its own domain alone. With none
+            every client trains all image tokens, and the server averages them.
+        components: Which prompts there are: ``domain`` for one text prompt and one image token a domain; ``agnostic``
+            for one text prompt, not mixed; ``text`` for that alone; ``visual`` for image tokens alone.
+        optimizer: Makes the optimizer of a client's local training.
+    """
+
+    def __init__(  # noqa: PLR0913  (the paper's options)
+        self,
+        class_names: Names,
+        domains: Names,
+        clip: CLIPSpec | CLIP | str = "ViT-B-16",
+        prompt_length: PositiveInt = 16,
+        temperature: PositiveFloat = 0.1,
+        text_momentum: FractionBelowOne | None = 0.99,
+        visual_momentum: FractionBelowOne | None = None,
+        components: Components = "domain",
+        optimizer: OptimizerCallable = lambda parameters: torch.optim.AdamW(parameters, lr=5e-4),
+    ) -> None:
+        super().__init__(
+            class_names=class_names,
+            domains=domains,
+            clip=clip,
+            prompt_length=prompt_length,
+            temperature=temperature,
+            text_momentum=text_momentum,
+            visual_momentum=visual_momentum,
+            components=components,
+            optimizer=optimizer,
+        )
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
+        """Returns minus the mean cosine of an image with its own class (Eq. 9)."""
+        inputs, labels = batch
+        cosines = self(inputs) / self.clip.logit_scale
+        loss: Tensor = -cosines.gather(1, labels[:, None]).mean()
+        self.log("loss", loss)
+        return loss
+
+
+Components = Literal["domain", "agnostic", "text", "visual"]
+
+
+@dataclass(frozen=True)
+class DualFeatures:
+    """What the two towers say of a batch, of as many text prompts and image tokens as there are.
+
+    Attributes:
+        image: f_V, joint image features, not normalised.
+        text: f_T^k(c), normalised.
+        weights: w, the mixture over text prompts.
+        scores: <q_cls, k_j> of the image tokens, before temperature and softmax.
+        tokens: h_j, joint features of the image tokens' outputs, not normalised.
+    """
+
+    image: Float[Tensor, "B d"]
+    text: Float[Tensor, "prompts C d"]
+    weights: Float[Tensor, "B prompts"]
+    scores: Float[Tensor, "B image_tokens"]
+    tokens: Float[Tensor, "B image_tokens d"]
+
+    def logits(self, scale: float) -> Float[Tensor, "B C"]:
+        """Returns the cosines of f_V with f_T(c) = sum_k w_k f_T^k(c), times `scale` (Eq. 6)."""
+        with torch.autocast(self.text.device.type, enabled=False):
+            mixed = torch.einsum("bk,kcd->bcd", self.weights.float(), self.text.float())
+        return cosine_logits(self.image, mixed, scale)
+
+
+class DualPrompts(nn.Module):
+    """Prompts of both towers and the forward pass through them.
+
+    Args:
+        clip: The frozen CLIP, shared and not copied.
+        class_names: The classes.
+        domains: Names of the source domains.
+        prompt_length: Tokens of a text prompt, m.
+        components: What there is: `domain` for everything; `agnostic` for one text prompt, not mixed; `text` for one
+            text prompt and no image tokens; `visual` for image tokens and the template "a photo of a".
+        temperature: tau_d of the weights, above 0.
+        text_momentum: alpha of the text prompts; see :class:`.PerDomainPrompts`.
+        visual_momentum: The same for the image tokens.
+    """
+
+    zero_shot: Tensor
+
+    def __init__(
+        self,
+        clip: CLIP,
+        class_names: list[str],
+        domains: list[str],
+        prompt_length: int,
+        components: Components,
+        temperature: float,
+        text_momentum: float | None,
+        visual_momentum: float | None,
+    ) -> None:
+        super().__init__()
+        self.clip = clip
+        self.domains = domains
+        self.temperature = temperature
+        self.mixes = components == "domain"
+        self.text_encoder = PromptedTextEncoder(clip, class_names, prompt_length=prompt_length)
+        self.text: PerDomainPrompts | None = None
+        self.visual: PerDomainPrompts | None = None
+        if components == "visual":
+            self.register_buffer("zero_shot", zero_shot_text_features(clip, class_names)[None], persistent=False)
+        else:
+            count = len(domains) if self.mixes else 1
+            prompts = torch.stack([self.text_encoder.initial_prompt() for _ in range(count)])  # [prompts, L, D]
+            self.text = PerDomainPrompts(prompts, text_momentum if self.mixes else None)
+        if components != "text":
+            self.image_encoder = PromptedImageEncoder(clip)
+            self.visual = PerDomainPrompts(torch.randn(len(domains), clip.image_width) * 0.02, visual_momentum)
+
+    def forward(self, images: Float[Tensor, "B 3 V V"], domain: int | None) -> DualFeatures:
+        """Returns features and weights (Eqs. 3-5) as a client of this domain has them; with None the server's."""
+        text = self.text_features(domain)
+        if self.visual is None:
+            return self._without_image_tokens(images, text)
+        prompted = self.image_encoder(images, torch.stack(self.visual(domain))[None])
+        scores = prompted.scores.float()
+        weights = (scores / self.temperature).softmax(-1) if self.mixes else scores.new_ones(len(images), 1)
+        return DualFeatures(prompted.features, text, weights, scores, prompted.prompt_features)
+
+    def text_features(self, domain: int | None) -> Float[Tensor, "prompts C d"]:
+        """Returns f_T^k(c), normalised (Eq. 3); prompt by prompt, so that only those with a gradient keep a graph."""
+        if self.text is None:
+            return self.zero_shot
+        features = torch.stack([self.text_encoder(prompt) for prompt in self.text(domain)])
+        return F.normalize(features.float(), dim=-1)
+
+    def _without_image_tokens(self, images: Tensor, text: Tensor) -> DualFeatures:
+        image = self.clip.encode_image(images)
+        nothing = image.new_empty(len(images), 0)
+        return DualFeatures(
+            image=image,
+            text=text,
+            weights=image.new_ones(len(images), 1),
+            scores=nothing,
+            tokens=nothing[:, :, None].expand(-1, -1, image.shape[1]),
+        )
+
+    def stacks(self) -> dict[str, PerDomainPrompts]:
+        """Returns the prompts that there are, by name."""
+        both = {"text": self.text, "visual": self.visual}
+        return {name: stack for name, stack in both.items() if stack is not None}
+
+    def phase(self, prefix: str) -> Phase:
+        """Returns the one phase of a round; `prefix` is this module's name in its method."""
+        names = tuple(f"{prefix}.{name}.shared" for name in self.stacks())
+        strategies = [stack.strategy for stack in self.stacks().values()]
+        parts: dict[str | tuple[str, ...], Strategy] = dict(zip(names, strategies, strict=True))
+        return Phase("prompts", train=names, upload=names, strategy=ByName(parts))
+
+    def copies(self, prefix: str) -> tuple[str, ...]:
+        """Returns the names of the copies that a client keeps."""
+        return tuple(f"{prefix}.{name}.copies" for name, stack in self.stacks().items() if stack.momentum is not None)
+
+    def start_client(self) -> None:
+        """Prepares for a client's local training."""
+        for stack in self.stacks().values():
+            stack.start_client()
+
+    def follow(self, domain: int | None) -> None:
+        """Moves the copies of the other domains' prompts by one step."""
+        for stack in self.stacks().values():
+            stack.follow(domain)
+
+    def upload(self, prefix: str, domain: int) -> State:
+        """Returns what a client of this domain sends."""
+        return detached({f"{prefix}.{name}.shared": stack.upload(domain) for name, stack in self.stacks().items()})
+
+
+class PerDomainPrompts(nn.Module):
+    """One prompt for each domain: a client trains its own, and its copies of the others follow the server's (Eq. 8).
+
+    Args:
+        start: The first values, stacked over domains.
+        momentum: alpha, the share of a copy that stays in a step, in [0, 1); 0 takes what was received at once. With
+            None there are no copies: every client trains all, and the server averages them.
+
+    Attributes:
+        shared: The server's prompts; after local training the client's own domain's slot is new.
+        copies: What a client uses in place of other domains' prompts; they stay on the client between rounds.
+        received: The last broadcast.
+    """
+
+    copies: Tensor
+    received: Tensor
+
+    def __init__(self, start: Float[Tensor, "domains *shape"], momentum: float | None) -> None:
+        super().__init__()
+        self.momentum = momentum
+        self.shared = nn.Parameter(start)
+        if momentum is not None:
+            self.register_buffer("copies", start.clone())
+            self.register_buffer("received", start.clone(), persistent=False)
+
+    @property
+    def strategy(self) -> Strategy:
+        """How the server combines uploads: each domain's owner fills its slot, or a plain mean."""
+        return FedAvg("uniform") if self.momentum is None else Slots(by="domain", slots=len(self.shared))
+
+    @torch.no_grad()
+    def start_client(self) -> None:
+        """Takes what was just downloaded as what the copies move to."""
+        if self.momentum is None:
+            return
+        self.received.copy_(self.shared)
+        if self.momentum == 0:
+            self.copies.copy_(self.received)
+
+    def forward(self, domain: int | None) -> list[Tensor]:
+        """Returns each domain's prompt, as a client of this domain sees it; with None all are the server's."""
+        if domain is None or self.momentum is None:
+            return list(self.shared)
+        prompts = list(self.copies)
+        prompts[domain] = self.shared[domain]
+        return prompts
+
+    @torch.no_grad()
+    def follow(self, domain: int | None) -> None:
+        """Moves the copies of other domains' prompts by P <- alpha P + (1 - alpha) [P]received (Eq. 8)."""
+        if self.momentum is None:
+            return
+        followed = torch.lerp(self.received, self.copies, self.momentum)
+        own = slice(None) if domain is None else domain
+        followed[own] = self.shared[own]
+        self.copies.copy_(followed)
+
+    def upload(self, domain: int) -> Tensor:
+        """Returns what a client of this domain sends: its own slot, or all that it trained."""
+        return self.shared if self.momentum is None else self.shared[domain]
+
+
+@dataclass(frozen=True)
+class DualPromptExplanations:
+    """The functions of ``fedvlp.tools.explain.hooks`` that these methods offer, for the server's prompts.
+
+    Attributes:
+        module: The method.
+        dual: Its prompts.
+    """
+
+    module: DualPromptLearner
+    dual: DualPrompts
+
+    def text_prompts(self) -> dict[str, Tensor]:
+        """Returns the text prompts [L, D], by domain where there is one for each."""
+        prompts = [] if self.dual.text is None else self.dual.text(None)
+        names = [f"prompt of {domain}" for domain in self.dual.domains] if self.dual.mixes else ["prompt"]
+        return dict(zip(names, prompts, strict=False))
+
+    def logits_by_prompt(self, inputs: Inputs) -> dict[str, Tensor]:
+        """Returns the logits [B, C] under each domain's text prompt alone; nothing where prompts are not mixed."""
+        images = self.module.constants(inputs)["images"]
+        features: DualFeatures = self.dual(images, None)
+        if not self.dual.mixes:
+            return {}
+        found = {}
+        for name, alone in zip(self.text_prompts(), torch.eye(len(features.text), device=images.device), strict=True):
+            weights = alone.expand(len(images), -1)
+            found[name] = replace(features, weights=weights).logits(self.module.clip.logit_scale)
+        return found
+
+    def image_features(self, images: Float[Tensor, "B 3 V V"]) -> Float[Tensor, "B d"]:
+        """Returns f_V, joint image features under the image tokens, not normalised."""
+        features: DualFeatures = self.dual(images, None)
+        return features.image

@@ -1,1 +1,0 @@
-"""Fed-DPT and ADAPT on their common base. Imports clip, core, ops and utils."""

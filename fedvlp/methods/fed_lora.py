@@ -1,0 +1,165 @@
+"""FedLoRA: low-rank updates of the attention of both of CLIP's towers, averaged over clients.
+
+Papers: Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", ICLR 2022; in CLIP as CLIP-LoRA, Zanella and
+Ben Ayed, "Low-Rank Few-Shot Adaptation of Vision-Language Models", CVPR Workshops 2024; under FedAvg.
+
+Symbols: A, r x W, and B, W x r, of each block's query, key and value map -> ``down``, ``up``; r -> ``rank``; alpha ->
+``alpha``; t_c, "a photo of a [class c].".
+    W <- W + (alpha / r) B A, with B = 0 at first          LoRA, Section 4.1; :class:`.LowRankUpdates`
+    p(c | x) = softmax_c(cos(w(t_c), f(x)) / tau)          CLIP-LoRA, Section 3; :meth:`FedLoRA.forward`
+    A, B <- sum_k |S_k| (A_k, B_k) / sum_k |S_k|           :class:`.FedAvg`
+
+Departures:
+    * Neither paper is federated. A and B are averaged each by itself, so that the mean update is not the mean of the
+      clients' updates.
+    * No dropout before A, which CLIP-LoRA sets to 0.25: updates are added to the weights before these meet an input.
+    * The scale is alpha / r, as in LoRA; CLIP-LoRA's code has alpha / sqrt(r), which is ``alpha: 1.4142`` at rank 2.
+    * No augmentation and no schedule within a round; CLIP-LoRA has random crops and a cosine over all steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from lightning.pytorch.cli import OptimizerCallable
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from fedvlp.clip import CLIP, CLIPSpec, cosine_logits
+from fedvlp.clip.text.packing import pack
+from fedvlp.clip.text.prompt_cache import PromptFeatureCache
+from fedvlp.clip.text.zero_shot import SINGLE_TEMPLATE, clean_class_names
+from fedvlp.clip.towers.blocks import Blocks, is_standard_block
+from fedvlp.core.protocols import Inputs
+from fedvlp.methods.prompts import PromptLearner
+from fedvlp.utils.errors import UserError
+from fedvlp.utils.ranges import Names, NonNegativeInt, PositiveFloat
+
+
+class FedLoRA(PromptLearner):
+    """Learns low-rank updates of CLIP's attention, shared by all clients.
+
+    Args:
+        class_names: The classes, in the order of the labels.
+        clip: The frozen CLIP: see ``load_clip``.
+        rank: r of each update; with 0 it stays zero-shot CLIP.
+        alpha: What updates are multiplied by, divided by the rank.
+        optimizer: Makes the optimizer of a client's local training.
+    """
+
+    needs_images = True  # the updates change the image tower
+
+    def __init__(
+        self,
+        class_names: Names,
+        clip: CLIPSpec | CLIP | str = "ViT-B-16",
+        rank: NonNegativeInt = 2,
+        alpha: PositiveFloat = 1.0,
+        optimizer: OptimizerCallable = lambda parameters: torch.optim.AdamW(parameters, lr=2e-4, weight_decay=0.01),
+    ) -> None:
+        super().__init__(class_names, clip, optimizer)
+        self.adapted = AdaptedCLIP(self.clip, class_names)
+        scale = alpha / max(rank, 1)
+        self.text_updates = LowRankUpdates(self.clip.text.depth, self.clip.text_width, rank, scale)
+        image_blocks = len(self.adapted.names["image"])
+        self.image_updates = LowRankUpdates(image_blocks, self.clip.image_width, rank, scale)
+
+    def image_features(self, images: Float[Tensor, "B 3 V V"]) -> Float[Tensor, "B d"]:
+        """Returns f(x), joint image features, not normalised."""
+        return self.adapted.image_features(images, self.image_updates)
+
+    def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
+        """Returns the logits cos(w(t_c), f(x)) / tau under the updates."""
+        features = self.image_features(self.constants(inputs)["images"])
+        return cosine_logits(features, self.adapted.text_features(self.text_updates), self.clip.logit_scale)
+
+
+class LowRankUpdates(nn.Module):
+    """Updates s B A of the query, key and value maps of each block of a tower, zero at first.
+
+    Args:
+        blocks: J, the number of blocks.
+        width: W, of a token.
+        rank: r; without any the updates are zero.
+        scale: s.
+    """
+
+    def __init__(self, blocks: int, width: int, rank: int, scale: float) -> None:
+        super().__init__()
+        self.scale = scale
+        bound = width**-0.5  # as of nn.Linear
+        learns = rank > 0
+        self.down = nn.Parameter(torch.empty(blocks, 3, rank, width).uniform_(-bound, bound), requires_grad=learns)  # A
+        self.up = nn.Parameter(torch.zeros(blocks, 3, width, rank), requires_grad=learns)  # B
+
+    def forward(self) -> Float[Tensor, "J rows W"]:
+        """Returns each block's update of its three maps, one below the other, so that rows are 3 W."""
+        return self.scale * (self.up @ self.down).flatten(1, 2)
+
+
+class AdaptedCLIP(nn.Module):
+    """Image and text features under updated maps; has no parameters of its own.
+
+    The maps' weights are replaced for the time of a call (``torch.func.functional_call``).
+
+    Args:
+        clip: The frozen CLIP, shared and not copied.
+        class_names: The classes, in the order of the labels, read in "a photo of a {}.".
+
+    Raises:
+        UserError: If a tower is no transformer of CLIP's own kind.
+    """
+
+    def __init__(self, clip: CLIP, class_names: list[str]) -> None:
+        super().__init__()
+        self.clip = clip
+        texts = [SINGLE_TEMPLATE.replace("{}", name) for name in clean_class_names(class_names)]
+        self.rows = pack(clip.tokenize(texts), token_budget=96)
+        names = {id(parameter): name for name, parameter in self.named_parameters()}
+        self.names = {}
+        for kind, blocks in {"text": clip.text.blocks, "image": clip.image.blocks}.items():
+            self.names[kind] = [names[id(weight)] for weight in _attention_weights(kind, blocks)]
+        self._cache = PromptFeatureCache()
+
+    def text_features(self, updates: LowRankUpdates) -> Float[Tensor, "C d"]:
+        """Returns w_c, not normalised; those under updates without a gradient only when these have changed."""
+        return self._cache("", lambda *_: self._call("text", updates, self._encode_texts), updates.down, updates.up)
+
+    def image_features(self, images: Float[Tensor, "B 3 V V"], updates: LowRankUpdates) -> Float[Tensor, "B d"]:
+        """Returns f(x), not normalised."""
+        return self._call("image", updates, self.clip.encode_image, images)
+
+    def forward(self, function: Callable[..., Tensor], *arguments: Any) -> Tensor:
+        """Returns what a function returns, which may read CLIP's weights."""
+        return function(*arguments)
+
+    def _call(self, kind: str, updates: LowRankUpdates, function: Callable[..., Tensor], *arguments: Any) -> Tensor:
+        """Returns what a function returns under the updates of one tower."""
+        weights = {}
+        for name, update in zip(self.names[kind], updates(), strict=True):
+            frozen = self.get_parameter(name)
+            weights[name] = (frozen + update).to(frozen.dtype)
+        result: Tensor = functional_call(self, weights, (function, *arguments), tie_weights=False)
+        return result
+
+    def _encode_texts(self) -> Float[Tensor, "C d"]:
+        no_prompt = self.clip.text.embed(torch.empty(1, 0, dtype=torch.long, device=self.rows.ids.device))
+        return self.rows.encode(self.clip.text, no_prompt).squeeze(0)
+
+
+def _attention_weights(kind: str, blocks: Blocks | None) -> list[Tensor]:
+    """Returns each block's query, key and value maps, in one tensor.
+
+    Raises:
+        UserError: If a block is not CLIP's own, or there is none.
+    """
+    if blocks is None or not all(map(is_standard_block, blocks)):
+        raise UserError(
+            f"LoRA updates the attention of CLIP's own transformer blocks, but this model's {kind} tower has others. "
+            "Choose another --model.clip.name, for example ViT-B-16."
+        )
+    attentions: list[Any] = [block.attn for block in blocks]
+    return [attention.in_proj_weight for attention in attentions]

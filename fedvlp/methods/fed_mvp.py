@@ -1,0 +1,199 @@
+"""FedMVP: a network makes visual prompts of an image's patches and of texts about the classes' attributes.
+
+Paper: Singha et al., "FedMVP: Federated Multimodal Visual Prompt Tuning for Vision-Language Models", ICCV 2025.
+
+Symbols: E patches of an image -> ``patches``; A, C x M x d, features of M attributes of each class, a_cm ->
+``attributes``; A', P PromptFormer -> ``former``; f(x), f_0(x) image features with prompts and without; alpha ->
+``consistency_weight``.
+    P(A', E) = FFN(CrossAttention(E W_Q, A' W_K, A' W_V)), A' = Linear(A)      :class:`.PromptFormer`
+    logits_c = mean_m cos(f(x; P), a_cm) / tau                                 :meth:`FedMVP.forward`
+    L = cross-entropy + alpha (1 - cos(f(x; P), f_0(x))), means over images    :meth:`FedMVP.training_step`
+    theta <- sum_k |S_k| theta_k / sum_k |S_k|                                 :class:`.FedAvg`
+Nothing in theta depends on the classes, so it can be loaded into a module of other ones.
+
+Departures:
+    * The paper's attributes are ten a class by a language model. Here they are given as ``attributes``; if not, ten of
+      CLIP's templates with the class's name stand for them, so that nothing but the names is needed.
+    * Texts are "a photo of a [class], [attribute].". The released code names the image's domain in place of "photo",
+      that of the test images as well, and cuts a text after 77 letters, which were to be tokens.
+    * It makes the prompts of the patches before CLIP's first layer norm; here after it. They pass another one next.
+    * f_0 sees the image as it is; there it is flipped in half of the batches.
+    * There a client takes one step a round, on its last batch; here one on each. Its last stage, which trains low-rank
+      updates once the loss is below 0.5, is left out, and the mean is without weights.
+    * Rounds and batch are PromptFL's, without a schedule, as for FedTPG, on whose code the released one is built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from lightning.pytorch.cli import OptimizerCallable
+from torch import Tensor, nn
+
+from fedvlp.clip import CLIP, CLIPSpec, PromptedImageEncoder, zero_shot_text_features
+from fedvlp.clip.text.zero_shot import choose_templates
+from fedvlp.core.protocols import Batch, Inputs
+from fedvlp.methods.prompts import PromptLearner
+from fedvlp.utils.errors import UserError
+from fedvlp.utils.ranges import Names, NonNegativeFloat, PositiveInt, Templates
+
+
+class FedMVP(PromptLearner):
+    """Learns a network, shared by all clients, that makes visual prompts for each image.
+
+    Args:
+        class_names: The classes, in the order of the labels.
+        clip: The frozen CLIP: see ``load_clip``.
+        consistency_weight: Weight alpha of the distance from the image feature without prompts, at least 0.
+        prompt_length: Number of prompts that are made for an image.
+        heads: Heads of the attention; they divide the width of an image token.
+        templates: How many of CLIP's templates stand for attributes where none are given, in [1, 80].
+        attributes: Phrases such as "large, floppy ears", for each class's name equally many; templates if not given.
+        optimizer: Makes the optimizer of a client's local training.
+
+    Raises:
+        UserError: If the heads don't divide the width, or the attributes are not those of the classes.
+    """
+
+    needs_images = True
+    attributes: Tensor  # [C, M, d]
+
+    def __init__(
+        self,
+        class_names: Names,
+        clip: CLIPSpec | CLIP | str = "ViT-B-16",
+        consistency_weight: NonNegativeFloat = 10.0,
+        prompt_length: PositiveInt = 4,
+        heads: PositiveInt = 4,
+        templates: Templates = 10,
+        attributes: Attributes | None = None,
+        optimizer: OptimizerCallable = lambda parameters: torch.optim.SGD(
+            parameters, lr=0.003, momentum=0.9, weight_decay=1e-5
+        ),
+    ) -> None:
+        super().__init__(class_names, clip, optimizer)
+        width = self.clip.image_width
+        if width % heads:
+            raise UserError(f"Expected heads that divide {width}, the width of an image token, got {heads}.")
+        self.consistency_weight = consistency_weight
+        self.visual = PromptedImageEncoder(self.clip)
+        # every client can compute them, so they are neither sent nor saved
+        features = attribute_features(self.clip, class_names, attributes, templates)
+        self.register_buffer("attributes", features, persistent=False)
+        self.former = PromptFormer(width, self.clip.embed_dim, heads, prompt_length)
+
+    def image_features(self, images: Float[Tensor, "B 3 V V"]) -> Float[Tensor, "B d"]:
+        """Returns f(x; P), joint image features, not normalised."""
+        attributes = self.attributes.flatten(0, 1)
+        features: Tensor = self.visual.encode_each(images, lambda patches: self.former(patches, attributes))
+        return features
+
+    def logits(self, features: Float[Tensor, "B d"]) -> Float[Tensor, "B C"]:
+        """Returns the logits of image features: the mean over each class's attributes of cos / tau."""
+        # attributes have length 1, so that the mean of the cosines is the cosine's with their mean but for its length
+        mean = self.attributes.float().mean(dim=1)  # [C, d]
+        return self.clip.logit_scale * F.normalize(features.float(), dim=-1) @ mean.T
+
+    def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
+        """Returns the logits under the images' own prompts."""
+        return self.logits(self.image_features(self.constants(inputs)["images"]))
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
+        """Returns the cross-entropy of a batch plus alpha times the mean distance from features without prompts."""
+        inputs, labels = batch
+        images = self.constants(inputs)["images"]
+        features = self.image_features(images)
+        with torch.no_grad():
+            frozen = self.clip.encode_image(images)
+        cross_entropy = F.cross_entropy(self.logits(features), labels)
+        distance = 1 - F.cosine_similarity(features.float(), frozen.float(), dim=-1).mean()
+        loss = cross_entropy + self.consistency_weight * distance
+        self.log_dict({"cross_entropy": cross_entropy, "distance": distance, "loss": loss})
+        return loss
+
+
+class PromptFormer(nn.Module):
+    """Makes prompts for each image: its patches ask, attributes of all classes answer, and an MLP follows.
+
+    Args:
+        width: W, of an image token.
+        text_width: d, of an attribute's feature.
+        heads: Heads of the attention; they divide the width.
+        prompt_length: L, the number of prompts, each the mean over a part of the patches.
+    """
+
+    def __init__(self, width: int, text_width: int, heads: int, prompt_length: int) -> None:
+        super().__init__()
+        self.prompt_length = prompt_length
+        self.project = nn.Linear(text_width, width)
+        self.patch_norm = nn.LayerNorm(width)
+        self.attribute_norm = nn.LayerNorm(width)
+        self.attention = nn.MultiheadAttention(width, heads)
+        self.mlp = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 8 * width), GatedGELU())
+        self.narrow = nn.Linear(4 * width, width)
+
+    def forward(
+        self, patches: Float[Tensor, "B patches W"], attributes: Float[Tensor, "A d"]
+    ) -> Float[Tensor, "B L W"]:
+        """Returns the prompts of each image, whatever the order of the attributes."""
+        values = self.project(attributes)
+        keys = self.attribute_norm(values)
+        # patches look at attributes alone and not at each other, so that all images can be one sequence
+        queries = self.patch_norm(patches).flatten(0, 1)  # [B patches, W]
+        found = self.attention(queries, keys, values, need_weights=False)[0]
+        found = found + self.narrow(self.mlp(found))
+        tokens = found.unflatten(0, patches.shape[:2])
+        return F.adaptive_avg_pool1d(tokens.mT, self.prompt_length).mT
+
+
+class GatedGELU(nn.Module):
+    """Multiplies half of its inputs by the GELU of the other half."""
+
+    def forward(self, inputs: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch half"]:
+        """Returns half as many numbers."""
+        units, gates = inputs.chunk(2, dim=-1)
+        return units * F.gelu(gates)
+
+
+Attributes = dict[str, list[str]]
+"""For each class's name phrases such as "large, floppy ears", for all classes equally many."""
+
+
+def attribute_features(
+    clip: CLIP, class_names: Sequence[str], attributes: Attributes | None, templates: int
+) -> Float[Tensor, "C M d"]:
+    """Returns the features, of length 1, of "a photo of a [class], [attribute]." for each attribute of each class.
+
+    Args:
+        clip: The frozen CLIP.
+        class_names: The classes, in the order of the labels.
+        attributes: Phrases by class; None takes CLIP's templates in their place.
+        templates: How many of these.
+
+    Raises:
+        UserError: If a class has no attributes, or another number than the others.
+    """
+    if attributes is None:
+        columns = [zero_shot_text_features(clip, class_names, [template]) for template in choose_templates(templates)]
+        return torch.stack(columns, dim=1)
+    columns = []
+    for place in range(_number_of(attributes, class_names)):
+        texts = [f"a photo of a {name}, {attributes[name][place]}." for name in class_names]
+        columns.append(zero_shot_text_features(clip, texts, ["{}"]))
+    return torch.stack(columns, dim=1)
+
+
+def _number_of(attributes: Mapping[str, Sequence[str]], class_names: Sequence[str]) -> int:
+    """Returns how many attributes each class has."""
+    counts = {name: len(attributes.get(name, ())) for name in class_names}
+    number = max(counts.values())
+    fewer = [name for name, count in counts.items() if count < number or not count]
+    if fewer:
+        raise UserError(
+            f"Expected equally many attributes for each class, at least one, but {fewer[0]!r} has {counts[fewer[0]]} "
+            f"and the most that a class has are {number}. Give each class its texts, under its name in the data."
+        )
+    return number

@@ -1,0 +1,129 @@
+"""Fine-tuning: CLIP's own weights are trained by all clients and averaged, under FedAvg or FedProx.
+
+Papers: McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", AISTATS 2017
+(FedAvg); Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020 (FedProx); rows of both stand in
+the tables of TRIP and PLAN. The linear head is that of Wortsman et al., "Robust fine-tuning of zero-shot models",
+CVPR 2022.
+
+Symbols: f(x) feature of the trained image tower -> ``image_features`` [B, d]; t_c text feature of class c; s scale
+-> ``logit_scale``; W, b -> ``head``; theta all that is trained; mu -> ``trainer.proximal_weight``.
+    p(c | x) = softmax_c(s cos(f(x), t_c))                          CLIP; :meth:`FineTuning.logits`
+    p(c | x) = softmax_c(W_c f(x) / |f(x)| + b_c), W_c = s t_c first   Wortsman, Section 2; :class:`.NormalizedLinear`
+    theta <- sum_k |S_k| theta_k / sum_k |S_k|                      McMahan, Algorithm 1; :class:`.FedAvg`
+    CE + mu / 2 |theta - theta_t|^2                                 Li, Eq. 2; :class:`.ProximalTerm`
+
+Departures:
+    * The papers' tables say that 149.62 M parameters are trained, all of CLIP, and neither with what loss nor from
+      what code. By default the image tower alone is trained here, with the text features of "a photo of a [class]." and
+      cross-entropy; ``towers: both`` trains all.
+    * The papers name no optimizer for these rows. Here it is AdamW with a small rate that falls from the top layer to
+      the bottom (``layer_decay``) and no weight decay for vectors: at larger rates CLIP forgets what it knows, as the
+      rows seem to show (the card has figures).
+    * The logit scale is trained with ``towers: both`` alone, and not held below 100 as in CLIP's own training.
+"""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float
+from lightning.pytorch.cli import OptimizerCallable
+from torch import Tensor, nn
+
+from fedvlp.clip import CLIP, CLIPSpec, cosine_logits
+from fedvlp.clip.text.packing import pack
+from fedvlp.clip.text.zero_shot import SINGLE_TEMPLATE, clean_class_names
+from fedvlp.clip.towers.text_tower import TextTower
+from fedvlp.methods.image_tower import BatchNorm, Head, ImageTowerLearner
+from fedvlp.utils.errors import UserError
+from fedvlp.utils.ranges import FractionAboveZero, Names
+
+
+class FineTuning(ImageTowerLearner):
+    """Trains CLIP's image tower, or all of CLIP, shared by all clients.
+
+    Args:
+        class_names: The classes, in the order of the labels.
+        clip: The CLIP that is trained: see ``load_clip``; the one passed in stays unchanged.
+        towers: What is trained: the image tower, or with ``both`` the text tower and the logit scale as well.
+        head: What classifies: CLIP's text features (``text``), or a linear layer that starts from them (``linear``).
+        batch_norm: The running statistics of a ResNet's batch normalisation: CLIP's own, also in training
+            (``frozen``), or those of the batches, sent and averaged like parameters (``averaged``).
+        layer_decay: Factor on the learning rate from each layer of a tower to the one below it, in (0, 1].
+        optimizer: Makes the optimizer of a client's local training. Vectors, such as biases, get no weight decay.
+
+    Raises:
+        UserError: If a linear layer is to classify, and the text tower to be trained, which it does not read.
+    """
+
+    def __init__(
+        self,
+        class_names: Names,
+        clip: CLIPSpec | CLIP | str = "ViT-B-16",
+        towers: Literal["image", "both"] = "image",
+        head: Head = "text",
+        batch_norm: BatchNorm = "frozen",
+        layer_decay: FractionAboveZero = 0.7,
+        optimizer: OptimizerCallable = lambda parameters: torch.optim.AdamW(parameters, lr=3e-5, weight_decay=0.1),
+    ) -> None:
+        super().__init__(class_names, clip, head, batch_norm, layer_decay, optimizer)
+        if towers == "both" and head == "linear":
+            raise UserError("A linear head reads no text features, so the text tower can't be trained. Use head text.")
+        self.text = TextClassifier(self.clip, class_names) if towers == "both" else None
+        if self.text is not None:
+            self.logit_scale = nn.Parameter(torch.tensor(self.clip.logit_scale).log())
+
+    def logits(self, features: Float[Tensor, "B d"]) -> Float[Tensor, "B C"]:
+        """Returns the logits of features, of which only the direction counts."""
+        if self.text is None:
+            return super().logits(features)
+        return self.logit_scale.exp() * cosine_logits(features, self.text(), 1.0)
+
+
+class TextClassifier(nn.Module):
+    """Text features of the classes, under weights that are trained; starts as CLIP's own, in float32.
+
+    Its parameters are named ``language.<open_clip's name>``.
+
+    Args:
+        clip: The frozen CLIP, of which nothing is changed.
+        class_names: The classes, in the order of the labels, read in "a photo of a {}.".
+
+    Raises:
+        UserError: If its text tower is not one that is causal and read at its end-of-text token.
+    """
+
+    def __init__(self, clip: CLIP, class_names: list[str]) -> None:
+        super().__init__()
+        tokens = clip.tokenize([SINGLE_TEMPLATE.replace("{}", name) for name in clean_class_names(class_names)])
+        self.rows = pack(tokens, token_budget=96)
+        self.language = _text_part(clip.model).float().requires_grad_(True)
+        self._tower = TextTower(self.language)
+        self._last: tuple[object, Tensor] | None = None
+
+    def forward(self) -> Float[Tensor, "C d"]:
+        """Returns w_c, not normalised; those without a gradient are computed when weights have changed."""
+        if torch.is_grad_enabled() or torch.compiler.is_exporting():
+            return self._encode()
+        device = next(self.language.parameters()).device.type
+        weights = [(value.data_ptr(), value._version) for value in self.language.parameters()]
+        key = (weights, torch.is_autocast_enabled(device), torch.get_autocast_dtype(device))
+        if self._last is None or self._last[0] != key:
+            self._last = (key, self._encode())
+        return self._last[1]
+
+    def _encode(self) -> Float[Tensor, "C d"]:
+        no_prompt = self._tower.embed(torch.empty(1, 0, dtype=torch.long, device=self.rows.ids.device))
+        return self.rows.encode(self._tower, no_prompt).squeeze(0)
+
+
+def _text_part(model: Any) -> nn.Module:
+    """Returns a copy of an open_clip model's text tower, without its image tower and logit scale."""
+    if hasattr(model, "text"):
+        text: nn.Module = deepcopy(model.text)
+        return text
+    text = deepcopy(model, {id(model.visual): nn.Identity()})
+    del text.visual, text.logit_scale
+    return text

@@ -1,0 +1,261 @@
+"""What methods have in common that train CLIP's image tower itself: a copy of it, its classifier, its rates."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import Literal, cast
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from lightning.pytorch.cli import OptimizerCallable
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from fedvlp.clip import CLIP, CLIPSpec, cosine_logits, load_clip, zero_shot_text_features
+from fedvlp.clip.towers.blocks import Between
+from fedvlp.clip.towers.image_tower import ImageTower, VisionTransformerTower, make_image_tower
+from fedvlp.core.module import FederatedModule
+from fedvlp.core.phases import Phase
+from fedvlp.core.protocols import Inputs
+from fedvlp.core.state import matches_prefix, select
+from fedvlp.core.strategies import FedAvg
+from fedvlp.methods.zero_shot import ZeroShotCLIP
+from fedvlp.utils.errors import UserError
+from fedvlp.utils.ranges import FractionAboveZero, Names
+
+Head = Literal["text", "linear"]
+BatchNorm = Literal["frozen", "averaged"]
+
+
+class ImageTowerLearner(FederatedModule):
+    """Trains a copy of CLIP's image tower, in float32, and perhaps a classifier on it; the shared CLIP stays frozen.
+
+    A subclass has ``image_features`` and ``logits`` for its losses, and changes pixels before the one, or what is
+    inside the tower by its argument ``between``.
+
+    Args:
+        class_names: The classes, in the order of the labels.
+        clip: The frozen CLIP: see ``load_clip``.
+        head: What classifies: CLIP's frozen text features (``text``), or a trained linear layer that starts from them
+            (``linear``).
+        batch_norm: The running statistics of a ResNet's batch normalisation: CLIP's own, also in training
+            (``frozen``), or those of the batches, sent and averaged like parameters (``averaged``).
+        layer_decay: Factor on the learning rate from each layer of a tower to the one below it, in (0, 1].
+        optimizer: Makes the optimizer of a client's local training. Vectors, such as biases, get no weight decay.
+
+    Raises:
+        UserError: If rates are to fall over the layers of a tower whose layers are not known.
+
+    Attributes:
+        visual: the trained tower, open_clip's own module; its parameters are named ``visual.<open_clip's name>``.
+        image_tower: how it is run.
+        head: the linear classifier; None with the text head.
+        text_features: w_c, normalised; neither sent nor saved, as every client can compute them.
+    """
+
+    clip: CLIP
+    needs_images = True
+    text_features: Tensor  # [C, d]
+
+    def __init__(
+        self,
+        class_names: Names,
+        clip: CLIPSpec | CLIP | str = "ViT-B-16",
+        head: Head = "text",
+        batch_norm: BatchNorm = "frozen",
+        layer_decay: FractionAboveZero = 0.7,
+        optimizer: OptimizerCallable = lambda parameters: torch.optim.AdamW(parameters, lr=3e-5, weight_decay=0.1),
+    ) -> None:
+        super().__init__(optimizer)
+        self.class_names = class_names
+        self.set_backbone(load_clip(clip))
+        self.batch_norm = batch_norm
+        self.layer_decay = layer_decay
+        self.visual = deepcopy(cast(nn.Module, self.clip.model.visual)).float().requires_grad_(True)
+        self.image_tower = make_image_tower(self.visual)
+        if layer_decay < 1 and type(self.image_tower) is ImageTower:
+            raise UserError(
+                f"The layers of a {self.image_tower.kind} are not known, so learning rates can't fall from the top to "
+                "the bottom. Use layer_decay 1, or a ViT or ResNet of open_clip."
+            )
+        texts = zero_shot_text_features(self.clip, class_names)
+        self.register_buffer("text_features", texts, persistent=False)
+        self.head = NormalizedLinear(self.clip.logit_scale * texts) if head == "linear" else None
+
+    def baseline(self) -> ZeroShotCLIP:
+        """Returns zero-shot CLIP with the same towers."""
+        return ZeroShotCLIP(self.class_names, self.clip)
+
+    def image_features(self, images: Float[Tensor, "B 3 V V"], between: Sequence[Between] = ()) -> Float[Tensor, "B d"]:
+        """Returns the trained tower's joint features f(x), not normalised.
+
+        Args:
+            images: Pixels, as CLIP's transform puts them out.
+            between: `between[j]` changes what stage j + 1 of the tower puts out: the tokens [B, P, W] of a ViT's block,
+                or the feature map [B, channels, height, width] of one of a ResNet's four stages.
+        """
+        return self.image_tower.features(images, between)
+
+    def logits(self, features: Float[Tensor, "B d"]) -> Float[Tensor, "B C"]:
+        """Returns the logits of features, of which only the direction counts."""
+        if self.head is not None:
+            classified: Tensor = self.head(features)
+            return classified
+        return cosine_logits(features, self.text_features, self.clip.logit_scale)
+
+    def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
+        """Returns the logits of a batch."""
+        return self.logits(self.image_features(self.constants(inputs)["images"]))
+
+    def configure_phases(self) -> Sequence[Phase]:
+        """Returns one phase: train all, upload all and the statistics that are averaged."""
+        tensors = self.exchangeable_tensors()  # gradients are off in a phase that trains nothing
+        trained = tuple(name for name, tensor in tensors.items() if isinstance(tensor, nn.Parameter))
+        shared = tuple(name for name in trained if not matches_prefix(self.personal, name))
+        sent = (*shared, *self._statistics()) if self.batch_norm == "averaged" else shared
+        return (Phase("train", self._shortened(trained), self._shortened(sent), FedAvg()),)
+
+    def parameter_groups(self, trainable: Mapping[str, Tensor]) -> list[LayerGroup]:
+        """Returns the trained parameters in groups that are trained alike; by default one for each layer."""
+        return layer_groups(trainable, self.layer_decay)
+
+    def configure_optimizers(self) -> torch.optim.Optimizer | None:
+        """Returns a fresh optimizer with a group of parameters for each layer; None if nothing is trainable."""
+        if self.make_optimizer is None or not (trainable := self.trainable_by_name()):
+            return super().configure_optimizers()
+        groups = self.parameter_groups(trainable)
+        optimizer = self.make_optimizer([{"params": group.parameters} for group in groups])
+        for settings, group in zip(optimizer.param_groups, groups, strict=True):
+            settings["lr"] *= group.factor
+            if not group.decays and "weight_decay" in settings:
+                settings["weight_decay"] = 0.0
+        return optimizer
+
+    def train(self, mode: bool = True) -> ImageTowerLearner:
+        """Goes into training mode or out of it, but for batch normalisation whose statistics are frozen."""
+        super().train(mode)
+        if self.batch_norm == "frozen":
+            for module in self._normalisations().values():
+                module.train(False)
+        return self
+
+    def _shortened(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        """Returns the first parts of names in place of hundreds of names, where they stand for the same tensors."""
+        parts = tuple(dict.fromkeys(name.partition(".")[0] for name in names))
+        return parts if set(select(self.exchangeable_tensors(), parts)) == set(names) else names
+
+    def _normalisations(self) -> dict[str, nn.Module]:
+        """Returns the tower's batch normalisations by their names."""
+        modules = self.visual.named_modules(prefix="visual")
+        return {name: module for name, module in modules if isinstance(module, _BatchNorm)}
+
+    def _statistics(self) -> tuple[str, ...]:
+        """Returns the names of the running means and variances; the counts of batches are in no formula."""
+        names: list[str] = []
+        for name in self._normalisations():
+            names += [f"{name}.running_mean", f"{name}.running_var"]
+        return tuple(names)
+
+
+class NormalizedLinear(nn.Module):
+    """Returns W f / |f| + b; starts from given rows W and no bias (Wortsman et al., CVPR 2022, Section 2).
+
+    Args:
+        weight: W at the start, a class's text feature times CLIP's logit scale, which makes it zero-shot CLIP.
+    """
+
+    def __init__(self, weight: Float[Tensor, "C d"]) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(weight.detach().clone().float())
+        self.bias = nn.Parameter(torch.zeros(len(weight), device=weight.device))
+
+    def forward(self, features: Float[Tensor, "B d"]) -> Float[Tensor, "B C"]:
+        """Returns the logits, in float32."""
+        with torch.autocast(features.device.type, enabled=False):
+            return F.linear(F.normalize(features.float(), dim=-1), self.weight, self.bias)
+
+
+_BLOCK = re.compile(r"\.resblocks\.(\d+)\.")
+_STAGE = re.compile(r"\.layer(\d+)\.")
+_BOTTOM = {"class_embedding", "positional_embedding", "token_embedding", "ln_pre"}
+_BOTTOM |= {"conv1", "bn1", "conv2", "bn2", "conv3", "bn3"}  # a ResNet's stem
+
+
+@dataclass(frozen=True)
+class LayerGroup:
+    """Parameters that are trained alike.
+
+    Attributes:
+        factor: on the learning rate.
+        decays: whether they get weight decay.
+        parameters: all of the group.
+    """
+
+    factor: float
+    decays: bool
+    parameters: list[Tensor] = field(default_factory=list)
+
+
+def layer_groups(parameters: Mapping[str, Tensor], decay: float) -> list[LayerGroup]:
+    """Returns groups with a factor decay^(layers above) on the learning rate; vectors and scalars get no weight decay.
+
+    The layers of a tower are its embeddings or stem (0), its blocks or stages, and what stands behind them; that last
+    one, a classifier and whatever is no tower's have the factor 1. Towers are told apart by the first part of a name.
+
+    Args:
+        parameters: by open_clip's names, with the tower's own name in front.
+        decay: the factor from each layer to the one below it, in (0, 1].
+
+    >>> import torch
+    >>> names = ["visual.conv1.weight", "visual.transformer.resblocks.0.ln_1.bias", "visual.proj"]
+    >>> groups = layer_groups({name: torch.zeros(2, 2) for name in names}, decay=0.5)
+    >>> [(group.factor, group.decays) for group in groups]
+    [(0.25, True), (0.5, True), (1.0, True)]
+    """
+    tops: dict[str, int] = {}
+    for name in parameters:
+        tower = name.partition(".")[0]
+        tops[tower] = max(tops.get(tower, 0), 1 + (_depth(name) or 0))
+    groups: dict[tuple[float, bool], LayerGroup] = {}
+    for name, parameter in parameters.items():
+        depth = _depth(name)
+        factor = 1.0 if depth is None else decay ** (tops[name.partition(".")[0]] - depth)
+        key = (factor, parameter.ndim > 1)
+        groups.setdefault(key, LayerGroup(*key)).parameters.append(parameter)
+    return list(groups.values())
+
+
+def _depth(name: str) -> int | None:
+    """Returns the number of a parameter's layer from the bottom of its tower; None for the top or no tower's."""
+    if block := _BLOCK.search(name):
+        return 1 + int(block[1])
+    if stage := _STAGE.search(name):
+        return int(stage[1])
+    parts = name.removesuffix(".weight").removesuffix(".bias").split(".")
+    return 0 if parts[-1] in _BOTTOM and "attnpool" not in parts else None
+
+
+def prompted_features(
+    tower: VisionTransformerTower, images: Float[Tensor, "B 3 V V"], prompts: Sequence[Float[Tensor, "B L W"]]
+) -> Float[Tensor, "B d"]:
+    """Returns joint features, not normalised, of `[CLS][patches][prompt]`, differentiable in all of them.
+
+    Args:
+        tower: whose weights may be trained.
+        images: Pixels, as CLIP's transform puts them out.
+        prompts: for each of the first blocks; the first goes in before `ln_pre`, without positions, each other one
+            takes the place of the prompt's tokens before its block. In further blocks the tokens go on as they are.
+    """
+    first = prompts[0]
+    length = first.shape[1]
+    embedded = tower.embed_prompt(first.flatten(0, 1)).view_as(first)
+    hidden = torch.cat([tower.embed(images), embedded], dim=1)
+    for index in range(len(tower.blocks)):
+        if 0 < index < len(prompts):
+            hidden = torch.cat([hidden[:, :-length], prompts[index]], dim=1)
+        hidden = tower.blocks.run(index, hidden)
+    return tower.project(hidden[:, :1])[:, 0]

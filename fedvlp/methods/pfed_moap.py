@@ -1,0 +1,274 @@
+"""pFedMoAP: each client mixes a prompt of its own with those of other clients, by attention that it learns for itself.
+
+Paper: Luo et al., "Mixture of Experts Made Personalized: Federated Prompt Learning for Vision-Language Models",
+ICLR 2025.
+
+Symbols: P_i, L x D, local expert -> ``local_prompt``; P_j, non-local experts, as downloaded -> ``experts``; P_g mean
+prompt -> ``prompt``; h_c(P) text feature of "[P][class c]."; f image feature; Pool, every few dimensions one, and Attn
+of 8 heads -> ``gating``; lambda -> ``local_weight``; scale of the attention's products -> ``attention_scale``.
+    logits_c = lambda cos(f, h_c(P_i)) / tau + <Pool f, Attn(Pool f, H, H)> / tau,    :meth:`PFedMoAP.forward`,
+        with H = Pool h_c(P_i), Pool h_c(P_j) for all j                               :class:`.Gating`
+    cross-entropy trains P_i and the gating, P_i from P_g                             :meth:`PFedMoAP.start_client`
+    server: all P_i, the experts nearest to P_i, the cohort's mean P_g                :class:`.ExpertPool`
+
+A client classifies by P_i alone, cos(f, h_c(P_i)) / tau, until it has experts, as in the released code: in the round of
+its first upload nobody is near it yet. A plain Trainer has nobody's prompts but the one it starts from.
+
+Departures:
+    * On a domain that no client has, P_g classifies alone, as PromptFL's prompt; ``unseen: mean`` and ``each`` take the
+      clients' own models instead. The paper measures domains that clients have.
+    * The released code takes places in a list without the client itself for clients, so that from its own place on it
+      gets the one before, at times itself. Here experts are the nearest.
+    * A client is measured with the experts that it trained with; the released code lends new ones to those who did not
+      take part in a round.
+    * The cosine schedule of P_i is left to ``trainer.schedule``, which then holds for the gating as well; no
+      augmentation, momentum or weight decay, as with PromptFL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from lightning.pytorch.cli import OptimizerCallable
+from torch import Tensor, nn
+
+from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder, cosine_logits
+from fedvlp.clip.text.prompt_cache import PromptFeatureCache
+from fedvlp.core.module import Unseen
+from fedvlp.core.phases import Phase, RoundContext
+from fedvlp.core.protocols import Inputs
+from fedvlp.core.state import Client, ClientUpdate, ServerState, State, detached, select
+from fedvlp.core.strategies import BroadcastShared, FedAvg, Slots
+from fedvlp.methods.prompts import PromptLearner
+from fedvlp.utils.errors import UserError
+from fedvlp.utils.ranges import Names, NonNegativeFloat, PositiveFloat, PositiveInt
+from fedvlp.utils.seeding import derive_seed
+
+
+class PFedMoAP(PromptLearner):
+    """Learns each client's prompt and how to mix it with those of others.
+
+    Args:
+        class_names: The classes, in the order of the labels.
+        num_clients: Number of all clients K; the command line takes it from the data.
+        clip: The frozen CLIP: see ``load_clip``.
+        selection: Whose prompts a client gets: the ``nearest`` to its own, or ``random`` ones.
+        num_experts: Largest number of prompts that it mixes, its own among them.
+        prompt_length: Number of learned vectors L of a prompt.
+        heads: Heads of the gating's attention.
+        attention_scale: What the attention's products are multiplied by.
+        local_weight: Weight lambda of the logits under the client's own prompt, at least 0.
+        gating_lr: Learning rate of the gating.
+        unseen: What classifies images of a domain that no client has: the ``shared`` mean prompt alone, the ``mean`` of
+            the probabilities of all clients' models, or ``each`` of these in turn.
+        optimizer: Makes the optimizer of a client's local training.
+    """
+
+    personal = ("local_prompt", "gating", "experts")
+    prompts: Tensor
+    nonlocal_prompts: Tensor
+    experts: Tensor
+
+    def __init__(  # noqa: PLR0913  (the paper's options)
+        self,
+        class_names: Names,
+        num_clients: PositiveInt,
+        clip: CLIPSpec | CLIP | str = "ViT-B-16",
+        selection: Selection = "nearest",
+        num_experts: PositiveInt = 10,
+        prompt_length: PositiveInt = 16,
+        heads: PositiveInt = 8,
+        attention_scale: PositiveFloat = 10.0,
+        local_weight: NonNegativeFloat = 0.5,
+        gating_lr: PositiveFloat = 0.01,
+        unseen: Unseen = "shared",
+        optimizer: OptimizerCallable = lambda parameters: torch.optim.SGD(parameters, lr=0.002),
+    ) -> None:
+        super().__init__(class_names, clip, optimizer)
+        self.local_weight = local_weight
+        self.gating_lr = gating_lr
+        self.unseen = unseen
+        self.text = PromptedTextEncoder(self.clip, class_names, prompt_length=prompt_length)
+        start = self.text.initial_prompt()  # [L, D]
+        self.prompt = nn.Parameter(start.clone(), requires_grad=False)  # as downloaded
+        self.local_prompt = nn.Parameter(start.clone())
+        self.gating = Gating(self.clip.embed_dim, heads, attention_scale)
+        others = min(num_experts, num_clients) - 1
+        self.pool = ExpertPool(others, selection, Slots("client", num_clients))
+        self.register_buffer("prompts", torch.zeros(num_clients, *start.shape))
+        self.register_buffer("nonlocal_prompts", torch.zeros(others, *start.shape))
+        self.register_buffer("experts", start.repeat(others, 1, 1))  # kept apart from those of the next download
+        self._features_of_experts = PromptFeatureCache()
+
+    def configure_phases(self) -> Sequence[Phase]:
+        """Returns one phase: the own prompt to its slot, the gating stays."""
+        return (Phase("train", train=("local_prompt", "gating"), upload=("prompts",), strategy=self.pool),)
+
+    def configure_optimizers(self) -> torch.optim.Optimizer | None:
+        """Returns one optimizer, in which the gating has its own learning rate."""
+        trained = self.trainable_by_name()
+        if self.make_optimizer is None or not trained:
+            return super().configure_optimizers()
+        prompt = trained.pop("local_prompt")
+        return self.make_optimizer([{"params": [prompt]}, {"params": list(trained.values()), "lr": self.gating_lr}])
+
+    def shared_state(self) -> State:
+        """Returns the slots of all clients' prompts, and the mean prompt."""
+        return super().shared_state() | detached({"prompt": self.prompt})
+
+    def initial_personal_state(self, start: State) -> State:
+        """Returns what a client that never took part has: no prompt of its own and no experts."""
+        nothing = {name: torch.zeros_like(start[name]) for name in ("local_prompt", "experts")}
+        return start | nothing
+
+    @torch.no_grad()
+    def start_client(self, context: RoundContext) -> None:
+        """Prepares for one client's local training, from the mean prompt and with the experts it downloaded."""
+        super().start_client(context)
+        self.local_prompt.copy_(self.prompt)
+        self.experts.copy_(self.nonlocal_prompts)
+
+    def own_prompt(self) -> Tensor:
+        """Returns the client's prompt, or the server's for a client that never took part."""
+        return torch.where(self.local_prompt.any(), self.local_prompt, self.prompt)
+
+    def upload_state(self) -> State:
+        """Returns the client's prompt, which fills its slot on the server."""
+        return {"prompts": self.local_prompt}
+
+    def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
+        """Returns the logits of the client's own model, or under the mean prompt where the shared part is alone."""
+        features = self.constants(inputs)["features"]
+        if not self.uses_personal:
+            return cosine_logits(features, self.text(self.prompt), self.clip.logit_scale)
+        texts = self.text(self.own_prompt())
+        logits = cosine_logits(features, texts, self.clip.logit_scale)
+        with torch.no_grad():
+            others = self._features_of_experts("", self.text, self.experts)
+        present = F.pad(self.experts.flatten(1).any(dim=1), (1, 0), value=True)
+        with torch.autocast(features.device.type, enabled=False):
+            stack = F.normalize(torch.cat([texts[None], others]).float(), dim=-1)  # [E, C, d]
+            mixed = self.gating(F.normalize(features.float(), dim=-1), stack, present)
+        both = self.local_weight * logits + self.clip.logit_scale * mixed
+        return torch.where(present[1:].any(), both, logits)
+
+
+class Gating(nn.Module):
+    """Multi-head attention of which an image is the query, and one class's text features are keys and values.
+
+    Features are thinned out first, every few dimensions one is taken, so that about 128 are left.
+
+    Args:
+        width: d, of the joint features.
+        heads: Heads of the attention.
+        scale: What products of queries and keys are multiplied by, in place of 1 / sqrt(width of a head).
+
+    Raises:
+        UserError: If the width that is left is not a multiple of the heads.
+    """
+
+    def __init__(self, width: int, heads: int, scale: float) -> None:
+        super().__init__()
+        self.every = max(1, width // 128)
+        inner = len(range(0, width, self.every))
+        if inner % heads:
+            raise UserError(f"Expected heads that divide {inner}, the width of the gating, got {heads}.")
+        self.heads = heads
+        self.scale = scale
+        self.query = nn.Linear(inner, inner)
+        self.key = nn.Linear(inner, inner)
+        self.value = nn.Linear(inner, inner)
+        self.out = nn.Linear(inner, inner)
+
+    def forward(
+        self, images: Float[Tensor, "B d"], texts: Float[Tensor, "E C d"], present: Bool[Tensor, "E"]
+    ) -> Float[Tensor, "B C"]:
+        """Returns the product of each image with what it gathers from the experts' features of each class.
+
+        Args:
+            images: Image features of length 1.
+            texts: Text features of length 1, by expert.
+            present: Which experts there are; at least one.
+        """
+        thin_images = images[:, :: self.every]
+        thin_texts = texts[..., :: self.every]
+        queries = self.query(thin_images).unflatten(-1, (self.heads, -1))  # [B, heads, inner / heads]
+        keys = self.key(thin_texts).unflatten(-1, (self.heads, -1))  # [E, C, heads, inner / heads]
+        values = self.value(thin_texts).unflatten(-1, (self.heads, -1))
+        scores = self.scale * torch.einsum("bhi,echi->bche", queries, keys)
+        weights = scores.masked_fill(~present, -torch.inf).softmax(-1)
+        gathered = torch.einsum("bche,echi->bchi", weights, values).flatten(-2)
+        return torch.einsum("bi,bci->bc", thin_images, self.out(gathered))
+
+
+Selection = Literal["nearest", "random"]
+EXPERTS = 0x45787074
+"""Marks the draws of experts among all that depend on a seed."""
+
+
+@dataclass(frozen=True)
+class ExpertPool(BroadcastShared):
+    """Keeps ``prompts`` [K, L, D], a slot a client, and ``prompt`` [L, D], the mean over the last cohort.
+
+    A client downloads the mean and, once it has a prompt of its own here, those of some others. Who has none yet gets
+    zeros, and so does the place of an expert that is not there.
+
+    Args:
+        count: How many others' prompts a client gets.
+        selection: Whose: the ``nearest`` by the distance of their prompts to its own, or ``random`` ones.
+        slots: Keeps the prompts.
+        mean: Makes the mean of a cohort's.
+        deploys: All that evaluation needs of what is shared.
+
+    >>> server = ServerState.start({"prompts": torch.zeros(3, 1, 1), "prompt": torch.zeros(1, 1)})
+    >>> pool = ExpertPool(1, "nearest", Slots("client", 3))
+    >>> sent = {0: 1.0, 1: 4.0, 2: 6.0}
+    >>> updates = [ClientUpdate(Client(i, i, 5), {"prompts": torch.full((1, 1), sent[i])}, 5) for i in sent]
+    >>> server = pool.aggregate(server, updates)
+    >>> {name: value.flatten().tolist() for name, value in pool.broadcast(server, Client(0, 0, 5)).items()}
+    {'prompt': [3.6666667461395264], 'nonlocal_prompts': [4.0]}
+    """
+
+    count: int
+    selection: Selection
+    slots: Slots
+    mean: FedAvg = field(default_factory=FedAvg)
+    deploys: tuple[str, ...] = ("prompt",)
+
+    def broadcast(self, server: ServerState, client: Client) -> State:
+        """Returns the mean prompt and those of the client's experts."""
+        prompts = server.shared["prompts"]
+        chosen = self.experts_of(client, server)
+        lent = prompts.new_zeros(self.count, *prompts.shape[1:])
+        lent[: len(chosen)] = prompts[chosen]
+        return {"prompt": server.shared["prompt"], "nonlocal_prompts": lent}
+
+    def experts_of(self, client: Client, server: ServerState) -> list[int]:
+        """Returns whose prompts a client gets, the nearest first."""
+        prompts: Float[Tensor, "K L D"] = server.shared["prompts"]
+        filled = prompts.flatten(1).any(dim=1)
+        if not filled[client.id]:
+            return []
+        others = [slot for slot in filled.nonzero().flatten().tolist() if slot != client.id]
+        if self.selection == "random":
+            generator = torch.Generator().manual_seed(derive_seed(EXPERTS, server.round, client.id))
+            order = torch.randperm(len(others), generator=generator)
+        else:
+            order = (prompts[others] - prompts[client.id]).flatten(1).norm(dim=1).argsort(stable=True)
+        return [others[place] for place in order[: self.count].tolist()]
+
+    def aggregate(self, server: ServerState, updates: Sequence[ClientUpdate]) -> ServerState:
+        """Fills the slots of those who took part and averages their prompts; only the mean is deployed."""
+        server = self.slots.aggregate(server, updates)
+        renamed = [replace(update, state={"prompt": update.state["prompts"]}) for update in updates]
+        server = self.mean.aggregate(server, renamed)
+        return replace(server, deployed=select(server.deployed, self.deploys))
+
+    def check(self, clients: Sequence[Client]) -> None:
+        """Raises UserError if slots are missing."""
+        self.slots.check(clients)

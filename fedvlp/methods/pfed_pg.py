@@ -1,0 +1,206 @@
+"""pFedPG: the server generates a visual prompt for each client, which trains it further, with a head of its own.
+
+Paper: Yang et al., "Efficient Model Personalization in Federated Learning via Client-Specific Prompt Generation",
+ICCV 2023; here around CLIP.
+
+Symbols: P_n, L x W, as downloaded -> ``prompt``, as trained, P'_n -> ``local_prompt``; H_n, C x d -> ``head``; P_base,
+d_n, W^Q, W^K, W^V, W^O, together phi -> ``generator``; alpha -> ``server_lr``; gamma, the optimizer's learning rate.
+    P_n = softmax(Q K^T / sqrt(l_k)) V W^O, Q = d_n W^Q, K = P_base W^K, V = P_base W^V    :class:`.PromptGenerator`
+    cross-entropy of H_n f(x; P_n) trains P_n and H_n, Eqs. 1, 2                           :meth:`PFedPG.forward`
+    phi <- phi + alpha sum_n (dP_n / dphi)^T (P'_n - P_n), Eqs. 4, 5                       :class:`.PromptGeneration`
+
+Departures:
+    * The paper calls P'_n - P_n the gradient that the server descends, which would lead away from P'_n. Here the server
+      goes towards it.
+    * How many tokens d_n has is not said; L, as many as the prompt that its queries make. Nor is where the generator
+      starts (:class:`.PromptGenerator` says why there), or how wide its attention is: as wide as tokens.
+    * The head is a linear layer of f(x), at length 1, that starts as CLIP's text features over tau, so that untrained
+      it is zero-shot CLIP's. The paper's ViT knows no text. With ``trains_head`` false it stays there.
+    * The paper has no domain that no client has. There the prompt of the mean descriptor classifies with the text
+      head; ``unseen: mean`` and ``each`` take the clients' own models.
+    * A client is measured with P'_n, to which its head belongs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from lightning.pytorch.cli import OptimizerCallable
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from fedvlp.clip import CLIP, CLIPSpec
+from fedvlp.core.module import Unseen
+from fedvlp.core.phases import Phase, RoundContext
+from fedvlp.core.protocols import Inputs
+from fedvlp.core.state import Client, ClientUpdate, ServerState, State, detached, select
+from fedvlp.core.strategies import BroadcastShared, Slots
+from fedvlp.methods.prompts import PromptLearner, VisualPromptedCLIP
+from fedvlp.utils.ranges import Names, PositiveFloat, PositiveInt, Templates
+
+
+class PFedPG(PromptLearner):
+    """Learns to generate each client's visual prompt, from which it trains its own prompt and head.
+
+    Args:
+        class_names: The classes, in the order of the labels.
+        num_clients: Number of all clients K; the command line takes it from the data.
+        clip: The frozen CLIP: see ``load_clip``.
+        trains_head: Whether each client trains a head of its own; else all classify by CLIP's text features.
+        templates: How many of CLIP's templates make these, from which heads start, in [1, 80].
+        prompt_length: Number of learned vectors L of a prompt.
+        server_lr: Learning rate alpha of the server's generator.
+        unseen: What classifies images of a domain that no client has: the ``shared`` prompt of the mean descriptor with
+            the text features, the ``mean`` of the probabilities of all clients' models, or ``each`` of these in turn.
+        optimizer: Makes the optimizer of a client's local training.
+    """
+
+    needs_images = True
+
+    def __init__(  # noqa: PLR0913  (the paper's options)
+        self,
+        class_names: Names,
+        num_clients: PositiveInt,
+        clip: CLIPSpec | CLIP | str = "ViT-B-16",
+        trains_head: bool = True,
+        templates: Templates = 1,
+        prompt_length: PositiveInt = 10,
+        server_lr: PositiveFloat = 0.001,
+        unseen: Unseen = "shared",
+        optimizer: OptimizerCallable = lambda parameters: torch.optim.SGD(parameters, lr=0.25, weight_decay=0.001),
+    ) -> None:
+        super().__init__(class_names, clip, optimizer)
+        self.unseen = unseen
+        self.personal = ("local_prompt", "head") if trains_head else ("local_prompt",)
+        self.prompted = VisualPromptedCLIP(self.clip, class_names, templates)
+        self.generator = PromptGenerator(num_clients, prompt_length, self.clip.image_width)
+        self.server = PromptGeneration(self.generator, server_lr, Slots("client", num_clients))
+        start = self.generator(None)  # [L, W]
+        self.prompt = nn.Parameter(start.clone(), requires_grad=False)  # as downloaded
+        self.local_prompt = nn.Parameter(start.clone())
+        head = self.clip.logit_scale * F.normalize(self.prompted.head.text_features, dim=-1)
+        self.head = nn.Parameter(head.clone(), requires_grad=trains_head)  # [C, d]
+
+    def configure_phases(self) -> Sequence[Phase]:
+        """Returns one phase: the trained prompt goes up, the head stays."""
+        return (Phase("train", train=self.personal, upload=("prompt",), strategy=self.server),)
+
+    def shared_state(self) -> State:
+        """Returns the mean descriptor's prompt and the generator, which never leaves the server."""
+        return super().shared_state() | detached(select(self.state_dict(), ("generator",)))
+
+    def initial_personal_state(self, start: State) -> State:
+        """Returns what a client that never took part has: no prompt of its own."""
+        return start | {"local_prompt": torch.zeros_like(start["local_prompt"])}
+
+    @torch.no_grad()
+    def start_client(self, context: RoundContext) -> None:
+        """Prepares for one client's local training, from the prompt that it downloaded."""
+        super().start_client(context)
+        self.local_prompt.copy_(self.prompt)
+
+    def own_prompt(self) -> Tensor:
+        """Returns the client's prompt, or the server's for a client that never took part."""
+        return torch.where(self.local_prompt.any(), self.local_prompt, self.prompt)
+
+    def upload_state(self) -> State:
+        """Returns the client's prompt, by the name of the one that it downloaded."""
+        return {"prompt": self.local_prompt}
+
+    def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
+        """Returns the logits of the client's own model, or of the shared part alone."""
+        images = self.constants(inputs)["images"]
+        if not self.uses_personal:
+            return self.prompted.logits(images, self.prompt[None])
+        features = self.prompted.visual.encode(images, self.own_prompt()[None])
+        return F.normalize(features.float(), dim=-1) @ self.head.float().T
+
+    def image_features(self, images: Float[Tensor, "B 3 V V"]) -> Float[Tensor, "B d"]:
+        """Returns joint image features under the shared prompt, not normalised, for ``fedvlp explain``."""
+        features: Tensor = self.prompted.visual.encode(images, self.prompt[None])
+        return features
+
+
+class PromptGenerator(nn.Module):
+    """Attention in which the descriptor of a client asks, and the basis of all prompts answers (Eqs. 3, 4).
+
+    Basis and descriptors start with a standard deviation of 0.5, and the maps so that they keep it. From much less
+    attention would be even, so that all tokens of a prompt, which have no positions, would be one and the same for
+    ever; from more it would change so fast that the server's steps at its usual learning rate go too far.
+
+    Args:
+        num_clients: K, the number of descriptors.
+        prompt_length: L, of the prompts, of the basis and of each descriptor.
+        width: W, of their tokens and inside the attention.
+    """
+
+    def __init__(self, num_clients: int, prompt_length: int, width: int) -> None:
+        super().__init__()
+        self.basis = nn.Parameter(0.5 * torch.randn(prompt_length, width))
+        self.descriptors = nn.Parameter(0.5 * torch.randn(num_clients, prompt_length, width))
+        self.query = nn.Parameter(nn.init.xavier_uniform_(torch.empty(width, width)))
+        self.key = nn.Parameter(nn.init.xavier_uniform_(torch.empty(width, width)))
+        self.value = nn.Parameter(nn.init.xavier_uniform_(torch.empty(width, width)))
+        self.out = nn.Parameter(nn.init.xavier_uniform_(torch.empty(width, width)))
+        self.requires_grad_(False)  # the server alone learns it
+
+    def forward(self, client: int | None) -> Float[Tensor, "L W"]:
+        """Returns the prompt of a client, or that of the mean descriptor for None."""
+        descriptor = self.descriptors.mean(dim=0) if client is None else self.descriptors[client]
+        scores = (descriptor @ self.query) @ (self.basis @ self.key).mT / self.query.shape[1] ** 0.5  # [L, L]
+        prompt: Tensor = scores.softmax(dim=-1) @ (self.basis @ self.value) @ self.out
+        return prompt
+
+
+@dataclass(frozen=True)
+class PromptGeneration(BroadcastShared):
+    """Sends each client the prompt generated for it, and moves the generator to where clients moved their prompts.
+
+    The server's ``generator.*`` are the generator's parameters phi, and ``prompt`` is that of the mean descriptor, the
+    only one deployed. Clients download a prompt of their own by that name, and upload it as they trained it.
+
+    Args:
+        generator: Makes prompts of parameters; its own are not looked at.
+        learning_rate: alpha, above 0.
+        clients: Refuses more clients than there are descriptors.
+        deploys: All that evaluation needs of what is shared.
+    """
+
+    generator: PromptGenerator
+    learning_rate: float
+    clients: Slots
+    deploys: tuple[str, ...] = ("prompt",)
+
+    @torch.no_grad()
+    def broadcast(self, server: ServerState, client: Client) -> State:
+        """Returns P_n."""
+        return {"prompt": self._prompt(server.shared, client.id)}
+
+    def aggregate(self, server: ServerState, updates: Sequence[ClientUpdate]) -> ServerState:
+        """Takes phi <- phi + alpha sum_n (dP_n / dphi)^T (what client n sent - P_n) (Eqs. 5, 6)."""
+        if not updates:
+            return server
+        phi = {name: value.clone().requires_grad_() for name, value in select(server.shared, ("generator",)).items()}
+        with torch.enable_grad():
+            sent = torch.stack([self._prompt(phi, update.client.id) for update in updates])  # [clients, L, W]
+        moves = torch.stack([update.state["prompt"] for update in updates]) - sent.detach()
+        steps = torch.autograd.grad(sent, list(phi.values()), grad_outputs=moves)
+        after = {name: phi[name].detach() + self.learning_rate * step for name, step in zip(phi, steps, strict=True)}
+        with torch.no_grad():
+            after["prompt"] = self._prompt(after, None)
+        server = server.updated(after)
+        return replace(server, deployed=select(server.deployed, self.deploys))
+
+    def check(self, clients: Sequence[Client]) -> None:
+        """Raises UserError if descriptors are missing."""
+        self.clients.check(clients)
+
+    def _prompt(self, state: State, client: int | None) -> Float[Tensor, "L W"]:
+        """Returns the prompt that parameters make, of `generator.*` of a state."""
+        phi = {name.removeprefix("generator."): value for name, value in select(state, ("generator",)).items()}
+        prompt: Tensor = functional_call(self.generator, phi, (client,))
+        return prompt

@@ -1,0 +1,352 @@
+"""PLAN: deep prompts in both towers, learned by each client, then mixed by aggregators that all clients learn.
+
+Paper: Gong et al., "Federated domain generalization via prompt learning and aggregation" (PLAN).
+
+Symbols: T_k, V_k -> ``pool.own``; {T_k}, {V_k} -> ``pool.clients``; T_g, V_g -> ``pool.globals``; A_t, A_v with q, phi,
+psi -> ``pool.aggregators``; lambda -> ``kl_weight``; r -> ``reduction``.
+    p(c | x) with prompts in both towers, Eqs. 2-6, 8    :class:`.DeepPromptedCLIP`
+    stage 1: CE + lambda KL(p_g || p_k), Eqs. 7-10       :meth:`PLAN.training_step`, :meth:`PLAN.reference`
+    T_g = A_t({T_k}), V_g = A_v({V_k}), Eqs. 11-13       :class:`.PromptAttention`
+    stage 2: CE of p_g trains A_t and A_v, Eqs. 14-16    :class:`.PromptPool`
+
+A client that never took part has an empty slot, left out of the mixture, and starts from random prompts of its own. A
+plain Trainer has nobody to mix with: it trains stage 1 against zero-shot CLIP, and T_g, V_g are the prompts trained.
+
+Departures:
+    * r, the shape of q and its scale are not in the paper: r = 8 comes nearest to its cost, q meets the mean over
+      tokens / sqrt(width), and psi is a residual from zero, so that the first mixture is nearly the mean.
+    * The released aggregator, of 81.9 M parameters, is an option. Its mistakes are not: a text aggregator that is never
+      trained, prompts without a local loss after the first round, blocks mixed up by their names.
+    * The first reference has the released code's 60 templates; the paper names none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from lightning.pytorch.cli import OptimizerCallable
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from fedvlp.clip import CLIP, CLIPSpec
+from fedvlp.core.phases import Phase
+from fedvlp.core.protocols import Batch, Inputs
+from fedvlp.core.state import State, detached, select
+from fedvlp.core.strategies import DownloadOnly, FedAvg, ServerComputed, Slots
+from fedvlp.methods.prompts import (
+    BlockLinear,
+    DeepPromptedCLIP,
+    DeepPromptExplanations,
+    PromptLearner,
+    Prompts,
+    ZeroShotTeacher,
+    distillation_losses,
+    initial_prompt,
+)
+from fedvlp.utils.errors import UserError
+from fedvlp.utils.ranges import Names, NonNegativeFloat, PositiveInt, Templates
+
+
+class PLAN(PromptLearner):
+    """Learns each client's deep prompts, then how to mix them into one set for all.
+
+    Args:
+        class_names: The classes, in the order of the labels.
+        num_clients: Number of all clients K; the command line takes it from the data.
+        clip: The frozen CLIP: see ``load_clip``.
+        prompt_length: Number of learned vectors in a block's prompt.
+        depth: Number of first blocks with prompts of their own, in both towers; all blocks if not given.
+        kl_weight: Weight lambda of the divergence from the reference, at least 0.
+        templates: How many of CLIP's templates make the zero-shot reference of the first round, in [1, 80].
+        first_round_reference: Whether the first round has a reference.
+        aggregator: The paper's ``attention``, or the released code's ``attention_over_clients``.
+        reduction: r of the paper's aggregators: phi and psi have width / r hidden units.
+        aggregate_text: Whether an aggregator mixes the text prompts; else their mean is taken.
+        aggregate_visual: The same for the visual prompts.
+        optimizer: Makes the optimizer of a client's local training, in both stages.
+    """
+
+    needs_images = True
+    train_only_personal = ("pool.own",)
+
+    def __init__(  # noqa: PLR0913  (the paper's options)
+        self,
+        class_names: Names,
+        num_clients: PositiveInt,
+        clip: CLIPSpec | CLIP | str = "ViT-B-16",
+        prompt_length: PositiveInt = 8,
+        depth: PositiveInt | None = None,
+        kl_weight: NonNegativeFloat = 1.0,
+        templates: Templates = 60,
+        first_round_reference: bool = True,
+        aggregator: Aggregator = "attention",
+        reduction: PositiveInt = 8,
+        aggregate_text: bool = True,
+        aggregate_visual: bool = True,
+        optimizer: OptimizerCallable = lambda parameters: torch.optim.SGD(parameters, lr=0.0015),
+    ) -> None:
+        super().__init__(class_names, clip, optimizer)
+        self.kl_weight = kl_weight
+        self.first_round_reference = first_round_reference
+        self.teacher = ZeroShotTeacher(self.clip, class_names, templates)
+        self.prompted = DeepPromptedCLIP(self.clip, class_names, prompt_length)
+        has_aggregator = {"text": aggregate_text, "visual": aggregate_visual}
+        aggregated = [kind for kind, wanted in has_aggregator.items() if wanted]
+        self.pool = PromptPool(self.prompted.initial_prompts(depth), num_clients, aggregator, reduction, aggregated)
+
+    def configure_phases(self) -> Sequence[Phase]:
+        """Returns stage 1, for the prompts, and stage 2, for the aggregators if there are any."""
+        return self.pool.phases("pool")
+
+    def shared_state(self) -> State:
+        """Returns what the phases upload, and the global prompts, which the server computes from it."""
+        return super().shared_state() | detached(select(self.state_dict(), ("pool.globals",)))
+
+    def initial_personal_state(self, start: State) -> State:
+        """Returns random prompts for a client that never took part (Section IV-B)."""
+        return {name: initial_prompt(prompts.shape) for name, prompts in start.items()}
+
+    def upload_state(self) -> State:
+        """Returns the client's prompts for its slot after stage 1, its aggregators after stage 2."""
+        return super().upload_state() if self._aggregates else self.pool.upload("pool")
+
+    def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
+        """Returns the logits under the global prompts (Eq. 8)."""
+        return self.prompted.logits(self.constants(inputs)["images"], self.pool.globals)
+
+    def local_logits(self, inputs: Inputs) -> Float[Tensor, "B C"]:
+        """Returns the logits under the client's own prompts in stage 1, under the aggregated ones in stage 2."""
+        prompts = self.pool.aggregate() if self._aggregates else self.pool.own
+        return self.prompted.logits(self.constants(inputs)["images"], prompts)
+
+    @torch.no_grad()
+    def reference(self, images: Float[Tensor, "B 3 V V"]) -> Float[Tensor, "B C"] | None:
+        """Returns the logits of p_g, in the first round those of zero-shot CLIP; None without a reference."""
+        first = self.context is None or self.context.round == 0
+        if self.kl_weight == 0 or (first and not self.first_round_reference):
+            return None
+        if first:
+            return self.teacher(self.clip.encode_image(images))
+        return self.prompted.logits(images, self.pool.globals)
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
+        """Returns the loss of stage 1 (Eq. 10) or of stage 2 (Eqs. 14, 15)."""
+        inputs, labels = batch
+        images = self.constants(inputs)["images"]
+        if self._aggregates:
+            return self._aggregation_loss(images, labels)
+        logits = self.prompted.logits(images, self.pool.own)
+        reference = self.reference(images)
+        if reference is None:
+            losses = {"loss": F.cross_entropy(logits, labels)}
+        else:
+            losses = distillation_losses(logits, labels, reference, self.kl_weight)
+        self.log_dict(losses)
+        return losses["loss"]
+
+    def _aggregation_loss(self, images: Tensor, labels: Int[Tensor, "B"]) -> Float[Tensor, ""]:
+        loss = F.cross_entropy(self.prompted.logits(images, self.pool.aggregate()), labels)
+        self.log("aggregation_loss", loss)
+        return loss
+
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Takes the own prompts as the global ones where there is no federation."""
+        if self.context is None:
+            self.pool.publish()
+
+    @property
+    def _aggregates(self) -> bool:
+        return self.context is not None and self.context.phase.name == "aggregators"
+
+    def explain_hooks(self) -> DeepPromptExplanations:
+        """Returns the global prompts among words, and image features under them."""
+        return DeepPromptExplanations(self.prompted, self.pool.globals)
+
+
+Aggregator = Literal["attention", "attention_over_clients"]
+
+
+class PromptPool(nn.Module):
+    """A client's own prompts, a slot for each client's, and the global ones that aggregators make of the slots.
+
+    A slot is empty, that is zero, until its client has sent prompts; only filled slots are aggregated.
+
+    Args:
+        start: What own and global prompts are at first.
+        num_clients: Number of slots K.
+        aggregator: The paper's ``attention``, or the released code's ``attention_over_clients``.
+        reduction: r of the paper's aggregators.
+        aggregated: Which of `text` and `visual` get an aggregator; the others' mean is taken.
+    """
+
+    def __init__(
+        self, start: Prompts, num_clients: int, aggregator: Aggregator, reduction: int, aggregated: Collection[str]
+    ) -> None:
+        super().__init__()
+        self.own = nn.ParameterDict()
+        self.clients = nn.ParameterDict()
+        self.globals = nn.ParameterDict()
+        self.aggregators = nn.ModuleDict()
+        for kind, prompts in start.items():
+            self.own[kind] = nn.Parameter(prompts.clone())
+            self.clients[kind] = nn.Parameter(torch.zeros(num_clients, *prompts.shape), requires_grad=False)
+            self.globals[kind] = nn.Parameter(prompts.clone(), requires_grad=False)
+        for kind in aggregated:
+            blocks = start[kind].shape[0]
+            width = start[kind].shape[-1]
+            if aggregator == "attention":
+                self.aggregators[kind] = PromptAttention(blocks, width, reduction)
+            else:
+                self.aggregators[kind] = AttentionOverClients(blocks, width)
+
+    def phases(self, prefix: str) -> Sequence[Phase]:
+        """Returns stage 1, for the prompts, and stage 2, for the aggregators if there are any (PLAN, Eq. 16).
+
+        Args:
+            prefix: The pool's name in its method.
+        """
+        own = f"{prefix}.own"
+        clients = f"{prefix}.clients"
+        shared = f"{prefix}.globals"
+        aggregators = f"{prefix}.aggregators"
+        slots = Slots("client", len(self.clients["text"]))
+        stages = [Phase("prompts", train=(own,), upload=(clients,), strategy=DownloadOnly((shared,), slots))]
+        if len(self.aggregators):
+            mean = DownloadOnly((clients, aggregators), FedAvg("uniform"))
+            stages.append(Phase("aggregators", train=(aggregators,), upload=(aggregators,), strategy=mean))
+
+        def make_globals(state: State) -> State:
+            inside = {name.removeprefix(f"{prefix}."): value for name, value in state.items()}
+            return {f"{shared}.{kind}": prompts for kind, prompts in self.aggregate(inside).items()}
+
+        # after the last stage the server has all that the global prompts are made of
+        last = stages[-1]
+        return (*stages[:-1], replace(last, strategy=ServerComputed(last.strategy, make_globals, deploys=(shared,))))
+
+    def upload(self, prefix: str) -> State:
+        """Returns the own prompts, by the names of the slots that they fill on the server."""
+        return detached({f"{prefix}.clients.{kind}": prompts for kind, prompts in self.own.items()})
+
+    def aggregate(self, state: State | None = None) -> dict[str, Tensor]:
+        """Returns global prompts of the filled slots, differentiably (PLAN, Eqs. 11-13).
+
+        Args:
+            state: Tensors by their names in the pool, to use instead of the pool's own.
+        """
+        tensors = dict(self.named_parameters()) if state is None else state
+        made = {}
+        for kind in self.own:
+            stack = tensors[f"clients.{kind}"]
+            filled = stack[stack.flatten(1).any(dim=1)]
+            prefix = f"aggregators.{kind}"
+            theta = {name.removeprefix(f"{prefix}."): value for name, value in select(tensors, (prefix,)).items()}
+            if theta:
+                made[kind] = functional_call(self.aggregators[kind], theta, (filled,))
+            else:
+                made[kind] = filled.mean(dim=0)
+        return made
+
+    @torch.no_grad()
+    def publish(self) -> None:
+        """Takes the own prompts as the global ones, where nobody is there to mix with."""
+        for kind, prompts in self.own.items():
+            self.globals[kind].copy_(prompts)
+
+
+class PromptAttention(nn.Module):
+    """Weighs the clients' prompts by a learned query, and mixes them.
+
+    a_k = softmax_k(<q, mean of phi(T_k) over tokens> / sqrt(width)) (Eq. 12), and T = sum_k a_k (T_k + psi(T_k))
+    (Eq. 13). Prompts start small, so the first weights are equal to within a percent; psi's last layer starts at zero,
+    so the first mixture is nearly the mean. The query does not: at zero it would leave phi without a gradient. The last
+    bias of phi moves all scores alike and so changes nothing, but the paper's perceptron has it.
+
+    Args:
+        blocks: J, the number of blocks with prompts.
+        width: Width of a prompt's tokens.
+        reduction: r; the perceptrons phi and psi have width / r hidden units.
+
+    Raises:
+        UserError: If no hidden unit is left.
+
+    >>> prompts = torch.tensor([1.0, 3.0]).view(2, 1, 1, 1).expand(2, 1, 1, 4)
+    >>> aggregator = PromptAttention(blocks=1, width=4, reduction=2)
+    >>> _ = torch.nn.init.zeros_(aggregator.query)
+    >>> aggregator(prompts).flatten().tolist()
+    [2.0, 2.0, 2.0, 2.0]
+    """
+
+    def __init__(self, blocks: int, width: int, reduction: int) -> None:
+        super().__init__()
+        if not 1 <= reduction <= width:
+            raise UserError(f"Expected a reduction in [1, {width}], the width of a prompt's tokens, got {reduction}.")
+        self.query = nn.Parameter(torch.randn(blocks, width))
+        self.phi = _bottleneck(blocks, width, width // reduction, starts_at_zero=False)
+        self.psi = _bottleneck(blocks, width, width // reduction, starts_at_zero=True)
+
+    def weights(self, prompts: Float[Tensor, "K J L width"]) -> Float[Tensor, "K J"]:
+        """Returns a_k for each block (Eq. 12)."""
+        keys = self.phi(prompts).mean(dim=-2)  # [K, J, width]
+        scores = torch.einsum("jd,kjd->kj", self.query, keys) / float(prompts.shape[-1] ** 0.5)
+        return scores.softmax(dim=0)
+
+    def forward(self, prompts: Float[Tensor, "K J L width"]) -> Float[Tensor, "J L width"]:
+        """Returns the mixture (Eq. 13), in float32."""
+        with torch.autocast(prompts.device.type, enabled=False):
+            return torch.einsum("kj,kjld->jld", self.weights(prompts), prompts + self.psi(prompts))
+
+
+class AttentionOverClients(nn.Module):
+    """The released code's aggregator: a transformer block in which the clients are the sequence, then their mean.
+
+    Each block of CLIP has its own attention and its own perceptron; both layer norms are shared by all. All starts as
+    in PyTorch's own layers, of which the released code is made: Xavier's bound for queries, keys and values together,
+    biases of the attention 0, those of the perceptron within 1 / sqrt(inputs).
+
+    Args:
+        blocks: J, the number of blocks with prompts.
+        width: Width of a prompt's tokens.
+        heads: Heads of the attention.
+
+    Raises:
+        UserError: If the width is not a multiple of the heads.
+    """
+
+    def __init__(self, blocks: int, width: int, heads: int = 8) -> None:
+        super().__init__()
+        if width % heads:
+            raise UserError(f"Expected prompts of a width that {heads} heads divide, got {width}. Choose another CLIP.")
+        self.heads = heads
+        self.project_in = BlockLinear(blocks, width, 3 * width, weight_bound=(6 / (width + 3 * width)) ** 0.5)
+        self.project_out = BlockLinear(blocks, width, width)
+        wide = BlockLinear(blocks, width, 2 * width, bias_bound=width**-0.5)
+        narrow = BlockLinear(blocks, 2 * width, width, bias_bound=(2 * width) ** -0.5)
+        self.perceptron = nn.Sequential(wide, nn.ReLU(), narrow)
+        self.attention_norm = nn.LayerNorm(width)
+        self.perceptron_norm = nn.LayerNorm(width)
+
+    def forward(self, prompts: Float[Tensor, "K J L width"]) -> Float[Tensor, "J L width"]:
+        """Returns the mean over clients of their attended prompts, in float32."""
+        with torch.autocast(prompts.device.type, enabled=False):
+            hidden = self.attention_norm(prompts + self._attend(prompts))
+            hidden = self.perceptron_norm(hidden + self.perceptron(hidden))
+            mean: Tensor = hidden.mean(dim=0)
+        return mean
+
+    def _attend(self, prompts: Float[Tensor, "K J L width"]) -> Float[Tensor, "K J L width"]:
+        """What each client's token gathers from the tokens at its place in all clients' prompts."""
+        heads = self.project_in(prompts).unflatten(-1, (3, self.heads, -1)).permute(3, 1, 2, 4, 0, 5)
+        gathered = F.scaled_dot_product_attention(*heads)  # [J, L, heads, K, width / heads]
+        attended: Tensor = self.project_out(gathered.permute(3, 0, 1, 2, 4).flatten(-2))
+        return attended
+
+
+def _bottleneck(blocks: int, width: int, hidden: int, starts_at_zero: bool) -> nn.Sequential:
+    """A perceptron of two layers for each block."""
+    last = BlockLinear(blocks, hidden, width, weight_bound=0.0 if starts_at_zero else None)
+    return nn.Sequential(BlockLinear(blocks, width, hidden), nn.ReLU(), last)

@@ -1,0 +1,330 @@
+"""What methods that learn prompts around a frozen CLIP share: base class, teacher, prompted towers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from lightning.pytorch.cli import OptimizerCallable
+from torch import Tensor, nn
+
+from fedvlp.clip import (
+    CLIP,
+    CLIPSpec,
+    PromptedImageEncoder,
+    PromptedTextEncoder,
+    cosine_logits,
+    load_clip,
+    zero_shot_text_features,
+)
+from fedvlp.core.module import FederatedModule
+from fedvlp.core.protocols import DOMAIN, Inputs
+from fedvlp.core.state import Client, matches_prefix
+from fedvlp.methods.zero_shot import ZeroShotCLIP
+from fedvlp.utils.errors import UserError
+from fedvlp.utils.ranges import Names
+
+
+class PromptLearner(FederatedModule):
+    """A method that learns prompts for a frozen CLIP; it stands beside zero-shot CLIP in tables.
+
+    Batches hold CLIP's image features, which are computed once, unless the method says that it ``needs_images``.
+
+    Args:
+        class_names: The classes, in the order of the labels.
+        clip: The frozen CLIP: see ``load_clip``.
+        optimizer: Makes the optimizer of a client's local training.
+    """
+
+    clip: CLIP
+
+    def __init__(
+        self,
+        class_names: Names,
+        clip: CLIPSpec | CLIP | str = "ViT-B-16",
+        optimizer: OptimizerCallable | None = None,
+    ) -> None:
+        super().__init__(optimizer)
+        self.class_names = class_names
+        self.set_backbone(load_clip(clip))
+
+    def baseline(self) -> ZeroShotCLIP:
+        """Returns zero-shot CLIP with the same towers."""
+        return ZeroShotCLIP(self.class_names, self.clip)
+
+    def text_prompts(self) -> dict[str, Tensor]:
+        """Returns the vectors [L, D] that were learned to stand among words, by name, for ``fedvlp explain``.
+
+        These are the method's own parameters, not its submodules', in the shape of a prompt of its text encoder; of a
+        stack [E, L, D] each one.
+        """
+        encoders = [module for module in self.children() if isinstance(module, PromptedTextEncoder)]
+        shapes = {(encoder.prompt_length, self.clip.text_width) for encoder in encoders}
+        found: dict[str, Tensor] = {}
+        for name, parameter in self.named_parameters(recurse=False):
+            if parameter.shape[-2:] not in shapes or matches_prefix(self.train_only_personal, name):
+                continue
+            title = name.replace("_", " ")
+            if parameter.ndim == 2:
+                found[title] = parameter
+            elif parameter.ndim == 3:
+                found |= {f"{title.removesuffix('s')} {i + 1}": prompt for i, prompt in enumerate(parameter)}
+        return found
+
+
+class ZeroShotTeacher:
+    """Gives zero-shot CLIP's logits, from the mean over templates of the classes' text features.
+
+    Args:
+        clip: The frozen CLIP, shared and not copied.
+        class_names: The classes, in the order of the labels.
+        templates: How many of CLIP's templates are averaged, in [1, 80].
+    """
+
+    def __init__(self, clip: CLIP, class_names: list[str], templates: int) -> None:
+        self.clip = clip
+        self.class_names = class_names
+        self.templates = templates
+
+    @cached_property
+    def text_features(self) -> Float[Tensor, "C d"]:
+        """The classifier, computed when it is first asked for."""
+        return zero_shot_text_features(self.clip, self.class_names, self.templates)
+
+    def __call__(self, features: Float[Tensor, "B d"]) -> Float[Tensor, "B C"]:
+        """Returns the logits of image features."""
+        return cosine_logits(features, self.text_features, self.clip.logit_scale)
+
+
+def distillation_kl(teacher_logits: Float[Tensor, "B C"], student_logits: Float[Tensor, "B C"]) -> Float[Tensor, ""]:
+    """Returns the mean over images of KL(teacher || student), without a gradient for the teacher (TRIP, Eq. 11).
+
+    Example:
+        >>> logits = torch.tensor([[1.0, 2.0]])
+        >>> distillation_kl(logits, logits).item()
+        0.0
+    """
+    teacher = F.log_softmax(teacher_logits.detach().float(), dim=-1)
+    student = F.log_softmax(student_logits.float(), dim=-1)
+    return (teacher.exp() * (teacher - student)).sum() / len(student)
+
+
+def distillation_losses(
+    logits: Float[Tensor, "B C"], labels: Int[Tensor, "B"], teacher: Float[Tensor, "B C"], kl_weight: float
+) -> dict[str, Tensor]:
+    """Returns the cross-entropy, KL(teacher || student) as `kl`, and their weighted sum as `loss` (TRIP, Eq. 12).
+
+    Args:
+        logits: The student's.
+        labels: Each image's class.
+        teacher: The teacher's logits, without a gradient.
+        kl_weight: beta, the weight of the divergence.
+    """
+    cross_entropy = F.cross_entropy(logits, labels)
+    divergence = distillation_kl(teacher, logits)
+    return {"cross_entropy": cross_entropy, "kl": divergence, "loss": cross_entropy + kl_weight * divergence}
+
+
+Prompts = Mapping[str, Tensor] | nn.ParameterDict
+"""`text` [J, L, D] and `visual` [J, L, W]: prompts for the first J blocks of each tower."""
+
+
+class DeepPromptedCLIP(nn.Module):
+    """Classifies with prompts in both towers; has no parameters of its own.
+
+    Args:
+        clip: The frozen CLIP, shared and not copied.
+        class_names: The classes, in the order of the labels.
+        prompt_length: Number of learned vectors in a block's prompt.
+        init_words: What the first text prompt is to start from; a shorter prompt takes the place of the first words,
+            and the others stay before the class's name.
+    """
+
+    def __init__(self, clip: CLIP, class_names: list[str], prompt_length: int, init_words: str | None = None) -> None:
+        super().__init__()
+        self.clip = clip
+        self.prompt_length = prompt_length
+        words = (init_words or "").split()
+        self.learned_words = " ".join(words[:prompt_length]) or None
+        texts = [" ".join([*words[prompt_length:], name]) for name in class_names]
+        self.text = PromptedTextEncoder(clip, texts, prompt_length=prompt_length)
+        self.visual = PromptedImageEncoder(clip)
+
+    @property
+    def depth(self) -> int:
+        """The number of blocks that both towers have."""
+        return min(self.clip.text.depth, self.visual.depth)
+
+    def check_depth(self, depth: int) -> None:
+        """Refuses prompts for more blocks than a tower has.
+
+        Raises:
+            UserError: If there are fewer blocks.
+        """
+        if depth > self.depth:
+            raise UserError(f"Expected depth in [1, {self.depth}], the number of blocks, or null; got {depth}.")
+
+    def initial_prompts(self, depth: int | None) -> dict[str, Tensor]:
+        """Returns prompts of N(0, 0.02) for the first blocks of each tower; for all blocks if no depth is given.
+
+        Raises:
+            UserError: If there are more blocks than a tower has.
+        """
+        depths = {"text": self.clip.text.depth, "visual": self.visual.depth}
+        widths = {"text": self.clip.text_width, "visual": self.clip.image_width}
+        self.check_depth(depth or 1)
+        prompts = {}
+        for kind, blocks in depths.items():
+            prompts[kind] = initial_prompt((depth or blocks, self.prompt_length, widths[kind]))
+        return prompts
+
+    def initial_text_prompts(self, depth: int | None) -> Float[Tensor, "J L D"]:
+        """Returns the words' embeddings for the first block, and prompts of N(0, 0.02) for those behind it.
+
+        Args:
+            depth: J; if not given 9, or all blocks of a CLIP with fewer.
+
+        Raises:
+            UserError: If there are more blocks than a tower has.
+        """
+        blocks = min(9, self.depth) if depth is None else depth
+        self.check_depth(blocks)
+        first = self.text.initial_prompt(self.learned_words)
+        return torch.cat([first[None], initial_prompt((blocks - 1, *first.shape))])
+
+    def text_features(self, prompts: Prompts) -> Float[Tensor, "C d"]:
+        """Returns w_c, not normalised (PLAN, Eqs. 2, 3)."""
+        features: Tensor = self.text(prompts["text"][0], prompts["text"][1:])
+        return features
+
+    def logits(self, images: Float[Tensor, "B 3 V V"], prompts: Prompts) -> Float[Tensor, "B C"]:
+        """Returns the logits cos(w_c, f) / tau (PLAN, Eqs. 2-6)."""
+        text = self.text_features(prompts)
+        image = self.visual.encode(images, prompts["visual"])
+        return cosine_logits(image, text, self.clip.logit_scale)
+
+
+def initial_prompt(shape: Sequence[int]) -> Tensor:
+    """Returns random values of N(0, 0.02)."""
+    return 0.02 * torch.randn(*shape)
+
+
+class VisualPromptedCLIP(nn.Module):
+    """Classifies images with learned tokens among theirs by frozen text features; has no parameters of its own.
+
+    Args:
+        clip: The frozen CLIP, shared and not copied.
+        class_names: The classes, in the order of the labels.
+        templates: How many of CLIP's templates make the text features, in [1, 80].
+    """
+
+    def __init__(self, clip: CLIP, class_names: list[str], templates: int) -> None:
+        super().__init__()
+        self.visual = PromptedImageEncoder(clip)
+        self.head = ZeroShotTeacher(clip, class_names, templates)
+
+    def initial_prompts(self, depth: int | None, prompt_length: int) -> Float[Tensor, "J L W"]:
+        """Returns prompts of N(0, 0.02) for the first blocks; for all blocks if no depth is given.
+
+        Raises:
+            UserError: If there are more blocks than the tower has.
+        """
+        blocks = self.visual.depth if depth is None else depth
+        if blocks > self.visual.depth:
+            raise UserError(f"Expected depth in [1, {self.visual.depth}], the number of blocks, or null; got {depth}.")
+        return initial_prompt((blocks, prompt_length, self.head.clip.image_width))
+
+    def logits(self, images: Float[Tensor, "B 3 V V"], prompts: Float[Tensor, "J L W"]) -> Float[Tensor, "B C"]:
+        """Returns the logits cos(w_c, f(x)) / tau of images under prompts."""
+        return self.head(self.visual.encode(images, prompts))
+
+
+def known_domain(client: Client, needed_by: str, otherwise: str = "") -> int:
+    """Returns the domain of a client that has images of one domain.
+
+    Args:
+        client: Who trains.
+        needed_by: What needs the domain, for the message.
+        otherwise: What else a user can do, for its end; such as ", or domain_labels: false".
+
+    Raises:
+        UserError: If the client has images of several domains.
+
+    >>> known_domain(Client(0, 2, 9), "FedAPT")
+    2
+    """
+    if client.domain < 0:
+        raise UserError(
+            f"{needed_by} needs clients of one domain each, but {client.name!r} has several. "
+            f"Use the partition ByDomain or Dispersed{otherwise}."
+        )
+    return client.domain
+
+
+def domains_of(inputs: Inputs, needed_by: str) -> Int[Tensor, "B"]:
+    """Returns the source domain of each image of a training batch, its position among them.
+
+    Args:
+        inputs: The batch's, of a method that has ``needs_domains``.
+        needed_by: What needs the domains, for the message.
+
+    Raises:
+        UserError: If the inputs do not say.
+    """
+    if isinstance(inputs, dict) and DOMAIN in inputs:
+        return inputs[DOMAIN]
+    raise UserError(
+        f"{needed_by} is trained on images of which it knows the source domain, but these batches do not say. Train it "
+        f"on a data module of fedvlp, or put {DOMAIN!r} [B] into the inputs."
+    )
+
+
+class BlockLinear(nn.Module):
+    """A linear map for each block.
+
+    Args:
+        blocks: J.
+        inputs: Width of what comes in.
+        outputs: Width of what goes out.
+        weight_bound: Weights start uniform between minus and plus this; by default 1 / sqrt(inputs).
+        bias_bound: The same for biases; by default they start at 0.
+    """
+
+    def __init__(
+        self, blocks: int, inputs: int, outputs: int, weight_bound: float | None = None, bias_bound: float = 0.0
+    ) -> None:
+        super().__init__()
+        bound = inputs**-0.5 if weight_bound is None else weight_bound
+        self.weight = nn.Parameter(torch.empty(blocks, inputs, outputs).uniform_(-bound, bound))
+        self.bias = nn.Parameter(torch.zeros(blocks, outputs))
+        if bias_bound:
+            nn.init.uniform_(self.bias, -bias_bound, bias_bound)
+
+    def forward(self, tokens: Float[Tensor, "K J L inputs"]) -> Float[Tensor, "K J L outputs"]:
+        """Returns each block's tokens through its own map."""
+        return torch.einsum("kjli,jio->kjlo", tokens, self.weight) + self.bias[:, None]
+
+
+@dataclass(frozen=True)
+class DeepPromptExplanations:
+    """The functions of ``fedvlp.tools.explain.hooks`` that a method with deep prompts offers.
+
+    Attributes:
+        prompted: CLIP with prompts in both towers.
+        prompts: The global ones.
+    """
+
+    prompted: DeepPromptedCLIP
+    prompts: Prompts
+
+    def text_prompts(self) -> dict[str, Tensor]:
+        """Returns the first block's prompt [L, D] by name; deeper ones do not stand among words."""
+        return {"global prompt": self.prompts["text"][0]}
+
+    def image_features(self, images: Float[Tensor, "B 3 V V"]) -> Float[Tensor, "B d"]:
+        """Returns joint image features, not normalised."""
+        return self.prompted.visual.encode(images, self.prompts["visual"])

@@ -1,0 +1,268 @@
+"""StableFDG: features take on styles of other clients and unseen ones, and what a class's images share is highlighted.
+
+Paper: Park et al., "StableFDG: Style and Attention Based Learning for Federated Domain Generalization", NeurIPS 2023.
+
+Symbols: s = (mu, sigma), 2 x W, style of an image's features; Phi_n mean and deviation of s over the images of client n
+-> ``statistics.clients[n]`` [2, 2, W]; alpha -> ``exploration``; x_p features of position p behind the last stage.
+    Phi_n = (mean(s), deviation(s)) over the client's images                           :meth:`StableFDG.collect`
+    half of a batch, the seeds of k-means++ over s, keeps its styles; s ~ Phi_m for the others, m another client
+                                                                                       :meth:`StableFDG.shifted`
+    s' = s + alpha (s - mean(s)) for images of a batch seen once more, rare classes first  :func:`.explored`
+    s <- lambda s_i + (1 - lambda) s_j, lambda ~ Beta(0.1, 0.1)                        :func:`.mixed`
+    a_p, from queries of an image and another of its class; h = sum_p a_p x_p          :class:`.FeatureHighlighter`
+    CE over all of these                                                               :meth:`StableFDG.training_step`
+
+Departures:
+    * The paper's network is a ResNet-18 whose mean feature and h stand side by side before one linear classifier. Here
+      the former's part of the classifier is CLIP's text features, and h adds a part of its own, which starts at 0.
+    * Styles are shifted and explored behind one stage, each with probability 1/2 in a step; the released code explores
+      behind each of three, each time with that probability. The doubled images run through the stages below, too.
+    * Phi is that of a client's images as its training saw them in a round; see :class:`.ClientStatistics`. The released
+      code computes it beforehand. Another client m is drawn in each step, and not once a round.
+    * An image alone of its class is its own partner, and is doubled like others; the released code takes one more
+      batch, with an image of each class, to pair and double it.
+    * Styles are kept as they are for the seeds of k-means++. The released code gives its first images, in their order,
+      the means of clusters around these seeds.
+    * AdamW and its rates are those of fine-tuning; the paper has SGD 0.001.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from lightning.pytorch.cli import OptimizerCallable
+from torch import Tensor, nn
+
+from fedvlp.clip import CLIP, CLIPSpec
+from fedvlp.clip.towers.blocks import Between
+from fedvlp.core.phases import Phase, RoundContext
+from fedvlp.core.protocols import Batch, Inputs
+from fedvlp.core.state import State
+from fedvlp.methods.client_statistics import (
+    ClientStatistics,
+    after_stage,
+    num_channels,
+    pooled,
+    positions,
+    style_of,
+    with_style,
+)
+from fedvlp.methods.image_tower import ImageTowerLearner
+from fedvlp.utils.errors import UserError
+from fedvlp.utils.ranges import FractionAboveZero, Names, NonNegativeFloat, PositiveInt
+
+
+class StableFDG(ImageTowerLearner):
+    """Trains CLIP's image tower in styles of other clients and beyond, and an attention over an image's positions.
+
+    Args:
+        class_names: The classes, in the order of the labels.
+        num_clients: Number of all clients; the command line takes it from the data.
+        clip: The CLIP that is trained: see ``load_clip``; the one passed in stays unchanged.
+        exploration: alpha, how far styles are led away from their mean, at least 0.
+        stage: The stage of the image tower behind which styles are taken and changed, from 1: a ViT's block, or one of
+            a ResNet's four stages.
+        layer_decay: Factor on the learning rate from each layer of the tower to the one below it, in (0, 1].
+        optimizer: Makes the optimizer of a client's local training. Vectors, such as biases, get no weight decay.
+
+    Raises:
+        UserError: If the tower has no stage behind that one, or none that can be run one by one.
+    """
+
+    train_only_personal = ClientStatistics.personal
+    shares_of_images = ClientStatistics.sent
+
+    def __init__(
+        self,
+        class_names: Names,
+        num_clients: PositiveInt,
+        clip: CLIPSpec | CLIP | str = "ViT-B-16",
+        exploration: NonNegativeFloat = 3.0,
+        stage: PositiveInt = 1,
+        layer_decay: FractionAboveZero = 0.7,
+        optimizer: OptimizerCallable = lambda parameters: torch.optim.AdamW(parameters, lr=3e-5, weight_decay=0.1),
+    ) -> None:
+        super().__init__(class_names, clip, "text", "frozen", layer_decay, optimizer)
+        self.exploration = exploration
+        self.stage = stage
+        blocks = self.image_tower.blocks
+        self.last_stage = 4 if blocks is None else len(blocks)
+        if stage >= self.last_stage:
+            raise UserError(f"Styles are changed before the last of the tower's {self.last_stage} stages. Lower stage.")
+        self.highlighter = FeatureHighlighter(num_channels(self, self.last_stage), len(class_names))
+        self.statistics = ClientStatistics(num_clients, (2, 2, num_channels(self, stage)))
+
+    def configure_phases(self) -> Sequence[Phase]:
+        """Returns two phases: train all and average it; send what was collected, which is not deployed."""
+        (train,) = super().configure_phases()
+        return self.statistics.phases(train)
+
+    def start_client(self, context: RoundContext) -> None:
+        """Prepares for a client's phase; before training it forgets what it had collected in the round before."""
+        super().start_client(context)
+        if context.phase.train:
+            self.statistics.clear()
+
+    def upload_state(self) -> State:
+        """Returns what the client sends after the running phase: its own statistics after the second."""
+        statistics = self.statistics.upload(self.context)
+        return super().upload_state() if statistics is None else statistics
+
+    def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
+        """Returns the logits of a batch, in which each image is its own partner."""
+        images = self.constants(inputs)["images"]
+        return self.logits_of(images, torch.arange(images.shape[0], device=images.device), [])
+
+    def logits_of(
+        self, images: Float[Tensor, "B 3 V V"], partners: Int[Tensor, "B"], between: list[Between]
+    ) -> Float[Tensor, "B C"]:
+        """Returns the logits by the joint features, plus those by the highlighted features of the last stage."""
+        last: list[Tensor] = []
+
+        def keep(features: Tensor) -> Tensor:
+            last.append(positions(features))
+            return features
+
+        changes = [*between, *after_stage(self.last_stage - len(between), keep)]
+        joint = self.image_features(images, changes)
+        highlighted: Tensor = self.highlighter(last[0], partners)
+        return self.logits(joint) + highlighted
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
+        """Returns the cross-entropy of a batch in other styles and, every second time, of some of its images again."""
+        inputs, labels = batch
+        images = self.constants(inputs)["images"]
+        explores, shifts = (torch.rand(2) < 0.5).tolist()
+        extra = oversampled(labels, len(labels) if explores else 0)
+        every = torch.cat([torch.arange(len(labels)), extra]).to(labels.device)
+        change = partial(self.restyled, len(labels), extra, shifts)
+        logits = self.logits_of(images[every], partners_of(labels[every]), [*after_stage(self.stage, change)])
+        loss = F.cross_entropy(logits, labels[every])
+        self.log("loss", loss)
+        return loss
+
+    def restyled(self, batch_size: int, extra: Int[Tensor, "E"], shifts: bool, features: Tensor) -> Tensor:
+        """Returns features of a batch, and of some of its images again, in the styles that are drawn for them."""
+        style = style_of(features[:batch_size])
+        self.collect(style)
+        if shifts:
+            style = self.shifted(style)
+        if len(extra):
+            style = mixed(explored(style, extra, self.exploration))
+        return with_style(features, style)
+
+    def shifted(self, style: Float[Tensor, "B 2 W"]) -> Float[Tensor, "B 2 W"]:
+        """Returns styles, of which half are another client's, drawn; as they are if no other's are known."""
+        others = self.statistics.others(self.context)
+        if not others:
+            return style
+        mean, deviation = self.statistics.clients[others[int(torch.randint(len(others), ()))]]
+        drawn = mean + deviation * torch.randn(style.shape).to(style.device)
+        drawn = torch.stack([drawn[:, 0], drawn[:, 1].clamp_min(0)], dim=1)
+        kept = diverse(style.flatten(1), (len(style) + 1) // 2).to(style.device)
+        return drawn.index_copy(0, kept, style[kept])
+
+    def collect(self, style: Float[Tensor, "B 2 W"]) -> None:
+        """Adds a batch to the mean and the deviation of the client's styles."""
+        seen = self.statistics.images_seen + len(style)
+        own = self.statistics.own
+        own.copy_(pooled(own.flatten(1), style.flatten(1), len(style) / seen).view_as(own))
+        self.statistics.images_seen.copy_(seen)
+
+
+class FeatureHighlighter(nn.Module):
+    """Weighs an image's positions by what they share with another image of the class, and classifies by their sum.
+
+    Its part of the logits is 0 at first, so that training starts from the classifier beside it.
+
+    Args:
+        width: W, that of a position's features x_p.
+        num_classes: C.
+        size: That of queries and keys.
+    """
+
+    def __init__(self, width: int, num_classes: int, size: int = 30) -> None:
+        super().__init__()
+        self.query = nn.Linear(width, size)
+        self.key = nn.Linear(width, size)
+        self.classes = nn.Parameter(torch.zeros(num_classes, width))
+
+    def weights(self, features: Float[Tensor, "B N W"], partners: Int[Tensor, "B"]) -> Float[Tensor, "B N"]:
+        """Returns a = softmax_p(mean_o of (q_o + q'_o) / 2 . k_p), q and k of length 1, q' those of the partner."""
+        queries = F.normalize(self.query(features), dim=-1).mean(1)  # the mean over o goes before the product
+        keys = F.normalize(self.key(features), dim=-1)
+        scores = torch.einsum("bk,bpk->bp", (queries + queries[partners]) / 2, keys)
+        return scores.float().softmax(dim=1)
+
+    def forward(self, features: Float[Tensor, "B N W"], partners: Int[Tensor, "B"]) -> Float[Tensor, "B C"]:
+        """Returns V h, where h is the sum of all x_p by their weights, without scale and shift."""
+        highlighted = torch.einsum("bp,bpw->bw", self.weights(features, partners), features.float())
+        return F.layer_norm(highlighted, highlighted.shape[1:]) @ self.classes.T
+
+
+def partners_of(labels: Int[Tensor, "B"]) -> Int[Tensor, "B"]:
+    """Returns for each image the next one of its class in the batch, in a circle; an image that is alone is its own.
+
+    >>> partners_of(torch.tensor([4, 2, 4, 4])).tolist()
+    [2, 1, 3, 0]
+    """
+    partners = torch.empty_like(labels)
+    for label in labels.unique():  # type: ignore[no-untyped-call]
+        members = (labels == label).nonzero().flatten()
+        partners[members] = members.roll(-1)
+    return partners
+
+
+MIXING = 0.1
+"""Both parameters of the Beta distribution by which two images' styles are mixed."""
+
+
+def diverse(styles: Float[Tensor, "B S"], count: int) -> Int[Tensor, "count"]:
+    """Returns images whose styles lie far apart: the seeds of k-means++, at most as many as styles differ.
+
+    The first is any; each next is drawn with a probability proportional to the squared distance to the nearest so far.
+    """
+    styles = styles.cpu()
+    chosen = [int(torch.randint(len(styles), ()))]
+    nearest = (styles - styles[chosen[0]]).square().sum(1)
+    while len(chosen) < count and nearest.any():
+        chosen.append(int(torch.multinomial(nearest, 1)))
+        nearest = torch.minimum(nearest, (styles - styles[chosen[-1]]).square().sum(1))
+        nearest[chosen] = 0  # whatever rounding left
+    return torch.tensor(chosen)
+
+
+def oversampled(labels: Int[Tensor, "B"], count: int) -> Int[Tensor, "count"]:
+    """Returns images to be seen once more, each of a class of which the batch, with those before, has fewest."""
+    labels = labels.cpu()
+    classes, sizes = labels.unique(return_counts=True)  # type: ignore[no-untyped-call]
+    found: list[int] = []
+    for _ in range(count):
+        smallest = (sizes == sizes.min()).nonzero().flatten()
+        place = smallest[torch.randint(len(smallest), ())]
+        members = (labels == classes[place]).nonzero().flatten()
+        found.append(int(members[torch.randint(len(members), ())]))
+        sizes[place] += 1
+    return torch.tensor(found, dtype=torch.long)
+
+
+def explored(style: Float[Tensor, "B 2 W"], extra: Int[Tensor, "E"], level: float) -> Float[Tensor, "B_and_E 2 W"]:
+    """Returns the styles of a batch and, behind them, those of some of its images led away from the batch's mean.
+
+    An image's s becomes s + alpha (s - mean(s)). A deviation that would become negative is 0.
+    """
+    chosen = style[extra.to(style.device)]
+    led = chosen + level * (chosen - style.mean(0))
+    return torch.cat([style, torch.stack([led[:, 0], led[:, 1].clamp_min(0)], dim=1)])
+
+
+def mixed(style: Float[Tensor, "B 2 W"]) -> Float[Tensor, "B 2 W"]:
+    """Returns lambda s_i + (1 - lambda) s_j, j of a permutation and lambda of a Beta distribution, drawn anew."""
+    beta = torch.distributions.Beta(MIXING, MIXING)
+    share = beta.sample(torch.Size([len(style)])).to(style.device)[:, None, None]
+    others = style[torch.randperm(len(style)).to(style.device)]
+    return share * style + (1 - share) * others

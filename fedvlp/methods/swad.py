@@ -1,0 +1,262 @@
+"""SWAD: fine-tuning on pooled images, with the mean of the weights of every step in a valley of the validation loss.
+
+Paper: Cha et al., "SWAD: Domain Generalization by Seeking Flat Minima", NeurIPS 2021. A centralised method.
+
+Symbols: theta_i weights after step i -> ``visual``; their mean over the steps of a round -> ``mean``; l_i source
+validation loss at the i-th look -> ``loss``; N_s -> ``start_patience``, N_e -> ``end_patience``, r -> ``tolerance``.
+    t_s: the first look i with l_i = min(l_i, ..., l_{i + N_s - 1}); threshold = r mean(l_i, ..., l_{i + N_s - 1})
+    t_e: the last look before N_e in a row whose losses are all above the threshold; else the last of all
+    theta_SWAD = mean of theta_i from t_s to t_e     Algorithm 1; :class:`.LossValley`
+The losses are those of the source domains' validation images; nothing of a held-out domain is looked at.
+
+Departures:
+    * A look is a round of training, and the steps of the round in which t_s lies count as a whole, as in the released
+      code. All rounds have equally many steps, so the mean of their means is that of their steps.
+    * The paper's algorithm is followed where the released code differs: what follows the last loss below the threshold
+      is part of the mean where training ends before there are N_e. The mean until now is measured after every round.
+    * Before t_s is known, the mean begins with the lowest loss so far. The paper averages all steps then, the released
+      code gives those of the last round.
+    * CLIP's image tower under its text features, with AdamW and rates that fall with depth, as our fine-tuning has
+      them, in place of a ResNet-50 with a new linear layer and Adam.
+    * Training goes on behind t_e, so that its curve can be seen, but what is deployed does not change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from lightning.pytorch.cli import OptimizerCallable
+from torch import Tensor
+from torch.optim.swa_utils import AveragedModel
+
+from fedvlp.clip import CLIP, CLIPSpec
+from fedvlp.core.phases import Phase, RoundContext
+from fedvlp.core.state import Client, ClientUpdate, ServerState, State, detached, select
+from fedvlp.core.strategies.base import BroadcastShared
+from fedvlp.methods.image_tower import ImageTowerLearner
+from fedvlp.utils.errors import UserError
+from fedvlp.utils.ranges import FractionAboveZero, Names, PositiveFloat, PositiveInt
+from fedvlp.utils.tensor_files import add_prefix, strip_prefix
+
+
+class SWAD(ImageTowerLearner):
+    """Trains CLIP's image tower, and deploys the mean of its weights over a valley of the source validation loss.
+
+    Args:
+        class_names: The classes, in the order of the labels.
+        clip: The CLIP whose image tower is trained: see ``load_clip``.
+        start_patience: N_s, so many rounds without a lower loss begin the mean, with the first of them.
+        end_patience: N_e, so many rounds in a row with losses above the threshold end it, without them.
+        tolerance: r, the threshold as a multiple of the mean loss of the rounds that began it; 1.2 on VLCS.
+        layer_decay: Factor on the learning rate from each layer of the tower to the one below it, in (0, 1].
+        optimizer: Makes the optimizer. Vectors, such as biases, get no weight decay.
+
+    Raises:
+        UserError: If the mean may end before the rounds with which it began are over.
+    """
+
+    def __init__(
+        self,
+        class_names: Names,
+        clip: CLIPSpec | CLIP | str = "ViT-B-16",
+        start_patience: PositiveInt = 3,
+        end_patience: PositiveInt = 6,
+        tolerance: PositiveFloat = 1.3,
+        layer_decay: FractionAboveZero = 0.7,
+        optimizer: OptimizerCallable = lambda parameters: torch.optim.AdamW(parameters, lr=3e-5, weight_decay=0.1),
+    ) -> None:
+        super().__init__(class_names, clip, "text", "frozen", layer_decay, optimizer)
+        if end_patience < start_patience:
+            raise UserError(
+                f"Expected end_patience to be at least start_patience {start_patience}; got {end_patience}."
+            )
+        self.valley = LossValley(start_patience, end_patience, tolerance)
+        self.mean = AveragedModel(self.visual).requires_grad_(False)
+
+    def configure_phases(self) -> Sequence[Phase]:
+        """Returns one phase: train the tower, and give the server its weights and their mean over the steps."""
+        return (Phase("train", train=("visual",), upload=("visual", "mean.module"), strategy=self.valley),)
+
+    def shared_state(self) -> State:
+        """Returns the weights alone, for a mean is the server's business."""
+        return detached(select(self.exchangeable_tensors(), ("visual",)))
+
+    def start_client(self, context: RoundContext) -> None:
+        """Begins a round, in which the mean has no step yet."""
+        super().start_client(context)
+        self.mean.n_averaged.zero_()
+
+    def on_train_batch_end(self, outputs: object, batch: object, batch_idx: int) -> None:
+        """Adds the weights after a step to their mean."""
+        self.mean.update_parameters(self.visual)
+
+
+MEAN = "mean.module"
+WEIGHTS = "visual"
+
+
+@dataclass(frozen=True)
+class Mean:
+    """A mean over rounds.
+
+    Attributes:
+        state: the tensors; none of no rounds.
+        count: over how many rounds.
+    """
+
+    state: State = field(default_factory=dict)
+    count: int = 0
+
+    def joined(self, other: Mean) -> Mean:
+        """Returns the mean over the rounds of both.
+
+        >>> one, two = Mean({"w": torch.tensor([1.0])}, 1), Mean({"w": torch.tensor([4.0])}, 2)
+        >>> one.joined(two).state["w"].item(), one.joined(Mean()) == one
+        (3.0, True)
+        """
+        if not self.count or not other.count:
+            return self if self.count else other
+        count = self.count + other.count
+        share = other.count / count
+        return Mean({name: torch.lerp(value, other.state[name], share) for name, value in self.state.items()}, count)
+
+
+@dataclass(frozen=True)
+class Valley:
+    """Where the search for the valley stands; a value that is replaced and never changed.
+
+    Attributes:
+        window: means of the rounds since the lowest loss, until the valley has begun.
+        losses: their losses.
+        threshold: above it a loss is out of the valley; None until it has begun.
+        kept: the mean of all rounds that are part of it whatever comes.
+        pending: that of the latest rounds with losses above the threshold, which may turn out to be behind its end.
+        has_ended: whether so many were above that the valley is over.
+    """
+
+    window: tuple[Mean, ...] = ()
+    losses: tuple[float, ...] = ()
+    threshold: float | None = None
+    kept: Mean = field(default_factory=Mean)
+    pending: Mean = field(default_factory=Mean)
+    has_ended: bool = False
+
+    @property
+    def mean(self) -> Mean:
+        """The mean from the beginning until now, or until its end."""
+        mean = self.kept if self.has_ended else self.kept.joined(self.pending)
+        for of_round in self.window:
+            mean = mean.joined(of_round)
+        return mean
+
+
+@dataclass(frozen=True)
+class LossValley(BroadcastShared):
+    """Trains on with the newest weights, and deploys their mean over the valley (Cha et al. 2021, Algorithm 1).
+
+    The federation says the loss after each round, in ``decided``.
+
+    Args:
+        start_patience: N_s, so many rounds without a lower loss begin the valley, with the first of them.
+        end_patience: N_e, so many rounds in a row above the threshold end it.
+        tolerance: r, the threshold as a multiple of the mean of the losses with which it began.
+    """
+
+    start_patience: int
+    end_patience: int
+    tolerance: float
+
+    def aggregate(self, server: ServerState, updates: Sequence[ClientUpdate]) -> ServerState:
+        """Takes the newest weights, and keeps their mean over the round's steps until its loss is known."""
+        if not updates:
+            return server
+        weights = select(updates[0].state, (WEIGHTS,))
+        of_round = Mean({name: updates[0].state[name.replace(WEIGHTS, MEAN, 1)] for name in weights}, 1)
+        newest = _read(server.memory, "newest").joined(of_round)
+        # Weights that no mean holds yet are deployed until one does.
+        deployed = server.deployed if "swad.progress" in server.memory else weights
+        memory = server.memory | _written("newest", newest)
+        return replace(server, shared=weights, deployed=deployed, memory=memory)
+
+    def decided(self, server: ServerState, loss: float) -> ServerState:
+        """Returns the server's state once the validation loss of what it shares is known."""
+        newest = _read(server.memory, "newest")
+        if not newest.count:
+            return server
+        valley = self.extended(_read_valley(server.memory), newest, loss)
+        return replace(server, deployed=valley.mean.state, memory=_written_valley(valley))
+
+    def extended(self, valley: Valley, newest: Mean, loss: float) -> Valley:
+        """Returns the valley after one more round.
+
+        Args:
+            valley: before.
+            newest: the mean of the round's steps.
+            loss: the source validation loss behind it.
+        """
+        if valley.has_ended:
+            return valley
+        if valley.threshold is not None:
+            sorted_in = _sorted_in(valley, valley.threshold, newest, loss)
+            has_ended = sorted_in.pending.count >= self.end_patience
+            return replace(valley, pending=Mean(), has_ended=True) if has_ended else sorted_in
+        if not valley.losses or loss < valley.losses[0]:
+            valley = Valley()
+        valley = replace(valley, window=(*valley.window, newest), losses=(*valley.losses, loss))
+        if len(valley.losses) < self.start_patience:
+            return valley
+        threshold = self.tolerance * sum(valley.losses) / len(valley.losses)
+        begun = Valley(threshold=threshold)
+        for of_round, its_loss in zip(valley.window, valley.losses, strict=True):
+            begun = _sorted_in(begun, threshold, of_round, its_loss)
+        return begun
+
+    def check(self, clients: Sequence[Client]) -> None:
+        """Raises UserError unless all images lie in one place."""
+        if not all(client.is_pool for client in clients):
+            raise UserError(
+                "SWAD averages the steps of one training on the images of all source domains. "
+                "Use the partition Pooled, as its config does."
+            )
+
+
+def _sorted_in(valley: Valley, threshold: float, newest: Mean, loss: float) -> Valley:
+    """Returns a valley after one more round that is part of it, with all that were pending, or pending itself."""
+    if loss > threshold:
+        return replace(valley, pending=valley.pending.joined(newest))
+    return replace(valley, kept=valley.kept.joined(valley.pending).joined(newest), pending=Mean())
+
+
+def _written_valley(valley: Valley) -> State:
+    """Returns a valley as tensors by name."""
+    memory = _written("kept", valley.kept) | _written("pending", valley.pending)
+    for place, of_round in enumerate(valley.window):
+        memory |= _written(f"window{place}", of_round)
+    memory["swad.losses"] = torch.tensor(valley.losses, dtype=torch.float64)
+    threshold = -1.0 if valley.threshold is None else valley.threshold
+    memory["swad.progress"] = torch.tensor([threshold, valley.has_ended], dtype=torch.float64)
+    return memory
+
+
+def _read_valley(memory: State) -> Valley:
+    """Returns the valley that was written; one that is to begin if there is none."""
+    if "swad.progress" not in memory:
+        return Valley()
+    losses = memory["swad.losses"].tolist()
+    known, has_ended = memory["swad.progress"].tolist()
+    threshold = None if known < 0 else known
+    window = tuple(_read(memory, f"window{place}") for place in range(len(losses)))
+    return Valley(window, tuple(losses), threshold, _read(memory, "kept"), _read(memory, "pending"), bool(has_ended))
+
+
+def _written(name: str, mean: Mean) -> dict[str, Tensor]:
+    if not mean.count:
+        return {}
+    return {f"swad.{name}.count": torch.tensor(mean.count), **add_prefix(mean.state, f"swad.{name}")}
+
+
+def _read(memory: State, name: str) -> Mean:
+    count = memory.get(f"swad.{name}.count")
+    return Mean() if count is None else Mean(strip_prefix(memory, f"swad.{name}"), int(count.item()))

@@ -1,0 +1,291 @@
+"""DiPrompT: which prompts learn from which images, what classifies, and its limit cases.
+
+The equations of its losses and of the ensemble are in tests/methods/diprompt/test_losses.py, those of the server in
+tests/core/strategies/test_strategies.py.
+"""
+
+from __future__ import annotations
+
+import open_clip
+import pytest
+import torch
+import torch.nn.functional as F
+
+from fedvlp.clip import CLIP, PromptedTextEncoder, build_model
+from fedvlp.core.phases import RoundContext
+from fedvlp.core.state import Client
+from fedvlp.methods import DiPrompT, PromptFL
+from fedvlp.methods.diprompt import (
+    domain_terms,
+    given_class,
+    pair_logits,
+    query_terms,
+)
+from fedvlp.training.fit_loop import FitLoop
+from fedvlp.utils.errors import UserError
+from tests.helpers.shapes import unchecked
+
+CLASSES = ["red circle", "star", "big square"]
+DOMAINS = ["cartoon", "photo", "sketch"]
+LABELS = torch.tensor([0, 1, 2, 0, 1, 2])
+PROMPTS = ("global_prompt", "domain_prompts", "query_prompt")
+RESNET = {
+    "embed_dim": 24,
+    "vision_cfg": {"image_size": 64, "layers": [1, 1, 1, 1], "width": 8, "patch_size": None, "head_width": 16},
+    "text_cfg": {"context_length": 77, "vocab_size": 49408, "width": 32, "heads": 4, "layers": 3},
+}
+
+
+@pytest.fixture
+def images(clip):
+    return torch.randn(6, 3, clip.image_size, clip.image_size, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.fixture
+def make(clip):
+    """Returns a function to a method whose random vectors are far from zero, so that prompts matter."""
+
+    def make_method(domains=DOMAINS, **options):
+        torch.manual_seed(0)
+        module = DiPrompT(CLASSES, domains, clip, **options)
+        with torch.no_grad():
+            for prompt in module.parameters():
+                if prompt.requires_grad:
+                    prompt.mul_(10)
+        return module
+
+    return make_method
+
+
+def begin(module, domain=0):
+    """Starts a client's local training."""
+    (phase,) = module.configure_phases()
+    module.start_client(RoundContext(0, phase, Client(0, domain, 6, "one")))
+    return module
+
+
+def assigned(module, images):
+    """The domain that the Q-prompt finds for each image under its true class, one image at a time."""
+    features = F.normalize(module.prepare(images)["features"], dim=-1)
+    found = []
+    for feature, label in zip(features, LABELS.tolist(), strict=True):
+        texts = [f"{CLASSES[label]} with the domain of {domain}" for domain in DOMAINS]
+        encode = PromptedTextEncoder(module.clip, texts, prompt_length=16, layout="plain")
+        found.append(int((F.normalize(encode(module.query_prompt), dim=-1) @ feature).argmax()))
+    return torch.tensor(found)
+
+
+def optimizer_step(module, images):
+    """Returns what one step of the method's own optimizer moves, by prompt."""
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    optimizer = module.configure_optimizers()
+    module.training_step((images, LABELS), 0).backward()
+    optimizer.step()
+    return {name: value - before[name] for name, value in module.state_dict().items()}
+
+
+def test_loss_is_the_sum_of_its_parts(make, images):
+    module = begin(make(domain_weight=0.7))
+    features = module.prepare(images)["features"]
+    scale = module.clip.logit_scale
+    texts = module.domain_text
+    domains = assigned(module, images)
+    own = domain_terms(features, LABELS, domains, texts.under_each(module.domain_prompts), texts.handwritten, scale)
+    pairs = texts.under_one(module.query_prompt)
+    query = query_terms(features, LABELS, pairs, pairs, scale)
+    common = F.cross_entropy(
+        scale * F.normalize(features, dim=-1) @ F.normalize(module.text(module.global_prompt)).T, LABELS
+    )
+    expected = common + 0.7 * (own["domain"] + own["contrast"]) + query["query"]
+    assert module.training_step((images, LABELS), 0).item() == pytest.approx(expected.item(), rel=1e-4)
+
+
+def test_domains_without_images_do_not_move_at_all(make, images):
+    module = begin(make())
+    domains = assigned(module, images)
+    chosen = set(domains.tolist())
+    assert 0 < len(chosen) < 3, "the images of this test should leave a domain without any"
+    moved = optimizer_step(module, images)
+    for m in range(3):
+        assert bool(moved["domain_prompts"][m].any()) == (m in chosen)
+    assert moved["global_prompt"].any()
+
+
+def test_query_prompt_moves_and_is_held_by_where_the_round_began(make, images):
+    module = begin(make())
+    optimizer_step(module, images)
+    pairs = module.domain_text.under_one(module.query_prompt)
+    features = module.prepare(images)["features"]
+    scale = module.clip.logit_scale
+    terms = query_terms(features, LABELS, pairs, module._before, scale)
+    assert terms["mse"] > 0
+    assert terms["kl"] > 0
+    module.start_client(module.context)
+    module.training_step((images, LABELS), 0)
+    assert torch.allclose(module._before, pairs)
+
+
+def test_known_domains_take_the_place_of_the_query(make, images):
+    module = begin(make(domain_labels=True), domain=2)
+    assert module.query_prompt is None
+    moved = optimizer_step(module, images)["domain_prompts"]
+    assert [bool(moved[m].any()) for m in range(3)] == [False, False, True]
+
+
+def test_without_the_ensemble_known_domains_teach_the_query(make, images):
+    module = begin(make(domain_labels=True, without=("ensemble",)), domain=2)
+    features = module.prepare(images)["features"]
+    scale = module.clip.logit_scale
+
+    def share():
+        pairs = module.domain_text.under_one(module.query_prompt)
+        return given_class(pair_logits(features, pairs, scale), LABELS).softmax(-1)[:, 2].mean()
+
+    before = share()
+    for _ in range(3):
+        optimizer_step(module, images)
+    assert share() > before
+
+
+def test_clients_of_several_domains_have_no_domain_label(make, images, build):
+    with pytest.raises(UserError, match="one domain each"):
+        begin(make(domain_labels=True), domain=-1).training_step((images, LABELS), 0)
+    begin(make(), domain=-1).training_step((images, LABELS), 0)
+    mixed = ("--data.partition=Dirichlet", "--data.partition.num_clients=2", "--data.partition.alpha=5")
+    run = build("diprompt_labels", *mixed)
+    with pytest.raises(UserError, match="domain_labels: false"):
+        run.trainer.fit(run.model, run.datamodule)
+    run = build("diprompt", *mixed, "--trainer.rounds=1")
+    run.trainer.fit(run.model, run.datamodule)
+
+
+def test_without_weight_domain_prompts_stay(make, images):
+    moved, full = (optimizer_step(begin(make(domain_weight=weight)), images) for weight in (0.0, 1.0))
+    assert not moved["domain_prompts"].any()
+    assert full["domain_prompts"].any()
+    for name in ("global_prompt", "query_prompt"):
+        assert torch.equal(moved[name], full[name])
+
+
+@pytest.mark.parametrize(
+    ("without", "absent"),
+    [
+        (("global_prompt",), {"global_prompt"}),
+        (("domain_prompts",), {"domain_prompts", "query_prompt"}),
+        (("query_prompt",), {"query_prompt"}),
+        (("contrast",), set()),
+        (("mse",), set()),
+        (("kl",), set()),
+        (("ensemble",), set()),
+    ],
+    ids=lambda value: "".join(value) if isinstance(value, tuple) else "",
+)
+def test_rows_of_table_3(make, images, without, absent):
+    whole = begin(make())
+    module = begin(make(without=without))
+    assert {name for name in PROMPTS if getattr(module, name) is None} == absent
+    losses = []
+    for method in (whole, module):
+        method.training_step((images, LABELS), 0)
+        with torch.no_grad():
+            for name in set(PROMPTS) - absent:
+                getattr(method, name).mul_(1.5)  # so that mse and kl are not zero
+        losses.append(method.training_step((images, LABELS), 1).item())
+    assert (losses[0] == losses[1]) == (without == ("ensemble",))
+    same_logits = torch.equal(whole(images), module(images))
+    assert same_logits == (without[0] in ("query_prompt", "contrast", "mse", "kl"))
+
+
+def test_without_domain_prompts_it_is_promptfl(make, images):
+    module = make(without=("domain_prompts",))
+    promptfl = PromptFL(CLASSES, make().clip)
+    promptfl.load_state({"prompt": module.global_prompt.detach()})
+    assert torch.equal(module(images), promptfl(images))
+    assert torch.equal(module.training_step((images, LABELS), 0), promptfl.training_step((images, LABELS), 0))
+
+
+def test_without_ensemble_one_domain_classifies(make, images):
+    """The domain of the likeliest of all pairs of class and domain under Q (Sec. 3.3)."""
+    module = make(without=("ensemble",))
+    features = module.prepare(images)["features"]
+    scale = module.clip.logit_scale
+    joint = pair_logits(features, module.domain_text.under_one(module.query_prompt), scale)
+    found = module(images)
+    for b in range(6):
+        _, m = divmod(int(joint[b].argmax()), 3)
+        encode = PromptedTextEncoder(module.clip, [f"{DOMAINS[m]} {name}" for name in CLASSES], prompt_length=16)
+        texts = F.normalize(encode(module.domain_prompts[m]), dim=-1)
+        assert torch.allclose(found[b], scale * texts @ F.normalize(features[b], dim=0), atol=1e-3)
+
+
+def test_one_source_domain(make, images):
+    """All images are its own, nothing contrasts, and both prompts weigh the same."""
+    module = begin(make(domains=["photo"]))
+    moved = optimizer_step(module, images)
+    assert all(value.any() for value in moved.values())
+    own = module.domain_text.under_each(module.domain_prompts)[:, 0]
+    common = module.text(module.global_prompt)
+    mixture = F.normalize(own, dim=-1) + F.normalize(common, dim=-1)
+    features = F.normalize(module.prepare(images)["features"], dim=-1)
+    expected = module.clip.logit_scale * features @ F.normalize(mixture, dim=-1).T
+    assert torch.allclose(module(images), expected, atol=1e-3)
+
+
+def test_images_of_a_resnet():
+    torch.manual_seed(0)
+    clip = CLIP(build_model(RESNET), open_clip.SimpleTokenizer(context_length=77), RESNET)
+    module = begin(DiPrompT(CLASSES, DOMAINS, clip))
+    images = torch.randn(6, 3, 64, 64)
+    moved = optimizer_step(module, images)
+    assert all(value.any() for value in moved.values())
+    assert module(images).shape == (6, 3)
+
+
+CLASSES = ["red circle", "star", "big square"]
+DOMAINS = ["cartoon", "photo", "sketch"]
+
+
+def test_query_prompt_starts_from_words(clip):
+    module = DiPrompT(CLASSES, DOMAINS, clip)
+    ids = torch.tensor(clip.tokenize(["a photo of a"])[0][1:-1])
+    assert torch.equal(module.query_prompt[:4], clip.text.embed(ids))
+    assert module.query_prompt[4:].abs().max() < 0.2
+    assert module.domain_prompts.shape == (3, 16, clip.text_width)
+    assert not torch.equal(module.domain_prompts[0], module.domain_prompts[1])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"beta": 0.0},
+        {"prompt_length": 3},
+        {"without": ("global_prompt", "domain_prompts")},
+        {"without": ("lmse",)},
+    ],
+    ids=str,
+)
+def test_options_that_make_no_sense_are_refused(clip, options):
+    with unchecked(), pytest.raises(UserError):
+        DiPrompT(CLASSES, clip=clip, **{"domains": DOMAINS, **options})
+
+
+def test_query_that_is_not_sent_stays_on_the_client_and_resumes(build):
+    def run(*arguments):
+        made = build("diprompt", "--model.upload_query=false", "--trainer.rounds=3", *arguments)
+        return made, made.trainer
+
+    whole, trainer = run("--trainer.name=whole")
+    trainer.fit(whole.model, whole.datamodule)
+    broken, stopped = run("--trainer.name=broken")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FitLoop, "_has_plateaued", lambda loop: loop.run.run_state.server.round == 1)
+        stopped.fit(broken.model, broken.datamodule)
+    again, resumed = run("--trainer.name=broken")
+    resumed.fit(again.model, again.datamodule, ckpt_path="last")
+    assert set(trainer.run_state.server.shared) == {"global_prompt", "domain_prompts"}
+    kept = [state["query_prompt"] for state in trainer.run_state.personal.values()]
+    assert len(kept) == 2
+    assert not torch.equal(*kept)
+    for client, state in resumed.run_state.personal.items():
+        assert torch.equal(state["query_prompt"], trainer.run_state.personal[client]["query_prompt"])
+    assert resumed.run_state.history[-1]["validation"] == trainer.run_state.history[-1]["validation"]

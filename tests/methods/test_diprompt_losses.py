@@ -1,0 +1,188 @@
+"""DiPrompT's losses and logits against slow versions in NumPy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from fedvlp.methods.diprompt import (
+    domain_terms,
+    ensemble_logits,
+    given_class,
+    given_domain,
+    pair_logits,
+    query_terms,
+)
+
+IMAGES = 5
+CLASSES = 4
+DOMAINS = 3
+WIDTH = 6
+SCALE = 7.0
+
+
+def random(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float32)
+
+
+@pytest.fixture
+def images():
+    return random(IMAGES, WIDTH, seed=1)
+
+
+@pytest.fixture
+def labels():
+    return torch.tensor([0, 3, 1, 1, 2])
+
+
+@pytest.fixture
+def features():
+    return random(CLASSES, DOMAINS, WIDTH, seed=2)
+
+
+@pytest.fixture
+def others():
+    return random(CLASSES, DOMAINS, WIDTH, seed=3)
+
+
+def cosine(one, other):
+    one = np.asarray(one, np.float64)
+    other = np.asarray(other, np.float64)
+    return one @ other / np.linalg.norm(one) / np.linalg.norm(other)
+
+
+def softmax(values):
+    powers = np.exp(np.asarray(values) - np.max(values))
+    return powers / powers.sum()
+
+
+def test_joint_softmax_over_all_pairs(images, features, labels):
+    """Eq. 6, and the domain under the true class and over all classes."""
+    logits = pair_logits(images, features, SCALE)
+    for b in range(IMAGES):
+        pairs = [(j, m) for j in range(CLASSES) for m in range(DOMAINS)]
+        expected = dict(zip(pairs, softmax([SCALE * cosine(images[b], features[j, m]) for j, m in pairs]), strict=True))
+        found = logits[b].flatten().softmax(0).view(CLASSES, DOMAINS)
+        assert all(found[pair].item() == pytest.approx(expected[pair], rel=1e-4) for pair in pairs)
+        under_class = max(range(DOMAINS), key=lambda m: expected[int(labels[b]), m])
+        assert given_class(logits, labels)[b].argmax().item() == under_class
+        assert logits.amax(1).argmax(1)[b].item() == max(pairs, key=expected.__getitem__)[1]
+
+
+def test_domain_terms_are_those_of_each_images_own_domain(images, labels, features, others):
+    """Eq. 3: cross-entropy under Z^m, and the contrast by class with the positive pair in the denominator."""
+    domains = torch.tensor([2, 0, 2, 2, 1])
+    cross_entropy = []
+    contrast = []
+    for b, m in enumerate(domains.tolist()):
+        shares = softmax([SCALE * cosine(images[b], features[j, m]) for j in range(CLASSES)])
+        cross_entropy.append(-np.log(shares[labels[b]]))
+        by_class = []
+        for j in range(CLASSES):
+            positive = np.exp(cosine(features[j, m], others[j, m]))
+            negatives = sum(np.exp(cosine(features[j, m], features[j, i])) for i in range(DOMAINS) if i != m)
+            by_class.append(-np.log(positive / (positive + negatives)))
+        contrast.append(np.mean(by_class))
+    terms = domain_terms(images, labels, domains, features, others, SCALE)
+    assert terms["domain"].item() == pytest.approx(np.mean(cross_entropy), rel=1e-4)
+    assert terms["contrast"].item() == pytest.approx(np.mean(contrast), rel=1e-4)
+
+
+def test_only_chosen_domains_get_gradients(images, labels, features, others):
+    features.requires_grad_()
+    sum(domain_terms(images, labels, torch.tensor([0, 2, 0, 0, 2]), features, others, SCALE).values()).backward()
+    moved = features.grad.abs().sum((0, 2))
+    assert moved[1] == 0
+    assert (moved[[0, 2]] > 0).all()
+
+
+def test_query_terms(images, labels, features, others):
+    """Eq. 7 with softmaxes over the domains, and -log of the sum of Eq. 6 over the domains of the true class."""
+    cross_entropy = []
+    squares = []
+    divergence = []
+    for b, y in enumerate(labels.tolist()):
+        joint = softmax([[SCALE * cosine(images[b], z) for z in row] for row in features])
+        cross_entropy.append(-np.log(joint[y].sum()))
+        squares.append(sum(float(((features[y, m] - others[y, m]) ** 2).sum()) for m in range(DOMAINS)))
+        before = softmax([SCALE * cosine(images[b], others[y, m]) for m in range(DOMAINS)])
+        now = softmax([SCALE * cosine(images[b], features[y, m]) for m in range(DOMAINS)])
+        divergence.append((before * np.log(before / now)).sum())
+    terms = query_terms(images, labels, features, others, SCALE)
+    assert terms["query"].item() == pytest.approx(np.mean(cross_entropy), rel=1e-4)
+    assert terms["mse"].item() == pytest.approx(np.mean(squares), rel=1e-4)
+    assert terms["kl"].item() == pytest.approx(np.mean(divergence), rel=1e-3)
+
+
+def test_query_terms_of_known_domains(images, labels, features, others):
+    """Eq. 6 of the true class and domain."""
+    domains = torch.tensor([0, 2, 1, 0, 2])
+    expected = []
+    for b, (y, m) in enumerate(zip(labels.tolist(), domains.tolist(), strict=True)):
+        joint = softmax([[SCALE * cosine(images[b], z) for z in row] for row in features])
+        expected.append(-np.log(joint[y][m]))
+    terms = query_terms(images, labels, features, others, SCALE, domains)
+    assert terms["query"].item() == pytest.approx(np.mean(expected), rel=1e-4)
+
+
+def test_printed_query_loss_would_never_move(images, labels, features):
+    """At the start both terms of Eq. 7 are zero, with gradient zero; the cross-entropy is not."""
+    learned = features.clone().requires_grad_()
+    terms = query_terms(images, labels, learned, features, SCALE)
+    (terms["mse"] + terms["kl"]).backward(retain_graph=True)
+    assert terms["mse"].item() == 0
+    assert terms["kl"].item() == pytest.approx(0, abs=1e-6)
+    assert learned.grad.abs().max() < 1e-6
+    terms["query"].backward()
+    assert learned.grad.abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("with_global", [True, False])
+def test_ensemble_weighs_domains_by_their_best_cosine(images, features, with_global):
+    """Eq. 8, each Z normalised before it is mixed and the mixture after."""
+    images = images + features.mean((0, 1))  # so that best cosines differ
+    general = random(CLASSES, WIDTH, seed=4)
+    expected = np.empty((IMAGES, CLASSES))
+    for b in range(IMAGES):
+        best = [max(max(cosine(images[b], features[j, m]) for j in range(CLASSES)), 0) for m in range(DOMAINS)]
+        weights = np.asarray(best) / sum(best)
+        for j in range(CLASSES):
+            mixture = sum(weights[m] * (features[j, m] / features[j, m].norm()).numpy() for m in range(DOMAINS))
+            mixture = mixture + (general[j] / general[j].norm()).numpy() * with_global
+            expected[b, j] = SCALE * cosine(images[b], mixture)
+    found = ensemble_logits(images, features, general if with_global else None, SCALE)
+    assert np.allclose(found.numpy(), expected, atol=1e-4)
+
+
+def test_ensemble_where_no_cosine_is_positive_is_the_plain_mean(images):
+    image = images[:1].abs()
+    features = -random(CLASSES, DOMAINS, WIDTH, seed=5).abs()
+    units = torch.nn.functional.normalize(features, dim=-1)
+    plain = torch.nn.functional.cosine_similarity(image[:, None], units.mean(1)[None], dim=-1)
+    assert torch.allclose(ensemble_logits(image, features, None, 1.0), plain, atol=1e-5)
+
+
+def test_one_domain_has_no_contrast_and_no_divergence(images, labels, features, others):
+    one = features[:, :1]
+    other = others[:, :1]
+    assert domain_terms(images, labels, torch.zeros(IMAGES, dtype=torch.long), one, other, SCALE)["contrast"] == 0
+    assert query_terms(images, labels, one, other, SCALE)["kl"] == 0
+
+
+def test_order_of_domains_does_not_matter(images, labels, features, others):
+    domains = torch.tensor([2, 0, 2, 2, 1])
+    order = torch.tensor([1, 2, 0])
+    back = order.argsort()
+    one = domain_terms(images, labels, domains, features, others, SCALE)
+    two = domain_terms(images, labels, back[domains], features[:, order], others[:, order], SCALE)
+    assert all(torch.allclose(one[name], two[name], atol=1e-6) for name in one)
+    assert torch.allclose(
+        ensemble_logits(images, features, None, SCALE),
+        ensemble_logits(images, features[:, order], None, SCALE),
+        atol=1e-5,
+    )
+    assert torch.equal(
+        given_domain(pair_logits(images, features, SCALE), domains),
+        given_domain(pair_logits(images, features[:, order], SCALE), back[domains]),
+    )

@@ -1,0 +1,276 @@
+"""Fed-DPT against its equations, written out head by head and step by step, and against its limit cases."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from fedvlp.clip import PromptedTextEncoder, zero_shot_text_features
+from fedvlp.core.phases import RoundContext, check_phases
+from fedvlp.core.state import Client, ClientUpdate, ServerState, numel
+from fedvlp.methods import ADAPT, FedDPT, PromptFL
+from fedvlp.methods.fed_dpt import PerDomainPrompts
+from fedvlp.utils.errors import UserError
+
+CLASSES = ["red circle", "star", "big square"]
+DOMAINS = ["ink", "paint", "photo"]
+
+
+def far_from_zero(module):
+    """Makes prompts large and copies different from them, so that all of them matter."""
+    generator = torch.Generator().manual_seed(2)
+    state = module.state_dict()
+    for name in sorted(state):
+        state[name].copy_(torch.randn(state[name].shape, generator=generator) * 0.5)
+    return module
+
+
+@pytest.fixture
+def fed_dpt(clip):
+    torch.manual_seed(0)
+    return far_from_zero(FedDPT(CLASSES, DOMAINS, clip, prompt_length=5))
+
+
+def begin(module, domain, round=0):
+    module.start_client(RoundContext(round, module.configure_phases()[0], Client(domain, domain, 10)))
+    return module
+
+
+def reference_tower(clip, image, tokens):
+    """Returns f_V and the scores <q_cls, k_j>, through the blocks one by one and the last block's heads one by one."""
+    visual = clip.model.visual
+    hidden = visual._embeds(image[None])
+    hidden = torch.cat([hidden[:, :1], visual.ln_pre(tokens)[None], hidden[:, 1:]], dim=1)  # [cls], [v]_1 .., [image]
+    for block in visual.transformer.resblocks[:-1]:
+        hidden = block(hidden)
+    last = visual.transformer.resblocks[-1]
+    normalised = last.ln_1(hidden)[0]
+    attention = last.attn
+    query, key, _ = (normalised @ attention.in_proj_weight.T + attention.in_proj_bias).chunk(3, dim=-1)
+    width = attention.head_dim
+    scores = np.zeros(len(tokens))
+    for j in range(len(tokens)):
+        for head in range(attention.num_heads):
+            part = slice(head * width, (head + 1) * width)
+            scores[j] += (query[0, part] @ key[1 + j, part]).item() / np.sqrt(width) / attention.num_heads
+    feature = visual.ln_post(last(hidden)[0, 0]) @ visual.proj
+    return feature.detach().numpy(), scores
+
+
+def reference_cosines(module, images, text_prompts, tokens):
+    """Returns w and cos(f_V, f_T(c)) of every image and class, by Eqs. 3 to 6."""
+    plain = PromptedTextEncoder(module.clip, CLASSES, prompt_length=5, layout="plain")
+    texts = [plain(prompt).detach().numpy() for prompt in text_prompts]
+    weights = []
+    cosines = []
+    for image in images:
+        feature, scores = reference_tower(module.clip, image, tokens)
+        powers = np.exp((scores - scores.max()) / 0.1)
+        w = powers / powers.sum()
+        row = []
+        for c in range(len(CLASSES)):
+            mixed = sum(w[k] * texts[k][c] / np.linalg.norm(texts[k][c]) for k in range(len(texts)))
+            row.append(feature @ mixed / np.linalg.norm(feature) / np.linalg.norm(mixed))
+        weights.append(w)
+        cosines.append(row)
+    return np.array(weights), np.array(cosines)
+
+
+def test_weights_and_logits_are_those_of_the_paper(fed_dpt, images):
+    text = fed_dpt.dual.text.shared.detach()
+    visual = fed_dpt.dual.visual.shared.detach()
+    weights, cosines = reference_cosines(fed_dpt, images, text, visual)
+    features = fed_dpt.dual(images, None)
+    assert 0.01 < weights.max(1).min() < 0.999
+    assert np.allclose(features.weights.detach().numpy(), weights, atol=1e-4)
+    assert np.allclose(fed_dpt(images).detach().numpy(), fed_dpt.clip.logit_scale * cosines, atol=2e-3)
+
+
+def test_loss_of_a_client_has_its_own_prompt_and_its_copies_of_the_others(fed_dpt, images):
+    """Eq. 9; client 1 sees its own prompt as the server has it and the others as it remembers them."""
+    begin(fed_dpt, 1)
+    stack = fed_dpt.dual.text
+    seen = [stack.copies[0], stack.shared[1].detach(), stack.copies[2]]
+    _, cosines = reference_cosines(fed_dpt, images, seen, fed_dpt.dual.visual.shared.detach())
+    labels = torch.tensor([0, 1, 2, 1])
+    loss = fed_dpt.training_step((images, labels), 0)
+    assert loss.item() == pytest.approx(-cosines[np.arange(4), labels.numpy()].mean(), abs=1e-5)
+
+
+def test_only_the_own_text_prompt_gets_a_gradient_and_all_image_tokens_do(fed_dpt, images):
+    begin(fed_dpt, 2).training_step((images, torch.tensor([0, 1, 2, 1])), 0).backward()
+    gradients = {name: parameter.grad for name, parameter in fed_dpt.named_parameters() if parameter.grad is not None}
+    assert sorted(gradients) == ["dual.text.shared", "dual.visual.shared"]
+    assert [bool(slot.any()) for slot in gradients["dual.text.shared"]] == [False, False, True]
+    assert all(slot.any() for slot in gradients["dual.visual.shared"])
+
+
+def test_without_momentum_a_client_starts_from_the_broadcast(clip, images):
+    module = far_from_zero(FedDPT(CLASSES, DOMAINS, clip, prompt_length=5, text_momentum=0.0))
+    expected = module(images)
+    assert torch.allclose(begin(module, 0)(images), expected, atol=1e-4)
+    slow = far_from_zero(FedDPT(CLASSES, DOMAINS, clip, prompt_length=5))
+    assert not torch.allclose(begin(slow, 0)(images), expected, atol=1e-2)
+
+
+def test_one_domain_has_weight_one_and_is_promptfl_behind_an_image_token(clip, images):
+    module = FedDPT(CLASSES, ["photo"], clip)
+    promptfl = PromptFL(CLASSES, clip)
+    features = module.dual(images, None)
+    assert torch.equal(features.weights, torch.ones(4, 1))
+    promptfl.load_state({"prompt": module.dual.text.shared[0].detach()})
+    assert torch.allclose(module(images), promptfl({"features": features.image}), atol=1e-4)
+
+
+def test_domains_in_another_order_change_nothing_but_the_order(fed_dpt, images):
+    order = [2, 0, 1]
+    other = FedDPT(CLASSES, [DOMAINS[k] for k in order], fed_dpt.clip, prompt_length=5)
+    other.load_state({name: value[order] for name, value in fed_dpt.state_dict().items()})
+    assert torch.allclose(other(images), fed_dpt(images), atol=1e-3)
+    one = fed_dpt.dual(images, None)
+    two = other.dual(images, None)
+    assert torch.allclose(two.weights, one.weights[:, order], atol=1e-4)
+    labels = torch.tensor([0, 1, 2, 1])
+    begin(fed_dpt, 2).training_step((images, labels), 0).backward()
+    begin(other, 0).training_step((images, labels), 0).backward()
+    for name, parameter in fed_dpt.named_parameters():
+        if parameter.grad is not None:
+            assert torch.allclose(other.get_parameter(name).grad, parameter.grad[order], atol=1e-4)
+
+
+def trained_upload(module, server, client):
+    """Returns the update of a client whose training added its id + 1 to everything that it has."""
+    module.load_state(server.shared)
+    module.start_client(RoundContext(0, module.configure_phases()[0], client))
+    with torch.no_grad():
+        for parameter in (p for p in module.parameters() if p.requires_grad):
+            parameter.add_(client.id + 1)
+    return ClientUpdate(client, module.upload_state(), client.num_examples)
+
+
+def test_server_keeps_the_owners_text_prompts_and_the_plain_mean_of_image_tokens(fed_dpt):
+    server = ServerState.start(fed_dpt.shared_state())
+    clients = [Client(0, 0, 30), Client(1, 0, 10), Client(2, 2, 100)]
+    updates = [trained_upload(fed_dpt, server, client) for client in clients]
+    after = fed_dpt.configure_phases()[0].strategy.aggregate(server, updates)
+    moved = {name: after.shared[name] - value for name, value in server.shared.items()}
+    text = [slot.mean().item() for slot in moved["dual.text.shared"]]
+    assert text == pytest.approx([(30 * 1 + 10 * 2) / 40, 0, 3], abs=1e-5)
+    assert torch.allclose(moved["dual.visual.shared"], torch.tensor(2.0), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "text", "visual"),
+    [
+        ({}, [1.0, 2.0], [1.5, 1.5]),
+        ({"text_momentum": None}, [1.5, 1.5], [1.5, 1.5]),
+        ({"visual_momentum": 0.99}, [1.0, 2.0], [1.0, 2.0]),
+        ({"components": "agnostic"}, [1.5], [1.5, 1.5]),
+    ],
+    ids=["default", "train all", "split by domain", "agnostic"],
+)
+def test_which_prompts_are_averaged(clip, options, text, visual):
+    """Tables 5, 6a and 6b: the clients of two domains add 1 and 2 to what they have."""
+    module = FedDPT(CLASSES, ["ink", "paint"], clip, prompt_length=2, **options)
+    server = ServerState.start(module.shared_state())
+    updates = [trained_upload(module, server, Client(domain, domain, 10)) for domain in range(2)]
+    after = module.configure_phases()[0].strategy.aggregate(server, updates).shared
+    moved = {name: (after[name] - value).flatten(1).mean(1).tolist() for name, value in server.shared.items()}
+    assert moved["dual.text.shared"] == pytest.approx(text, abs=1e-5)
+    assert moved["dual.visual.shared"] == pytest.approx(visual, abs=1e-5)
+
+
+def test_split_image_tokens_are_trained_by_their_domain_alone(clip, images):
+    module = far_from_zero(FedDPT(CLASSES, DOMAINS, clip, visual_momentum=0.75))
+    begin(module, 1).training_step((images, torch.tensor([0, 1, 2, 1])), 0).backward()
+    assert [bool(slot.any()) for slot in module.dual.visual.shared.grad] == [False, True, False]
+    before = module.dual.visual.copies.clone()
+    module.on_train_batch_end(None, None, 0)
+    followed = 0.75 * before + 0.25 * module.dual.visual.received
+    assert not torch.allclose(before, followed)
+    assert torch.allclose(module.dual.visual.copies[[0, 2]], followed[[0, 2]])
+    assert module.train_only_personal == ("dual.text.copies", "dual.visual.copies")
+
+
+def test_text_prompt_alone_is_promptfl(clip, images):
+    module = FedDPT(CLASSES, DOMAINS, clip, components="text")
+    promptfl = PromptFL(CLASSES, clip)
+    assert list(module.state_dict()) == ["dual.text.shared"]
+    promptfl.load_state({"prompt": module.dual.text.shared[0].detach()})
+    assert torch.allclose(module(images), promptfl(images), atol=1e-4)
+    assert module.train_only_personal == ()
+
+
+def test_image_tokens_alone_are_compared_with_the_template(clip, images):
+    module = far_from_zero(FedDPT(CLASSES, DOMAINS, clip, components="visual"))
+    assert list(module.state_dict()) == ["dual.visual.shared"]
+    text = zero_shot_text_features(clip, CLASSES).numpy()
+    for image, logits in zip(images, module(images).detach().numpy(), strict=True):
+        feature, _ = reference_tower(clip, image, module.dual.visual.shared.detach())
+        assert np.allclose(logits, clip.logit_scale * text @ feature / np.linalg.norm(feature), atol=2e-3)
+
+
+def test_agnostic_prompts_are_not_mixed(clip, images):
+    module = far_from_zero(FedDPT(CLASSES, DOMAINS, clip, components="agnostic"))
+    assert module.dual.text.shared.shape[0] == 1
+    assert torch.equal(module.dual(images, None).weights, torch.ones(4, 1))
+
+
+def test_the_deployed_model_does_without_the_clients_copies(build):
+    """With a domain held out it is tested once, and it predicts from a checkpoint."""
+    run = build("fed_dpt")
+    run.trainer.fit(run.model, run.datamodule)
+    assert sorted(run.trainer.run_state.personal) == [0, 1]
+    assert run.model.personal == ()
+    before = run.model(torch.ones(1, 3, 64, 64))
+    run.model.load_state({"dual.text.copies": torch.randn_like(run.model.dual.text.copies)})
+    assert torch.equal(run.model(torch.ones(1, 3, 64, 64)), before)
+
+
+def test_seen_domains_are_all_of_the_folder(build):
+    run = build("fed_dpt", "--data.held_out=null", "--trainer.rounds=1")
+    run.trainer.fit(run.model, run.datamodule)
+    assert run.model.dual.text.shared.shape[0] == 3
+    assert "held_out" not in run.trainer.run_state.history[-1]
+
+
+def test_copies_move_towards_the_broadcast_of_the_round_by_hand():
+    """Eq. 8 over two steps and a second round, for one number a prompt and alpha = 0.75."""
+    stack = PerDomainPrompts(torch.zeros(2, 1), momentum=0.75)
+    with torch.no_grad():
+        stack.shared.copy_(torch.tensor([[8.0], [4.0]]))
+    stack.start_client()
+    with torch.no_grad():
+        stack.shared[0] = 100.0  # a step of the own prompt's optimizer
+        stack.shared[1] = -7.0  # weight decay touches the whole tensor; the copies must not follow that
+    stack.follow(0)
+    assert stack.copies.flatten().tolist() == [100.0, 1.0]  # 0.75 * 0 + 0.25 * 4
+    stack.follow(0)
+    assert stack.copies.flatten().tolist() == [100.0, 1.75]
+    assert [prompt.item() for prompt in stack(0)] == [100.0, 1.75]
+    assert [prompt.item() for prompt in stack(None)] == [100.0, -7.0]
+    with torch.no_grad():
+        stack.shared.copy_(torch.tensor([[1.0], [9.0]]))  # the next broadcast; the copies stay where they were
+    stack.start_client()
+    assert [prompt.item() for prompt in stack(0)] == [1.0, 1.75]
+    stack.follow(0)
+    assert [prompt.item() for prompt in stack(0)] == [1.0, 3.5625]  # 0.75 * 1.75 + 0.25 * 9
+
+
+def test_the_server_has_a_slot_for_each_domain_and_no_more():
+    strategy = PerDomainPrompts(torch.zeros(2, 1), momentum=0.75).strategy
+    strategy.check([Client(4, 1, 5), Client(2, 0, 5), Client(7, 1, 5)])
+    with pytest.raises(UserError, match="2 slots, one a domain, but 3 are needed"):
+        strategy.check([Client(4, 2, 5), Client(2, 0, 5)])
+
+
+@pytest.mark.parametrize("kind", [FedDPT, ADAPT])
+def test_parameters_each_way_with_six_domains(kind, vit_b_16):
+    module = kind(["star", "circle"], list("abcdef"), vit_b_16)
+    (phase,) = check_phases(module)
+    client = Client(3, 3, 10)
+    server = ServerState.start(module.shared_state())
+    module.start_client(RoundContext(0, phase, client))
+    assert numel(module.upload_state()) == 16 * 512 + 6 * 768 == 12_800
+    assert numel(phase.strategy.broadcast(server, client)) == 6 * 16 * 512 + 6 * 768 == 53_760
