@@ -63,7 +63,6 @@ from fedvlp.training.scores_file import without_validation, write_folder_scores,
 from fedvlp.training.setup import demand_determinism, set_up_data, set_up_method
 from fedvlp.training.trainer_attributes import TrainerAttributes
 from fedvlp.training.trainer_options import INSTEAD
-from fedvlp.utils.checked import Checked
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import check_replaceable
 from fedvlp.utils.ranges import (
@@ -75,15 +74,13 @@ from fedvlp.utils.ranges import (
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
-    RunName,
     Seconds,
     Seed,
     Threads,
 )
-from fedvlp.utils.visible import visible
 
 
-class Federation(TrainerAttributes, metaclass=Checked):
+class Federation(TrainerAttributes):
     """Simulates the server and all clients with one copy of the method, whose small state is swapped in and out.
 
     Every random draw depends on (seed, round, phase, client) alone, so a resumed run equals an unbroken one, and
@@ -173,7 +170,7 @@ class Federation(TrainerAttributes, metaclass=Checked):
         logger: RunFolderLogger | Logger | list[RunFolderLogger | Logger] | None = None,
         callbacks: Callback | list[Callback] | None = None,
         default_root_dir: str = "runs",
-        name: RunName | None = None,
+        name: str | None = None,
         enable_progress_bar: bool = True,
         default_callbacks: bool = True,
         personal_on_disk: bool = False,
@@ -492,7 +489,7 @@ class Federation(TrainerAttributes, metaclass=Checked):
             self.fabric.print("\n".join(lines), flush=True)
         if found.others:
             names = ", ".join(map(repr, found.others))
-            self.fabric.print(f"not scored, since these folders are called as no class: {visible(names)}", flush=True)
+            self.fabric.print(f"not scored, since these folders are called as no class: {names}", flush=True)
 
     def _where(self, ckpt_path: str) -> Path:
         """Returns the file or folder that a ``ckpt_path`` means."""

@@ -24,7 +24,6 @@ from fedvlp.runs.run_folder import describe_data
 from fedvlp.training.callback import FederationCallback, RunView
 from fedvlp.training.communication import COUNTS
 from fedvlp.utils.files import write_json
-from fedvlp.utils.visible import visible
 from fedvlp.version import __version__
 
 NOTES = {
@@ -91,7 +90,7 @@ class Summary(FederationCallback):
 def _name_clients(data: FederatedData) -> str:
     if data.clients[0].is_pool:
         return f"the pooled {data.clients[0].num_examples} images of all source domains"
-    names = [f"{visible(client.name)}: {client.num_examples} images" for client in data.clients[:MAX_CLIENTS]]
+    names = [f"{client.name}: {client.num_examples} images" for client in data.clients[:MAX_CLIENTS]]
     if len(data.clients) > len(names):
         names.append("...")
     return f"{len(data.clients)} clients ({', '.join(names)})"

@@ -10,16 +10,13 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
 import fedvlp
 import fedvlp.methods
-from fedvlp.commands.environment import check_environment
-from fedvlp.commands.parser import FederationParser
+from fedvlp.commands.parser import FederationParser, with_plain_numbers
 from fedvlp.commands.plugin_arguments import import_plugins
-from fedvlp.commands.ranges_of_config import check_config, check_rounds
 from fedvlp.commands.trained_config import ALLOW_HELP
 from fedvlp.core.module import FederatedModule
 from fedvlp.data import FederatedDataModule
 from fedvlp.federation import Federation
 from fedvlp.training.config_links import link_method_options
-from fedvlp.utils.signatures import constructor_arguments
 
 DEFAULT_SEED = 0
 OF_DEVICE = ("accelerator", "devices", "precision", "num_threads", "compile", "deterministic")
@@ -40,12 +37,7 @@ class FederationCLI(LightningCLI):
         import_public_classes()
         import_plugins(arguments)
         self._command = arguments[0] if arguments and arguments[0] in self.subcommands() else None
-        parser_class = partial(
-            FederationParser,
-            known_trainer_options=constructor_arguments(Federation),
-            known_classes=fedvlp.__all__,
-            instead=Federation.instead_of_options,
-        )
+        parser_class = partial(FederationParser, replacements=Federation.instead_of_options)
         super().__init__(
             trainer_class=cast(Any, Federation),
             parser_class=cast(Any, parser_class),
@@ -88,16 +80,7 @@ class FederationCLI(LightningCLI):
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
         """Parses the arguments of the command, which may differ from those of the process."""
-        for each in (parser, *getattr(self, "_subcommand_parsers", {}).values()):
-            cast(FederationParser, each).arguments = args
-        if parser.default_env and args and args[0] in getattr(self, "_subcommand_parsers", {}):
-            options = {action.dest for action in self._subcommand_parsers[args[0]]._actions}
-            check_environment(args[0], options, Federation.instead_of_options)
-        self.config = parser.parse_args(args)
-        config = self.config.get(self.config.get("subcommand") or "") or self.config
-        if "trainer" in config:  # else it is a command without one
-            check_rounds(config, args or ())
-            check_config(config)
+        self.config = with_plain_numbers(parser.parse_args(args))
 
     def _dump_config(self) -> None:
         """Keeps the config that methods and data record as their options; by JSON, which is faster than YAML."""

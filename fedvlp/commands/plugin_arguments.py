@@ -11,7 +11,6 @@ import yaml
 
 from fedvlp.runs.plugin_classes import import_all, import_named
 from fedvlp.utils.config_files import CONFIG_OPTION
-from fedvlp.utils.visible import visible_message
 from fedvlp.utils.yaml_limits import load_yaml, read_yaml
 
 
@@ -23,7 +22,7 @@ def import_plugins(arguments: Sequence[str]) -> None:
     """
     if {"-h", "--help"} & set(arguments):
         for problem in import_all():
-            sys.stderr.write(f"fedvlp: warning: {visible_message(problem)}\n")
+            sys.stderr.write(f"fedvlp: warning: {problem}\n")
         return
     for argument in arguments:
         import_named(_content(argument))

@@ -14,7 +14,6 @@ from fedvlp.runs.client_store import FOLDER, StatesOnDisk, are_at_sites, files_o
 from fedvlp.runs.header import check_header, parse_history
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.tensor_files import add_prefix, read_header, read_tensors, strip_prefix, write_tensors
-from fedvlp.utils.visible import visible
 
 AT_SITES = "at_sites"
 """Says in a header that the clients' files are at their sites; it is left out of simulations' files."""
@@ -195,12 +194,12 @@ def _by_client(
     for name, value in strip_prefix(tensors, group).items():
         client, _, inner = name.partition("/")
         if client not in states or not inner:
-            raise UserError(f"{path} has a tensor {visible(group + '/' + name)!r} of a client that it does not name.")
+            raise UserError(f"{path} has a tensor {group + '/' + name!r} of a client that it does not name.")
         states[client][inner] = value
     return {client: states[str(client)] for client in clients}
 
 
 def _short(value: Any) -> str:
     """Returns a value as it may be shown."""
-    text = visible(repr(value))
+    text = repr(value)
     return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}..."

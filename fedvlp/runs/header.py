@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.json_text import parse_json
-from fedvlp.utils.visible import visible
 
 MAX_NUMBER = 2**63 - 1
 MAX_NAME = 255  # bytes, as most disks have it
@@ -38,7 +37,7 @@ def is_plain_name(value: Any) -> bool:
         and 0 < len(value.encode("utf-8", "surrogatepass")) <= MAX_NAME
         and not value.startswith(".")
         and not set(value) & set("/\\:")
-        and visible(value) == value
+        and value.isprintable()
     )
 
 

@@ -20,7 +20,6 @@ from fedvlp.runs.client_store import are_at_sites
 from fedvlp.runs.trained_tensors import check_resumed, check_trained
 from fedvlp.utils.digests import to_jsonable
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.visible import visible_message
 
 
 def run_name(model: FederatedModule, data: FederatedData) -> str:
@@ -176,7 +175,7 @@ def resume(
         except UserError as error:
             if path == candidates[-1]:
                 raise
-            say(f"{visible_message(str(error))} Going back to the checkpoint before it.")
+            say(f"{error} Going back to the checkpoint before it.")
             continue
         if wrong:
             raise UserError(f"{path} is of another run, so it can't go on here: " + "; ".join(wrong))

@@ -17,7 +17,6 @@ import yaml
 import fedvlp
 from fedvlp.runs.plugin_classes import is_plugin_class
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.visible import visible
 
 NEVER_IMPORTED = ("class_names", "domains", "source_domains", "root", "cache_dir", "pretrained")
 """Options whose texts are names and paths, whatever they look like."""
@@ -39,8 +38,8 @@ def check_classes(where: Path, config: Any, allow: Sequence[str] = ()) -> None:
         is_allowed = path in allow or any(path.startswith(f"{module}.") for module in allow)
         if not (is_allowed or is_own_class(path) or is_optimizer(path) or is_plugin_class(path)):
             raise UserError(
-                f"{where} asks for code that is not fedvlp's own: {visible(path)!r}. To import it runs it. If you "
-                f"trust it, install the package that registers it, or pass --allow {visible(path)}"
+                f"{where} asks for code that is not fedvlp's own: {path!r}. To import it runs it. If you "
+                f"trust it, install the package that registers it, or pass --allow {path}"
             )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,12 +14,10 @@ from fedvlp.training.availability import Availability
 from fedvlp.training.failures import FailurePolicy
 from fedvlp.training.local_training import LocalTraining
 from fedvlp.training.time_limit import check_time_limit
-from fedvlp.utils.checked import check_fields
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.logs import visible_log
-from fedvlp.utils.ranges import NonNegativeInt, PositiveInt, Seed
+from fedvlp.utils.ranges import NonNegativeInt, PositiveInt, Seed, check_range
 
-log = visible_log(__name__)
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -54,8 +53,13 @@ class FitOptions:
     availability: Availability = field(default_factory=Availability)
 
     def __post_init__(self) -> None:
-        """Refuses numbers that are out of range."""
-        check_fields(self)
+        """Checks the ranges."""
+        check_range("rounds", self.rounds, NonNegativeInt)
+        check_range("cohort_size", self.cohort_size, PositiveInt)
+        check_range("clients_per_step", self.clients_per_step, PositiveInt)
+        check_range("evaluate_every", self.evaluate_every, PositiveInt)
+        check_range("patience", self.patience, PositiveInt)
+        check_range("seed", self.seed, Seed)
 
     def check(self, clients: Sequence[Client]) -> None:
         """Raises UserError if a round has fewer clients than its phases need, or the time of one can't be limited."""

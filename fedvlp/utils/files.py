@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import platform
 import re
@@ -15,9 +16,8 @@ from typing import Any
 from safetensors import SafetensorError
 
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.logs import visible_log
 
-log = visible_log(__name__)
+log = logging.getLogger(__name__)
 
 
 NODE = re.sub(r"\W", "_", platform.node())[:40]

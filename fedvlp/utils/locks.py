@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import itertools
+import logging
 import os
 import platform
 import time
@@ -11,8 +12,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal
-
-from fedvlp.utils.logs import visible_log
 
 IS_WINDOWS = os.name == "nt"
 """There a file that is open can't be removed, and of one that is locked the first byte can't be read."""
@@ -22,7 +21,7 @@ ANOTHER = "another process"
 HELD: set[int] = set()
 """The open lock files that this process holds."""
 LockState = Literal["held", "busy", "unsupported"]
-log = visible_log(__name__)
+log = logging.getLogger(__name__)
 
 
 @contextmanager

@@ -23,12 +23,6 @@ def site(tmp_path):
         yield folder
 
 
-def test_a_misspelled_plugin_is_suggested(site, capsys):
-    with pytest.raises(SystemExit):
-        main(["fit", "--model", "Quincnux", "--config=data/styled_shapes"])
-    assert "there is no class Quincnux. Did you mean 'Quincunx'?" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("form", ["option", "equals", "config", "path", "yaml"])
 def test_a_broken_plugin_is_named_when_it_is_asked_for(site, tmp_path, form):
     config = tmp_path / "mine.yaml"

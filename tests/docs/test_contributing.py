@@ -100,7 +100,7 @@ def test_the_callback_writes_what_its_page_says(desk):
 def test_the_command_can_be_entered_in_the_table(desk, monkeypatch, capsys):
     (desk / "history.py").write_text(PAGES["command"].files()["history.py"], encoding="utf-8")
     monkeypatch.setitem(sys.modules, "fedvlp.commands.history", import_module("history"))
-    entry = cli.Command("history", "history", "run_history", "List finished runs.")
+    entry = cli.Command("history", "commands.history:run_history", "List finished runs.")
     monkeypatch.setattr(cli, "COMMANDS", (*cli.COMMANDS, entry))
     assert main(["history", "nowhere"]) == 1
     assert "no finished run to list" in capsys.readouterr().err

@@ -11,7 +11,6 @@ from dataclasses import is_dataclass
 import pytest
 import torch
 
-from fedvlp import attacks
 from fedvlp.core import aggregation
 from fedvlp.core.aggregation import (
     AggregationRule,
@@ -24,6 +23,7 @@ from fedvlp.core.aggregation import (
 )
 from fedvlp.federation import Federation
 from fedvlp.runs.run_folder import describe_run
+from fedvlp.tools import attacks
 from fedvlp.tools.attacks import SignFlip
 from fedvlp.training import local_rules, schedules
 from fedvlp.training.attack import Attack

@@ -101,5 +101,5 @@ def test_steps_and_epochs_at_once_are_refused(tmp_path):
 
 @pytest.mark.parametrize("epochs", [0, -0.5, float("inf"), float("nan")])
 def test_epochs_must_be_above_zero(tmp_path, epochs):
-    with pytest.raises(UserError, match=r"local_epochs (above 0|to be a finite number)"):
+    with pytest.raises(UserError, match=r"local_epochs"):
         federation(tmp_path, local_epochs=epochs)

@@ -17,7 +17,6 @@ from torch import Tensor
 from fedvlp.clip.loading.bundled import bundled_config, bundled_state_dict
 from fedvlp.clip.loading.transforms import checked_options
 from fedvlp.clip.loading.weights import WEIGHT_SUFFIXES, config_beside, fetch_weights, read_weights, uses_quick_gelu
-from fedvlp.utils.checked import check_fields
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.ranges import Seed
 from fedvlp.utils.suggestions import nearest_names
@@ -49,10 +48,6 @@ class CLIPSpec:
     pretrained: str | None = "auto"
     seed: Seed = 0
     prepack: bool = True
-
-    def __post_init__(self) -> None:
-        """Refuses what is out of range."""
-        check_fields(self)
 
 
 @dataclass(frozen=True)

@@ -26,9 +26,8 @@ from fedvlp.data.files.decoding import in_threads
 from fedvlp.data.files.images import FolderImages, Indices
 from fedvlp.utils.files import atomic_write
 from fedvlp.utils.locks import locked
-from fedvlp.utils.logs import visible_log
 
-log = visible_log(__name__)
+log = logging.getLogger(__name__)
 
 
 class DecodedImages:

@@ -15,9 +15,8 @@ from jsonargparse import Namespace
 
 from fedvlp.commands.cli import main
 from fedvlp.commands.lightning_cli import ParsingCLI
-from fedvlp.commands.parser import FederationParser
+from fedvlp.commands.parser import FederationParser, with_plain_numbers
 from fedvlp.commands.plugin_arguments import import_plugins
-from fedvlp.commands.ranges_of_config import check_config, check_rounds
 from fedvlp.data import FederatedDataModule
 from fedvlp.data.checks import choose_held_out
 from fedvlp.data.protocols import HOLDING_OUT, Protocol
@@ -102,14 +101,12 @@ def parse_methods(plan: Sweep) -> dict[str, Namespace]:
         given = with_config_paths(plan.choices(method))
         import_plugins(given)
         try:
-            config = parser.parse_args([*start, *given])
-            check_rounds(config, given)
-            check_config(config)
+            config = with_plain_numbers(parser.parse_args([*start, *given]))
             if config.trainer.fast_dev_run:
                 raise UserError("A sweep keeps results, and fast_dev_run none. Try a method with fedvlp fit.")
             configs[method.label] = config
         except ArgumentError as error:
-            raise UserError(f"Model {method.label!r} of the sweep: {parser.explain(str(error))}") from error
+            raise UserError(f"Model {method.label!r} of the sweep: {error}") from error
     return configs
 
 

@@ -9,7 +9,6 @@ from typing import Any
 
 from fedvlp.tools.sweep import read_sweep
 from fedvlp.tools.sweep.slurm_options import LAUNCHERS, OPTIONS, SETUP
-from fedvlp.utils.checked import shown
 
 MOST_WORKERS = 4096
 PREFIX = "slurm."
@@ -103,12 +102,12 @@ def _domains(text: str) -> str | list[str]:
 def _numbers(text: str) -> list[int]:
     """Returns the numbers of 0,1,2."""
     if not all(word.isdecimal() for word in _words(text)):
-        raise argparse.ArgumentTypeError(f"expected whole numbers such as 0,1,2; got {shown(text)}")
+        raise argparse.ArgumentTypeError(f"expected whole numbers such as 0,1,2; got {text!r}")
     return [int(word) for word in _words(text)]
 
 
 def _count(text: str) -> int:
     """Returns a number of processes."""
     if not text.isdecimal() or not 1 <= int(text) <= MOST_WORKERS:
-        raise argparse.ArgumentTypeError(f"expected a number in [1, {MOST_WORKERS}]; got {shown(text)}")
+        raise argparse.ArgumentTypeError(f"expected a number in [1, {MOST_WORKERS}]; got {text!r}")
     return int(text)

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from fedvlp.tools.sweep.plan import Sweep, SweepMethod
-from fedvlp.utils.checked import shown
 from fedvlp.utils.config_files import find_config, join_configs, names_a_method
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.yaml_limits import read_yaml
@@ -132,7 +131,7 @@ def _seeds(content: Mapping[str, Any]) -> tuple[int, ...]:
     """Returns the seeds."""
     given = _listed(content, "seeds") if "seeds" in content else [0]
     if not given or not all(type(seed) is int and 0 <= seed < 2**32 for seed in given):
-        raise UserError(f"Expected seeds to be whole numbers of at least 0, such as [0, 1, 2]; got {shown(given)}.")
+        raise UserError(f"Expected seeds to be whole numbers of at least 0, such as [0, 1, 2]; got {given!r}.")
     return tuple(dict.fromkeys(given))
 
 

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fedvlp.utils.checked import shown
 from fedvlp.utils.errors import UserError
 
 LAUNCHERS = ("local", "slurm")
@@ -71,7 +70,7 @@ def read_launcher(given: Any) -> SlurmOptions | None:
     """
     launcher = {"name": given} if isinstance(given, str) else given
     if not isinstance(launcher, dict) or launcher.get("name") not in LAUNCHERS:
-        raise UserError(f"Expected launcher to be local, slurm or a mapping with such a name; got {shown(given)}.")
+        raise UserError(f"Expected launcher to be local, slurm or a mapping with such a name; got {given!r}.")
     options = {name: value for name, value in launcher.items() if name != "name" and value is not None}
     if launcher["name"] == "local":
         if options:
@@ -83,7 +82,7 @@ def read_launcher(given: Any) -> SlurmOptions | None:
     setup = options.pop(SETUP, ())
     lines = [setup] if isinstance(setup, str) else setup
     if not isinstance(lines, (list, tuple)) or not all(isinstance(line, str) for line in lines):
-        raise UserError(f"Expected setup of the launcher slurm to be lines of shell; got {shown(setup)}.")
+        raise UserError(f"Expected setup of the launcher slurm to be lines of shell; got {setup!r}.")
     return SlurmOptions({name: _value(name, value) for name, value in options.items()}, tuple(lines))
 
 
@@ -92,5 +91,5 @@ def _value(name: str, value: Any) -> str:
     form, expected = FORMS.get(name, (ONE_LINE, "a word or a number"))
     is_right_type = isinstance(value, str) or (type(value) is int and name != "time")
     if not is_right_type or not re.fullmatch(form, str(value)):
-        raise UserError(f"Expected {name} of the launcher slurm to be {expected}; got {shown(value)}.")
+        raise UserError(f"Expected {name} of the launcher slurm to be {expected}; got {value!r}.")
     return str(value)

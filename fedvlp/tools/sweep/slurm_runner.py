@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -9,11 +10,10 @@ from collections.abc import Callable, Sequence
 from fedvlp.tools.sweep.job import Job
 from fedvlp.tools.sweep.slurm_queue import SlurmError, SlurmQueue, SlurmState
 from fedvlp.tools.sweep.state import Status
-from fedvlp.utils.logs import visible_log
 
 SECONDS_BETWEEN_LOOKS = 15.0
 CUT_OFF = frozenset({"TIMEOUT", "PREEMPTED", "NODE_FAIL", "CANCELLED", "DEADLINE", "BOOT_FAIL"})
-log = visible_log(__name__)
+log = logging.getLogger(__name__)
 
 
 class QueuedJobs:

@@ -29,12 +29,10 @@ from fedvlp.tools.verify.verification import (
 )
 from fedvlp.training.communication import COUNTS, communication_cost
 from fedvlp.training.scores_file import without_validation
-from fedvlp.utils.checked import check_value
 from fedvlp.utils.config_files import with_config_paths
 from fedvlp.utils.errors import UserError, unwrapped_errors
 from fedvlp.utils.json_text import parse_json
 from fedvlp.utils.ranges import NonNegativeFloat
-from fedvlp.utils.visible import visible, visible_message
 from fedvlp.utils.yaml_limits import read_yaml
 
 FILES = ("summary.json", "prompts.safetensors", "config.yaml")
@@ -75,16 +73,15 @@ def run_verify(arguments: Sequence[str]) -> int:
     quiet_lightning()
     own, of_config = split_arguments(arguments)
     given = _parser().parse_args(own)
-    check_value("tolerance", NonNegativeFloat, given.tolerance)
     failed = 0
     for entry in chain.from_iterable(map(entries_of, given.entries)):
         try:
             lines = verify(entry, of_config, given.tolerance, given.allow)
         except UserError as error:
             failed += 1
-            sys.stderr.write(f"fedvlp verify: {visible(str(entry))}: refused: {visible_message(str(error))}\n")
+            sys.stderr.write(f"fedvlp verify: {entry}: refused: {error}\n")
         else:
-            sys.stdout.writelines(f"{visible(line)}\n" for line in lines)
+            sys.stdout.writelines(f"{line}\n" for line in lines)
     return 1 if failed else 0
 
 
@@ -226,7 +223,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--tolerance",
-        type=float,
+        type=NonNegativeFloat,
         default=TOLERANCE,
         help="How many points a measured number may be off; another processor may take a few images for something "
         "else. Default: %(default)s.",

@@ -11,7 +11,7 @@ import yaml
 
 from fedvlp.commands.cli import main
 
-ENTRIES = Path(__file__).parents[2] / "experiments/leaderboard/entries/styled_shapes"
+ENTRIES = Path(__file__).parents[3] / "experiments/leaderboard/entries/styled_shapes"
 
 pytestmark = pytest.mark.usefixtures("home")
 
