@@ -2,7 +2,7 @@ from fedvlp.clip import CLIP as CLIP
 from fedvlp.clip import CLIPSpec as CLIPSpec
 from fedvlp.clip import PromptedTextEncoder as PromptedTextEncoder
 from fedvlp.clip import load_clip as load_clip
-from fedvlp.core.aggregation import AggregationRule as AggregationRule
+from fedvlp.core.aggregation import Aggregator as Aggregator
 from fedvlp.core.aggregation import CoordinateMedian as CoordinateMedian
 from fedvlp.core.aggregation import DPFedAvg as DPFedAvg
 from fedvlp.core.aggregation import FedAdam as FedAdam

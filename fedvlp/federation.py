@@ -13,7 +13,7 @@ from lightning.pytorch.callbacks import Callback
 
 from fedvlp.callbacks import Checkpoints, ProgressBar, RunFolderLogger
 from fedvlp.callbacks import default_callbacks as make_default_callbacks
-from fedvlp.core.aggregation import AggregationRule
+from fedvlp.core.aggregation import Aggregator
 from fedvlp.core.confusion import Confusion
 from fedvlp.core.diagnosis import Diagnosis
 from fedvlp.core.module import FederatedModule
@@ -180,7 +180,7 @@ class Federation(TrainerAttributes):
         min_clients: PositiveInt = 1,
         max_update_norm: PositiveFloat | None = None,
         client_timeout: Seconds | None = None,
-        aggregation: AggregationRule | None = None,
+        aggregation: Aggregator | None = None,
         attack: Attack | None = None,
         client_dropout: FractionBelowOne = 0.0,
         stragglers: ClosedFraction = 0.0,

@@ -19,7 +19,7 @@ import torch
 from lightning.fabric.loggers.logger import Logger
 from torch import Tensor
 
-from fedvlp import AggregationRule, Client, Phase, PromptFL, State
+from fedvlp import Aggregator, Client, Phase, PromptFL, State
 from fedvlp.callbacks import FederationCallback
 from fedvlp.core.phases import RoundContext
 from fedvlp.core.protocols import Batch
@@ -205,7 +205,7 @@ class _NotANumberTrainer:
 
 
 @dataclass(frozen=True)
-class FaultyMean(AggregationRule):
+class FaultyMean(Aggregator):
     """The weighted mean, which raises where ``server`` is asked for."""
 
     def combine(self, states: Sequence[State], weights: Sequence[float], before: State) -> State:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import fedvlp
-from fedvlp.core.aggregation import AggregationRule
+from fedvlp.core.aggregation import Aggregator
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.strategies import Strategy
 from fedvlp.utils.errors import UserError
@@ -114,7 +114,7 @@ def _checked(registration: Registration) -> type:
 def _kinds(group: str) -> tuple[type, ...]:
     if group == "fedvlp.methods":
         return (FederatedModule,)
-    return (fedvlp.FederatedDataModule,) if group == "fedvlp.data" else (AggregationRule, Strategy)
+    return (fedvlp.FederatedDataModule,) if group == "fedvlp.data" else (Aggregator, Strategy)
 
 
 def _own_path(name: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedvlp.core.aggregation import AggregationRule, describe_rule
+from fedvlp.core.aggregation import Aggregator, describe_aggregator
 from fedvlp.core.state import Client
 from fedvlp.training.attack import Attack
 from fedvlp.training.availability import Availability
@@ -48,7 +48,7 @@ class FitOptions:
     seed: Seed
     personal_on_disk: bool
     failures: FailurePolicy
-    aggregation: AggregationRule | None = None
+    aggregation: Aggregator | None = None
     attack: Attack | None = None
     availability: Availability = field(default_factory=Availability)
 
@@ -109,7 +109,7 @@ class FitOptions:
         }
         # Left out where they are not given, so that a run is described as it was before there was a choice.
         if self.aggregation is not None:
-            described["aggregation"] = describe_rule(self.aggregation)
+            described["aggregation"] = describe_aggregator(self.aggregation)
         if self.attack is not None:
             described["attack"] = self.attack.describe()
         return described | self.availability.describe()

@@ -13,7 +13,7 @@ import torch
 
 from fedvlp.core import aggregation
 from fedvlp.core.aggregation import (
-    AggregationRule,
+    Aggregator,
     CoordinateMedian,
     DPFedAvg,
     Krum,
@@ -131,7 +131,7 @@ def kinds(package, base):
 
 
 PARTS = [("schedule", kind) for kind in kinds(schedules, Schedule)]
-PARTS += [("aggregation", kind) for kind in kinds(aggregation, AggregationRule)]
+PARTS += [("aggregation", kind) for kind in kinds(aggregation, Aggregator)]
 PARTS += [("attack", kind) for kind in kinds(attacks, Attack)]
 PARTS += [("local_rule", kind) for kind in kinds(local_rules, LocalRule)]
 PART_OPTIONS = [(option, kind, name) for option, kind in PARTS for name in options_of(kind)]

@@ -15,7 +15,7 @@ from tests.helpers.plugins import install, on_the_path
 
 MODULE = """
 from dataclasses import dataclass
-from fedvlp import AggregationRule, FederatedDataModule, PromptFL, WeightedMean
+from fedvlp import Aggregator, FederatedDataModule, PromptFL, WeightedMean
 from fedvlp.core.strategies import FedAvg
 
 class PluggedMethod(PromptFL):
@@ -152,7 +152,7 @@ def test_a_package_that_cannot_be_imported_is_named_and_others_go_on(site, modul
     [
         ("methods", "PluggedData", "FederatedModule"),
         ("data", "PluggedMethod", "FederatedDataModule"),
-        ("strategies", "PluggedData", "AggregationRule or Strategy"),
+        ("strategies", "PluggedData", "Aggregator or Strategy"),
         ("methods", "wipe", "FederatedModule"),
     ],
 )

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fedvlp.callbacks import Checkpoints
-from fedvlp.core.aggregation import AggregationRule, CoordinateMedian, TrimmedMean, WeightedMean
+from fedvlp.core.aggregation import Aggregator, CoordinateMedian, TrimmedMean, WeightedMean
 from fedvlp.core.state import Client, ClientUpdate, State
 from fedvlp.core.strategies import Slots
 from fedvlp.core.update_check import Start, UpdateCheck, forms
@@ -49,7 +49,7 @@ class Failing(Linear):
 
 
 @dataclass(frozen=True)
-class TwoClients(AggregationRule):
+class TwoClients(Aggregator):
     """The mean of at least two."""
 
     @property

@@ -7,7 +7,7 @@ training, less that of the average of the same round, both on its own validation
     d^r = (1 - r / R) d                                                   :meth:`FedDGGA.adjusted`
     a_k <- a_k + d^r / K (G_k - mean_j G_j) / max_j |G_j - mean_j G_j|    :meth:`FedDGGA.adjusted`
     a_k <- clip(a_k, 0, 1), a_k <- a_k / sum_j a_j                        :meth:`FedDGGA.adjusted`
-    theta <- sum_k a_k theta_k                                            :meth:`FedDGGA.before_combining`
+    theta <- sum_k a_k theta_k                                            :meth:`FedDGGA.before_aggregation`
 
 What is sent: a client uploads two numbers more: G_k of its last round, and whether it has one. The accuracy after its
 training stays on it, and that of the average is measured on what it downloads for its next round, so nothing is asked
@@ -28,23 +28,21 @@ Departures:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from fedvlp.core.state import ClientUpdate, State
-from fedvlp.core.strategies import Strategy
-from fedvlp.training.local_rules.base import ClientEnd, LocalRule, ServerRound, Visit
+from fedvlp.training.add_ons.base import AddOn, Finished, LocalContext, ServerRound
 from fedvlp.utils.ranges import FractionAboveZero
 
 COUNTED = 10**9
-"""Updates carry whole numbers of images: a weight is given as so many times its value."""
+"""Weights are rounded to one part of so many, which keeps sums of them exact."""
 
 
 @dataclass(frozen=True)
-class FedDGGA(LocalRule):
+class FedDGGA(AddOn):
     """Weighs clients by how far averaging takes them from what they had learned.
 
     Args:
@@ -59,41 +57,39 @@ class FedDGGA(LocalRule):
     needs_rounds = True
     sets_weights = True
 
-    def finish(self, visit: Visit, end: ClientEnd) -> tuple[State, State]:
-        """Returns G_k and whether there is one to send, and the accuracy after training to keep."""
-        gap = torch.zeros(2)
-        if visit.kept:
-            gap = torch.tensor([visit.kept["accuracy"].item() - float(visit.accuracy or 0), 1.0])
-        return {"gap": gap}, {"accuracy": torch.tensor([float(end.accuracy or 0)])}
+    def begin(self, local: LocalContext) -> None:
+        """Measures the average that the client downloaded."""
+        local.scratch["accuracy"] = torch.tensor(local.accuracy(), dtype=torch.float64)
 
-    def upload_like(self, averaged: State) -> State:
-        """Returns two numbers."""
+    def finish(self, local: LocalContext, upload: State) -> Finished:
+        """Sends G_k and whether there is one, and keeps the accuracy after training."""
+        gap = torch.zeros(2)
+        if local.kept:
+            gap = torch.tensor([local.kept["accuracy"].item() - local.scratch["accuracy"].item(), 1.0])
+        return Finished(upload, {"gap": gap}, {"accuracy": torch.tensor([local.accuracy()])})
+
+    def sent_like(self, averaged: State) -> State:
+        """Two numbers."""
         return {"gap": torch.zeros(2)}
 
-    def with_server_part(self, part: Any, weights: Mapping[int, float]) -> Strategy:
-        """Returns the strategy, which looks at the weights that come with the updates."""
-        has_choice = any(field.name == "weighting" for field in fields(part))
-        changed: Strategy = replace(part, weighting="examples") if has_choice else part
-        return changed
-
-    def before_combining(self, round: ServerRound) -> tuple[Sequence[ClientUpdate], State]:
-        """Returns the updates with weights a_k, and these."""
-        ids = [client.id for client in round.clients]
-        weights = round.memory.get("weights", torch.full((len(ids),), 1 / len(ids), dtype=torch.float64))
+    def before_aggregation(self, server: ServerRound) -> tuple[Sequence[ClientUpdate], State]:
+        """Updates with weights a_k, and these."""
+        ids = [client.id for client in server.clients]
+        weights = server.memory.get("weights", torch.full((len(ids),), 1 / len(ids), dtype=torch.float64))
         gaps: dict[int, float] = {}
-        for update, sent in zip(round.updates, round.sent, strict=True):
+        for update, sent in zip(server.updates, server.sent, strict=True):
             if sent["gap"][1] > 0.5:
                 gaps[ids.index(update.client.id)] = sent["gap"][0].item()
-        weights = self.adjusted(weights, gaps, 1 - (round.round - 1) / max(1, round.rounds))
+        weights = self.adjusted(weights, gaps, 1 - (server.round - 1) / max(1, server.rounds))
         by_id = dict(zip(ids, weights.tolist(), strict=True))
-        changed: list[ClientUpdate] = []
-        for update in round.updates:
+        weighted: list[ClientUpdate] = []
+        for update in server.updates:
             counted = int(0.5 + COUNTED * by_id[update.client.id])
-            changed.append(replace(update, num_examples=max(1, counted)))
-        return changed, {"weights": weights}
+            weighted.append(replace(update, weight=max(1, counted)))
+        return weighted, {"weights": weights}
 
     def adjusted(self, weights: Tensor, gaps: Mapping[int, float], share: float) -> Tensor:
-        """Returns the weights after a round, [K].
+        """The weights after a round, [K].
 
         Args:
             weights: a, [K], with the sum 1.
@@ -103,14 +99,14 @@ class FedDGGA(LocalRule):
         if not gaps:
             return weights
         places = list(gaps)
-        found = torch.tensor([gaps[place] for place in places], dtype=torch.float64)
+        differences = torch.tensor([gaps[place] for place in places], dtype=torch.float64)
         if self.centered:
-            found = found - found.mean()
-        largest = found.abs().max()
+            differences = differences - differences.mean()
+        largest = differences.abs().max()
         # What rounding leaves of a mean of equal gaps is no difference.
         if largest < 1e-12:
             return weights
         moved = weights.clone()
-        moved[places] += self.step * share / len(weights) * found / largest
+        moved[places] += self.step * share / len(weights) * differences / largest
         moved = moved.clamp(0, 1)
         return moved / moved.sum() if moved.sum() > 0 else torch.full_like(moved, 1 / len(moved))

@@ -4,7 +4,7 @@ Paper: Acar et al., "Federated Learning Based on Dynamic Regularization", ICLR 2
 
 Symbols: theta^{t-1} -> ``start``, theta_k^t -> ``trained``, grad L_k(theta_k^{t-1}) -> ``kept``, alpha -> ``alpha``,
 -h / alpha -> ``drift``, in the server's memory.
-    L_k(theta) - <grad L_k(theta_k^{t-1}), theta> + alpha / 2 |theta - theta^{t-1}|^2    :meth:`FedDyn.term`
+    L_k(theta) - <grad L_k(theta_k^{t-1}), theta> + alpha / 2 |theta - theta^{t-1}|^2    :meth:`FedDyn.loss`
     grad L_k(theta_k^t) = grad L_k(theta_k^{t-1}) - alpha (theta_k^t - theta^{t-1})      :meth:`FedDyn.finish`
     h^t = h^{t-1} - alpha / m sum_{k in P} (theta_k^t - theta^{t-1})                     :meth:`FedDynServer.follow`
     theta^t = mean_{k in P} theta_k^t - h^t / alpha                                      :meth:`FedDynServer.follow`
@@ -12,7 +12,7 @@ Symbols: theta^{t-1} -> ``start``, theta_k^t -> ``trained``, grad L_k(theta_k^{t
 What is sent: nothing more than without. A client keeps as many numbers as it sends.
 
 Departures:
-    * The server's step starts from what the method's own mean, or another ``trainer.aggregation``, makes of uploads.
+    * The server's step starts from what the method's own mean, or another ``trainer.server.aggregation``, makes of uploads.
       h takes the share of the weights of all clients that took part, |P| / m where each counts once. With weights p_k
       it thus ends where sum_k p_k grad L_k is zero, as FedAvg should; the paper counts each client once, and its
       released code comes to the weighted objective by an alpha for each client.
@@ -21,24 +21,22 @@ Departures:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from fedvlp.core.aggregation import AggregationRule, ServerOptimizer, WeightedMean
+from fedvlp.core.aggregation import Aggregator, ServerOptimizer, WeightedMean
+from fedvlp.core.protocols import Inputs
 from fedvlp.core.state import State
-from fedvlp.core.strategies import Strategy
-from fedvlp.training.local_rules.base import ClientEnd, LocalRule, Visit
-from fedvlp.training.local_rules.terms import LocalTerm
-from fedvlp.training.proximal import ProximalTerm
+from fedvlp.training.add_ons.base import AddOn, Finished, LocalContext
+from fedvlp.training.add_ons.fed_prox import squared_distance
 from fedvlp.utils.ranges import PositiveFloat
 
 
 @dataclass(frozen=True)
-class FedDyn(LocalRule):
+class FedDyn(AddOn):
     """Holds clients to what they downloaded, and lets go of what they were held from before.
 
     Args:
@@ -47,39 +45,37 @@ class FedDyn(LocalRule):
 
     alpha: PositiveFloat = 0.01
 
-    def term(self, visit: Visit) -> LocalTerm:
-        """Returns alpha / 2 |theta - theta^{t-1}|^2 - <grad L_k(theta_k^{t-1}), theta>."""
-        linear = {name: -value for name, value in visit.kept.items()}
-        if not linear:
-            linear = {name: torch.zeros_like(value) for name, value in visit.averaged.items()}
-        return LocalTerm(linear, ProximalTerm(self.alpha, visit.averaged))
+    def loss(self, local: LocalContext, inputs: Inputs) -> Tensor:
+        """The regularizer alpha / 2 |theta - theta^{t-1}|^2 - <grad L_k(theta_k^{t-1}), theta>."""
+        proximal = self.alpha / 2 * squared_distance(local.trained, local.averaged)
+        linear = [(local.trained[name] * -value).sum() for name, value in local.kept.items()]
+        return torch.stack([*linear, proximal]).sum()
 
-    def finish(self, visit: Visit, end: ClientEnd) -> tuple[State, State]:
-        """Returns nothing to send, and the new gradient."""
+    def finish(self, local: LocalContext, upload: State) -> Finished:
+        """Sends nothing more, and keeps the new gradient."""
         kept: State = {}
-        for name, start in visit.averaged.items():
-            move = end.trained[name].detach() - start
-            kept[name] = visit.kept[name] - self.alpha * move if visit.kept else -self.alpha * move
-        return {}, kept
+        for name, start in local.averaged.items():
+            move = local.trained[name].detach() - start
+            kept[name] = local.kept[name] - self.alpha * move if local.kept else -self.alpha * move
+        return Finished(upload, kept=kept)
 
-    def with_server_part(self, part: Any, weights: Mapping[int, float]) -> Strategy:
-        """Returns the strategy with the server's step behind its own rule."""
-        changed: Strategy = replace(part, rule=FedDynServer(sum(weights.values()), part.rule))
-        return changed
+    def aggregator(self, inner: Aggregator, total_weight: float) -> Aggregator:
+        """The server's step behind the phase's own aggregator."""
+        return FedDynServer(total_weight, inner)
 
 
 @dataclass(frozen=True)
 class FedDynServer(ServerOptimizer):
-    """The server's step: what an inner rule makes of the uploads, less h / alpha.
+    """The server's step: what an inner aggregator makes of the uploads, less h / alpha.
 
     Args:
         total: sum of the weights of all clients.
-        inner: the rule that combines the uploads.
+        inner: the aggregator that combines the uploads.
         share: of that sum, what takes part in the round.
     """
 
     total: float
-    inner: AggregationRule = field(default_factory=WeightedMean)
+    inner: Aggregator = field(default_factory=WeightedMean)
     share: float = 1.0
 
     def aggregate(

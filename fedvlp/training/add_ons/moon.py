@@ -6,7 +6,7 @@ Symbols: z -> what the tensors in training give, z_glob -> those at the start of
 of the client's last training, ``kept``; mu -> ``weight``, tau -> ``temperature``.
     l_con = -log(exp(sim(z, z_glob) / tau) / (exp(sim(z, z_glob) / tau) + exp(sim(z, z_prev) / tau)))    Eq. 3
     l = l_sup + mu E[l_con]                                                                              Eq. 4
-    both in :meth:`MOON.batch_loss`
+    both in :meth:`MOON.loss`
 
 What is sent: nothing more than without. A client keeps as many numbers as it trains, and its steps take about three
 times as long, for three more passes of which one has gradients.
@@ -32,14 +32,14 @@ from torch.func import functional_call
 
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.protocols import Inputs
-from fedvlp.core.state import State, detached
-from fedvlp.training.local_rules.base import ClientEnd, LocalRule, Visit
+from fedvlp.core.state import State
+from fedvlp.training.add_ons.base import AddOn, Finished, LocalContext
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.ranges import NonNegativeFloat, PositiveFloat
 
 
 @dataclass(frozen=True)
-class MOON(LocalRule):
+class MOON(AddOn):
     """Adds the model-contrastive loss to each client's own.
 
     Args:
@@ -50,27 +50,25 @@ class MOON(LocalRule):
     weight: NonNegativeFloat = 1.0
     temperature: PositiveFloat = 0.5
 
-    adds_batch_loss = True
-
-    def batch_loss(self, visit: Visit, inputs: Inputs) -> Tensor | None:
-        """Returns mu times the mean over images of l_con; None in a client's first round."""
-        if not self.weight or not visit.kept:
+    def loss(self, local: LocalContext, inputs: Inputs) -> Tensor | None:
+        """The mean over images of mu l_con; None in a client's first round."""
+        if not self.weight or not local.kept:
             return None
-        module = visit.module
+        module = local.module
         with torch.no_grad():
-            shared = represented(module, visit.start, inputs)
-            last = represented(module, visit.kept, inputs)
+            shared = represented(module, local.start, inputs)
+            last = represented(module, local.kept, inputs)
         own = module.representation(inputs)
         if not own.requires_grad:
             raise UserError(
                 f"{type(module).__name__}.representation does not depend on what the phase trains, so MOON can't "
-                "change it. Override local_logits or representation, or leave trainer.local_rule out."
+                "change it. Override local_logits or representation, or leave MOON out of trainer.local.add_ons."
             )
         return self.weight * model_contrast(own, shared, last, self.temperature)
 
-    def finish(self, visit: Visit, end: ClientEnd) -> tuple[State, State]:
-        """Returns nothing to send, and the trained tensors."""
-        return {}, detached(end.trained) if self.weight else {}
+    def finish(self, local: LocalContext, upload: State) -> Finished:
+        """Sends nothing more, and keeps the trained tensors."""
+        return Finished(upload, kept=local.trained if self.weight else {})
 
 
 def model_contrast(

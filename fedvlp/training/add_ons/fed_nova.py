@@ -6,7 +6,7 @@ Paper: Wang et al., "Tackling the Objective Inconsistency Problem in Heterogeneo
 Symbols: x -> ``shared``, p_k -> share of ``weights``, tau_k -> ``steps``, |a_k|_1 -> ``length``, tau_k for plain SGD.
     d_k = (x - x_k) / (eta |a_k|_1)                                 normalized gradient, Eq. 4
     tau_eff = sum_k p_k |a_k|_1                                     effective steps, Section 4
-    x <- x - tau_eff eta sum_k p_k d_k                              Eq. 6; :meth:`FedNova.before_combining`
+    x <- x - tau_eff eta sum_k p_k d_k                              Eq. 6; :meth:`FedNova.before_aggregation`
 
 What is sent: a client uploads one number more, |a_k|_1.
 
@@ -17,7 +17,7 @@ Departures:
       and neither does the factor of a schedule, which matters with FedProx's term alone.
     * Where clients keep their optimizers between rounds, it is that of a fresh one all the same.
     * Each upload is moved to where it would be after tau_eff such steps, and then combined as the method does or
-      ``trainer.aggregation`` says, so it is no matter of the mean alone.
+      ``trainer.server.aggregation`` says, so it is no matter of the mean alone.
 """
 
 from __future__ import annotations
@@ -30,43 +30,50 @@ from torch import nn
 
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.state import ClientUpdate, State
-from fedvlp.training.local_rules.base import ClientEnd, LocalRule, ServerRound, Visit
+from fedvlp.training.add_ons.base import AddOn, Finished, LocalContext, ServerRound
+from fedvlp.utils.ranges import NonNegativeFloat
 
 
 @dataclass(frozen=True)
-class FedNova(LocalRule):
-    """Averages clients' updates for each step, not those of all their steps."""
+class FedNova(AddOn):
+    """Averages clients' updates for each step, not those of all their steps.
 
-    def finish(self, visit: Visit, end: ClientEnd) -> tuple[State, State]:
-        """Returns |a_k|_1 to send, and nothing to keep."""
-        length = way_of_steps(visit.module, visit.steps, visit.proximal_weight)
-        return {"length": torch.tensor([length])}, {}
+    Args:
+        proximal_weight: mu of FedProx's term where ``FedProx`` is at work too, at least 0: it shortens the steps.
+    """
 
-    def upload_like(self, averaged: State) -> State:
-        """Returns one number."""
+    proximal_weight: NonNegativeFloat = 0.0
+
+    def finish(self, local: LocalContext, upload: State) -> Finished:
+        """Sends |a_k|_1."""
+        length = distance_of_steps(local.module, local.steps, self.proximal_weight)
+        return Finished(upload, {"length": torch.tensor([length])})
+
+    def sent_like(self, averaged: State) -> State:
+        """One number."""
         return {"length": torch.zeros(1)}
 
-    def before_combining(self, round: ServerRound) -> tuple[Sequence[ClientUpdate], State]:
-        """Returns updates as after tau_eff steps each, and nothing to remember."""
-        # A step is the shortest way: who claims less would count for more than anybody can.
-        lengths = [max(1.0, sent["length"].item()) for sent in round.sent]
+    def before_aggregation(self, server: ServerRound) -> tuple[Sequence[ClientUpdate], State]:
+        """Updates as after tau_eff steps each; nothing is remembered."""
+        # A step is the shortest distance: a client that claims less would count for more than any can.
+        lengths = [max(1.0, sent["length"].item()) for sent in server.sent]
         if len(set(lengths)) == 1:
-            return round.updates, {}
-        weights = [round.weights[update.client.id] for update in round.updates]
+            return server.updates, {}
+        weights = [server.weights[update.client.id] for update in server.updates]
         effective = sum(w * length for w, length in zip(weights, lengths, strict=True)) / sum(weights)
-        changed: list[ClientUpdate] = []
-        for update, length in zip(round.updates, lengths, strict=True):
+        rescaled: list[ClientUpdate] = []
+        for update, length in zip(server.updates, lengths, strict=True):
             state = dict(update.state)
-            for name in round.names:
-                before = round.shared[name].float()
+            for name in server.names:
+                before = server.shared[name].float()
                 move = state[name].float() - before
                 state[name] = (before + effective / length * move).to(state[name].dtype)
-            changed.append(replace(update, state=state))
-        return changed, {}
+            rescaled.append(replace(update, state=state))
+        return rescaled, {}
 
 
-def way_of_steps(module: FederatedModule, steps: int, proximal_weight: float = 0.0) -> float:
-    """Returns how many learning rates the method's optimizer goes in so many steps along a gradient that is always 1.
+def distance_of_steps(module: FederatedModule, steps: int, proximal_weight: float = 0.0) -> float:
+    """How many learning rates the method's optimizer moves in so many steps along a gradient that is always 1.
 
     Args:
         module: which says what optimizer it wants.

@@ -1,4 +1,4 @@
-"""Server-side averages over rounds: what is deployed, and perhaps what clients go on from."""
+"""Server-side averages over rounds: what is deployed, and perhaps what clients start from."""
 
 from __future__ import annotations
 
@@ -9,21 +9,20 @@ from functools import partial
 
 import torch
 
-from fedvlp.core.state import Client, ClientUpdate, ServerState, State, select
-from fedvlp.core.strategies.base import Strategy
-from fedvlp.core.strategies.rules import combines_cohort
+from fedvlp.core.state import ClientUpdate, ServerState, State, detached, select
+from fedvlp.core.strategies.base import Wrapper
 from fedvlp.utils.errors import UserError
 
 
 @dataclass(frozen=True)
-class MovingAverage:
+class MovingAverage(Wrapper):
     """Deploys a running average over rounds of the shared tensors: d <- (1 - share) d + share s.
 
     Args:
         inner: the strategy that makes the new shared tensors.
         share: from the number of finished rounds to the newest tensors' share, in [0, 1].
-        names: the tensors (or prefixes) that are averaged; all others are deployed as they are.
-        sends_average: whether clients go on from the average (DiPrompT), not from the newest tensors.
+        names: the tensors (or prefixes) that are averaged; all others are deployed unchanged.
+        sends_average: whether clients start from the average (DiPrompT), not from the newest tensors.
 
     >>> from fedvlp.core.state import Client
     >>> from fedvlp.core.strategies.averaging import FedAvg
@@ -34,23 +33,9 @@ class MovingAverage:
     (8.0, 2.0)
     """
 
-    inner: Strategy
     share: Callable[[int], float]
     names: tuple[str, ...]
     sends_average: bool = False
-
-    @property
-    def combines_cohort(self) -> bool:
-        """Whether the inner strategy does; the average looks at no upload."""
-        return combines_cohort(self.inner)
-
-    def broadcast(self, server: ServerState, client: Client) -> State:
-        """Returns what the inner strategy would."""
-        return self.inner.broadcast(server, client)
-
-    def check(self, clients: Sequence[Client]) -> None:
-        """Raises what the inner strategy would."""
-        self.inner.check(clients)
 
     def aggregate(self, server: ServerState, updates: Sequence[ClientUpdate]) -> ServerState:
         """Aggregates, then moves the deployed tensors a share of the way to the shared ones."""
@@ -62,6 +47,35 @@ class MovingAverage:
             for name, value in select(server.shared, self.names).items()
         }
         return server.updated(average) if self.sends_average else replace(server, deployed=server.deployed | average)
+
+
+@dataclass(frozen=True)
+class ServerComputed(Wrapper):
+    """Computes shared tensors from the other shared ones after each aggregation: shared <- shared | make(shared).
+
+    Args:
+        inner: The strategy that combines the uploads.
+        make: From all shared tensors to those computed; pure, and run without gradients.
+
+    >>> from fedvlp.core.state import Client
+    >>> from fedvlp.core.strategies.slots import Slots
+    >>> server = ServerState.start({"prompts": torch.zeros(2, 1), "mean": torch.zeros(1)})
+    >>> mean = lambda shared: {"mean": shared["prompts"].mean(0)}
+    >>> strategy = ServerComputed(Slots("client"), mean)
+    >>> server = strategy.aggregate(server, [ClientUpdate(Client(1, 0, 4), {"prompts": torch.tensor([6.0])}, 4)])
+    >>> server.shared["mean"].item()
+    3.0
+    """
+
+    make: Callable[[State], State]
+
+    def aggregate(self, server: ServerState, updates: Sequence[ClientUpdate]) -> ServerState:
+        """Combines the uploads and computes what follows from them; an empty cohort changes nothing."""
+        if not updates:
+            return server
+        server = self.inner.aggregate(server, updates)
+        with torch.no_grad():
+            return server.updated(detached(self.make(server.shared)))
 
 
 def beta_share(beta: float, rounds: int, repeats_first: bool = False) -> Callable[[int], float]:

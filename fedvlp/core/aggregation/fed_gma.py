@@ -11,13 +11,13 @@ from dataclasses import dataclass
 
 import torch
 
-from fedvlp.core.aggregation.base import AggregationRule, like, stacked
+from fedvlp.core.aggregation.base import Aggregator, cast_like, stacked
 from fedvlp.core.state import State, weighted_mean
 from fedvlp.utils.errors import UserError
 
 
 @dataclass(frozen=True)
-class FedGMA(AggregationRule):
+class FedGMA(Aggregator):
     """The mean update, in which numbers that clients move to and fro are held back (Algorithm 1).
 
     A = |mean_k sign(Delta_k)| with each client counted once, the mask m is 1 where A >= tau and A elsewhere, and
@@ -53,4 +53,4 @@ class FedGMA(AggregationRule):
             value = mean[name].float()
             # Equal to start + eta m step, and exactly the mean where the whole step is taken.
             after[name] = value + (self.learning_rate * mask - 1) * (value - start)
-        return like(after, mean)
+        return cast_like(after, mean)
