@@ -106,7 +106,7 @@ COMMANDS = (
     Command(
         "sweep",
         "tools.sweep.command:run_sweep",
-        "Make the runs of several methods, held-out domains and seeds; called again, go on with what is missing.",
+        "Make the runs of several methods, held-out domains and seeds; called again, resume.",
     ),
     Command(
         "site",
