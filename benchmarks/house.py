@@ -1,4 +1,4 @@
-"""How large the library is: lines, files, floors of imports and options, of one checkout or of several beside each other.
+"""How large the library is: lines, files, floors of imports and options, of checkouts beside each other.
 
 ``python -m benchmarks.house [CHECKOUT ...]`` prints the table. ``tests/test_budgets.py`` holds each number to a limit.
 """

@@ -17,10 +17,10 @@ from fedvlp.callbacks import default_callbacks as make_default_callbacks
 from fedvlp.core.confusion import Confusion
 from fedvlp.core.diagnosis import Diagnosis
 from fedvlp.core.module import FederatedModule
-from fedvlp.core.phase_rules import with_aggregation
 from fedvlp.core.phases import Phase, check_phases
 from fedvlp.core.predictions import Predictions
 from fedvlp.core.protocols import FederatedData
+from fedvlp.core.reductions import with_aggregation
 from fedvlp.core.roles import TESTED
 from fedvlp.core.run_state import RunState
 from fedvlp.core.state import ServerState, State
@@ -42,12 +42,6 @@ from fedvlp.training.evaluation import of_roles
 from fedvlp.training.fit_loop import FitLoop
 from fedvlp.training.inspection import inspect_method
 from fedvlp.training.lightning_hooks import check_callbacks
-from fedvlp.training.local_rules import (
-    check_with_data,
-    check_with_options,
-    check_with_phases,
-    with_local_rule,
-)
 from fedvlp.training.local_training import LocalTraining
 from fedvlp.training.options import Clients, Runtime, Server, check_clients, describe_training
 from fedvlp.training.precision import AskedPrecision, choose_precision
@@ -56,16 +50,12 @@ from fedvlp.training.prediction import predict_images
 from fedvlp.training.privacy_accounting import check_privacy
 from fedvlp.training.scores_file import without_validation, write_folder_scores, write_scores
 from fedvlp.training.setup import demand_determinism, set_up_data, set_up_method
+from fedvlp.training.task import check_add_ons, plan_phases
 from fedvlp.training.trainer_attributes import TrainerAttributes
 from fedvlp.training.trainer_options import INSTEAD
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import check_replaceable
-from fedvlp.utils.ranges import (
-    Names,
-    NonNegativeInt,
-    PositiveInt,
-    Seed,
-)
+from fedvlp.utils.ranges import Names, NonNegativeInt, PositiveInt, Seed
 
 
 class Federation(TrainerAttributes):
@@ -113,7 +103,7 @@ class Federation(TrainerAttributes):
         server: Server = Server(),
         clients: Clients = Clients(),
         seed: Seed = 0,
-        name: RunName | None = None,
+        name: str | None = None,
         evaluate_every: PositiveInt = 1,
         patience: PositiveInt | None = None,
         accelerator: str = "auto",
@@ -144,7 +134,7 @@ class Federation(TrainerAttributes):
         self.patience = patience
         self.engine: Engine = LocalEngine(clients.personal_on_disk)
         choice = choose_precision(precision, accelerator)
-        self.precision = choice.name
+        self.precision: str = choice.name
         self.why_precision = choice.reason
         self.deterministic = deterministic
         self.fast_dev_run = fast_dev_run
@@ -191,9 +181,12 @@ class Federation(TrainerAttributes):
         """
         check_callbacks(self.callbacks, self.evaluate_every)
         phases = self._described_phases(model, datamodule)
-        phases = with_local_rule(phases, self.local.rule, model, lambda: datamodule.clients, self.rounds)
+        add_ons = list(self.local.every_add_on)
+        hostile = None if self.clients.attack is None else self.clients.attack.add_on(datamodule.clients)
+        if hostile is not None:
+            add_ons.append(hostile)
         hooks = Hooks(self.callbacks, {"federation": self, "trainer": self, "pl_module": model})
-        loop = FitLoop(self, phases, hooks, self.engine)
+        loop = FitLoop(self, plan_phases(model, phases, add_ons), hooks, self.engine)
         if self.fast_dev_run:
             return self._try_once(loop, ckpt_path)
         checkpoint = None if ckpt_path is None else self._where(ckpt_path)
@@ -345,7 +338,7 @@ class Federation(TrainerAttributes):
         return getattr(self.engine, "predictions", {})
 
     def _described_phases(self, model: FederatedModule, datamodule: FederatedData) -> Sequence[Phase]:
-        """Lets the data be read, and describes the run; returns its phases, with the rule of aggregation in them.
+        """Lets the data be read, and describes the run; returns its phases, with their aggregators.
 
         Raises:
             UserError: if method, data and options do not fit each other.
@@ -358,10 +351,7 @@ class Federation(TrainerAttributes):
         )
         check_privacy(phases, len(datamodule.clients), clients.cohort_size, self.fabric.world_size)
         check_after_data(datamodule, clients.cohort_size, self.patience)
-        rule = self.local.rule
-        check_with_options(rule, self.precision)
-        check_with_phases(rule, phases)
-        check_with_data(rule, datamodule)
+        check_add_ons(self.local.every_add_on, phases, datamodule, self.precision)
         for phase in phases:
             phase.strategy.check(datamodule.clients)
         check_clients(self, datamodule.clients)

@@ -16,6 +16,7 @@ from typing import Any, cast
 
 import numpy as np
 import torch
+from fedvlp.training.client_trainer import ClientResult, ClientTrainer, PhaseOrder
 from lightning.fabric.loggers.logger import Logger
 from torch import Tensor
 
@@ -26,7 +27,6 @@ from fedvlp.core.protocols import Batch
 from fedvlp.core.state import weighted_mean
 from fedvlp.training.attack import Attack
 from fedvlp.training.callback import RunView
-from fedvlp.training.client_trainer import ClientResult, ClientTrainer, PhaseOrder
 
 VARIABLE = "FEDVLP_BENCHMARK_FAULTS"
 """A JSON object: what happens in a round, counted from 1, by the round's number or ``all``. See ``asked``."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields, is_dataclass
 from functools import partial
 from typing import Any, cast
 
@@ -105,14 +104,6 @@ def import_public_classes() -> None:
     """Imports every public class, since only classes that are imported can be named by their short names."""
     for name in fedvlp.__all__:
         getattr(fedvlp, name)
-
-
-def trainer_options() -> list[str]:
-    """Returns the options below ``trainer``, such as ``rounds`` and ``local.epochs``."""
-    names: list[str] = []
-    for name, hint in annotations_of(Federation).items():
-        names += [f"{name}.{field.name}" for field in fields(hint)] if is_dataclass(hint) else [name]
-    return names
 
 
 def _seed(seed: bool | int) -> int:

@@ -77,8 +77,10 @@ def paper_name(method: str, options: Mapping[str, Any], training: Mapping[str, A
 
     >>> paper_name("TRIP", {"num_experts": 2, "prompt_length": 1}), paper_name("PromptFL", {"kl_weight": 0.8})
     ('TRIP-Lite', '')
-    >>> paper_name("ELCFS", {}, {"local_rule": {"class": "FedDGGA"}}), paper_name("TRIP", {}, {"proximal_weight": 0.1})
-    ('ELCFS+GA', '')
+    >>> paper_name("ELCFS", {}, {"add_ons": [{"class": "FedDGGA"}]})
+    'ELCFS+GA'
+    >>> paper_name("TRIP", {}, {"add_ons": [{"class": "FedProx", "weight": 0.1}]})
+    ''
     """
     name = _name_of_options(method, options)
     rule = _given_rule(training or {})
@@ -102,8 +104,10 @@ def _name_of_options(method: str, options: Mapping[str, Any]) -> str:
 
 def _given_rule(training: Mapping[str, Any]) -> str:
     """Returns by which rule clients are trained or combined, of several all; empty for none."""
-    rules = [training[name]["class"] for name in ("aggregation", "local_rule") if training.get(name)]
-    return "+".join([*rules, *(["FedProx"] if training.get("proximal_weight") else [])])
+    aggregation = training.get("aggregation")
+    names = [] if aggregation is None else [aggregation["class"]]
+    names += [add_on["class"] for add_on in training.get("add_ons", [])]
+    return "+".join(names)
 
 
 def describe_mismatch(table: Table, printed: PrintedTable) -> str:

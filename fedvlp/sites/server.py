@@ -19,7 +19,7 @@ from fedvlp.sites.run_file import SitesFile, read_sites_file
 from fedvlp.sites.sites_data import SitesData, options_for_sites
 from fedvlp.sites.transport import Transport
 from fedvlp.sites.wire import Message
-from fedvlp.training.local_rules import KNOWN, describe_local_rule
+from fedvlp.training.add_ons import PUBLIC, describe_add_on
 from fedvlp.utils.errors import UserError
 
 log = logging.getLogger(__name__)
@@ -83,11 +83,12 @@ def _check_options(federation: Federation) -> None:
     }
     if wrong := [name for name, is_given in asked.items() if is_given]:
         raise UserError(f"Only a simulation has trainer.{wrong[0]}, since sites train each by itself. Leave it out.")
-    rule = type(federation.local.rule)
-    if federation.local.rule is not None and KNOWN.get(rule.__name__) is not rule:
-        raise UserError(
-            f"Sites know the rules {', '.join(KNOWN)}, and not {rule.__name__}. Leave trainer.local.rule out."
-        )
+    for add_on in federation.local.every_add_on:
+        if PUBLIC.get(type(add_on).__name__) is not type(add_on):
+            raise UserError(
+                f"Sites know the add-ons {', '.join(PUBLIC)}, and not {type(add_on).__name__}. Leave it out of "
+                "trainer.local.add_ons."
+            )
 
 
 def _run_to_continue(parts: Parts, run_dir: Path, ckpt_path: str | None) -> Path | None:
@@ -110,8 +111,7 @@ def _preparation(parts: Parts, data: SitesData, run: str) -> Message:
         "epochs": federation.local.epochs,
         "steps": federation.local.steps,
         "reset_optimizer": federation.local.reset_optimizer,
-        "proximal_weight": federation.local.proximal_weight,
-        "local_rule": describe_local_rule(federation.local.rule),
+        "add_ons": [describe_add_on(add_on) for add_on in federation.local.every_add_on],
         "seed": federation.seed,
         "precision": federation.precision,
     }

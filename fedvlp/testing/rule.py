@@ -33,8 +33,8 @@ def check_aggregation_rule(rule: Aggregator) -> None:
     least = rule.min_clients
     require(isinstance(least, int) and least >= 1, f"{name}.min_clients must be a whole number above 0; got {least!r}.")
     for count in (least, least + 3):
-        _check_combine(rule.placed(count, 0), name, count)
-    placed = rule.placed(least + 3, 0)
+        _check_combine(rule.bound(count, 0), name, count)
+    placed = rule.bound(least + 3, 0)
     _check_order(placed, name, least + 3)
     _check_memory(placed, name, least + 3)
     _check_linear(placed, name, least + 3)

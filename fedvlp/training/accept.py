@@ -21,8 +21,8 @@ class AcceptancePolicy:
     """How many clients may fail, and what is done about those that do.
 
     Attributes:
-        on_failure: ``skip`` leaves a client out for the rest of the round, ``retry`` first lets it train again, ``fail``
-            ends the run.
+        on_failure: ``skip`` leaves a client out for the rest of the round, ``retry`` first lets it train again,
+            ``fail`` ends the run.
         min_clients: updates that a phase needs, at least 1; fewer end the run.
         max_update_norm: the largest norm of an update's difference to what is shared, above 0; None for any.
     """

@@ -127,8 +127,8 @@ def train_client(client: Client, task: PhaseTask, here: Workspace) -> ClientResu
         for index, batch in enumerate(batches):
             inputs, labels = here.fabric.to_device(batch)
             with here.fabric.autocast():
-                loss = module.training_step((inputs, labels), index)
-            here.fabric.backward(check_loss(module, loss))
+                loss = check_loss(module, module.training_step((inputs, labels), index))
+            here.fabric.backward(loss)
             add_ons.backward(inputs)
             add_ons.after_backward()
             optimizer.step_and_clear()

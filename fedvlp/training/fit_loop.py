@@ -9,27 +9,24 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from fedvlp.core.phases import Phase
 from fedvlp.core.roles import ROLES
 from fedvlp.core.run_state import RoundMetrics, RunState
 from fedvlp.core.state import ServerState
-from fedvlp.core.strategies import DecidesByValidation
 from fedvlp.runs.client_store import ClientStore, DiskStore
 from fedvlp.runs.leftovers import claimed, sweep_leftovers
 from fedvlp.runs.run_folder import find_checkpoints, new_run_folder, resume
+from fedvlp.training.accept import AcceptancePolicy
 from fedvlp.training.agreement import Facts, check_agreement, facts_of_run, on_every_process
 from fedvlp.training.availability import Availability
 from fedvlp.training.callback_states import restore, states_of
-from fedvlp.training.client_trainer import ClientSlot
+from fedvlp.training.client import Workspace
 from fedvlp.training.dispatch import Hooks
 from fedvlp.training.engine import Engine
 from fedvlp.training.evaluation import validation_loss
-from fedvlp.training.failures import FailurePolicy, Failures
 from fedvlp.training.lightning_hooks import check_monitored
-from fedvlp.training.local_rules import validation_for
 from fedvlp.training.options import ConfiguredRun
-from fedvlp.training.rounds import Rounds
-from fedvlp.training.screening import Screening
+from fedvlp.training.round import Run, run_round
+from fedvlp.training.task import PhasePlan, validation_splits
 from fedvlp.utils.memory import freed_memory_kept, old_objects_kept
 
 RESUME_MAY_CHANGE = ("rounds", "evaluate_every", "patience", "server", "clients")
@@ -42,13 +39,13 @@ class FitLoop:
 
     Args:
         run: the federation, whose method and data are ready; its ``run_state`` and ``folder`` are set here.
-        phases: what a round consists of.
+        plans: the phases of a round, with their add-ons.
         hooks: of the callbacks.
         engine: where the clients train.
     """
 
     run: ConfiguredRun
-    phases: Sequence[Phase]
+    plans: Sequence[PhasePlan]
     hooks: Hooks
     engine: Engine
 
@@ -71,13 +68,13 @@ class FitLoop:
     def _train(self) -> ServerState:
         """Runs the rounds that are left, and returns the server's last state."""
         run = self.run
-        rounds = self._make_rounds(self._open_store())
+        rounds = self._make_run(self._open_store())
         self.hooks.call("setup", stage="fit")
         self._restore_callbacks()
         self.hooks.call("on_fit_start")
         self.hooks.call("on_train_start")
         with freed_memory_kept(), old_objects_kept():
-            while self.phases and run.run_state.server.round < self.run.rounds and not self._is_stopped():
+            while self.plans and run.run_state.server.round < self.run.rounds and not self._is_stopped():
                 self._round(rounds)
         run.current_epoch = run.run_state.server.round
         self._say_who_stopped()
@@ -128,8 +125,8 @@ class FitLoop:
     def _facts(self) -> Facts:
         """Returns what all processes must have in common."""
         run = self.run
-        strategies = [phase.strategy for phase in self.phases]
-        chosen = (run.server.aggregation, run.clients.attack, run.local.schedule, run.local.rule)
+        strategies = [plan.phase.strategy for plan in self.plans]
+        chosen = (run.server.aggregation, run.clients.attack, run.local.schedule, *run.local.every_add_on)
         parts = (run.module, run.data, *strategies, *chosen, *self.hooks.callbacks)
         how = {name: getattr(run, name) for name in RESUME_MAY_CHANGE}
         return facts_of_run(run.data, run.description, run.run_state, parts, how)
@@ -145,44 +142,40 @@ class FitLoop:
         )
         return store
 
-    def _make_rounds(self, store: ClientStore) -> Rounds:
-        """Returns what runs the rounds, with one trainer for all of them."""
+    def _make_run(self, store: ClientStore) -> Run:
+        """What runs the rounds."""
         clients = self.run.clients
         server = self.run.server
-        attack = clients.attack
-        policy = FailurePolicy(clients.on_failure, server.min_clients, server.max_update_norm)
-        slot = ClientSlot(
+        data = self.run.data
+        here = Workspace(
             fabric=self.run.fabric,
             module=self.run.module,
-            data=self.run.data if attack is None else attack.training_data(self.run.data, self.run.module),
+            data=data if clients.attack is None else clients.attack.training_data(data, self.run.module),
             local=self.run.local,
             initial_personal=self.run.module.personal_state(),
             seed=self.run.seed,
             store=store,
             hooks=self.hooks,
-            failures=Failures(policy, self.run.folder),
-            validation=validation_for(self.run.local.rule, self.run.data),
+            validation=validation_splits(self.run.local.every_add_on, data),
+            run_folder=self.run.folder,
         )
-        trainer = self.engine.client_trainer(slot)
-        if attack is not None:
-            trainer = attack.client_trainer(trainer, slot.data.clients)
-        return Rounds(
-            slot=slot,
-            phases=self.phases,
-            trainer=trainer,
+        return Run(
+            here=here,
+            plans=self.plans,
+            engine=self.engine,
             rounds=self.run.rounds,
             cohort_size=clients.cohort_size,
-            screening=Screening(slot),
+            policy=AcceptancePolicy(clients.on_failure, server.min_clients, server.max_update_norm),
             availability=Availability(clients.dropout, clients.stragglers),
         )
 
-    def _round(self, rounds: Rounds) -> None:
+    def _round(self, rounds: Run) -> None:
         """Runs a round, evaluates, and replaces the run's state."""
         run = self.run
         run.current_epoch = run.run_state.server.round
         self.hooks.call("on_train_epoch_start")
         began = time.perf_counter()
-        state, metrics = rounds.run(run.run_state)
+        state, metrics = run_round(rounds, run.run_state)
         server = state.server
         metrics["train_seconds"] = time.perf_counter() - began
         # A run ends with a round that was evaluated, also where a callback asked for the end in one that was not.
@@ -194,14 +187,14 @@ class FitLoop:
             state = replace(state, server=server)
             metrics |= run.evaluate(run.module, server.deployed, state.personal)
             if run.clients.attack is not None:
-                metrics |= run.clients.attack.measure(run, rounds.slot.data, server.deployed, state.personal)
+                metrics |= run.clients.attack.measure(run, rounds.here.data, server.deployed, state.personal)
         metrics["seconds"] = time.perf_counter() - began
         self.hooks.call("on_round_metrics", row=metrics)
         run.run_state = replace(state, history=(*state.history, metrics))
         self._end_epoch(metrics)
         self.hooks.call("on_round_end", row=metrics)
         if run.is_global_zero:
-            rounds.slot.store.remove_unused(server.round, (state.personal, state.optimizer_states))
+            rounds.here.store.remove_unused(server.round, (state.personal, state.optimizer_states))
 
     def _end_epoch(self, metrics: RoundMetrics) -> None:
         """Calls Lightning's hooks at the end of a round, and keeps what callbacks remember and whether one stops it."""
@@ -217,14 +210,14 @@ class FitLoop:
 
     def _decided(self, server: ServerState, metrics: RoundMetrics) -> ServerState:
         """Returns the server's state after strategies have looked at the source validation loss, if any does."""
-        strategies = [phase.strategy for phase in self.phases if isinstance(phase.strategy, DecidesByValidation)]
+        strategies = [plan.phase.strategy for plan in self.plans if plan.phase.strategy.uses_validation_loss]
         if not strategies:
             return server
         run = self.run
         loss = validation_loss(run.module, run.data, run.fabric, server.shared) if run.is_global_zero else 0.0
         metrics["validation_loss"] = run.fabric.broadcast(loss)
         for strategy in strategies:
-            server = strategy.decided(server, metrics["validation_loss"])
+            server = strategy.after_validation(server, metrics["validation_loss"])
         return server
 
     def _is_stopped(self) -> bool:

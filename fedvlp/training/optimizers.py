@@ -16,7 +16,7 @@ from fedvlp.utils.errors import UserError
 from fedvlp.utils.tensor_files import strip_prefix
 
 GRADIENT_SCALE = 1024.0
-"""With which precision 16-mixed begins on each client: with PyTorch's own first scale the first steps would overflow."""
+"""Of precision 16-mixed as each client begins: with PyTorch's own first scale its first steps would overflow."""
 
 
 @dataclass(frozen=True)

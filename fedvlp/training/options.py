@@ -5,21 +5,29 @@ How a client trains is the group :class:`fedvlp.training.local_training.LocalTra
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
-from fedvlp.core.aggregation import AggregationRule, describe_rule
+from fedvlp.core.aggregation import Aggregator, describe_aggregator
 from fedvlp.core.state import Client
 from fedvlp.training.attack import Attack
 from fedvlp.training.callback import RunView
-from fedvlp.utils.checked import check_fields
+from fedvlp.training.client import OnClientFailure
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.logs import visible_log
-from fedvlp.utils.ranges import ClosedFraction, FractionBelowOne, PositiveFloat, PositiveInt, Seconds, Seed, Threads
+from fedvlp.utils.ranges import (
+    ClosedFraction,
+    FractionBelowOne,
+    PositiveFloat,
+    PositiveInt,
+    Seconds,
+    Seed,
+    Threads,
+    check_range,
+)
 
-log = visible_log(__name__)
-OnClientFailure = Literal["skip", "retry", "fail"]
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -35,13 +43,14 @@ class Server:
             not given.
     """
 
-    aggregation: AggregationRule | None = None
+    aggregation: Aggregator | None = None
     min_clients: PositiveInt = 1
     max_update_norm: PositiveFloat | None = None
 
     def __post_init__(self) -> None:
-        """Refuses values that are out of range."""
-        check_fields(self)
+        """Checks the ranges."""
+        check_range("server.min_clients", self.min_clients, PositiveInt)
+        check_range("server.max_update_norm", self.max_update_norm, PositiveFloat)
 
 
 @dataclass(frozen=True)
@@ -70,8 +79,10 @@ class Clients:
     personal_on_disk: bool = False
 
     def __post_init__(self) -> None:
-        """Refuses values that are out of range."""
-        check_fields(self)
+        """Checks the ranges."""
+        check_range("clients.cohort_size", self.cohort_size, PositiveInt)
+        check_range("clients.dropout", self.dropout, FractionBelowOne)
+        check_range("clients.stragglers", self.stragglers, ClosedFraction)
 
 
 @dataclass(frozen=True)
@@ -92,8 +103,9 @@ class Runtime:
     collective_timeout: Seconds = 1800
 
     def __post_init__(self) -> None:
-        """Refuses values that are out of range."""
-        check_fields(self)
+        """Checks the ranges."""
+        check_range("runtime.num_threads", self.num_threads, Threads)
+        check_range("runtime.collective_timeout", self.collective_timeout, Seconds)
 
 
 class ConfiguredRun(RunView, Protocol):
@@ -137,7 +149,7 @@ def describe_training(run: ConfiguredRun) -> dict[str, Any]:
     }
     # Left out where they are not given, so that runs with and without such an option differ by its name alone.
     if run.server.aggregation is not None:
-        described["aggregation"] = describe_rule(run.server.aggregation)
+        described["aggregation"] = describe_aggregator(run.server.aggregation)
     if run.clients.attack is not None:
         described["attack"] = run.clients.attack.describe()
     if run.clients.dropout:
@@ -155,7 +167,7 @@ def _check_pooled(run: ConfiguredRun) -> None:
         "clients.attack": run.clients.attack is not None,
         "clients.dropout": run.clients.dropout > 0,
         "clients.stragglers": run.clients.stragglers > 0,
-        "local.proximal_weight": run.local.proximal_weight > 0,
+        "local.add_ons": bool(run.local.add_ons),
     }
     if wrong := [name for name, is_given in of_federation.items() if is_given]:
         raise UserError(

@@ -13,7 +13,7 @@ from fedvlp.core.run_state import RoundMetrics, RunState
 from fedvlp.core.state import Client, ClientUpdate, ServerState
 from fedvlp.core.update_check import TensorSpec, tensor_specs, upload_error
 from fedvlp.runs.client_store import restored, with_stored
-from fedvlp.training.accept import Accepted, AcceptancePolicy, accept
+from fedvlp.training.accept import AcceptancePolicy, Accepted, accept
 from fedvlp.training.availability import Availability
 from fedvlp.training.client import ClientResult, Workspace
 from fedvlp.training.cohort import sample_cohort

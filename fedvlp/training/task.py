@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.phases import Phase
-from fedvlp.core.reductions import client_noise
+from fedvlp.core.protocols import EvaluationSplit, MeasuredData
+from fedvlp.core.reductions import client_noise, guarantees
 from fedvlp.core.run_state import RunState
 from fedvlp.core.state import ADD_ON, Client, ClientUpdate, ServerState, State, matches_prefix
 from fedvlp.core.strategies import FedAvg, Reducer, Strategy
@@ -158,6 +159,52 @@ def plan_phases(module: FederatedModule, phases: Sequence[Phase], add_ons: Seque
             "what clients train. Leave it out, or take a method that does."
         )
     return tuple(plans)
+
+
+def check_add_ons(add_ons: Sequence[AddOn], phases: Sequence[Phase], data: MeasuredData, precision: str) -> None:
+    """Checks add-ons against what they can't be had with, before anything is trained.
+
+    Args:
+        add_ons: those that are asked for.
+        phases: of a round, with their aggregators.
+        data: clients and splits.
+        precision: Lightning's name of the arithmetic.
+
+    Raises:
+        UserError: if gradients are scaled, uploads are hidden by noise, which what add-ons send would get past, weights
+            would not count, or a client has no validation images to measure on.
+    """
+    for add_on in add_ons:
+        name = type(add_on).__name__
+        if add_on.needs_gradients and precision == "16-mixed":
+            raise UserError(f"{name} needs gradients unchanged, but 16-mixed scales them. Use bf16-mixed or 32-true.")
+        if add_on.needs_average and guarantees(phases):
+            raise UserError(
+                f"DPFedAvg hides what clients send, but not what {name} makes of it. Leave it out of "
+                "trainer.local.add_ons, or take another trainer.server.aggregation."
+            )
+        for phase in phases if add_on.sets_weights else ():
+            for reducer in phase.strategy.reducers:
+                if reducer.reduces_cohort and not reducer.aggregator.is_linear:
+                    raise UserError(
+                        f"{name} decides how much each client counts, which {type(reducer.aggregator).__name__} does "
+                        "not look at. Leave one of them out, or take an aggregation of the weighted mean."
+                    )
+        if add_on.needs_accuracy:
+            measured = {client.id for split in validation_splits([add_on], data) for client in split.clients}
+            lacking = [client for client in data.clients if client.id not in measured]
+            if lacking:
+                raise UserError(
+                    f"{name} measures each client on validation images of its domains, but "
+                    f"{lacking[0].name or lacking[0].id!r} has none. Set data.validation_fraction above 0."
+                )
+
+
+def validation_splits(add_ons: Sequence[AddOn], data: MeasuredData) -> list[EvaluationSplit]:
+    """The splits on which add-ons measure clients; none where no add-on does."""
+    if not any(add_on.needs_accuracy for add_on in add_ons):
+        return []
+    return [split for split in data.evaluation_splits() if split.role == "validation"]
 
 
 def averaged_names(module: FederatedModule, phase: Phase) -> tuple[str, ...]:

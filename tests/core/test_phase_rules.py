@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+from fedvlp.core.phase_rules import most_needed_uploads, too_few_uploads, with_aggregation
 
 from fedvlp.core.aggregation import CoordinateMedian, FedAdam, Krum, ServerMomentum, TrimmedMean, WeightedMean
-from fedvlp.core.phase_rules import most_needed_uploads, too_few_uploads, with_aggregation
 from fedvlp.core.phases import Phase
 from fedvlp.core.state import Client, ClientUpdate, ServerState
 from fedvlp.core.strategies import (

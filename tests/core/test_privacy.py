@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 
 import pytest
+from fedvlp.core.phase_rules import with_aggregation
+from fedvlp.core.privacy import guarantees
 
 from fedvlp.core.aggregation import CoordinateMedian, DPFedAvg, FedAdam
-from fedvlp.core.phase_rules import with_aggregation
 from fedvlp.core.phases import Phase
-from fedvlp.core.privacy import guarantees
 from fedvlp.core.state import Client
 from fedvlp.core.strategies import (
     ByName,

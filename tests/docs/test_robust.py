@@ -4,12 +4,12 @@ import dataclasses
 import re
 
 import pytest
+from fedvlp.training.local_rules import KNOWN
 
 import fedvlp.core.aggregation
 import fedvlp.tools.attacks
 from fedvlp.core.aggregation import Aggregator
 from fedvlp.training.attack import Attack
-from fedvlp.training.local_rules import KNOWN
 from tests.helpers.documents import ROOT, Document
 
 PAGE = Document(ROOT / "docs" / "robust.md")

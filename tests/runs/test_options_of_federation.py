@@ -10,6 +10,7 @@ from dataclasses import is_dataclass
 
 import pytest
 import torch
+from fedvlp.training.local_rules import FedDyn, LocalRule
 
 from fedvlp.core import aggregation
 from fedvlp.core.aggregation import (
@@ -27,7 +28,6 @@ from fedvlp.tools import attacks
 from fedvlp.tools.attacks import SignFlip
 from fedvlp.training import local_rules, schedules
 from fedvlp.training.attack import Attack
-from fedvlp.training.local_rules import FedDyn, LocalRule
 from fedvlp.training.schedules import ExponentialDecay, Schedule
 from tests.helpers.options import different, options_of, other_value, record
 from tests.helpers.toy_federation import Linear, Points, federation, file_callbacks

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 import yaml
+from fedvlp.training.local_rules import LocalRule
 
 from fedvlp.commands.cli import main
 from fedvlp.commands.trained_config import trained_config
@@ -14,7 +15,6 @@ from fedvlp.core.aggregation import Aggregator
 from fedvlp.data.partition import Partitioner
 from fedvlp.runs.trusted_classes import check_classes, is_own_class
 from fedvlp.training.attack import Attack
-from fedvlp.training.local_rules import LocalRule
 from fedvlp.training.schedules import Schedule
 from fedvlp.utils.errors import UserError
 from tests.helpers.files import rewritten

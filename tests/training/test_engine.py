@@ -1,14 +1,14 @@
 """A federation trains and measures where its engine says."""
 
 import torch
+from fedvlp.training.batched.batched_trainer import BatchedTrainer
+from fedvlp.training.client_trainer import ClientResult
+from fedvlp.training.sequential import SequentialTrainer
 
 from fedvlp.core.state import ClientUpdate
 from fedvlp.runs.client_store import DiskStore, MemoryStore
-from fedvlp.training.batched.batched_trainer import BatchedTrainer
-from fedvlp.training.client_trainer import ClientResult
 from fedvlp.training.engine import LocalEngine
 from fedvlp.training.evaluation import evaluate
-from fedvlp.training.sequential import SequentialTrainer
 from tests.helpers.toy_federation import Linear, PersonalBias, Points, federation
 
 

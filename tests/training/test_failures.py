@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
+from fedvlp.training.sequential import split_batch
 
 from fedvlp.callbacks import Checkpoints
 from fedvlp.core.aggregation import Aggregator, CoordinateMedian, TrimmedMean, WeightedMean
@@ -16,7 +17,6 @@ from fedvlp.core.strategies import Slots
 from fedvlp.core.update_check import Start, UpdateCheck, forms
 from fedvlp.runs.checkpoint import load_checkpoint
 from fedvlp.training.callback import FederationCallback
-from fedvlp.training.sequential import split_batch
 from fedvlp.utils.errors import UserError
 from tests.helpers.shapes import unchecked
 from tests.helpers.toy_federation import Linear, PersonalBias, Points, federation, file_callbacks

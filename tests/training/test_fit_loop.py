@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
+from fedvlp.training.batched.batched_trainer import BatchedTrainer
+from fedvlp.training.sequential import SequentialTrainer
 
 from fedvlp.runs.client_store import StatesOnDisk
 from fedvlp.training.attack import Attack
-from fedvlp.training.batched.batched_trainer import BatchedTrainer
 from fedvlp.training.callback import FederationCallback
 from fedvlp.training.fit_loop import FitLoop
-from fedvlp.training.sequential import SequentialTrainer
 from tests.helpers.toy_federation import Linear, PersonalBias, Points, federation, file_callbacks
 
 

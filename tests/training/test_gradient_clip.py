@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-
 from fedvlp.training.batched.batched_trainer import BatchedTrainer
 from fedvlp.training.batched.shared_optimizer import clip_each
 from fedvlp.training.local_rules import FedDyn
+
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.seeding import derive_seed
 from tests.helpers.toy_federation import Linear, PersonalBias, Points, federation

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
-
 from fedvlp.training.proximal import ProximalTerm
+
 from tests.helpers.toy_federation import Linear, PersonalBias, Points, federation
 
 RATE = 0.5

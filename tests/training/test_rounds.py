@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from fedvlp.training.rounds import local_metrics
 
 from fedvlp.core.phases import Phase
 from fedvlp.core.state import Client, ClientUpdate
@@ -13,7 +14,6 @@ from fedvlp.core.strategies import FedAvg, MovingAverage, ema_share
 from fedvlp.training import rounds
 from fedvlp.training.callback import FederationCallback
 from fedvlp.training.cohort import sample_cohort
-from fedvlp.training.rounds import local_metrics
 from fedvlp.training.schedules import CosineDecay
 from fedvlp.utils.seeding import derive_seed
 from tests.helpers.toy_federation import Linear, PersonalBias, Points, federation

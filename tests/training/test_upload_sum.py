@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
+from fedvlp.training.client_trainer import ClientResult
+from fedvlp.training.upload_sum import UploadSum, upload_sum
 
 from fedvlp.core.aggregation import CoordinateMedian
 from fedvlp.core.phases import Phase
@@ -13,8 +15,6 @@ from fedvlp.core.update_check import forms
 from fedvlp.tools.attacks import SignFlip
 from fedvlp.training import upload_sum as module
 from fedvlp.training.callback import FederationCallback
-from fedvlp.training.client_trainer import ClientResult
-from fedvlp.training.upload_sum import UploadSum, upload_sum
 from tests.helpers.assertions import assert_equal, assert_same_run, run_metrics
 from tests.helpers.toy_federation import Linear, PersonalBias, Points, federation
 

@@ -34,8 +34,8 @@ class PrivacyGuarantee(NamedTuple):
 class Aggregator(ABC):
     """Makes one state of several; a subclass is a frozen dataclass and overrides ``combine``.
 
-    An aggregator is pure and deterministic: the same states in the same order give the same result. What it has to remember
-    from round to round goes through the memory of ``aggregate``, never into the aggregator.
+    It is pure and deterministic: the same states in the same order give the same result. What it has to remember from
+    round to round goes through the memory of ``aggregate``, never into the aggregator.
     """
 
     @property

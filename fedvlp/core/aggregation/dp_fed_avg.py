@@ -119,7 +119,7 @@ class DPFedAvg(Aggregator):
         return 1 / math.sqrt(self.noise_multiplier**-2 - (2 * self._count_std()) ** -2)
 
     def bound(self, num_clients: int, seed: int) -> DPFedAvg:
-        """Returns the aggregator with what was not given: the number of clients, and the seed where noise comes from one."""
+        """The aggregator with what was not given: the number of clients, and the seed where noise comes from one."""
         chosen = seed if self.seed is None and self.noise_from == "seed" else self.seed
         return replace(self, expected_clients=self.expected_clients or num_clients, seed=chosen)
 

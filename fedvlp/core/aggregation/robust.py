@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedvlp.core.aggregation.base import Aggregator, OuterAggregator, WeightedMean, cast_like, stacked
 from fedvlp.core.aggregation.noise import clip_to_norm, norm_of, update_of
-from fedvlp.core.state import State, check_alike, weighted_mean
+from fedvlp.core.state import State, check_alike
 from fedvlp.utils.errors import UserError
 
 

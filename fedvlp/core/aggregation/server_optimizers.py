@@ -3,8 +3,8 @@
 Paper: Reddi et al., Adaptive federated optimization, ICLR 2021; Algorithm 2 is FedOpt with FedAdam and FedYogi. Server
 momentum: Hsu et al., Measuring the effects of non-identical data distribution, 2019 (FedAvgM).
 
-Symbols: x_t -> ``before``; Delta_t, the pseudo-gradient, what the inner aggregator makes of the uploads less x_t -> ``step``;
-m_t, v_t -> memory; eta -> ``learning_rate``; beta_1, beta_2 -> ``beta1``, ``beta2``; tau -> ``tau``.
+Symbols: x_t -> ``before``; Delta_t, the pseudo-gradient, what the inner aggregator makes of the uploads less x_t ->
+``step``; m_t, v_t -> memory; eta -> ``learning_rate``; beta_1, beta_2 -> ``beta1``, ``beta2``; tau -> ``tau``.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fedvlp.core.state import Client, ClientUpdate, ServerState, State, select
-from fedvlp.core.strategies import Strategy, FedAvg, Slots
+from fedvlp.core.strategies import FedAvg, Slots, Strategy
 from fedvlp.utils.seeding import derive_seed
 
 Selection = Literal["nearest", "random"]

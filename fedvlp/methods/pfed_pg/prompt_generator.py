@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedvlp.core.state import Client, ClientUpdate, ServerState, State, select
-from fedvlp.core.strategies import Strategy, Slots
+from fedvlp.core.strategies import Slots, Strategy
 
 
 class PromptGenerator(nn.Module):

@@ -175,7 +175,7 @@ def _described(command: FederationCLI) -> dict[str, Any]:
     """Returns what the summary must say of how was trained, on what and by whom, and of what is sent."""
     federation = cast(Federation, command.trainer)
     description = federation.describe(command.model, command.datamodule)
-    cost = communication_cost(command.model, command.datamodule.clients, federation.local.rule)
+    cost = communication_cost(command.model, command.datamodule.clients, federation.local.every_add_on)
     counts = cost.rows(rounds=1)[-1]
     trains = bool(command.model.configure_phases())
     sent = {name: counts[name] if trains else 0 for name in COUNTS}

@@ -7,7 +7,7 @@ Symbols: w_t -> ``start``, mu -> ``weight``.
 
 What is sent: nothing more than without.
 
-Departure: tensors that stay on a client are left out, since there is no w_t of the server's to which they could be held.
+Departure: tensors that stay on a client are left out, since the server has no w_t to which they could be held.
 """
 
 from __future__ import annotations

@@ -62,11 +62,7 @@ class MOON(AddOn):
         if not own.requires_grad:
             raise UserError(
                 f"{type(module).__name__}.representation does not depend on what the phase trains, so MOON can't "
-<<<<<<< HEAD:fedvlp/training/add_ons/moon.py
                 "change it. Override local_logits or representation, or leave MOON out of trainer.local.add_ons."
-=======
-                "change it. Override local_logits or representation, or leave trainer.local.rule out."
->>>>>>> 89d3e6a106a54aa2722d209b78fb60338b68206e:fedvlp/training/local_rules/moon.py
             )
         return self.weight * model_contrast(own, shared, last, self.temperature)
 

@@ -5,12 +5,12 @@ import math
 import numpy as np
 import pytest
 import torch
+from fedvlp.core.aggregation.client_noise import ClientNoise
+from fedvlp.core.strategies.rules import client_noise
 
 from fedvlp.core.aggregation import DPFedAvg, FedAdam, NormClipping
-from fedvlp.core.aggregation.client_noise import ClientNoise
 from fedvlp.core.aggregation.noise import seeded_normals
 from fedvlp.core.strategies import FedAvg, Slots
-from fedvlp.core.strategies.rules import client_noise
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.seeding import derive_seed
 

@@ -32,7 +32,9 @@ RULES = [
     NormClipping(1.5),
     NormClipping(1.5, TrimmedMean(0.2)),
 ]
-each_rule = pytest.mark.parametrize("rule", RULES, ids=lambda rule: "+".join(map(str, describe_aggregator(rule).values())))
+each_rule = pytest.mark.parametrize(
+    "rule", RULES, ids=lambda rule: "+".join(map(str, describe_aggregator(rule).values()))
+)
 BEFORE = {"prompt": torch.tensor([[0.5, -1.0, 2.0]]), "bias": torch.tensor([-0.25])}
 
 

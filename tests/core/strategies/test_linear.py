@@ -6,6 +6,7 @@ stays and nothing else does.
 
 import pytest
 import torch
+from fedvlp.core.strategies.rules import shows_not_finite
 
 from fedvlp.core.aggregation import (
     CoordinateMedian,
@@ -33,7 +34,6 @@ from fedvlp.core.strategies import (
     ema_share,
     is_linear,
 )
-from fedvlp.core.strategies.rules import shows_not_finite
 from fedvlp.testing import check_aggregation_rule, check_strategy
 from fedvlp.testing.uploads import masked
 

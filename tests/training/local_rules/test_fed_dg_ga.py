@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 import torch
+from fedvlp.training.local_rules import FedDGGA, RuledStrategy
 
 from fedvlp.core.aggregation import CoordinateMedian, ServerMomentum
 from fedvlp.core.phases import Phase
 from fedvlp.core.state import Client, ClientUpdate, ServerState
 from fedvlp.core.strategies import FedAvg
-from fedvlp.training.local_rules import FedDGGA, RuledStrategy
 from fedvlp.utils.errors import UserError
 from tests.helpers.toy_federation import Linear, Split
 from tests.helpers.written_out import RATE, Hard, Whole, federation, gradient, loss

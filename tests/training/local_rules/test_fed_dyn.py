@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from fedvlp.training.local_rules import FedDyn
 
 from fedvlp.core.aggregation import FedAdam
-from fedvlp.training.local_rules import FedDyn
 from tests.helpers.toy_federation import Linear
 from tests.helpers.written_out import RATE, Equal, Hard, Whole, federation, gradient, loss, shares
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-
 from fedvlp.training.local_rules import FedNova
 from fedvlp.training.local_rules.fed_nova import way_of_steps
+
 from tests.helpers.toy_federation import Linear, Points
 from tests.helpers.written_out import RATE, Whole, federation, gradient, shares
 

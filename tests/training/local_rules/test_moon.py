@@ -6,9 +6,9 @@ import math
 
 import pytest
 import torch
-
 from fedvlp.training.local_rules import MOON
 from fedvlp.training.local_rules.moon import model_contrast
+
 from tests.helpers.toy_federation import Linear, PersonalBias
 from tests.helpers.written_out import RATE, Whole, federation, gradient, loss, shares
 

@@ -8,14 +8,6 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-
-from fedvlp.callbacks import Communication, FederationCallback
-from fedvlp.commands.cli import main
-from fedvlp.core.aggregation import DPFedAvg
-from fedvlp.core.phases import Phase
-from fedvlp.core.strategies import ByName, FedAvg, Local, MovingAverage, Slots, ema_share
-from fedvlp.runs.checkpoint import load_checkpoint
-from fedvlp.training.communication import communication_cost
 from fedvlp.training.local_rules import (
     KNOWN,
     MOON,
@@ -28,6 +20,14 @@ from fedvlp.training.local_rules import (
     known_rule,
     ruled_names,
 )
+
+from fedvlp.callbacks import Communication, FederationCallback
+from fedvlp.commands.cli import main
+from fedvlp.core.aggregation import DPFedAvg
+from fedvlp.core.phases import Phase
+from fedvlp.core.strategies import ByName, FedAvg, Local, MovingAverage, Slots, ema_share
+from fedvlp.runs.checkpoint import load_checkpoint
+from fedvlp.training.communication import communication_cost
 from fedvlp.utils.errors import UserError
 from tests.helpers.toy_federation import Linear, PersonalBias, Points, file_callbacks
 from tests.helpers.written_out import Equal, Whole, federation
@@ -234,7 +234,7 @@ def test_what_a_rule_sends_is_checked(tmp_path):
 def test_the_cost_of_a_rule_is_counted_by_the_command(capsys):
     words = ["--config", "promptfl", "--data.classes", "3", "--model.clip.name", "fedvlp-tiny", "--format", "json"]
     counts = []
-    for rule in ([], ["--trainer.local.rule", "Scaffold"], ["--trainer.local.rule", "FedDGGA"]):
+    for rule in ([], ["--trainer.local.add_ons", "Scaffold"], ["--trainer.local.add_ons", "FedDGGA"]):
         assert main(["cost", *words, *rule]) == 0
         (row,) = json.loads(capsys.readouterr().out)
         counts.append((row["upload_parameters"], row["download_parameters"]))

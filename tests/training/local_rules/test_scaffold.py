@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-
 from fedvlp.training.local_rules import Scaffold
+
 from tests.helpers.toy_federation import Linear, Points
 from tests.helpers.written_out import RATE, Alike, Whole, federation, gradient, loss, shares
 
