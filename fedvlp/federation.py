@@ -55,7 +55,7 @@ from fedvlp.training.trainer_attributes import TrainerAttributes
 from fedvlp.training.trainer_options import INSTEAD
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import check_replaceable
-from fedvlp.utils.ranges import Names, NonNegativeInt, PositiveInt, Seed
+from fedvlp.utils.ranges import Names, NonNegativeInt, PositiveInt, Seed, check_range
 
 
 class Federation(TrainerAttributes):
@@ -124,6 +124,10 @@ class Federation(TrainerAttributes):
             local = replace(local, epochs=1, steps=1)
             clients = replace(clients, personal_on_disk=False)
             logger = None
+        check_range("rounds", rounds, NonNegativeInt)
+        check_range("evaluate_every", evaluate_every, PositiveInt)
+        check_range("patience", patience, PositiveInt)
+        check_range("seed", seed, Seed)
         self.rounds = rounds
         self.local = local
         self.server = server

@@ -149,7 +149,7 @@ def test_checkpoint_of_another_run_is_refused_with_the_difference(tmp_path):
     federation(tmp_path, name="run").fit(Linear(), Points())
     for change, module, expected in [
         ({"seed": 1}, Linear(), "training.seed: was 0, is 1"),
-        ({"epochs": 2}, Linear(), "training.local_epochs: was 1, is 2"),
+        ({"epochs": 2}, Linear(), "training.local.epochs: was 1, is 2"),
         ({}, Linear(learning_rate=0.25), "optimizer.lr: was 0.5, is 0.25"),
     ]:
         with pytest.raises(UserError, match=expected):
@@ -188,9 +188,7 @@ def test_missing_checkpoint(tmp_path):
         federation(tmp_path).fit(Linear(), Points(), ckpt_path=str(tmp_path / "gone.safetensors"))
 
 
-@pytest.mark.parametrize(
-    "option", ["local_epochs", "evaluate_every", "local_steps", "cohort_size", "patience", "num_threads"]
-)
+@pytest.mark.parametrize("option", ["epochs", "evaluate_every", "steps", "cohort_size", "patience", "num_threads"])
 def test_counts_below_one_are_refused(tmp_path, option):
     with pytest.raises(UserError, match=option):
         federation(tmp_path, **{option: 0})

@@ -18,7 +18,7 @@ from tests.helpers.toy_federation import Linear, PersonalBias, Points, federatio
 def test_rule_is_used_in_place_of_the_mean(tmp_path):
     class Median(Linear):
         def configure_phases(self):
-            return [Phase("train", ("weight",), ("weight",), FedAvg(rule=CoordinateMedian()))]
+            return [Phase("train", ("weight",), ("weight",), FedAvg(aggregator=CoordinateMedian()))]
 
     chosen = federation(tmp_path, aggregation=CoordinateMedian()).fit(Linear(), Points())
     assert torch.equal(chosen.shared["weight"], federation(tmp_path).fit(Median(), Points()).shared["weight"])

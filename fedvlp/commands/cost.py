@@ -76,7 +76,7 @@ def costs(arguments: Sequence[str]) -> tuple[list[dict[str, Any]], CostFormat]:
 
 def _rows(model: Any, data: Any, trainer: Any, config: str) -> list[dict[str, Any]]:
     """Returns the rows of one method, with all that they depend on."""
-    cost = communication_cost(model, data.clients, trainer.local.rule)
+    cost = communication_cost(model, data.clients, trainer.local.every_add_on)
     clients = len(data.clients)
     about = {
         "method": type(model).__name__,

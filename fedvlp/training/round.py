@@ -136,7 +136,9 @@ def report_phase(
     updates = [result.update for result in results if not result.failure]
     metrics |= local_metrics(updates, by_client=len(run.here.data.clients) <= MOST_COLUMNS)
     before = task.state.server
-    run.here.hooks.call("on_phase_end", phase=task.phase, before=before, server=server, updates=updates)
+    run.here.hooks.call(
+        "on_phase_end", phase=task.phase, before=before, server=server, updates=updates, download=task.download
+    )
 
 
 def after_phase(state: RunState, server: ServerState, accepted: Accepted) -> RunState:

@@ -88,14 +88,14 @@ def test_optimizer_and_fractions_are_part_of_the_run(tmp_path):
     federation(tmp_path, name="run").fit(Linear(), Points())
     for change, expected in [
         ({"reset_optimizer": False}, "training.reset_optimizer: was True, is False"),
-        ({"epochs": 0.5}, "training.local_epochs: was 1, is 0.5"),
+        ({"epochs": 0.5}, "training.local.epochs: was 1, is 0.5"),
     ]:
         with pytest.raises(UserError, match=expected):
             federation(tmp_path, name="run", **change).fit(Linear(), Points(), ckpt_path="last")
 
 
 def test_steps_and_epochs_at_once_are_refused(tmp_path):
-    with pytest.raises(UserError, match=r"local_steps or local_epochs, got both \(3 and 0.5\)"):
+    with pytest.raises(UserError, match=r"local.steps or local.epochs, got both \(3 and 0.5\)"):
         federation(tmp_path, epochs=0.5, steps=3)
 
 

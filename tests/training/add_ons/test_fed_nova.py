@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from fedvlp.training.local_rules import FedNova
-from fedvlp.training.local_rules.fed_nova import way_of_steps
 
+from fedvlp.training.add_ons import FedNova
+from fedvlp.training.add_ons.fed_nova import distance_of_steps
 from tests.helpers.toy_federation import Linear, Points
 from tests.helpers.written_out import RATE, Whole, federation, gradient, shares
 
@@ -56,7 +56,7 @@ def written_out(data, rounds, momentum):
 
 @pytest.mark.parametrize("momentum", [0.0, MOMENTUM])
 def test_updates_of_unequal_steps_are_normalized_as_the_paper_says(tmp_path, momentum):
-    state = federation(tmp_path, rounds=4, rule=FedNova()).fit(with_momentum(momentum=momentum), Batches())
+    state = federation(tmp_path, rounds=4, add_ons=FedNova()).fit(with_momentum(momentum=momentum), Batches())
     expected = written_out(Batches(), 4, momentum)
     torch.testing.assert_close(state.shared["weight"], expected, rtol=1e-5, atol=1e-5)
     plain = federation(tmp_path, rounds=4).fit(with_momentum(momentum=momentum), Batches())
@@ -65,7 +65,7 @@ def test_updates_of_unequal_steps_are_normalized_as_the_paper_says(tmp_path, mom
 
 def test_clients_of_equally_many_steps_are_averaged_as_ever(tmp_path):
     plain, ruled = (
-        federation(tmp_path, steps=3, **rule).fit(Linear(RATE), Whole()) for rule in ({}, {"rule": FedNova()})
+        federation(tmp_path, steps=3, **rule).fit(Linear(RATE), Whole()) for rule in ({}, {"add_ons": FedNova()})
     )
     assert torch.equal(plain.shared["weight"], ruled.shared["weight"])
 
@@ -80,7 +80,7 @@ def test_stragglers_take_part_with_the_steps_that_they_took(tmp_path):
             return self.weight[self.context.client.id].sum()
 
     options = {"rounds": 1, "steps": 10, "stragglers": 1.0}
-    state = federation(tmp_path, **options, rule=FedNova()).fit(Constant(RATE), Whole())
+    state = federation(tmp_path, **options, add_ons=FedNova()).fit(Constant(RATE), Whole())
     moved = state.shared["weight"][:, 0]
     torch.testing.assert_close(moved / moved.sum(), torch.tensor(shares(Whole())))
     plain = federation(tmp_path, **options).fit(Constant(RATE), Whole()).shared["weight"][:, 0]
@@ -88,11 +88,11 @@ def test_stragglers_take_part_with_the_steps_that_they_took(tmp_path):
     assert not torch.allclose(moved, plain, atol=1e-2)
 
 
-def test_the_way_of_an_optimizer():
+def test_how_far_an_optimizer_moves():
     plain, heavy = with_momentum(0.25, 0.0), with_momentum(0.25, 0.5)
-    assert way_of_steps(plain, 7) == pytest.approx(7)
-    assert way_of_steps(heavy, 3) == pytest.approx(1 + 1.5 + 1.75)
-    assert way_of_steps(plain, 3, proximal_weight=0.4) == pytest.approx(0.9**2 + 0.9 + 1)
+    assert distance_of_steps(plain, 7) == pytest.approx(7)
+    assert distance_of_steps(heavy, 3) == pytest.approx(1 + 1.5 + 1.75)
+    assert distance_of_steps(plain, 3, proximal_weight=0.4) == pytest.approx(0.9**2 + 0.9 + 1)
     adam = Linear()
     adam.make_optimizer = lambda parameters: torch.optim.AdamW(parameters, lr=0.125, weight_decay=0.5)
-    assert way_of_steps(adam, 5) == pytest.approx(5, rel=1e-6)
+    assert distance_of_steps(adam, 5) == pytest.approx(5, rel=1e-6)

@@ -1,24 +1,20 @@
 """One rule in all strategies that average, and a memory of its own for each."""
 
-from dataclasses import dataclass
-
 import pytest
 import torch
-from fedvlp.core.phase_rules import most_needed_uploads, too_few_uploads, with_aggregation
 
 from fedvlp.core.aggregation import CoordinateMedian, FedAdam, Krum, ServerMomentum, TrimmedMean, WeightedMean
 from fedvlp.core.phases import Phase
+from fedvlp.core.reductions import most_needed_uploads, too_few_uploads, with_aggregation
 from fedvlp.core.state import Client, ClientUpdate, ServerState
 from fedvlp.core.strategies import (
     ByName,
-    DownloadOnly,
     FedAvg,
     IndicatorMean,
     Local,
     MovingAverage,
     ServerComputed,
     Slots,
-    Strategy,
     ema_share,
 )
 from fedvlp.utils.errors import UserError
@@ -49,21 +45,21 @@ def make(shared):
         (Slots("domain"), lambda s: s),
         (IndicatorMean(), lambda s: s),
         (ServerComputed(FedAvg(), make), lambda s: s.inner),
-        (DownloadOnly(("p",), FedAvg()), lambda s: s.inner),
+        (FedAvg(), lambda s: s),
         (MovingAverage(FedAvg(), ema_share(0.5), ("p",)), lambda s: s.inner),
         (ByName({"p": MovingAverage(IndicatorMean(), ema_share(0.5), ("p",)), "q": FedAvg()}), lambda s: s.parts["q"]),
         (
-            ByName({"p": ServerComputed(DownloadOnly(("p",), Slots("domain")), make)}),
-            lambda s: s.parts["p"].inner.inner,
+            ByName({"p": ServerComputed(Slots("domain"), make)}),
+            lambda s: s.parts["p"].inner,
         ),
     ],
 )
 def test_rule_gets_to_every_averaging_part(strategy, part):
     after = with_rule(strategy)
     assert type(after) is type(strategy)
-    assert part(after).rule == MEDIAN
-    assert part(strategy).rule == WeightedMean(), "the strategy that was given is another value"
-    assert part(with_rule(strategy, None)).rule == WeightedMean()
+    assert part(after).aggregator == MEDIAN
+    assert part(strategy).aggregator == WeightedMean(), "the strategy that was given is another value"
+    assert part(with_rule(strategy, None)).aggregator == WeightedMean()
 
 
 def test_everything_but_the_rule_stays():
@@ -73,11 +69,11 @@ def test_everything_but_the_rule_stays():
     assert after.inner.weighting == "uniform"
 
 
-@pytest.mark.parametrize("strategy", [Slots("client"), Local(), DownloadOnly((), Slots("client"))])
+@pytest.mark.parametrize("strategy", [Slots("client"), Local()])
 def test_what_averages_nothing_stays_and_is_not_enough(strategy):
     first, second = with_aggregation([phase(strategy), phase(FedAvg(), "other")], MEDIAN, CLIENTS)
     assert "CoordinateMedian" not in repr(first)
-    assert second.strategy.rule == MEDIAN
+    assert second.strategy.aggregator == MEDIAN
     with pytest.raises(UserError, match="no phase of the method makes one state of several"):
         with_rule(strategy)
 
@@ -87,7 +83,7 @@ def test_domains_of_one_client_each_stand_alone(strategy):
     with pytest.raises(UserError, match="no phase of the method makes one state of several"):
         with_rule(strategy, clients=ALONE)
     both = with_rule(ByName({"p": strategy, "q": FedAvg()}), clients=ALONE)
-    assert (both.parts["p"].rule, both.parts["q"].rule) == (WeightedMean(), MEDIAN)
+    assert (both.parts["p"].aggregator, both.parts["q"].aggregator) == (WeightedMean(), MEDIAN)
 
 
 def test_method_without_phases_needs_no_rule():
@@ -102,34 +98,15 @@ def test_too_few_clients_are_named():
     with pytest.raises(UserError, match=r"at least 5 clients, but phase 'train', domain 0 has 3 in a round"):
         with_rule(Slots("domain"), TrimmedMean(0.2))
     with pytest.raises(UserError, match="at least 5 clients"):
-        with_aggregation([phase(FedAvg(rule=Krum(1)))], None, CLIENTS[:4])
+        with_aggregation([phase(FedAvg(aggregator=Krum(1)))], None, CLIENTS[:4])
     with_rule(FedAvg(), Krum(1), cohort_size=99)
 
 
 def test_clients_of_several_domains_are_one_group():
     mixed = [Client(id, -1, 5, str(id)) for id in range(4)]
-    assert with_rule(IndicatorMean(), clients=mixed).rule == MEDIAN
+    assert with_rule(IndicatorMean(), clients=mixed).aggregator == MEDIAN
     with pytest.raises(UserError, match="has 4 in a round"):
         with_rule(IndicatorMean(), Krum(1), clients=mixed)
-
-
-def test_strategy_of_ones_own_is_looked_into_if_it_is_a_dataclass():
-    @dataclass(frozen=True)
-    class Twice:
-        strategies: list[Strategy]
-
-        def broadcast(self, server, client):
-            return {}
-
-        def aggregate(self, server, updates):
-            return server
-
-        def check(self, clients):
-            pass
-
-    after = with_rule(Twice([FedAvg(), Local(), FedAvg()]))
-    assert [getattr(part, "rule", None) for part in after.strategies] == [MEDIAN, None, MEDIAN]
-    assert len({part.place for part in after.strategies if isinstance(part, FedAvg)}) == 2
 
 
 def updates(values, clients=CLIENTS, name="p"):
@@ -168,7 +145,9 @@ def test_slots_by_domain_combine_their_own_clients_with_their_own_memory():
     assert later.shared["p"].flatten().tolist() == [3.0, 15.0, 0.0]
 
 
-@pytest.mark.parametrize("strategy", [FedAvg(rule=MEDIAN), Slots("domain", rule=MEDIAN), IndicatorMean(rule=MEDIAN)])
+@pytest.mark.parametrize(
+    "strategy", [FedAvg(aggregator=MEDIAN), Slots("domain", aggregator=MEDIAN), IndicatorMean(aggregator=MEDIAN)]
+)
 def test_fewer_uploads_than_the_rule_needs_change_nothing(strategy):
     server = ServerState.start({"p": torch.tensor([[1.0], [2.0]])})
     value = [5.0] if isinstance(strategy, Slots) else [[5.0], [6.0]]
@@ -180,17 +159,17 @@ def test_fewer_uploads_than_the_rule_needs_change_nothing(strategy):
 def test_indicator_mean_gives_the_rule_those_who_moved_a_domain():
     server = ServerState.start({"p": torch.tensor([[1.0], [2.0]])})
     values = [[[5.0], [2.0]], [[900.0], [2.0]], [[7.0], [8.0]], [[1.0], [9.0]], [[1.0], [2.0]]]
-    after = IndicatorMean(rule=MEDIAN).aggregate(server, updates(values))
+    after = IndicatorMean(aggregator=MEDIAN).aggregate(server, updates(values))
     assert after.shared["p"].flatten().tolist() == [7.0, 2.0]
-    memory = IndicatorMean(rule=FedAdam(inner=MEDIAN)).aggregate(server, updates(values)).memory
+    memory = IndicatorMean(aggregator=FedAdam(inner=MEDIAN)).aggregate(server, updates(values)).memory
     assert set(memory) == {"IndicatorMean/0/first/p", "IndicatorMean/0/second/p"}
 
 
 def test_a_rule_says_where_it_has_too_few_uploads():
     rule = TrimmedMean(share=0.4)
     assert rule.min_clients == 3
-    whole = FedAvg(rule=rule)
-    parts = ByName({"p": MovingAverage(Slots("domain", rule=rule), ema_share(0.5), ("p",)), "q": FedAvg()})
+    whole = FedAvg(aggregator=rule)
+    parts = ByName({"p": MovingAverage(Slots("domain", aggregator=rule), ema_share(0.5), ("p",)), "q": FedAvg()})
     assert most_needed_uploads(whole, CLIENTS, 6) == 3
     assert most_needed_uploads(parts, CLIENTS, 6) == 1
     first = CLIENTS[:3]

@@ -6,12 +6,14 @@ from dataclasses import replace
 
 import pytest
 import torch
-from fedvlp.training.local_rules import FedDGGA, RuledStrategy
 
 from fedvlp.core.aggregation import CoordinateMedian, ServerMomentum
 from fedvlp.core.phases import Phase
+from fedvlp.core.run_state import RunState
 from fedvlp.core.state import Client, ClientUpdate, ServerState
 from fedvlp.core.strategies import FedAvg
+from fedvlp.training.add_ons import FedDGGA
+from fedvlp.training.task import PhasePlan, PhaseTask
 from fedvlp.utils.errors import UserError
 from tests.helpers.toy_federation import Linear, Split
 from tests.helpers.written_out import RATE, Hard, Whole, federation, gradient, loss
@@ -53,13 +55,13 @@ def written_out(data, rounds, steps, centered):
 
 @pytest.mark.parametrize("centered", [True, False])
 def test_weights_follow_the_gaps_as_the_paper_says(tmp_path, centered):
-    rule = FedDGGA(STEP, centered)
-    state = federation(tmp_path, rounds=5, steps=4, rule=rule).fit(Linear(RATE), Hard())
+    add_on = FedDGGA(STEP, centered)
+    state = federation(tmp_path, rounds=5, steps=4, add_ons=add_on).fit(Linear(RATE), Hard())
     theta, weights = written_out(Hard(), 5, 4, centered)
-    assert state.memory["local_rule/0/weights"].tolist() == pytest.approx(weights, abs=1e-6)
+    assert state.memory["add_on/0/0/weights"].tolist() == pytest.approx(weights, abs=1e-6)
     torch.testing.assert_close(state.shared["weight"], theta, rtol=1e-5, atol=1e-5)
     assert max(weights) - min(weights) > 0.1
-    assert sum(state.memory["local_rule/0/weights"].tolist()) == pytest.approx(1)
+    assert sum(state.memory["add_on/0/0/weights"].tolist()) == pytest.approx(1)
 
 
 def test_equal_gaps_and_no_gaps_leave_weights_alone():
@@ -89,10 +91,10 @@ def test_the_first_round_counts_each_client_once_also_where_the_method_does_not(
             return [Phase("train", train=("weight",), upload=("weight",), strategy=FedAvg("uniform"))]
 
     options = {"rounds": 1, "steps": 3}
-    ruled = federation(tmp_path, **options, rule=FedDGGA()).fit(Linear(RATE), Whole())
+    ruled = federation(tmp_path, **options, add_ons=FedDGGA()).fit(Linear(RATE), Whole())
     once = federation(tmp_path, **options).fit(Once(RATE), Whole())
     torch.testing.assert_close(ruled.shared["weight"], once.shared["weight"])
-    later = {"rounds": 4, "steps": 3, "rule": FedDGGA(STEP)}
+    later = {"rounds": 4, "steps": 3, "add_ons": FedDGGA(STEP)}
     one, other = (federation(tmp_path, **later).fit(kind(RATE), Hard()) for kind in (Linear, Once))
     assert torch.equal(one.shared["weight"], other.shared["weight"])
 
@@ -106,9 +108,9 @@ def test_nothing_is_measured_on_a_held_out_domain(tmp_path):
             points, labels = self.points(7, 20)
             return [*own, Split("held_out", "other", None, [({"features": points}, labels)])]
 
-    run = {"rounds": 3, "steps": 3, "rule": FedDGGA(STEP)}
+    run = {"rounds": 3, "steps": 3, "add_ons": FedDGGA(STEP)}
     one, other = (federation(tmp_path, **run).fit(Linear(RATE), data()) for data in (Hard, Elsewhere))
-    assert torch.equal(one.memory["local_rule/0/weights"], other.memory["local_rule/0/weights"])
+    assert torch.equal(one.memory["add_on/0/0/weights"], other.memory["add_on/0/0/weights"])
 
 
 class Unmeasured(Whole):
@@ -120,21 +122,22 @@ class Unmeasured(Whole):
 
 def test_what_it_cannot_be_had_with_is_refused(tmp_path):
     with pytest.raises(UserError, match="'client1' has none"):
-        federation(tmp_path, rule=FedDGGA()).fit(Linear(), Unmeasured())
+        federation(tmp_path, add_ons=FedDGGA()).fit(Linear(), Unmeasured())
     with pytest.raises(UserError, match="CoordinateMedian does not look at"):
-        federation(tmp_path, rule=FedDGGA(), aggregation=CoordinateMedian()).fit(Linear(), Whole())
-    federation(tmp_path, rounds=1, rule=FedDGGA(), aggregation=ServerMomentum()).fit(Linear(), Whole())
+        federation(tmp_path, add_ons=FedDGGA(), aggregation=CoordinateMedian()).fit(Linear(), Whole())
+    federation(tmp_path, rounds=1, add_ons=FedDGGA(), aggregation=ServerMomentum()).fit(Linear(), Whole())
 
 
 def test_clients_of_no_weight_still_count_where_they_are_alone():
     server = ServerState.start({"p": torch.zeros(1)})
     weights = torch.tensor([0.0, 1.0, 0.0], dtype=torch.float64)
     clients = [Client(i, i, 5 + i) for i in range(3)]
-    state = replace(server, memory={"local_rule/0/weights": weights})
-    strategy = RuledStrategy(FedAvg(), FedDGGA(), ("p",), lambda: clients, 3, "local_rule/0")
+    state = RunState(replace(server, memory={"add_on/0/0/weights": weights}))
+    plan = PhasePlan(Phase("train", ("p",), ("p",), FedAvg()), 0, ("p",), (FedDGGA(),))
     sent = {0: 1.0, 2: 4.0}
     updates = []
     for id, value in sent.items():
-        upload = {"p": torch.tensor([value]), "local_rule/gap": torch.zeros(2)}
+        upload = {"p": torch.tensor([value]), "add_on/0/gap": torch.zeros(2)}
         updates.append(ClientUpdate(clients[id], upload, clients[id].num_examples))
-    assert strategy.aggregate(state, updates).shared["p"].item() == pytest.approx(2.5)
+    task = PhaseTask(plan, state, seeds={}, rounds=3, all_clients=lambda: clients)
+    assert task.aggregate(updates).shared["p"].item() == pytest.approx(2.5)

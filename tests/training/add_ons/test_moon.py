@@ -6,9 +6,9 @@ import math
 
 import pytest
 import torch
-from fedvlp.training.local_rules import MOON
-from fedvlp.training.local_rules.moon import model_contrast
 
+from fedvlp.training.add_ons import MOON
+from fedvlp.training.add_ons.moon import model_contrast
 from tests.helpers.toy_federation import Linear, PersonalBias
 from tests.helpers.written_out import RATE, Whole, federation, gradient, loss, shares
 
@@ -70,8 +70,8 @@ def written_out(data, rounds, steps):
 
 
 def test_three_clients_of_unequal_size_train_as_the_paper_says(tmp_path):
-    rule = MOON(MU, TAU)
-    state = federation(tmp_path, rounds=4, steps=3, rule=rule).fit(Linear(RATE), Whole())
+    add_on = MOON(MU, TAU)
+    state = federation(tmp_path, rounds=4, steps=3, add_ons=add_on).fit(Linear(RATE), Whole())
     expected = written_out(Whole(), 4, 3)
     torch.testing.assert_close(state.shared["weight"], expected, rtol=1e-5, atol=1e-5)
     plain = federation(tmp_path, rounds=4, steps=3).fit(Linear(RATE), Whole())
@@ -79,30 +79,14 @@ def test_three_clients_of_unequal_size_train_as_the_paper_says(tmp_path):
 
 
 def test_without_weight_it_changes_nothing(tmp_path):
-    runs = [federation(tmp_path, steps=3, **rule) for rule in ({}, {"rule": MOON(0.0)})]
+    runs = [federation(tmp_path, steps=3, **rule) for rule in ({}, {"add_ons": MOON(0.0)})]
     plain, ruled = (run.fit(Linear(RATE), Whole()) for run in runs)
     assert torch.equal(plain.shared["weight"], ruled.shared["weight"])
     assert not runs[1].run_state.optimizer_states
 
 
 def test_each_phase_keeps_its_own_last_tensors_with_those_that_stay_on_the_client(tmp_path):
-    run = federation(tmp_path, rounds=2, rule=MOON())
+    run = federation(tmp_path, rounds=2, add_ons=MOON())
     run.fit(PersonalBias(), Whole())
-    kept = {name for name in run.run_state.optimizer_states[2] if name.startswith("local_rule/")}
-    assert kept == {"local_rule/0/weight", "local_rule/0/bias", "local_rule/1/weight"}
-
-
-def test_a_step_in_two_parts_has_the_same_gradient(tmp_path):
-    """As one takes for which the memory does not suffice."""
-
-    class Short(Linear):
-        averages_over_batch = True
-
-        def training_step(self, batch, batch_idx):
-            if len(batch[1]) > 8:
-                raise MemoryError
-            return super().training_step(batch, batch_idx)
-
-    options = {"steps": 2, "rule": MOON(MU, TAU)}
-    whole, parts = (federation(tmp_path, **options).fit(kind(RATE), Whole()) for kind in (Linear, Short))
-    torch.testing.assert_close(whole.shared["weight"], parts.shared["weight"], rtol=1e-5, atol=1e-6)
+    kept = {name for name in run.run_state.optimizer_states[2] if name.startswith("add_on/")}
+    assert kept == {"add_on/0/0/weight", "add_on/0/0/bias", "add_on/1/0/weight"}

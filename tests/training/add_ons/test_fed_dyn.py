@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from fedvlp.training.local_rules import FedDyn
 
 from fedvlp.core.aggregation import FedAdam
+from fedvlp.training.add_ons import FedDyn
 from tests.helpers.toy_federation import Linear
 from tests.helpers.written_out import RATE, Equal, Hard, Whole, federation, gradient, loss, shares
 
@@ -38,7 +38,7 @@ def written_out(data, rounds, steps, weights):
 
 @pytest.mark.parametrize(("data", "weights"), [(Equal(), [1 / 3] * 3), (Whole(), shares(Whole()))])
 def test_clients_train_as_the_paper_says_each_with_its_weight(tmp_path, data, weights):
-    state = federation(tmp_path, rounds=4, steps=3, rule=FedDyn(ALPHA)).fit(Linear(RATE), data)
+    state = federation(tmp_path, rounds=4, steps=3, add_ons=FedDyn(ALPHA)).fit(Linear(RATE), data)
     theta, h = written_out(data, 4, 3, weights)
     torch.testing.assert_close(state.shared["weight"], theta, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(-ALPHA * state.memory["0/0/drift/weight"], h, rtol=1e-5, atol=1e-5)
@@ -50,7 +50,7 @@ def test_it_ends_where_the_weighted_gradients_of_all_clients_cancel(tmp_path):
     """FedAvg does not, where clients take many steps of different objectives."""
     data = Hard()
     distance = {}
-    for name, rule in {"dynamic": {"rule": FedDyn(ALPHA)}, "plain": {}}.items():
+    for name, rule in {"dynamic": {"add_ons": FedDyn(ALPHA)}, "plain": {}}.items():
         options = {"rounds": 25, "steps": 8, "evaluate_every": 25}
         end = federation(tmp_path, **options, **rule).fit(Linear(RATE), data).shared["weight"]
         mean = sum(
@@ -62,10 +62,10 @@ def test_it_ends_where_the_weighted_gradients_of_all_clients_cancel(tmp_path):
 
 
 def test_a_client_alone_keeps_the_gradient_of_its_objective(tmp_path):
-    run = federation(tmp_path, rounds=1, steps=2, cohort_size=1, seed=3, rule=FedDyn(ALPHA))
+    run = federation(tmp_path, rounds=1, steps=2, cohort_size=1, seed=3, add_ons=FedDyn(ALPHA))
     state = run.fit(Linear(RATE), Whole())
     (asked,) = run.run_state.optimizer_states
-    own = run.run_state.optimizer_states[asked]["local_rule/0/weight"]
+    own = run.run_state.optimizer_states[asked]["add_on/0/0/weight"]
     move = -own / ALPHA
     drift = shares(Whole())[asked] * move
     torch.testing.assert_close(state.memory["0/0/drift/weight"], drift)
@@ -73,7 +73,7 @@ def test_a_client_alone_keeps_the_gradient_of_its_objective(tmp_path):
 
 
 def test_the_servers_step_stands_behind_another_aggregation(tmp_path):
-    rule = FedAdam(learning_rate=0.25)
-    run = federation(tmp_path, rounds=2, steps=2, aggregation=rule, rule=FedDyn(ALPHA))
+    add_on = FedAdam(learning_rate=0.25)
+    run = federation(tmp_path, rounds=2, steps=2, aggregation=add_on, add_ons=FedDyn(ALPHA))
     state = run.fit(Linear(RATE), Whole())
     assert {"0/0/drift/weight", "0/0/inner/first/weight"} <= state.memory.keys()

@@ -6,14 +6,14 @@ import math
 
 import pytest
 import torch
-from fedvlp.training.rounds import local_metrics
 
 from fedvlp.core.phases import Phase
 from fedvlp.core.state import Client, ClientUpdate
 from fedvlp.core.strategies import FedAvg, MovingAverage, ema_share
-from fedvlp.training import rounds
+from fedvlp.training import round as one_round
 from fedvlp.training.callback import FederationCallback
 from fedvlp.training.cohort import sample_cohort
+from fedvlp.training.round import local_metrics
 from fedvlp.training.schedules import CosineDecay
 from fedvlp.utils.seeding import derive_seed
 from tests.helpers.toy_federation import Linear, PersonalBias, Points, federation
@@ -97,7 +97,7 @@ def test_factors_are_those_of_the_schedule_over_all_rounds(tmp_path):
 
 @pytest.mark.parametrize(("most", "named"), [(3, True), (2, False)])
 def test_many_clients_are_given_as_mean_least_and_largest(tmp_path, monkeypatch, most, named):
-    monkeypatch.setattr(rounds, "MOST_COLUMNS", most)
+    monkeypatch.setattr(one_round, "MOST_COLUMNS", most)
     run = federation(tmp_path, rounds=1, cohort_size=2)
     run.fit(Linear(), Points(clients=3))
     columns = {name for name in run.run_state.history[0] if name.startswith("client")}
