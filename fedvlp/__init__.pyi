@@ -104,6 +104,10 @@ from fedvlp.training.local_rules import FedDGGA as FedDGGA
 from fedvlp.training.local_rules import FedDyn as FedDyn
 from fedvlp.training.local_rules import FedNova as FedNova
 from fedvlp.training.local_rules import Scaffold as Scaffold
+from fedvlp.training.local_training import LocalTraining as LocalTraining
+from fedvlp.training.options import Clients as Clients
+from fedvlp.training.options import Runtime as Runtime
+from fedvlp.training.options import Server as Server
 from fedvlp.training.schedules import Constant as Constant
 from fedvlp.training.schedules import CosineDecay as CosineDecay
 from fedvlp.training.schedules import ExponentialDecay as ExponentialDecay

@@ -165,12 +165,12 @@ def test_method_that_sends_single_tensors_is_refused_before_a_run(tmp_path):
 
 def test_chosen_by_short_name_on_the_command_line(capsys):
     options = ["clip_norm=0.5", "noise_multiplier=2", "quantile=0.4", "noise_from=system"]
-    arguments = [f"--trainer.aggregation.inner.{option}" for option in options]
+    arguments = [f"--trainer.server.aggregation.inner.{option}" for option in options]
     with pytest.raises(SystemExit):
         main(
             [
-                *("fit", "--config=quickstart", "--trainer.aggregation=FedAdam"),
-                *("--trainer.aggregation.inner=DPFedAvg", *arguments, "--print_config"),
+                *("fit", "--config=quickstart", "--trainer.server.aggregation=FedAdam"),
+                *("--trainer.server.aggregation.inner=DPFedAvg", *arguments, "--print_config"),
             ]
         )
     text = capsys.readouterr().out

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-COLLECTIVE_LIMIT = "--trainer.collective_timeout"
+COLLECTIVE_LIMIT = "--trainer.runtime.collective_timeout"
 """Seconds that a process waits for another."""
-PRIVATE_RULE = "--trainer.aggregation=DPFedAvg"
+PRIVATE_RULE = "--trainer.server.aggregation=DPFedAvg"
 """The rule that is accounted for; its options follow."""
 EPSILON = "privacy/epsilon"
 """The column of metrics.csv with what was spent."""

@@ -97,7 +97,7 @@ def name_in_papers(config: Any) -> str:
     method: str = config.model.class_path.rpartition(".")[2]
     if is_pooled(config):
         return method
-    training: dict[str, Any] = {"proximal_weight": config.trainer.proximal_weight}
+    training: dict[str, Any] = {"proximal_weight": config.trainer.local.proximal_weight}
     for name in ("aggregation", "local_rule"):
         rule = config.trainer[name]
         training[name] = {"class": rule.class_path.rpartition(".")[2]} if rule else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields, is_dataclass
 from functools import partial
 from typing import Any, cast
 
@@ -19,10 +20,10 @@ from fedvlp.core.module import FederatedModule
 from fedvlp.data import FederatedDataModule
 from fedvlp.federation import Federation
 from fedvlp.training.config_links import link_method_options
-from fedvlp.utils.signatures import constructor_arguments
+from fedvlp.utils.checked import annotations_of
 
 DEFAULT_SEED = 0
-OF_DEVICE = ("accelerator", "devices", "precision", "num_threads", "compile", "deterministic")
+OF_DEVICE = ("accelerator", "devices", "precision", "runtime.num_threads", "runtime.compile", "deterministic")
 OF_PREDICT = ("help", "config", "ckpt_path", "images", "output", "class_names", "allow")
 SHOWN_BY_PREDICT = (*OF_PREDICT, *(f"trainer.{name}" for name in OF_DEVICE))
 """The options that matter to ``predict``; it accepts all of ``fit``, as configs of runs have them."""
@@ -42,7 +43,7 @@ class FederationCLI(LightningCLI):
         self._command = arguments[0] if arguments and arguments[0] in self.subcommands() else None
         parser_class = partial(
             FederationParser,
-            known_trainer_options=constructor_arguments(Federation),
+            known_trainer_options=trainer_options(),
             known_classes=fedvlp.__all__,
             instead=Federation.instead_of_options,
         )
@@ -61,9 +62,9 @@ class FederationCLI(LightningCLI):
 
     def add_core_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Adds the three keys; Lightning's own version takes subclasses of its Trainer only."""
-        parser.add_class_arguments(Federation, "trainer", fail_untyped=False, instantiate=False, sub_configs=True)
         parser.add_lightning_class_args(FederatedModule, "model", subclass_mode=True)
         parser.add_lightning_class_args(FederatedDataModule, "data", subclass_mode=True)
+        parser.add_class_arguments(Federation, "trainer", fail_untyped=False, instantiate=False, sub_configs=True)
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Links a method's arguments to data and federation, and the federation's seed to ``seed_everything``."""
@@ -121,6 +122,14 @@ def import_public_classes() -> None:
     """Imports every public class, since only classes that are imported can be named by their short names."""
     for name in fedvlp.__all__:
         getattr(fedvlp, name)
+
+
+def trainer_options() -> list[str]:
+    """Returns the options below ``trainer``, such as ``rounds`` and ``local.epochs``."""
+    names: list[str] = []
+    for name, hint in annotations_of(Federation).items():
+        names += [f"{name}.{field.name}" for field in fields(hint)] if is_dataclass(hint) else [name]
+    return names
 
 
 def _seed(seed: bool | int) -> int:

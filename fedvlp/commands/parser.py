@@ -26,7 +26,7 @@ from fedvlp.utils.visible import visible_message
 # words them differently, the message still comes out, without a hint.
 UNKNOWN_OPTION = re.compile(r"class_path '([\w.]+)':\s+Option '(\w+)' is not accepted")
 UNKNOWN_TRAINER_OPTION = re.compile(
-    r"(?:arguments: --trainer\.|not accept option 'trainer\.|Group 'trainer' does not accept option ')(\w+)"
+    r"(?:arguments: --trainer\.|not accept option 'trainer\.|Group 'trainer[\w.]*' does not accept option ')([\w.]+)"
 )
 UNEXPECTED_CONFIG = re.compile(r"Unexpected config: .*", re.DOTALL)
 UNKNOWN_CLASS = re.compile(r"dot import path string: (\w+)")
@@ -143,8 +143,8 @@ class FederationParser(LightningArgumentParser):
 def _odd_option(arguments: Sequence[str]) -> str:
     """Returns the option whose value holds NUL, or else is longest, as of a number of hundreds of digits.
 
-    >>> _odd_option(["--seed_everything=1", "--trainer.stragglers", "1000", "--model=TRIP"])
-    '--trainer.stragglers'
+    >>> _odd_option(["--seed_everything=1", "--trainer.clients.stragglers", "1000", "--model=TRIP"])
+    '--trainer.clients.stragglers'
     >>> _odd_option(["--seed_everything=1000"])
     '--seed_everything'
     """

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from argparse import Action
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import is_dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from jsonargparse import Namespace
 
@@ -45,7 +46,7 @@ def check_rounds(config: Namespace, arguments: Sequence[str]) -> None:
             )
 
 
-def add_ranges(actions: Iterable[Action], kind: type, key: str | None) -> None:
+def add_ranges(actions: Sequence[Action], kind: type, key: str | None) -> None:
     """Adds to the help of a class's options what ranges they have.
 
     Args:
@@ -56,6 +57,8 @@ def add_ranges(actions: Iterable[Action], kind: type, key: str | None) -> None:
     hints = annotations_of(kind)
     by_name = {action.dest: action for action in actions}
     for name, hint in hints.items():
+        if is_dataclass(hint):
+            add_ranges(actions, cast(type, hint), f"{key}.{name}" if key else name)
         action = by_name.get(f"{key}.{name}" if key else name)
         texts = [constraint.text for constraint in constraints_of(hint) if constraint.text]
         if action is None or not texts:
@@ -84,7 +87,10 @@ def _check_options(kind: type, options: Any, key: str) -> None:
         # What comes from the data is not known yet, and the parser has looked at types.
         if value is not None and (hint is float or constraints_of(hint)):
             check_value(f"{key}.{name}", hint, value)
-        _check(value, f"{key}.{name}")
+        if is_dataclass(hint) and isinstance(value, Namespace):
+            _check_options(cast(type, hint), value, f"{key}.{name}")
+        else:
+            _check(value, f"{key}.{name}")
 
 
 def _class_at(path: Any) -> type | None:

@@ -83,7 +83,7 @@ class Resident:
             seed=training["seed"],
             store=self.store,
             hooks=Hooks([]),
-            failures=Failures(FailurePolicy(client_timeout=training["client_timeout"]), folder),
+            failures=Failures(FailurePolicy(), folder),
             validation=validation_for(rule, data),
         )
         self.trainer = SequentialTrainer(self.slot)

@@ -34,6 +34,8 @@ class RunView(Protocol):
         folder: the run's folder; None outside ``fit``.
         should_stop: whether the run is to end after this round, as a callback may ask.
         current_epoch: the round that runs, from 0, under Lightning's name.
+        rounds: the number of all rounds.
+        local: how a client trains in each phase.
     """
 
     fabric: Fabric
@@ -44,16 +46,8 @@ class RunView(Protocol):
     folder: Path | None
     should_stop: bool
     current_epoch: int
-
-    @property
-    def rounds(self) -> int:
-        """The number of all rounds."""
-        ...
-
-    @property
-    def local(self) -> LocalTraining:
-        """How long a client trains in each phase."""
-        ...
+    rounds: int
+    local: LocalTraining
 
     @property
     def log_dir(self) -> str:

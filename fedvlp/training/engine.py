@@ -15,10 +15,8 @@ from fedvlp.core.predictions import Predictions
 from fedvlp.core.protocols import MeasuredData
 from fedvlp.core.state import State
 from fedvlp.runs.client_store import ClientStore, DiskStore, MemoryStore
-from fedvlp.training.batched.batched_trainer import BatchedTrainer
 from fedvlp.training.client_trainer import ClientSlot, ClientTrainer
 from fedvlp.training.evaluation import evaluate
-from fedvlp.training.fit_options import FitOptions
 from fedvlp.training.sequential import SequentialTrainer
 
 
@@ -59,7 +57,7 @@ class LocalEngine:
     """Trains and measures all clients in this program.
 
     Args:
-        options: how the federation trains.
+        personal_on_disk: whether what stays on the clients is kept in files.
 
     Attributes:
         initial_personal: with what the clients of the method that was trained last began; None before that.
@@ -67,20 +65,18 @@ class LocalEngine:
         predictions: the same image by image, also of images out of distribution.
     """
 
-    options: FitOptions
+    personal_on_disk: bool = False
     initial_personal: State | None = None
     confusions: dict[str, Confusion] = field(default_factory=dict)
     predictions: dict[str, Predictions] = field(default_factory=dict)
 
     def client_store(self, run: Path | None) -> ClientStore:
         """Returns memory, or files in the run's folder where the options ask for them."""
-        return DiskStore(run) if self.options.personal_on_disk and run is not None else MemoryStore()
+        return DiskStore(run) if self.personal_on_disk and run is not None else MemoryStore()
 
     def client_trainer(self, slot: ClientSlot) -> ClientTrainer:
-        """Returns what trains one client after another, or several at once where the options ask for it."""
+        """Returns what trains the clients sequentially."""
         self.initial_personal = slot.initial_personal
-        if self.options.clients_per_step > 1:
-            return BatchedTrainer(slot, self.options.clients_per_step)
         return SequentialTrainer(slot)
 
     def evaluate(

@@ -18,21 +18,21 @@ from fedvlp.runs.client_store import ClientStore, DiskStore
 from fedvlp.runs.leftovers import claimed, sweep_leftovers
 from fedvlp.runs.run_folder import find_checkpoints, new_run_folder, resume
 from fedvlp.training.agreement import Facts, check_agreement, facts_of_run, on_every_process
-from fedvlp.training.callback import RunView
+from fedvlp.training.availability import Availability
 from fedvlp.training.callback_states import restore, states_of
 from fedvlp.training.client_trainer import ClientSlot
 from fedvlp.training.dispatch import Hooks
 from fedvlp.training.engine import Engine
 from fedvlp.training.evaluation import validation_loss
-from fedvlp.training.failures import Failures
-from fedvlp.training.fit_options import FitOptions
+from fedvlp.training.failures import FailurePolicy, Failures
 from fedvlp.training.lightning_hooks import check_monitored
 from fedvlp.training.local_rules import validation_for
+from fedvlp.training.options import ConfiguredRun
 from fedvlp.training.rounds import Rounds
 from fedvlp.training.screening import Screening
 from fedvlp.utils.memory import freed_memory_kept, old_objects_kept
 
-PACE = ("rounds", "evaluate_every", "patience", "clients_per_step", "personal_on_disk", "failures")
+RESUME_MAY_CHANGE = ("rounds", "evaluate_every", "patience", "server", "clients")
 """Options that a resumed run may change, but that are equal on all processes."""
 
 
@@ -42,14 +42,12 @@ class FitLoop:
 
     Args:
         run: the federation, whose method and data are ready; its ``run_state`` and ``folder`` are set here.
-        options: how it trains.
         phases: what a round consists of.
         hooks: of the callbacks.
         engine: where the clients train.
     """
 
-    run: RunView
-    options: FitOptions
+    run: ConfiguredRun
     phases: Sequence[Phase]
     hooks: Hooks
     engine: Engine
@@ -79,7 +77,7 @@ class FitLoop:
         self.hooks.call("on_fit_start")
         self.hooks.call("on_train_start")
         with freed_memory_kept(), old_objects_kept():
-            while self.phases and run.run_state.server.round < self.options.rounds and not self._is_stopped():
+            while self.phases and run.run_state.server.round < self.run.rounds and not self._is_stopped():
                 self._round(rounds)
         run.current_epoch = run.run_state.server.round
         self._say_who_stopped()
@@ -129,12 +127,12 @@ class FitLoop:
 
     def _facts(self) -> Facts:
         """Returns what all processes must have in common."""
-        options = self.options
+        run = self.run
         strategies = [phase.strategy for phase in self.phases]
-        chosen = (options.aggregation, options.attack, options.local.schedule, options.local.rule)
-        parts = (self.run.module, self.run.data, *strategies, *chosen, *self.hooks.callbacks)
-        how = {name: getattr(options, name) for name in PACE}
-        return facts_of_run(self.run.data, self.run.description, self.run.run_state, parts, how)
+        chosen = (run.server.aggregation, run.clients.attack, run.local.schedule, run.local.rule)
+        parts = (run.module, run.data, *strategies, *chosen, *self.hooks.callbacks)
+        how = {name: getattr(run, name) for name in RESUME_MAY_CHANGE}
+        return facts_of_run(run.data, run.description, run.run_state, parts, how)
 
     def _open_store(self) -> ClientStore:
         """Returns the store of what stays on the clients, which now holds the states that the run continues from."""
@@ -149,18 +147,21 @@ class FitLoop:
 
     def _make_rounds(self, store: ClientStore) -> Rounds:
         """Returns what runs the rounds, with one trainer for all of them."""
-        attack = self.options.attack
+        clients = self.run.clients
+        server = self.run.server
+        attack = clients.attack
+        policy = FailurePolicy(clients.on_failure, server.min_clients, server.max_update_norm)
         slot = ClientSlot(
             fabric=self.run.fabric,
             module=self.run.module,
             data=self.run.data if attack is None else attack.training_data(self.run.data, self.run.module),
-            local=self.options.local,
+            local=self.run.local,
             initial_personal=self.run.module.personal_state(),
-            seed=self.options.seed,
+            seed=self.run.seed,
             store=store,
             hooks=self.hooks,
-            failures=Failures(self.options.failures, self.run.folder),
-            validation=validation_for(self.options.local.rule, self.run.data),
+            failures=Failures(policy, self.run.folder),
+            validation=validation_for(self.run.local.rule, self.run.data),
         )
         trainer = self.engine.client_trainer(slot)
         if attack is not None:
@@ -169,10 +170,10 @@ class FitLoop:
             slot=slot,
             phases=self.phases,
             trainer=trainer,
-            rounds=self.options.rounds,
-            cohort_size=self.options.cohort_size,
+            rounds=self.run.rounds,
+            cohort_size=clients.cohort_size,
             screening=Screening(slot),
-            availability=self.options.availability,
+            availability=Availability(clients.dropout, clients.stragglers),
         )
 
     def _round(self, rounds: Rounds) -> None:
@@ -185,15 +186,15 @@ class FitLoop:
         server = state.server
         metrics["train_seconds"] = time.perf_counter() - began
         # A run ends with a round that was evaluated, also where a callback asked for the end in one that was not.
-        is_due = server.round % self.options.evaluate_every == 0 or server.round >= self.options.rounds
+        is_due = server.round % self.run.evaluate_every == 0 or server.round >= self.run.rounds
         if is_due or run.should_stop:
             self.hooks.call("on_validation_start")
             self.hooks.call("on_validation_epoch_start")
             server = self._decided(server, metrics)
             state = replace(state, server=server)
             metrics |= run.evaluate(run.module, server.deployed, state.personal)
-            if self.options.attack is not None:
-                metrics |= self.options.attack.measure(run, rounds.slot.data, server.deployed, state.personal)
+            if run.clients.attack is not None:
+                metrics |= run.clients.attack.measure(run, rounds.slot.data, server.deployed, state.personal)
         metrics["seconds"] = time.perf_counter() - began
         self.hooks.call("on_round_metrics", row=metrics)
         run.run_state = replace(state, history=(*state.history, metrics))
@@ -233,10 +234,10 @@ class FitLoop:
 
     def _has_plateaued(self) -> bool:
         """Whether the mean source validation accuracy has not risen for ``patience`` evaluations."""
-        if self.options.patience is None:
+        if self.run.patience is None:
             return False
         scores = [metrics["validation"] for metrics in self.run.run_state.history if "validation" in metrics]
-        return bool(scores) and len(scores) > scores.index(max(scores)) + self.options.patience
+        return bool(scores) and len(scores) > scores.index(max(scores)) + self.run.patience
 
 
 def _is_measured(metrics: RoundMetrics) -> bool:

@@ -27,14 +27,17 @@ from fedvlp.utils.ranges import Epochs, NonNegativeFloat, PositiveFloat, Positiv
 class LocalTraining:
     """How every client trains in one phase of a round.
 
-    Attributes:
-        epochs: passes over its data, > 0. With a fraction a pass goes on over several rounds.
-        steps: optimizer steps in place of passes; None for passes.
-        schedule: factor on the optimizer's learning rates by round; None for none.
-        reset_optimizer: whether an optimizer starts anew in each round; else it continues from the client's last one.
-        proximal_weight: mu of FedProx's term in the loss, at least 0; 0 for none.
-        rule: what else is added to local training and exchanged for it; None for nothing.
-        gradient_clip_val: the largest norm of the gradient of a step, > 0; None for any.
+    Args:
+        epochs: Passes over a client's data in each phase; 0.5 communicates after every half pass.
+        steps: Optimizer steps of a client in each phase, instead of epochs.
+        schedule: Learning rate over rounds, such as ``ExponentialDecay`` or ``CosineDecay``; constant if not given.
+        reset_optimizer: Make each client's optimizer from scratch each round; else its moments stay on the client.
+        proximal_weight: Weight mu of FedProx's term mu / 2 |w - w_t|^2 in each client's loss, which holds what is
+            shared to what the client downloaded; 0 for none.
+        rule: What else is added to local training and exchanged for it, such as ``Scaffold`` or ``FedDyn``, in every
+            phase that averages; nothing if not given.
+        gradient_clip_val: Shorten the gradient of each step, of all that a client trains together, to this norm;
+            unchanged if not given.
     """
 
     epochs: Epochs = 1
@@ -50,11 +53,11 @@ class LocalTraining:
         check_fields(self)
         if self.steps is not None and self.epochs != 1:
             raise UserError(
-                f"Expected local_steps or local_epochs, got both ({self.steps} and {self.epochs:g}). Leave one out."
+                f"Expected local.steps or local.epochs, got both ({self.steps} and {self.epochs:g}). Leave one out."
             )
         if self.gradient_clip_val is not None and self.rule is not None:
             raise UserError(
-                f"{type(self.rule).__name__} is defined for gradients as they are. Leave gradient_clip_val out."
+                f"{type(self.rule).__name__} is defined for gradients as they are. Leave local.gradient_clip_val out."
             )
 
     def batches(self, loader_of: Callable[[int], Loader], round: int) -> tuple[Iterator[Batch], int]:

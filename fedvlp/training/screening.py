@@ -161,7 +161,7 @@ class Screening:
             if not group:
                 raise UserError(
                     f"{where}: {text}. Nothing of this round counts; the last checkpoint is from before it. Let more "
-                    "clients take part, or take another trainer.aggregation."
+                    "clients take part, or take another trainer.server.aggregation."
                 )
             self.slot.fabric.print(f"{where}, {group}: {text}, so its tensors stay as they are.", flush=True)
 

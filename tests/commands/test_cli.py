@@ -219,7 +219,7 @@ def test_bad_option_is_named_with_the_nearest(options, arguments, message, capsy
         (["--data.root=/nowhere"], "/nowhere"),
         (["--data.held_out=foto"], "Did you mean 'photo'?"),
         (["--model.clip.name=ViT-B-17"], "ViT-B-16"),
-        (["--trainer.local_epochs=0"], "local_epochs"),
+        (["--trainer.local.epochs=0"], "local_epochs"),
         (["--model.prompt_length=100"], "77"),
     ],
 )

@@ -28,7 +28,7 @@ def answer(capsys, arguments):
 
 
 @pytest.mark.parametrize("content", [SECRET, f"{SECRET}: {{a: 1}}", f"- {SECRET}", f"a: {SECRET}\nb: [c"])
-@pytest.mark.parametrize("option", ["--model.clip", "--data", "--data.partition", "--trainer.schedule"])
+@pytest.mark.parametrize("option", ["--model.clip", "--data", "--data.partition", "--trainer.local.schedule"])
 def test_of_an_option(home, secret, capsys, option, content):
     secret.write_text(content)
     for given in ([f"{option}={secret}"], [option, str(secret)]):

@@ -18,11 +18,14 @@ def parser():
     [
         ("--trainer.rounds=two", "trainer.rounds: expected a whole number, got two"),
         ("--trainer.rounds=null", "trainer.rounds: expected a whole number, got None"),
-        ("--trainer.cohort_size=1.5", "trainer.cohort_size: expected a whole number, got 1.5"),
+        ("--trainer.clients.cohort_size=1.5", "trainer.clients.cohort_size: expected a whole number, got 1.5"),
         ("--trainer.precision=8", "trainer.precision: expected one of 32-true, bf16-mixed, 16-mixed, auto, got 8"),
-        ("--trainer.compile=perhaps", "trainer.compile: expected true or false, got perhaps"),
-        ("--trainer.schedule=Nothing", "trainer.schedule: there is no class Nothing"),
-        ("--trainer.schedule=ExponentialDecay", "trainer.schedule: the following arguments are required: gamma"),
+        ("--trainer.runtime.compile=perhaps", "trainer.runtime.compile: expected true or false, got perhaps"),
+        ("--trainer.local.schedule=Nothing", "trainer.local.schedule: there is no class Nothing"),
+        (
+            "--trainer.local.schedule=ExponentialDecay",
+            "trainer.local.schedule: the following arguments are required: gamma",
+        ),
         ("--data.held_out={}", "data.held_out: expected text or a list, got {}"),
         ("--model.clip=[]", "model.clip: expected a CLIPSpec or a CLIP or text, got []"),
         ("--model.clip.seed=x", "model.clip.seed: expected a whole number, got x"),
@@ -31,7 +34,10 @@ def parser():
         ("--data.heldout=x", "data: Option 'heldout' is not accepted. Did you mean 'held_out'?"),
         ("--model=Trip", "model: there is no class Trip. Did you mean 'TRIP'?"),
         ("--trainer=1", 'trainer: Unable to load config "1"'),
-        (f"--trainer.stragglers=1{'0' * 400}", "--trainer.stragglers: int too large to convert to float"),
+        (
+            f"--trainer.clients.stragglers=1{'0' * 400}",
+            "--trainer.clients.stragglers: int too large to convert to float",
+        ),
         ("--trainer=\0", "--trainer: embedded null byte"),
     ],
 )

@@ -22,7 +22,10 @@ def never_called(cli):
         (["--model.num_experts=1000000000000"], "Expected model.num_experts of at most 1e+06"),
         (["--model.rounds=9", "--trainer.rounds=3"], "it is trainer.rounds (3), got 9. Give --trainer.rounds."),
         (["--data.partition=Dispersed", "--data.partition.num_clients=0"], "data.partition.num_clients of at least 1"),
-        (["--trainer.schedule=ExponentialDecay", "--trainer.schedule.gamma=2"], "trainer.schedule.gamma in (0, 1]"),
+        (
+            ["--trainer.local.schedule=ExponentialDecay", "--trainer.local.schedule.gamma=2"],
+            "trainer.local.schedule.gamma in (0, 1]",
+        ),
     ],
 )
 def test_one_error_before_anything_is_made(arguments, message, capsys, monkeypatch):

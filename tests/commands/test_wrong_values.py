@@ -94,7 +94,7 @@ def option_lines():
         lines += [([f"--data.partition={name}"], f"--data.partition.{option}") for option in fields]
     for name in SCHEDULES:
         fields = inspect.signature(getattr(schedules, name)).parameters
-        lines += [([f"--trainer.schedule={name}"], f"--trainer.schedule.{option}") for option in fields]
+        lines += [([f"--trainer.local.schedule={name}"], f"--trainer.local.schedule.{option}") for option in fields]
     return lines
 
 

@@ -94,7 +94,7 @@ def test_clients_and_protocols(desk, capsys):
 
 
 def test_schedules(desk):
-    assert run([*command(TRAINING, "--trainer.schedule"), "--trainer.name=scheduled"], desk) == 0
+    assert run([*command(TRAINING, "--trainer.local.schedule"), "--trainer.name=scheduled"], desk) == 0
     (made,) = Path("runs/scheduled").iterdir()
     metrics = csv.DictReader((made / "metrics.csv").read_text("utf-8").splitlines())
     assert [row["learning_rate_factor"] for row in metrics] == ["0.1"]

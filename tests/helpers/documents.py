@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-BRIEF = ["--trainer.rounds=1", "--trainer.local_steps=2", "--trainer.enable_progress_bar=false"]
+BRIEF = ["--trainer.rounds=1", "--trainer.local.steps=2", "--trainer.enable_progress_bar=false"]
 """Options that make ``fedvlp fit`` end soon."""
 
 

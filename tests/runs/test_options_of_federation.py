@@ -33,7 +33,7 @@ from tests.helpers.options import different, options_of, other_value, record
 from tests.helpers.toy_federation import Linear, Points, federation, file_callbacks
 
 VALUES = {
-    "local_steps": 5,
+    "steps": 5,
     "schedule": ExponentialDecay(0.75),
     "cohort_size": 2,
     "patience": 7,
@@ -47,11 +47,11 @@ VALUES = {
     "callbacks": None,
     "default_root_dir": None,
     "name": "other",
-    "on_client_failure": "retry",
+    "on_failure": "retry",
     "max_update_norm": 3.5,
     "client_timeout": 600.0,
     "aggregation": TrimmedMean(0.375),
-    "local_rule": FedDyn(0.375),
+    "rule": FedDyn(0.375),
     "gradient_clip_val": 1.5,
     "attack": SignFlip(clients=2, seed=5, scale=0.625),
 }
@@ -73,7 +73,7 @@ MAY_DIFFER = {
     "personal_on_disk": "keeps the same elsewhere",
     "clients_per_step": "results differ by rounding",
     "compile": "results differ by rounding",
-    "on_client_failure": "what is done about a failure, which a run that goes on may have to change",
+    "on_failure": "what is done about a failure, which a run that goes on may have to change",
     "min_clients": "as on_client_failure",
     "client_timeout": "as on_client_failure",
     "deterministic": "as accelerator",
@@ -185,7 +185,7 @@ def test_all_kinds_of_parts_are_found():
     """Else nothing above would say anything of them."""
     found = [option for option, _ in PARTS]
     counts = {option: found.count(option) for option in ("schedule", "aggregation", "attack", "local_rule")}
-    assert counts == {"schedule": 3, "aggregation": 11, "attack": 6, "local_rule": 5}
+    assert counts == {"schedule": 3, "aggregation": 11, "attack": 6, "rule": 5}
 
 
 OPTIMIZERS = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop, torch.optim.Adagrad)

@@ -167,7 +167,7 @@ class Forgetful(PromptFL):
 
 def test_all_that_a_method_breaks_is_told_at_once():
     with pytest.raises(ContractError) as told:
-        check_method(Forgetful, arguments=["--model.prompt_length=2", "--trainer.local_steps=1"])
+        check_method(Forgetful, arguments=["--model.prompt_length=2", "--trainer.local.steps=1"])
     message = str(told.value)
     assert "Forgetful: a run that goes on after round 1 must end as an unbroken one, but" in message
     assert "Forgetful: neither the order of clients nor what was drawn before a run may change it" in message

@@ -81,4 +81,4 @@ def test_a_gradient_that_is_not_finite_is_refused_as_ever(tmp_path):
 
 def test_rules_of_local_training_take_gradients_as_they_are(tmp_path):
     with pytest.raises(UserError, match=r"FedDyn is defined for gradients as they are. Leave gradient_clip_val out"):
-        federation(tmp_path, gradient_clip_val=NORM, local_rule=FedDyn(0.5))
+        federation(tmp_path, gradient_clip_val=NORM, rule=FedDyn(0.5))

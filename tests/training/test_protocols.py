@@ -186,7 +186,7 @@ def test_a_run_of_a_protocol_goes_on_as_if_it_had_not_stopped(clip, tmp_path):
         data = SixClasses(cache_dir=str(tmp_path / "cache"), protocol="base_to_new", test_fraction=0.3)
         torch.manual_seed(0)
         method = PromptFL(data.class_names, clip, prompt_length=4, optimizer=sgd)
-        options = {"accelerator": "cpu", "local_steps": 1, "default_root_dir": str(tmp_path)}
+        options = {"accelerator": "cpu", "steps": 1, "default_root_dir": str(tmp_path)}
         federation = Federation(rounds=rounds, default_callbacks=False, callbacks=[Checkpoints()], **options)
         state = federation.fit(method, data, checkpoint)
         return state, run_metrics(federation.run_state), federation.folder

@@ -40,7 +40,7 @@ def written_out(weight, rounds, steps):
 
 @pytest.mark.parametrize("weight", [0.0, 0.25])
 def test_each_step_adds_the_weighted_distance_to_the_gradient(tmp_path, weight):
-    run = federation(tmp_path, rounds=2, local_steps=3, proximal_weight=weight)
+    run = federation(tmp_path, rounds=2, steps=3, proximal_weight=weight)
     found = run.fit(Linear(RATE), Whole()).shared["weight"]
     torch.testing.assert_close(found, written_out(weight, 2, 3), rtol=1e-5, atol=1e-6)
 
@@ -54,10 +54,10 @@ class SameSize(Points):
 
 
 def test_clients_trained_together_have_a_term_each(tmp_path):
-    options = {"rounds": 2, "local_epochs": 3, "proximal_weight": 0.25}
+    options = {"rounds": 2, "epochs": 3, "proximal_weight": 0.25}
     together = federation(tmp_path, clients_per_step=3, **options).fit(Linear(RATE), SameSize())
     apart = federation(tmp_path, **options).fit(Linear(RATE), SameSize())
-    without = federation(tmp_path, rounds=2, local_epochs=3).fit(Linear(RATE), SameSize())
+    without = federation(tmp_path, rounds=2, epochs=3).fit(Linear(RATE), SameSize())
     torch.testing.assert_close(together.shared["weight"], apart.shared["weight"], rtol=1e-5, atol=1e-6)
     assert not torch.allclose(apart.shared["weight"], without.shared["weight"], atol=1e-3)
 
@@ -66,7 +66,7 @@ def test_the_heavier_the_term_the_nearer_clients_stay(tmp_path):
     start = Linear(0.05).state_dict()["weight"]
     moved = []
     for weight in (0.0, 1.0, 10.0):
-        after = federation(tmp_path, rounds=1, local_epochs=4, proximal_weight=weight).fit(Linear(0.05), Points())
+        after = federation(tmp_path, rounds=1, epochs=4, proximal_weight=weight).fit(Linear(0.05), Points())
         moved.append((after.shared["weight"] - start).norm().item())
     assert moved[0] > 1.2 * moved[1] > 1.2 * moved[2] > 0
 

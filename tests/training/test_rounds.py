@@ -66,7 +66,7 @@ def test_every_round_phase_and_client_has_its_own_seed(tmp_path):
 def test_a_pass_that_goes_on_has_the_seed_of_the_pass(tmp_path):
     """Client 1 has three batches, of which half a pass takes two: round 1 needs the end of pass 0 and pass 1."""
     data = Asked()
-    federation(tmp_path, rounds=2, seed=5, local_epochs=0.5).fit(PersonalBias(), data)
+    federation(tmp_path, rounds=2, seed=5, epochs=0.5).fit(PersonalBias(), data)
     of_one = {seed for client, seed in data.asked if client == 1}
     assert of_one == {derive_seed(5, number, phase, 1) for number in range(2) for phase in range(2)}
     of_two = {seed for client, seed in data.asked if client == 2}

@@ -140,7 +140,7 @@ def killed_runs(bench: Bench) -> None:
 
 def _killed(bench: Bench, system: str) -> tuple[str, list[int]]:
     """Kills a system's runs; returns in words how many ended equal, and after which rounds they were killed."""
-    options = ("--trainer.rounds=4", "--trainer.cohort_size=3")
+    options = ("--trainer.rounds=4", "--trainer.clients.cohort_size=3")
     expected, seconds = bench.shop.unbroken(system, *options)
     moments: list[int] = []
     runs = 0
@@ -212,7 +212,7 @@ def changed_options(bench: Bench) -> None:
         "--model.optimizer.lr=0.3": "lr",
         "--model.prompt_length=3": "prompt_length",
         "--seed_everything=5": "seed",
-        "--trainer.local_epochs=2": "local_epochs",
+        "--trainer.local.epochs=2": "local_epochs",
         "--data.held_out=domain 0": "split",
         "--data.batch_size=7": "batch_size",
     }

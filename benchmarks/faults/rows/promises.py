@@ -70,7 +70,7 @@ def repeated_run(bench: Bench) -> None:
 )
 def global_random_numbers(bench: Bench) -> None:
     """Draws at every step."""
-    options = ("--trainer.cohort_size=2", "--trainer.rounds=5")
+    options = ("--trainer.clients.cohort_size=2", "--trainer.rounds=5")
     expected, _ = bench.shop.unbroken("trip", *options)
     draws = "--trainer.callbacks=benchmarks.faults.clients.DrawsEverywhere"
     bench.expect_success(bench.fit(*options, draws, method="trip"))
@@ -123,7 +123,7 @@ def _split(bench: Bench, partition: Any, held_out: str, seed: int) -> DomainFold
 def golden_numbers(bench: Bench) -> None:
     """Compares each system's loss with what it was."""
     for system in SYSTEMS:
-        run, _ = bench.shop.unbroken(system, "--trainer.rounds=4", "--trainer.cohort_size=3")
+        run, _ = bench.shop.unbroken(system, "--trainer.rounds=4", "--trainer.clients.cohort_size=3")
         row = metrics(run)[-1]
         losses = [float(value) for name, value in row.items() if name.startswith("client/") and name.endswith("/loss")]
         loss = sum(losses) / len(losses)
@@ -199,17 +199,17 @@ def hostile_clients(bench: Bench) -> None:
     start, _ = bench.shop.unbroken("promptfl", *DISPERSED, "--trainer.rounds=1", "--model.optimizer.lr=1e-30")
     usual = _distance(honest, start)
     attacks = {
-        "SignFlip": ("--trainer.attack.scale=10",),
-        "Scaling": ("--trainer.attack.factor=1000",),
+        "SignFlip": ("--trainer.clients.attack.scale=10",),
+        "Scaling": ("--trainer.clients.attack.factor=1000",),
         "benchmarks.faults.clients.NotANumber": (),
     }
-    rules = {"CoordinateMedian": (), "TrimmedMean": ("--trainer.aggregation.share=0.29",)}
-    rules |= {"Krum": ("--trainer.aggregation.byzantine=2",)}
+    rules = {"CoordinateMedian": (), "TrimmedMean": ("--trainer.server.aggregation.share=0.29",)}
+    rules |= {"Krum": ("--trainer.server.aggregation.byzantine=2",)}
     for attack, options in attacks.items():
-        hostile = (f"--trainer.attack={attack}", "--trainer.attack.clients=2", *options)
+        hostile = (f"--trainer.clients.attack={attack}", "--trainer.clients.attack.clients=2", *options)
         moved = {"mean": _attacked(bench, start, *hostile)}
         for rule, more in rules.items():
-            moved[rule] = _attacked(bench, start, *hostile, f"--trainer.aggregation={rule}", *more)
+            moved[rule] = _attacked(bench, start, *hostile, f"--trainer.server.aggregation={rule}", *more)
             bench.expect(moved[rule] <= 2 * usual, f"{attack}, {rule}: moved {moved[rule] / usual:.1f} times as far")
         told = ", ".join(f"{rule} {distance / usual:.2g}" for rule, distance in moved.items())
         bench.note(f"{attack.rpartition('.')[2]}, times as far as honest: {told}")
@@ -240,7 +240,7 @@ def privacy(bench: Bench) -> None:
     """Makes a private run, and the test of masks."""
     noise = 4.0
     options = ("clip_norm=1.0", f"noise_multiplier={noise}", f"delta={DELTA}")
-    finished = bench.fit(PRIVATE_RULE, *(f"--trainer.aggregation.{option}" for option in options))
+    finished = bench.fit(PRIVATE_RULE, *(f"--trainer.server.aggregation.{option}" for option in options))
     if finished.code == 2 and "no class" in finished.output:
         raise NotBuiltError("there is no accountant")
     if bench.expect_success(finished):

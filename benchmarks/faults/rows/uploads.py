@@ -14,7 +14,7 @@ from benchmarks.faults.workshop import FAULTY, ROUNDS
 from fedvlp.utils.tensor_files import read_tensors
 
 COHORT = 3
-WEIGHT = ("--trainer.attack", "benchmarks.faults.clients.FalseWeight")
+WEIGHT = ("--trainer.clients.attack", "benchmarks.faults.clients.FalseWeight")
 
 
 def left_out(run: Path) -> int:
@@ -85,7 +85,7 @@ def client_fails(bench: Bench) -> None:
 def wrong_numbers(bench: Bench) -> None:
     """Types and norms in one run, nothing at all in another, and growth without a bound in a third."""
     kinds = ("float64", "half", "int64", "complex", "huge")
-    tried_in_turn(bench, kinds, "--trainer.max_update_norm=50")
+    tried_in_turn(bench, kinds, "--trainer.server.max_update_norm=50")
     empty = bench.fit(*FAULTY, "--trainer.name=empty", faults={"2": "everyone:nothing"})
     bench.expect_refusal(empty, "Round 2", what="a round without updates")
     bench.expect(len(checkpoints(bench.run("empty"))) == 1, "the round before has no checkpoint")
@@ -143,7 +143,7 @@ def client_raises(bench: Bench) -> None:
     bench.expect(len(list(bench.run().glob("failures/*.txt"))) == 1, "no traceback is kept in failures/")
     bench.lose(f"{count} of {COHORT * ROUNDS} updates")
     expected, _ = bench.shop.unbroken("promptfl", *FAULTY)
-    options = ("--trainer.on_client_failure=retry", "--trainer.name=retry")
+    options = ("--trainer.clients.on_failure=retry", "--trainer.name=retry")
     bench.expect_success(bench.fit(*FAULTY, *options, faults={"2": "raise_once"}))
     same = _prompts(bench.run("retry")) == _prompts(expected)
     bench.expect(same, "after a second try the prompts are others")
@@ -227,7 +227,7 @@ def _types(run: Path) -> set[str]:
 )
 def no_examples(bench: Bench) -> None:
     """All clients lie."""
-    finished = bench.fit(*FAULTY, *WEIGHT, "--trainer.attack.clients=3", "--trainer.attack.weight=0")
+    finished = bench.fit(*FAULTY, *WEIGHT, "--trainer.clients.attack.clients=3", "--trainer.clients.attack.weight=0")
     bench.expect_refusal(finished, "Round 1")
     bench.note(quote(finished.error))
 
@@ -243,7 +243,9 @@ def negative_examples(bench: Bench) -> None:
     """One client lies."""
     for weight in ("-10", "nan", "inf"):
         name = f"--trainer.name=weight{weight}"
-        finished = bench.fit(*FAULTY, *WEIGHT, "--trainer.attack.clients=1", f"--trainer.attack.weight={weight}", name)
+        finished = bench.fit(
+            *FAULTY, *WEIGHT, "--trainer.clients.attack.clients=1", f"--trainer.clients.attack.weight={weight}", name
+        )
         if bench.expect_success(finished, weight):
             count = left_out(bench.run(f"weight{weight}"))
             bench.expect(count == ROUNDS, f"{weight}: {count} of {ROUNDS} were left out")
@@ -297,9 +299,9 @@ def failing_clients(bench: Bench) -> None:
     expected, _ = bench.shop.unbroken("promptfl", *FAULTY)
     bench.expect_success(bench.fit(*FAULTY, "--trainer.name=skip", faults={"2": "raise"}), "skip")
     cases = {
-        "fail": ("raise", "--trainer.on_client_failure=fail"),
-        "everyone": ("everyone:raise", "--trainer.on_client_failure=skip"),
-        "minimum": ("raise", "--trainer.min_clients=3"),
+        "fail": ("raise", "--trainer.clients.on_failure=fail"),
+        "everyone": ("everyone:raise", "--trainer.clients.on_failure=skip"),
+        "minimum": ("raise", "--trainer.server.min_clients=3"),
     }
     for name, (kind, option) in cases.items():
         finished = bench.fit(*FAULTY, option, f"--trainer.name={name}", faults={"2": kind})
@@ -322,4 +324,4 @@ def failing_clients(bench: Bench) -> None:
 )
 def wrong_updates(bench: Bench) -> None:
     """Every kind there is."""
-    tried_in_turn(bench, [*UPLOADS, *STATES], "--trainer.max_update_norm=50")
+    tried_in_turn(bench, [*UPLOADS, *STATES], "--trainer.server.max_update_norm=50")

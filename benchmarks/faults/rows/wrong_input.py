@@ -30,14 +30,14 @@ MISTAKES = (
     "--seed_everything=-1",
     "--trainer.rounds=-1",
     "--trainer.rounds=1000000000000000000000000",
-    "--trainer.local_epochs=.nan",
+    "--trainer.local.epochs=.nan",
     "--trainer.devices=0",
     "--trainer.num_nodes=0",
     "--trainer.accelerator=gpu",
     "--trainer.accelerator=abacus",
     "--trainer.strategy=ddq",
-    "--trainer.cohort_size=0",
-    "--trainer.num_threads=0",
+    "--trainer.clients.cohort_size=0",
+    "--trainer.runtime.num_threads=0",
     "--trainer.default_root_dir=/dev/null/runs",
     "--trainer.roundz=3",
     "--data.batch_size=0",
@@ -54,7 +54,7 @@ OPTIONS_OF_FILES = (
     "--model",
     "--data",
     "--data.held_out",
-    "--trainer.schedule",
+    "--trainer.local.schedule",
     "--data.partition",
     "--trainer.callbacks",
     "--trainer.logger",
@@ -106,13 +106,13 @@ def wrong_options(bench: Bench) -> None:
 def accepted_silently(bench: Bench) -> None:
     """Each in a command of its own."""
     cases = {
-        "--trainer.cohort_size=9": "cohort_size is 9",
-        "--trainer.local_steps=2 --trainer.local_epochs=2": "local_",
+        "--trainer.clients.cohort_size=9": "cohort_size is 9",
+        "--trainer.local.steps=2 --trainer.local.epochs=2": "local_",
         "--seed_everything=true": "seed",
         '--data.class_names_map={"circle":"square"}': "square",
         '--data.class_names_map={"circle":""}': "name",
         "--trainer.name=../../outside": "name",
-        "--trainer.personal_on_disk=true --trainer.default_callbacks=false": "personal_on_disk",
+        "--trainer.clients.personal_on_disk=true --trainer.runtime.default_callbacks=false": "personal_on_disk",
         "--model=ADAPT --model.rounds=7": "rounds",
     }
     told = 0

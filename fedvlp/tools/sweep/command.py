@@ -60,7 +60,7 @@ def run_sweep(arguments: Sequence[str]) -> int:
     devices = visible_devices(configs.values())
     output = options.output or Path("runs", options.file.stem if options.file else "sweep")
     threads = 1 if slurm is None else slurm.threads
-    first = () if devices and slurm is None else (f"--trainer.num_threads={threads}",)
+    first = () if devices and slurm is None else (f"--trainer.runtime.num_threads={threads}",)
     jobs = {run.name: Job(run.name, run.arguments(output, first), output / run.name) for run in runs}
     if content.get("note"):
         sys.stdout.write(f"{content['note'].strip()}\n")

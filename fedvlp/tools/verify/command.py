@@ -45,12 +45,11 @@ OF_THE_MACHINE = (
     "devices",
     "num_nodes",
     "strategy",
-    "num_threads",
     "logger",
     "callbacks",
     "default_root_dir",
     "name",
-    "personal_on_disk",
+    "runtime",
 )
 """Options of the trainer that say where it ran and what wrote about it, and change no result."""
 
@@ -155,7 +154,9 @@ def _config(path: Path, allow: Sequence[str]) -> dict[str, Any]:
     if not isinstance(trainer, dict):
         raise UserError(f"{path} is no config of a run: expected options of the trainer.")
     trainer = {name: value for name, value in trainer.items() if name not in OF_THE_MACHINE}
-    trainer |= {"default_callbacks": False, "enable_progress_bar": False}
+    if isinstance(trainer.get("clients"), dict):
+        trainer["clients"].pop("personal_on_disk", None)
+    trainer |= {"runtime": {"default_callbacks": False}, "enable_progress_bar": False}
     config = {name: content[name] for name in ("seed_everything", "model", "data") if name in content}
     config["trainer"] = trainer
     options = content["data"].get("init_args") if isinstance(content["data"], dict) else None

@@ -14,12 +14,11 @@ from fedvlp.training.local_rules.client_part import splits_of, validation_for
 from fedvlp.utils.errors import UserError
 
 
-def check_with_options(rule: LocalRule | None, clients_per_step: int, precision: str) -> None:
+def check_with_options(rule: LocalRule | None, precision: str) -> None:
     """Checks a rule against how clients train.
 
     Args:
         rule: the rule; None for none.
-        clients_per_step: clients that are trained at once.
         precision: Lightning's name of the arithmetic.
 
     Raises:
@@ -28,11 +27,6 @@ def check_with_options(rule: LocalRule | None, clients_per_step: int, precision:
     if rule is None:
         return
     name = type(rule).__name__
-    if rule.adds_batch_loss and clients_per_step > 1:
-        raise UserError(
-            f"{name} adds to the loss of each client's images, which is not computed for several clients at once. "
-            "Leave clients_per_step out."
-        )
     if rule.needs_gradients and precision == "16-mixed":
         raise UserError(f"{name} needs gradients as they are, but 16-mixed scales them. Use bf16-mixed or 32-true.")
 
@@ -53,8 +47,8 @@ def check_with_phases(rule: LocalRule | None, phases: Sequence[Phase]) -> None:
     name = type(rule).__name__
     if guarantees(phases):
         raise UserError(
-            f"DPFedAvg hides what clients send, but not what {name} makes of it. Leave trainer.local_rule out, or take "
-            "another trainer.aggregation."
+            f"DPFedAvg hides what clients send, but not what {name} makes of it. Leave trainer.local.rule out, or "
+            "take another trainer.server.aggregation."
         )
     if not rule.sets_weights:
         return

@@ -17,7 +17,7 @@ Departures:
       and neither does the factor of a schedule, which matters with FedProx's term alone.
     * Where clients keep their optimizers between rounds, it is that of a fresh one all the same.
     * Each upload is moved to where it would be after tau_eff such steps, and then combined as the method does or
-      ``trainer.aggregation`` says, so it is no matter of the mean alone.
+      ``trainer.server.aggregation`` says, so it is no matter of the mean alone.
 """
 
 from __future__ import annotations

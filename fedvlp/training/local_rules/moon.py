@@ -64,7 +64,7 @@ class MOON(LocalRule):
         if not own.requires_grad:
             raise UserError(
                 f"{type(module).__name__}.representation does not depend on what the phase trains, so MOON can't "
-                "change it. Override local_logits or representation, or leave trainer.local_rule out."
+                "change it. Override local_logits or representation, or leave trainer.local.rule out."
             )
         return self.weight * model_contrast(own, shared, last, self.temperature)
 

@@ -145,7 +145,7 @@ def with_local_rule(
         ruled.append(replace(phase, strategy=strategy) if names else phase)
     if phases and not any(isinstance(phase.strategy, RuledStrategy) for phase in ruled):
         raise UserError(
-            f"trainer.local_rule is {type(rule).__name__}, but no phase of {type(module).__name__} averages what "
+            f"trainer.local.rule is {type(rule).__name__}, but no phase of {type(module).__name__} averages what "
             "clients train. Leave it out, or take a method that does."
         )
     return tuple(ruled)

@@ -17,7 +17,7 @@ Departures:
     * Where the method weighs clients by their images, so does the server's c: c + sum_{i in S} p_i (c_i+ - c_i). The
       corrections of all clients then cancel in the same mean that their tensors go into, as they do in the paper,
       which counts each client once.
-    * x is moved by the method's own server (eta_g is 1), or by another ``trainer.aggregation``.
+    * x is moved by the method's own server (eta_g is 1), or by another ``trainer.server.aggregation``.
 """
 
 from __future__ import annotations

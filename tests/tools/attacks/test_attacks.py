@@ -240,7 +240,13 @@ def test_attacks_change_nothing_that_they_are_given(attack):
 def test_chosen_by_short_name_on_the_command_line(capsys):
     with pytest.raises(SystemExit) as stopped:
         main(
-            ["fit", "--config=quickstart", "--trainer.attack=Scaling", "--trainer.attack.clients=0.3", "--print_config"]
+            [
+                "fit",
+                "--config=quickstart",
+                "--trainer.clients.attack=Scaling",
+                "--trainer.clients.attack.clients=0.3",
+                "--print_config",
+            ]
         )
     assert stopped.value.code == 0
     text = capsys.readouterr().out

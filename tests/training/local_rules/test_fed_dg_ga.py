@@ -54,7 +54,7 @@ def written_out(data, rounds, steps, centered):
 @pytest.mark.parametrize("centered", [True, False])
 def test_weights_follow_the_gaps_as_the_paper_says(tmp_path, centered):
     rule = FedDGGA(STEP, centered)
-    state = federation(tmp_path, rounds=5, local_steps=4, local_rule=rule).fit(Linear(RATE), Hard())
+    state = federation(tmp_path, rounds=5, steps=4, rule=rule).fit(Linear(RATE), Hard())
     theta, weights = written_out(Hard(), 5, 4, centered)
     assert state.memory["local_rule/0/weights"].tolist() == pytest.approx(weights, abs=1e-6)
     torch.testing.assert_close(state.shared["weight"], theta, rtol=1e-5, atol=1e-5)
@@ -88,11 +88,11 @@ def test_the_first_round_counts_each_client_once_also_where_the_method_does_not(
         def configure_phases(self):
             return [Phase("train", train=("weight",), upload=("weight",), strategy=FedAvg("uniform"))]
 
-    options = {"rounds": 1, "local_steps": 3}
-    ruled = federation(tmp_path, **options, local_rule=FedDGGA()).fit(Linear(RATE), Whole())
+    options = {"rounds": 1, "steps": 3}
+    ruled = federation(tmp_path, **options, rule=FedDGGA()).fit(Linear(RATE), Whole())
     once = federation(tmp_path, **options).fit(Once(RATE), Whole())
     torch.testing.assert_close(ruled.shared["weight"], once.shared["weight"])
-    later = {"rounds": 4, "local_steps": 3, "local_rule": FedDGGA(STEP)}
+    later = {"rounds": 4, "steps": 3, "rule": FedDGGA(STEP)}
     one, other = (federation(tmp_path, **later).fit(kind(RATE), Hard()) for kind in (Linear, Once))
     assert torch.equal(one.shared["weight"], other.shared["weight"])
 
@@ -106,7 +106,7 @@ def test_nothing_is_measured_on_a_held_out_domain(tmp_path):
             points, labels = self.points(7, 20)
             return [*own, Split("held_out", "other", None, [({"features": points}, labels)])]
 
-    run = {"rounds": 3, "local_steps": 3, "local_rule": FedDGGA(STEP)}
+    run = {"rounds": 3, "steps": 3, "rule": FedDGGA(STEP)}
     one, other = (federation(tmp_path, **run).fit(Linear(RATE), data()) for data in (Hard, Elsewhere))
     assert torch.equal(one.memory["local_rule/0/weights"], other.memory["local_rule/0/weights"])
 
@@ -120,10 +120,10 @@ class Unmeasured(Whole):
 
 def test_what_it_cannot_be_had_with_is_refused(tmp_path):
     with pytest.raises(UserError, match="'client1' has none"):
-        federation(tmp_path, local_rule=FedDGGA()).fit(Linear(), Unmeasured())
+        federation(tmp_path, rule=FedDGGA()).fit(Linear(), Unmeasured())
     with pytest.raises(UserError, match="CoordinateMedian does not look at"):
-        federation(tmp_path, local_rule=FedDGGA(), aggregation=CoordinateMedian()).fit(Linear(), Whole())
-    federation(tmp_path, rounds=1, local_rule=FedDGGA(), aggregation=ServerMomentum()).fit(Linear(), Whole())
+        federation(tmp_path, rule=FedDGGA(), aggregation=CoordinateMedian()).fit(Linear(), Whole())
+    federation(tmp_path, rounds=1, rule=FedDGGA(), aggregation=ServerMomentum()).fit(Linear(), Whole())
 
 
 def test_clients_of_no_weight_still_count_where_they_are_alone():

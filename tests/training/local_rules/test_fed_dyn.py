@@ -39,11 +39,11 @@ def written_out(data, rounds, steps, weights):
 
 @pytest.mark.parametrize(("data", "weights"), [(Equal(), [1 / 3] * 3), (Whole(), shares(Whole()))])
 def test_clients_train_as_the_paper_says_each_with_its_weight(tmp_path, data, weights):
-    state = federation(tmp_path, rounds=4, local_steps=3, local_rule=FedDyn(ALPHA)).fit(Linear(RATE), data)
+    state = federation(tmp_path, rounds=4, steps=3, rule=FedDyn(ALPHA)).fit(Linear(RATE), data)
     theta, h = written_out(data, 4, 3, weights)
     torch.testing.assert_close(state.shared["weight"], theta, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(-ALPHA * state.memory["0/0/drift/weight"], h, rtol=1e-5, atol=1e-5)
-    plain = federation(tmp_path, rounds=4, local_steps=3).fit(Linear(RATE), data)
+    plain = federation(tmp_path, rounds=4, steps=3).fit(Linear(RATE), data)
     assert not torch.allclose(plain.shared["weight"], theta, atol=1e-3)
 
 
@@ -51,8 +51,8 @@ def test_it_ends_where_the_weighted_gradients_of_all_clients_cancel(tmp_path):
     """FedAvg does not, where clients take many steps of different objectives."""
     data = Hard()
     distance = {}
-    for name, rule in {"dynamic": {"local_rule": FedDyn(ALPHA)}, "plain": {}}.items():
-        options = {"rounds": 25, "local_steps": 8, "evaluate_every": 25}
+    for name, rule in {"dynamic": {"rule": FedDyn(ALPHA)}, "plain": {}}.items():
+        options = {"rounds": 25, "steps": 8, "evaluate_every": 25}
         end = federation(tmp_path, **options, **rule).fit(Linear(RATE), data).shared["weight"]
         mean = sum(
             share * gradient(lambda weight, client=client: loss(data, client, weight), end)
@@ -63,7 +63,7 @@ def test_it_ends_where_the_weighted_gradients_of_all_clients_cancel(tmp_path):
 
 
 def test_a_client_alone_keeps_the_gradient_of_its_objective(tmp_path):
-    run = federation(tmp_path, rounds=1, local_steps=2, cohort_size=1, seed=3, local_rule=FedDyn(ALPHA))
+    run = federation(tmp_path, rounds=1, steps=2, cohort_size=1, seed=3, rule=FedDyn(ALPHA))
     state = run.fit(Linear(RATE), Whole())
     (asked,) = run.run_state.optimizer_states
     own = run.run_state.optimizer_states[asked]["local_rule/0/weight"]
@@ -75,7 +75,7 @@ def test_a_client_alone_keeps_the_gradient_of_its_objective(tmp_path):
 
 def test_the_servers_step_stands_behind_another_aggregation(tmp_path):
     rule = FedAdam(learning_rate=0.25)
-    run = federation(tmp_path, rounds=2, local_steps=2, aggregation=rule, local_rule=FedDyn(ALPHA))
+    run = federation(tmp_path, rounds=2, steps=2, aggregation=rule, rule=FedDyn(ALPHA))
     state = run.fit(Linear(RATE), Whole())
     assert {"0/0/drift/weight", "0/0/inner/first/weight"} <= state.memory.keys()
 

@@ -56,7 +56,7 @@ def written_out(data, rounds, momentum):
 
 @pytest.mark.parametrize("momentum", [0.0, MOMENTUM])
 def test_updates_of_unequal_steps_are_normalized_as_the_paper_says(tmp_path, momentum):
-    state = federation(tmp_path, rounds=4, local_rule=FedNova()).fit(with_momentum(momentum=momentum), Batches())
+    state = federation(tmp_path, rounds=4, rule=FedNova()).fit(with_momentum(momentum=momentum), Batches())
     expected = written_out(Batches(), 4, momentum)
     torch.testing.assert_close(state.shared["weight"], expected, rtol=1e-5, atol=1e-5)
     plain = federation(tmp_path, rounds=4).fit(with_momentum(momentum=momentum), Batches())
@@ -65,8 +65,7 @@ def test_updates_of_unequal_steps_are_normalized_as_the_paper_says(tmp_path, mom
 
 def test_clients_of_equally_many_steps_are_averaged_as_ever(tmp_path):
     plain, ruled = (
-        federation(tmp_path, local_steps=3, **rule).fit(Linear(RATE), Whole())
-        for rule in ({}, {"local_rule": FedNova()})
+        federation(tmp_path, steps=3, **rule).fit(Linear(RATE), Whole()) for rule in ({}, {"rule": FedNova()})
     )
     assert torch.equal(plain.shared["weight"], ruled.shared["weight"])
 
@@ -80,8 +79,8 @@ def test_stragglers_take_part_with_the_steps_that_they_took(tmp_path):
         def training_step(self, batch, batch_idx):
             return self.weight[self.context.client.id].sum()
 
-    options = {"rounds": 1, "local_steps": 10, "stragglers": 1.0}
-    state = federation(tmp_path, **options, local_rule=FedNova()).fit(Constant(RATE), Whole())
+    options = {"rounds": 1, "steps": 10, "stragglers": 1.0}
+    state = federation(tmp_path, **options, rule=FedNova()).fit(Constant(RATE), Whole())
     moved = state.shared["weight"][:, 0]
     torch.testing.assert_close(moved / moved.sum(), torch.tensor(shares(Whole())))
     plain = federation(tmp_path, **options).fit(Constant(RATE), Whole()).shared["weight"][:, 0]

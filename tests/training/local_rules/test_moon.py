@@ -71,22 +71,22 @@ def written_out(data, rounds, steps):
 
 def test_three_clients_of_unequal_size_train_as_the_paper_says(tmp_path):
     rule = MOON(MU, TAU)
-    state = federation(tmp_path, rounds=4, local_steps=3, local_rule=rule).fit(Linear(RATE), Whole())
+    state = federation(tmp_path, rounds=4, steps=3, rule=rule).fit(Linear(RATE), Whole())
     expected = written_out(Whole(), 4, 3)
     torch.testing.assert_close(state.shared["weight"], expected, rtol=1e-5, atol=1e-5)
-    plain = federation(tmp_path, rounds=4, local_steps=3).fit(Linear(RATE), Whole())
+    plain = federation(tmp_path, rounds=4, steps=3).fit(Linear(RATE), Whole())
     assert not torch.allclose(plain.shared["weight"], expected, atol=1e-3)
 
 
 def test_without_weight_it_changes_nothing(tmp_path):
-    runs = [federation(tmp_path, local_steps=3, **rule) for rule in ({}, {"local_rule": MOON(0.0)})]
+    runs = [federation(tmp_path, steps=3, **rule) for rule in ({}, {"rule": MOON(0.0)})]
     plain, ruled = (run.fit(Linear(RATE), Whole()) for run in runs)
     assert torch.equal(plain.shared["weight"], ruled.shared["weight"])
     assert not runs[1].run_state.optimizer_states
 
 
 def test_each_phase_keeps_its_own_last_tensors_with_those_that_stay_on_the_client(tmp_path):
-    run = federation(tmp_path, rounds=2, local_rule=MOON())
+    run = federation(tmp_path, rounds=2, rule=MOON())
     run.fit(PersonalBias(), Whole())
     kept = {name for name in run.run_state.optimizer_states[2] if name.startswith("local_rule/")}
     assert kept == {"local_rule/0/weight", "local_rule/0/bias", "local_rule/1/weight"}
@@ -103,6 +103,6 @@ def test_a_step_in_two_parts_has_the_same_gradient(tmp_path):
                 raise MemoryError
             return super().training_step(batch, batch_idx)
 
-    options = {"local_steps": 2, "local_rule": MOON(MU, TAU)}
+    options = {"steps": 2, "rule": MOON(MU, TAU)}
     whole, parts = (federation(tmp_path, **options).fit(kind(RATE), Whole()) for kind in (Linear, Short))
     torch.testing.assert_close(whole.shared["weight"], parts.shared["weight"], rtol=1e-5, atol=1e-6)

@@ -74,7 +74,7 @@ class Stop(FederationCallback):
 
 @pytest.mark.parametrize(("rule", "on_disk"), [*zip(RULES, [True, False, True, False, True], strict=True)])
 def test_a_run_that_goes_on_equals_one_that_was_never_stopped(tmp_path, rule, on_disk):
-    options = {"local_rule": rule, "cohort_size": 2, "seed": 5, "personal_on_disk": on_disk, **file_callbacks()}
+    options = {"rule": rule, "cohort_size": 2, "seed": 5, "personal_on_disk": on_disk, **file_callbacks()}
     whole = federation(tmp_path / "whole", rounds=3, **options)
     whole.fit(PersonalBias(), Points())
     assert whole.description["training"]["local_rule"]["class"] == type(rule).__name__
@@ -96,7 +96,7 @@ def test_the_order_of_clients_does_not_matter(tmp_path, rule):
             super().__init__()
             self.clients = self.clients[::-1]
 
-    one, other = (federation(tmp_path, local_rule=rule).fit(Linear(), data()) for data in (Points, Reversed))
+    one, other = (federation(tmp_path, rule=rule).fit(Linear(), data()) for data in (Points, Reversed))
     assert torch.equal(one.shared["weight"], other.shared["weight"])
 
 
@@ -111,7 +111,7 @@ def test_what_is_kept_on_a_client_that_is_left_out_stays_as_it_was(tmp_path, rul
 
     kept = []
     for rounds in (1, 2):
-        run = federation(tmp_path, rounds=rounds, local_rule=rule)
+        run = federation(tmp_path, rounds=rounds, rule=rule)
         run.fit(Linear(), FailsLater())
         kept.append(run.run_state.optimizer_states)
     if type(rule) is FedNova:
@@ -129,7 +129,7 @@ SENT = {"Scaffold": (24, 24), "FedDyn": (12, 12), "FedNova": (13, 12), "FedDGGA"
 @each_rule
 def test_what_is_sent_is_counted(tmp_path, rule):
     sent = SENT[type(rule).__name__]
-    run = federation(tmp_path, rounds=2, local_rule=rule, callbacks=[Communication()])
+    run = federation(tmp_path, rounds=2, rule=rule, callbacks=[Communication()])
     run.fit(Linear(), Points())
     for row in run.run_state.history:
         assert (row["upload_parameters"], row["download_parameters"]) == sent
@@ -146,11 +146,10 @@ def test_all_rules_of_the_library_are_tried():
 def test_clients_trained_together_train_as_one_after_another(tmp_path, rule):
     if rule.adds_batch_loss:
         with pytest.raises(UserError, match="Leave clients_per_step out"):
-            federation(tmp_path, clients_per_step=3, local_rule=rule).fit(Linear(), Equal())
+            federation(tmp_path, clients_per_step=3, rule=rule).fit(Linear(), Equal())
         return
     one, other = (
-        federation(tmp_path, local_steps=3, clients_per_step=count, local_rule=rule).fit(Linear(), Equal())
-        for count in (1, 3)
+        federation(tmp_path, steps=3, clients_per_step=count, rule=rule).fit(Linear(), Equal()) for count in (1, 3)
     )
     torch.testing.assert_close(one.shared["weight"], other.shared["weight"], rtol=1e-5, atol=1e-6)
 
@@ -159,11 +158,11 @@ def test_clients_trained_together_train_as_one_after_another(tmp_path, rule):
 def test_privacy_is_not_claimed_where_a_rule_gets_past_the_noise(tmp_path, rule):
     private = DPFedAvg(clip_norm=1.0, noise_multiplier=1.0)
     with pytest.raises(UserError, match=f"not what {type(rule).__name__} makes of it"):
-        federation(tmp_path, aggregation=private, local_rule=rule).fit(Linear(), Points())
+        federation(tmp_path, aggregation=private, rule=rule).fit(Linear(), Points())
 
 
 def test_scaled_gradients_are_refused(tmp_path):
-    run = federation(tmp_path, local_rule=Scaffold())
+    run = federation(tmp_path, rule=Scaffold())
     run.precision = "16-mixed"
     with pytest.raises(UserError, match="16-mixed scales them"):
         run.fit(Linear(), Points())
@@ -177,7 +176,7 @@ def test_a_method_that_averages_nothing_is_refused(tmp_path):
             return [Phase("alone", train=("weight",), upload=(), strategy=Local())]
 
     with pytest.raises(UserError, match="no phase of Alone averages"):
-        federation(tmp_path, local_rule=FedNova()).fit(Alone(), Points())
+        federation(tmp_path, rule=FedNova()).fit(Alone(), Points())
 
 
 class TwoTensors(Linear):
@@ -210,7 +209,7 @@ def test_the_largest_update_is_of_the_methods_own_tensors(tmp_path):
         def upload_like(self, averaged):
             return {"number": torch.zeros(1)}
 
-    run = federation(tmp_path, rounds=1, local_rule=Loud(), max_update_norm=50.0)
+    run = federation(tmp_path, rounds=1, rule=Loud(), max_update_norm=50.0)
     run.fit(Linear(), Whole())
     assert "clients/rejected" not in run.run_state.history[0]
 
@@ -227,15 +226,15 @@ def test_what_a_rule_sends_is_checked(tmp_path):
             return {"number": torch.zeros(1)}
 
     with pytest.raises(UserError, match="NaN or infinity"):
-        federation(tmp_path, local_rule=Broken(1)).fit(Linear(), Points())
+        federation(tmp_path, rule=Broken(1)).fit(Linear(), Points())
     with pytest.raises(UserError, match="local_rule/number"):
-        federation(tmp_path, local_rule=Broken(2)).fit(Linear(), Points())
+        federation(tmp_path, rule=Broken(2)).fit(Linear(), Points())
 
 
 def test_the_cost_of_a_rule_is_counted_by_the_command(capsys):
     words = ["--config", "promptfl", "--data.classes", "3", "--model.clip.name", "fedvlp-tiny", "--format", "json"]
     counts = []
-    for rule in ([], ["--trainer.local_rule", "Scaffold"], ["--trainer.local_rule", "FedDGGA"]):
+    for rule in ([], ["--trainer.local.rule", "Scaffold"], ["--trainer.local.rule", "FedDGGA"]):
         assert main(["cost", *words, *rule]) == 0
         (row,) = json.loads(capsys.readouterr().out)
         counts.append((row["upload_parameters"], row["download_parameters"]))

@@ -7,7 +7,7 @@ import torch
 
 from fedvlp.training.local_rules import Scaffold
 from tests.helpers.toy_federation import Linear, Points
-from tests.helpers.written_out import RATE, Alike, Equal, Whole, federation, gradient, loss, shares
+from tests.helpers.written_out import RATE, Alike, Whole, federation, gradient, loss, shares
 
 
 def written_out(data, rounds, steps):
@@ -33,16 +33,16 @@ def written_out(data, rounds, steps):
 
 
 def test_three_clients_of_unequal_size_train_as_the_paper_says(tmp_path):
-    state = federation(tmp_path, rounds=4, local_steps=3, local_rule=Scaffold()).fit(Linear(RATE), Whole())
+    state = federation(tmp_path, rounds=4, steps=3, rule=Scaffold()).fit(Linear(RATE), Whole())
     x, c = written_out(Whole(), rounds=4, steps=3)
     torch.testing.assert_close(state.shared["weight"], x, rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(state.memory["local_rule/0/weight"], c, rtol=1e-5, atol=1e-6)
-    plain = federation(tmp_path, rounds=4, local_steps=3).fit(Linear(RATE), Whole())
+    plain = federation(tmp_path, rounds=4, steps=3).fit(Linear(RATE), Whole())
     assert not torch.allclose(plain.shared["weight"], x, atol=1e-3)
 
 
 def test_the_servers_variate_is_the_mean_of_the_clients(tmp_path):
-    run = federation(tmp_path, rounds=3, local_steps=2, local_rule=Scaffold())
+    run = federation(tmp_path, rounds=3, steps=2, rule=Scaffold())
     state = run.fit(Linear(RATE), Whole())
     own = run.run_state.optimizer_states
     mean = sum(share * own[place]["local_rule/0/weight"] for place, share in enumerate(shares(Whole())))
@@ -52,23 +52,13 @@ def test_the_servers_variate_is_the_mean_of_the_clients(tmp_path):
 @pytest.mark.parametrize("data", [Alike, lambda: Points(clients=1)])
 def test_equal_clients_and_a_client_alone_train_as_with_fed_avg(tmp_path, data):
     plain, ruled = (
-        federation(tmp_path, local_steps=3, **rule).fit(Linear(RATE), data())
-        for rule in ({}, {"local_rule": Scaffold()})
+        federation(tmp_path, steps=3, **rule).fit(Linear(RATE), data()) for rule in ({}, {"rule": Scaffold()})
     )
     torch.testing.assert_close(ruled.shared["weight"], plain.shared["weight"], rtol=1e-5, atol=1e-6)
 
 
-def test_clients_trained_together_are_corrected_each_by_its_own(tmp_path):
-    options = {"local_steps": 3, "local_rule": Scaffold(), "proximal_weight": 0.25}
-    together = federation(tmp_path, clients_per_step=3, **options).fit(Linear(RATE), Equal())
-    apart = federation(tmp_path, **options).fit(Linear(RATE), Equal())
-    torch.testing.assert_close(together.shared["weight"], apart.shared["weight"], rtol=1e-5, atol=1e-6)
-    for name, value in apart.memory.items():
-        torch.testing.assert_close(together.memory[name], value, rtol=1e-5, atol=1e-6)
-
-
 def test_a_client_that_is_not_asked_changes_neither_its_variate_nor_its_share_of_the_servers(tmp_path):
-    run = federation(tmp_path, rounds=1, local_steps=2, cohort_size=1, seed=3, local_rule=Scaffold())
+    run = federation(tmp_path, rounds=1, steps=2, cohort_size=1, seed=3, rule=Scaffold())
     state = run.fit(Linear(RATE), Whole())
     (asked,) = run.run_state.optimizer_states
     own = run.run_state.optimizer_states[asked]["local_rule/0/weight"]

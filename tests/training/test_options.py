@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from fedvlp.training.fit_options import FitOptions
 
 from fedvlp.core.state import Client
 from fedvlp.training.failures import FailurePolicy
-from fedvlp.training.fit_options import FitOptions
 from fedvlp.training.local_training import LocalTraining
 from fedvlp.utils.errors import UserError
 
