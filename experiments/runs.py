@@ -1,6 +1,6 @@
 """Runs of the studies: each is one call of the command line, in a folder that is named after its arguments.
 
-A run that has ended is not made again, whichever study asks for it, and one that was stopped goes on.
+A run that has ended is not made again, whichever study asks for it, and one that was stopped resumes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from typing import Any
 from fedvlp.data import DomainFolders, StyledShapes
 from fedvlp.results import Record, load_record
 from fedvlp.tools.sweep import Job, Status, fit_arguments, run_jobs, run_name
-from fedvlp.tools.sweep.command import train
 
 
 @dataclass(frozen=True)
@@ -127,7 +126,7 @@ SeededRuns = Sequence[Sequence[StudyRun]]
 
 
 def make_runs(runs: Iterable[StudyRun], workers: int) -> None:
-    """Makes the runs that are missing, several at a time; stopped and called again, it goes on with what is left.
+    """Makes the runs that are missing, several at a time; stopped and called again, it resumes with what is left.
 
     Raises:
         RuntimeError: at the end, if runs failed.
@@ -142,7 +141,7 @@ def make_runs(runs: Iterable[StudyRun], workers: int) -> None:
             sys.stderr.write(f"{len(ended)}/{len(missing)}: {job.name}\n{error}")
             sys.stderr.flush()
 
-    run_jobs(missing, workers, train, report)
+    run_jobs(missing, workers, report)
     failed = [name for name, status in ended.items() if status.state == "failed"]
     if failed:
         raise RuntimeError(f"{len(failed)} of {len(missing)} runs failed: {', '.join(failed)}. See above.")

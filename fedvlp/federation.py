@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, ClassVar
+from typing import Any
 
 from lightning.fabric.loggers.logger import Logger
 from lightning.pytorch.callbacks import Callback
@@ -57,21 +57,18 @@ from fedvlp.training.privacy_accounting import check_privacy
 from fedvlp.training.scores_file import without_validation, write_folder_scores, write_scores
 from fedvlp.training.setup import demand_determinism, set_up_data, set_up_method
 from fedvlp.training.trainer_attributes import TrainerAttributes
-from fedvlp.training.trainer_options import INSTEAD
-from fedvlp.utils.checked import Checked
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import check_replaceable
 from fedvlp.utils.ranges import (
     Names,
     NonNegativeInt,
     PositiveInt,
-    RunName,
     Seed,
+    check_range,
 )
-from fedvlp.utils.visible import visible
 
 
-class Federation(TrainerAttributes, metaclass=Checked):
+class Federation(TrainerAttributes):
     """Simulates the server and all clients with one copy of the method, whose small state is swapped in and out.
 
     Every random draw depends on (seed, round, phase, client) alone, so a resumed run equals an unbroken one, and
@@ -103,11 +100,8 @@ class Federation(TrainerAttributes, metaclass=Checked):
         runtime: What the program uses of the machine and writes of itself; changes no result but by rounding.
 
     Attributes:
-        instead_of_options: What to use in place of options that only Lightning's Trainer has, by their names.
         engine: Where clients train and are measured: in this program, unless another engine is put here before ``fit``.
     """
-
-    instead_of_options: ClassVar[Mapping[str, str]] = INSTEAD
 
     def __init__(  # noqa: PLR0913 (each argument is an option of the command line, as with Lightning's Trainer)
         self,
@@ -116,7 +110,7 @@ class Federation(TrainerAttributes, metaclass=Checked):
         server: Server = Server(),
         clients: Clients = Clients(),
         seed: Seed = 0,
-        name: RunName | None = None,
+        name: str | None = None,
         evaluate_every: PositiveInt = 1,
         patience: PositiveInt | None = None,
         accelerator: str = "auto",
@@ -137,6 +131,10 @@ class Federation(TrainerAttributes, metaclass=Checked):
             local = replace(local, epochs=1, steps=1)
             clients = replace(clients, personal_on_disk=False)
             logger = None
+        check_range("rounds", rounds, NonNegativeInt)
+        check_range("seed", seed, Seed)
+        check_range("evaluate_every", evaluate_every, PositiveInt)
+        check_range("patience", patience, PositiveInt)
         self.rounds = rounds
         self.local = local
         self.server = server
@@ -420,7 +418,7 @@ class Federation(TrainerAttributes, metaclass=Checked):
             self.fabric.print("\n".join(lines), flush=True)
         if found.others:
             names = ", ".join(map(repr, found.others))
-            self.fabric.print(f"not scored, since these folders are called as no class: {visible(names)}", flush=True)
+            self.fabric.print(f"not scored, since these folders are called as no class: {names}", flush=True)
 
     def _where(self, ckpt_path: str) -> Path:
         """Returns the file or folder that a ``ckpt_path`` means."""

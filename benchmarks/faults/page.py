@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from benchmarks.faults.fault import FAULTS, Fault, Outcome, Verdict
-from fedvlp.utils.visible import visible
 
 FOUND = "found"
 CLIENTS = "clients"
@@ -116,5 +115,5 @@ def cell(text: str) -> str:
     >>> cell("a <b>")
     'a &lt;b&gt;'
     """
-    line = " ".join(visible(text.replace("\n", " ")).split())
+    line = " ".join(text.replace("\n", " ").split())
     return line.replace("|", "\\|").replace("<", "&lt;").replace(">", "&gt;").replace("](", "]\\(")

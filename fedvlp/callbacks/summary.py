@@ -19,12 +19,11 @@ from fedvlp.results.accuracy_table import AccuracyRows, accuracy_table, format_a
 from fedvlp.results.divergence import divergence
 from fedvlp.results.predictions import read_predictions
 from fedvlp.results.selection import is_accuracy
-from fedvlp.runs.plugin_classes import plugins_of
 from fedvlp.runs.run_folder import describe_data
 from fedvlp.training.callback import FederationCallback, RunView
 from fedvlp.training.communication import COUNTS
 from fedvlp.utils.files import write_json
-from fedvlp.utils.visible import visible
+from fedvlp.utils.plugins import plugins_of
 from fedvlp.version import __version__
 
 NOTES = {
@@ -91,7 +90,7 @@ class Summary(FederationCallback):
 def _name_clients(data: FederatedData) -> str:
     if data.clients[0].is_pool:
         return f"the pooled {data.clients[0].num_examples} images of all source domains"
-    names = [f"{visible(client.name)}: {client.num_examples} images" for client in data.clients[:MAX_CLIENTS]]
+    names = [f"{client.name}: {client.num_examples} images" for client in data.clients[:MAX_CLIENTS]]
     if len(data.clients) > len(names):
         names.append("...")
     return f"{len(data.clients)} clients ({', '.join(names)})"

@@ -14,9 +14,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import NamedTuple
 
-from fedvlp.commands.hidden_contents import hide_contents
-from fedvlp.utils.errors import UserError
-from fedvlp.utils.visible import visible_message
+from fedvlp.utils.errors import UserError, escape_control_chars
 from fedvlp.version import __version__
 
 OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "Storage size calculation overflowed")
@@ -108,7 +106,7 @@ COMMANDS = (
     Command(
         "sweep",
         "tools.sweep.command:run_sweep",
-        "Make the runs of several methods, held-out domains and seeds; called again, go on with what is missing.",
+        "Make the runs of several methods, held-out domains and seeds; called again, resume.",
     ),
     Command(
         "site",
@@ -220,7 +218,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with ended_by_sigterm():
             return command(given)
     except UserError as error:
-        return _fail(hide_contents(str(error), given))
+        return _fail(str(error))
     except (OSError, MemoryError, RecursionError, RuntimeError, ValueError) as error:
         message = what_to_mend(error)
         if message is None:
@@ -232,5 +230,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _fail(message: str) -> int:
-    sys.stderr.write(f"fedvlp: error: {visible_message(message)}\n")
+    sys.stderr.write(f"fedvlp: error: {escape_control_chars(message)}\n")
     return 1

@@ -21,7 +21,6 @@ from fedvlp.results.tidy import TIDY_COLUMNS, tidy_rows
 from fedvlp.utils.csv_cells import csv_text
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import write_text
-from fedvlp.utils.visible import visible
 
 SELECTIONS: dict[str, tuple[Selection, ...]] = {"last": ("last",), "best": ("best",), "both": ("last", "best")}
 TableToPrint = Table | tuple[PrintedTable, Table | None]
@@ -46,7 +45,7 @@ def run_compare(arguments: Sequence[str]) -> int:
         raise UserError(f"There is no finished run to compare. {reason}")
     text = _tidy(parts) if options.format == "csv" else _rendered(ours, parts, options.format)
     _write(f"{text}\n", options.output)
-    sys.stderr.writelines(f"fedvlp compare: left out: {visible(problem)}\n" for problem in problems)
+    sys.stderr.writelines(f"fedvlp compare: left out: {problem}\n" for problem in problems)
     return 1 if problems else 0
 
 

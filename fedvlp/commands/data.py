@@ -13,13 +13,10 @@ from typing import TYPE_CHECKING
 from fedvlp.data.catalog import DESCRIPTIONS, Description, SplitName, plain, prompt_names
 from fedvlp.data.catalog.hub_sources import HUB_SOURCES, HubSource
 from fedvlp.data.catalog.torchvision_sources import TORCHVISION_SOURCES, TorchvisionSource
-from fedvlp.utils.config_files import find_config
-from fedvlp.utils.disk import size_in_words
-from fedvlp.utils.errors import UserError
-from fedvlp.utils.suggestions import did_you_mean_or_choose
+from fedvlp.utils.config_files import find_config, read_yaml
+from fedvlp.utils.errors import UserError, did_you_mean_or_choose, escape_control_chars
+from fedvlp.utils.files import size_in_words
 from fedvlp.utils.text_table import text_table
-from fedvlp.utils.visible import visible
-from fedvlp.utils.yaml_limits import read_yaml
 
 if TYPE_CHECKING:
     from fedvlp.data.benchmarks.comparison import Findings
@@ -38,7 +35,7 @@ def run_data(arguments: Sequence[str]) -> int:
     if given.command == "download":
         return _run_download(given.name, given.root)
     text, matches = checked(given.name, Path(given.root).expanduser())
-    sys.stdout.write(visible(text, keep="\n") + "\n")
+    sys.stdout.write(escape_control_chars(text) + "\n")
     return 0 if matches else 1
 
 
@@ -130,7 +127,7 @@ def _root_of_config(description: Description) -> Path:
 
 
 def _say(line: str) -> None:
-    sys.stdout.write(visible(line) + "\n")
+    sys.stdout.write(escape_control_chars(line) + "\n")
     sys.stdout.flush()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields, is_dataclass
 from functools import partial
 from typing import Any, cast
 
@@ -11,16 +10,14 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
 import fedvlp
 import fedvlp.methods
-from fedvlp.commands.environment import check_environment
-from fedvlp.commands.parser import FederationParser
-from fedvlp.commands.plugin_arguments import import_plugins
-from fedvlp.commands.ranges_of_config import check_config, check_rounds
+from fedvlp.commands.parser import FederationParser, with_plain_numbers
 from fedvlp.commands.trained_config import ALLOW_HELP
 from fedvlp.core.module import FederatedModule
 from fedvlp.data import FederatedDataModule
 from fedvlp.federation import Federation
 from fedvlp.training.config_links import link_method_options
-from fedvlp.utils.checked import annotations_of
+from fedvlp.training.trainer_options import REPLACEMENTS
+from fedvlp.utils.plugins import import_plugins
 
 DEFAULT_SEED = 0
 OF_DEVICE = ("accelerator", "devices", "precision", "runtime.num_threads", "runtime.compile", "deterministic")
@@ -39,14 +36,9 @@ class FederationCLI(LightningCLI):
     def __init__(self, **options: Any) -> None:
         arguments = options.get("args") or ()
         import_public_classes()
-        import_plugins(arguments)
+        import_plugins()
         self._command = arguments[0] if arguments and arguments[0] in self.subcommands() else None
-        parser_class = partial(
-            FederationParser,
-            known_trainer_options=trainer_options(),
-            known_classes=fedvlp.__all__,
-            instead=Federation.instead_of_options,
-        )
+        parser_class = partial(FederationParser, replacements=REPLACEMENTS)
         super().__init__(
             trainer_class=cast(Any, Federation),
             parser_class=cast(Any, parser_class),
@@ -89,16 +81,7 @@ class FederationCLI(LightningCLI):
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
         """Parses the arguments of the command, which may differ from those of the process."""
-        for each in (parser, *getattr(self, "_subcommand_parsers", {}).values()):
-            cast(FederationParser, each).arguments = args
-        if parser.default_env and args and args[0] in getattr(self, "_subcommand_parsers", {}):
-            options = {action.dest for action in self._subcommand_parsers[args[0]]._actions}
-            check_environment(args[0], options, Federation.instead_of_options)
-        self.config = parser.parse_args(args)
-        config = self.config.get(self.config.get("subcommand") or "") or self.config
-        if "trainer" in config:  # else it is a command without one
-            check_rounds(config, args or ())
-            check_config(config)
+        self.config = with_plain_numbers(parser.parse_args(args))
 
     def _dump_config(self) -> None:
         """Keeps the config that methods and data record as their options; by JSON, which is faster than YAML."""
@@ -122,14 +105,6 @@ def import_public_classes() -> None:
     """Imports every public class, since only classes that are imported can be named by their short names."""
     for name in fedvlp.__all__:
         getattr(fedvlp, name)
-
-
-def trainer_options() -> list[str]:
-    """Returns the options below ``trainer``, such as ``rounds`` and ``local.epochs``."""
-    names: list[str] = []
-    for name, hint in annotations_of(Federation).items():
-        names += [f"{name}.{field.name}" for field in fields(hint)] if is_dataclass(hint) else [name]
-    return names
 
 
 def _seed(seed: bool | int) -> int:

@@ -9,7 +9,6 @@ from typing import Any
 from lightning.pytorch.cli import SaveConfigCallback
 
 from fedvlp.commands.console import quiet_lightning
-from fedvlp.commands.environment import prepare_environment
 from fedvlp.commands.lightning_cli import FederationCLI
 from fedvlp.commands.trained_config import config_of_command, config_option
 from fedvlp.utils.config_files import with_config_paths
@@ -36,7 +35,6 @@ def run_federation(arguments: Sequence[str]) -> int:
     """
     quiet_lightning()
     command = arguments[0]
-    prepare_environment(command)
     trained = None if command == "fit" else config_of_command(command, arguments[1:])
     given = with_config_paths(arguments)
     if trained is not None:

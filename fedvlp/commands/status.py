@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from fedvlp.core.roles import ROLES
-from fedvlp.runs.status import RunStatus, find_run, read_status
-from fedvlp.utils.visible import visible
+from fedvlp.runs.events import RunStatus, find_run, read_status
+from fedvlp.utils.errors import escape_control_chars
 
 WORDS = {
     "running": "running",
@@ -39,7 +39,9 @@ def run_status(arguments: Sequence[str]) -> int:
     if options.format == "json":
         sys.stdout.write(json.dumps(values, indent=2, default=str) + "\n")
     else:
-        sys.stdout.writelines(f"{name:<11}{visible(str(value))}\n" for name, value in _lines(status, values).items())
+        sys.stdout.writelines(
+            f"{name:<11}{escape_control_chars(str(value))}\n" for name, value in _lines(status, values).items()
+        )
     return 0 if status.stage in ("running", "finished") else 1
 
 

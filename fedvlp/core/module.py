@@ -21,7 +21,6 @@ from fedvlp.core.protocols import DOMAIN, Backbone, Batch, Inputs
 from fedvlp.core.state import State, detached, matches_prefix, select
 from fedvlp.core.strategies import FedAvg
 from fedvlp.core.tensors import check_not_replaced, copy_state
-from fedvlp.utils.checked import Checked
 from fedvlp.utils.digests import to_jsonable
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.signatures import constructor_arguments, constructor_parameters
@@ -30,7 +29,7 @@ Unseen = Literal["each", "mean", "shared"]
 Logs = dict[str, list[Tensor]]  # by name, one value a local step
 
 
-class FederatedModule(L.LightningModule, metaclass=Checked):
+class FederatedModule(L.LightningModule):
     """A method: prompts, routers and losses around one frozen CLIP. Needs only ``forward`` and ``training_step``.
 
     It is an ordinary LightningModule, so ``lightning.Trainer`` trains it centrally. ``Federation`` trains it on many

@@ -50,8 +50,8 @@ def with_aggregation(
     guarantees(placed)
     if aggregation is not None and phases and not any(_combines(phase.strategy, clients, size) for phase in placed):
         raise UserError(
-            f"trainer.server.aggregation is {describe_rule(aggregation)}, but no phase of the method makes one state of "
-            "several clients' uploads. Leave it out, or use a partition with several clients a domain."
+            f"trainer.server.aggregation is {describe_rule(aggregation)}, but no phase of the method makes one state "
+            "of several clients' uploads. Leave it out, or use a partition with several clients a domain."
         )
     return placed
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -18,9 +19,8 @@ from fedvlp.data.files.layout import ImageFile, scan
 from fedvlp.data.module import FederatedDataModule
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import write_cache_file
-from fedvlp.utils.logs import visible_log
 
-log = visible_log(__name__)
+log = logging.getLogger(__name__)
 
 
 class DomainFolders(FederatedDataModule):

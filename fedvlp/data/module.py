@@ -29,12 +29,11 @@ from fedvlp.data.split_rule import OfficialSplit, SplitRule
 from fedvlp.data.split_table import image_hash, split_hash, split_table
 from fedvlp.data.splits import SplitPart, make_splits
 from fedvlp.data.transfer import Transfer, checked_target, transfer_table
-from fedvlp.utils.checked import Checked
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.ranges import FractionBelowOne, OpenFraction, PositiveInt, Seed, Workers
+from fedvlp.utils.ranges import FractionBelowOne, OpenFraction, PositiveInt, Seed, Workers, check_range
 
 
-class FederatedDataModule(L.LightningDataModule, metaclass=Checked):
+class FederatedDataModule(L.LightningDataModule):
     """Images of several domains: source domains are dealt out to clients, held-out domains only test.
 
     A subclass says where the images are in ``load_domains``. Under a plain ``lightning.Trainer`` all source domains
@@ -95,6 +94,9 @@ class FederatedDataModule(L.LightningDataModule, metaclass=Checked):
         targets: list[FederatedDataModule] | None = None,
     ) -> None:
         super().__init__()
+        check_range("batch_size", batch_size, PositiveInt)
+        check_range("eval_batch_size", eval_batch_size, PositiveInt)
+        check_range("num_workers", num_workers, Workers)
         self.name: str = type(self).__name__  # what a reader calls these images
         self.rule = SplitRule(validation_fraction, test_fraction, shots, split_seed)
         self.held_out = [held_out] if isinstance(held_out, str) else list(held_out or [])

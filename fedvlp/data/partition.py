@@ -11,7 +11,6 @@ import numpy as np
 from fedvlp.core.roles import CENTRALISED
 from fedvlp.data.dealing import DRAWS, deal, in_order, where, with_enough, within_each_domain
 from fedvlp.data.files.images import Indices
-from fedvlp.utils.checked import check_fields
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.ranges import PositiveFloat, PositiveInt
 
@@ -99,10 +98,6 @@ class Dispersed(Partitioner):
     alpha: PositiveFloat | None = None
     min_examples: PositiveInt = 1
 
-    def __post_init__(self) -> None:
-        """Refuses what is out of range."""
-        check_fields(self)
-
     def __call__(self, labels: Indices, domains: Indices, generator: np.random.Generator) -> list[Indices]:
         """Returns the positions of each client's images, the clients of the first domain first."""
         return within_each_domain(
@@ -147,10 +142,6 @@ class Dirichlet(Partitioner):
     alpha: PositiveFloat = 0.5
     min_examples: PositiveInt = 1
 
-    def __post_init__(self) -> None:
-        """Refuses what is out of range."""
-        check_fields(self)
-
     def __call__(self, labels: Indices, domains: Indices, generator: np.random.Generator) -> list[Indices]:
         """Returns the positions of each client's images."""
         return with_enough(
@@ -186,10 +177,6 @@ class Shards(Partitioner):
     num_clients: PositiveInt
     shards_per_client: PositiveInt = 2
     within_domains: bool = False
-
-    def __post_init__(self) -> None:
-        """Refuses what is out of range."""
-        check_fields(self)
 
     def __call__(self, labels: Indices, domains: Indices, generator: np.random.Generator) -> list[Indices]:
         """Returns the positions of each client's images."""

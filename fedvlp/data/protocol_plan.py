@@ -15,7 +15,6 @@ from fedvlp.data.split_table import hash_lines
 from fedvlp.data.splits import SplitPart
 from fedvlp.data.transfer import Transfer
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.visible import visible
 
 
 @dataclass(frozen=True)
@@ -102,7 +101,7 @@ class ProtocolPlan:
             return f"{KINDS[self.name]}, {base} base and {len(class_names) - base} new classes{own}"
         if self.name == "personal":
             return "each client on test images of its own"
-        return f"measured on {', '.join(map(visible, self.targets))}" if self.targets else ""
+        return f"measured on {', '.join(self.targets)}" if self.targets else ""
 
     def split_hash(self, own: str) -> str:
         """Returns a split's digest, changed by the images of other data sets that are measured."""

@@ -7,7 +7,6 @@ from typing import Any
 
 from fedvlp.data.partition import Partitioner
 from fedvlp.data.split_rule import OfficialSplit, SplitRule
-from fedvlp.utils.visible import visible
 
 
 def describe_protocol(
@@ -42,7 +41,7 @@ def describe_protocol(
     else:
         plural = "s" if len(held_out) > 1 else ""
         only = ", official test split only" if official and official.has("held_out") else ""
-        parts.append(f"held-out domain{plural}: {', '.join(map(visible, held_out))}{only}")
+        parts.append(f"held-out domain{plural}: {', '.join(held_out)}{only}")
         if seen:
             parts.append(f"seen domains, {seen}")
     parts.append(partition.description)

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from fedvlp.data.dealing import apportion, deal, in_order, where
 from fedvlp.data.files.images import Indices
 from fedvlp.data.partition import Partitioner
-from fedvlp.utils.checked import check_fields
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.ranges import PositiveFloat, PositiveInt
 
@@ -40,10 +39,6 @@ class FewClasses(Partitioner):
     num_clients: PositiveInt
     classes_per_client: PositiveInt = 2
     within_domains: bool = False
-
-    def __post_init__(self) -> None:
-        """Refuses what is out of range."""
-        check_fields(self)
 
     def __call__(self, labels: Indices, domains: Indices, generator: np.random.Generator) -> list[Indices]:
         """Returns the positions of each client's images."""
@@ -105,10 +100,6 @@ class QuantitySkew(Partitioner):
     alpha: PositiveFloat = 0.5
     min_examples: PositiveInt = 1
     within_domains: bool = False
-
-    def __post_init__(self) -> None:
-        """Refuses what is out of range."""
-        check_fields(self)
 
     def __call__(self, labels: Indices, domains: Indices, generator: np.random.Generator) -> list[Indices]:
         """Returns the positions of each client's images."""

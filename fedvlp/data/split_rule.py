@@ -11,8 +11,7 @@ import numpy as np
 
 from fedvlp.core.roles import MeasuredRole
 from fedvlp.data.files.images import Indices
-from fedvlp.utils.checked import check_fields
-from fedvlp.utils.ranges import FractionBelowOne, OpenFraction, PositiveInt, Seed
+from fedvlp.utils.ranges import FractionBelowOne, OpenFraction, PositiveInt, Seed, check_range
 
 Role = Literal["train"] | MeasuredRole
 
@@ -51,8 +50,11 @@ class SplitRule:
     seed: Seed = 0
 
     def __post_init__(self) -> None:
-        """Refuses what is out of range."""
-        check_fields(self)
+        """Checks the ranges."""
+        check_range("validation_fraction", self.validation_fraction, OpenFraction)
+        check_range("test_fraction", self.test_fraction, FractionBelowOne)
+        check_range("shots", self.shots, PositiveInt)
+        check_range("split_seed", self.seed, Seed)
 
     def divide(
         self, labels: Indices, domain: str, official: Mapping[Role, Indices] | None = None

@@ -16,7 +16,6 @@ from fedvlp.runs.checkpoint import read_model
 from fedvlp.runs.run_folder import load_deployed_to_all, run_of
 from fedvlp.runs.trusted_classes import check_classes, is_own_class
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.visible import visible
 
 
 def from_pretrained(
@@ -94,7 +93,7 @@ def _method_class(path: Path, class_path: str) -> type[FederatedModule]:
     try:
         found: Any = getattr(fedvlp if is_own_class(class_path) else import_module(module), name)
     except (ImportError, AttributeError) as error:
-        raise UserError(f"{path} is of {visible(class_path)!r}, which is not installed here. Install it.") from error
+        raise UserError(f"{path} is of {class_path!r}, which is not installed here. Install it.") from error
     if not (isinstance(found, type) and issubclass(found, FederatedModule)):
-        raise UserError(f"{path} names {visible(class_path)!r}, which is no method. Pass a file that a run wrote.")
+        raise UserError(f"{path} names {class_path!r}, which is no method. Pass a file that a run wrote.")
     return found

@@ -9,7 +9,6 @@ from typing import Literal
 from fedvlp.results.latex import latex_table
 from fedvlp.results.rendered_table import RenderedTable, split_marks, split_note
 from fedvlp.utils.text_table import align_columns, markdown_cell, markdown_table, markdown_text
-from fedvlp.utils.visible import visible
 
 TableFormat = Literal["table", "markdown", "latex"]
 PAGE_WIDTH = 100  # characters
@@ -33,7 +32,7 @@ def _text_table(table: RenderedTable) -> str:
     rows = list(zip(*columns, strict=True))
     head, *body = (line.rstrip() for line in align_columns(rows, table.text_columns))
     width = max(len(line) for line in (head, *body))
-    lines = [visible(table.title), *_wrap(table.lines, width), "", head, "-" * width, *body]
+    lines = [table.title, *_wrap(table.lines, width), "", head, "-" * width, *body]
     if table.notes:
         lines += ["", *_wrap(table.notes, width)]
     return "\n".join(lines)
@@ -41,7 +40,7 @@ def _text_table(table: RenderedTable) -> str:
 
 def _pad_marks(cells: Sequence[str], is_text: bool) -> list[str]:
     """Returns a column's cells with marks of equal width, so that digits line up whether marks follow them or not."""
-    parts = [split_marks(visible(cell)) for cell in cells]
+    parts = [split_marks(cell) for cell in cells]
     raised = [f"^{marks}" if marks else "" for _, marks in parts]
     width_of_marks = max(len(marks) for marks in raised)
     if not is_text:
@@ -52,7 +51,7 @@ def _pad_marks(cells: Sequence[str], is_text: bool) -> list[str]:
 
 def _wrap(lines: Sequence[str], width: int) -> list[str]:
     """Returns lines no longer than the table is wide, or than a page where the table is narrower."""
-    return [textwrap.fill(visible(line), max(width, PAGE_WIDTH), subsequent_indent="   ") for line in lines]
+    return [textwrap.fill(line, max(width, PAGE_WIDTH), subsequent_indent="   ") for line in lines]
 
 
 def _markdown_table(table: RenderedTable) -> str:

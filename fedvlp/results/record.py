@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 import yaml
@@ -15,10 +16,7 @@ import yaml
 from fedvlp.core.roles import CENTRALISED
 from fedvlp.results.confusion import Confusions, read_confusions
 from fedvlp.results.predictions import OfRows, read_predictions
-from fedvlp.utils.checked import refusal
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.json_text import parse_json
-from fedvlp.utils.ranges import Count, NonNegativeInt
 
 TABLE_KEYS = (
     "name",
@@ -43,43 +41,43 @@ LINKED_OPTIONS = ("class_names", "clip", "domains", "num_clients", "rounds")
 REQUIRED_KEYS = ("model", "protocol", "split", "training", "held_out", "rounds", "accuracy", "versions")
 """What every ``summary.json`` has."""
 
-VALUES: dict[str, Any] = {
-    "model": Mapping[str, Any],
+VALUES: dict[str, type | tuple[type, ...]] = {
+    "model": dict,
     "model.class_path": str,
-    "model.init_args": Mapping[str, Any],
+    "model.init_args": dict,
     "model.clip_fingerprint": str,
     "protocol": str,
     "split": str,
-    "training": Mapping[str, Any],
+    "training": dict,
     "training.seed": int,
-    "held_out": Sequence[str],
-    "rounds": NonNegativeInt,
-    "accuracy": Mapping[str, Mapping[str, float]],
-    "versions": Mapping[str, str],
+    "held_out": list,
+    "rounds": int,
+    "accuracy": dict,
+    "versions": dict,
 }
 """Of which sort the values of a summary are."""
 
-OPTIONAL_VALUES: dict[str, Any] = {
-    "optimizer": Mapping[str, Any] | None,
-    "data": Mapping[str, Any],
+OPTIONAL_VALUES: dict[str, type | tuple[type, ...]] = {
+    "optimizer": (dict, NoneType),
+    "data": dict,
     "data.name": str,
     "data.images": str,
-    "data.domains": Sequence[str],
-    "data.classes": Sequence[str],
-    "data.new_classes": Sequence[str],
+    "data.domains": list,
+    "data.classes": list,
+    "data.new_classes": list,
     "data.class_split": str,
-    "data.targets": Sequence[Mapping[str, Any]],
+    "data.targets": list,
     "data.kind": str,
     "data.partition": str,
-    "data.shots": int | None,
+    "data.shots": (int, NoneType),
     "data.split_rule": str,
-    "data.validation_fraction": float,
-    "data.test_fraction": float,
+    "data.validation_fraction": (int, float),
+    "data.test_fraction": (int, float),
     "data.split_seed": int,
-    "communication_per_client_and_round": Mapping[str, Count],
-    "seconds": float,
-    "features": Mapping[str, float],
-    "metrics": Mapping[str, Mapping[str, Mapping[str, Any]]],
+    "communication_per_client_and_round": dict,
+    "seconds": (int, float),
+    "features": dict,
+    "metrics": dict,
 }
 """The same of those that a run may not have written."""
 
@@ -246,7 +244,7 @@ def load_record(folder: str | Path) -> Record:
         state = "has not ended" if (Path(folder) / "config.yaml").is_file() else "is no run"
         raise UserError(f"{folder} {state}: there is no summary.json in it.")
     try:
-        summary = parse_json(path.read_text(encoding="utf-8"))
+        summary = json.loads(path.read_text(encoding="utf-8"))
         # Of JSON that is no mapping, such as a number, this fails with a TypeError.
         missing = [name for name in REQUIRED_KEYS if name not in summary]
     except (ValueError, TypeError) as error:
@@ -273,8 +271,8 @@ def _check_values(summary: Mapping[str, Any]) -> None:
             if name in VALUES:
                 raise ValueError(f"it lacks {name}")
             continue
-        if problem := refusal(sort, holder[key]):
-            raise ValueError(f"expected {name} {problem}")
+        if not isinstance(holder[key], sort):
+            raise ValueError(f"its {name} is of another type than a run writes")
     if not summary["accuracy"]:
         raise ValueError("expected accuracy to have a row")
     counts = summary.get("communication_per_client_and_round")

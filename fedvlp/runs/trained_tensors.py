@@ -11,7 +11,6 @@ from fedvlp.core.module import FederatedModule
 from fedvlp.core.run_state import RunState
 from fedvlp.core.state import State, is_finite, select
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.visible import visible
 
 
 def check_trained(path: Path, deployed: State, personal: Mapping[int, State], model: FederatedModule) -> None:
@@ -69,7 +68,7 @@ def _check(path: Path, state: State, allowed: Mapping[str, Tensor], required: se
     for name in sorted(required - state.keys()):
         raise UserError(f"{path} lacks the tensor {prefix}{name}. Pass a file that a run of this method wrote.")
     for name, value in state.items():
-        shown = f"{path} has a tensor {visible(prefix + name)!r}"
+        shown = f"{path} has a tensor {prefix + name!r}"
         if name not in allowed:
             raise UserError(f"{shown}, which the method doesn't take. Pass a file that a run of this method wrote.")
         expected = allowed[name]
@@ -87,5 +86,5 @@ def _check_finite(path: Path, state: State, prefix: str) -> None:
     """Refuses a state with a value that is NaN or infinite."""
     for name, value in state.items():
         if not is_finite({name: value}):
-            shown = f"{path} has a tensor {visible(prefix + name)!r}"
+            shown = f"{path} has a tensor {prefix + name!r}"
             raise UserError(f"{shown} with values that are not finite. Train again, or pass an earlier checkpoint.")

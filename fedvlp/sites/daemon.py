@@ -16,15 +16,14 @@ from pathlib import Path
 
 from fedvlp.sites.local_socket import REQUEST, STATUS, STOP, is_of_this_user, listening, receive, send, socket_folder
 from fedvlp.sites.site_config import read_site_config
-from fedvlp.utils.locks import locked
-from fedvlp.utils.logs import visible_log
+from fedvlp.utils.files import locked
 
 SOCKET = "socket"
 PROCESS = "process"
 LOG = "log.txt"
 SECONDS_TO_SAY = 30.0
 """How long who has connected may take to hand over its request, which is on this machine."""
-log = visible_log(__name__)
+log = logging.getLogger(__name__)
 
 
 class Daemon:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
@@ -20,9 +21,8 @@ from fedvlp.sites.transport import SiteError
 from fedvlp.sites.wire import Message
 from fedvlp.training.client_trainer import ClientResult, ClientSlot, ClientTrainer, PhaseOrder
 from fedvlp.training.evaluation import Tally, split_accuracy, with_means
-from fedvlp.utils.logs import visible_log
 
-log = visible_log(__name__)
+log = logging.getLogger(__name__)
 
 
 @dataclass

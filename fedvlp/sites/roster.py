@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -13,13 +14,11 @@ from fedvlp.sites.transport import SiteError, Transport
 from fedvlp.sites.versions import versions_here
 from fedvlp.sites.wire import Message, read_reply
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.logs import visible_log
-from fedvlp.utils.visible import visible
 from fedvlp.version import __version__
 
 SECONDS_BETWEEN_LOOKS = 1.0
 SECONDS_TO_LEAVE = 10.0
-log = visible_log(__name__)
+log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -111,20 +110,20 @@ class Roster:
         """Takes a site in, if it is on the list and nobody else is it."""
         message = _understood(reply)
         if isinstance(message, SiteError):
-            log.warning("A site that has just connected (%s) %s.", visible(place), visible(str(message)))
+            log.warning("A site that has just connected (%s) %s.", place, message)
             return
         if message.kind != "described":
-            log.warning("A site that has just connected (%s) does not say who it is.", visible(place))
+            log.warning("A site that has just connected (%s) does not say who it is.", place)
             return
         name = message.values["name"]
         facts = _facts(message.values)
         if name not in self.data.sites:
             self.refused.add(place)
-            log.warning("A site says that it is %r, which data.sites does not list; it is left out.", visible(name))
+            log.warning("A site says that it is %r, which data.sites does not list; it is left out.", name)
         elif problem := self._problem(name, place, facts):
             if name not in self.places:  # else it may take that place once the other one is gone
                 self.refused.add(place)
-            self.problems[name] = f"The site {visible(name)!r} {problem}."
+            self.problems[name] = f"The site {name!r} {problem}."
             log.warning("%s", self.problems[name])
         else:
             self.places[name] = place
@@ -134,7 +133,7 @@ class Roster:
     def _problem(self, name: str, place: str, facts: SiteFacts) -> str:
         """Returns what is wrong with a site: its node, classes, images, version, or that it is there twice."""
         if self.data.nodes.get(name, place) != place:
-            return f"is connected as the node {visible(place)}, which data.nodes does not give it"
+            return f"is connected as the node {place}, which data.nodes does not give it"
         if name in self.places:
             return "is connected twice; give each site a name of its own"
         expected = self.data.class_folders
@@ -147,7 +146,7 @@ class Roster:
         if not facts.counts.get("train"):
             problems.append("has no training image")
         if facts.versions.get("fedvlp") != __version__:
-            problems.append(f"has fedvlp {visible(str(facts.versions.get('fedvlp')))}, and the server {__version__}")
+            problems.append(f"has fedvlp {facts.versions.get('fedvlp')}, and the server {__version__}")
         if not self.has_same_images(name, {"images": facts.images, "split": facts.split}):
             problems.append("has other images than when the run began")
         return "; it ".join(problems)
@@ -196,7 +195,7 @@ def _understood(reply: bytes | SiteError) -> Message | SiteError:
 def _compare_versions(name: str, versions: Mapping[str, str]) -> None:
     """Says where a site's numbers may differ from those of other sites by rounding."""
     own = versions_here()
-    other = [f"{package} {visible(versions.get(package, 'none'))}, not {own[package]}" for package in own]
+    other = [f"{package} {versions.get(package, 'none')}, not {own[package]}" for package in own]
     differing = [text for package, text in zip(own, other, strict=True) if versions.get(package) != own[package]]
     if differing:
         log.warning("The site %r has %s: its numbers may differ in rounding.", name, "; ".join(differing))
@@ -213,4 +212,4 @@ def _facts(values: Mapping[str, Any]) -> SiteFacts:
 
 
 def _listed(names: Iterable[str]) -> str:
-    return ", ".join(repr(visible(name)) for name in names)
+    return ", ".join(map(repr, names))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 import sys
 from pathlib import Path
@@ -20,10 +21,8 @@ from fedvlp.sites.transport import Transport
 from fedvlp.sites.wire import Message
 from fedvlp.training.local_rules import KNOWN, describe_local_rule
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.logs import visible_log
-from fedvlp.utils.visible import visible_message
 
-log = visible_log(__name__)
+log = logging.getLogger(__name__)
 
 
 def serve(config: Path, transport: Transport, run_dir: Path, ckpt_path: str | None = None) -> int:
@@ -43,7 +42,7 @@ def serve(config: Path, transport: Transport, run_dir: Path, ckpt_path: str | No
     try:
         _serve(build_parts(config), transport, run_dir, ckpt_path)
     except UserError as error:
-        sys.stderr.write(f"fedvlp: error: {visible_message(str(error))}\n")
+        sys.stderr.write(f"fedvlp: error: {error}\n")
         return 1
     return 0
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from fedvlp.runs.header import is_plain_name
 from fedvlp.sites.envelope import WireError, failure
+from fedvlp.sites.fields import is_plain_name
 from fedvlp.sites.resident import Resident
 from fedvlp.sites.site_config import read_site_config
 from fedvlp.sites.site_data import SiteFolder
@@ -16,12 +17,11 @@ from fedvlp.sites.site_errors import SiteProblem
 from fedvlp.sites.versions import versions_here
 from fedvlp.sites.wire import Message, read_request
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.logs import visible_log
 
 DATA_OPTIONS = frozenset({"classes", "class_names_map", "validation_fraction", "test_fraction", "shots", "split_seed"})
 LOADER_OPTIONS = frozenset({"batch_size", "eval_batch_size", "augmentation", "cache_images"})
 """What a server may say of a site's data; where they are is the site's own affair."""
-log = visible_log(__name__)
+log = logging.getLogger(__name__)
 
 
 class Site:

@@ -7,11 +7,9 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
-from fedvlp.utils.checked import check_fields
-from fedvlp.utils.errors import UserError
-from fedvlp.utils.ranges import NonNegativeFloat, PositiveFloat, Threads, Workers
-from fedvlp.utils.suggestions import did_you_mean_or_choose
-from fedvlp.utils.yaml_limits import read_yaml
+from fedvlp.utils.config_files import read_yaml
+from fedvlp.utils.errors import UserError, did_you_mean_or_choose
+from fedvlp.utils.ranges import NonNegativeFloat, PositiveFloat, Threads, Workers, check_range
 
 FILE = "site.yaml"
 
@@ -49,7 +47,12 @@ class SiteConfig:
 
     def __post_init__(self) -> None:
         """Refuses what is out of range, and a name that no site can have."""
-        check_fields(self)
+        check_range("num_threads", self.num_threads, Threads)
+        check_range("num_workers", self.num_workers, Workers)
+        check_range("min_noise_multiplier", self.min_noise_multiplier, NonNegativeFloat)
+        check_range("idle_minutes", self.idle_minutes, PositiveFloat)
+        if self.on_bad_image not in ("error", "skip"):
+            raise UserError(f"Expected on_bad_image to be error or skip, got {self.on_bad_image!r}.")
         if not self.name.strip() or not self.name.isprintable() or "/" in self.name:
             raise UserError(f"Expected name of a site without slashes and control characters, got {self.name!r}.")
 

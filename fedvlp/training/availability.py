@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedvlp.core.state import Client
-from fedvlp.utils.checked import check_fields
-from fedvlp.utils.ranges import ClosedFraction, FractionBelowOne
+from fedvlp.utils.ranges import ClosedFraction, FractionBelowOne, check_range
 from fedvlp.utils.seeding import derive_seed
 
 DROPOUT = 1
@@ -32,8 +31,9 @@ class Availability:
     stragglers: ClosedFraction = 0.0
 
     def __post_init__(self) -> None:
-        """Refuses numbers that are out of range."""
-        check_fields(self)
+        """Checks the ranges."""
+        check_range("client_dropout", self.dropout, FractionBelowOne)
+        check_range("stragglers", self.stragglers, ClosedFraction)
 
     def present(self, cohort: Sequence[Client], least: int, seed: int, round: int) -> list[Client]:
         """Returns the clients that do not drop out, in their order.

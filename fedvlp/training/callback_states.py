@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,9 +11,8 @@ from torch import Tensor
 
 from fedvlp.core.run_state import CallbackStates
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.logs import visible_log
 
-log = visible_log(__name__)
+log = logging.getLogger(__name__)
 
 
 def states_of(callbacks: Sequence[Any], stopped_by: Sequence[Any] = ()) -> CallbackStates:

@@ -11,10 +11,9 @@ from typing import Literal
 import torch
 
 from fedvlp.core.state import Client
-from fedvlp.utils.checked import check_fields
 from fedvlp.utils.errors import MachineError
 from fedvlp.utils.files import write_text
-from fedvlp.utils.ranges import PositiveFloat, PositiveInt, Seconds
+from fedvlp.utils.ranges import PositiveFloat, PositiveInt, Seconds, check_range
 
 FOLDER = "failures"
 
@@ -41,8 +40,10 @@ class FailurePolicy:
     client_timeout: Seconds | None = None
 
     def __post_init__(self) -> None:
-        """Refuses numbers that are out of range."""
-        check_fields(self)
+        """Checks the ranges."""
+        check_range("min_clients", self.min_clients, PositiveInt)
+        check_range("max_update_norm", self.max_update_norm, PositiveFloat)
+        check_range("client_timeout", self.client_timeout, Seconds)
 
 
 class ClientError(Exception):

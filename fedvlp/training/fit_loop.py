@@ -15,8 +15,7 @@ from fedvlp.core.run_state import RoundMetrics, RunState
 from fedvlp.core.state import ServerState
 from fedvlp.core.strategies import DecidesByValidation
 from fedvlp.runs.client_store import ClientStore, DiskStore
-from fedvlp.runs.leftovers import claimed, sweep_leftovers
-from fedvlp.runs.run_folder import find_checkpoints, new_run_folder, resume
+from fedvlp.runs.run_folder import claimed, find_checkpoints, new_run_folder, resume
 from fedvlp.training.agreement import Facts, check_agreement, facts_of_run, on_every_process
 from fedvlp.training.availability import Availability
 from fedvlp.training.callback_states import restore, states_of
@@ -110,7 +109,6 @@ class FitLoop:
             run.run_state, run.folder = on_every_process(run.fabric, resumed) or (run.run_state, None)
         check_agreement(run.fabric, self._facts)
         if run.is_global_zero:
-            sweep_leftovers(run.folder.parent if run.folder else parent)
             if run.folder is None:
                 run.folder = new_run_folder(parent)
                 claims.enter_context(claimed(run.folder))

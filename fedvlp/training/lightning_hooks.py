@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,11 +12,9 @@ from fedvlp.core.roles import ROLES
 from fedvlp.core.run_state import RoundMetrics
 from fedvlp.training.callback import FederationCallback
 from fedvlp.training.dispatch import hook_of
-from fedvlp.utils.errors import UserError
-from fedvlp.utils.logs import visible_log
-from fedvlp.utils.suggestions import did_you_mean
+from fedvlp.utils.errors import UserError, did_you_mean
 
-log = visible_log(__name__)
+log = logging.getLogger(__name__)
 
 CALLED = {
     "setup": "the data are split and prepared; `stage` is `fit`",

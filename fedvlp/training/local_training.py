@@ -18,9 +18,8 @@ from fedvlp.core.state import Client
 from fedvlp.training.local_rules import GradientMean, LocalRule, LocalTerm, Visit, describe_local_rule
 from fedvlp.training.proximal import ProximalTerm
 from fedvlp.training.schedules import Schedule, describe_schedule
-from fedvlp.utils.checked import check_fields
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.ranges import Epochs, NonNegativeFloat, PositiveFloat, PositiveInt
+from fedvlp.utils.ranges import Epochs, NonNegativeFloat, PositiveFloat, PositiveInt, check_range
 
 
 @dataclass(frozen=True)
@@ -49,8 +48,11 @@ class LocalTraining:
     gradient_clip_val: PositiveFloat | None = None
 
     def __post_init__(self) -> None:
-        """Refuses numbers that are out of range, and both kinds of length at once."""
-        check_fields(self)
+        """Checks the ranges, and refuses both kinds of length at once."""
+        check_range("local.epochs", self.epochs, Epochs)
+        check_range("local.steps", self.steps, PositiveInt)
+        check_range("local.proximal_weight", self.proximal_weight, NonNegativeFloat)
+        check_range("local.gradient_clip_val", self.gradient_clip_val, PositiveFloat)
         if self.steps is not None and self.epochs != 1:
             raise UserError(
                 f"Expected local.steps or local.epochs, got both ({self.steps} and {self.epochs:g}). Leave one out."

@@ -5,6 +5,7 @@ How a client trains is the group :class:`fedvlp.training.local_training.LocalTra
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -13,12 +14,20 @@ from fedvlp.core.aggregation import AggregationRule, describe_rule
 from fedvlp.core.state import Client
 from fedvlp.training.attack import Attack
 from fedvlp.training.callback import RunView
-from fedvlp.utils.checked import check_fields
+from fedvlp.training.precision import Precision
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.logs import visible_log
-from fedvlp.utils.ranges import ClosedFraction, FractionBelowOne, PositiveFloat, PositiveInt, Seconds, Seed, Threads
+from fedvlp.utils.ranges import (
+    ClosedFraction,
+    FractionBelowOne,
+    PositiveFloat,
+    PositiveInt,
+    Seconds,
+    Seed,
+    Threads,
+    check_range,
+)
 
-log = visible_log(__name__)
+log = logging.getLogger(__name__)
 OnClientFailure = Literal["skip", "retry", "fail"]
 
 
@@ -40,8 +49,9 @@ class Server:
     max_update_norm: PositiveFloat | None = None
 
     def __post_init__(self) -> None:
-        """Refuses values that are out of range."""
-        check_fields(self)
+        """Checks the ranges."""
+        check_range("server.min_clients", self.min_clients, PositiveInt)
+        check_range("server.max_update_norm", self.max_update_norm, PositiveFloat)
 
 
 @dataclass(frozen=True)
@@ -70,8 +80,10 @@ class Clients:
     personal_on_disk: bool = False
 
     def __post_init__(self) -> None:
-        """Refuses values that are out of range."""
-        check_fields(self)
+        """Checks the ranges."""
+        check_range("clients.cohort_size", self.cohort_size, PositiveInt)
+        check_range("clients.dropout", self.dropout, FractionBelowOne)
+        check_range("clients.stragglers", self.stragglers, ClosedFraction)
 
 
 @dataclass(frozen=True)
@@ -92,8 +104,9 @@ class Runtime:
     collective_timeout: Seconds = 1800
 
     def __post_init__(self) -> None:
-        """Refuses values that are out of range."""
-        check_fields(self)
+        """Checks the ranges."""
+        check_range("runtime.num_threads", self.num_threads, Threads)
+        check_range("runtime.collective_timeout", self.collective_timeout, Seconds)
 
 
 class ConfiguredRun(RunView, Protocol):
@@ -113,7 +126,7 @@ class ConfiguredRun(RunView, Protocol):
     seed: Seed
     evaluate_every: PositiveInt
     patience: PositiveInt | None
-    precision: str
+    precision: Precision
 
 
 def check_clients(run: ConfiguredRun, clients: Sequence[Client]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import math
 import os
 from pathlib import Path
@@ -17,12 +18,11 @@ from fedvlp.core.module import FederatedModule
 from fedvlp.core.protocols import FederatedData
 from fedvlp.training.several_processes import SeveralProcesses
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.logs import visible_log
 
 MOST_DEVICES = 4096
 STRATEGIES = ("auto", "ddp")
 """Lightning's names of what starts several processes, each of which runs the same program."""
-log = visible_log(__name__)
+log = logging.getLogger(__name__)
 
 
 def make_fabric(*, devices: int | str | list[int], collective_timeout: float = 1800, **options: Any) -> Fabric:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from fedvlp.utils.checked import Checked
 from fedvlp.utils.ranges import FractionAboveZero, NonNegativeInt, PositiveFloat
 
 
-class Schedule(metaclass=Checked):
+class Schedule(ABC):
     """A factor on the learning rate of every optimizer of a round; a subclass is a frozen dataclass.
 
     Attributes:

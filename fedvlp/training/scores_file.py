@@ -10,7 +10,6 @@ from fedvlp.core.metrics.scores import all_scores, confusion_of
 from fedvlp.core.predictions import Predictions
 from fedvlp.core.roles import OUT_OF_DISTRIBUTION
 from fedvlp.utils.files import check_replaceable, write_json
-from fedvlp.utils.visible import visible
 
 LABELLED = "labelled"
 """The role of image files whose folders say their classes."""
@@ -59,7 +58,7 @@ def write_folder_scores(csv: Path, by_domain: Mapping[str, Predictions], class_n
     check_replaceable(path)
     by_split = {f"{LABELLED}/{domain}": of_domain for domain, of_domain in by_domain.items()}
     scores = write_scores(path, {}, by_split, class_names)
-    accuracies = {visible(name): scores[f"{LABELLED}/{name}"]["accuracy"] for name in by_domain}
+    accuracies = {name: scores[f"{LABELLED}/{name}"]["accuracy"] for name in by_domain}
     domains = [f"{name}: {accuracy:.2f} %" for name, accuracy in accuracies.items()]
     several = [*domains, "mean over these folders:"] if len(domains) > 1 else []
     return [*several, *_lines(scores[LABELLED]), f"scores -> {path}"]

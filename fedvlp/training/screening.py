@@ -11,7 +11,6 @@ from fedvlp.core.strategies.rules import shows_not_finite
 from fedvlp.core.update_check import NOT_FINITE, Start, TensorForm, UpdateCheck
 from fedvlp.training.client_trainer import ClientResult, ClientSlot, PhaseOrder
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.visible import visible
 
 KEEPS_NOT_FINITE = "keeps NaN or infinity"
 
@@ -142,14 +141,15 @@ class Screening:
         self._check_rules(order, [result.update.client for result in results if result.update.client.id not in reasons])
 
     def _report(self, order: PhaseOrder, client: Client, reason: str) -> None:
-        line = f"round {order.round + 1}: client {_name(client)} is left out: it {visible(reason)}"
+        line = f"round {order.round + 1}: client {_name(client)} is left out: it {reason}"
         self.slot.fabric.print(line, flush=True)
         self.slot.hooks.call("on_client_left_out", phase=order.phase, client=client, reason=reason)
 
     def _report_retry(self, order: PhaseOrder, result: ClientResult) -> None:
         client = result.update.client
-        first = visible(result.retried)
-        line = f"round {order.round + 1}: client {_name(client)} trained in a second try; in the first it {first}"
+        line = (
+            f"round {order.round + 1}: client {_name(client)} trained in a second try; in the first it {result.retried}"
+        )
         self.slot.fabric.print(line, flush=True)
         self.slot.hooks.call("on_client_retried", phase=order.phase, client=client, reason=result.retried)
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import html
 from collections.abc import Sequence
 
-from fedvlp.utils.visible import visible
-
 
 def text_table(rows: Sequence[Sequence[str]]) -> str:
     """Returns rows as aligned text with a rule under the first row: words to the left, numbers to the right.
@@ -23,8 +21,6 @@ def text_table(rows: Sequence[Sequence[str]]) -> str:
 def align_columns(rows: Sequence[Sequence[str]], text_columns: int = 1) -> list[str]:
     """Returns one line for each row, with cells padded to the width of their column and two spaces between them.
 
-    What can't be seen in a cell is escaped.
-
     Args:
         rows: the cells; all rows have equally many.
         text_columns: how many of the first columns hold words, which stand to the left; the others stand to the right.
@@ -39,7 +35,6 @@ def align_columns(rows: Sequence[Sequence[str]], text_columns: int = 1) -> list[
 
 
 def _align_column(cells: Sequence[str], is_text: bool) -> list[str]:
-    cells = [visible(cell) for cell in cells]
     width = max(len(cell) for cell in cells)
     return [cell.ljust(width) if is_text else cell.rjust(width) for cell in cells]
 
@@ -61,12 +56,12 @@ def markdown_table(head: Sequence[str], alignment: Sequence[str], rows: Sequence
 
 
 def markdown_text(text: str) -> str:
-    """Returns a text in which no HTML has a meaning, and what can't be seen is escaped.
+    """Returns a text in which no HTML has a meaning.
 
     >>> markdown_text("a <b> & c")
     'a &lt;b&gt; &amp; c'
     """
-    return html.escape(visible(text), quote=False)
+    return html.escape(text, quote=False)
 
 
 def markdown_cell(text: str) -> str:
@@ -75,7 +70,7 @@ def markdown_cell(text: str) -> str:
     >>> print(markdown_cell("a|b"))
     a\|b
     """
-    return escape_pipes(markdown_text(text))
+    return escape_pipes(markdown_text(text.replace("\n", " ")))
 
 
 def escape_pipes(text: str) -> str:

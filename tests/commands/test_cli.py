@@ -198,14 +198,16 @@ def test_short_class_names(image_root, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--data.heldout=photo"], "Did you mean 'held_out'?"),
-        (["--trainer.round=3"], "Did you mean 'rounds'?"),
-        (["--model.prompt_lenght=3"], "Did you mean 'prompt_length'?"),
-        (["--model=Trip"], "Did you mean 'TRIP'?"),
+        (["--data.heldout=photo"], "heldout"),
+        (["--trainer.round=3"], "--trainer.round"),
+        (["--trainer.max_epochs=3"], "max_epochs: --trainer.rounds sets how many rounds there are."),
+        (["--model.prompt_lenght=3"], "prompt_lenght"),
+        (["--model=Trip"], "Trip"),
         (["--trainer.rounds=two"], "trainer.rounds"),
+        (["--trainer.local_epochs=0"], "0 does not conform to restriction v>0"),
     ],
 )
-def test_bad_option_is_named_with_the_nearest(options, arguments, message, capsys, tmp_path):
+def test_a_bad_option_is_named(options, arguments, message, capsys, tmp_path):
     with pytest.raises(SystemExit) as stopped:
         main(["fit", "--config=promptfl", *options, *arguments])
     assert stopped.value.code == 2
@@ -219,7 +221,6 @@ def test_bad_option_is_named_with_the_nearest(options, arguments, message, capsy
         (["--data.root=/nowhere"], "/nowhere"),
         (["--data.held_out=foto"], "Did you mean 'photo'?"),
         (["--model.clip.name=ViT-B-17"], "ViT-B-16"),
-        (["--trainer.local.epochs=0"], "local_epochs"),
         (["--model.prompt_length=100"], "77"),
     ],
 )
@@ -285,18 +286,7 @@ def test_options_passed_on_to_the_base_class_are_recorded(options, tmp_path, mon
     assert "model.init_args.prompt_length: was 3, is 4" in capsys.readouterr().err
 
 
-def test_a_module_in_this_folder_that_python_does_not_find(options, tmp_path, monkeypatch, capsys):
-    (tmp_path / "unfound_prompts.py").write_text(METHOD, encoding="utf-8")
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit):
-        main(["fit", "--model=unfound_prompts.Weighted", *options])
-    assert "unfound_prompts.py is in this folder: put PYTHONPATH=. before the command" in capsys.readouterr().err
-
-
 def test_what_measures_says_what_it_lacks(options, tmp_path, capsys):
-    with pytest.raises(SystemExit):
-        main(["test"])
-    assert "To measure a trained run: fedvlp test --ckpt_path RUN" in capsys.readouterr().err
     assert main(["fit", "--config=zero_shot", *options]) == 0
     prompts = run_folder(tmp_path) / "prompts.safetensors"
     beside = prompts.with_name("config.yaml")

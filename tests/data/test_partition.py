@@ -173,22 +173,6 @@ def test_impossible_partition_says_what_to_change(partition, message):
         partition(labels, domains, np.random.default_rng(0))
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: Dispersed(0),
-        lambda: Dispersed(3, min_examples=0),
-        lambda: Dispersed(3, alpha=0.0),
-        lambda: Dirichlet(3, alpha=-1.0),
-        lambda: Dirichlet(3, alpha=float("nan")),
-        lambda: Shards(3, shards_per_client=0),
-    ],
-)
-def test_arguments_out_of_range_are_refused(make):
-    with pytest.raises(UserError, match="Expected"):
-        make()
-
-
 def test_descriptions():
     assert [partition.description for partition in (*PARTITIONS[:3], PARTITIONS[4], PARTITIONS[5])] == [
         "one client a domain",

@@ -89,7 +89,9 @@ def test_a_page_can_be_followed(name, desk):
 def test_the_callback_writes_what_its_page_says(desk):
     page = PAGES["callback"]
     for file, code in page.files().items():
-        (desk / file).write_text(code.replace("rounds=3", "rounds=1, steps=2"), encoding="utf-8")
+        (desk / file).write_text(
+            code.replace("rounds=3", "rounds=1, local=__import__('fedvlp').LocalTraining(steps=2)"), encoding="utf-8"
+        )
     import_module("use_norms")
     (found,) = (desk / "runs").glob("*/*/update_norms.csv")
     rows = list(csv.DictReader(found.read_text(encoding="utf-8").splitlines()))
@@ -100,7 +102,7 @@ def test_the_callback_writes_what_its_page_says(desk):
 def test_the_command_can_be_entered_in_the_table(desk, monkeypatch, capsys):
     (desk / "history.py").write_text(PAGES["command"].files()["history.py"], encoding="utf-8")
     monkeypatch.setitem(sys.modules, "fedvlp.commands.history", import_module("history"))
-    entry = cli.Command("history", "history", "run_history", "List finished runs.")
+    entry = cli.Command("history", "commands.history:run_history", "List finished runs.")
     monkeypatch.setattr(cli, "COMMANDS", (*cli.COMMANDS, entry))
     assert main(["history", "nowhere"]) == 1
     assert "no finished run to list" in capsys.readouterr().err

@@ -8,8 +8,8 @@ from dataclasses import fields
 import pytest
 import yaml
 
-from fedvlp.commands import deploy
 from fedvlp.commands.cli import main
+from fedvlp.sites.flower import command as deploy
 from fedvlp.sites.site_config import SiteConfig, read_site_config
 from tests.helpers.documents import ROOT, Document
 

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from fedvlp.tools.sweep import make_sweep, read_launcher, read_sweep
-from fedvlp.tools.sweep.slurm_options import OPTIONS, SETUP
+from fedvlp.tools.sweep.slurm import OPTIONS
 from tests.helpers.documents import ROOT, Document
 
 PAGE = Document(ROOT / "docs" / "sweeps.md")
@@ -28,4 +28,4 @@ def test_each_file_is_a_sweep(tmp_path, number):
 
 def test_every_option_of_a_job_is_named():
     sentence = PAGE.text.split("Options\nare ")[1].split("Others are refused")[0]
-    assert sorted({*re.findall(r"`(\w+)`", sentence)} - {"sbatch"}) == sorted([*OPTIONS, SETUP])
+    assert sorted({*re.findall(r"`(\w+)`", sentence)} - {"sbatch"}) == sorted([*OPTIONS, "setup"])

@@ -15,9 +15,9 @@ from experiments.fair_comparison.methods import CLIENTS, METHODS, RATES, ROUNDS,
 from experiments.fair_comparison.run import tried
 from experiments.options import parse, shared_parser
 from experiments.runs import Setting, StudyRun, every_run, make_runs, seed_by_seed
+from fedvlp.commands.cli import main
 from fedvlp.commands.lightning_cli import ParsingCLI
 from fedvlp.tools.sweep import Job, Status
-from fedvlp.tools.sweep.job import Train
 from fedvlp.utils.config_files import with_config_paths
 from fedvlp.utils.errors import UserError
 from tests.helpers.study_runs import finish
@@ -61,10 +61,10 @@ def test_comments_of_a_config_make_no_other_run(tmp_path, monkeypatch):
     assert name_with("model: {a: 2}\n") != first
 
 
-def here(jobs: Sequence[Job], workers: int, train: Train, report: Callable[[Job, Status], None]) -> None:
+def here(jobs: Sequence[Job], workers: int, report: Callable[[Job, Status], None]) -> None:
     """Makes runs as a sweep does, but one after another in this process."""
     for job in jobs:
-        code = train(job.arguments)
+        code = main(job.arguments)
         report(job, Status("done") if job.is_done else Status("failed", error=f"exit code {code}"))
 
 

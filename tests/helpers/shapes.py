@@ -22,9 +22,11 @@ from typing import Any, get_args, get_type_hints
 from unittest.mock import patch
 
 import jaxtyping
-from beartype import BeartypeConf, beartype
+from beartype import BeartypeConf, FrozenDict, beartype
 from beartype.roar import BeartypeDecorHintPep585DeprecationWarning
 from jaxtyping import _import_hook
+
+from fedvlp.utils import ranges  # the only module that is not checked, since its types are needed for the checks
 
 # A check of a list looks at one item, drawn at random: from a generator of its own, or code that draws from Python's
 # global generator would see other numbers in tests than in production.
@@ -40,7 +42,20 @@ CHECKED_CALLS = 10
 
 _current = 0  # the test whose calls are counted
 
-check = beartype(conf=BeartypeConf(is_pep484_tower=True, violation_type=jaxtyping.TypeCheckError))
+PLAIN_NUMBERS = {
+    kind: int if issubclass(kind, int) else float | int
+    for kind in vars(ranges).values()
+    if isinstance(kind, type) and issubclass(kind, (int, float))
+}
+"""What Python callers pass where an annotation is one of the parser's number types."""
+
+check = beartype(
+    conf=BeartypeConf(
+        hint_overrides=FrozenDict(PLAIN_NUMBERS),
+        is_pep484_tower=True,
+        violation_type=jaxtyping.TypeCheckError,
+    )
+)
 """Checks a function's arguments and result; an int may stand for a float, as PEP 484 has it."""
 
 same_axes = partial(jaxtyping.jaxtyped, "context")

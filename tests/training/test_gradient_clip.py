@@ -6,7 +6,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedvlp.training.batched.batched_trainer import BatchedTrainer
 from fedvlp.training.batched.shared_optimizer import clip_each
 from fedvlp.training.local_rules import FedDyn
 from fedvlp.utils.errors import UserError
@@ -42,23 +41,6 @@ class Sloped(PersonalBias):
     def __init__(self):
         super().__init__()
         self.make_optimizer = lambda parameters: torch.optim.SGD(parameters, lr=0.5)
-
-
-def test_clients_at_once_are_clipped_each_by_its_own_norm(tmp_path, monkeypatch):
-    together = []
-    steps = BatchedTrainer.train_together
-    monkeypatch.setattr(
-        BatchedTrainer, "train_together", lambda self, *given: together.append(1) or steps(self, *given)
-    )
-    found = []
-    for count in (1, 3):
-        options = {"rounds": 2, "clients_per_step": count, "gradient_clip_val": NORM, "default_callbacks": False}
-        run = federation(tmp_path, **options)
-        run.fit(Sloped(), Equal())
-        found.append([run.run_state.server.shared["weight"], *(run.run_state.personal[i]["bias"] for i in range(3))])
-    assert len(together) == 4
-    for one, other in zip(*found, strict=True):
-        torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-5)
 
 
 def test_the_norm_is_of_all_tensors_of_one_client_together():

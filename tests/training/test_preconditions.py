@@ -39,9 +39,7 @@ def test_devices_that_do_not_exist(devices):
         make_fabric(devices=devices, accelerator="cpu", strategy="auto", precision="32-true")
 
 
-@pytest.mark.parametrize(
-    "options", [{"strategy": "ddq"}, {"accelerator": "abacus"}, {"num_nodes": 0}, {"devices": 0}, {"name": "../x"}]
-)
+@pytest.mark.parametrize("options", [{"strategy": "ddq"}, {"accelerator": "abacus"}, {"num_nodes": 0}, {"devices": 0}])
 def test_a_federation_that_cannot_be(tmp_path, options):
     with pytest.raises(UserError, match=next(iter(options))):
         federation(tmp_path, **options)
@@ -56,8 +54,6 @@ def test_processes_that_run_the_same_program(tmp_path):
     assert not isinstance(federation(tmp_path, devices=1).fabric.strategy, SeveralProcesses)
     with pytest.raises(UserError, match="by auto or ddp alone"):
         federation(tmp_path, devices=2, strategy="ddp_spawn")
-    with pytest.raises(UserError, match="Expected collective_timeout above 0, got 0"):
-        federation(tmp_path, collective_timeout=0)
 
 
 def test_what_stays_on_disk_needs_checkpoints(tmp_path):
@@ -121,5 +117,5 @@ def test_a_folder_without_the_right_to_write(tmp_path):
 
 
 def test_a_bool_is_no_number_of_rounds(tmp_path):
-    with pytest.raises(UserError, match="rounds to be a whole number"), unchecked():
+    with pytest.raises(UserError, match="rounds: True not a number"), unchecked():
         federation(tmp_path, rounds=True)

@@ -13,9 +13,11 @@ from fedvlp import Federation
 from fedvlp.callbacks import Checkpoints
 from fedvlp.data import Dirichlet, FewClasses
 from fedvlp.methods import TRIP, FedAPT, FedPGP, PromptFL, ZeroShotCLIP
+from fedvlp.training.options import Runtime
 from fedvlp.utils.errors import UserError
 from tests.helpers.assertions import assert_equal, run_metrics
 from tests.helpers.protocol_data import CLASSES, OtherNames, SixClasses
+from tests.helpers.toy_federation import federation
 
 NEW = CLASSES[3:]
 
@@ -40,7 +42,7 @@ def trained(clip, tmp_path_factory):
             rounds=1,
             accelerator="cpu",
             default_root_dir=str(tmp_path_factory.mktemp("runs")),
-            default_callbacks=False,
+            runtime=Runtime(default_callbacks=False),
         )
         federation.fit(method, data)
         return method, data, federation, federation.run_state.history[-1]
@@ -186,10 +188,9 @@ def test_a_run_of_a_protocol_goes_on_as_if_it_had_not_stopped(clip, tmp_path):
         data = SixClasses(cache_dir=str(tmp_path / "cache"), protocol="base_to_new", test_fraction=0.3)
         torch.manual_seed(0)
         method = PromptFL(data.class_names, clip, prompt_length=4, optimizer=sgd)
-        options = {"accelerator": "cpu", "steps": 1, "default_root_dir": str(tmp_path)}
-        federation = Federation(rounds=rounds, default_callbacks=False, callbacks=[Checkpoints()], **options)
-        state = federation.fit(method, data, checkpoint)
-        return state, run_metrics(federation.run_state), federation.folder
+        made = federation(tmp_path, rounds=rounds, steps=1, default_callbacks=False, callbacks=[Checkpoints()])
+        state = made.fit(method, data, checkpoint)
+        return state, run_metrics(made.run_state), made.folder
 
     whole, history, _ = run(2)
     _, first, folder = run(1)
@@ -201,9 +202,9 @@ def test_a_run_of_a_protocol_goes_on_as_if_it_had_not_stopped(clip, tmp_path):
 
 def test_a_method_of_its_own_classes_is_refused_before_training(clip, tmp_path):
     data = SixClasses(cache_dir=None, protocol="base_to_new", test_fraction=0.3)
-    federation = Federation(rounds=1, accelerator="cpu", default_root_dir=str(tmp_path), default_callbacks=False)
+    made = federation(tmp_path, rounds=1, default_callbacks=False)
     with pytest.raises(UserError, match=r"^FedAPT learns for its own classes alone, as 'prompt' has shape \(3, "):
-        federation.fit(FedAPT(data.class_names, data.domains, clip), data)
+        made.fit(FedAPT(data.class_names, data.domains, clip), data)
     assert not list(tmp_path.iterdir())
 
 

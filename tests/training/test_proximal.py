@@ -53,15 +53,6 @@ class SameSize(Points):
         self.clients = [replace(client, num_examples=8) for client in self.clients]
 
 
-def test_clients_trained_together_have_a_term_each(tmp_path):
-    options = {"rounds": 2, "epochs": 3, "proximal_weight": 0.25}
-    together = federation(tmp_path, clients_per_step=3, **options).fit(Linear(RATE), SameSize())
-    apart = federation(tmp_path, **options).fit(Linear(RATE), SameSize())
-    without = federation(tmp_path, rounds=2, epochs=3).fit(Linear(RATE), SameSize())
-    torch.testing.assert_close(together.shared["weight"], apart.shared["weight"], rtol=1e-5, atol=1e-6)
-    assert not torch.allclose(apart.shared["weight"], without.shared["weight"], atol=1e-3)
-
-
 def test_the_heavier_the_term_the_nearer_clients_stay(tmp_path):
     start = Linear(0.05).state_dict()["weight"]
     moved = []

@@ -108,7 +108,7 @@ def fit(folder, kind, large, monkeypatch, data=None, **options):
     return run.run_state, seen
 
 
-@pytest.mark.parametrize("options", [{}, {"clients_per_step": 2}, {"cohort_size": 3}, {"attack": SignFlip(2)}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"cohort_size": 3}, {"attack": SignFlip(2)}], ids=str)
 @pytest.mark.parametrize("kind", [Linear, PersonalBias])
 def test_a_run_of_large_uploads_is_that_of_small_ones(tmp_path, monkeypatch, kind, options):
     small, _ = fit(tmp_path, kind, False, monkeypatch, **options)

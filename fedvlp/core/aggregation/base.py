@@ -101,7 +101,8 @@ class AggregationRule(ABC):
         if num_clients < self.min_clients:
             raise UserError(
                 f"{describe_rule(self)} needs uploads of at least {self.min_clients} clients, but {where} has "
-                f"{num_clients} in a round. Take more clients (data.partition, trainer.clients.cohort_size) or another rule."
+                f"{num_clients} in a round. Take more clients (data.partition, trainer.clients.cohort_size) or another "
+                "rule."
             )
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal
+from typing import Literal
 
 import torch
 
@@ -25,9 +25,8 @@ from fedvlp.core.aggregation.client_noise import ClientNoise
 from fedvlp.core.aggregation.noise import Draw, seeded_normals, system_normals, with_noise
 from fedvlp.core.aggregation.updates import norm_of, shortened, update_of
 from fedvlp.core.state import State, check_alike
-from fedvlp.utils.checked import check_fields
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.ranges import NonNegativeFloat, OpenFraction, PositiveFloat, PositiveInt, Range
+from fedvlp.utils.ranges import NonNegativeFloat, NonNegativeInt, OpenFraction, PositiveFloat, PositiveInt, check_range
 from fedvlp.utils.seeding import derive_seed
 
 
@@ -78,11 +77,15 @@ class DPFedAvg(AggregationRule):
     noise_from: Literal["seed", "system"] = "seed"
     noise_at: Literal["server", "client"] = "server"
     expected_clients: PositiveInt | None = None
-    seed: Annotated[int, Range(0)] | None = None
+    seed: NonNegativeInt | None = None
 
     def __post_init__(self) -> None:
         """Refuses what is out of range, and noise on the count that leaves none of the guarantee for the updates."""
-        check_fields(self)
+        check_range("clip_norm", self.clip_norm, PositiveFloat)
+        check_range("noise_multiplier", self.noise_multiplier, NonNegativeFloat)
+        check_range("quantile", self.quantile, OpenFraction)
+        check_range("delta", self.delta, OpenFraction)
+        check_range("expected_clients", self.expected_clients, PositiveInt)
         if self.noise_at == "client" and self.quantile is not None:
             raise UserError("DPFedAvg with noise_at client can't follow a quantile: that needs the norms of updates.")
         if self.expected_clients is not None:

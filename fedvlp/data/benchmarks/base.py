@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from functools import cached_property
 from typing import Any, ClassVar, Literal
 
@@ -16,9 +17,8 @@ from fedvlp.data.domain_folders import DomainFolders, classes_of, labelled_image
 from fedvlp.data.files.images import ArrayImages, Images, Indices
 from fedvlp.data.split_rule import OfficialSplit, Role
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.logs import visible_log
 
-log = visible_log(__name__)
+log = logging.getLogger(__name__)
 
 
 class Benchmark(DomainFolders):

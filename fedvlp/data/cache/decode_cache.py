@@ -24,11 +24,9 @@ from PIL import Image
 from fedvlp.data.cache.fixed_steps import FixedSteps
 from fedvlp.data.files.decoding import in_threads
 from fedvlp.data.files.images import FolderImages, Indices
-from fedvlp.utils.files import atomic_write
-from fedvlp.utils.locks import locked
-from fedvlp.utils.logs import visible_log
+from fedvlp.utils.files import atomic_write, locked
 
-log = visible_log(__name__)
+log = logging.getLogger(__name__)
 
 
 class DecodedImages:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import re
 import zlib
 from dataclasses import dataclass
@@ -17,9 +18,8 @@ from torch import Tensor
 
 from fedvlp.data.files.images import Images, Indices, Transform
 from fedvlp.utils.files import write_cache_file
-from fedvlp.utils.logs import visible_log
 
-log = visible_log(__name__)
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,6 @@ from torch import Tensor
 
 from fedvlp.data.files.decoding import EXTENSIONS, is_hidden, is_image_name, read_rgb, unreadable
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.visible import visible
 
 Indices = NDArray[np.int64]
 Transform = Callable[[Image.Image], Tensor]
@@ -232,7 +231,7 @@ def bad_images_message(bad: Sequence[tuple[str, str]], total: int, remedy: str =
     """
     lines = [
         f"{len(bad)} of {total} images can't be read:",
-        *(f"  {visible(name)}: {visible(reason)}" for name, reason in bad[:most]),
+        *(f"  {name}: {reason}" for name, reason in bad[:most]),
     ]
     if len(bad) > most:
         lines.append(f"  ... and {len(bad) - most} more")

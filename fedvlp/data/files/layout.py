@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import unicodedata
 from collections import defaultdict
@@ -12,12 +13,11 @@ from pathlib import Path
 
 from fedvlp.data.files.decoding import EXTENSIONS, is_hidden, is_image_name
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.logs import visible_log
 
 DEEPEST = 50
 """How many folders may lie in each other."""
 EXPECTED = "root/domain/class/image, such as root/sketch/dog/1.png"
-log = visible_log(__name__)
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, order=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import threading
 from collections.abc import Iterator
@@ -11,7 +12,6 @@ from typing import Any, TypeVar
 from torch.utils.data import DataLoader
 
 from fedvlp.utils.errors import MachineError
-from fedvlp.utils.logs import visible_log
 
 DEATHS_THAT_END = 2  # in one pass
 OF_IMAGE = "in DataLoader worker process"
@@ -21,7 +21,7 @@ OF_DEATH = "DataLoader worker (pid"
 """How PyTorch's message begins, whose type is RuntimeError as that of many others."""
 HANDLERS = "torch.utils.data._utils.signal_handling"
 Item = TypeVar("Item")
-log = visible_log(__name__)
+log = logging.getLogger(__name__)
 
 
 class SteadyLoader(DataLoader[Item]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -14,10 +15,9 @@ from numpy.typing import NDArray
 from fedvlp.data.files.images import ArrayImages, Images
 from fedvlp.data.module import FederatedDataModule
 from fedvlp.utils.files import write_cache_file
-from fedvlp.utils.logs import visible_log
 from fedvlp.utils.ranges import Seed
 
-log = visible_log(__name__)
+log = logging.getLogger(__name__)
 Arrays = dict[str, NDArray[Any]]
 
 

@@ -37,7 +37,6 @@ from fedvlp.tools.audit import (
 )
 from fedvlp.tools.audit.images import images_of_run
 from fedvlp.training.setup import set_up_data, set_up_method
-from fedvlp.utils.checked import annotations_of, check_value
 from fedvlp.utils.config_files import with_config_paths
 from fedvlp.utils.errors import UserError, unwrapped_errors
 
@@ -69,9 +68,7 @@ class AuditCLI(FederationCLI):
         """Refuses what is out of range, and leaves out what writes about runs."""
         config = self.config
         for key, options in OPTIONS.items():
-            for name, hint in annotations_of(options).items():
-                check_value(f"{key}.{name}", hint, config[key][name])
-            options(**vars(config[key]))
+            options(**vars(config[key]))  # refuses what does not go together
         _check_folder(config.output)
         config.trainer.logger = None
         config.trainer.callbacks = None

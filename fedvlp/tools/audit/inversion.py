@@ -26,7 +26,6 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from fedvlp.utils.checked import check_fields
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.ranges import NonNegativeFloat, PositiveFloat, PositiveInt
 
@@ -63,8 +62,7 @@ class InversionOptions:
     phase: str | None = None
 
     def __post_init__(self) -> None:
-        """Refuses what is out of range, or does not go together."""
-        check_fields(self)
+        """Refuses what does not go together."""
         if self.labels == "guessed" and self.images > 1:
             raise UserError(
                 f"The class is guessed from the gradient of 1 image, got inversion.images {self.images}. "

@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Any, cast
 
 from lightning.pytorch.cli import LightningArgumentParser
 
@@ -32,10 +32,9 @@ from fedvlp.tools.explain.explanations import EXPLANATIONS
 from fedvlp.tools.explain.relevance import Method
 from fedvlp.tools.explain.samples import Samples, read_samples, run_images, samples_of_files
 from fedvlp.training.setup import set_up_data, set_up_method
-from fedvlp.utils.checked import check_value
 from fedvlp.utils.config_files import with_config_paths
 from fedvlp.utils.errors import UserError, unwrapped_errors
-from fedvlp.utils.ranges import LIMIT, PositiveFloat, PositiveInt, Range
+from fedvlp.utils.ranges import PositiveFloat, PositiveInt
 
 HELP = {
     "ckpt_path": "A run's folder, its prompts.safetensors or one of its checkpoints.",
@@ -48,11 +47,6 @@ HELP = {
     "most_points": "The largest number of images in t-SNE.",
     "perplexity": "Perplexity of t-SNE; 30, or less for few images, if not given.",
     "allow": ALLOW_HELP,
-}
-RANGES = {
-    "num_images": PositiveInt,
-    "most_points": Annotated[int, Range(4, limit=LIMIT)],
-    "perplexity": PositiveFloat | None,
 }
 PARSER = {"prog": "fedvlp explain", "description": "Show what a trained method does, in pictures and words."}
 
@@ -69,16 +63,14 @@ class ExplainCLI(FederationCLI):
         parser.add_argument("--output", type=str | None, help=HELP["output"])
         parser.add_argument("--toward", type=str, default="predicted", help=HELP["toward"])
         parser.add_argument("--relevance", type=Method | None, help=HELP["relevance"])
-        parser.add_argument("--num_images", type=int, default=4, help=HELP["num_images"])
-        parser.add_argument("--most_points", type=int, default=1000, help=HELP["most_points"])
-        parser.add_argument("--perplexity", type=float | None, help=HELP["perplexity"])
+        parser.add_argument("--num_images", type=PositiveInt, default=4, help=HELP["num_images"])
+        parser.add_argument("--most_points", type=PositiveInt, default=1000, help=HELP["most_points"])
+        parser.add_argument("--perplexity", type=PositiveFloat | None, help=HELP["perplexity"])
         parser.add_argument("--allow", action="append", metavar="NAME", help=HELP["allow"])
 
     def before_instantiate_classes(self) -> None:
-        """Refuses numbers that are out of range, and leaves out what writes about runs."""
+        """Leaves out what writes about runs."""
         config = self.config
-        for name, annotation in RANGES.items():
-            check_value(name, annotation, config[name])
         config.trainer.logger = None
         config.trainer.callbacks = None
         config.trainer.runtime.default_callbacks = False

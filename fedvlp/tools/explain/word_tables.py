@@ -15,7 +15,6 @@ from fedvlp.results.style import SMALL_FONT_SIZE, Picture
 from fedvlp.tools.explain.words import Word, Words
 from fedvlp.utils.csv_cells import csv_row
 from fedvlp.utils.text_table import markdown_cell, markdown_table, text_table
-from fedvlp.utils.visible import visible
 
 FONT = "DejaVu Sans Mono"
 MAX_PROMPTS = 6
@@ -104,7 +103,7 @@ def _cell(word: Word, form: WordFormat) -> str:
     if form == "table":
         return f"{word.text} {word.distance:.3f}"
     fence = "`"
-    text = visible(word.text).replace("|", "\\|")
+    text = word.text.replace("|", "\\|")
     # A backtick needs longer fences, with spaces between them and the text.
     if "`" in text:
         fence = "``"

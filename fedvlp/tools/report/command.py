@@ -16,7 +16,6 @@ from fedvlp.results.ranking import contestants
 from fedvlp.results.sweep_folder import SWEEP_FILE
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import write_bytes
-from fedvlp.utils.visible import visible
 
 NUM_IMAGES = 6
 """How many images are predicted and explained."""
@@ -47,7 +46,7 @@ def run_report(arguments: Sequence[str]) -> int:
     page = report_page(records, problems, given.title, date.today(), given.oracle).encode("utf-8", "replace")
     write_page(target, page)
     sys.stdout.write(f"{target}: {len(records)} runs, {len(page) / 1e6:.1f} MB\n")
-    sys.stderr.writelines(f"fedvlp report: left out: {visible(problem)}\n" for problem in problems)
+    sys.stderr.writelines(f"fedvlp report: left out: {problem}\n" for problem in problems)
     return 1 if problems else 0
 
 
@@ -103,7 +102,7 @@ def _explain(run: Path) -> list[str]:
     # Imported here: it takes a while, and most reports do without.
     from fedvlp.tools.explain.command import explanation_lines
 
-    sys.stderr.write(f"fedvlp report: explaining {visible(str(run))}\n")
+    sys.stderr.write(f"fedvlp report: explaining {run}\n")
     try:
         explanation_lines([f"--ckpt_path={run}", f"--num_images={NUM_IMAGES}"])
     except UserError as error:

@@ -11,7 +11,6 @@ from pathlib import Path
 from fedvlp.results import find_records
 from fedvlp.tools.report.command import check_page, write_page
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.visible import visible
 
 
 def run_leaderboard(arguments: Sequence[str]) -> int:
@@ -30,7 +29,7 @@ def run_leaderboard(arguments: Sequence[str]) -> int:
     page = leaderboard_page(records, given.entries, given.title, date.today()).encode("utf-8", "replace")
     write_page(given.output, page)
     sys.stdout.write(f"{given.output}: {len(records)} entries\n")
-    sys.stderr.writelines(f"fedvlp leaderboard: left out: {visible(problem)}\n" for problem in problems)
+    sys.stderr.writelines(f"fedvlp leaderboard: left out: {problem}\n" for problem in problems)
     return 1 if problems else 0
 
 

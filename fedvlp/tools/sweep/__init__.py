@@ -1,35 +1,21 @@
-"""Sweeps: methods, held-out domains and seeds as runs, made several at a time, which can be stopped and resumed.
+"""Sweeps: methods, held-out domains and seeds as runs, several at a time; called again, a sweep resumes."""
 
-Knows how to make runs and not how a run is trained, so it imports neither methods nor data nor the commands.
-"""
-
-from fedvlp.tools.sweep.job import Job
-from fedvlp.tools.sweep.plan import Run, Sweep, SweepMethod, all_runs, fit_arguments, run_name
+from fedvlp.tools.sweep.jobs import Job, Status, run_jobs
+from fedvlp.tools.sweep.plan import Sweep, SweepMethod, all_jobs, fit_arguments, make_sweep, read_sweep, run_name
 from fedvlp.tools.sweep.progress import SweepProgress
-from fedvlp.tools.sweep.request import make_sweep, read_sweep
-from fedvlp.tools.sweep.runner import run_jobs
-from fedvlp.tools.sweep.slurm_options import SlurmOptions, read_launcher
-from fedvlp.tools.sweep.slurm_queue import SlurmQueue
-from fedvlp.tools.sweep.slurm_runner import QueuedJobs
-from fedvlp.tools.sweep.state import Status, SweepFile, lock_sweep
-from fedvlp.tools.sweep.summary import print_summary
+from fedvlp.tools.sweep.slurm import SlurmArray, SlurmOptions, read_launcher
 
 __all__ = [
     "Job",
-    "QueuedJobs",
-    "Run",
+    "SlurmArray",
     "SlurmOptions",
-    "SlurmQueue",
     "Status",
     "Sweep",
-    "SweepFile",
     "SweepMethod",
     "SweepProgress",
-    "all_runs",
+    "all_jobs",
     "fit_arguments",
-    "lock_sweep",
     "make_sweep",
-    "print_summary",
     "read_launcher",
     "read_sweep",
     "run_jobs",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import shlex
 import sys
 from argparse import ArgumentError
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,33 +15,23 @@ from typing import Any
 import torch
 from jsonargparse import Namespace
 
-from fedvlp.commands.cli import main
+from fedvlp.commands.compare import run_compare
 from fedvlp.commands.lightning_cli import ParsingCLI
-from fedvlp.commands.parser import FederationParser
-from fedvlp.commands.plugin_arguments import import_plugins
-from fedvlp.commands.ranges_of_config import check_config, check_rounds
+from fedvlp.commands.parser import FederationParser, with_plain_numbers
 from fedvlp.data import FederatedDataModule
 from fedvlp.data.checks import choose_held_out
 from fedvlp.data.protocols import HOLDING_OUT, Protocol
-from fedvlp.tools.sweep import (
-    Job,
-    Run,
-    SlurmQueue,
-    Status,
-    Sweep,
-    SweepFile,
-    SweepProgress,
-    all_runs,
-    lock_sweep,
-    make_sweep,
-    print_summary,
-    read_launcher,
-    run_jobs,
-)
-from fedvlp.tools.sweep.on_slurm import make_missing_on_slurm
-from fedvlp.tools.sweep.options import split_arguments, sweep_content, sweep_parser
+from fedvlp.results.sweep_folder import SWEEP_FILE
+from fedvlp.tools.sweep.arguments import split_arguments, sweep_parser
+from fedvlp.tools.sweep.jobs import Job, run_jobs
+from fedvlp.tools.sweep.plan import Sweep, all_jobs, make_sweep, read_sweep
+from fedvlp.tools.sweep.progress import SweepProgress
+from fedvlp.tools.sweep.slurm import OPTIONS, SlurmArray, SlurmOptions, read_launcher
 from fedvlp.utils.config_files import with_config_paths
 from fedvlp.utils.errors import UserError, unwrapped_errors
+from fedvlp.utils.files import locked
+
+RESUMES = "the same command resumes"
 
 
 def run_sweep(arguments: Sequence[str]) -> int:
@@ -50,37 +42,91 @@ def run_sweep(arguments: Sequence[str]) -> int:
     """
     own, of_fit = split_arguments(arguments)
     options = sweep_parser().parse_args(own)
-    content = sweep_content(options)
-    slurm = read_launcher(content["launcher"])
+    content = read_sweep(options.file) if options.file else {}
+    chosen = {name: getattr(options, name) for name in ("config", "models", "held_out", "seeds")}
+    content |= {name: value for name, value in chosen.items() if value is not None}
+    slurm = _slurm_options(content.get("launcher", "local"), options)
     if slurm is None and options.wait == "false":
         raise UserError("--wait false leaves runs to a queue, so it needs --launcher slurm.")
     plan = make_sweep(content, of_fit)
     configs = parse_methods(plan)
-    runs = all_runs(plan, _held_out_by_label(plan, configs))
-    devices = visible_devices(configs.values())
     output = options.output or Path("runs", options.file.stem if options.file else "sweep")
-    threads = 1 if slurm is None else slurm.threads
-    first = () if devices and slurm is None else (f"--trainer.runtime.num_threads={threads}",)
-    jobs = {run.name: Job(run.name, run.arguments(output, first), output / run.name) for run in runs}
+    jobs = all_jobs(plan, _held_out_by_label(plan, configs), output)
+    devices = visible_devices(configs.values())
     if content.get("note"):
         sys.stdout.write(f"{content['note'].strip()}\n")
     if options.dry_run:
-        _print_jobs(jobs.values())
+        for job in jobs:
+            sys.stdout.write(f"{'done' if job.is_done else 'missing'} {job.name}: fedvlp {shlex.join(job.arguments)}\n")
         return 0
-    workers = options.workers or len(devices) or max(1, (os.cpu_count() or 1) // 2)
-    with lock_sweep(output):
-        if slurm is not None:
-            return make_missing_on_slurm(runs, jobs, SlurmQueue(output, slurm), options.workers, options.wait == "true")
-        return _make_missing(runs, jobs, output, workers, devices)
+    output.mkdir(parents=True, exist_ok=True)
+    try:
+        with locked(output / SWEEP_FILE, wait=False):
+            if slurm is not None:
+                return _make_on_slurm(jobs, SlurmArray(output, slurm), options.workers, options.wait == "true")
+            workers = options.workers or len(devices) or max(1, (os.cpu_count() or 1) // 2)
+            return _make_here(jobs, output, workers, devices)
+    except BlockingIOError:
+        raise UserError(
+            f"Another sweep is working in {output}. Wait for its end, or choose another --output."
+        ) from None
 
 
-def train(arguments: Sequence[str]) -> int:
-    """Makes one run in a process of its own and returns its exit code.
+def _make_here(jobs: Sequence[Job], output: Path, workers: int, devices: Sequence[str]) -> int:
+    """Makes the missing runs on this machine, and returns the exit code."""
+    progress = SweepProgress(output, jobs, workers)
+    missing = progress.missing
+    sys.stdout.write(f"{len(jobs)} runs in {output}, {len(missing)} of them missing; {workers} at a time\n")
+    try:
+        run_jobs(missing, workers, progress.report, devices)
+    except KeyboardInterrupt:
+        sys.stderr.write(f"fedvlp: stopped; {RESUMES} with what is missing\n")
+        return 130
+    return _finish(progress, output)
 
-    It stands here, and not in the light module of ``main``, because a process that is to make runs imports the module
-    of this function first, and with it all that ``main`` would import only later, once for each run.
-    """
-    return main(arguments)
+
+def _make_on_slurm(jobs: Sequence[Job], queue: SlurmArray, workers: int | None, waits: bool) -> int:
+    """Submits the runs that are missing and not in the queue, waits for all if asked to, and returns the exit code."""
+    progress = SweepProgress(queue.folder, jobs, workers or len(jobs))
+    missing = progress.missing
+    queued = queue.states()
+    new = [job for job in missing if job.name not in queued]
+    sys.stdout.write(f"{len(jobs)} runs in {queue.folder}, {len(missing)} of them missing; {len(new)} submitted\n")
+    if new:
+        queue.submit(new, workers)
+    if not missing:
+        return _finish(progress, queue.folder)
+    counts = Counter(queued.get(job.name, "waiting") for job in missing)
+    states = ", ".join(f"{count} {state}" for state, count in counts.items())
+    sys.stdout.write(f"{states}; to cancel them: {queue.cancel_command([job.name for job in missing])}\n")
+    if not waits:
+        progress.write()
+        return 0
+    try:
+        queue.wait(missing, progress.report)
+    except KeyboardInterrupt:
+        sys.stderr.write(f"fedvlp: no longer watching, and the runs stay in Slurm's queue; {RESUMES} the watch\n")
+        return 130
+    return _finish(progress, queue.folder)
+
+
+def _finish(progress: SweepProgress, output: Path) -> int:
+    """Prints the table of the runs that are done, and what failed, and returns the exit code."""
+    progress.write()
+    if len(progress.missing) < len(progress.jobs):
+        run_compare([str(output), "--row=last"])
+    return progress.print_failures()
+
+
+def _slurm_options(in_file: Any, options: argparse.Namespace) -> SlurmOptions | None:
+    """Reads the launcher: that of the sweep's file, with options in place of its own, or another one."""
+    chosen = {name: getattr(options, f"slurm.{name}") for name in (*OPTIONS, "setup")}
+    launcher = {"name": in_file} if isinstance(in_file, str) else in_file
+    if isinstance(launcher, dict):
+        if options.launcher not in (None, launcher.get("name")):
+            launcher = {"name": options.launcher}
+        launcher = launcher | {name: value for name, value in chosen.items() if value is not None}
+    return read_launcher(launcher)
 
 
 def parse_methods(plan: Sweep) -> dict[str, Namespace]:
@@ -100,16 +146,13 @@ def parse_methods(plan: Sweep) -> dict[str, Namespace]:
     configs = {}
     for method in plan.methods:
         given = with_config_paths(plan.choices(method))
-        import_plugins(given)
         try:
-            config = parser.parse_args([*start, *given])
-            check_rounds(config, given)
-            check_config(config)
+            config = with_plain_numbers(parser.parse_args([*start, *given]))
             if config.trainer.fast_dev_run:
                 raise UserError("A sweep keeps results, and fast_dev_run none. Try a method with fedvlp fit.")
             configs[method.label] = config
         except ArgumentError as error:
-            raise UserError(f"Model {method.label!r} of the sweep: {parser.explain(str(error))}") from error
+            raise UserError(f"Model {method.label!r} of the sweep: {error}") from error
     return configs
 
 
@@ -178,33 +221,3 @@ def _domains_of(data: Mapping[str, Any]) -> list[str]:
     with unwrapped_errors():
         module: FederatedDataModule = parser.instantiate_classes(parser.parse_object({"data": data})).data
         return module.domains
-
-
-def _print_jobs(jobs: Iterable[Job]) -> None:
-    for job in jobs:
-        state = "done" if job.is_done else "missing"
-        sys.stdout.write(f"{state} {job.name}: fedvlp {shlex.join(job.arguments)}\n")
-
-
-def _make_missing(
-    runs: Sequence[Run], jobs: Mapping[str, Job], output: Path, workers: int, devices: Sequence[str]
-) -> int:
-    """Makes the runs that are missing, prints what became of all, and returns the exit code."""
-    by_name = {run.name: run for run in runs}
-    file = SweepFile(output, list(jobs.values()), {name: run.axes for name, run in by_name.items()})
-    progress = SweepProgress(runs, file.statuses, workers, sys.stdout)
-
-    def report(job: Job, status: Status) -> None:
-        file.set(job.name, status)
-        progress.changed(by_name[job.name], status)
-
-    missing = [job for job in jobs.values() if file.statuses[job.name].state != "done"]
-    sys.stdout.write(f"{len(runs)} runs in {output}, {len(missing)} of them missing; {workers} at a time\n")
-    try:
-        run_jobs(missing, workers, train, report, devices, progress.redraw)
-    except KeyboardInterrupt:
-        sys.stderr.write("fedvlp: stopped; the same command goes on with what is missing\n")
-        return 130
-    finally:
-        file.write()
-    return print_summary(runs, jobs, file, output)

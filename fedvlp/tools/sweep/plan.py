@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,23 @@ from typing import Any
 
 import yaml
 
-from fedvlp.utils.config_files import CONFIG_OPTION, find_config
+from fedvlp.tools.sweep.jobs import Job
+from fedvlp.utils.config_files import CONFIG_OPTION, find_config, join_configs, names_a_method, read_yaml
+from fedvlp.utils.errors import UserError
+
+KEYS = ("config", "models", "held_out", "seeds", "arguments", "launcher", "note")
+SET_BY_SWEEP = {
+    "--data.held_out": "--held_out",
+    "--data.init_args.held_out": "--held_out",
+    "--seed_everything": "--seeds",
+    "--model": "--models",
+    "--model.class_path": "--models",
+    "--trainer.default_root_dir": "--output",
+    "--trainer.name": "--output",
+    "--ckpt_path": "the same sweep again: it resumes",
+    "--print_config": "--dry_run",
+}
+"""Options of ``fedvlp fit`` that differ between the runs of a sweep, and what to use in place of each."""
 
 
 @dataclass(frozen=True)
@@ -20,7 +37,7 @@ class SweepMethod:
     """A method as a sweep runs it.
 
     Attributes:
-        label: what progress and folders call it.
+        label: its name in progress and folders.
         config: name or path of its config.
         arguments: further arguments of ``fedvlp fit`` for its runs alone.
     """
@@ -50,49 +67,117 @@ class Sweep:
     arguments: tuple[str, ...] = ()
 
     def choices(self, method: SweepMethod) -> tuple[str, ...]:
-        """Returns the arguments that a method's runs share; the later ones count: those of its own stand last."""
-        configs = [f"--config={config}" for config in (method.config, *self.configs)]
+        """Returns the arguments that a method's runs share; later ones override earlier ones."""
+        configs = [f"{CONFIG_OPTION}{config}" for config in (method.config, *self.configs)]
         return (*configs, *self.arguments, *method.arguments)
 
 
-@dataclass(frozen=True)
-class Run:
-    """One training.
+def read_sweep(path: Path) -> dict[str, Any]:
+    """Reads a sweep's file.
 
-    Attributes:
-        method: the method.
-        held_out: the held-out domain; None if every domain has clients.
-        seed: seed of training.
-        choices: the arguments that choose all else.
+    Raises:
+        UserError: if it can't be read, or has a key that no sweep has.
     """
+    content = read_yaml(path)
+    if not isinstance(content, dict):
+        raise UserError(f"Expected {path} to have some of the keys {', '.join(KEYS)}; it has none.")
+    for key in content:
+        if key not in KEYS:
+            raise UserError(f"The sweep {path} has the key {key!r}; a sweep has {', '.join(KEYS)}.")
+    return content
 
-    method: SweepMethod
-    held_out: str | None
-    seed: int
-    choices: tuple[str, ...]
 
-    @property
-    def name(self) -> str:
-        """The run's folder below the sweep's."""
-        return run_name(self.method.label, self.choices, self.held_out, self.seed)
+def make_sweep(content: Mapping[str, Any], more: Sequence[str] = ()) -> Sweep:
+    """Makes the sweep that a file's content, or options of the same names, ask for.
 
-    @property
-    def axes(self) -> dict[str, Any]:
-        """Where it stands in the cross product."""
-        return {"model": self.method.label, "config": self.method.config, "held_out": self.held_out, "seed": self.seed}
+    Args:
+        content: ``config``, ``models``, ``held_out``, ``seeds`` and ``arguments``.
+        more: arguments of every run that override those of the content.
 
-    def arguments(self, output: Path, first: Sequence[str] = ()) -> tuple[str, ...]:
-        """Returns the arguments of ``fedvlp`` that make it, or go on with it, below ``output``.
+    Raises:
+        UserError: if something is missing or impossible, or a config does not exist.
+    """
+    configs = _strings(content, "config")
+    for config in configs:
+        if names_a_method(find_config(config)):
+            raise UserError(f"The config {config!r} names a method, which all runs would share. Put it under models.")
+    methods = tuple(_method(model) for model in _as_list(content.get("models")))
+    if not methods:
+        raise UserError("A sweep needs at least one method. Name some, for instance --models trip,promptfl.")
+    label, count = Counter(method.label for method in methods).most_common(1)[0]
+    if count > 1:
+        raise UserError(f"{count} models are called {label!r}. Give each its own label in the sweep's file.")
+    held_out = _strings(content, "held_out") if "held_out" in content else ("all",)
+    if not held_out:
+        raise UserError(f"Expected held_out to be all, none or domains; got {content['held_out']!r}.")
+    seeds = _as_list(content.get("seeds", 0))
+    if not seeds or not all(type(seed) is int and 0 <= seed < 2**32 for seed in seeds):
+        raise UserError(f"Expected seeds to be whole numbers of at least 0, such as [0, 1, 2]; got {seeds!r}.")
+    arguments = tuple(join_configs((*_strings(content, "arguments"), *more)))
+    _check_arguments([*arguments, *(argument for method in methods for argument in method.arguments)])
+    return Sweep(
+        configs,
+        methods,
+        held_out[0] if held_out in (("all",), ("none",)) else tuple(dict.fromkeys(held_out)),
+        tuple(dict.fromkeys(seeds)),
+        arguments,
+    )
 
-        Args:
-            output: the sweep's folder.
-            first: arguments that all others override, and that no run is named after.
-        """
-        return fit_arguments((*first, *self.choices), self.held_out, self.seed, output, self.name)
+
+def _method(model: Any) -> SweepMethod:
+    """Makes a method from its config's name, or from a mapping of label, config and arguments."""
+    content = {"config": model} if isinstance(model, str) else model
+    is_mapping = isinstance(content, dict) and isinstance(content.get("config"), str)
+    if not is_mapping or content.keys() - {"label", "config", "arguments"}:
+        raise UserError(f"Expected a model as a config's name, or as label, config and arguments; got {model!r}.")
+    config = content["config"]
+    if not names_a_method(find_config(config)):
+        raise UserError(f"Expected configs of methods as models; {config!r} has no model.class_path.")
+    label = str(content.get("label", Path(config).stem))
+    return SweepMethod(label, config, tuple(join_configs(_strings(content, "arguments"))))
+
+
+def _check_arguments(arguments: Sequence[str]) -> None:
+    for argument in arguments:
+        name = argument.partition("=")[0]
+        if name in SET_BY_SWEEP:
+            raise UserError(f"A sweep sets {name} itself, for each run. Use {SET_BY_SWEEP[name]}.")
+
+
+def _as_list(value: Any) -> list[Any]:
+    if value is None:
+        return []
+    return list(value) if isinstance(value, (list, tuple)) else [value]
+
+
+def _strings(content: Mapping[str, Any], key: str) -> tuple[str, ...]:
+    return tuple(str(value) for value in _as_list(content.get(key)))
+
+
+def all_jobs(sweep: Sweep, domains: Mapping[str, Sequence[str]], output: Path) -> list[Job]:
+    """Lists the runs, one seed of all methods after the other.
+
+    Args:
+        sweep: the axes.
+        domains: for each method's label the domains that are held out in turn; none where all have clients.
+        output: the sweep's folder.
+    """
+    jobs = []
+    # Seeds are the outer loop: the first one fills the cache of image features, which the others then read.
+    for seed in sweep.seeds:
+        for method in sweep.methods:
+            choices = sweep.choices(method)
+            in_turn: Sequence[str | None] = domains[method.label] or [None]
+            for held_out in in_turn:
+                name = run_name(method.label, choices, held_out, seed)
+                arguments = fit_arguments(choices, held_out, seed, output, name)
+                axes = {"model": method.label, "config": method.config, "held_out": held_out, "seed": seed}
+                jobs.append(Job(name, arguments, output / name, axes))
+    return jobs
 
 
 def fit_arguments(choices: Sequence[str], held_out: str | None, seed: int, output: Path, name: str) -> tuple[str, ...]:
-    """Returns the arguments of ``fedvlp`` that make a run, or go on with it.
+    """Returns the arguments of ``fedvlp`` that make a run, or resume it.
 
     Args:
         choices: the arguments that choose all else.
@@ -113,7 +198,7 @@ def fit_arguments(choices: Sequence[str], held_out: str | None, seed: int, outpu
 
 
 def run_name(label: str, choices: Sequence[str], held_out: str | None, seed: int) -> str:
-    """Returns a folder's name for people, with a digest of what the configs say and of all other arguments.
+    """Returns a readable folder name, with a digest of the configs' content and of all other arguments.
 
     >>> run_name("trip", ["--trainer.rounds=3"], "photo", 0)
     'trip-138eb97f/photo-0'
@@ -125,23 +210,8 @@ def run_name(label: str, choices: Sequence[str], held_out: str | None, seed: int
 
 
 def _settings(argument: str) -> Any:
-    """Returns an argument, or what stands in the config that it names, so that a config's comments do not count."""
+    """Returns an argument, or the parsed content of the config that it names, so that comments do not count."""
     if not argument.startswith(CONFIG_OPTION):
         return argument
     path = find_config(argument.removeprefix(CONFIG_OPTION))
     return yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-
-
-def all_runs(sweep: Sweep, domains: Mapping[str, Sequence[str]]) -> list[Run]:
-    """Returns the runs, one seed of all methods after the other: the later seeds find every feature in the cache.
-
-    Args:
-        sweep: the axes.
-        domains: for each method's label the domains that are held out in turn; none where all have clients.
-    """
-    runs = []
-    for seed in sweep.seeds:
-        for method in sweep.methods:
-            held_out = domains[method.label] or (None,)
-            runs += [Run(method, domain, seed, sweep.choices(method)) for domain in held_out]
-    return runs

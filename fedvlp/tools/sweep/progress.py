@@ -1,128 +1,112 @@
-"""What a sweep shows while it runs: one table on a terminal, one line for each finished run elsewhere."""
+"""The states of a sweep's runs: a printed line for each one that ends, and all of them in ``sweep.json``."""
 
 from __future__ import annotations
 
-import shutil
+import json
 import statistics
+import sys
 import time
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from itertools import chain
-from typing import Protocol, runtime_checkable
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
 
-from fedvlp.tools.sweep.job import headline
-from fedvlp.tools.sweep.plan import Run
-from fedvlp.tools.sweep.state import Status
-from fedvlp.utils.text_table import text_table
-
-CLEAR = "\x1b[J"
-
-
-@runtime_checkable
-class Stream(Protocol):
-    """Where text is shown, such as ``sys.stdout``."""
-
-    def write(self, text: str, /) -> object:
-        """Shows text."""
-
-    def flush(self) -> None:
-        """Shows what was written so far."""
-
-    def isatty(self) -> bool:
-        """Returns whether it is a terminal, on which text can be drawn over."""
+from fedvlp.results.sweep_folder import SWEEP_FILE
+from fedvlp.tools.sweep.jobs import Job, Status
+from fedvlp.utils.files import write_json
 
 
 class SweepProgress:
-    """Shows how far the runs are.
+    """Prints and keeps what becomes of the runs.
 
     Args:
-        runs: all of the sweep.
-        statuses: what became of each, by its name; looked at anew each time.
-        workers: how many run at a time.
-        stream: where to show it.
+        folder: the sweep's.
+        jobs: all of the sweep.
+        workers: how many run at a time, for the time that is left.
+
+    Attributes:
+        statuses: the state of each run by its name; a run whose folder has a summary is done.
     """
 
-    def __init__(self, runs: Sequence[Run], statuses: Mapping[str, Status], workers: int, stream: Stream) -> None:
-        self.runs = runs
-        self.statuses = statuses
+    def __init__(self, folder: Path, jobs: Sequence[Job], workers: int) -> None:
+        self.path = folder / SWEEP_FILE
+        self.jobs = jobs
         self.workers = workers
-        self.stream = stream
         self.began = time.monotonic()
-        self.seconds: dict[str, list[float]] = {}
-        self.lines = 0
+        # The file also has the runs of earlier calls in this folder that had other arguments.
+        self.entries = _read_entries(self.path)
+        self.statuses: dict[str, Status] = {}
+        for job in jobs:
+            seconds = self.entries.get(job.name, {}).get("seconds")
+            self.statuses[job.name] = Status("done", seconds) if job.is_done else Status("waiting")
+            self._write_down(job)
 
-    def changed(self, run: Run, status: Status) -> None:
-        """Takes note of a run's new state, which is already among the statuses."""
-        if status.state == "done" and status.seconds is not None:
-            self.seconds.setdefault(run.method.label, []).append(status.seconds)
-        if self.stream.isatty():
-            self.redraw()
-        elif status.state in ("done", "failed", "interrupted"):
-            ended = sum(self.statuses[other.name].state in ("done", "failed") for other in self.runs)
-            what = f"failed: {headline(status.error)}" if status.state == "failed" else status.state
-            shown = f"{describe(run)}: {what}, {clock(status.seconds or 0)}"
-            self.stream.write(f"{ended}/{len(self.runs)} {shown}, {self._time()}\n")
-            self.stream.flush()
+    @property
+    def missing(self) -> list[Job]:
+        """The runs that are not done."""
+        return [job for job in self.jobs if self.statuses[job.name].state != "done"]
 
-    def redraw(self) -> None:
-        """Draws the table in the place of the last one; nothing where the output is no terminal."""
-        if not self.stream.isatty():
-            return
-        columns, rows = shutil.get_terminal_size()
-        lines = [line[: columns - 1] for line in self.table().splitlines()][: rows - 1]
-        back = f"\x1b[{self.lines}F" if self.lines else ""
-        self.stream.write(back + CLEAR + "".join(f"{line}\n" for line in lines))
-        self.stream.flush()
-        self.lines = len(lines)
+    def report(self, job: Job, status: Status) -> None:
+        """Records a run's new state, and prints a line if the run has ended."""
+        self.statuses[job.name] = status
+        self._write_down(job)
+        self.write()
+        if status.state in ("done", "failed"):
+            states = [other.state for other in self.statuses.values()]
+            ended = states.count("done") + states.count("failed")
+            what = f"failed: {headline(status.error)}" if status.state == "failed" else "done"
+            time_taken = "" if status.seconds is None else f", {clock(status.seconds)}"
+            sys.stdout.write(f"{ended}/{len(self.jobs)} {job.title}: {what}{time_taken}{self._remaining()}\n")
+            sys.stdout.flush()
 
-    def table(self) -> str:
-        """Returns methods by held-out domains, with how many runs of each have ended, and the time."""
-        columns = list(dict.fromkeys(run.held_out for run in self.runs))
-        states: dict[str, dict[str | None, list[str]]] = {}
-        for run in self.runs:
-            of_method = states.setdefault(run.method.label, {column: [] for column in columns})
-            of_method[run.held_out].append(self.statuses[run.name].state)
-        head = ["runs done", *(column or "all domains seen" for column in columns)]
-        body = [[label, *map(cell, of_method.values())] for label, of_method in states.items()]
-        total = cell([self.statuses[run.name].state for run in self.runs])
-        return f"{text_table([head, *body])}\n{total} in all, {self._time()}"
+    def write(self) -> None:
+        """Writes ``sweep.json``."""
+        write_json(self.path, {"runs": self.entries})
 
-    def _time(self) -> str:
-        """Returns how long this took, and about how long the rest will take, once a run has ended."""
-        elapsed = f"{clock(time.monotonic() - self.began)} elapsed"
-        if not self.seconds:
+    def print_failures(self) -> int:
+        """Prints which runs are not done, with the error and log of each, and returns the exit code: 1 if there are."""
+        sys.stdout.write(f"{len(self.jobs) - len(self.missing)} of {len(self.jobs)} runs done\n")
+        for job in self.missing:
+            status = self.statuses[job.name]
+            sys.stderr.write(f"{status.state}: {job.title}: {headline(status.error)}\n  {job.log}\n")
+        return 1 if self.missing else 0
+
+    def _write_down(self, job: Job) -> None:
+        self.entries[job.name] = {**job.axes, **asdict(self.statuses[job.name])}
+
+    def _remaining(self) -> str:
+        """Estimates the time that is left from the runs whose time is known."""
+        known = [status.seconds for status in self.statuses.values() if status.state == "done" and status.seconds]
+        waiting = sum(status.state in ("waiting", "running") for status in self.statuses.values())
+        elapsed = f"; {clock(time.monotonic() - self.began)} elapsed"
+        if not known or not waiting:
             return elapsed
-        mean_of_all = statistics.mean(chain.from_iterable(self.seconds.values()))
-        open_runs = [run for run in self.runs if self.statuses[run.name].state in ("waiting", "running", "interrupted")]
-        left = (
-            sum(statistics.mean(self.seconds.get(run.method.label, [mean_of_all])) for run in open_runs) / self.workers
-        )
-        return f"{elapsed}, about {clock(left)} left"
+        return f"{elapsed}, about {clock(statistics.mean(known) * waiting / self.workers)} left"
 
 
-def describe(run: Run) -> str:
-    """Returns a run's method, held-out domain and seed."""
-    domain = "all domains seen" if run.held_out is None else f"held out {run.held_out}"
-    return f"{run.method.label}, {domain}, seed {run.seed}"
+def headline(error: str) -> str:
+    r"""Returns the line of an error that says most.
 
-
-def cell(states: Sequence[str]) -> str:
-    """Returns how many runs are done, and how many run, failed or were interrupted, if any.
-
-    >>> cell(["done", "running", "waiting"]), cell(["failed"])
-    ('1/3, 1 running', '0/1, 1 failed')
+    >>> headline("Traceback (most recent call last):\n  File ...\nValueError: no")
+    'ValueError: no'
     """
-    counts = Counter(states)
-    parts = [f"{counts['done']}/{len(states)}"]
-    parts += [f"{counts[state]} {state}" for state in ("running", "failed", "interrupted") if counts[state]]
-    return ", ".join(parts)
+    lines = error.splitlines() or [""]
+    return lines[-1] if lines[0].startswith("Traceback (") else lines[0]
 
 
 def clock(seconds: float) -> str:
-    """Returns a time as hours, minutes and seconds.
+    """Formats a time as hours, minutes and seconds.
 
     >>> clock(3725.4)
     '1:02:05'
     """
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
+
+
+def _read_entries(path: Path) -> dict[str, Any]:
+    """Reads the runs of ``sweep.json``; none if there is no such file or it is damaged."""
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8"))["runs"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}

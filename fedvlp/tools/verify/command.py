@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Mapping, Sequence
 from itertools import chain
@@ -20,7 +21,7 @@ from fedvlp.results.confusion import LAST_ROW, ZERO_SHOT_ROW
 from fedvlp.results.record import load_record
 from fedvlp.runs.run_folder import load_trained
 from fedvlp.runs.trusted_classes import check_classes
-from fedvlp.tools.sweep.options import split_arguments
+from fedvlp.tools.sweep.arguments import split_arguments
 from fedvlp.tools.verify.verification import (
     contradictions,
     joined_contradictions,
@@ -29,13 +30,9 @@ from fedvlp.tools.verify.verification import (
 )
 from fedvlp.training.communication import COUNTS, communication_cost
 from fedvlp.training.scores_file import without_validation
-from fedvlp.utils.checked import check_value
-from fedvlp.utils.config_files import with_config_paths
+from fedvlp.utils.config_files import read_yaml, with_config_paths
 from fedvlp.utils.errors import UserError, unwrapped_errors
-from fedvlp.utils.json_text import parse_json
 from fedvlp.utils.ranges import NonNegativeFloat
-from fedvlp.utils.visible import visible, visible_message
-from fedvlp.utils.yaml_limits import read_yaml
 
 FILES = ("summary.json", "prompts.safetensors", "config.yaml")
 """What an entry is; a run's folder is one, and so is what ``fedvlp push --output`` writes."""
@@ -74,16 +71,15 @@ def run_verify(arguments: Sequence[str]) -> int:
     quiet_lightning()
     own, of_config = split_arguments(arguments)
     given = _parser().parse_args(own)
-    check_value("tolerance", NonNegativeFloat, given.tolerance)
     failed = 0
     for entry in chain.from_iterable(map(entries_of, given.entries)):
         try:
             lines = verify(entry, of_config, given.tolerance, given.allow)
         except UserError as error:
             failed += 1
-            sys.stderr.write(f"fedvlp verify: {visible(str(entry))}: refused: {visible_message(str(error))}\n")
+            sys.stderr.write(f"fedvlp verify: {entry}: refused: {error}\n")
         else:
-            sys.stdout.writelines(f"{visible(line)}\n" for line in lines)
+            sys.stdout.writelines(f"{line}\n" for line in lines)
     return 1 if failed else 0
 
 
@@ -119,7 +115,7 @@ def verify(
     rounds = cast(Federation, command.trainer).rounds
     if record.rounds > rounds:
         raise UserError(f"Its summary says {record.rounds} rounds, and its config {rounds}.")
-    summary = parse_json((entry / "summary.json").read_text(encoding="utf-8"))
+    summary = json.loads((entry / "summary.json").read_text(encoding="utf-8"))
     with unwrapped_errors():
         _refuse(contradictions(summary, _described(command)), "It is of another split, method or config")
         found = _measured(command, load_trained(entry / "prompts.safetensors", command.model))
@@ -227,7 +223,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--tolerance",
-        type=float,
+        type=NonNegativeFloat,
         default=TOLERANCE,
         help="How many points a measured number may be off; another processor may take a few images for something "
         "else. Default: %(default)s.",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -14,7 +14,6 @@ from fedvlp.core.protocols import Inputs
 from fedvlp.core.state import Client, ClientUpdate, State
 from fedvlp.core.strategies import Strategy
 from fedvlp.training.local_rules.terms import LocalTerm
-from fedvlp.utils.checked import Checked
 
 
 @dataclass(frozen=True)
@@ -90,7 +89,7 @@ class ServerRound:
     rounds: int
 
 
-class LocalRule(metaclass=Checked):
+class LocalRule(ABC):
     """A rule of local training; a subclass is a frozen dataclass and overrides what it needs.
 
     Its methods are pure: what it has to remember goes through what it returns. What is kept on a client and what the

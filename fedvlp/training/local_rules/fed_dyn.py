@@ -12,10 +12,10 @@ Symbols: theta^{t-1} -> ``start``, theta_k^t -> ``trained``, grad L_k(theta_k^{t
 What is sent: nothing more than without. A client keeps as many numbers as it sends.
 
 Departures:
-    * The server's step starts from what the method's own mean, or another ``trainer.server.aggregation``, makes of uploads.
-      h takes the share of the weights of all clients that took part, |P| / m where each counts once. With weights p_k
-      it thus ends where sum_k p_k grad L_k is zero, as FedAvg should; the paper counts each client once, and its
-      released code comes to the weighted objective by an alpha for each client.
+    * The server's step starts from what the method's own mean, or another ``trainer.server.aggregation``, makes of
+      uploads. h takes the share of the weights of all clients that took part, |P| / m where each counts once. With
+      weights p_k it thus ends where sum_k p_k grad L_k is zero, as FedAvg should; the paper counts each client once,
+      and its released code comes to the weighted objective by an alpha for each client.
     * The paper minimizes each client's objective; here, as in its experiments, a client takes its steps or epochs.
 """
 

@@ -121,8 +121,6 @@ def test_experts_start_from_different_values(clip):
 @pytest.mark.parametrize(
     "options",
     [
-        {"num_experts": 0},
-        {"kl_weight": -1.0},
         {"train_capacity": 0.001},
         {"eval_capacity": 0.0},
         {"key_init": "gaussian"},

@@ -182,21 +182,6 @@ def test_order_of_clients_does_not_matter(tmp_path, attack):
     assert_equal(run_tensors(other.run_state), run_tensors(first.run_state))
 
 
-@each_attack
-def test_clients_trained_together_are_attacked_alike(tmp_path, attack):
-    class Alike(Points):
-        def __init__(self):
-            super().__init__(4)
-            self.clients = [Client(i, i, 8, f"client{i}") for i in range(4)]
-
-    runs = []
-    for together in (1, 4):
-        run = federation(tmp_path, attack=attack, clients_per_step=together, default_callbacks=False)
-        run.fit(Linear(), Alike())
-        runs.append(run.run_state.server.shared["weight"])
-    assert torch.allclose(*runs, atol=1e-5)
-
-
 def test_attack_is_part_of_the_run(tmp_path):
     run = federation(tmp_path, name="run", attack=SignFlip(1), enable_progress_bar=False)
     run.fit(Linear(), Points())

@@ -10,7 +10,6 @@ import torch.nn.functional as F
 
 from fedvlp.tools.audit.inversion import InversionOptions, gradient_distance, invert, total_variation
 from fedvlp.utils.errors import UserError
-from tests.helpers.shapes import unchecked
 
 WEIGHT = torch.tensor([[0.5, -1.0, 0.3, 0.9], [-0.2, 0.4, 1.1, -0.6], [0.7, 0.1, -0.8, 0.2]])
 BIAS = torch.tensor([0.1, -0.3, 0.2])
@@ -121,16 +120,6 @@ def test_total_variation_smooths_what_is_found():
     assert total_variation(smooth.images) < 0.5 * total_variation(rough.images)
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"steps": 0}, "steps of at least 1"),
-        ({"step_size": 0.0}, "step_size above 0"),
-        ({"total_variation": -1.0}, "total_variation of at least 0"),
-        ({"distance": "l1"}, "distance to be one of cosine, squared"),
-        ({"labels": "guessed", "images": 2}, "gradient of 1 image"),
-    ],
-)
-def test_options_out_of_range_are_refused(given, message):
-    with pytest.raises(UserError, match=message), unchecked():
-        InversionOptions(**given)
+def test_guessed_labels_need_one_image():
+    with pytest.raises(UserError, match="gradient of 1 image"):
+        InversionOptions(labels="guessed", images=2)

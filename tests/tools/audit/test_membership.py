@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from fedvlp.tools.audit.membership import MembershipOptions, Stratum, interval, membership_result, stratified_auc
-from fedvlp.utils.errors import UserError
 
 PHOTO = Stratum(np.array([0.3, 1.2, 0.7, 0.7, 2.5]), np.array([0.7, 0.9, 0.3, 3.1]))
 SKETCH = Stratum(np.array([5.0, 4.1]), np.array([4.4, 6.0, 5.0]))
@@ -75,12 +74,3 @@ def test_more_confidence_is_a_wider_interval_and_the_same_seed_the_same():
 def test_perfect_separation():
     result = membership_result("x", [Stratum(np.array([0.1, 0.3]), np.array([0.4, 2.0, 9.0]))], MembershipOptions(), 0)
     assert (result.auc, result.low, result.high) == (1.0, 1.0, 1.0)
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [({"images": 0}, "images of at least 1"), ({"confidence": 1.0}, "confidence in"), ({"resamples": -3}, "resamples")],
-)
-def test_options_out_of_range_are_refused(given, message):
-    with pytest.raises(UserError, match=message):
-        MembershipOptions(**given)

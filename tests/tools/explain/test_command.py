@@ -152,7 +152,6 @@ def test_each_method_shows_what_it_has(run, capsys, learned_words, method, optio
         (["--what=words,wrods"], "wrods"),
         (["--what=overlays", "--toward=cat"], "circle, square, star"),
         (["--what=tsne", "--perplexity=24"], "below the number of images, 24"),
-        (["--num_images=0"], "at least 1"),
         (["--images=missing.png"], "does not exist"),
     ],
 )

@@ -10,12 +10,13 @@ import yaml
 
 from fedvlp.commands.cli import main
 from fedvlp.results import find_records
-from fedvlp.tools.sweep import SweepProgress, make_sweep, read_sweep
+from fedvlp.tools.sweep import Status, make_sweep, read_sweep
 from fedvlp.tools.sweep.command import parse_methods, visible_devices
+from fedvlp.utils.files import locked
 from tests.helpers.plugins import install, on_the_path
 from tests.helpers.slurm_stub import slurm
 
-EXAMPLES = sorted((Path(__file__).resolve().parents[2] / "experiments" / "sweeps").glob("*.yaml"))
+EXAMPLES = sorted((Path(__file__).resolve().parents[3] / "experiments" / "sweeps").glob("*.yaml"))
 
 
 @pytest.fixture
@@ -39,29 +40,37 @@ def states(folder: Path) -> dict[str, list[str]]:
     return found
 
 
-def test_a_sweep_is_stopped_goes_on_and_makes_no_run_twice(more, tmp_path, capsys, monkeypatch):
+def here(jobs, workers, report, devices):
+    """Makes runs as a sweep does, but sequentially and in this process."""
+    for job in jobs:
+        job.folder.mkdir(parents=True, exist_ok=True)
+        code = main(job.arguments)
+        report(job, Status("done", 1.0) if job.is_done else Status("failed", error=f"exit code {code}"))
+
+
+def test_a_sweep_is_stopped_resumes_and_makes_no_run_twice(more, tmp_path, capsys, monkeypatch):
     output = tmp_path / "sweep"
     own = ["--config=data/folders", "--models=zero_shot,promptfl", "--held_out=ink", "--workers=1"]
     command = ["sweep", *more, *own, f"--output={output}"]  # options with a dot go to each fit
 
-    def stop(progress, run, status):
-        if status.state == "done" and run.method.label == "zero_shot":
-            raise KeyboardInterrupt
+    def stop_after_one(jobs, workers, report, devices):
+        here(jobs[:1], workers, report, devices)
+        raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(SweepProgress, "changed", stop)
+        patched.setattr("fedvlp.tools.sweep.command.run_jobs", stop_after_one)
         assert main(command) == 130
-    assert "the same command goes on" in capsys.readouterr().err
+    assert "the same command resumes" in capsys.readouterr().err
     before = {path: path.stat().st_mtime_ns for path in output.rglob("summary.json")}
     assert len(before) == 1
     assert states(output) == {"zero_shot": ["done"], "promptfl": ["waiting"]}
 
-    assert main(command) == 0
+    assert main(command) == 0  # in a process of its own, as users have it
     printed = capsys.readouterr().out
     assert f"2 runs in {output}, 1 of them missing; 1 at a time" in printed
+    assert "2/2 promptfl, held out ink, seed 0: done, 0:00:" in printed
     assert "2 of 2 runs done" in printed
-    assert "saved by the cache" in printed
-    assert f"fedvlp compare {output}" in printed
+    assert "PromptFL        last" in printed, "the table of both"
     assert states(output) == {"zero_shot": ["done"], "promptfl": ["done"]}
     assert {path: path.stat().st_mtime_ns for path in before} == before
 
@@ -81,7 +90,8 @@ def test_a_sweep_is_stopped_goes_on_and_makes_no_run_twice(more, tmp_path, capsy
     assert alone.read_bytes() == swept.read_bytes()
 
 
-def test_a_sweep_whose_run_fails(more, tmp_path, capsys):
+def test_a_sweep_whose_run_fails(more, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("fedvlp.tools.sweep.command.run_jobs", here)
     file = tmp_path / "sweep.yaml"
     model = {"label": "too long", "config": "promptfl", "arguments": ["--model.prompt_length=100"]}
     content = {"config": "data/folders", "models": [model, "zero_shot"], "held_out": "none", "arguments": more}
@@ -91,12 +101,10 @@ def test_a_sweep_whose_run_fails(more, tmp_path, capsys):
     assert main([*command[:-2], "--dry_run", *command[-2:]]) == 0
     assert not (tmp_path / "runs").exists()
     assert main(command) == 1
-    said = capsys.readouterr()
-    assert said.out.startswith("A note.\nmissing too_long-")
-    assert "1 of 2 runs done" in said.out
-    assert "failed: too long, all domains seen, seed 0: fedvlp: error: " in said.err
-    (log,) = (tmp_path / "runs").glob("too_long-*/all_seen-0/log.txt")
-    assert str(log) in said.err
+    printed = capsys.readouterr()
+    assert printed.out.startswith("A note.\nmissing too_long-")
+    assert "1 of 2 runs done" in printed.out
+    assert "failed: too long, all domains seen, seed 0: exit code 1\n" in printed.err
     assert states(tmp_path / "runs") == {"too long": ["failed"], "zero_shot": ["done"]}
 
 
@@ -107,25 +115,29 @@ def test_a_sweep_on_a_cluster(more, tmp_path, capsys, monkeypatch):
     with slurm(tmp_path / "cluster") as stub:
         (stub.folder / "held").touch()
         assert main([*command, "--wait=false", "--", *more]) == 0
-        assert "1 waiting; the same command goes on\nin Slurm's queue: 1 jobs; to cancel them: scancel 101\n" in (
-            capsys.readouterr().out
+        printed = capsys.readouterr().out
+        assert (
+            f"1 runs in {output}, 1 of them missing; 1 submitted\n1 waiting; to cancel them: scancel 101_0\n" in printed
         )
         with monkeypatch.context() as patched:
-            patched.setattr("fedvlp.tools.sweep.slurm_runner.time.sleep", interrupt)
+            patched.setattr("fedvlp.tools.sweep.slurm.time.sleep", interrupt)
             assert main([*command, "--", *more]) == 130
-        said = capsys.readouterr()
-        assert f"1 runs in {output}, 1 of them missing, 1 of these in Slurm's queue already" in said.out
-        assert "scancel 101" in said.err
+        assert "stay in Slurm's queue" in capsys.readouterr().err
         assert states(output) == {"zero_shot": ["waiting"]}
         (stub.folder / "held").unlink()
-        monkeypatch.setattr("fedvlp.tools.sweep.slurm_runner.SECONDS_BETWEEN_LOOKS", 0.1)
+        monkeypatch.setattr("fedvlp.tools.sweep.slurm.SECONDS_BETWEEN_LOOKS", 0.1)
         assert main([*command, "--", *more]) == 0
-        assert "1/1 zero_shot, held out ink, seed 0: done, 0:01:05" in capsys.readouterr().out
-        assert stub.numbers == ["101"]
+        assert "1/1 zero_shot, held out ink, seed 0: done" in capsys.readouterr().out
+        assert stub.numbers == ["101"], "it is submitted once"
         assert {"--time=1:00:00"} <= set(stub.arguments("101"))
     assert states(output) == {"zero_shot": ["done"]}
-    (summary,) = output.rglob("summary.json")
-    assert list(summary.parents[1].glob("log.txt"))
+
+
+def test_one_sweep_at_a_time(more, tmp_path, capsys):
+    with locked(tmp_path / "sweep.json", wait=False):
+        own = ["--config=data/folders", "--models=zero_shot", f"--output={tmp_path}"]
+        assert main(["sweep", *own, *more]) == 1
+    assert "Another sweep is working in" in capsys.readouterr().err
 
 
 def interrupt(seconds):
@@ -141,8 +153,8 @@ def interrupt(seconds):
         (["--models=trip,promtfl"], "Did you mean 'promptfl'?"),
         (["--models=trip", "--held_out=foto"], "Did you mean 'photo'?"),
         (["--models=zero_shot,trip", "--", "--model.prompt_lenght=2"], "Model 'zero_shot' of the sweep: "),
-        (["--models=trip", "--model.expert", "2"], "Did you mean 'num_experts'?"),
-        (["--models=trip", "--", "--trainer.round=2"], "Did you mean 'rounds'?"),
+        (["--models=trip", "--model.expert", "2"], "expert"),
+        (["--models=trip", "--", "--trainer.round=2"], "--trainer.round=2"),
         (["--models=trip", "--", "--data.root=/nowhere"], "/nowhere"),
         (["--models=trip", "--", "--trainer.devices=2"], "one device"),
         (["--models=trip", "--trainer.fast_dev_run", "true"], "fast_dev_run none. Try a method with fedvlp fit"),

@@ -2,29 +2,33 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fedvlp.tools.sweep import Sweep, SweepMethod, all_runs, run_name
+import pytest
+
+from fedvlp.tools.sweep import Sweep, SweepMethod, all_jobs, make_sweep, read_sweep, run_name
+from fedvlp.utils.errors import UserError
 
 
 def test_the_cross_product_one_seed_after_the_other():
     sweep = Sweep(("data/folders",), (SweepMethod("a", "trip"), SweepMethod("b", "plan")), "all", (0, 1))
-    runs = all_runs(sweep, {"a": ["ink", "photo"], "b": []})
-    assert [(run.method.label, run.held_out, run.seed) for run in runs] == [
+    jobs = all_jobs(sweep, {"a": ["ink", "photo"], "b": []}, Path("runs"))
+    assert [(job.axes["model"], job.axes["held_out"], job.axes["seed"]) for job in jobs] == [
         *(("a", "ink", 0), ("a", "photo", 0), ("b", None, 0)),
         *(("a", "ink", 1), ("a", "photo", 1), ("b", None, 1)),
     ]
-    assert len({run.name for run in runs}) == len(runs)
+    assert len({job.name for job in jobs}) == len(jobs)
+    assert [jobs[0].title, jobs[2].title] == ["a, held out ink, seed 0", "b, all domains seen, seed 0"]
 
 
-def test_all_that_makes_a_run_stands_in_its_arguments():
+def test_a_jobs_arguments_choose_the_whole_run():
     sweep = Sweep(("data/folders",), (SweepMethod("a", "trip", ("--x=1",)),), "all", (5,), ("--y=2",))
-    (run,) = all_runs(sweep, {"a": ["ink"]})
-    assert run.arguments(Path("runs"), ["--first=1"]) == (
-        *("fit", "--first=1", "--config=trip", "--config=data/folders", "--y=2", "--x=1"),
+    (job,) = all_jobs(sweep, {"a": ["ink"]}, Path("runs"))
+    assert job.arguments == (
+        *("fit", "--config=trip", "--config=data/folders", "--y=2", "--x=1"),
         *("--data.held_out=ink", "--seed_everything=5"),
-        *("--trainer.default_root_dir=runs", f"--trainer.name={run.name}", "--ckpt_path=last"),
+        *("--trainer.default_root_dir=runs", f"--trainer.name={job.name}", "--ckpt_path=last"),
     )
-    seen = all_runs(Sweep((), (SweepMethod("a", "trip"),), "none", (0,)), {"a": []})[0]
-    assert "--data.held_out=null" in seen.arguments(Path("runs"))
+    (seen,) = all_jobs(Sweep((), (SweepMethod("a", "trip"),), "none", (0,)), {"a": []}, Path("runs"))
+    assert "--data.held_out=null" in seen.arguments
     assert seen.name.endswith("/all_seen-0")
 
 
@@ -33,3 +37,66 @@ def test_a_name_is_safe_and_depends_on_every_argument():
     names = {run_name("TRIP, 2 experts", choices, "v1.0", 0) for choices in every}
     assert len(names) == 4
     assert all(name.startswith("TRIP_2_experts-") and name.endswith("/v1_0-0") for name in names)
+
+
+def test_a_sweep_of_names():
+    sweep = make_sweep(
+        {
+            "config": ["data/folders"],
+            "models": ["trip", "methods/plan", {"label": "short", "config": "trip", "arguments": ["--a=1"]}],
+            "held_out": ["ink", "photo"],
+            "seeds": [3, 1, 3],
+            "arguments": ["--b=1"],
+        },
+        ["--b=2", "--config", "loggers/wandb"],
+    )
+    assert sweep.methods == (
+        SweepMethod("trip", "trip"),
+        SweepMethod("plan", "methods/plan"),
+        SweepMethod("short", "trip", ("--a=1",)),
+    )
+    assert (sweep.held_out, sweep.seeds) == (("ink", "photo"), (3, 1))
+    assert sweep.choices(sweep.methods[2]) == (
+        *("--config=trip", "--config=data/folders"),
+        *("--b=1", "--b=2", "--config=loggers/wandb", "--a=1"),
+    )
+
+
+def test_defaults_of_a_sweep():
+    sweep = make_sweep({"models": "trip"})
+    assert (sweep.configs, sweep.held_out, sweep.seeds, sweep.arguments) == ((), "all", (0,), ())
+
+
+def test_a_custom_config(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("model: {class_path: TRIP}\n")
+    assert make_sweep({"models": [str(path)]}).methods == (SweepMethod("mine", str(path)),)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({}, "at least one method"),
+        ({"models": ["trip", "trip"]}, "2 models are called 'trip'"),
+        ({"models": ["trib"]}, "Did you mean 'trip'"),
+        ({"models": ["folders"]}, "no model.class_path"),
+        ({"models": [{"config": "trip", "args": []}]}, "label, config and arguments"),
+        ({"models": ["trip"], "config": ["plan"]}, "Put it under models"),
+        ({"models": ["trip"], "seeds": ["a"]}, "whole numbers"),
+        ({"models": ["trip"], "seeds": []}, "whole numbers"),
+        ({"models": ["trip"], "held_out": []}, "all, none or domains"),
+        ({"models": ["trip"], "arguments": ["--seed_everything=1"]}, "Use --seeds"),
+        ({"models": [{"config": "trip", "arguments": ["--data.held_out=a"]}]}, "Use --held_out"),
+    ],
+)
+def test_impossible_sweeps(content, message):
+    with pytest.raises(UserError, match=message):
+        make_sweep(content)
+
+
+@pytest.mark.parametrize(("text", "message"), [("modls: [a]", "'modls'"), ("[a]", "none"), ("{", "can't be read")])
+def test_unreadable_sweep_files(tmp_path, text, message):
+    path = tmp_path / "sweep.yaml"
+    path.write_text(text)
+    with pytest.raises(UserError, match=message):
+        read_sweep(path)

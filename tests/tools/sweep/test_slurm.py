@@ -1,4 +1,4 @@
-"""Runs as jobs of Slurm, whose commands the tests stand in for."""
+"""Runs as tasks of Slurm's job arrays; the tests stand in for its commands."""
 
 from __future__ import annotations
 
@@ -9,172 +9,122 @@ from pathlib import Path
 
 import pytest
 
-from fedvlp.tools.sweep import Job, QueuedJobs, SlurmOptions, SlurmQueue, Status, read_launcher
-from fedvlp.tools.sweep.slurm_queue import SlurmError
+from fedvlp.tools.sweep import Job, SlurmArray, SlurmOptions, read_launcher
 from fedvlp.utils.errors import UserError
 from tests.helpers.slurm_stub import SlurmStub, slurm
 
 RUN = """
-echo "$WORD in job $SLURM_JOB_ID"
+echo "$WORD with $OMP_NUM_THREADS threads"
 case $1 in
     end) mkdir "$2/2020-01-01"; echo '{}' > "$2/2020-01-01/summary.json" ;;
     refuse) echo "fedvlp: error: a bad root" >&2; exit 1 ;;
-    wait) exec sleep 600 ;;
 esac
 """
 
 
 @pytest.fixture
 def stub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlurmStub]:
-    monkeypatch.setattr("fedvlp.tools.sweep.slurm_runner.SECONDS_BETWEEN_LOOKS", 0.02)
+    monkeypatch.setattr("fedvlp.tools.sweep.slurm.SECONDS_BETWEEN_LOOKS", 0.02)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     with slurm(tmp_path / "cluster") as stub:
         yield stub
 
 
-class Sweep:
-    """A sweep whose runs end as their first word says, and what was reported of them."""
-
-    def __init__(self, tmp_path: Path, *words: str) -> None:
-        self.folder = tmp_path / "50% of runs"
-        self.folder.mkdir(exist_ok=True)
-        self.script = tmp_path / "run.sh"
-        self.script.write_text(RUN)
-        folders = [self.folder / f"{number}-{word}" for number, word in enumerate(words)]
-        self.jobs = [Job(path.name, (word, str(path)), path) for path, word in zip(folders, words, strict=True)]
-        self.reports: dict[str, list[Status]] = {job.name: [] for job in self.jobs}
-
-    def queued(self, most: int = 9) -> QueuedJobs:
-        """The jobs as a new call of the command finds them."""
-        queue = SlurmQueue(self.folder, SlurmOptions({"time": "1:00"}, ("export WORD=here",)), ("sh", str(self.script)))
-        missing = [job for job in self.jobs if not job.is_done]
-        return QueuedJobs(missing, queue, lambda job, status: self.reports[job.name].append(status), most)
-
-    def made(self) -> None:
-        """Makes what is missing."""
-        queued = self.queued()
-        queued.begin()
-        queued.wait(lambda: None)
-
-    @property
-    def last(self) -> list[str]:
-        """The last state of each run."""
-        return [reports[-1].state for reports in self.reports.values()]
+@pytest.fixture
+def queue(tmp_path: Path) -> Callable[[], SlurmArray]:
+    """The queue of a sweep, as each call of the command reads it."""
+    folder = tmp_path / "50% of runs"
+    folder.mkdir()
+    script = tmp_path / "run.sh"
+    script.write_text(RUN)
+    options = SlurmOptions({"time": "1:00"}, ("export WORD=here",))
+    return lambda: SlurmArray(folder, options, ("sh", str(script)))
 
 
-def wait_for(what: Callable[[], object]) -> None:
-    """Waits until something is so."""
-    for _ in range(1000):
-        if what():
-            return
-        time.sleep(0.01)
-    raise AssertionError("It took too long.")
+def jobs_of(folder: Path, *endings: str) -> list[Job]:
+    """One job for each ending."""
+    names = [f"{number}-{ending}" for number, ending in enumerate(endings)]
+    return [Job(name, (ending, str(folder / name)), folder / name) for name, ending in zip(names, endings, strict=True)]
 
 
-def test_each_run_is_a_job(stub, tmp_path):
-    sweep = Sweep(tmp_path, "end", "refuse", "nothing")
-    sweep.made()
-    assert sweep.last == ["done", "failed", "failed"]
-    ends = [reports[-1] for reports in sweep.reports.values()]
-    assert [status.error for status in ends] == ["", "fedvlp: error: a bad root", "It ended without a summary.json."]
-    assert ends[0].seconds == 65
-    first = sweep.jobs[0]
-    assert first.log.read_text() == f"$ fedvlp end '{first.folder}'\nhere in job 101\n"
-    assert {"--time=1:00", "--requeue", "--parsable", "--job-name=0-end"} <= set(stub.arguments("101"))
-    assert json.loads((sweep.folder / "slurm.json").read_text()) == {}
+def last_reports(queue: SlurmArray, jobs: list[Job]) -> dict[str, tuple[str, str]]:
+    """Waits for the jobs, and returns the last state and error of each."""
+    reports: dict[str, tuple[str, str]] = {}
+    queue.wait(jobs, lambda job, status: reports.__setitem__(job.name, (status.state, status.error)))
+    return reports
 
 
-def test_what_is_in_the_queue_is_not_submitted_again(stub, tmp_path):
+def test_the_runs_are_one_array(stub, queue):
+    jobs = jobs_of(queue().folder, "end", "refuse", "nothing")
+    array = queue()
+    array.submit(jobs, 2)
+    assert last_reports(array, jobs) == {
+        "0-end": ("done", ""),
+        "1-refuse": ("failed", "fedvlp: error: a bad root"),
+        "2-nothing": ("failed", "here with 1 threads"),
+    }
+    assert jobs[0].log.read_text() == f"$ fedvlp end '{jobs[0].folder}'\nhere with 1 threads\n"
+    assert {"--time=1:00", "--requeue", "--parsable", "--array=0-2%2"} <= set(stub.arguments("101"))
+    assert json.loads(array.path.read_text()) == {"0-end": "101_0", "1-refuse": "101_1", "2-nothing": "101_2"}
+
+
+def test_the_next_call_finds_what_is_queued(stub, queue):
     (stub.folder / "held").touch()
-    sweep = Sweep(tmp_path, "end", "wait")
-    sweep.queued().begin()
-    assert sweep.last == ["waiting", "waiting"]
-    queued = sweep.queued()
-    queued.begin()
-    assert (queued.number_found, stub.numbers) == (2, ["101", "102"])
+    jobs = jobs_of(queue().folder, "end", "end")
+    queue().submit(jobs, None)
+    array = queue()
+    assert array.states() == {"0-end": "waiting", "1-end": "waiting"}
+    assert array.cancel_command(["0-end", "1-end"]) == "scancel 101_0 101_1"
+    (array.folder / "slurm-101_1.txt").write_text("slurmstepd: error: *** CANCELLED DUE TO TIME LIMIT ***\n")
+    stub.end("101_1", "TIMEOUT")
+    assert array.states() == {"0-end": "waiting"}
     (stub.folder / "held").unlink()
-    wait_for(lambda: (stub.folder / "101.state").read_text() == "COMPLETED\n")
-    wait_for(sweep.jobs[1].log.exists)
-    sweep.queued().begin()
-    assert sweep.last[1] == "running"
-    stub.end("102", "TIMEOUT")
-    queued.wait(lambda: None)
-    assert sweep.last == ["done", "interrupted"]
-    assert sweep.reports["1-wait"][-1].error == "Slurm ended it: TIMEOUT."
-    assert stub.numbers == ["101", "102"]
+    reports = last_reports(array, jobs)
+    assert reports["0-end"] == ("done", "")
+    assert reports["1-end"] == ("failed", "slurmstepd: error: *** CANCELLED DUE TO TIME LIMIT ***")
 
 
-def test_the_next_call_says_how_jobs_ended_and_submits_them_again(stub, tmp_path):
-    sweep = Sweep(tmp_path, "wait", "wait")
-    sweep.queued().begin()
-    wait_for(lambda: all(job.log.exists() for job in sweep.jobs))
-    stub.end("101", "OUT_OF_MEMORY")
-    stub.end("102", "CANCELLED by 1000")
-    (stub.folder / "forgotten").touch()  # by squeue; sacct still knows
-    assert sweep.queued().number_found == 0
-    sweep.queued().begin()
-    states = [[status.state for status in reports] for reports in sweep.reports.values()]
-    assert states == [["waiting", "failed", "waiting"], ["waiting", "interrupted", "waiting"]]
-    assert "--slurm.mem" in sweep.reports["0-wait"][1].error
-    assert stub.numbers == ["101", "102", "103", "104"]
-
-
-def test_no_more_jobs_than_the_cluster_or_the_user_allows(stub, tmp_path, caplog):
-    (stub.folder / "held").touch()
-    sweep = Sweep(tmp_path, "end", "end", "end")
-    queued = sweep.queued(most=2)
-    queued.begin()
-    assert stub.numbers == ["101", "102"]
-    (stub.folder / "refuse").write_text("sbatch: error: QOSMaxSubmitJobPerUserLimit")
-    queued.most = 3
-    queued._submit()
-    assert "1 runs are not in the queue yet" in caplog.text
-    (stub.folder / "refuse").unlink()
-    (stub.folder / "held").unlink()
-    queued.wait(lambda: None)
-    assert (sweep.last, stub.numbers) == (["done"] * 3, ["101", "102", "103"])
-
-
-def test_what_slurm_refuses_is_said_in_its_words(stub, tmp_path, monkeypatch):
+def test_errors_of_slurm_are_shown(stub, queue, monkeypatch):
     (stub.folder / "refuse").write_text("sbatch: error: invalid partition specified: gpuu\n")
-    with pytest.raises(SlurmError, match="refuses: sbatch: error: invalid partition specified: gpuu"):
-        Sweep(tmp_path, "end").made()
-    with monkeypatch.context() as patched:
-        patched.setenv("PATH", "")
-        with pytest.raises(SlurmError, match="Slurm's command sbatch can't be called"):
-            Sweep(tmp_path, "end").made()
+    jobs = jobs_of(queue().folder, "end")
+    with pytest.raises(UserError, match="refuses: sbatch: error: invalid partition specified: gpuu"):
+        queue().submit(jobs, None)
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(UserError, match="Slurm's command squeue can't be called"):
+        queue().states()
 
 
-def test_a_queue_that_cannot_be_looked_at_for_a_while(stub, tmp_path, caplog):
-    (stub.folder / "held").touch()
-    sweep = Sweep(tmp_path, "end")
-    queued = sweep.queued()
-    queued.begin()
+def test_a_queue_that_does_not_answer_for_a_while(stub, queue, caplog, monkeypatch):
+    jobs = jobs_of(queue().folder, "end")
+    array = queue()
+    array.submit(jobs, None)
     (stub.folder / "silent").write_text("slurm_load_jobs error: Unable to contact slurm controller")
-    with pytest.raises(SlurmError, match="Unable to contact"):
-        sweep.queued()
-    queued._look()
-    assert "can't be looked at now" in caplog.text
-    (stub.folder / "silent").unlink()
-    (stub.folder / "held").unlink()
-    queued.wait(lambda: None)
-    assert sweep.last == ["done"]
+    looks = []
+
+    def sleep(seconds: float) -> None:
+        looks.append(seconds)
+        if len(looks) > 1:
+            (stub.folder / "silent").unlink(missing_ok=True)
+        pause(0.02)
+
+    pause = time.sleep
+    monkeypatch.setattr("fedvlp.tools.sweep.slurm.time.sleep", sleep)
+    assert last_reports(array, jobs)["0-end"] == ("done", "")
+    assert "The queue can't be looked at now." in caplog.text
 
 
-def test_damaged_numbers_of_jobs_are_not_taken_for_none(tmp_path):
+def test_a_damaged_file_is_not_an_empty_queue(tmp_path):
     (tmp_path / "slurm.json").write_text('{"a": ')
-    with pytest.raises(UserError, match="not known which jobs are queued"):
-        SlurmQueue(tmp_path, SlurmOptions({}))
+    with pytest.raises(UserError, match=r"slurm\.json is damaged"):
+        SlurmArray(tmp_path, SlurmOptions({}))
 
 
 def test_launchers():
     assert read_launcher("local") is None
     assert read_launcher("slurm") == SlurmOptions({})
-    found = read_launcher(
-        {"name": "slurm", "cpus_per_task": 3, "time": "1-02:00:00", "mem": None, "setup": "module load"}
-    )
-    assert found == SlurmOptions({"cpus_per_task": "3", "time": "1-02:00:00"}, ("module load",))
-    assert (found.threads, SlurmOptions({}).threads) == (3, 1)
-    assert found.arguments == ["--cpus-per-task=3", "--time=1-02:00:00"]
+    options = read_launcher({"name": "slurm", "cpus_per_task": 3, "time": "1-02:00:00", "setup": "module load"})
+    assert options == SlurmOptions({"cpus_per_task": "3", "time": "1-02:00:00"}, ("module load",))
+    assert options.arguments == ["--cpus-per-task=3", "--time=1-02:00:00"]
 
 
 @pytest.mark.parametrize(
@@ -184,13 +134,9 @@ def test_launchers():
         ({"partition": "gpu"}, "local, slurm or a mapping"),
         ({"name": "slurm", "partitions": "gpu"}, "no option 'partitions'; it has account, "),
         ({"name": "local", "time": "1:00"}, "local has no option 'time'"),
-        ({"name": "slurm", "time": 14400}, "time in quotes"),
-        ({"name": "slurm", "gpus_per_node": 2}, "a run uses one GPU"),
-        ({"name": "slurm", "cpus_per_task": True}, "whole number of at least 1"),
-        ({"name": "slurm", "mem": "1G\n2"}, "a word or a number"),
-        ({"name": "slurm", "setup": {"a": 1}}, "lines of shell"),
+        ({"name": "slurm", "time": 14400}, "in quotes"),
     ],
 )
-def test_launchers_that_are_none(launcher, message):
+def test_impossible_launchers(launcher, message):
     with pytest.raises(UserError, match=message):
         read_launcher(launcher)

@@ -7,7 +7,6 @@ import torch
 
 from fedvlp.core.aggregation import FedAdam
 from fedvlp.training.local_rules import FedDyn
-from fedvlp.utils.errors import UserError
 from tests.helpers.toy_federation import Linear
 from tests.helpers.written_out import RATE, Equal, Hard, Whole, federation, gradient, loss, shares
 
@@ -78,8 +77,3 @@ def test_the_servers_step_stands_behind_another_aggregation(tmp_path):
     run = federation(tmp_path, rounds=2, steps=2, aggregation=rule, rule=FedDyn(ALPHA))
     state = run.fit(Linear(RATE), Whole())
     assert {"0/0/drift/weight", "0/0/inner/first/weight"} <= state.memory.keys()
-
-
-def test_alpha_is_positive():
-    with pytest.raises(UserError, match="above 0"):
-        FedDyn(0)

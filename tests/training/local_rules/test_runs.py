@@ -30,7 +30,7 @@ from fedvlp.training.local_rules import (
 )
 from fedvlp.utils.errors import UserError
 from tests.helpers.toy_federation import Linear, PersonalBias, Points, file_callbacks
-from tests.helpers.written_out import Equal, Whole, federation
+from tests.helpers.written_out import Whole, federation
 
 RULES = [Scaffold(), FedDyn(0.3), FedNova(), FedDGGA(0.6), MOON(2.0)]
 each_rule = pytest.mark.parametrize("rule", RULES, ids=lambda rule: type(rule).__name__)
@@ -140,18 +140,6 @@ def test_what_is_sent_is_counted(tmp_path, rule):
 
 def test_all_rules_of_the_library_are_tried():
     assert {type(rule).__name__ for rule in RULES} == KNOWN.keys()
-
-
-@each_rule
-def test_clients_trained_together_train_as_one_after_another(tmp_path, rule):
-    if rule.adds_batch_loss:
-        with pytest.raises(UserError, match="Leave clients_per_step out"):
-            federation(tmp_path, clients_per_step=3, rule=rule).fit(Linear(), Equal())
-        return
-    one, other = (
-        federation(tmp_path, steps=3, clients_per_step=count, rule=rule).fit(Linear(), Equal()) for count in (1, 3)
-    )
-    torch.testing.assert_close(one.shared["weight"], other.shared["weight"], rtol=1e-5, atol=1e-6)
 
 
 @each_rule

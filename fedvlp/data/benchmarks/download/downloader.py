@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
@@ -18,15 +19,13 @@ from fedvlp.data.benchmarks.on_disk import is_on_disk, read_on_disk
 from fedvlp.data.catalog import Description
 from fedvlp.data.catalog.hub_sources import HUB_SOURCES, HubSource
 from fedvlp.data.catalog.torchvision_sources import TORCHVISION_SOURCES, TorchvisionSource
-from fedvlp.utils.disk import size_in_words
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.locks import locked
-from fedvlp.utils.logs import visible_log
+from fedvlp.utils.files import locked, size_in_words
 
 MISSING = 'To download data sets, huggingface_hub and pyarrow are needed. Run: pip install "fedvlp[download]"'
 PACKAGES = ("huggingface_hub", "pyarrow")
 Say = Callable[[str], None]
-log = visible_log(__name__)
+log = logging.getLogger(__name__)
 
 
 def obtain(description: Description, root: Path) -> None:

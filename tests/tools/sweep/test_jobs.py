@@ -1,0 +1,123 @@
+"""Runs as processes, and what is printed and kept of them; a shell script stands in for ``fedvlp fit``."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from fedvlp.tools.sweep import Job, Status, SweepProgress, run_jobs
+
+SCRIPT = """
+echo "$1 on ${CUDA_VISIBLE_DEVICES:-cpu} with ${OMP_NUM_THREADS:-all} threads"
+echo attempt >> "$2/attempts"
+finish() { mkdir "$2/2020-01-01"; echo '{}' > "$2/2020-01-01/summary.json"; }
+case $1 in
+    end) finish "$@" ;;
+    raise) echo "Traceback (most recent call last):
+  File
+ValueError: no such luck"; exit 1 ;;
+    refuse) echo "fedvlp: error: a bad root" >&2; exit 1 ;;
+    kill) kill -9 $$ ;;
+    wait) if [ $(wc -l < "$2/attempts") = 1 ]; then exec sleep 600; fi; finish "$@" ;;
+esac
+"""
+
+
+@pytest.fixture
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Ends a run as its first argument says, in the folder that is the second."""
+    monkeypatch.setattr("fedvlp.tools.sweep.jobs.SECONDS_BETWEEN_LOOKS", 0.01)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    script = tmp_path / "run.sh"
+    script.write_text(SCRIPT)
+    return ["sh", str(script)]
+
+
+def jobs_of(tmp_path: Path, *endings: str) -> list[Job]:
+    """One job for each ending."""
+    jobs = []
+    for seed, ending in enumerate(endings):
+        folder = tmp_path / f"{seed}-{ending}"
+        axes = {"model": ending, "config": "trip", "held_out": "ink", "seed": seed}
+        jobs.append(Job(folder.name, (ending, str(folder)), folder, axes))
+    return jobs
+
+
+def test_a_run_that_fails_or_is_killed_fails_alone(tmp_path, command, capsys):
+    jobs = jobs_of(tmp_path, "raise", "end", "refuse", "kill", "nothing", "end")
+    progress = SweepProgress(tmp_path, jobs, 2)
+    run_jobs(jobs, 2, progress.report, command=command)
+    states = {name: status.state for name, status in progress.statuses.items()}
+    assert states == {
+        **{"0-raise": "failed", "1-end": "done", "2-refuse": "failed"},
+        **{"3-kill": "failed", "4-nothing": "failed", "5-end": "done"},
+    }
+    errors = {name: status.error for name, status in progress.statuses.items()}
+    assert errors["0-raise"].startswith("Traceback")
+    assert errors["0-raise"].endswith("ValueError: no such luck")
+    assert errors["2-refuse"] == "fedvlp: error: a bad root"
+    assert "SIGKILL" in errors["3-kill"]
+    assert errors["4-nothing"] == "nothing on cpu with 1 threads"
+    assert errors["5-end"] == ""
+    assert progress.print_failures() == 1
+    printed = capsys.readouterr()
+    assert printed.out.endswith("2 of 6 runs done\n")
+    assert " raise, held out ink, seed 0: failed: ValueError: no such luck, 0:00:0" in printed.out
+    assert f"failed: refuse, held out ink, seed 2: fedvlp: error: a bad root\n  {jobs[2].log}\n" in printed.err
+    entries = json.loads((tmp_path / "sweep.json").read_text())["runs"]
+    assert {**entries["2-refuse"], "seconds": 0.0} == {
+        **{"model": "refuse", "config": "trip", "held_out": "ink", "seed": 2},
+        **{"state": "failed", "seconds": 0.0, "error": "fedvlp: error: a bad root"},
+    }
+
+
+def test_each_worker_has_a_device(tmp_path, command):
+    jobs = jobs_of(tmp_path, "end", "end", "end")
+    run_jobs(jobs, 2, lambda job, status: None, ("GPU-a", "GPU-b"), command)
+    logs = "".join(job.log.read_text() for job in jobs)
+    assert "on GPU-a with all threads" in logs
+    assert "on GPU-b with all threads" in logs
+    assert "on cpu" not in logs
+
+
+def test_stopped_runs_resume_with_the_next_call(tmp_path, command):
+    jobs = jobs_of(tmp_path, "end", "wait", "wait")
+    reports: list[tuple[str, str]] = []
+
+    def stop_when_one_is_done(job: Job, status: Status) -> None:
+        reports.append((job.name, status.state))
+        if status.state == "done":
+            while not all((other.folder / "attempts").exists() for other in jobs):
+                time.sleep(0.01)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_jobs(jobs, 3, stop_when_one_is_done, command=command)
+    assert reports[3:] == [("0-end", "done"), ("1-wait", "interrupted"), ("2-wait", "interrupted")]
+    progress = SweepProgress(tmp_path, jobs, 3)
+    assert [job.name for job in progress.missing] == ["1-wait", "2-wait"]
+    run_jobs(progress.missing, 3, progress.report, command=command)
+    assert [job.is_done for job in jobs] == [True, True, True]
+    assert [(job.folder / "attempts").read_text().count("attempt") for job in jobs] == [1, 2, 2]
+    assert jobs[1].log.read_text().count(f"$ fedvlp wait {jobs[1].folder}\n") == 2
+
+
+def test_the_time_that_is_left(tmp_path, capsys):
+    jobs = jobs_of(tmp_path, *["end"] * 5)
+    progress = SweepProgress(tmp_path, jobs, 2)
+    progress.report(jobs[0], Status("done", 100.0))
+    assert capsys.readouterr().out == (
+        "1/5 end, held out ink, seed 0: done, 0:01:40; 0:00:00 elapsed, about 0:03:20 left\n"
+    )
+
+
+def test_runs_of_earlier_calls_stay_and_a_damaged_file_is_replaced(tmp_path):
+    first, second = jobs_of(tmp_path, "a", "b")
+    SweepProgress(tmp_path, [first], 1).write()
+    SweepProgress(tmp_path, [second], 1).write()
+    assert json.loads((tmp_path / "sweep.json").read_text())["runs"].keys() == {"0-a", "1-b"}
+    (tmp_path / "sweep.json").write_text('{"runs": ')
+    assert SweepProgress(tmp_path, [], 1).entries == {}
