@@ -8,13 +8,9 @@ from collections.abc import Callable
 
 import torch
 
-from fedvlp.clip.towers.packed_weights import PackedWeights
-
 
 def matrix_rate(size: int = 1536, repeats: int = 5, dtype: torch.dtype = torch.float32) -> float:
     """Returns the operations a second of a large matrix product, two for each multiply-add.
-
-    It is PyTorch's own or that of packed weights, whichever is faster.
 
     Args:
         size: Rows and columns of both factors.
@@ -23,11 +19,8 @@ def matrix_rate(size: int = 1536, repeats: int = 5, dtype: torch.dtype = torch.f
     """
     left = torch.randn(size, size, dtype=dtype)
     right = torch.randn(size, size, dtype=dtype)
-    packs = PackedWeights()
     result = torch.empty(size, size, dtype=dtype)
-    plain = _median_seconds(lambda: torch.mm(left, right, out=result), repeats)
-    packed = _median_seconds(lambda: packs.linear(left, right, None), repeats)
-    return 2 * size**3 / min(plain, packed)
+    return 2 * size**3 / _median_seconds(lambda: torch.mm(left, right, out=result), repeats)
 
 
 def bandwidth(megabytes: int = 256, repeats: int = 5) -> float:

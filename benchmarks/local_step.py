@@ -31,15 +31,14 @@ SIDES = {"reference": "reference, 77 tokens", "cut": "cut at the longest name", 
 HEADER = ("", "seconds", "least to greatest", "repeats", "times faster", "GFLOP", "of the rate", "of the floor", "MB")
 
 NOTES = """The reference step does what the papers' released code does: one text call of 77-token sequences for each
-prompt (TRIP: for each image), both image towers on each batch, nothing kept; the cut step has sequences as long as the
-longest name's. Ours has image features, routes and teachers prepared, as the library has them from the second round on.
-GFLOP are the matrix products of a side by count, for ours the least that the step needs; *of the rate* is GFLOP a
-second against a large float32 product, PyTorch's or one with packed weights, whichever is faster, measured with the
-same threads in the same process before and after; *of the floor* is the least operations at that rate against the
-seconds. Memory is the peak above the loaded model and its batch. A side marked with *measured* was measured in parts,
-each multiplied by how often the step has it; losses and optimizer are left out there, and its memory is that of the
-largest part. All sides keep the memory that they free. Ours multiplies with packed weights, whose copies count as its
-memory; the others are open_clip's towers as they are."""
+prompt (TRIP: for each image), both image towers on each batch, nothing kept; the cut step has sequences as long as
+the longest name's. Ours has image features, routes and teachers prepared, as the library has them from the second
+round on. GFLOP are the matrix products of a side by count, for ours the least that the step needs; *of the rate* is
+GFLOP a second against a large float32 product, measured with the same threads in the same process before and after;
+*of the floor* is the least operations at that rate against the seconds. Memory is the peak above the loaded model and
+its batch. A side marked with *measured* was measured in parts, each multiplied by how often the step has it; losses
+and optimizer are left out there, and its memory is that of the largest part. All sides keep the memory that they
+free."""
 
 
 @dataclass(frozen=True)

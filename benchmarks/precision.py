@@ -38,8 +38,8 @@ BUDGETS = (24, 48, 96, 192, 384)
 PAIRS = {"TRIP": (7, 65, 345), "PromptFL": (7, 65, 345), "DiPrompT": (7, 65), "PLAN": (7,), "ADAPT": (7,)}
 
 NOTES = """Both sides stand in one process and take turns, so that what else the machine does meets both; the median of
-each counts. The rates are those of a large matrix product of each type, PyTorch's or one with packed weights, whichever
-is faster, measured there before and after. A share is the least operations of a step, by count, at that rate against
+each counts. The rates are those of a large matrix product of each
+type, measured there before and after. A share is the least operations of a step, by count, at that rate against
 the seconds that it took. Steps, batches and classes are those of `local_step`; ViT-B/16 with random weights."""
 
 
@@ -123,7 +123,7 @@ def measure_memory(method: str, num_classes: int, spec: CLIPSpec, name: str) -> 
     """Returns the peak memory of loading CLIP and two steps, in MB."""
     before = resident_megabytes()
     clip = load_clip(spec)
-    clip.hold_towers_in(TYPES[name])
+    clip.cast_towers(TYPES[name])
     module = make_module(method, clip, CLASS_NAMES[num_classes])
     step = Step(module, make_batch(module, BATCH_SIZES[method]))
     reset_peak()  # float32 weights are there for a moment on both sides
@@ -169,7 +169,7 @@ def _both(spec: CLIPSpec) -> dict[str, CLIP]:
     clips = {}
     for name, dtype in TYPES.items():
         clips[name] = load_clip(spec)
-        clips[name].hold_towers_in(dtype)
+        clips[name].cast_towers(dtype)
     return clips
 
 

@@ -29,7 +29,7 @@ def _modules() -> dict[str, str]:
     """
     from pathlib import Path
 
-    from fedvlp.utils.stubs import exported_names
+    from fedvlp.utils.signatures import exported_names
 
     return exported_names(Path(__file__).with_suffix(".pyi"))
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, ClassVar
+from typing import Any
 
 from lightning.fabric.loggers.logger import Logger
 from lightning.pytorch.callbacks import Callback
@@ -52,7 +52,6 @@ from fedvlp.training.scores_file import without_validation, write_folder_scores,
 from fedvlp.training.setup import demand_determinism, set_up_data, set_up_method
 from fedvlp.training.task import check_add_ons, plan_phases
 from fedvlp.training.trainer_attributes import TrainerAttributes
-from fedvlp.training.trainer_options import INSTEAD
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import check_replaceable
 from fedvlp.utils.ranges import Names, NonNegativeInt, PositiveInt, Seed, check_range
@@ -90,11 +89,8 @@ class Federation(TrainerAttributes):
         runtime: What the program uses of the machine and writes of itself; changes no result but by rounding.
 
     Attributes:
-        instead_of_options: What to use in place of options that only Lightning's Trainer has, by their names.
         engine: Where clients train and are measured: in this program, unless another engine is put here before ``fit``.
     """
-
-    instead_of_options: ClassVar[Mapping[str, str]] = INSTEAD
 
     def __init__(  # noqa: PLR0913 (each argument is an option of the command line, as with Lightning's Trainer)
         self,

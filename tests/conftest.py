@@ -106,9 +106,9 @@ def clip():
 def vit_b_16():
     """CLIP ViT-B/16 with zeros as weights: whoever counts looks at shapes alone."""
     from fedvlp.clip import CLIPSpec, load_clip
-    from fedvlp.clip.loading.models import shapes_alone
+    from fedvlp.clip.loading.models import shapes_only
 
-    with shapes_alone():
+    with shapes_only():
         return load_clip(CLIPSpec("ViT-B-16", "random"))
 
 

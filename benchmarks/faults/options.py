@@ -8,8 +8,6 @@ PRIVATE_RULE = "--trainer.server.aggregation=DPFedAvg"
 """The rule that is accounted for; its options follow."""
 EPSILON = "privacy/epsilon"
 """The column of metrics.csv with what was spent."""
-CLIENT_LIMIT = "--trainer.client_timeout"
-"""Seconds that a client may train."""
 STATUS = ("status",)
 """The command that says how a run stands; a run's folder follows."""
 EVENTS = "events.jsonl"

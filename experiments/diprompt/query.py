@@ -27,6 +27,7 @@ from fedvlp.training.options import Clients, Runtime
 from fedvlp.methods import DiPrompT
 from fedvlp.methods.diprompt.losses import given_class, pair_logits
 from fedvlp.methods.diprompt.parts import Part
+from fedvlp.training.options import Clients, Runtime
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ def routes(dtype: torch.dtype) -> dict[str, Float[Tensor, "N E"]]:
     clip = load_clip("fedvlp-tiny")
     domains, class_names = StyledShapes().load_domains()
     module = TRIP(class_names, clip, templates=1).eval()
-    clip.hold_towers_in(dtype)
+    clip.cast_towers(dtype)
     found = {}
     for name, images in domains.items():
         rows = []

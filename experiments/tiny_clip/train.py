@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim.lr_scheduler import OneCycleLR
 
-from fedvlp.clip.loading.bundled import bundled_config, expand
+from fedvlp.clip.loading.sources import bundled_config, expand
 from fedvlp.data.styled_shapes.drawings.captions import describe, is_true, scene_codes
 from fedvlp.data.styled_shapes.drawings.pretraining import pretraining_drawing
 from fedvlp.data.styled_shapes.drawings.scene import Scene

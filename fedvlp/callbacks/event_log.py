@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -14,7 +15,6 @@ from fedvlp.core.roles import ROLES
 from fedvlp.core.state import Client, ClientUpdate, ServerState
 from fedvlp.runs.events import append_events
 from fedvlp.training.callback import FederationCallback, RunView
-from fedvlp.utils.files import NODE
 from fedvlp.version import __version__
 
 
@@ -40,7 +40,7 @@ class EventLog(FederationCallback):
             rounds=federation.rounds,
             clients=[client.name or str(client.id) for client in federation.data.clients],
             process=os.getpid(),
-            machine=NODE,
+            machine=platform.node(),
             version=__version__,
         )
 

@@ -19,11 +19,11 @@ from fedvlp.results.accuracy_table import AccuracyRows, accuracy_table, format_a
 from fedvlp.results.divergence import divergence
 from fedvlp.results.predictions import read_predictions
 from fedvlp.results.selection import is_accuracy
-from fedvlp.runs.plugin_classes import plugins_of
 from fedvlp.runs.run_folder import describe_data
 from fedvlp.training.callback import FederationCallback, RunView
 from fedvlp.training.communication import COUNTS
 from fedvlp.utils.files import write_json
+from fedvlp.utils.plugins import plugins_of
 from fedvlp.version import __version__
 
 NOTES = {

@@ -5,9 +5,14 @@ from fedvlp.clip.image.prompted_image import PromptedImageEncoder, PromptedImage
 from fedvlp.clip.loading.models import build_model
 from fedvlp.clip.loading.sources import CLIPSpec
 from fedvlp.clip.text.domain_text import DomainTextEncoder
-from fedvlp.clip.text.names import clean_class_name, clean_class_names
 from fedvlp.clip.text.prompted_text import PromptedTextEncoder
-from fedvlp.clip.text.zero_shot import SINGLE_TEMPLATE, TEMPLATES, zero_shot_text_features
+from fedvlp.clip.text.zero_shot import (
+    SINGLE_TEMPLATE,
+    TEMPLATES,
+    clean_class_name,
+    clean_class_names,
+    zero_shot_text_features,
+)
 
 __all__ = [
     "CLIP",

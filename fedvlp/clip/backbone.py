@@ -14,9 +14,14 @@ from open_clip.transform import PreprocessCfg
 from PIL import Image
 from torch import Tensor, nn
 
-from fedvlp.clip.loading.models import build_model, install_weights, shapes_alone
+from fedvlp.clip.loading.models import (
+    build_model,
+    evaluation_transform,
+    install_weights,
+    shapes_only,
+    training_transform,
+)
 from fedvlp.clip.loading.sources import CLIPSpec, Tokenizer, resolve
-from fedvlp.clip.loading.transforms import evaluation_transform, training_transform
 from fedvlp.clip.towers.blocks import Blocks
 from fedvlp.clip.towers.image_tower import ImageTower, make_image_tower
 from fedvlp.clip.towers.text_tower import TextTower
@@ -24,7 +29,7 @@ from fedvlp.utils.errors import UserError
 
 
 class CLIP(nn.Module):
-    """A frozen CLIP: always in evaluation mode, without gradients of its own, and absent from every state dict.
+    """A frozen CLIP: always in evaluation mode, its weights without gradients and absent from every state dict.
 
     Args:
         model: An open_clip `CLIP` or `CustomTextCLIP`; frozen here.
@@ -56,9 +61,9 @@ class CLIP(nn.Module):
         self.config = config
         self.model = model.requires_grad_(False).eval()
         self.tokenizer = tokenizer
-        # The towers are no modules: the weights that they refer to are listed once, as those of `model`.
-        self.image = make_image_tower(cast(nn.Module, model.visual), self.spec.prepack)
-        self._text = TextTower(model, self.spec.prepack)
+        # The towers are not modules, so that the weights are listed once, as those of `model`.
+        self.image = make_image_tower(cast(nn.Module, model.visual))
+        self._text = TextTower(model)
         self.image_size = self.image.image_size
         self.image_width = self.image.width
         self.num_image_tokens = self.image.num_tokens
@@ -99,7 +104,7 @@ class CLIP(nn.Module):
 
     def encode_text(self, token_ids: Int[Tensor, "texts context"]) -> Float[Tensor, "texts d"]:
         """Returns joint text features of tokenised texts, not normalised."""
-        if self._text.blocks.is_held:  # open_clip's own pass knows one type alone
+        if self._text.blocks.is_cast:  # open_clip's own pass has one type for all
             return self._text.features(token_ids)
         features: Tensor = cast(Any, self.model).encode_text(token_ids)
         return features
@@ -109,13 +114,13 @@ class CLIP(nn.Module):
         return self.text.trim(self.tokenizer(list(texts)))
 
     def compile_towers(self) -> None:
-        """Lets ``torch.compile`` fuse what prompts go through, when it is first used.
+        """Fuses the steps of both transformers by ``torch.compile``, when they are first used.
 
         Raises:
             UserError: If there is no compiler.
         """
-        found = [name for name in ("c++", "g++", "clang++", "cl") if shutil.which(name)]
-        if not found:
+        compilers = [name for name in ("c++", "g++", "clang++", "cl") if shutil.which(name)]
+        if not compilers:
             raise UserError(
                 "Towers are compiled by a C++ compiler, but none was found (c++, g++, clang++ or cl). "
                 "Install one, or leave out --trainer.runtime.compile."
@@ -123,29 +128,30 @@ class CLIP(nn.Module):
         for blocks in self._transformers:
             blocks.compile()
 
-    def hold_towers_in(self, dtype: torch.dtype) -> None:
+    def cast_towers(self, dtype: torch.dtype) -> None:
         """Rounds the large weights of both transformers to a type, once; products with them are taken in it from then.
 
         Tokens, normalisations and projections stay in float32, as do all towers of another kind than CLIP's own. The
         fingerprint stays that of the weights as they were loaded.
 
         Args:
-            dtype: `torch.bfloat16`, or `torch.float32` for the weights as they are.
+            dtype: `torch.bfloat16`, or `torch.float32` for the weights as loaded.
 
         Raises:
             UserError: If they were rounded before and are wanted in float32.
         """
-        held = [blocks for blocks in self._transformers if blocks.is_held]
-        if dtype == torch.float32 and held:
+        is_cast = any(blocks.is_cast for blocks in self._transformers)
+        if dtype == torch.float32 and is_cast:
             raise UserError(
                 "The weights of this CLIP were rounded to bfloat16 for a run in bf16-mixed, so they serve no other "
-                "precision. Load it anew with load_clip, or use bf16-mixed."
+                "precision. Load it again with load_clip, or use bf16-mixed."
             )
-        if dtype == torch.float32 or held:
+        if dtype == torch.float32 or is_cast:
             return
+        # Keys of the feature cache are made of it, so it must not change with the rounding.
         self.fingerprint()
         for blocks in self._transformers:
-            blocks.hold_in(dtype)
+            blocks.cast(dtype)
 
     def fingerprint(self) -> str:
         """Returns 16 hexadecimal digits that stand for architecture, transform and weights together."""
@@ -164,19 +170,12 @@ class CLIP(nn.Module):
         text = self._text.blocks if self._text.is_suited else None
         return [blocks for blocks in (text, self.image.blocks) if blocks is not None]
 
-    def _apply(self, fn: Any, recurse: bool = True) -> CLIP:
-        # All moves to another device or type come through here; packed copies of the old weights are of no use then.
-        for blocks in self._transformers:
-            blocks.forget_packs()
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        return self
-
     def train(self, mode: bool = True) -> CLIP:
         """Stays in evaluation mode."""
         return super().train(False)
 
     def state_dict(self, *args: Any, destination: Any = None, prefix: str = "", keep_vars: bool = False) -> Any:
-        """Returns nothing of its own: a frozen CLIP is named in a config, never saved."""
+        """Adds nothing: a frozen CLIP is named in a config, never saved."""
         return {} if destination is None else destination
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
@@ -187,7 +186,7 @@ class CLIP(nn.Module):
 def load_clip(spec: CLIPSpec | str | dict[str, Any] | CLIP) -> CLIP:
     """Returns the frozen CLIP that a spec, or a name with its default weights, asks for.
 
-    A CLIP that was loaded before is returned as it is, so that several modules can share it.
+    A CLIP that was loaded before is returned unchanged, so that several modules can share it.
 
     Raises:
         UserError: If the name or the weights are unknown, missing, unfit or cannot be downloaded.
@@ -202,13 +201,13 @@ def load_clip(spec: CLIPSpec | str | dict[str, Any] | CLIP) -> CLIP:
     if blueprint.weights is None:
         model = build_model(blueprint.config, seed=spec.seed)
     else:
-        with shapes_alone():
+        with shapes_only():
             model = build_model(blueprint.config)
         install_weights(model, blueprint, str(spec.pretrained))
     return CLIP(model, blueprint.tokenizer, blueprint.config, preprocess=blueprint.preprocess, spec=spec)
 
 
 def _forget_missing(clip: nn.Module, incompatible: Any) -> None:
-    """Takes the frozen weights off the list of keys that a state dict lacks."""
+    """Removes the frozen weights from the list of missing keys: `state_dict` never has them."""
     prefix = f"{clip._state_prefix}model."
     incompatible.missing_keys[:] = [key for key in incompatible.missing_keys if not key.startswith(prefix)]

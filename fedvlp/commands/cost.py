@@ -11,7 +11,7 @@ from jsonargparse import Namespace
 from lightning.pytorch.cli import LightningArgumentParser
 
 from fedvlp.clip import CLIPSpec
-from fedvlp.clip.loading.models import shapes_alone
+from fedvlp.clip.loading.models import shapes_only
 from fedvlp.commands.console import quiet_lightning
 from fedvlp.commands.lightning_cli import FederationCLI
 from fedvlp.data import FederatedDataModule
@@ -46,7 +46,7 @@ class CostCLI(FederationCLI):
 
     def instantiate_classes(self) -> None:
         """Makes method and data; shapes are all that is counted."""
-        with shapes_alone():
+        with shapes_only():
             super().instantiate_classes()
 
     def instantiate_trainer(self, **options: Any) -> Any:

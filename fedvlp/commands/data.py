@@ -13,12 +13,10 @@ from typing import TYPE_CHECKING
 from fedvlp.data.catalog import DESCRIPTIONS, Description, SplitName, plain, prompt_names
 from fedvlp.data.catalog.hub_sources import HUB_SOURCES, HubSource
 from fedvlp.data.catalog.torchvision_sources import TORCHVISION_SOURCES, TorchvisionSource
-from fedvlp.utils.config_files import find_config
-from fedvlp.utils.disk import size_in_words
-from fedvlp.utils.errors import UserError, escape_control_chars
-from fedvlp.utils.suggestions import did_you_mean_or_choose
+from fedvlp.utils.config_files import find_config, read_yaml
+from fedvlp.utils.errors import UserError, did_you_mean_or_choose, escape_control_chars
+from fedvlp.utils.files import size_in_words
 from fedvlp.utils.text_table import text_table
-from fedvlp.utils.yaml_limits import read_yaml
 
 if TYPE_CHECKING:
     from fedvlp.data.benchmarks.comparison import Findings

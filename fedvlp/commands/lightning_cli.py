@@ -11,12 +11,13 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 import fedvlp
 import fedvlp.methods
 from fedvlp.commands.parser import FederationParser, with_plain_numbers
-from fedvlp.commands.plugin_arguments import import_plugins
 from fedvlp.commands.trained_config import ALLOW_HELP
 from fedvlp.core.module import FederatedModule
 from fedvlp.data import FederatedDataModule
 from fedvlp.federation import Federation
 from fedvlp.training.config_links import link_method_options
+from fedvlp.training.trainer_options import REPLACEMENTS
+from fedvlp.utils.plugins import import_plugins
 
 DEFAULT_SEED = 0
 OF_DEVICE = ("accelerator", "devices", "precision", "runtime.num_threads", "runtime.compile", "deterministic")
@@ -35,9 +36,9 @@ class FederationCLI(LightningCLI):
     def __init__(self, **options: Any) -> None:
         arguments = options.get("args") or ()
         import_public_classes()
-        import_plugins(arguments)
+        import_plugins()
         self._command = arguments[0] if arguments and arguments[0] in self.subcommands() else None
-        parser_class = partial(FederationParser, replacements=Federation.instead_of_options)
+        parser_class = partial(FederationParser, replacements=REPLACEMENTS)
         super().__init__(
             trainer_class=cast(Any, Federation),
             parser_class=cast(Any, parser_class),

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedvlp.core.roles import ROLES
-from fedvlp.runs.status import RunStatus, find_run, read_status
+from fedvlp.runs.events import RunStatus, find_run, read_status
 from fedvlp.utils.errors import escape_control_chars
 
 WORDS = {

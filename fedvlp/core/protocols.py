@@ -46,7 +46,7 @@ class Backbone(Protocol):
         """A digest of the weights."""
         ...
 
-    def hold_towers_in(self, dtype: torch.dtype) -> None:
+    def cast_towers(self, dtype: torch.dtype) -> None:
         """Rounds the towers' large weights to a type, in which products with them are taken."""
         ...
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Iterable, Sequence
 
-from fedvlp.utils.errors import UserError
-from fedvlp.utils.suggestions import did_you_mean_or_choose
+from fedvlp.utils.errors import UserError, did_you_mean_or_choose
 
 NOT_BOUND = (
     "The data do not know how the module wants its images. Give it a `transform` (PIL image to tensor), "

@@ -31,7 +31,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from fedvlp.clip import CLIP, CLIPSpec
-from fedvlp.clip.image.projection import project_image_tokens
+from fedvlp.clip.image.prompted_image import project_image_tokens
 from fedvlp.core.protocols import Inputs
 from fedvlp.methods._shared.global_prompt_learner import GlobalPromptLearner
 from fedvlp.ops.loops import repeat

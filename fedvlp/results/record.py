@@ -17,7 +17,6 @@ from fedvlp.core.roles import CENTRALISED
 from fedvlp.results.confusion import Confusions, read_confusions
 from fedvlp.results.predictions import OfRows, read_predictions
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.json_text import parse_json
 
 TABLE_KEYS = (
     "name",
@@ -245,7 +244,7 @@ def load_record(folder: str | Path) -> Record:
         state = "has not ended" if (Path(folder) / "config.yaml").is_file() else "is no run"
         raise UserError(f"{folder} {state}: there is no summary.json in it.")
     try:
-        summary = parse_json(path.read_text(encoding="utf-8"))
+        summary = json.loads(path.read_text(encoding="utf-8"))
         # Of JSON that is no mapping, such as a number, this fails with a TypeError.
         missing = [name for name in REQUIRED_KEYS if name not in summary]
     except (ValueError, TypeError) as error:

@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedvlp.core.run_state import RunState
+from torch import Tensor
+
+from fedvlp.core.run_state import CallbackStates, RunState
 from fedvlp.core.state import ServerState, State
-from fedvlp.runs.callback_tensors import join_states, split_states
 from fedvlp.runs.client_store import FOLDER, StatesOnDisk, are_at_sites, files_of
-from fedvlp.runs.header import check_header, parse_history
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.tensor_files import add_prefix, read_header, read_tensors, strip_prefix, write_tensors
+from fedvlp.utils.tensor_files import add_prefix, check_header, read_header, read_tensors, strip_prefix, write_tensors
 
 AT_SITES = "at_sites"
 """Says in a header that the clients' files are at their sites; it is left out of simulations' files."""
@@ -21,7 +21,8 @@ DEPLOYS_SHARED = "deploys_shared"
 """Says in a checkpoint's header that the deployed tensors are the shared ones, which are then there once."""
 CALLBACKS = "callbacks"
 """Under which header and tensors hold what callbacks remember; left out where none does."""
-LONGEST_SHOWN = 200  # characters of a value in a message
+LONGEST_SHOWN = 200
+"""Characters of a value in a message."""
 
 
 class TrainedState(NamedTuple):
@@ -90,9 +91,9 @@ def load_checkpoint(path: Path) -> tuple[RunState, dict[str, Any]]:
     state = RunState(
         server=server,
         personal=_by_client(path, "personal", header["clients"], tensors, header),
-        history=parse_history(header["history"]),
+        history=tuple(json.loads(row) for row in header["history"].splitlines()),
         optimizer_states=_by_client(path, "optimizer", header["optimizers"], tensors, header),
-        callbacks=join_states(path, header.get(CALLBACKS), strip_prefix(tensors, CALLBACKS)),
+        callbacks=join_states(header.get(CALLBACKS), strip_prefix(tensors, CALLBACKS)),
     )
     return state, header["description"]
 
@@ -150,11 +151,11 @@ def differences(saved: Any, now: Any, name: str = "") -> list[str]:
     """
     if not (isinstance(saved, dict) and isinstance(now, dict)):
         return [] if saved == now else [f"{name}: was {_short(saved)}, is {_short(now)}"]
-    found: list[str] = []
+    different: list[str] = []
     for key in sorted(saved.keys() | now.keys()):
         inner = f"{name}.{key}" if name else str(key)
-        found += differences(saved.get(key), now.get(key), inner)
-    return found
+        different += differences(saved.get(key), now.get(key), inner)
+    return different
 
 
 def _are_same(one: State, other: State) -> bool:
@@ -163,13 +164,13 @@ def _are_same(one: State, other: State) -> bool:
 
 
 def _deployed(tensors: State, header: Mapping[str, Any]) -> State:
-    """Returns the deployed tensors of a checkpoint."""
+    # They are often the shared ones themselves, which are then in the file once.
     deployed = strip_prefix(tensors, "shared") if header.get(DEPLOYS_SHARED) is True else {}
     return deployed | strip_prefix(tensors, "deployed")
 
 
 def _where(*states: Mapping[int, State]) -> dict[str, bool]:
-    """Returns what a header says of states that are elsewhere; nothing of those that are here."""
+    """Returns the header's entry for states that are at the clients' sites."""
     return {AT_SITES: True} if are_at_sites(*states) else {}
 
 
@@ -194,12 +195,56 @@ def _by_client(
     for name, value in strip_prefix(tensors, group).items():
         client, _, inner = name.partition("/")
         if client not in states or not inner:
-            raise UserError(f"{path} has a tensor {group + '/' + name!r} of a client that it does not name.")
+            raise UserError(f"{path} has a tensor {group}/{name} of a client that it does not name.")
         states[client][inner] = value
     return {client: states[str(client)] for client in clients}
 
 
 def _short(value: Any) -> str:
-    """Returns a value as it may be shown."""
     text = repr(value)
     return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}..."
+
+
+def split_states(callbacks: CallbackStates) -> tuple[dict[str, Any], State]:
+    """Returns what JSON can hold, with null in the place of each tensor, and the tensors; both empty if there is none.
+
+    >>> content, tensors = split_states(CallbackStates({"Stop": {"wait": 2, "best": Tensor([0.5])}}))
+    >>> content["states"], tensors
+    ({'Stop': {'wait': 2, 'best': None}}, {'["Stop", "best"]': tensor([0.5000])})
+    """
+    tensors: State = {}
+    states = _without_tensors(callbacks.states, [], tensors)
+    if not states and not callbacks.stopped_by:
+        return {}, {}
+    return {"states": states, "stopped_by": list(callbacks.stopped_by)}, tensors
+
+
+def join_states(content: Any, tensors: Mapping[str, Tensor]) -> CallbackStates:
+    """Joins what :func:`split_states` split.
+
+    Args:
+        content: of the header; None if it has nothing of callbacks.
+        tensors: by their places.
+    """
+    if content is None:
+        return CallbackStates()
+    states: dict[str, Any] = content["states"]
+    for name, tensor in tensors.items():
+        *parents, last = json.loads(name)
+        holder: Any = states
+        for key in parents:
+            holder = holder[key]
+        holder[last] = tensor
+    return CallbackStates(states, tuple(content["stopped_by"]))
+
+
+def _without_tensors(value: Any, place: list[Any], tensors: State) -> Any:
+    """Returns a value with None for each tensor in it, which is put among the tensors."""
+    if isinstance(value, Tensor):
+        tensors[json.dumps(place)] = value
+        return None
+    if isinstance(value, Mapping):
+        return {key: _without_tensors(inner, [*place, key], tensors) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_without_tensors(inner, [*place, index], tensors) for index, inner in enumerate(value)]
+    return value

@@ -9,9 +9,16 @@ from pathlib import Path
 from typing import Protocol, TypeVar, runtime_checkable
 
 from fedvlp.core.state import State
-from fedvlp.runs.header import check_header
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.tensor_files import add_prefix, make_durable, read_group, read_header, read_tensors, write_tensors
+from fedvlp.utils.tensor_files import (
+    add_prefix,
+    check_header,
+    make_durable,
+    read_group,
+    read_header,
+    read_tensors,
+    write_tensors,
+)
 
 FOLDER = "clients"
 

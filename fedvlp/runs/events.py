@@ -1,19 +1,21 @@
-"""``events.jsonl`` of a run: what happened, one JSON object a line, written as it happens."""
+"""``events.jsonl`` of a run, one JSON object a line written as it happens, and the status that follows from it."""
 
 from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from fedvlp.runs.run_folder import is_claimed
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.json_text import parse_json
 
 FILE = "events.jsonl"
-LONGEST_LINE = 1_000_000
+RunStage = Literal["running", "finished", "failed", "dead"]
 
 
 def append_events(run: Path, events: Iterable[Mapping[str, Any]]) -> None:
@@ -40,16 +42,12 @@ def append_events(run: Path, events: Iterable[Mapping[str, Any]]) -> None:
 
 
 def _cut_off_half_line(file: Any) -> None:
-    """Removes what stands behind the last end of a line."""
-    size = file.seek(0, os.SEEK_END)
-    if not size:
-        return
-    file.seek(size - 1)
-    if file.read(1) == b"\n":
-        return
-    start = max(0, size - LONGEST_LINE)
-    file.seek(start)
-    file.truncate(start + file.read().rfind(b"\n") + 1)
+    """Removes what a killed process left behind the last end of a line."""
+    file.seek(0)
+    content = file.read()
+    if not content.endswith(b"\n"):
+        file.truncate(content.rfind(b"\n") + 1)
+    file.seek(0, os.SEEK_END)
 
 
 def read_events(run: Path) -> Iterator[dict[str, Any]]:
@@ -61,20 +59,112 @@ def read_events(run: Path) -> Iterator[dict[str, Any]]:
     path = run / FILE
     if not path.is_file():
         raise UserError(f"{path} is missing, so nothing is known of a run there. Pass the folder of a run.")
-    with open(path, "rb") as file:
-        number = 0
-        while line := file.readline(LONGEST_LINE):
-            number += 1
-            if line.endswith(b"\n"):
-                yield _parsed(path, number, line)
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(keepends=True), 1):
+        if not line.endswith("\n"):
+            return
+        try:
+            event = json.loads(line)
+            event["event"]
+        except (ValueError, TypeError, KeyError) as error:
+            raise UserError(f"Line {number} of {path} is no event. Is it of another version?") from error
+        yield event
 
 
-def _parsed(path: Path, number: int, line: bytes) -> dict[str, Any]:
-    """Returns the event in a line."""
-    try:
-        event = parse_json(line.decode())
-    except ValueError:  # also of bytes that are no UTF-8
-        event = None
-    if not isinstance(event, dict) or not isinstance(event.get("event"), str):
-        raise UserError(f"Line {number} of {path} is no event. Move the file away to see the rest of the run.")
-    return event
+@dataclass
+class RunStatus:
+    """Where a run stands.
+
+    Attributes:
+        run: its folder.
+        stage: ``running`` while a process trains it; ``finished``; ``failed`` by an error or an interruption; ``dead``
+            if its process ended without a word, as when it is killed.
+        round: number of finished rounds.
+        rounds: number of all rounds.
+        process: number of the process that trains or trained it.
+        machine: where that is or was.
+        error: what ended it, in a line; empty if nothing did.
+        counts: how often clients failed or were left out and trained in a second try, and how often the run was begun,
+            by the event's name.
+        last_left_out: the last client that was left out, with round and reason; None if none was.
+        round_ended: what was noted of the last finished round: seconds, and accuracies in percent.
+        checkpoint: the newest checkpoint; None before the first.
+        last_event: when something was noted last, in UTC.
+    """
+
+    run: Path
+    stage: RunStage = "dead"
+    round: int = 0
+    rounds: int = 0
+    process: int = 0
+    machine: str = ""
+    error: str = ""
+    counts: Counter[str] = field(default_factory=Counter)
+    last_left_out: Mapping[str, Any] | None = None
+    round_ended: Mapping[str, Any] = field(default_factory=dict)
+    checkpoint: Path | None = None
+    last_event: datetime | None = None
+
+    def seconds_silent(self) -> float:
+        """Returns how long ago something was noted last, in seconds."""
+        return (datetime.now(timezone.utc) - self.last_event).total_seconds() if self.last_event else 0.0
+
+
+def find_run(where: Path) -> Path:
+    """Returns a run's folder: the folder itself, or the newest run below it.
+
+    Raises:
+        UserError: if there is none.
+    """
+    if (where / FILE).is_file():
+        return where
+    runs = [path.parent for path in (*where.glob(f"*/{FILE}"), *where.glob(f"*/*/{FILE}"))]
+    if not runs:
+        raise UserError(f"No run at {where}. Pass the folder of a run, or one with runs in it.")
+    return max(runs, key=lambda run: (run / FILE).stat().st_mtime)
+
+
+def read_status(run: Path) -> RunStatus:
+    """Returns where a run stands.
+
+    Args:
+        run: its folder.
+
+    Raises:
+        UserError: if nothing is known of it, or its events can't be read.
+    """
+    status = RunStatus(run)
+    for event in read_events(run):
+        try:
+            _note(status, event)
+        except (KeyError, TypeError, ValueError) as error:
+            raise UserError(
+                f"{run / FILE} has an event that is not one of a run's. Is it of another version?"
+            ) from error
+    if status.stage == "running" and not is_claimed(run):
+        status.stage = "dead"
+    return status
+
+
+def _note(status: RunStatus, event: Mapping[str, Any]) -> None:
+    name = event["event"]
+    status.counts[name] += 1
+    status.last_event = datetime.fromisoformat(event["time"])
+    if name == "fit_started":
+        status.stage = "running"
+        status.error = ""
+        status.round = int(event["after_round"])
+        status.rounds = int(event["rounds"])
+        status.process = int(event["process"])
+        status.machine = str(event["machine"])
+    elif name == "client_left_out":
+        status.last_left_out = event
+    elif name == "round_ended":
+        status.round = int(event["round"])
+        status.round_ended = event
+    elif name == "checkpoint":
+        status.checkpoint = status.run / "checkpoints" / Path(str(event["file"])).name
+    elif name == "fit_ended":
+        status.stage = "finished"
+    elif name == "fit_failed":
+        status.stage = "failed"
+        status.error = f"{event['error']}: {event['message']}".removesuffix(": ")

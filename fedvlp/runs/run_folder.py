@@ -1,8 +1,9 @@
-"""The folder of a run: its name, the description by which runs are compared, and the checkpoints in it."""
+"""The folder of a run: its name, who trains in it, the description by which runs are compared, its checkpoints."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import fields, is_dataclass
 from datetime import datetime
 from pathlib import Path
@@ -20,6 +21,10 @@ from fedvlp.runs.client_store import are_at_sites
 from fedvlp.runs.trained_tensors import check_resumed, check_trained
 from fedvlp.utils.digests import to_jsonable
 from fedvlp.utils.errors import UserError
+from fedvlp.utils.files import is_locked, locked, remove_temporaries
+
+LOCKED = "run"
+"""What is locked in place of a run folder."""
 
 
 def run_name(model: FederatedModule, data: FederatedData) -> str:
@@ -41,6 +46,31 @@ def new_run_folder(parent: Path) -> Path:
             continue
         return folder
     raise UserError(f"Can't make a new run folder in {parent}.")
+
+
+@contextmanager
+def claimed(run: Path) -> Iterator[None]:
+    """Keeps a run folder for this process while the block runs: no other trains in it.
+
+    The claim ends with the process, however that ends. What killed processes left in the folder is removed.
+
+    Raises:
+        UserError: if another process trains there.
+        OSError: if nothing can be written there.
+    """
+    with ExitStack() as claim:
+        try:
+            claim.enter_context(locked(run / LOCKED, wait=False))
+        except BlockingIOError as error:
+            raise UserError(f"{run} is being trained by another process. Wait for its end, or stop it.") from error
+        for folder in (run, run / "checkpoints", run / "clients"):
+            remove_temporaries(folder)
+        yield
+
+
+def is_claimed(run: Path) -> bool:
+    """Whether a process trains this run."""
+    return is_locked(run / LOCKED)
 
 
 def describe_model(model: FederatedModule) -> dict[str, Any]:
@@ -157,7 +187,7 @@ def resume(
     Args:
         where: a checkpoint, a run folder, or a folder of run folders.
         model: the method, whose tensors a checkpoint must hold.
-        description: of the run that is to go on.
+        description: of the run that is to be resumed.
         say: tells the user something.
         may_start_anew: whether it is no mistake if there is no checkpoint.
 
@@ -178,15 +208,15 @@ def resume(
             say(f"{error} Going back to the checkpoint before it.")
             continue
         if wrong:
-            raise UserError(f"{path} is of another run, so it can't go on here: " + "; ".join(wrong))
-        say(f"going on from {path} after round {state.server.round}")
+            raise UserError(f"{path} is of another run, so it can't be resumed here: " + "; ".join(wrong))
+        say(f"resuming from {path} after round {state.server.round}")
         return state, path.parent.parent
     if not may_start_anew:
         raise UserError(
-            f"No checkpoint at {where}. Pass a checkpoint file, a run folder, or last, which starts anew where there "
-            "is none."
+            f"No checkpoint at {where}. Pass a checkpoint file, a run folder, or last, which starts from scratch where "
+            "there is none."
         )
-    say(f"no checkpoint under {where}: starting anew")
+    say(f"no checkpoint under {where}: starting from scratch")
     return None
 
 
@@ -194,8 +224,8 @@ def run_of(trained: Path) -> Path:
     """Returns the run folder in which trained tensors lie, from a file in it or a folder above it."""
     if trained.is_file():
         return trained.parent.parent if trained.parent.name == "checkpoints" else trained.parent
-    found = find_checkpoints(trained)
-    return found[0].parent.parent if found else trained
+    checkpoints = find_checkpoints(trained)
+    return checkpoints[0].parent.parent if checkpoints else trained
 
 
 def load_trained(where: Path, model: FederatedModule) -> tuple[State, Mapping[int, State]]:
@@ -208,13 +238,12 @@ def load_trained(where: Path, model: FederatedModule) -> tuple[State, Mapping[in
     path = where
     if not where.is_file():
         # A folder that was pushed or converted has no checkpoints.
-        found = find_checkpoints(where) or list(where.glob("prompts.safetensors"))
-        if not found:
+        paths = find_checkpoints(where) or list(where.glob("prompts.safetensors"))
+        if not paths:
             raise UserError(f"No trained state at {where}. Pass prompts.safetensors, a checkpoint or a run folder.")
-        path = found[0]
+        path = paths[0]
     trained = load_deployed(path)
-    own = comparable({"model": describe_model(model)})
-    wrong = differences(comparable({"model": trained.model}), own)
+    wrong = differences(comparable({"model": trained.model}), comparable({"model": describe_model(model)}))
     if wrong:
         raise UserError(f"{path} belongs to another model: " + "; ".join(wrong))
     if model.personal and are_at_sites(trained.personal):

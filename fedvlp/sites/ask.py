@@ -18,7 +18,7 @@ from fedvlp.sites.envelope import failure
 from fedvlp.sites.local_socket import REQUEST, STATUS, STOP, receive, send, socket_folder
 from fedvlp.sites.site_config import read_site_config
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.locks import is_locked
+from fedvlp.utils.files import is_locked
 
 SECONDS_TO_START = 120.0
 SECONDS_BETWEEN_TRIES = 0.05

@@ -13,10 +13,10 @@ from jsonargparse import ArgumentError, ArgumentParser, Namespace
 import fedvlp.methods  # noqa: F401 (its classes are then known by their short names)
 from fedvlp.core.module import FederatedModule
 from fedvlp.data import FederatedDataModule
-from fedvlp.runs.plugin_classes import import_named
 from fedvlp.training.config_links import link_method_options
+from fedvlp.utils.config_files import read_yaml
 from fedvlp.utils.errors import UserError, unwrapped_errors
-from fedvlp.utils.yaml_limits import read_yaml
+from fedvlp.utils.plugins import import_plugins
 
 if TYPE_CHECKING:
     from fedvlp.federation import Federation
@@ -93,7 +93,7 @@ def build_parts(path: Path) -> Parts:
 
 
 def _parsed(parser: ArgumentParser, content: Mapping[str, Any]) -> Namespace:
-    import_named(content)
+    import_plugins()
     try:
         return parser.parse_object(dict(content))
     except ArgumentError as error:

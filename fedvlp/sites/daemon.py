@@ -16,7 +16,7 @@ from pathlib import Path
 
 from fedvlp.sites.local_socket import REQUEST, STATUS, STOP, is_of_this_user, listening, receive, send, socket_folder
 from fedvlp.sites.site_config import read_site_config
-from fedvlp.utils.locks import locked
+from fedvlp.utils.files import locked
 
 SOCKET = "socket"
 PROCESS = "process"

@@ -11,8 +11,6 @@ from typing import Any
 
 from safetensors import serialize
 
-from fedvlp.utils.json_text import parse_json
-
 KEY = "fedvlp"
 LENGTH_BYTES = 8  # before safetensors' header, of which they are the length
 MOST_BYTES = 1 << 30
@@ -37,9 +35,9 @@ def header_of(message: bytes) -> dict[str, Any]:
     if len(message) < LENGTH_BYTES or length > min(len(message) - LENGTH_BYTES, MOST_HEADER_BYTES):
         raise WireError("sent a message that is cut short, or none of fedvlp's")
     try:
-        header = parse_json(message[LENGTH_BYTES : LENGTH_BYTES + length].decode())
-        values = parse_json(header["__metadata__"][KEY])
-    except (ValueError, KeyError, TypeError) as error:
+        header = json.loads(message[LENGTH_BYTES : LENGTH_BYTES + length].decode())
+        values = json.loads(header["__metadata__"][KEY])
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise WireError("sent a message that can't be understood") from error
     if not isinstance(values, dict):
         raise WireError("sent a message that can't be understood")

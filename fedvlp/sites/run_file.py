@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedvlp.runs.header import is_plain_name
+from fedvlp.sites.fields import is_plain_name
 from fedvlp.sites.roster import Roster
 from fedvlp.sites.sites_data import SiteFacts
 from fedvlp.training.callback import FederationCallback, RunView
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import write_json, write_text
-from fedvlp.utils.json_text import parse_json
 
 FILE = "sites.json"
 
@@ -70,7 +70,7 @@ def read_sites_file(run: Path | None) -> KnownSites:
     if run is None:
         return KnownSites()
     try:
-        content = parse_json((run / FILE).read_text(encoding="utf-8"))
+        content = json.loads((run / FILE).read_text(encoding="utf-8"))
         facts = {
             name: SiteFacts(**{**each, "classes": tuple(each["classes"])}) for name, each in content["sites"].items()
         }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fedvlp.runs.header import COUNT, OBJECT, TEXT, TEXTS, Field, is_count, is_plain_name
+from fedvlp.sites.fields import COUNT, OBJECT, TEXT, TEXTS, Field, is_count, is_plain_name
 
 LONGEST_REASON = 2000  # characters
 MOST_VALUES = 1000  # of one object

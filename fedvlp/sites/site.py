@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from fedvlp.runs.header import is_plain_name
 from fedvlp.sites.envelope import WireError, failure
+from fedvlp.sites.fields import is_plain_name
 from fedvlp.sites.resident import Resident
 from fedvlp.sites.site_config import read_site_config
 from fedvlp.sites.site_data import SiteFolder

@@ -7,10 +7,9 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
-from fedvlp.utils.errors import UserError
+from fedvlp.utils.config_files import read_yaml
+from fedvlp.utils.errors import UserError, did_you_mean_or_choose
 from fedvlp.utils.ranges import NonNegativeFloat, PositiveFloat, Threads, Workers, check_range
-from fedvlp.utils.suggestions import did_you_mean_or_choose
-from fedvlp.utils.yaml_limits import read_yaml
 
 FILE = "site.yaml"
 

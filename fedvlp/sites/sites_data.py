@@ -120,6 +120,8 @@ class SitesData(FederatedDataModule):
                 f"Sites measure all classes, each on its own images: the protocol {self.given_protocol} is for "
                 "simulations. Leave out data.protocol."
             )
+        if len(set(sites)) < len(sites):
+            raise UserError(f"Expected sites with each name once, got {', '.join(sites)}.")
         if overlap := sorted(set(sites) & set(self.held_out)):
             raise UserError(f"Expected held_out to name no site, but {overlap[0]!r} is one. Leave one of them out.")
         if self.held_out and root is None:

@@ -10,8 +10,8 @@ from typing import Any
 from safetensors.torch import load, save
 
 from fedvlp.core.state import State, detached
-from fedvlp.runs.header import Field, kind_of
 from fedvlp.sites.envelope import KEY, WireError, header_of
+from fedvlp.sites.fields import Field, kind_of
 from fedvlp.sites.schemas import REPLIES, REQUESTS
 
 MOST_TENSORS = 10_000

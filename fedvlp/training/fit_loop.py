@@ -107,7 +107,6 @@ class FitLoop:
             run.run_state, run.folder = on_every_process(run.fabric, resumed) or (run.run_state, None)
         check_agreement(run.fabric, self._facts)
         if run.is_global_zero:
-            sweep_leftovers(run.folder.parent if run.folder else parent)
             if run.folder is None:
                 run.folder = new_run_folder(parent)
                 claims.enter_context(claimed(run.folder))

@@ -12,8 +12,7 @@ from fedvlp.core.roles import ROLES
 from fedvlp.core.run_state import RoundMetrics
 from fedvlp.training.callback import FederationCallback
 from fedvlp.training.dispatch import hook_of
-from fedvlp.utils.errors import UserError
-from fedvlp.utils.suggestions import did_you_mean
+from fedvlp.utils.errors import UserError, did_you_mean
 
 log = logging.getLogger(__name__)
 

@@ -31,7 +31,7 @@ def set_up_method(
         torch.set_num_threads(num_threads)
     fabric.launch()
     is_half = fabric.strategy.precision.precision == "bf16-mixed"
-    module.clip.hold_towers_in(torch.bfloat16 if is_half else torch.float32)  # before they are moved: half the bytes
+    module.clip.cast_towers(torch.bfloat16 if is_half else torch.float32)  # before they are moved: half the bytes
     fabric.to_device(module)
     if compile_towers:
         module.clip.compile_towers()

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
+from fedvlp.training.local_training import LocalTraining
+from fedvlp.training.options import Clients, Runtime, Server
+
 ROUNDS = "--trainer.rounds sets how many rounds there are"
 LENGTH = "--trainer.local.epochs or --trainer.local.steps sets how long a client trains in a round"
 WHOLE = "accuracies are of whole splits; --trainer.evaluate_every measures less often, and fast_dev_run on one batch"
@@ -50,3 +55,16 @@ INSTEAD = {
     "model_registry": "a run's folder has its prompts and checkpoints",
 }
 """What to use, by the option's name."""
+
+RENAMED = {
+    "local_epochs": "local.epochs",
+    "local_steps": "local.steps",
+    "local_rule": "local.rule",
+    "on_client_failure": "clients.on_failure",
+    "client_dropout": "clients.dropout",
+}
+"""Options that once had another name."""
+GROUPS: dict[str, type] = {"local": LocalTraining, "server": Server, "clients": Clients, "runtime": Runtime}
+GROUPED = {field.name: f"{name}.{field.name}" for name, group in GROUPS.items() for field in fields(group)}
+REPLACEMENTS = INSTEAD | {old: f"it is --trainer.{new}" for old, new in (GROUPED | RENAMED).items()}
+"""What to use in place of an option that the trainer does not have, or not without its group."""

@@ -1,16 +1,29 @@
-"""Config files: bundled ones and those of plug-ins by name, and where they stand among the arguments of a command."""
+"""Config files: read, found by the names of bundled ones and of plug-ins', and as arguments of a command."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from fedvlp.utils.errors import UserError
-from fedvlp.utils.plugins import plugin_config, plugin_config_names
-from fedvlp.utils.suggestions import did_you_mean
-from fedvlp.utils.yaml_limits import check_yaml, read_yaml
+import yaml
+
+from fedvlp.utils.errors import UserError, did_you_mean
+from fedvlp.utils.plugins import plugin_configs
 
 CONFIG_OPTION = "--config="
+
+
+def read_yaml(path: Path) -> Any:
+    """Reads the content of a YAML file.
+
+    Raises:
+        UserError: if it can't be read, or is no YAML.
+    """
+    try:
+        return yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise UserError(f"{path} can't be read: {' '.join(str(error).split())}") from error
 
 
 def configs_folder() -> Path:
@@ -30,25 +43,22 @@ def find_config(name: str) -> str:
     """Returns the path of a config: a file, or a bundled config or a plug-in's by its name, with or without its folder.
 
     Raises:
-        UserError: if there is none, with the nearest names, or several plug-ins have one.
+        UserError: if there is none, with the nearest name.
     """
     if Path(name).is_file():
         return name
     wanted = name.removesuffix(".yaml").removeprefix("configs/")
-    names = config_names()
-    matches = [known for known in names if wanted in (known, known.split("/")[-1])]
-    if matches:
-        return str(configs_folder() / f"{matches[0]}.yaml")
-    of_plugin = plugin_config(wanted)
-    if of_plugin is not None:
-        return str(of_plugin)
-    names += plugin_config_names()
-    hint = did_you_mean(wanted, [*names, *(known.split("/")[-1] for known in names)])
-    raise UserError(f"No config {name!r}: neither a file nor one of {', '.join(names)}. {hint}".rstrip())
+    configs = {bundled: configs_folder() / f"{bundled}.yaml" for bundled in config_names()}
+    configs = {**plugin_configs(), **configs}
+    for known, path in configs.items():
+        if wanted in (known, known.split("/")[-1]):
+            return str(path)
+    hint = did_you_mean(wanted, [*configs, *(known.split("/")[-1] for known in configs)])
+    raise UserError(f"No config {name!r}: neither a file nor one of {', '.join(sorted(configs))}. {hint}".rstrip())
 
 
 def names_a_method(path: str) -> bool:
-    """Returns whether the config at a path says which method to use."""
+    """Whether the config at a path sets the method."""
     content = read_yaml(Path(path))
     model = content.get("model") if isinstance(content, dict) else None
     return isinstance(model, str) or (isinstance(model, dict) and "class_path" in model)
@@ -73,16 +83,14 @@ def with_config_paths(arguments: Sequence[str]) -> list[str]:
     """Returns command-line arguments in which every config is ``--config=path``, the path of a file that can be read.
 
     Raises:
-        UserError: if there is no such config, or it or a value is nothing that a person writes.
+        UserError: if there is no such config, or it is no YAML.
     """
-    found = []
+    replaced = []
     for argument in join_configs(arguments):
         if argument.startswith(CONFIG_OPTION):
             path = find_config(argument.removeprefix(CONFIG_OPTION))
             read_yaml(Path(path))
-            found.append(CONFIG_OPTION + path)
+            replaced.append(CONFIG_OPTION + path)
         else:
-            name, _, value = argument.rpartition("=")
-            check_yaml(value, name or "A value")
-            found.append(argument)
-    return found
+            replaced.append(argument)
+    return replaced

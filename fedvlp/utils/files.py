@@ -1,18 +1,19 @@
-"""Files that appear whole or not at all: a reader never sees half of one."""
+"""Files that appear whole or not at all, locks that end with their process, and room on a disk."""
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
-import platform
-import re
-import threading
+import shutil
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 
 from fedvlp.utils.errors import UserError
@@ -20,16 +21,11 @@ from fedvlp.utils.errors import UserError
 log = logging.getLogger(__name__)
 
 
-NODE = re.sub(r"\W", "_", platform.node())[:40]
-"""This machine's name, as it stands in names of temporary files: other machines may see the same folder."""
-TEMPORARY = re.compile(rf"\..*\.{NODE}-(\d+)-\d+\.tmp")
-
-
 @contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
     """Yields a temporary path beside ``path``; what the block writes there takes the place of ``path`` at its end.
 
-    If the block raises, ``path`` stays as it was and the temporary file is removed. Several processes may write the
+    If the block raises, ``path`` stays unchanged and the temporary file is removed. Several processes may write the
     same file at once: the last one wins, and each reader sees one whole file.
 
     Args:
@@ -40,7 +36,8 @@ def atomic_write(path: Path) -> Iterator[Path]:
         OSError: with ``path`` as its file, if the disk is full or refuses.
     """
     check_replaceable(path)
-    temporary = temporary_beside(path)
+    # The suffix is not that of the file, so that what a killed process leaves is not read as one of its kind.
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.tmp")
     try:
         yield temporary
         os.replace(temporary, path)
@@ -53,14 +50,8 @@ def atomic_write(path: Path) -> Iterator[Path]:
             temporary.unlink(missing_ok=True)
 
 
-def temporary_beside(path: Path) -> Path:
-    """Returns a path beside another that says which process on which machine it is of."""
-    # Not of the same suffix: what a killed process leaves must not be taken for a file of that kind.
-    return path.with_name(f".{path.name}.{NODE}-{os.getpid()}-{threading.get_ident()}.tmp")
-
-
 def check_replaceable(path: Path) -> None:
-    """Sees that a file can be written at a path.
+    """Checks that a file can be written at a path.
 
     Raises:
         UserError: if there is something that is no file, such as a folder or a device.
@@ -70,27 +61,10 @@ def check_replaceable(path: Path) -> None:
         raise UserError(f"Expected the name of a file to write; {path} is a {kind}. Name a file in a folder.")
 
 
-def remove_dead_temporaries(folder: Path) -> int:
-    """Removes the temporary files in a folder whose processes, on this machine, are dead; returns how many."""
-    count = 0
+def remove_temporaries(folder: Path) -> None:
+    """Removes the temporary files that killed processes left in a folder, in which no other process may be writing."""
     for path in folder.glob(".*.tmp"):
-        match = TEMPORARY.fullmatch(path.name)
-        if match and not _is_alive(int(match.group(1))):
-            path.unlink(missing_ok=True)
-            count += 1
-    return count
-
-
-def _is_alive(process: int) -> bool:
-    if os.name != "posix":  # elsewhere the question below would end the process
-        return True
-    try:
-        os.kill(process, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except PermissionError:
-        return True
-    return True
+        path.unlink(missing_ok=True)
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -100,7 +74,7 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    r"""Writes text in UTF-8 in one step, with line ends as they are.
+    r"""Writes a string in UTF-8 in one step, with line ends unchanged.
 
     Bytes of a file's name that are no UTF-8 come as lone surrogates, which UTF-8 has not: they are written as JSON has
     them, such as ``\udcff``.
@@ -114,7 +88,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def write_cache_file(path: Path, write: Callable[[Path], None]) -> None:
-    """Lets ``write`` fill a file of a cache, in one step.
+    """Makes ``write`` fill a file of a cache, in one step.
 
     A cache is a convenience, so a disk that refuses (full, read-only) costs a logged warning and not the run.
     """
@@ -124,3 +98,71 @@ def write_cache_file(path: Path, write: Callable[[Path], None]) -> None:
             write(temporary)
     except (OSError, SafetensorError, UserError) as error:
         log.warning("Could not write the cache file %s (%s); going on without it.", path, error)
+
+
+@contextmanager
+def locked(path: Path, wait: bool = True) -> Iterator[None]:
+    """Gives one process at a time the work on a file or folder; the lock ends with the process, however that ends.
+
+    Args:
+        path: the file or folder; the lock is a file beside it.
+        wait: whether to wait for another process. Who waits only spares double work, so it goes on without a lock
+            where the disk refuses one.
+
+    Raises:
+        BlockingIOError: if ``wait`` is false and another process holds the lock.
+        OSError: if ``wait`` is false and the lock file can't be made.
+    """
+    lock = _lock_of(path)
+    try:
+        lock.acquire(timeout=-1 if wait else 0)
+    except Timeout:
+        raise BlockingIOError(errno.EAGAIN, "Another process works on it", str(path)) from None
+    except OSError:
+        if not wait:
+            raise
+    try:
+        yield
+    finally:
+        if lock.is_locked:
+            with suppress(OSError):  # Windows removes no open file
+                Path(lock.lock_file).unlink(missing_ok=True)  # while it is held: afterwards it may be another's
+        lock.release()
+
+
+def is_locked(path: Path) -> bool:
+    """Whether this process or another holds the lock of a file or folder."""
+    lock = _lock_of(path)
+    if not Path(lock.lock_file).exists():
+        return False
+    try:
+        with lock.acquire(timeout=0):
+            return False
+    except Timeout:
+        return True
+    except OSError:
+        return False
+
+
+def free_bytes(path: Path) -> int:
+    """Returns how many bytes are free where a path is or is to be."""
+    place = path.absolute()
+    while not place.exists():
+        place = place.parent
+    return shutil.disk_usage(place).free
+
+
+def size_in_words(count: int) -> str:
+    """Formats a number of bytes.
+
+    >>> size_in_words(18_521_436_207), size_in_words(191_395_900), size_in_words(1_900)
+    ('18.5 GB', '191 MB', '2 kB')
+    """
+    if count >= 1e9:
+        return f"{count / 1e9:.1f} GB"
+    return f"{count / 1e6:.0f} MB" if count >= 1e6 else f"{count / 1e3:.0f} kB"
+
+
+def _lock_of(path: Path) -> FileLock:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return FileLock(path.with_name(f".{path.name}.lock"))

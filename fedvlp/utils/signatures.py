@@ -1,8 +1,10 @@
-"""What can be passed to a class's constructor."""
+"""What can be known of code without running it: the arguments of a class, and the names that a stub exports."""
 
 from __future__ import annotations
 
+import ast
 import inspect
+from pathlib import Path
 
 
 def constructor_arguments(kind: type) -> list[str]:
@@ -23,16 +25,38 @@ def constructor_parameters(kind: type) -> dict[str, inspect.Parameter]:
 
     A constructor with ``**options`` takes what the next class takes whose constructor is its own.
     """
-    found: dict[str, inspect.Parameter] = {}
+    parameters_by_name: dict[str, inspect.Parameter] = {}
     for base in kind.__mro__:
         if "__init__" not in vars(base):
             continue
-        # Not of the class, whose signature is that of its metaclass where that has one.
-        parameters = list(inspect.signature(vars(base)["__init__"]).parameters.values())[1:]
+        own = list(inspect.signature(vars(base)["__init__"]).parameters.values())[1:]
         variadic = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
-        for each in parameters:
+        for each in own:
             if each.kind not in variadic:
-                found.setdefault(each.name, each)
-        if not any(each.kind is each.VAR_KEYWORD for each in parameters):
+                parameters_by_name.setdefault(each.name, each)
+        if not any(each.kind is each.VAR_KEYWORD for each in own):
             break
-    return found
+    return parameters_by_name
+
+
+def exported_names(stub: Path) -> dict[str, str]:
+    """Reads which names a stub exports, and from which module each comes.
+
+    Args:
+        stub: a ``.pyi`` file of lines ``from module import Name as Name``, the form in which type checkers take an
+            import for an export.
+
+    Returns:
+        The module of each name; constants first, then classes, then functions, each by the alphabet.
+    """
+    modules = {}
+    for statement in ast.parse(stub.read_text(encoding="utf-8")).body:
+        if isinstance(statement, ast.ImportFrom):
+            for alias in statement.names:
+                modules[alias.name] = str(statement.module)
+    return {name: modules[name] for name in sorted(modules, key=_rank)}
+
+
+def _rank(name: str) -> tuple[bool, bool, str]:
+    """Sorts ``CONSTANT`` before ``Class`` before ``function``."""
+    return not name.isupper(), not name[0].isupper(), name

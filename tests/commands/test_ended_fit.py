@@ -65,7 +65,7 @@ def test_a_run_that_is_trained_is_refused_and_a_dead_one_goes_on(arguments, tmp_
     again = [*arguments, "--ckpt_path=last"]
     assert main(again) == 1
     told = capsys.readouterr().err
-    assert f"is being trained by process {running.pid} on " in told
+    assert "is being trained by another process" in told
     assert told.count("\n") == 1
     running.kill()
     exit_code(running)

@@ -16,12 +16,11 @@ import yaml
 import fedvlp
 from fedvlp.commands.cli import main
 from fedvlp.commands.lightning_cli import ParsingCLI
-from fedvlp.runs.plugin_classes import plugin_class, plugin_names
 from fedvlp.tools.export import ExportedClassifier
 from fedvlp.tools.export.description import example_images
 from fedvlp.tools.export.write import Exported
 from fedvlp.utils.config_files import with_config_paths
-from fedvlp.utils.plugins import plugin_config_names
+from fedvlp.utils.plugins import plugin_configs, registered_classes
 from tests.helpers.documents import BRIEF, ROOT, Document
 from tests.helpers.plugins import install, on_the_path
 
@@ -108,13 +107,13 @@ def test_its_trained_method_is_exported_from_any_folder(trained, tmp_path, monke
     (method,) = handed
     classifier = fedvlp.from_pretrained(trained)
     images = example_images(method, 2)
-    assert type(method) is type(classifier.method) is plugin_class("SmoothPromptFL")
+    assert type(method) is type(classifier.method) is registered_classes()["SmoothPromptFL"].load()
     assert torch.equal(ExportedClassifier(method)(images), classifier(images))
 
 
 def test_without_it_a_trained_file_is_refused(trained, image_root, tmp_path, monkeypatch, capsys):
     """The classes are not looked for beyond what is installed, though they could be imported."""
-    monkeypatch.setattr("fedvlp.runs.plugin_classes.registered_as", lambda name: None)
+    monkeypatch.setattr("fedvlp.utils.plugins.registered_classes", dict)
     assert main(["predict", f"--ckpt_path={trained}", f"--images={image_root / 'photo'}"]) == 1
     told = capsys.readouterr().err
     assert "my_prompts.smooth_promptfl.SmoothPromptFL" in told
@@ -139,15 +138,15 @@ def test_its_examples_are_true(installed):
 
 
 def test_fedvlp_lists_nothing_of_it_as_its_own(installed):
-    assert set(plugin_names()) >= NAMES  # others may be installed where tests run
+    assert registered_classes().keys() >= NAMES  # others may be installed where tests run
     for name in NAMES:
-        assert plugin_class(name)
+        assert registered_classes()[name].load()
         assert name not in fedvlp.__all__
         assert name not in fedvlp.methods.__all__
 
 
 def test_every_config_of_it_names_a_class_of_it(installed):
-    assert set(plugin_config_names()) >= {"equal_norm_mean", "smooth_promptfl", "stripes"}
+    assert plugin_configs().keys() >= {"equal_norm_mean", "smooth_promptfl", "stripes"}
     named = set()
     for path in (TEMPLATE / "src" / "my_prompts" / "configs").glob("*.yaml"):
         content = repr(yaml.safe_load(path.read_text()))

@@ -16,8 +16,8 @@ BRIEF = ["--trainer.rounds=1", "--trainer.local.steps=2", "--trainer.enable_prog
 
 def brief(arguments: list[str]) -> list[str]:
     """Returns what makes a command end soon; one that counts epochs takes its own."""
-    counts_epochs = any("local_epochs" in argument for argument in arguments)
-    return [option for option in BRIEF if not (counts_epochs and "local_steps" in option)]
+    counts_epochs = any("local.epochs" in argument for argument in arguments)
+    return [option for option in BRIEF if not (counts_epochs and "local.steps" in option)]
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ def install(
     for group, entries in groups.items():
         lines += [f"[{group}]", *(f"{name} = {value}" for name, value in entries.items())]
     (metadata / "entry_points.txt").write_text("\n".join(lines))
-    plugins.registrations.cache_clear()
+    plugins.registered_classes.cache_clear()
 
 
 @contextmanager
@@ -47,8 +47,8 @@ def on_the_path(site: Path) -> Iterator[Path]:
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(site)
-        plugins.registrations.cache_clear()
+        plugins.registered_classes.cache_clear()
         yield site
         for file in site.glob("*.py"):
             sys.modules.pop(file.stem, None)
-    plugins.registrations.cache_clear()
+    plugins.registered_classes.cache_clear()

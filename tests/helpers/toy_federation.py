@@ -36,7 +36,7 @@ class Backbone:
         return "backbone"
 
     @staticmethod
-    def hold_towers_in(dtype):
+    def cast_towers(dtype):
         pass
 
     @staticmethod

@@ -9,8 +9,6 @@ import torch
 import torch.nn.functional as F
 
 from fedvlp.clip import CLIPSpec, load_clip
-from fedvlp.clip.towers import packed_weights
-from fedvlp.clip.towers.packed_weights import PackedWeights
 from fedvlp.core.state import numel
 from fedvlp.methods import FedLoRA, ZeroShotCLIP
 from fedvlp.utils.errors import UserError
@@ -128,26 +126,6 @@ def test_features_of_texts_follow_the_updates(clip, images):
         module.text_updates.up.mul_(-1)
         assert not torch.allclose(module(images), first, atol=1e-2)
     torch.testing.assert_close(copy.deepcopy(module)(images), module(images))
-
-
-@pytest.mark.skipif(not packed_weights.has_kernel(), reason="no oneDNN here")
-def test_no_updated_weight_is_packed(images, monkeypatch):
-    """Each would be kept, and a new one comes with each call."""
-    monkeypatch.setattr(packed_weights, "_LEAST_ELEMENTS", 0)
-    packed = set()
-    get = PackedWeights.get
-
-    def watched(self, weight, transposed):
-        packed.add(weight.untyped_storage().data_ptr())
-        return get(self, weight, transposed)
-
-    monkeypatch.setattr(PackedWeights, "get", watched)
-    module = make(load_clip("fedvlp-tiny"))
-    with torch.no_grad():
-        expected = module(images)
-    torch.testing.assert_close(module(images), expected, atol=1e-4, rtol=1e-5)
-    assert packed  # other weights are
-    assert packed <= {parameter.untyped_storage().data_ptr() for parameter in module.clip.parameters()}
 
 
 def test_other_towers_are_refused():

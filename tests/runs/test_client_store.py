@@ -13,9 +13,7 @@ from fedvlp.core.run_state import RunState
 from fedvlp.core.state import ServerState
 from fedvlp.runs.checkpoint import load_checkpoint, load_deployed, save_checkpoint
 from fedvlp.runs.client_store import StatesOnDisk, StoreAtSites, are_at_sites, files_of, restored, with_stored
-from fedvlp.utils import tensor_files
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.locks import _forget_inherited
 from tests.helpers.assertions import assert_same_run
 from tests.helpers.toy_federation import PersonalBias, Points, federation, file_callbacks
 
@@ -69,7 +67,6 @@ class Killer:
         self.left = after
         for owner, name in ((os, "replace"), (os, "fsync"), (Path, "unlink"), (Path, "write_bytes")):
             monkeypatch.setattr(owner, name, self.counted(getattr(owner, name)))
-        monkeypatch.setattr(tensor_files, "_sealed", self.counted(tensor_files._sealed))
 
     def counted(self, operation):
         def act(*args, **options):
@@ -105,7 +102,6 @@ def test_killed_at_any_file_operation_goes_on_to_the_same(tmp_path, monkeypatch,
                 run(folder, personal_on_disk=True, rounds=3, **file_callbacks(), ckpt_path="last")
             except Killed:
                 is_over = False
-                _forget_inherited()  # a process that is killed holds no lock any more
             else:
                 is_over = True
         again = run(folder, personal_on_disk=True, **file_callbacks(), ckpt_path="last")

@@ -69,15 +69,10 @@ NAMES = [
 ]
 
 
-@pytest.mark.parametrize("command", ["predict", "explain", "audit"])
 @pytest.mark.parametrize("change", NAMES)
-def test_a_module_of_a_strangers_file_is_not_imported(stranger, image_root, tmp_path, capsys, change, command):
-    path = stranger(change)
-    images = [] if command == "audit" else [f"--images={image_root / 'photo'}"]
-    assert main([command, f"--ckpt_path={path}", *images]) == 1
-    errors = capsys.readouterr().err
-    assert "To import it runs it" in errors
-    assert "--allow odd_method" in errors or "--allow {class_path" in errors
+def test_a_module_of_a_strangers_file_is_not_imported(stranger, tmp_path, change):
+    with pytest.raises(UserError, match=r"To import it runs it.*--allow (odd_method|\{class_path)"):
+        trained_config(stranger(change))
     assert not (tmp_path / "imported").exists()
 
 
@@ -157,13 +152,3 @@ def test_nothing_else_of_pytorch_is_trusted(tmp_path, path):
 def test_only_classes_of_fedvlp_are_own(tmp_path, path):
     with pytest.raises(UserError, match="not fedvlp's own"):
         check_classes(tmp_path, {"class_path": path})
-
-
-def test_classes_in_another_order_are_refused(stranger, trained, image_root, tmp_path, capsys):
-    path = stranger(lambda model: model["init_args"]["class_names"].reverse())
-    config = yaml.safe_load((trained / "config.yaml").read_text())["data"]["init_args"]
-    given = ["--config=promptfl", "--config=folders", f"--data.root={config['root']}", "--data.held_out=photo"]
-    given += ["--model.clip.name=fedvlp-tiny", "--trainer.rounds=1", f"--images={image_root / 'photo'}"]
-    given += [f"--data.cache_dir={tmp_path / 'cache'}"]
-    assert main(["predict", *given, f"--ckpt_path={path}", "--trainer.accelerator=cpu"]) == 1
-    assert "class_names: was ['star', 'square', 'circle'], is" in capsys.readouterr().err

@@ -25,7 +25,7 @@ def test_data_must_list_the_sites(tmp_path, image_root, capsys):
     ("change", "text"),
     [
         (lambda config: config["model"].update(class_path="Nothing"), "can't be used"),
-        (lambda config: config["trainer"].update(rounds=-1), "at least 0"),
+        (lambda config: config["trainer"].update(rounds=-1), "trainer.rounds"),
         (lambda config: config["data"]["init_args"].pop("sites"), "sites"),
     ],
 )

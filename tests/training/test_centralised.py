@@ -166,7 +166,7 @@ def test_what_only_a_federation_has_is_refused(tmp_path, name):
 
 @pytest.mark.parametrize(("resets", "rounds"), [(True, 2), (True, 1), (False, 2)])
 def test_an_optimizer_that_starts_anew_is_warned_of(tmp_path, caplog, resets, rounds):
-    federation(tmp_path, reset_optimizer=resets, rounds=rounds).options.check(POOL_ALONE)
+    check_clients(federation(tmp_path, reset_optimizer=resets, rounds=rounds), POOL_ALONE)
     assert ("--config centralised" in caplog.text) == (resets and rounds > 1)
 
 

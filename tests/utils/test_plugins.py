@@ -1,16 +1,20 @@
-"""What packages register is read from their metadata, once, without importing them, and only if it is needed."""
+"""What packages register is read from their metadata, and imported only where the command line needs it."""
 
 from __future__ import annotations
 
+import logging
 import sys
 from pathlib import Path
 
 import pytest
 
+from fedvlp import PromptFL
 from fedvlp.utils import plugins
 from fedvlp.utils.config_files import find_config
 from fedvlp.utils.errors import UserError
 from tests.helpers.plugins import install, on_the_path
+
+METHOD = "from fedvlp import PromptFL\nclass {}(PromptFL):\n    pass\n"
 
 
 @pytest.fixture
@@ -19,20 +23,30 @@ def site(tmp_path):
         yield folder
 
 
-def test_registrations_name_package_and_version(site):
-    groups = {"fedvlp.methods": {"Odd": "odd_one.parts:Odd"}, "fedvlp.data": {"Even": "odd_one:Even"}}
-    install(site, "odd-one", "0.3.1", groups, {"odd_one/__init__.py": "raise SystemExit\n"})
-    odd = plugins.registered_as("Odd")
-    assert (odd.group, odd.value, odd.owner, odd.top) == (
-        "fedvlp.methods",
-        "odd_one.parts:Odd",
-        "odd-one 0.3.1",
-        "odd_one",
-    )
-    assert plugins.registered_as("Even").top == "odd_one"
-    assert plugins.registered_as("Odd", ("fedvlp.data",)) is None
-    assert plugins.registered_as("odd_one") is None
-    assert "odd_one" not in sys.modules
+def test_a_registered_class_is_trusted_by_its_name_and_its_paths_alone(site):
+    groups = {"fedvlp.methods": {"Trusted": "trusted_one:Trusted"}}
+    files = {"trusted_one/__init__.py": "from trusted_one.inner import Other, Trusted\n"}
+    files["trusted_one/inner.py"] = METHOD.format("Trusted") + METHOD.format("Other")
+    install(site, "trusted-one", "0.3", groups, files)
+    assert "trusted_one" not in sys.modules
+    for path in ("Trusted", "trusted_one.Trusted", "trusted_one.inner.Trusted"):
+        assert plugins.is_plugin_class(path)
+    for path in ("trusted_one.Other", "Other", "elsewhere.Trusted", "trusted_one", "os.system", ""):
+        assert not plugins.is_plugin_class(path)
+    kind = plugins.registered_classes()["Trusted"].load()
+    assert plugins.plugins_of([kind(["a"], "fedvlp-tiny"), PromptFL]) == {
+        "trusted-one": {"version": "0.3", "classes": ["Trusted"]}
+    }
+
+
+def test_a_plugin_that_fails_is_named_and_does_not_stop_others(site, caplog):
+    groups = {"fedvlp.methods": {"Broken": "broken_one:Broken", "Sound": "sound_one:Sound"}}
+    files = {"broken_one.py": "import nowhere_at_all\n", "sound_one.py": METHOD.format("Sound")}
+    install(site, "half-one", "0.4", groups, files)
+    with caplog.at_level(logging.WARNING):
+        plugins.import_plugins()
+    assert "half-one could not import Broken (No module named 'nowhere_at_all')" in caplog.text
+    assert "sound_one" in sys.modules
 
 
 def configs(site, package, *names):
@@ -47,31 +61,12 @@ def test_configs_of_plugins_are_found_by_name(site):
     configs(site, "odd-one", "methods/odd", "even")
     for name in ("odd", "methods/odd", "odd.yaml"):
         assert Path(find_config(name)) == site / "odd_one" / "configs" / "methods" / "odd.yaml"
-    with pytest.raises(UserError, match=r"quickstart.*, even, methods/odd\b.* Did you mean 'even'"):
+    with pytest.raises(UserError, match=r"even, .*methods/odd\b.* Did you mean 'even'"):
         find_config("evn")
     assert "odd_one" not in sys.modules
 
 
-def test_bundled_configs_are_found_without_a_look_at_plugins(site, monkeypatch):
-    configs(site, "odd-one", "trip")
-    monkeypatch.setattr(plugins, "entry_points", None)
-    assert "odd_one" not in find_config("trip")
-    with pytest.raises(TypeError):
-        find_config("odd")
-
-
-def test_a_config_of_two_plugins_is_refused_with_both(site):
-    configs(site, "odd-one", "odd")
-    configs(site, "other-one", "methods/odd", "only")
-    with pytest.raises(UserError, match=r"odd-one 1\.2 \(.*odd_one.*\) and other-one 1\.2 \(.*other_one.*\)"):
-        find_config("odd")
-    assert "other_one" in find_config("methods/odd")
-    assert "other_one" in find_config("only")
-
-
-@pytest.mark.parametrize("value", ["odd_one.nowhere", "missing.configs", "0.configs", "json.configs"])
-def test_configs_that_are_not_there_name_their_package(site, value):
-    files = {"odd_one/__init__.py": ""}
-    install(site, "odd-one", "1.2", {"fedvlp.configs": {"odd_one": value}}, files)
-    with pytest.raises(UserError, match=rf"odd-one 1\.2 registers configs in {value}, but there is no such folder"):
+def test_configs_that_are_not_there_name_their_package(site):
+    install(site, "odd-one", "1.2", {"fedvlp.configs": {"odd_one": "odd_one.nowhere"}}, {"odd_one/__init__.py": ""})
+    with pytest.raises(UserError, match=r"odd-one registers configs in odd_one\.nowhere, but there is no such folder"):
         find_config("odd")

@@ -11,11 +11,11 @@ from contextlib import suppress
 from benchmarks.faults.bench import Bench, NotBuiltError, quote
 from benchmarks.faults.commands import Finished, Running
 from benchmarks.faults.fault import fault
-from benchmarks.faults.options import CLIENT_LIMIT, COLLECTIVE_LIMIT
+from benchmarks.faults.options import COLLECTIVE_LIMIT
 from benchmarks.faults.page import CLIENTS, FOUND, PROMISES
 from benchmarks.faults.rows.uploads import left_out
 from benchmarks.faults.runs import checkpoints, metrics
-from benchmarks.faults.workshop import CLASSES, DOMAINS, FAULTY, ROUNDS
+from benchmarks.faults.workshop import CLASSES, DOMAINS, FAULTY
 from benchmarks.synthetic import write_images
 
 READING = ("--data.num_workers=2", "--data.augmentation=crop_flip", "--trainer.rounds=6")
@@ -235,24 +235,6 @@ def client_hangs(bench: Bench) -> None:
     bench.expect_success(bench.fit(*FAULTY, "--ckpt_path=last"), "going on")
     if bench.expect_same(bench.run(), expected):
         bench.note(f"waited {3 * WAIT} s for it, ended when interrupted, and went on from round 1; equal in the end")
-
-
-@fault(
-    PROMISES,
-    4,
-    injected=f"a client takes longer than a limit of {WAIT} s",
-    must="it is left out in that round, and the run ends by itself",
-    peers="Flower 1.41 has such a limit, but does not end. NVFlare 2.8: `wait_time_after_min_received`.",
-)
-def client_takes_too_long(bench: Bench) -> None:
-    """Sets the limit."""
-    finished = _hang(bench, f"{CLIENT_LIMIT}={WAIT}")
-    if bench.expect_success(finished):
-        line = next((line for line in finished.output.splitlines() if "is left out" in line), "")
-        bench.note(f"“{quote(line, 120)}”; the others were averaged, and the run ended by itself")
-        counted = [row.get("clients/failed", "") for row in metrics(bench.run())]
-        bench.expect(counted[1] == "1", "the client was not left out in round 2")
-        bench.lose(f"1 of {3 * ROUNDS} updates: that of the client that hung")
 
 
 @fault(

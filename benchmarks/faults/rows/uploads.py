@@ -129,7 +129,7 @@ def _in_second_round(bench: Bench, kind: str, who: str) -> None:
 @fault(
     CLIENTS,
     1,
-    injected="one client raises in round 2; then once only, with `on_client_failure=retry`",
+    injected="one client raises in round 2; then once only, with `clients.on_failure=retry`",
     must="the others go on; a second try loses nothing",
     peers="Flower 1.41: an error reply, the two others are averaged, exit 0. NVFlare 2.8: tolerated while "
     "`min_clients` can be reached.",

@@ -97,8 +97,8 @@ def wrong_options(bench: Bench) -> None:
 @fault(
     FOUND,
     14,
-    injected="what used to be accepted in silence: a cohort larger than the clients, `local_steps` with "
-    "`local_epochs`, `seed_everything true`, two classes of one name, a class without a name, a run's name with "
+    injected="what used to be accepted in silence: a cohort larger than the clients, `local.steps` with "
+    "`local.epochs`, `seed_everything true`, two classes of one name, a class without a name, a run's name with "
     "`..`, `personal_on_disk` without files, a method's number of rounds",
     must="each is refused or said",
     peers="–",

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from fedvlp.clip.backbone import CLIP
 from fedvlp.clip.towers.image_tower import VisionTransformerTower
+from fedvlp.utils.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -124,3 +125,17 @@ def _append(tokens: Float[Tensor, "B tokens W"], prompt: Float[Tensor, "L W"]) -
 def _replace(hidden: Float[Tensor, "B tokens W"], prompt: Float[Tensor, "L W"]) -> Float[Tensor, "B tokens W"]:
     """Returns the tokens with a prompt in place of the last ones."""
     return _append(hidden[:, : hidden.shape[1] - len(prompt)], prompt)
+
+
+def project_image_tokens(clip: CLIP, tokens: Float[Tensor, "*batch W"]) -> Float[Tensor, "*batch d"]:
+    """Returns Proj(ln_post(token)), joint features of tokens of the last block, not normalised.
+
+    Raises:
+        UserError: If the image tower is not a ViT of open_clip.
+    """
+    if not isinstance(clip.image, VisionTransformerTower):
+        raise UserError(
+            "Single image tokens have joint features in open_clip's ViT towers only, but this image tower is a "
+            f"{clip.image.kind}. Choose another --model.clip.name, for example ViT-B-16."
+        )
+    return clip.image.project(tokens)

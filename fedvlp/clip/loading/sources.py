@@ -1,4 +1,4 @@
-"""What a name in a config stands for: a CLIP's architecture, transform, tokenizer and weights."""
+"""What a name in a config stands for: a CLIP's architecture, transform, tokenizer and weights, perhaps bundled ones."""
 
 from __future__ import annotations
 
@@ -10,20 +10,21 @@ from pathlib import Path
 from typing import Any
 
 import open_clip
+import torch
 from open_clip.constants import HF_CONFIG_NAME
 from open_clip.pretrained import download_pretrained_from_hf
+from open_clip.transform import PreprocessCfg
+from safetensors.torch import load_file
 from torch import Tensor
 
-from fedvlp.clip.loading.bundled import bundled_config, bundled_state_dict
-from fedvlp.clip.loading.transforms import checked_options
 from fedvlp.clip.loading.weights import WEIGHT_SUFFIXES, config_beside, fetch_weights, read_weights, uses_quick_gelu
-from fedvlp.utils.errors import UserError
+from fedvlp.utils.errors import UserError, nearest_names
 from fedvlp.utils.ranges import Seed
-from fedvlp.utils.suggestions import nearest_names
 
 BUNDLED_NAME = "fedvlp-tiny"
 HUB_PREFIX = "hf-hub:"
 QUICK_GELU_SUFFIX = "-quickgelu"
+TINY_FOLDER = Path(__file__).parent / "tiny"
 Tokenizer = Callable[[Sequence[str]], Tensor]
 
 
@@ -39,15 +40,11 @@ class CLIPSpec:
             name; else one of open_clip's tags, the path of a `.safetensors`, `.pt` or `.bin` file, or `random`. An
             `open_clip_config.json` beside a file says its activation and how images are made its input.
         seed: Seed of random weights.
-        prepack: On x86 processors in float32, keep large weights a second time in oneDNN's order: steps of few tokens
-            take seven tenths of the time, others nine, for up to two more copies of a tower's weights. Without, and
-            where towers are compiled, products are PyTorch's own, which round differently.
     """
 
     name: str = "ViT-B-16"
     pretrained: str | None = "auto"
     seed: Seed = 0
-    prepack: bool = True
 
 
 @dataclass(frozen=True)
@@ -86,6 +83,38 @@ def _resolve_bundled(spec: CLIPSpec) -> Blueprint:
         weights = read_weights(path) if path else None
         options = _options(config_beside(path) or {}, config, str(path)) if path else {}
     return Blueprint(spec.name, config, tokenizer, weights, options)
+
+
+def bundled_config() -> dict[str, Any]:
+    """Returns the keyword arguments with which open_clip's ``CLIP`` class builds the tiny CLIP."""
+    config: dict[str, Any] = json.loads((TINY_FOLDER / "model.json").read_text(encoding="utf-8"))
+    return config
+
+
+def expand(stored: dict[str, Tensor], vocabulary_size: int, seed: int = 0) -> dict[str, Tensor]:
+    """Returns a full state dict in float32 from one that stores trained rows of the vocabulary only.
+
+    Words that no caption used have no row; theirs are random as before training, from N(0, 0.02).
+
+    Args:
+        stored: Tensors by name, with ``token_embedding.index`` (the trained rows' numbers) and
+            ``token_embedding.rows`` (their values) instead of ``token_embedding.weight``.
+        vocabulary_size: Number of rows of the whole vocabulary.
+        seed: Seed of these random rows.
+    """
+    state = {name: tensor.float() for name, tensor in stored.items() if not name.startswith("token_embedding.")}
+    rows = stored["token_embedding.rows"].float()
+    generator = torch.Generator().manual_seed(seed)
+    weight = 0.02 * torch.randn(vocabulary_size, rows.shape[1], generator=generator)
+    weight[stored["token_embedding.index"].long()] = rows
+    state["token_embedding.weight"] = weight
+    return state
+
+
+def bundled_state_dict() -> dict[str, Tensor]:
+    """Returns the tiny CLIP's weights in float32, by the names of open_clip's ``CLIP`` class."""
+    stored = load_file(TINY_FOLDER / "weights.safetensors")
+    return expand(stored, int(bundled_config()["text_cfg"]["vocab_size"]))
 
 
 @cache
@@ -164,9 +193,32 @@ def _foreign_tokenizer(name: str) -> UserError:
 
 
 def _options(description: dict[str, Any], config: dict[str, Any], origin: str) -> dict[str, Any]:
-    """Returns the transform's options in the content of an `open_clip_config.json`, for a model of this config."""
-    size = config["vision_cfg"].get("image_size", 224)  # open_clip's own default
-    return checked_options(description.get("preprocess_cfg", {}), size, origin)
+    """Reads the transform's options from the content of an `open_clip_config.json`, for a model of this config.
+
+    Raises:
+        UserError: If the transform can't do what they ask for: images would not be as in training.
+    """
+    published = description.get("preprocess_cfg", {})
+    known = {*PreprocessCfg.__annotations__} - {"size"}
+    options = {name: value for name, value in published.items() if name in known and value is not None}
+    for name in ("mean", "std"):
+        if name in options:  # a list in JSON, and part of the fingerprint
+            options[name] = tuple(float(number) for number in options[name])
+    model_size = config["vision_cfg"].get("image_size", 224)  # open_clip's own default
+    size = published.get("size") or model_size
+    if size not in (model_size, [model_size, model_size]):
+        raise _unfit(origin, "size", size, f"{model_size}, for which the model is built")
+    interpolation = options.get("interpolation", "bicubic")
+    if interpolation not in ("bicubic", "bilinear"):  # open_clip would take bicubic without a word
+        raise _unfit(origin, "interpolation", interpolation, "bicubic or bilinear")
+    return options
+
+
+def _unfit(origin: str, name: str, value: Any, expected: str) -> UserError:
+    return UserError(
+        f"The preprocess_cfg of {origin} has {name} {value!r}, but expected was {expected}. Give --model.clip.name the "
+        "architecture of these weights, or correct the file."
+    )
 
 
 def _weights_path(spec: CLIPSpec, tags: list[str]) -> Path | None:

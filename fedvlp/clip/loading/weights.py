@@ -1,9 +1,9 @@
-"""Weights of a CLIP from files and from open_clip's published tags. Nothing here ever runs pickled code."""
+"""Weights of a CLIP from files and from open_clip's published tags; no pickled code is run."""
 
 from __future__ import annotations
 
-import hashlib
 import json
+import warnings
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.inert_archive import module_tensors, read_inert
 
 WEIGHT_SUFFIXES = (".safetensors", ".pt", ".pth", ".bin")
-_CONFIG_PARTS = ("model_cfg", "preprocess_cfg")
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
@@ -27,7 +25,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 
     Args:
         path: A `.safetensors` file, a `.pt`, `.pth` or `.bin` file with a state dict (also under the key `state_dict`),
-            or a TorchScript archive such as OpenAI's own, of which the tensors are read and nothing is run.
+            or a TorchScript archive such as OpenAI's own.
 
     Raises:
         UserError: If the file is missing, damaged, or holds anything but finite tensors.
@@ -81,36 +79,31 @@ def config_beside(path: Path) -> dict[str, Any] | None:
     """Returns the `open_clip_config.json` in a weights file's folder; None if there is none.
 
     Raises:
-        UserError: If it is no JSON object of objects.
+        UserError: If it is no JSON.
     """
     beside = path.parent / HF_CONFIG_NAME
     if not beside.is_file():
         return None
     try:
-        content = json.loads(beside.read_text(encoding="utf-8"))
+        content: dict[str, Any] = json.loads(beside.read_text(encoding="utf-8"))
     except ValueError as error:
         raise UserError(f"{beside} is no readable JSON ({error}). Copy it again, or take it away.") from error
-    if not isinstance(content, dict) or not all(isinstance(content.get(key, {}), dict) for key in _CONFIG_PARTS):
-        raise UserError(
-            f"{beside} should hold an object with the objects {' and '.join(_CONFIG_PARTS)}, as open_clip writes it, "
-            "but holds other values. Copy it again, or take it away."
-        )
     return content
 
 
 def uses_quick_gelu(path: Path, weights: dict[str, Tensor]) -> bool:
-    """Returns whether a weights file is known to be of a model with QuickGELU; its tensors do not say so themselves.
+    """Guesses whether a weights file is of a model with QuickGELU; its tensors do not say so themselves.
 
-    An `open_clip_config.json` beside the file decides. Else known are: OpenAI's archives, by checksum; files whose
-    name, or whose folder in the hub's cache, contains `openai` or `quickgelu`; and weights stored in single precision
-    whose values are all half-precision numbers, as OpenAI's are, which were published in half precision.
+    An `open_clip_config.json` beside the file decides. Else it is assumed of TorchScript archives, in which OpenAI
+    published its models; of files whose name, or whose folder in the hub's cache, contains `openai` or `quickgelu`; and
+    of weights stored in single precision whose values are all half-precision numbers, as OpenAI's are.
     """
     beside = config_beside(path)
     if beside is not None:
         return bool(beside.get("model_cfg", {}).get("quick_gelu", False))
     hub_folders = [part for part in path.parts if part.startswith("models--")]
     names = " ".join([path.name, *hub_folders]).lower()
-    return "openai" in names or "quickgelu" in names or _is_openais(path) or _are_widened_halves(weights)
+    return "openai" in names or "quickgelu" in names or _is_torchscript(path) or _are_widened_halves(weights)
 
 
 def _are_widened_halves(weights: dict[str, Tensor]) -> bool:
@@ -155,33 +148,18 @@ def _load_archive(path: Path) -> Any:
 
 
 def _load_torchscript(path: Path) -> dict[str, Tensor]:
-    """Returns the tensors of a TorchScript archive, such as OpenAI's own; its code is not run."""
-    described = ("input_resolution", "context_length", "vocab_size")
-    return {name: value for name, value in module_tensors(read_inert(path)).items() if name not in described}
+    """Returns the tensors of a TorchScript archive, such as OpenAI's own."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # TorchScript is deprecated, but these archives still exist
+        state: dict[str, Tensor] = torch.jit.load(path, map_location="cpu").state_dict()  # type: ignore[no-untyped-call]
+    for number in ("input_resolution", "context_length", "vocab_size"):
+        state.pop(number, None)
+    return state
 
 
 def _is_torchscript(path: Path) -> bool:
     """Whether a file is a TorchScript archive: a zip file with a table of constants."""
-    if not path.is_file() or not zipfile.is_zipfile(path):
+    if not zipfile.is_zipfile(path):
         return False
     with zipfile.ZipFile(path) as archive:
         return any(entry.endswith("/constants.pkl") for entry in archive.namelist())
-
-
-def _is_openais(path: Path) -> bool:
-    """Whether a file is one of OpenAI's archives."""
-    return _is_torchscript(path) and _checksum(path) in _openai_checksums()
-
-
-def _checksum(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as stream:
-        for block in iter(lambda: stream.read(1 << 20), b""):
-            digest.update(block)
-    return digest.hexdigest()
-
-
-def _openai_checksums() -> set[str]:
-    """Returns the SHA-256 sums of OpenAI's archives, which stand in their addresses."""
-    models = open_clip.list_pretrained_models_by_tag("openai")
-    return {open_clip.get_pretrained_url(model, "openai").split("/")[-2] for model in models}

@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from fedvlp.clip.towers.chunked_mask import BlockDiagonalMask, ChunkedMask
+from fedvlp.clip.towers.attention_mask import BlockDiagonalMask, ChunkedMask
 from fedvlp.clip.towers.text_tower import TextTower, causal_mask
 
 

@@ -15,9 +15,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from fedvlp.clip.backbone import CLIP
-from fedvlp.clip.text.names import clean_class_names
 from fedvlp.clip.text.packing import TokenRows, pack, prompt_ids, stack
 from fedvlp.clip.text.prompt_cache import PromptFeatureCache
+from fedvlp.clip.text.zero_shot import clean_class_names
 from fedvlp.utils.errors import UserError
 
 ClassPosition = Literal["end", "middle", "front"]

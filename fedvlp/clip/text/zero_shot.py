@@ -1,8 +1,8 @@
-"""Zero-shot CLIP's text classifier: templates, and the features of class names in them."""
+"""Class names as words, templates, and the zero-shot classifier of class names in templates."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -11,7 +11,6 @@ from open_clip import OPENAI_IMAGENET_TEMPLATES
 from torch import Tensor
 
 from fedvlp.clip.backbone import CLIP
-from fedvlp.clip.text.names import clean_class_names
 from fedvlp.clip.text.packing import pack
 from fedvlp.utils.errors import UserError
 
@@ -26,6 +25,31 @@ def _ensemble() -> tuple[str, ...]:
 
 TEMPLATES = _ensemble()
 """OpenAI's 80 templates, "a photo of a {}." first; the first 60, up to "itap of the {}.", are TRIP's ensemble."""
+
+
+def clean_class_name(name: str) -> str:
+    """Returns a folder's name as words: `_` and `-` become spaces, white space is squeezed, case is kept.
+
+    Example:
+        >>> clean_class_name("Alarm_Clock"), clean_class_name("t-shirt")
+        ('Alarm Clock', 't shirt')
+    """
+    return " ".join(name.replace("_", " ").replace("-", " ").split())
+
+
+def clean_class_names(names: Sequence[str], overrides: Mapping[str, str] | None = None) -> list[str]:
+    """Returns every class's name as words, in the order given; what `overrides` names is taken from there, as it is.
+
+    Args:
+        names: Class names as they stand in the data, for example folders' names.
+        overrides: Words to use instead, by the name in the data or by its cleaned form.
+
+    Example:
+        >>> clean_class_names(["Postit_Notes", "TV"], {"TV": "television"})
+        ['Postit Notes', 'television']
+    """
+    chosen = overrides or {}
+    return [chosen.get(name, chosen.get(clean_class_name(name), clean_class_name(name))) for name in names]
 
 
 def choose_templates(templates: int | Sequence[str]) -> tuple[str, ...]:

@@ -130,15 +130,14 @@ class VisionTransformerTower(ImageTower):
 
     Args:
         visual: The open_clip model's `visual`.
-        prepack: Whether large weights are kept in oneDNN's order too; see `PackedWeights`.
     """
 
     blocks: Blocks
 
-    def __init__(self, visual: VisionTransformer, prepack: bool = False) -> None:
+    def __init__(self, visual: VisionTransformer) -> None:
         super().__init__(visual)
         self.num_tokens = len(visual.positional_embedding)
-        self.blocks = Blocks(visual.transformer, prepack)
+        self.blocks = Blocks(visual.transformer)
 
     @property
     def width(self) -> int:
@@ -202,18 +201,17 @@ class VisionTransformerTower(ImageTower):
         return normalised if projection is None else normalised @ projection
 
 
-def make_image_tower(visual: nn.Module, prepack: bool = False) -> ImageTower:
+def make_image_tower(visual: nn.Module) -> ImageTower:
     """Returns the tower of a kind of open_clip's `visual`.
 
     Args:
         visual: The open_clip model's `visual`.
-        prepack: Whether a ViT's large weights are kept in oneDNN's order too; see `PackedWeights`.
 
     Raises:
         UserError: If it does not read square images.
     """
     if isinstance(visual, VisionTransformer):
-        return VisionTransformerTower(visual, prepack)
+        return VisionTransformerTower(visual)
     if isinstance(visual, ModifiedResNet):
         return ResNetTower(visual)
     return ImageTower(visual)

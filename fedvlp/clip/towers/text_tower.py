@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from fedvlp.clip.towers.attention_mask import ChunkedMask, Mask
 from fedvlp.clip.towers.blocks import Between, Blocks
-from fedvlp.clip.towers.chunked_mask import ChunkedMask, Mask
 from fedvlp.utils.errors import UserError
 
 
@@ -22,18 +22,17 @@ class TextTower:
 
     Args:
         model: An open_clip `CLIP` or `CustomTextCLIP`.
-        prepack: Whether large weights are kept in oneDNN's order too; see `PackedWeights`.
 
     Attributes:
         blocks: The transformer; in an unsuited tower, which `for_prompts` refuses, it cannot be run.
     """
 
-    def __init__(self, model: nn.Module, prepack: bool = False) -> None:
+    def __init__(self, model: nn.Module) -> None:
         self._tower: Any = getattr(model, "text", model)
         self._pool = getattr(self._tower, "text_pool_type", None) or getattr(self._tower, "pool_type", None)
         self._end_id = int(getattr(self._tower, "text_eos_id", None) or getattr(self._tower, "eos_id", None) or 0)
         self._unsuited = _unsuited(self._tower, self._pool)
-        self.blocks = Blocks(getattr(self._tower, "transformer", None), prepack)
+        self.blocks = Blocks(getattr(self._tower, "transformer", None))
 
     @property
     def depth(self) -> int:

@@ -24,8 +24,7 @@ from PIL import Image
 from fedvlp.data.cache.fixed_steps import FixedSteps
 from fedvlp.data.files.decoding import in_threads
 from fedvlp.data.files.images import FolderImages, Indices
-from fedvlp.utils.files import atomic_write
-from fedvlp.utils.locks import locked
+from fedvlp.utils.files import atomic_write, locked
 
 log = logging.getLogger(__name__)
 

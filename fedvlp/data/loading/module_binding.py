@@ -18,7 +18,7 @@ from fedvlp.data.cache.fixed_steps import FixedSteps, fixed_steps
 from fedvlp.data.files.images import FolderImages, Images, Indices, Transform
 from fedvlp.data.loading.encoding import Prepare, encode
 from fedvlp.data.loading.loaders import DeviceLoader, ImageDataset, PreparedLoader, image_loader
-from fedvlp.utils.locks import locked
+from fedvlp.utils.files import locked
 
 BatchLoader = PreparedLoader | DeviceLoader
 

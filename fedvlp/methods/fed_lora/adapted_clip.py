@@ -11,12 +11,10 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedvlp.clip import CLIP
-from fedvlp.clip.text.names import clean_class_names
 from fedvlp.clip.text.packing import pack
 from fedvlp.clip.text.prompt_cache import PromptFeatureCache
-from fedvlp.clip.text.zero_shot import SINGLE_TEMPLATE
-from fedvlp.clip.towers.blocks import Blocks
-from fedvlp.clip.towers.residual_block import is_standard_block
+from fedvlp.clip.text.zero_shot import SINGLE_TEMPLATE, clean_class_names
+from fedvlp.clip.towers.blocks import Blocks, is_standard_block
 from fedvlp.utils.errors import UserError
 
 
@@ -82,10 +80,9 @@ class AdaptedCLIP(nn.Module):
     def _call(self, kind: str, updates: LowRankUpdates, function: Callable[..., Tensor], *arguments: Any) -> Tensor:
         """Returns what a function returns under the updates of one tower."""
         weights = {}
-        with torch.inference_mode(not torch.is_grad_enabled()):  # of such weights no packed copies are kept
-            for name, update in zip(self.names[kind], updates(), strict=True):
-                frozen = self.get_parameter(name)
-                weights[name] = (frozen + update).to(frozen.dtype)
+        for name, update in zip(self.names[kind], updates(), strict=True):
+            frozen = self.get_parameter(name)
+            weights[name] = (frozen + update).to(frozen.dtype)
         result: Tensor = functional_call(self, weights, (function, *arguments), tie_weights=False)
         return result
 

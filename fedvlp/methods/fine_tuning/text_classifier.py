@@ -10,9 +10,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from fedvlp.clip import CLIP
-from fedvlp.clip.text.names import clean_class_names
 from fedvlp.clip.text.packing import pack
-from fedvlp.clip.text.zero_shot import SINGLE_TEMPLATE
+from fedvlp.clip.text.zero_shot import SINGLE_TEMPLATE, clean_class_names
 from fedvlp.clip.towers.text_tower import TextTower
 
 

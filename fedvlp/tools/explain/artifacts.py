@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +10,6 @@ from pathlib import Path
 from fedvlp.results.style import Picture
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import write_bytes, write_json
-from fedvlp.utils.json_text import parse_json
 
 CAPTIONS = "captions.json"
 
@@ -74,7 +74,7 @@ def _read_captions(folder: Path) -> list[dict[str, str]]:
     if not path.exists():
         return []
     try:
-        entries: list[dict[str, str]] = parse_json(path.read_text(encoding="utf-8"))
+        entries: list[dict[str, str]] = json.loads(path.read_text(encoding="utf-8"))
         return [entry for entry in entries if (folder / Path(entry["file"]).name).is_file()]
     except (ValueError, TypeError, KeyError) as error:
         raise UserError(f"{path} is damaged ({type(error).__name__}). Remove it, or pass another --output.") from error

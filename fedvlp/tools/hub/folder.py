@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PureWindowsPath
 from typing import Any
@@ -13,10 +14,9 @@ from fedvlp.pretrained.loading import from_pretrained
 from fedvlp.results.record import load_record
 from fedvlp.runs.run_folder import run_of
 from fedvlp.tools.hub.card import card_text
+from fedvlp.utils.config_files import read_yaml
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import write_json, write_text
-from fedvlp.utils.json_text import parse_json
-from fedvlp.utils.yaml_limits import read_yaml
 
 PATHS = ("root", "cache_dir", "default_root_dir", "dirpath", "save_dir")
 """Options that are paths, also where they are relative."""
@@ -79,7 +79,7 @@ def _is_absolute(text: str) -> bool:
 
 
 def _summary(run: Path) -> Any:
-    return parse_json((run / "summary.json").read_text(encoding="utf-8"))
+    return json.loads((run / "summary.json").read_text(encoding="utf-8"))
 
 
 def _portable(classifier: Classifier) -> Classifier:

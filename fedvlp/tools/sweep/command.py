@@ -18,7 +18,6 @@ from jsonargparse import Namespace
 from fedvlp.commands.compare import run_compare
 from fedvlp.commands.lightning_cli import ParsingCLI
 from fedvlp.commands.parser import FederationParser, with_plain_numbers
-from fedvlp.commands.plugin_arguments import import_plugins
 from fedvlp.data import FederatedDataModule
 from fedvlp.data.checks import choose_held_out
 from fedvlp.data.protocols import HOLDING_OUT, Protocol
@@ -30,7 +29,7 @@ from fedvlp.tools.sweep.progress import SweepProgress
 from fedvlp.tools.sweep.slurm import OPTIONS, SlurmArray, SlurmOptions, read_launcher
 from fedvlp.utils.config_files import with_config_paths
 from fedvlp.utils.errors import UserError, unwrapped_errors
-from fedvlp.utils.locks import locked
+from fedvlp.utils.files import locked
 
 RESUMES = "the same command resumes"
 
@@ -147,7 +146,6 @@ def parse_methods(plan: Sweep) -> dict[str, Namespace]:
     configs = {}
     for method in plan.methods:
         given = with_config_paths(plan.choices(method))
-        import_plugins(given)
         try:
             config = with_plain_numbers(parser.parse_args([*start, *given]))
             if config.trainer.fast_dev_run:

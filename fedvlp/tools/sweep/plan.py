@@ -14,9 +14,8 @@ from typing import Any
 import yaml
 
 from fedvlp.tools.sweep.jobs import Job
-from fedvlp.utils.config_files import CONFIG_OPTION, find_config, join_configs, names_a_method
+from fedvlp.utils.config_files import CONFIG_OPTION, find_config, join_configs, names_a_method, read_yaml
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.yaml_limits import read_yaml
 
 KEYS = ("config", "models", "held_out", "seeds", "arguments", "launcher", "note")
 SET_BY_SWEEP = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Mapping, Sequence
 from itertools import chain
@@ -29,11 +30,9 @@ from fedvlp.tools.verify.verification import (
 )
 from fedvlp.training.communication import COUNTS, communication_cost
 from fedvlp.training.scores_file import without_validation
-from fedvlp.utils.config_files import with_config_paths
+from fedvlp.utils.config_files import read_yaml, with_config_paths
 from fedvlp.utils.errors import UserError, unwrapped_errors
-from fedvlp.utils.json_text import parse_json
 from fedvlp.utils.ranges import NonNegativeFloat
-from fedvlp.utils.yaml_limits import read_yaml
 
 FILES = ("summary.json", "prompts.safetensors", "config.yaml")
 """What an entry is; a run's folder is one, and so is what ``fedvlp push --output`` writes."""
@@ -116,7 +115,7 @@ def verify(
     rounds = cast(Federation, command.trainer).rounds
     if record.rounds > rounds:
         raise UserError(f"Its summary says {record.rounds} rounds, and its config {rounds}.")
-    summary = parse_json((entry / "summary.json").read_text(encoding="utf-8"))
+    summary = json.loads((entry / "summary.json").read_text(encoding="utf-8"))
     with unwrapped_errors():
         _refuse(contradictions(summary, _described(command)), "It is of another split, method or config")
         found = _measured(command, load_trained(entry / "prompts.safetensors", command.model))

@@ -7,7 +7,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from fedvlp.clip import CLIPSpec, build_model, load_clip
-from fedvlp.clip.loading.models import shapes_alone
+from fedvlp.clip.loading.models import shapes_only
 from fedvlp.utils.errors import UserError
 
 NAME = "small"
@@ -71,7 +71,7 @@ def test_what_a_file_overwrites_is_not_drawn(configs, tmp_path, save, kind, smal
 
 
 def test_a_model_that_is_counted_has_shapes_alone(configs):
-    with shapes_alone():
+    with shapes_only():
         counted = build_model(configs["vit"])
     assert not counted.token_embedding.weight.any()
     shapes = {name: value.shape for name, value in build_model(configs["vit"]).state_dict().items()}

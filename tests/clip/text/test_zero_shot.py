@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedvlp.clip import SINGLE_TEMPLATE, TEMPLATES, zero_shot_text_features
+from fedvlp.clip import SINGLE_TEMPLATE, TEMPLATES, clean_class_name, clean_class_names, zero_shot_text_features
 from fedvlp.clip.text.zero_shot import choose_templates
 from fedvlp.utils.errors import UserError
 
@@ -50,3 +50,18 @@ def test_the_sixty_templates():
 def test_wrong_templates_are_refused(templates):
     with pytest.raises(UserError):
         choose_templates(templates)
+
+
+@pytest.mark.parametrize(
+    ("name", "cleaned"),
+    [("Alarm_Clock", "Alarm Clock"), ("t-shirt", "t shirt"), ("  a__b - c ", "a b c"), ("vélo_TV", "vélo TV")],
+)
+def test_names_are_words(name, cleaned):
+    assert clean_class_name(name) == cleaned
+    assert clean_class_name(cleaned) == cleaned
+
+
+def test_overrides_win_by_either_spelling_and_stay_unchanged():
+    overrides = {"Postit_Notes": "post-it notes", "Desk Lamp": "lamp for a desk"}
+    cleaned = clean_class_names(["Postit_Notes", "Desk_Lamp", "Sink"], overrides)
+    assert cleaned == ["post-it notes", "lamp for a desk", "Sink"]

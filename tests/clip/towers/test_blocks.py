@@ -1,4 +1,4 @@
-"""Towers own their packed weights and compiled steps: open_clip's modules get none, and copies begin without."""
+"""Towers own their compiled steps: nothing is written on open_clip's modules, and copies have their own towers."""
 
 from __future__ import annotations
 
@@ -8,20 +8,14 @@ from functools import partial
 
 import pytest
 import torch
+from open_clip.transformer import QuickGELU as OpenClipQuickGELU
 
-from fedvlp.clip import CLIPSpec, PromptedImageEncoder, PromptedTextEncoder
-from fedvlp.clip.towers import packed_weights
+from fedvlp.clip import PromptedImageEncoder, PromptedTextEncoder
+from fedvlp.clip.towers.blocks import QuickGELU, multiply
 from tests.helpers.shapes import unchecked
 from tests.helpers.text_features import NAMES
 
-needs_kernel = pytest.mark.skipif(not packed_weights.has_kernel(), reason="no oneDNN here")
 COPIES = {"deepcopy": deepcopy, "pickle": lambda clip: pickle.loads(pickle.dumps(clip))}
-
-
-@pytest.fixture
-def packing(monkeypatch):
-    """All weights are large enough to be packed."""
-    monkeypatch.setattr(packed_weights, "_LEAST_ELEMENTS", 0)
 
 
 @pytest.fixture
@@ -40,17 +34,13 @@ def encode(clip):
 
 def attributes(clip):
     """What is written on each of open_clip's modules, by the module's name and the attribute's."""
-    found = {}
+    written = {}
     for name, module in clip.model.named_modules():
-        found |= {(name, key): id(value) for key, value in vars(module).items()}
-    return found
+        written |= {(name, key): id(value) for key, value in vars(module).items()}
+    return written
 
 
-def num_packed(clip):
-    return clip.text.blocks.num_packed, clip.image.blocks.num_packed
-
-
-def test_nothing_is_written_on_open_clips_modules(packing, fresh_clip, monkeypatch):
+def test_nothing_is_written_on_open_clips_modules(fresh_clip, monkeypatch):
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
     before = attributes(fresh_clip)
     encode(fresh_clip)
@@ -70,47 +60,24 @@ def test_towers_are_made_once(fresh_clip):
     assert fresh_clip.double().text is text
 
 
-@needs_kernel
 @pytest.mark.parametrize("kind", COPIES)
-def test_a_copy_has_towers_of_its_own_and_no_packed_weights(packing, fresh_clip, kind):
+def test_a_copy_has_its_own_towers(fresh_clip, kind):
     expected = encode(fresh_clip)
-    assert all(num_packed(fresh_clip))
     copy = COPIES[kind](fresh_clip)
-    assert not any(num_packed(copy))
-    for found, same in zip(encode(copy), expected, strict=True):
-        assert torch.equal(found, same)
+    for value, same in zip(encode(copy), expected, strict=True):
+        assert torch.equal(value, same)
     with torch.no_grad():
         for parameter in copy.model.parameters():
             parameter.mul_(1.5)
     changed = encode(copy)
     assert not torch.allclose(changed[0], expected[0])
     assert not torch.allclose(changed[1], expected[1])
-    for found, same in zip(encode(fresh_clip), expected, strict=True):
-        assert torch.equal(found, same)
-
-
-@needs_kernel
-def test_weights_that_move_are_packed_anew(packing, fresh_clip):
-    before = encode(fresh_clip)
-    encoder = PromptedTextEncoder(fresh_clip, NAMES, prompt_length=4)
-    encoder.double()
-    assert num_packed(fresh_clip) == (0, 0)
-    encoder.float()
-    assert num_packed(fresh_clip) == (0, 0)
-    for found, same in zip(encode(fresh_clip), before, strict=True):
-        assert torch.equal(found, same)
-    assert all(num_packed(fresh_clip))
-
-
-@needs_kernel
-def test_weights_are_packed_where_that_is_asked_for(packing, make_clip, configs):
-    clip = make_clip(configs["vit"], spec=CLIPSpec("custom", prepack=False))
-    encode(clip)
-    assert num_packed(clip) == (0, 0)
+    for value, same in zip(encode(fresh_clip), expected, strict=True):
+        assert torch.equal(value, same)
 
 
 @pytest.mark.parametrize("kind", COPIES)
-def test_compiled_towers_and_their_copies_are_not_packed(packing, fresh_clip, kind, monkeypatch):
+def test_copies_of_compiled_towers_are_compiled(fresh_clip, kind, monkeypatch):
     compiled = []
 
     def watched(function):
@@ -125,12 +92,32 @@ def test_compiled_towers_and_their_copies_are_not_packed(packing, fresh_clip, ki
     fresh_clip.compile_towers()
     for clip in (fresh_clip, COPIES[kind](fresh_clip)):
         compiled.clear()
-        for found, same in zip(encode(clip), expected, strict=True):
-            torch.testing.assert_close(found, same, atol=1e-5, rtol=1e-4)
+        for value, same in zip(encode(clip), expected, strict=True):
+            torch.testing.assert_close(value, same, atol=1e-5, rtol=1e-4)
         assert len(compiled) == len(clip.text.blocks) + len(clip.image.blocks)
-        assert num_packed(clip) == (0, 0)
 
 
 def test_blocks_of_a_tower_can_be_listed(fresh_clip):
     assert list(fresh_clip.text.blocks) == list(fresh_clip.model.transformer.resblocks)
     assert fresh_clip.text.depth == len(fresh_clip.text.blocks) == 3
+
+
+def test_a_weight_alone_decides_the_type_of_a_product():
+    inputs, weight, bias = torch.randn(2, 3), torch.randn(4, 3), torch.randn(4)
+    assert torch.equal(multiply(inputs, weight, bias), torch.nn.functional.linear(inputs, weight, bias))
+    rounded = multiply(inputs, weight.bfloat16(), bias)
+    assert rounded.dtype == torch.bfloat16
+    torch.testing.assert_close(rounded.float(), multiply(inputs, weight, bias), atol=0.1, rtol=0.02)
+
+
+def test_quick_gelu_equals_open_clips_module():
+    points = torch.linspace(-9, 9, 183).view(3, 61)
+    signal = torch.linspace(-1, 2, 183).view(3, 61)
+    results = []
+    for function in (QuickGELU.apply, OpenClipQuickGELU()):
+        inputs = points.clone().requires_grad_()
+        value = function(inputs)
+        results.append((value.detach(), torch.autograd.grad(value, inputs, signal)[0]))
+    assert torch.equal(results[0][0], results[1][0])
+    torch.testing.assert_close(results[0][1], results[1][1], atol=1e-6, rtol=1e-5)
+    assert torch.autograd.gradcheck(QuickGELU.apply, points[:1].double().requires_grad_())

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fedvlp.clip import PromptedImageEncoder, PromptedTextEncoder, load_clip
-from fedvlp.clip.towers import half_precision
+from fedvlp.clip.towers import blocks as towers
 from fedvlp.utils.errors import UserError
 from tests.helpers.text_features import NAMES
 
@@ -24,8 +24,8 @@ def fresh_clip():
 
 @pytest.fixture
 def half(fresh_clip):
-    """A CLIP whose towers are held in bfloat16."""
-    fresh_clip.hold_towers_in(torch.bfloat16)
+    """A CLIP whose towers are cast to bfloat16."""
+    fresh_clip.cast_towers(torch.bfloat16)
     return fresh_clip
 
 
@@ -65,7 +65,7 @@ def test_features_are_those_of_the_rounded_weights(fresh_clip):
     """Each product is rounded to 8 bits, so features agree to about one part in a hundred, whichever is the context."""
     expected = all_features(rounded(fresh_clip))
     single = all_features(fresh_clip)
-    fresh_clip.hold_towers_in(torch.bfloat16)
+    fresh_clip.cast_towers(torch.bfloat16)
     found = all_features(fresh_clip)
     with torch.autocast("cpu", torch.bfloat16):
         inside = all_features(fresh_clip)
@@ -79,7 +79,7 @@ def test_features_are_those_of_the_rounded_weights(fresh_clip):
 
 @pytest.mark.parametrize("tiles", [False, True])
 def test_attention_is_in_bfloat16_where_there_are_tiles(half, monkeypatch, tiles):
-    monkeypatch.setattr(half_precision, "has_bfloat16_tiles", lambda: tiles)
+    monkeypatch.setattr(towers, "has_bfloat16_tiles", lambda: tiles)
     expected = torch.bfloat16 if tiles else torch.float32
     assert {blocks.compute_dtype for blocks in (half.text.blocks, half.image.blocks)} == {expected}
     assert all(value.isfinite().all() for value in all_features(half).values())
@@ -91,7 +91,7 @@ def test_open_clips_own_text_pass_is_not_needed(fresh_clip):
     ids = fresh_clip.tokenizer(["a photo of a dog.", "a cat."])
     expected = fresh_clip.encode_text(ids)
     torch.testing.assert_close(fresh_clip.text.features(ids), expected, atol=1e-5, rtol=1e-4)
-    fresh_clip.hold_towers_in(torch.bfloat16)
+    fresh_clip.cast_towers(torch.bfloat16)
     assert torch.cosine_similarity(fresh_clip.encode_text(ids), expected).min() > 0.995
 
 
@@ -100,26 +100,26 @@ def pickled(clip):
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, pickled])
-def test_copies_are_held_as_well(half, copied):
+def test_copies_are_cast_as_well(half, copied):
     with torch.no_grad():
         assert torch.equal(copied(half).encode_image(images(half)), half.encode_image(images(half)))
 
 
 def test_the_fingerprint_is_that_of_the_weights_as_loaded(fresh_clip):
     loaded = copy.deepcopy(fresh_clip).fingerprint()
-    fresh_clip.hold_towers_in(torch.bfloat16)
+    fresh_clip.cast_towers(torch.bfloat16)
     assert fresh_clip.fingerprint() == loaded
 
 
 def test_rounded_weights_serve_no_other_precision(half):
-    held = half.model.visual.transformer.resblocks[0].mlp.c_fc.weight
-    half.hold_towers_in(torch.bfloat16)
-    assert half.model.visual.transformer.resblocks[0].mlp.c_fc.weight is held
-    with pytest.raises(UserError, match=r"rounded to bfloat16.*Load it anew"):
-        half.hold_towers_in(torch.float32)
+    rounded_weight = half.model.visual.transformer.resblocks[0].mlp.c_fc.weight
+    half.cast_towers(torch.bfloat16)
+    assert half.model.visual.transformer.resblocks[0].mlp.c_fc.weight is rounded_weight
+    with pytest.raises(UserError, match=r"rounded to bfloat16.*Load it again"):
+        half.cast_towers(torch.float32)
 
 
 def test_float32_changes_nothing(fresh_clip):
     before = dict(fresh_clip.model.named_parameters())
-    fresh_clip.hold_towers_in(torch.float32)
+    fresh_clip.cast_towers(torch.float32)
     assert all(parameter is before[name] for name, parameter in fresh_clip.model.named_parameters())

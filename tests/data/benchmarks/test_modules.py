@@ -10,9 +10,8 @@ import pytest
 import fedvlp.data
 from fedvlp.commands.cli import main
 from fedvlp.data.catalog import DESCRIPTIONS
-from fedvlp.utils.config_files import find_config
+from fedvlp.utils.config_files import find_config, read_yaml
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.yaml_limits import read_yaml
 from tests.helpers.benchmark_trees import FEW, LAYOUTS, kfold, names_of, plain_tree, write_images
 from tests.helpers.form_layouts import FORM_LAYOUTS
 

@@ -33,8 +33,7 @@ from fedvlp.data.catalog.known import (
 )
 from fedvlp.data.catalog.small_images import CIFAR_10, CIFAR_100, TINY_IMAGENET
 from fedvlp.data.catalog.torchvision_sources import TORCHVISION_SOURCES
-from fedvlp.utils.config_files import config_names, find_config
-from fedvlp.utils.yaml_limits import read_yaml
+from fedvlp.utils.config_files import config_names, find_config, read_yaml
 
 IN_ORDER_OF_LABELS = (*COOP_DATA_SETS, IMAGENET, TINY_IMAGENET)
 each = pytest.mark.parametrize("known", DESCRIPTIONS, ids=lambda known: known.name)

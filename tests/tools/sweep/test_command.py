@@ -12,7 +12,7 @@ from fedvlp.commands.cli import main
 from fedvlp.results import find_records
 from fedvlp.tools.sweep import Status, make_sweep, read_sweep
 from fedvlp.tools.sweep.command import parse_methods, visible_devices
-from fedvlp.utils.locks import locked
+from fedvlp.utils.files import locked
 from tests.helpers.plugins import install, on_the_path
 from tests.helpers.slurm_stub import slurm
 

@@ -13,8 +13,8 @@ from fedvlp.data.benchmarks.download.staging import DISK_BLOCK, check_room
 from fedvlp.data.benchmarks.on_disk import read_on_disk
 from fedvlp.data.catalog import Description
 from fedvlp.data.catalog.torchvision_sources import TorchvisionSource
-from fedvlp.utils.disk import size_in_words
 from fedvlp.utils.errors import UserError
+from fedvlp.utils.files import size_in_words
 
 ARCHIVES = (".tar.gz", ".tgz", ".zip")
 

@@ -19,9 +19,8 @@ from fedvlp.data.benchmarks.on_disk import is_on_disk, read_on_disk
 from fedvlp.data.catalog import Description
 from fedvlp.data.catalog.hub_sources import HUB_SOURCES, HubSource
 from fedvlp.data.catalog.torchvision_sources import TORCHVISION_SOURCES, TorchvisionSource
-from fedvlp.utils.disk import size_in_words
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.locks import locked
+from fedvlp.utils.files import locked, size_in_words
 
 MISSING = 'To download data sets, huggingface_hub and pyarrow are needed. Run: pip install "fedvlp[download]"'
 PACKAGES = ("huggingface_hub", "pyarrow")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fedvlp.data.benchmarks.download.hub import Snapshot
 from fedvlp.utils.files import write_json
-from fedvlp.utils.json_text import parse_json
 
 NAME = "source.json"
 
@@ -74,7 +74,7 @@ def write_origin(
 def read_source(folder: Path) -> str | None:
     """Returns where the images in a folder came from, such as ``flwrlabs/pacs at 3941130732``; None if unknown."""
     try:
-        content = parse_json((folder / NAME).read_text(encoding="utf-8"))
+        content = json.loads((folder / NAME).read_text(encoding="utf-8"))
         return f"{content['repository']} at {content['revision']}"
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,10 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedvlp.data.benchmarks.download.hub import HubFile, Snapshot
-from fedvlp.utils.disk import free_bytes, size_in_words
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.files import write_json
-from fedvlp.utils.json_text import parse_json
+from fedvlp.utils.files import free_bytes, size_in_words, write_json
 
 DISK_BLOCK = 4096
 """Bytes that a file may take on disk besides its own."""
@@ -103,7 +102,7 @@ class Staging:
     def _read(self) -> dict[str, int] | None:
         """Reads which files were written out; None if nothing is known of this commit."""
         try:
-            state = parse_json(self._state.read_text(encoding="utf-8"))
+            state = json.loads(self._state.read_text(encoding="utf-8"))
             if (state["repository"], state["revision"]) == (self.snapshot.repository, self.snapshot.revision):
                 return {str(path): int(rows) for path, rows in state["rows"].items()}
         except (OSError, ValueError, KeyError, TypeError, AttributeError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +13,6 @@ from fedvlp.data.benchmarks.layouts import some
 from fedvlp.data.catalog import Description, SplitName
 from fedvlp.data.catalog.forms import SplitFile
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.json_text import parse_json
 
 ROLES: Mapping[str, SplitName] = {"train": "train", "val": "validation", "test": "test"}
 
@@ -47,7 +47,7 @@ def _content(path: Path) -> dict[str, list[tuple[str, int, str]]]:
         UserError: if the file is not made so.
     """
     try:
-        content = parse_json(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
         return {split: list(map(_entry, content[split])) for split in ROLES}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(

@@ -13,8 +13,8 @@ from fedvlp.data.benchmarks.download import download, obtain
 from fedvlp.data.benchmarks.download.source_file import read_source
 from fedvlp.data.catalog import DESCRIPTIONS
 from fedvlp.data.catalog.torchvision_sources import TORCHVISION_SOURCES
-from fedvlp.utils.disk import free_bytes
 from fedvlp.utils.errors import UserError
+from fedvlp.utils.files import free_bytes
 from tests.helpers.family_trees import cifar, with_small_batches
 from tests.helpers.form_trees import BY_NAME, KEPT, food101
 

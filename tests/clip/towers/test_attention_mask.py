@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedvlp.clip.text.packing import pack
-from fedvlp.clip.towers.chunked_mask import BlockDiagonalMask, ChunkedMask, attend
+from fedvlp.clip.towers.attention_mask import BlockDiagonalMask, ChunkedMask, attend
 
 PREFIX = [1, 2, 3]
 LENGTHS = [2, 4, 1, 3, 2]
