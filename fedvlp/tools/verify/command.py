@@ -17,8 +17,7 @@ from fedvlp.core.metrics.scores import all_scores
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.state import State
 from fedvlp.federation import Federation
-from fedvlp.results.confusion import LAST_ROW, ZERO_SHOT_ROW
-from fedvlp.results.record import load_record
+from fedvlp.results.record import LAST_ROW, ZERO_SHOT_ROW, load_record
 from fedvlp.runs.run_folder import load_trained
 from fedvlp.runs.trusted_classes import check_classes
 from fedvlp.tools.sweep.arguments import split_arguments
@@ -55,7 +54,7 @@ NOT_OF_OTHERS = ("cache_dir", "download")
 """Options of data that a stranger's config does not decide: where files are written, and whether any is fetched."""
 
 TOLERANCE = 0.01
-"""In points; two machines that multiply in another order may take a few images for something else."""
+"""In points; two machines that multiply in another order may predict other classes for a few images."""
 
 Trained = tuple[State, Mapping[int, State]]
 """What all share, and what stays on each client."""
