@@ -93,7 +93,7 @@ def entries_of(path: Path) -> list[Path]:
 def verify(
     entry: Path, of_config: Sequence[str] = (), tolerance: float = TOLERANCE, allow: Sequence[str] = ()
 ) -> list[str]:
-    """Measures an entry's trained model again, and compares everything that does not depend on training with its summary.
+    """Measures an entry's trained model again, and compares its summary in all that does not depend on training.
 
     Args:
         entry: folder with ``summary.json``, ``prompts.safetensors`` and ``config.yaml``.
