@@ -162,11 +162,9 @@ def _fastest_round(module: IdleMethod, count: int, is_checked: bool, max_norm: f
 
 
 WITHOUT_CHECKS: dict[str, Any] = {
-    "fedvlp.core.update_check.UpdateCheck.wrong_form": lambda check, update, expected: "",
-    "fedvlp.core.update_check.UpdateCheck.wrong_numbers": lambda check, update, start: "",
-    "fedvlp.training.screening.is_finite": lambda *states: True,
-    "fedvlp.training.client_trainer.unsendable": lambda state: "",
-    "fedvlp.training.client_trainer.is_finite": lambda *states: True,
+    "fedvlp.training.accept.update_error": lambda *update: "",
+    "fedvlp.training.client.upload_error": lambda state: "",
+    "fedvlp.training.client.is_finite": lambda *states: True,
 }
 """What takes the place of each check of an update."""
 

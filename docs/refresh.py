@@ -13,11 +13,9 @@ from pathlib import Path
 
 from fedvlp.results import find_records
 from fedvlp.results.accuracy_table import format_accuracies
-from fedvlp.results.compare import Table, tables
-from fedvlp.results.formats import format_tables
-from fedvlp.results.rendering import render_table
+from fedvlp.results.printing import format_tables, table_text
+from fedvlp.results.tables import LAST, Table, tables
 from fedvlp.tools.report import accuracy_over_rounds
-from fedvlp.tools.report.series import complete_series
 
 DOCS = Path(__file__).resolve().parent
 README = DOCS.parent / "README.md"
@@ -34,12 +32,12 @@ def with_table(text: str, run: Path) -> str:
 
 def with_sweep(text: str, table: Table) -> str:
     """Returns the tutorial's text with what ``fedvlp compare`` prints of the sweep under its mark."""
-    return _with_block(text, SWEEP_MARK, format_tables([render_table(table)], "table"))
+    return _with_block(text, SWEEP_MARK, format_tables([table_text(table)], "table"))
 
 
 def sweep_table(folder: Path) -> Table:
     """Returns the one table of a sweep, last rounds only."""
-    (table,) = tables(find_records([folder])[0], ("last",))
+    (table,) = tables(find_records([folder])[0], (LAST,))
     return table
 
 
@@ -55,7 +53,7 @@ def main(run: Path, sweep: Path) -> None:
     README.write_text(with_table(README.read_text(encoding="utf-8"), run), encoding="utf-8")
     TUTORIAL.write_text(with_sweep(TUTORIAL.read_text(encoding="utf-8"), table), encoding="utf-8")
     shutil.copyfile(run / "accuracy.png", DOCS / "quickstart.png")
-    picture = accuracy_over_rounds(complete_series(table)[0], "held_out")
+    picture = accuracy_over_rounds(table)
     picture.figure.savefig(DOCS / "comparison.png", dpi=150)
 
 

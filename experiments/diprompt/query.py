@@ -23,7 +23,6 @@ from fedvlp.clip import CLIP, load_clip
 from fedvlp.data import StyledShapes
 from fedvlp.data.partition import Dispersed
 from fedvlp.federation import Federation
-from fedvlp.training.options import Clients, Runtime
 from fedvlp.methods import DiPrompT
 from fedvlp.methods.diprompt.losses import given_class, pair_logits
 from fedvlp.methods.diprompt.parts import Part

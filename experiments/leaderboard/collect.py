@@ -14,7 +14,7 @@ import yaml
 
 from experiments.options import Choice, parse
 from experiments.oracle.run import runs_of, study_parser
-from fedvlp.tools.hub.folder import without_folders
+from fedvlp.tools.hub.push import without_folders
 from fedvlp.utils.files import write_json, write_text
 
 ENTRIES = Path(__file__).with_name("entries")

@@ -15,18 +15,17 @@ from experiments.options import Choice, parse
 from experiments.oracle.run import METHODS, runs_of, study_parser
 from experiments.runs import SeededRuns
 from experiments.tables import complete, describe, markdown, write_block
-from fedvlp.results.compare import Selection, TableRow, tables
-from fedvlp.results.oracle import NOT_ALLOWED, oracle_round
-from fedvlp.results.rendering import format_cell, format_gap
-from fedvlp.results.statistics import AVERAGE
+from fedvlp.results.printing import format_cell, format_gap
+from fedvlp.results.selection import oracle_round
+from fedvlp.results.tables import AVERAGE, BEST, GAP, LAST, ORACLE, UNTRAINED, tables
 
 README = Path(__file__).with_name("README.md")
-ROUNDS: tuple[Selection, ...] = ("last", "best", "oracle")
+ROUNDS = (LAST, BEST, ORACLE)
 HEAD = [
     "method",
     "last round",
     "best on source validation",
-    NOT_ALLOWED,
+    ORACLE,
     "gap to last",
     "largest gap of a run",
     "seeds",
@@ -37,25 +36,26 @@ def cells(title: str, runs: SeededRuns) -> list[str]:
     """Returns a row: the mean accuracy by each choice of the round, and the gaps in points."""
     records = [run.record for run in chain.from_iterable(runs)]
     (table,) = tables(records, ROUNDS)
-    rows: dict[str, TableRow] = {row.selection: row for row in table.rows if row.is_trained}
-    means = [format_cell(rows[selection].cells[AVERAGE]) for selection in ROUNDS]
+    rows = {row[1]: row for row in table.rows if row[1] != UNTRAINED}
+    means = [format_cell(table.cell(rows[name], AVERAGE)) for name in ROUNDS]
     gaps = []
     for record in records:
         best = oracle_round(record.history, table.role) or {}
         gaps.append(best[table.role] - record.last[table.role])
-    return [title, *means, format_gap(rows["oracle"].gap), f"{max(gaps):+.1f}", str(len(runs))]
+    return [title, *means, format_gap(table.cell(rows[ORACLE], GAP)), f"{max(gaps):+.1f}", str(len(runs))]
 
 
 def order(done: Sequence[tuple[str, SeededRuns]]) -> str:
     """Returns how far the order of the methods depends on the choice, in a sentence."""
     ranks = {}
-    for selection in ("last", "oracle"):
+    for name in (LAST, ORACLE):
         means = {}
         for title, runs in done:
-            (table,) = tables([run.record for run in chain.from_iterable(runs)], (selection,))
-            means[title] = next(row.cells[AVERAGE].mean for row in table.rows if row.is_trained)
-        ranks[selection] = sorted(means, key=lambda title: -means[title])
-    moved = [title for title in ranks["last"] if ranks["last"].index(title) != ranks["oracle"].index(title)]
+            (table,) = tables([run.record for run in chain.from_iterable(runs)], (name,))
+            is_average = table.cells.index.get_level_values("column") == AVERAGE
+            means[title] = table.cells[is_average].xs(name, level="round")["mean"].iloc[0]
+        ranks[name] = sorted(means, key=lambda title: -means[title])
+    moved = [title for title in ranks[LAST] if ranks[LAST].index(title) != ranks[ORACLE].index(title)]
     if not moved:
         return "The oracle leaves the methods in their order."
     return f"The oracle changes the places of {len(moved)} of {len(done)} methods: {', '.join(moved)}."

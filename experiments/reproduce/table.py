@@ -14,9 +14,9 @@ from typing import Any
 from experiments.reproduce.cost import RATE, Cost, costs, is_pooled
 from experiments.reproduce.recipe import HERE, PRINTED, Recipe, all_recipes
 from experiments.tables import markdown, write_block
-from fedvlp.results.paper_methods import paper_name
+from fedvlp.results.paper_tables import paper_name
 from fedvlp.results.papers import BACKBONES, PrintedTable, papers, plain_name
-from fedvlp.results.statistics import AVERAGE
+from fedvlp.results.tables import AVERAGE
 
 
 def overview(recipes: Sequence[Recipe]) -> str:

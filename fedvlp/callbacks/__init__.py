@@ -1,6 +1,6 @@
 """What happens beside the loop: progress, events, communication, privacy, checkpoints, metrics, table and plots.
 
-Imports core, runs, results, report and training; a callback knows the federation as a ``RunView`` alone. Lightning
+Imports core, runs, results and training; a callback knows the federation as a ``RunView`` alone. Lightning
 declares ``(trainer: Trainer, pl_module)`` for its own hooks, so ``trainer`` is ``Any`` there and then assigned to a
 ``RunView``.
 """
@@ -10,12 +10,11 @@ from lightning.pytorch.callbacks import Callback
 from fedvlp.callbacks.baseline import Baseline
 from fedvlp.callbacks.checkpoints import Checkpoints
 from fedvlp.callbacks.communication import Communication
-from fedvlp.callbacks.confusions import Confusions
 from fedvlp.callbacks.event_log import EventLog
 from fedvlp.callbacks.loggers import CSVLogger, RunFolderLogger, TensorBoardLogger
 from fedvlp.callbacks.metrics import MetricsFile, MetricsLoggers
 from fedvlp.callbacks.plots import Plots
-from fedvlp.callbacks.predictions_file import PredictionsFile
+from fedvlp.callbacks.predictions import PredictionsFile
 from fedvlp.callbacks.privacy import Privacy
 from fedvlp.callbacks.progress import ProgressBar
 from fedvlp.callbacks.summary import Summary
@@ -26,7 +25,6 @@ __all__ = [
     "CSVLogger",
     "Checkpoints",
     "Communication",
-    "Confusions",
     "EventLog",
     "FederationCallback",
     "MetricsFile",
@@ -55,7 +53,6 @@ def default_callbacks(progress_bar: bool = True) -> list[Callback]:
         checkpoints,
         PredictionsFile(baseline),
         Summary(baseline),
-        Confusions(baseline),
         MetricsLoggers(),
         Plots(baseline),
         EventLog(checkpoints),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fedvlp.core.confusion import Confusion
 from fedvlp.core.predictions import Predictions
 from fedvlp.training.callback import FederationCallback, RunView
 
@@ -15,13 +14,11 @@ class Baseline(FederationCallback):
 
     Attributes:
         scores: accuracies in percent, named as those of a round; empty if the method names no baseline.
-        confusions: by split, what images were taken for.
-        predictions: the same image by image.
+        predictions: by split, the predicted class of each image.
     """
 
     def __init__(self) -> None:
         self.scores: dict[str, float] = {}
-        self.confusions: Mapping[str, Confusion] = {}
         self.predictions: Mapping[str, Predictions] = {}
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
@@ -31,5 +28,4 @@ class Baseline(FederationCallback):
         if baseline is not None:
             baseline = federation.fabric.to_device(baseline)
             self.scores = federation.evaluate(baseline, baseline.shared_state(), {})
-            self.confusions = federation.confusions
             self.predictions = federation.predictions

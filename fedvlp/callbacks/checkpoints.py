@@ -1,4 +1,4 @@
-"""Checkpoints to go on from, and the prompts to deploy."""
+"""Checkpoints to resume from, and the prompts to deploy."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-from fedvlp.callbacks.row_serializer import RowSerializer
 from fedvlp.results.selection import best_round
 from fedvlp.runs.checkpoint import save_checkpoint, save_prompts
 from fedvlp.training.callback import FederationCallback, RunView
@@ -27,10 +26,9 @@ class Checkpoints(FederationCallback):
     def __init__(self, keep: int = 2) -> None:
         self.keep = keep
         self.newest: Path | None = None
-        self.history = RowSerializer(json.dumps)
 
     def on_round_end(self, federation: RunView, row: dict[str, Any]) -> None:
-        """Writes the files, the checkpoint last: a run goes on from it, so the others must be there by then."""
+        """Writes the files, the checkpoint last: a run resumes from it, so the others must be there by then."""
         if not federation.is_global_zero:
             return
         _write_prompts(federation, "prompts.safetensors")
@@ -38,7 +36,7 @@ class Checkpoints(FederationCallback):
         if best_round(run_state.history) is row:
             _write_prompts(federation, "prompts_best.safetensors")
         folder = Path(federation.log_dir) / "checkpoints"
-        history = "\n".join(self.history.serialize_all(run_state.history))
+        history = "\n".join(map(json.dumps, run_state.history))
         path = folder / f"round-{row['round']:05d}.safetensors"
         save_checkpoint(path, run_state, federation.description, history)
         self.newest = path

@@ -4,48 +4,34 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from lightning.fabric.loggers.logger import Logger
 
 from fedvlp.callbacks.loggers import RunFolderLogger
-from fedvlp.callbacks.row_serializer import RowSerializer
-from fedvlp.callbacks.wandb_summary import join_group, run_attributes, send_summary
+from fedvlp.callbacks.wandb_results import join_group, run_attributes, send_results
 from fedvlp.training.callback import FederationCallback, RunView
-from fedvlp.utils.csv_cells import csv_row
 from fedvlp.utils.files import write_text
 
 
 class MetricsFile(FederationCallback):
-    """Writes ``metrics.csv``: a row per round, the whole table in one step, so that it is never half a table.
-
-    Each row is made into text only once, unless a later row brings new columns.
-    """
-
-    def __init__(self) -> None:
-        self.columns: list[str] = []
-        self.lines = RowSerializer(self._line)
-
-    def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
-        """Begins a table."""
-        self.columns = []
+    """Writes ``metrics.csv``: a row per round, the whole table in one step, so that it is never half a table."""
 
     def on_round_end(self, federation: RunView, row: dict[str, Any]) -> None:
         """Writes the file."""
         if not federation.is_global_zero:
             return
         history = federation.run_state.history
-        # A new column changes every line of the file, so all lines are made anew.
-        if _columns([self.columns, row]) != self.columns:
-            self.columns = _columns(history)
-            self.lines = RowSerializer(self._line)
-        lines = [_csv_line(self.columns), *self.lines.serialize_all(history)]
-        write_text(Path(federation.log_dir) / "metrics.csv", "".join(lines))
-
-    def _line(self, row: dict[str, Any]) -> str:
-        return _csv_line([row.get(name, "") for name in self.columns])
+        # A client that joins later, or a metric that is first logged later, adds a column to all rows.
+        columns = dict.fromkeys(chain.from_iterable(history))
+        file = io.StringIO(newline="")
+        writer = csv.DictWriter(file, list(columns))
+        writer.writeheader()
+        writer.writerows(history)
+        write_text(Path(federation.log_dir) / "metrics.csv", file.getvalue())
 
 
 class MetricsLoggers(FederationCallback):
@@ -75,7 +61,7 @@ class MetricsLoggers(FederationCallback):
         """Sends what a table needs, and closes the loggers."""
         federation: RunView = trainer
         folder = Path(federation.log_dir)
-        self._each(federation, lambda logger: send_summary(logger, self.attributes, folder))
+        self._each(federation, lambda logger: send_results(logger, self.attributes, folder))
         self._each(federation, lambda logger: logger.finalize("success"))
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
@@ -104,17 +90,3 @@ def _begin(logger: Logger, folder: Path) -> None:
     """Tells a logger that writes into the run's folder where that is."""
     if isinstance(logger, RunFolderLogger):
         logger.begin(folder)
-
-
-def _columns(rows: Iterable[Iterable[str]]) -> list[str]:
-    """Returns all names in rows, in the order in which they first occur."""
-    columns: dict[str, None] = {}
-    for row in rows:
-        columns |= dict.fromkeys(row)
-    return list(columns)
-
-
-def _csv_line(values: Sequence[Any]) -> str:
-    line = io.StringIO(newline="")
-    csv.writer(line).writerow(csv_row(values))
-    return line.getvalue()

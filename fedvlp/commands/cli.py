@@ -115,17 +115,17 @@ COMMANDS = (
     ),
     Command(
         "convert",
-        "tools.hub.convert_command:run_convert",
+        "tools.hub.commands:run_convert",
         "Make a trained model of the prompts in a checkpoint of Dassl.",
     ),
     Command(
         "push",
-        "tools.hub.push_command:run_push",
+        "tools.hub.commands:run_push",
         "Put what a run learned on the Hugging Face hub, with a card, or in a folder.",
     ),
     Command(
         "leaderboard",
-        "tools.report.leaderboard_command:run_leaderboard",
+        "tools.report.command:run_leaderboard",
         "Write one HTML page that ranks a folder of entries.",
     ),
     Command(

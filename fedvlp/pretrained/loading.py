@@ -1,7 +1,8 @@
-"""From a trained file to a classifier: which method it is of, made anew, with the tensors of the file."""
+"""From a trained file, here or on the Hugging Face hub, to a classifier."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -11,11 +12,17 @@ import fedvlp
 from fedvlp.clip import CLIP, CLIPSpec
 from fedvlp.core.module import FederatedModule
 from fedvlp.pretrained.classifier import PROMPTS_FILE, Classifier
-from fedvlp.pretrained.hub import HUB_PREFIX, download_prompts
 from fedvlp.runs.checkpoint import read_model
 from fedvlp.runs.run_folder import load_deployed_to_all, run_of
 from fedvlp.runs.trusted_classes import check_classes, is_own_class
 from fedvlp.utils.errors import UserError
+
+HUB_PREFIX = "hf://"
+REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
+SIGN_IN = (
+    "Make a token with the right to write at https://huggingface.co/settings/tokens, then run `hf auth login` or set "
+    "HF_TOKEN."
+)
 
 
 def from_pretrained(
@@ -64,6 +71,42 @@ def trained_path(source: str | Path) -> Path:
     return path
 
 
+def download_prompts(source: str) -> Path:
+    """Downloads the trained tensors of a model on the hub, or takes them from the cache on this machine.
+
+    Args:
+        source: ``hf://user/name``, with ``@revision`` behind it for a branch, tag or commit other than the newest.
+
+    Raises:
+        UserError: if there are none, or the hub can't be reached and they are not on this machine.
+    """
+    repository, _, revision = source.removeprefix(HUB_PREFIX).partition("@")
+    check_repository(repository)
+    from huggingface_hub import HfApi
+
+    try:
+        return Path(HfApi().hf_hub_download(repository, PROMPTS_FILE, revision=revision or None))
+    except Exception as error:  # the hub's client raises many kinds, those of other packages included
+        raise UserError(f"{source} could not be loaded: {hub_problem(error)}") from error
+
+
+def check_repository(name: str) -> None:
+    """Checks that a string can be the name of a repository.
+
+    Raises:
+        UserError: if not.
+    """
+    if not REPOSITORY.fullmatch(name):
+        raise UserError(f"Expected a repository as user/name, with letters, digits, ., _ and -; got {name!r}.")
+
+
+def hub_problem(error: Exception) -> str:
+    """Returns the hub's own message in one line, and what to do where the token is the cause."""
+    message = " ".join(str(error).split()) or type(error).__name__
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    return f"{message} {SIGN_IN}" if status in (401, 403) else message
+
+
 def make_method(path: Path, model: Mapping[str, Any], clip: CLIPSpec | CLIP | str | None = None) -> FederatedModule:
     """Returns the method that a file describes, untrained.
 
@@ -91,9 +134,9 @@ def _method_class(path: Path, class_path: str) -> type[FederatedModule]:
     """Returns the class of a method by its path; imports its module, so the path must be a trusted one."""
     module, _, name = class_path.rpartition(".")
     try:
-        found: Any = getattr(fedvlp if is_own_class(class_path) else import_module(module), name)
+        kind: Any = getattr(fedvlp if is_own_class(class_path) else import_module(module), name)
     except (ImportError, AttributeError) as error:
         raise UserError(f"{path} is of {class_path!r}, which is not installed here. Install it.") from error
-    if not (isinstance(found, type) and issubclass(found, FederatedModule)):
+    if not (isinstance(kind, type) and issubclass(kind, FederatedModule)):
         raise UserError(f"{path} names {class_path!r}, which is no method. Pass a file that a run wrote.")
-    return found
+    return kind

@@ -1,7 +1,6 @@
-"""Finished runs, read from their folders, and tables of them. Imports core and utils; knows no figures and no HTML."""
+"""Finished runs, read from their folders, and tables of them. Imports core and utils; knows no HTML."""
 
-from fedvlp.results.labels import row_labels
-from fedvlp.results.record import Record, load_record
-from fedvlp.results.search import find_records
+from fedvlp.results.frame import load_runs
+from fedvlp.results.record import Record, find_records, load_record
 
-__all__ = ["Record", "find_records", "load_record", "row_labels"]
+__all__ = ["Record", "find_records", "load_record", "load_runs"]

@@ -6,7 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from fedvlp.utils.csv_cells import csv_text
+import pandas as pd
+
 from fedvlp.utils.text_table import markdown_cell, markdown_table, text_table
 
 CostFormat = Literal["table", "markdown", "csv", "json"]
@@ -25,7 +26,7 @@ TITLES = {
     "total_parameters": "total",
     "total_bytes": "total bytes",
 }
-NUM_TEXT_COLUMNS = 3
+TEXT_COLUMNS = 3
 CAPTION = (
     "up, down: parameters and bytes that one client sends and receives in one round, the largest where they differ\n"
     "once: what the server sends to each client before the first round only\n"
@@ -34,7 +35,7 @@ CAPTION = (
 
 
 def format_costs(rows: Sequence[Mapping[str, Any]], form: CostFormat) -> str:
-    """Returns the rows of one or more methods, which have the keys of ``TITLES`` and others that are only for JSON.
+    """Returns the rows of one or more methods, which have the keys of ``TITLES``; JSON has their other keys as well.
 
     Methods of one phase have one row; the others have one a phase and one for all of them.
 
@@ -44,30 +45,18 @@ def format_costs(rows: Sequence[Mapping[str, Any]], form: CostFormat) -> str:
     """
     if form == "json":
         return json.dumps(list(rows), indent=2, ensure_ascii=False)
+    frame = pd.DataFrame(list(rows), columns=list(TITLES))
     if form == "csv":
-        return csv_text(TITLES, rows)
+        return str(frame.to_csv(index=False)).rstrip("\n")
     head = list(TITLES.values())
-    cells = [_cells(row) for row in rows]
+    cells = frame.map(lambda value: value if isinstance(value, str) else f"{value:,}").to_numpy().tolist()
     if form == "markdown":
-        alignment = ["---"] * NUM_TEXT_COLUMNS + ["---:"] * (len(head) - NUM_TEXT_COLUMNS)
+        alignment = ["---"] * TEXT_COLUMNS + ["---:"] * (len(head) - TEXT_COLUMNS)
         return markdown_table(head, alignment, [list(map(markdown_cell, row)) for row in cells])
-    return f"{text_table([head, *cells])}\n\n{CAPTION}{_of_images(rows)}"
-
-
-def _of_images(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Returns a line for each method whose clients send what is computed from their images and not learned."""
     shared = {row["method"]: row.get("shares_of_images", ()) for row in rows}
-    return "".join(
-        f"\nof images: {method} sends {', '.join(names)}, computed from images, to all clients"
+    notes = [
+        f"of images: {method} sends {', '.join(names)}, computed from images, to all clients"
         for method, names in shared.items()
         if names
-    )
-
-
-def _cells(row: Mapping[str, Any]) -> list[str]:
-    return [_cell(row[name]) for name in TITLES]
-
-
-def _cell(value: Any) -> str:
-    """Returns a number with separators of thousands, or a word."""
-    return f"{value:,}" if isinstance(value, int) else str(value)
+    ]
+    return "\n".join([text_table([head, *cells]), "", CAPTION, *notes])

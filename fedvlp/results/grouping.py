@@ -1,14 +1,93 @@
-"""Which runs belong in one table, and what differs between tables."""
+"""Which runs belong in one table, what a table compares, in what tables differ, and the labels of their rows."""
 
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from fedvlp.core.roles import CENTRALISED
 from fedvlp.results.record import Record
+
+CENTRAL_NAMES = {"PromptFL": "CoOp", "FineTuning": "ERM"}
+"""Names of methods that have another one where they are centralised."""
+
+
+@dataclass(frozen=True)
+class Measure:
+    """What a table's cells are.
+
+    Attributes:
+        role: the metric that figures show: a role, whose splits are the columns, or what is computed of several.
+        images: the measured images, to follow "accuracy in % on".
+        score: what methods are ranked by, to follow "%".
+        columns: metrics by the titles of their columns, where these are not the splits of the role.
+        title: the column that methods are ranked by, if it is not the average over columns.
+    """
+
+    role: str
+    images: str
+    score: str
+    columns: Mapping[str, str] = field(default_factory=dict)
+    title: str = ""
+
+
+HELD_OUT = Measure("held_out", "held-out domains", "mean accuracy on held-out domains")
+TEST = Measure("test", "each domain's test split", "mean accuracy on the domains' test splits")
+VALIDATION = Measure(
+    "validation",
+    "each domain's source validation split, as there is no test split; it also chose the best round",
+    "mean accuracy on source validation, which also chose the best round",
+)
+PROTOCOLS = {
+    "base-to-new": Measure(
+        "test_harmonic",
+        "test splits: among the classes that train, and among new classes",
+        "harmonic mean of the accuracies on base and on new classes",
+        {"own classes": "local", "base classes": "test", "new classes": "test_new"},
+        "harmonic mean",
+    ),
+    "new-classes-and-domains": Measure(
+        "held_out_new",
+        "held-out domains, among classes that no client trained on",
+        "mean accuracy on new classes of held-out domains",
+    ),
+    "cross-dataset": Measure(
+        "transfer",
+        "other data sets, each with its own classes",
+        "mean accuracy on the other data sets",
+    ),
+    "personal": Measure(
+        "personal",
+        "each client's test images: its own model, and the global model on the same images",
+        "mean accuracy of the clients' own models on their own test images",
+        {
+            "worst client": "personal_worst",
+            "spread of clients": "personal_spread",
+            "global model": "global",
+            "its worst client": "global_worst",
+        },
+        "mean of clients",
+    ),
+}
+"""The measure of each protocol that has a special one, by the protocol's name in results."""
+
+
+def measure_of(record: Record) -> Measure:
+    """Returns what a run is compared by: what its protocol measures; else held-out domains, test splits, validation."""
+    kind = record.data.get("kind")
+    if kind in PROTOCOLS:
+        return PROTOCOLS[kind]
+    if record.held_out:
+        return HELD_OUT
+    return TEST if any(map(_has_test_accuracy, record.accuracy.values())) else VALIDATION
+
+
+def _has_test_accuracy(accuracies: Mapping[str, float]) -> bool:
+    return any(name.startswith("test/") for name in accuracies)
 
 
 @dataclass(frozen=True)
@@ -23,42 +102,41 @@ class Group:
 
     @property
     def example(self) -> Record:
-        """A run of clients; a centralised one only if there is no other."""
+        """A federated run; a centralised one only if there is no other."""
         return next((record for record in self.records if not record.is_centralised), self.records[0])
 
     @cached_property
     def about(self) -> dict[str, str]:
-        """What the runs have in common, by name; of the clients, what those have that are not centralised."""
+        """What the runs have in common, by name; the clients are those of the federated runs."""
         return _about(self.example)
 
 
 def group_records(records: Sequence[Record]) -> list[Group]:
     """Returns the runs by table, in the order of each table's first run.
 
-    Beside what makes a run's ``key``, a table has one number of held-out domains: more of them leave fewer to train on.
-    Centralised runs, whose images are dealt out to nobody, stand in every table of the same images, and in one of their
+    Beside a run's ``key``, runs of one table have the same number of held-out domains: more of them leave fewer to
+    train on. Centralised runs, which have no clients, are in every table of the same images, and in a table of their
     own where there is no other.
     """
-    federated: dict[Hashable, list[Hashable]] = {}
+    keys_of_images: dict[Hashable, list[Hashable]] = {}
     for record in records:
-        tables = federated.setdefault(_images(record), [])
-        if not record.is_centralised and record.key not in tables:
-            tables.append(record.key)
+        keys = keys_of_images.setdefault(_images(record), [])
+        if not record.is_centralised and record.key not in keys:
+            keys.append(record.key)
     groups: dict[Hashable, list[Record]] = {}
     for record in records:
-        tables = federated[_images(record)] if record.is_centralised else []
-        for key in tables or [record.key]:
+        keys = keys_of_images[_images(record)] if record.is_centralised else []
+        for key in keys or [record.key]:
             groups.setdefault((key, len(record.held_out)), []).append(record)
     return [Group(tuple(members)) for members in groups.values()]
 
 
 def _images(record: Record) -> Hashable:
-    """Returns what centralised runs have in common with those beside which they stand."""
     return record.key_of_images, len(record.held_out)
 
 
 def by_settings(records: Iterable[Record]) -> dict[Hashable, list[Record]]:
-    """Returns the runs of each row of a table, those of equal settings."""
+    """Returns the runs of each row of a table, which have equal settings."""
     rows: dict[Hashable, list[Record]] = {}
     for record in records:
         rows.setdefault(record.settings, []).append(record)
@@ -81,52 +159,96 @@ def describe_differences(groups: Sequence[Group]) -> str:
 
 
 def _about(record: Record) -> dict[str, str]:
-    """Returns what all runs of a table have in common, as a reader wants it."""
     backbone = f"CLIP {record.clip}, weights {record.clip_fingerprint[:8]}"
-    if not record.data:
+    data = record.data
+    if not data:
         return {
             "data": "not described by the run",
             "protocol": record.protocol,
             "split": record.split,
             "backbone": backbone,
         }
-    data = record.data
     held_out = f", {len(record.held_out)} held out" if record.held_out else ""
-    return {
-        "data": str(data.get("name")),
-        "images": str(data.get("images")),
-        "classes": _classes(data.get("classes", [])),
-        **_of_protocol(data),
+    validation, test = (f"{100 * data.get(name, 0.0):g} %" for name in ("validation_fraction", "test_fraction"))
+    rule = f"{data.get('split_rule')}, seed {data.get('split_seed')}"
+    about = {"data": str(data.get("name")), "images": str(data.get("images"))}
+    about["classes"] = _classes(data.get("classes", []))
+    if "new_classes" in data:
+        about["new classes"] = _classes(data["new_classes"])
+    if "class_split" in data:
+        about["measured classes"] = f"also those of each {data['class_split']}"
+    if "targets" in data:
+        about["other data sets"] = ", ".join(f"{each.get('name')} {each.get('images')}" for each in data["targets"])
+    return about | {
         "protocol": f"{data.get('kind')}{held_out}",
-        "split": _split(data),
+        "split": f"{rule}, validation {validation}, test {test}",
         "clients": str(data.get("partition")),
         "shots": "all images" if data.get("shots") is None else f"{data['shots']}-shot",
         "backbone": backbone,
     }
 
 
-def _of_protocol(data: Mapping[str, Any]) -> dict[str, str]:
-    """Returns what some protocols measure besides: classes on which nobody trains, clients' own, other data sets."""
-    found = {}
-    if "new_classes" in data:
-        found["new classes"] = _classes(data["new_classes"])
-    if "class_split" in data:
-        found["measured classes"] = f"also those of each {data['class_split']}"
-    if "targets" in data:
-        found["other data sets"] = ", ".join(f"{each.get('name')} {each.get('images')}" for each in data["targets"])
-    return found
-
-
-def _split(data: Mapping[str, Any]) -> str:
-    rule = f"{data.get('split_rule')}, seed {data.get('split_seed')}"
-    return f"{rule}, validation {_percent(data, 'validation_fraction')}, test {_percent(data, 'test_fraction')}"
-
-
-def _percent(data: Mapping[str, Any], name: str) -> str:
-    return f"{100 * data.get(name, 0.0):g} %"
-
-
 def _classes(names: Sequence[str]) -> str:
-    """Returns how many classes there are, with a digest of what prompts call them."""
+    """Returns how many classes there are, with a digest of their names in prompts."""
     digest = hashlib.sha256("\0".join(names).encode()).hexdigest()[:8]
     return f"{len(names)}, names {digest}"
+
+
+def method_name(record: Record) -> str:
+    """Returns the name of a run's method, which is another one for some where they are centralised."""
+    return CENTRAL_NAMES.get(record.method, record.method) if record.is_centralised else record.method
+
+
+def row_labels(records: Iterable[Record]) -> dict[Hashable, str]:
+    """Returns a name for each of the runs' settings.
+
+    It is the method's name and, where one method has several settings, the values in which they differ, such as
+    ``TRIP (num_experts=2, prompt_length=1)``. The most frequent value among a method's rows is not named; an option of
+    the trainer that only some of them have, such as an aggregation rule, is. A centralised run is marked, such as
+    ``CoOp (centralised, not federated)``.
+    """
+    examples = {record.settings: record for record in records}
+    labels: dict[Hashable, str] = {}
+    counts: Counter[str] = Counter()
+    for settings, record in examples.items():
+        kind = (record.method, record.is_centralised)
+        same_method = [other for other in examples.values() if (other.method, other.is_centralised) == kind]
+        label = _label(record, [settings_of(other) for other in same_method])
+        counts[label] += 1
+        labels[settings] = label if counts[label] == 1 else f"{label} [{counts[label]}]"
+    return labels
+
+
+def _label(record: Record, rows: Sequence[Mapping[str, Any]]) -> str:
+    values = settings_of(record)
+    # Methods and optimizers describe all their options, the trainer only those that were set.
+    in_all_rows = set(values).intersection(*rows)
+    only_here = record.training_without_seed.keys() - in_all_rows
+    remarks = [CENTRALISED] if record.is_centralised else []
+    for name in sorted(values):
+        if name in only_here or (name in in_all_rows and _is_distinctive(name, values, rows)):
+            remarks.append(f"{name}={_as_text(values[name])}")
+    return f"{method_name(record)} ({', '.join(remarks)})" if remarks else record.method
+
+
+def _is_distinctive(name: str, values: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a value that all rows have tells one row from others: it is not the most frequent one."""
+    counts = Counter(_as_text(row[name]) for row in rows)
+    count = counts.pop(_as_text(values[name]))
+    return bool(counts) and count <= max(counts.values())
+
+
+def settings_of(record: Record) -> dict[str, Any]:
+    """Returns all options in which two rows of one method may differ, by name."""
+    optimizer = dict(record.optimizer or {})
+    if "class" in optimizer:
+        optimizer["optimizer"] = optimizer.pop("class")
+    return {**optimizer, **record.training_without_seed, **record.options, "rounds": record.rounds}
+
+
+def _as_text(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "/".join(_as_text(part) for part in value.values())
+    if isinstance(value, (list, tuple)):
+        return "+".join(_as_text(part) for part in value) or "none"
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,4 +1,4 @@
-"""The numbers that papers print, exactly as printed, and what a reader must know of them."""
+"""The numbers that papers print, exactly as printed, and what a reader must know about them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import yaml
 
-from fedvlp.results.statistics import AVERAGE
+from fedvlp.results.tables import AVERAGE
 from fedvlp.utils.errors import UserError
 
 FOLDER = Path(__file__).with_name("printed")
@@ -26,16 +26,12 @@ BACKBONES = {
 PROTOCOLS = {"leave_one_domain_out": "leave-domains-out", "all_domains": "all domains seen"}
 
 
-TableKey = tuple[str, str, str, str, str]
-RowKey = tuple[str, str, str, str]
-
-
 @dataclass(frozen=True)
 class PrintedRow:
     """A row of a paper's table.
 
     Attributes:
-        method: what the paper calls it; its own method by name.
+        method: the paper's name of the method.
         variant: what an ablation changes; empty in main tables.
         backbone: a key of ``BACKBONES``.
         clients: their number; empty if nothing is federated.
@@ -84,12 +80,57 @@ class PrintedTable:
         """Whether it has whole methods, with a number for every domain, and no ablation."""
         return bool(self.domains) and not any(row.variant for row in self.rows)
 
+    @property
+    def footnotes(self) -> list[Footnote]:
+        """The notes on any of its cells, numbered from 1 in this order; those of the whole table are last."""
+        notes = [note for note in all_footnotes() if f"{self.paper} {self.table}" in note.tables]
+        used = [note for note in notes if any(note.is_of(row.method, *row.numbers) for row in self.rows)]
+        return sorted(used, key=lambda note: note.is_of_whole_table)
+
+
+@dataclass(frozen=True)
+class Footnote:
+    """A note on cells of papers' tables.
+
+    Attributes:
+        text: the note.
+        tables: ``<paper> <table>`` of each table that it is of.
+        methods: whose rows; all if empty.
+        domains: which columns; whole rows if empty.
+    """
+
+    text: str
+    tables: tuple[str, ...]
+    methods: tuple[str, ...]
+    domains: tuple[str, ...]
+
+    @property
+    def is_of_whole_table(self) -> bool:
+        """Whether the note is of no row and no column in particular."""
+        return not self.methods and not self.domains
+
+    def is_of(self, method: str, *domains: str) -> bool:
+        """Whether the note is of a cell of the method in any of the columns."""
+        is_of_column = not self.domains or bool(set(self.domains).intersection(domains))
+        return (not self.methods or method in self.methods) and is_of_column
+
 
 @cache
 def papers() -> dict[str, dict[str, str]]:
     """Returns name, title, number of runs and split of each paper."""
-    found: dict[str, dict[str, str]] = yaml.safe_load((FOLDER / "papers.yaml").read_text(encoding="utf-8"))
-    return found
+    content: dict[str, dict[str, str]] = yaml.safe_load((FOLDER / "papers.yaml").read_text(encoding="utf-8"))
+    return content
+
+
+@cache
+def all_footnotes() -> tuple[Footnote, ...]:
+    """Returns every note on papers' tables."""
+    entries = yaml.safe_load((FOLDER / "footnotes.yaml").read_text(encoding="utf-8"))
+    notes = []
+    for entry in entries:
+        parts = [tuple(entry.get(name, [])) for name in ("in", "methods", "domains")]
+        notes.append(Footnote(entry["text"], *parts))
+    return tuple(notes)
 
 
 @cache
@@ -97,17 +138,20 @@ def printed_tables() -> tuple[PrintedTable, ...]:
     """Returns all printed tables, in the order of the papers."""
     with (FOLDER / "numbers.csv").open(newline="", encoding="utf-8") as file:
         lines = list(csv.DictReader(file))
-    # One line of the file is one number. Keys of the dictionaries are the first fields of table and row.
-    tables: dict[TableKey, dict[RowKey, dict[str, str]]] = {}
+    # One line of the file is one number; dictionaries keep the papers' order of tables, rows and columns.
+    tables: dict[tuple[str, ...], dict[tuple[str, ...], dict[str, str]]] = {}
     for line in lines:
-        table = (line["paper"], line["table"], line["dataset"], line["protocol"], line["shots"])
-        row = (line["method"], line["variant"], line["backbone"], line["clients"])
+        table = tuple(line[name] for name in ("paper", "table", "dataset", "protocol", "shots"))
+        row = tuple(line[name] for name in ("method", "variant", "backbone", "clients"))
         tables.setdefault(table, {}).setdefault(row, {})[line["domain"]] = line["accuracy"]
-    return tuple(PrintedTable(*table, _rows(rows)) for table, rows in tables.items())
-
-
-def _rows(rows: Mapping[RowKey, Mapping[str, str]]) -> tuple[PrintedRow, ...]:
-    return tuple(PrintedRow(*row, numbers) for row, numbers in rows.items())
+    printed = []
+    for table, rows in tables.items():
+        paper, number, dataset, protocol, shots = table
+        of_table = []
+        for (method, variant, backbone, clients), numbers in rows.items():
+            of_table.append(PrintedRow(method, variant, backbone, clients, numbers))
+        printed.append(PrintedTable(paper, number, dataset, protocol, shots, tuple(of_table)))
+    return tuple(printed)
 
 
 def main_tables(wanted: Sequence[str] = (), dataset: str | None = None) -> list[PrintedTable]:
@@ -133,12 +177,12 @@ def main_tables(wanted: Sequence[str] = (), dataset: str | None = None) -> list[
 
 
 def dataset_key(name: str) -> str | None:
-    """Returns how ``DATASETS`` calls a data set; none if no paper prints numbers of it.
+    """Returns the key of ``DATASETS`` of a data set; None if no paper prints numbers of it.
 
     >>> dataset_key("OfficeHome"), dataset_key("data/domain_net"), dataset_key("DomainNet10")
     ('office_home', 'domainnet', None)
     """
-    by_plain_name = {plain_name(known): known for known in DATASETS}
+    by_plain_name = {plain_name(key): key for key in DATASETS}
     return by_plain_name.get(plain_name(name.removeprefix("data/")))
 
 

@@ -13,8 +13,7 @@ from fedvlp.core.roles import ROLES
 from fedvlp.core.run_state import RoundMetrics, RunState
 from fedvlp.core.state import ServerState
 from fedvlp.runs.client_store import ClientStore, DiskStore
-from fedvlp.runs.leftovers import claimed, sweep_leftovers
-from fedvlp.runs.run_folder import find_checkpoints, new_run_folder, resume
+from fedvlp.runs.run_folder import claimed, find_checkpoints, new_run_folder, resume
 from fedvlp.training.accept import AcceptancePolicy
 from fedvlp.training.agreement import Facts, check_agreement, facts_of_run, on_every_process
 from fedvlp.training.availability import Availability

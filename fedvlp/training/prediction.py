@@ -12,8 +12,7 @@ from lightning import Fabric
 from torch import Tensor
 
 from fedvlp.core.module import FederatedModule
-from fedvlp.core.predictions import Predictions, of_one_state
-from fedvlp.utils.csv_cells import csv_row
+from fedvlp.core.predictions import Predictions, single_state
 from fedvlp.utils.files import atomic_write
 
 
@@ -38,14 +37,14 @@ def predict_images(
     output.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(output) as temporary, _open_table(temporary) as file:
         writer = csv.writer(file)
-        writer.writerow(csv_row(["path", "class", *names]))
+        writer.writerow(["path", "class", *names])
         for paths, pixels in batches:
             probabilities = _probabilities(module, fabric, pixels)
             writer.writerows(_rows(paths, probabilities, names))
             predicted.append(probabilities.argmax(-1))
             confidence.append(probabilities.amax(-1))
     taken = torch.cat(predicted)
-    return of_one_state(torch.full_like(taken, -1), taken, torch.cat(confidence))
+    return single_state(torch.full_like(taken, -1), taken, torch.cat(confidence))
 
 
 def _open_table(path: Path) -> TextIO:
@@ -63,4 +62,4 @@ def _probabilities(module: FederatedModule, fabric: Fabric, pixels: Tensor) -> T
 def _rows(paths: Sequence[Path], probabilities: Tensor, names: Sequence[str]) -> Iterator[list[str]]:
     """Yields one row an image."""
     for path, row in zip(paths, probabilities, strict=True):
-        yield csv_row([str(path), names[int(row.argmax())], *(f"{value:.6f}" for value in row.tolist())])
+        yield [str(path), names[int(row.argmax())], *(f"{value:.6f}" for value in row.tolist())]

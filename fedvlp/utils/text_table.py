@@ -1,4 +1,4 @@
-"""Tables of text cells: aligned columns for a terminal, or Markdown."""
+"""Tables of strings: aligned columns for a terminal, or Markdown."""
 
 from __future__ import annotations
 
@@ -6,41 +6,37 @@ import html
 from collections.abc import Sequence
 
 
-def text_table(rows: Sequence[Sequence[str]]) -> str:
-    """Returns rows as aligned text with a rule under the first row: words to the left, numbers to the right.
+def text_table(rows: Sequence[Sequence[str]], text_columns: int = 1) -> str:
+    """Returns rows as aligned columns with a rule under the first row.
+
+    Args:
+        rows: the cells; all rows have equally many.
+        text_columns: how many of the first columns hold words, which are aligned left; the others are aligned right.
 
     >>> print(text_table([["name", "value"], ["a", "1.5"]]))
     name  value
     -----------
     a       1.5
     """
-    head, *body = align_columns(rows)
-    return "\n".join([head, "-" * len(head), *body])
+    head, *body = align_columns(rows, text_columns)
+    return "\n".join(line.rstrip() for line in (head, "-" * len(head), *body))
 
 
 def align_columns(rows: Sequence[Sequence[str]], text_columns: int = 1) -> list[str]:
     """Returns one line for each row, with cells padded to the width of their column and two spaces between them.
 
-    Args:
-        rows: the cells; all rows have equally many.
-        text_columns: how many of the first columns hold words, which stand to the left; the others stand to the right.
-
     >>> align_columns([["a", "b", "10"], ["cc", "d", "9"]], text_columns=2)
     ['a   b  10', 'cc  d   9']
     """
-    columns = [
-        _align_column(cells, is_text=index < text_columns) for index, cells in enumerate(zip(*rows, strict=True))
-    ]
+    columns = []
+    for index, cells in enumerate(zip(*rows, strict=True)):
+        width = max(map(len, cells))
+        columns.append([cell.ljust(width) if index < text_columns else cell.rjust(width) for cell in cells])
     return ["  ".join(row) for row in zip(*columns, strict=True)]
 
 
-def _align_column(cells: Sequence[str], is_text: bool) -> list[str]:
-    width = max(len(cell) for cell in cells)
-    return [cell.ljust(width) if is_text else cell.rjust(width) for cell in cells]
-
-
 def markdown_table(head: Sequence[str], alignment: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Returns a Markdown table; cells are Markdown, so texts of others go through :func:`markdown_cell` first.
+    """Returns a Markdown table of cells that are Markdown; see :func:`markdown_cell` for cells that are not.
 
     Args:
         head: titles of the columns.
@@ -56,7 +52,7 @@ def markdown_table(head: Sequence[str], alignment: Sequence[str], rows: Sequence
 
 
 def markdown_text(text: str) -> str:
-    """Returns a text in which no HTML has a meaning.
+    """Returns a string in which HTML has no meaning.
 
     >>> markdown_text("a <b> & c")
     'a &lt;b&gt; &amp; c'
@@ -65,18 +61,9 @@ def markdown_text(text: str) -> str:
 
 
 def markdown_cell(text: str) -> str:
-    r"""Returns a text as the cell of a Markdown table: as :func:`markdown_text` does, and with ``|`` escaped.
+    r"""Returns a string as the cell of a Markdown table: as :func:`markdown_text` does, and with ``|`` escaped.
 
     >>> print(markdown_cell("a|b"))
     a\|b
     """
-    return escape_pipes(markdown_text(text.replace("\n", " ")))
-
-
-def escape_pipes(text: str) -> str:
-    r"""Returns a text with each ``|``, and each backslash that could undo that, escaped.
-
-    >>> print(escape_pipes("a|b"))
-    a\|b
-    """
-    return text.replace("\\", "\\\\").replace("|", "\\|")
+    return markdown_text(text.replace("\n", " ")).replace("\\", "\\\\").replace("|", "\\|")

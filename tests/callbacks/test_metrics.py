@@ -1,4 +1,4 @@
-"""``metrics.csv``: every row and column, each made into text once, also after a run goes on."""
+"""``metrics.csv``: every row and column, also after a run resumes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import csv
 import pytest
 
 from fedvlp.callbacks import MetricsFile
-from fedvlp.callbacks.row_serializer import RowSerializer
 from tests.helpers.toy_federation import Linear, Points, federation
 
 
@@ -41,21 +40,6 @@ def test_callback_of_one_run_serves_another(tmp_path, callback):
         run = federation(tmp_path, name=name, default_callbacks=False, callbacks=[callback], rounds=2)
         run.fit(Linear(), Points(clients=len(name)))
         assert [row["round"] for row in table(run)] == ["1", "2"]
-
-
-def test_a_row_is_made_into_text_once():
-    serialized = []
-
-    def serialize(row):
-        serialized.append(row["round"])
-        return str(row["round"])
-
-    texts = RowSerializer(serialize)
-    rows = [{"round": number} for number in range(4)]
-    for end in (1, 2, 4, 4):
-        assert texts.serialize_all(rows[:end]) == [str(number) for number in range(end)]
-    assert serialized == [0, 1, 2, 3]
-    assert texts.serialize_all([{"round": 9}]) == ["9"]
 
 
 def test_many_clients_have_three_columns(tmp_path):

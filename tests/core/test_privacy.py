@@ -85,7 +85,7 @@ def test_strategy_of_ones_own_is_refused_unless_it_says_that_it_reduces_all():
 
 def test_noise_in_one_phase_needs_noise_in_all():
     own = phases(FedAvg(aggregator=FedAdam(inner=PRIVATE)), FedAvg(aggregator=CoordinateMedian()))
-    with pytest.raises(UserError, match="Phase 'phase 1' can't be .* private: its aggregator CoordinateMedian"):
+    with pytest.raises(UserError, match=r"Phase 'phase 1' can't be .* private: its aggregator CoordinateMedian"):
         with_aggregation(own, None, CLIENTS)
     (only,) = with_aggregation(own[:1], None, CLIENTS)
     assert guarantees([only]) == (PRIVATE.guarantee,)

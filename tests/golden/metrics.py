@@ -19,7 +19,6 @@ from fedvlp.commands.console import quiet_lightning
 from fedvlp.commands.lightning_cli import FederationCLI
 from fedvlp.core.run_state import RunState
 from fedvlp.utils.config_files import configs_folder
-from fedvlp.utils.csv_cells import csv_text
 from tests.helpers.configs import METHODS
 
 FILE = Path(__file__).with_name("metrics.csv")
@@ -112,7 +111,10 @@ def changelog_line() -> str:
 
 def write(lines: Sequence[Line]) -> None:
     """Writes the file."""
-    FILE.write_text(csv_text(COLUMNS, lines) + "\n", encoding="utf-8")
+    with FILE.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n", extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows(lines)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 
 import pytest
 import torch
@@ -49,7 +48,7 @@ def test_a_revision_is_loaded_and_a_missing_one_refused(finished_run, hub, clip)
     assert hub.private == {"ann/figs"}
     commit = hub.commits["ann/figs"]
     assert fedvlp.from_pretrained(f"hf://ann/figs@{commit}", clip=clip).class_names
-    with pytest.raises(UserError, match=r"hf://ann/figs@v9 could not be loaded: there is no such revision"):
+    with pytest.raises(UserError, match=r"hf://ann/figs@v9 could not be loaded: .*Revision Not Found"):
         fedvlp.from_pretrained("hf://ann/figs@v9")
 
 
@@ -64,7 +63,7 @@ def test_without_network_the_cached_model_is_loaded(finished_run, hub, clip):
 def test_what_is_not_there_is_refused(hub, prepare):
     if prepare == "other":
         hub.files["ann/figs"] = {"model.safetensors": b""}
-    with pytest.raises(UserError, match=r"there is no such repository" if prepare == "nothing" else "not of fedvlp"):
+    with pytest.raises(UserError, match=r"Repository Not Found" if prepare == "nothing" else "Entry Not Found"):
         fedvlp.from_pretrained("hf://ann/figs")
 
 
@@ -77,7 +76,7 @@ def test_a_public_repository_is_not_taken_for_a_private_one(finished_run, hub):
 
 @pytest.mark.parametrize(
     ("status", "message"),
-    [(401, "the token may not see it"), (403, "may not do that there"), (500, "the hub answered with status 500")],
+    [(401, "Make a token"), (403, "Make a token"), (500, "500")],
 )
 def test_what_the_hub_refuses_is_explained(finished_run, hub, status, message):
     hub.status = status
@@ -89,8 +88,7 @@ def test_what_the_hub_refuses_is_explained(finished_run, hub, status, message):
 def test_a_hub_that_cannot_be_reached_is_no_traceback(finished_run, hub, capsys):
     hub.server_close()
     assert main(["push", str(finished_run), "ann/figs"]) == 1
-    # the first by httpx, the second by requests, with which huggingface_hub before 1.0 asks
-    assert re.search(r"the hub could not be reached \((ConnectError|ConnectionError)\)", capsys.readouterr().err)
+    assert "ann/figs was not pushed: " in capsys.readouterr().err
 
 
 def test_without_a_token_nothing_is_asked(finished_run, hub, monkeypatch, tmp_path):

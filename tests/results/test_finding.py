@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fedvlp.results import find_records
-from fedvlp.results.compare import tables
-from fedvlp.results.finding import finding
-from fedvlp.results.ranking import ranked
+from fedvlp.results.printing import finding
+from fedvlp.results.tables import ranked, tables
 from tests.helpers.report_runs import write_run
 
 
@@ -45,7 +44,7 @@ def test_one_seed_and_equal_results(tmp_path):
     write(tmp_path, "PLAN", 47.0)
     write(tmp_path, "TRIP", 47.0)
     said = finding(table_of(tmp_path))
-    assert "level with TRIP and 7.0 points above zero-shot CLIP; one seed does not tell" in said
+    assert "level with TRIP and 7.0 points above zero-shot CLIP; one seed does not show" in said
     assert "over one seed" in said
 
 
@@ -62,7 +61,7 @@ def test_only_complete_rows_are_ranked(tmp_path):
     write(tmp_path, "PLAN", 99.0)
     table = table_of(tmp_path)
     assert finding(table).startswith("TRIP has the highest result, 45.0 %")
-    assert [row.label for row in ranked(table).rows] == ["TRIP", "zero-shot CLIP", "PLAN"]
+    assert [method for method, _ in ranked(table).rows if method] == ["TRIP", "zero-shot CLIP", "PLAN"]
 
 
 def test_nothing_that_trains(tmp_path):
@@ -75,5 +74,5 @@ def test_nothing_that_trains(tmp_path):
 def test_last_and_best_are_one_row_where_they_are_equal(tmp_path):
     write_run(tmp_path, [50.0, 52.0], method="TRIP")
     write_run(tmp_path, [48.0, 47.0], method="PLAN")
-    rows = [(row.label, row.selection) for row in ranked(table_of(tmp_path)).rows]
-    assert rows == [("TRIP", "both"), ("PLAN", "last"), ("PLAN", "best"), ("zero-shot CLIP", "")]
+    rows = ranked(table_of(tmp_path)).rows
+    assert rows == [("TRIP", "last, best"), ("PLAN", "last"), ("PLAN", "best"), ("zero-shot CLIP", "-")]

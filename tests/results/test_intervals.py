@@ -10,11 +10,9 @@ import torch
 
 from fedvlp.core.metrics.bootstrap import interval, resample
 from fedvlp.core.predictions import Predictions
-from fedvlp.results.compare import tables
-from fedvlp.results.intervals import with_intervals
 from fedvlp.results.predictions import write_predictions
-from fedvlp.results.rendering import render_table
-from fedvlp.results.tidy import tidy_rows
+from fedvlp.results.printing import table_text, tidy
+from fedvlp.results.tables import tables, with_intervals
 from tests.helpers.predictions import chosen, draw
 from tests.helpers.records import make_record
 
@@ -50,8 +48,13 @@ def of_run(domain, seed):
 
 
 def found(runs):
+    """The intervals of the table's rows, by their round and column."""
     (table,) = tables(runs)
-    return {row.selection: row for row in with_intervals(table).rows}
+    cells = with_intervals(table).cells.dropna(subset=["low"]).reset_index()
+    rows = {name: {} for _, name in table.rows}
+    for _, cell in cells.iterrows():
+        rows[cell["round"]][cell["column"]] = (cell["low"], cell["high"])
+    return rows
 
 
 def width(ends):
@@ -68,35 +71,35 @@ def test_images_are_drawn_with_what_every_seed_took_them_for(write):
         for _ in range(600):
             order = generator.integers(120, size=120)
             slow[domain].append(np.mean([100 * right[order].mean() for right in rights]))
-        assert rows["last"].intervals[domain] == pytest.approx(np.quantile(slow[domain], [0.025, 0.975]), abs=1.5)
+        assert rows["last"][domain] == pytest.approx(np.quantile(slow[domain], [0.025, 0.975]), abs=1.5)
     average = np.quantile(np.mean([slow[domain] for domain in DOMAINS], axis=0), [0.025, 0.975])
-    assert rows["last"].intervals["average"] == pytest.approx(average, abs=1.5)
-    assert rows["best"].intervals == {}
-    assert rows[""].intervals.keys() == {*DOMAINS, "average"}
+    assert rows["last"]["average"] == pytest.approx(average, abs=1.5)
+    assert rows["best"] == {}
+    assert rows["-"].keys() == {*DOMAINS, "average"}
 
 
 def test_seeds_that_agree_are_no_more_images(write):
-    one = found(write(of_run, seeds=(0,)))["last"].intervals
-    same = found(write(lambda domain, seed: of_run(domain, 0)))["last"].intervals
+    one = found(write(of_run, seeds=(0,)))["last"]
+    same = found(write(lambda domain, seed: of_run(domain, 0)))["last"]
     for name, ends in one.items():
         assert same[name] == pytest.approx(ends)
     assert width(one["average"]) == pytest.approx(width(one["photo"]) / 2**0.5, rel=0.2)  # two independent domains
 
 
 def test_one_seed_has_the_interval_of_its_summary(write):
-    (low, high) = found(write(of_run, seeds=(0,)))["last"].intervals["photo"]
+    (low, high) = found(write(of_run, seeds=(0,)))["last"]["photo"]
     assert [low, high] == interval(resample(of_run("photo", 0), 5, "held_out/photo")["accuracy"])
 
 
 def test_what_is_unknown_or_of_other_images_has_no_interval(write):
     missing = found(write(lambda domain, seed: None if (domain, seed) == ("photo", 1) else of_run(domain, seed)))
-    assert missing["last"].intervals.keys() == {"sketch"}
+    assert missing["last"].keys() == {"sketch"}
     shuffled = chosen(of_run("photo", 1), torch.arange(120).flip(0))
     other = found(write(lambda domain, seed: shuffled if (domain, seed) == ("photo", 1) else of_run(domain, seed)))
-    assert other["last"].intervals.keys() == {"sketch"}
+    assert other["last"].keys() == {"sketch"}
     two = Predictions(shuffled.labels, shuffled.predicted.repeat(2, 1), shuffled.confidence.repeat(2, 1))
     several = found(write(lambda domain, seed: two if (domain, seed) == ("photo", 1) else of_run(domain, seed)))
-    assert several["last"].intervals.keys() == {"sketch"}
+    assert several["last"].keys() == {"sketch"}
 
 
 def test_columns_that_are_means_of_roles_have_intervals_and_what_is_computed_has_none(tmp_path):
@@ -107,20 +110,20 @@ def test_columns_that_are_means_of_roles_have_intervals_and_what_is_computed_has
     last = {"personal": 61.0, "personal_worst": 50.0, "global": 40.0, "validation": 9.0, "personal/photo": 60.0}
     record = make_record(held_out=(), data={"kind": "personal"}, folder=tmp_path, accuracy={"last round (3)": last})
     row = found([record])["last"]
-    assert row.cells["worst client"].mean == 50.0
-    assert row.intervals.keys() == {"global model", "average"}
+    assert row.keys() == {"global model", "average"}
     samples = [resample(splits[f"personal/{name}"], 5, f"personal/{name}")["accuracy"] for name in DOMAINS]
-    assert list(row.intervals["average"]) == interval(np.mean(samples, axis=0))
+    assert list(row["average"]) == interval(np.mean(samples, axis=0))
 
 
 def test_tables_show_them_behind_the_deviation(write):
     (table,) = tables(write(of_run))
-    rendered = render_table(with_intervals(table))
-    row = next(dict(zip(rendered.head, row, strict=True)) for row in rendered.rows if row[1] == "last")
-    low, high = found(write(of_run))["last"].intervals["photo"]
+    text = table_text(with_intervals(table))
+    row = text.frame[text.frame["round"] == "last"].iloc[0]
+    low, high = found(write(of_run))["last"]["photo"]
     assert row["photo"] == f"50.0 ± 0.0 [{low:.1f}, {high:.1f}]"
-    assert "bootstrap over images" in " ".join(rendered.lines)
-    assert "bootstrap" not in " ".join(render_table(table).lines)
-    tidy = {row["column"]: row for row in tidy_rows(with_intervals(table), 1) if row["round"] == "last"}
-    assert (tidy["photo"]["low"], tidy["photo"]["high"]) == (low, high)
-    assert (tidy["spread"]["low"], tidy["spread"]["high"]) == ("", "")
+    assert "bootstrap over images" in " ".join(text.lines)
+    assert "bootstrap" not in " ".join(table_text(table).lines)
+    frame = tidy(with_intervals(table), 1)
+    cells = frame[frame["round"] == "last"].set_index("column")
+    assert (cells.loc["photo", "low"], cells.loc["photo", "high"]) == (low, high)
+    assert np.isnan(cells.loc["spread", "low"])

@@ -6,13 +6,8 @@ import pytest
 
 from fedvlp.core.roles import COMPUTED, ROLES
 from fedvlp.results.accuracy_table import ORDER, accuracy_columns, column_title, format_accuracies
-from fedvlp.results.compare import tables
-from fedvlp.results.finding import finding
-from fedvlp.results.formats import format_tables
-from fedvlp.results.ranking import ranked
-from fedvlp.results.rendering import render_table
-from fedvlp.results.statistics import AVERAGE
-from fedvlp.results.tidy import tidy_rows
+from fedvlp.results.printing import finding, format_tables, table_text, tidy
+from fedvlp.results.tables import AVERAGE, LAST, ranking, tables
 from fedvlp.tools.report.page import report_page
 from tests.helpers.records import make_record
 
@@ -47,43 +42,40 @@ def test_base_to_new_is_ranked_by_the_harmonic_mean_of_each_seed():
         base_to_new("Wide", 1, 40.0, 60.0),
     ]
     (table,) = tables(runs)
-    assert table.domains == ("base classes", "new classes")
-    wide, narrow, _ = ranked(table).rows
-    assert (wide.label, narrow.label) == ("Wide", "Narrow")
-    assert wide.cells[AVERAGE].mean == pytest.approx((60 + 48) / 2)  # not of the mean classes, 50 and 60
-    assert narrow.cells[AVERAGE].mean == pytest.approx(45.0)
-    assert {name: cell.mean for name, cell in wide.cells.items() if name != AVERAGE} == {
-        "base classes": 50.0,
-        "new classes": 60.0,
-    }
-    rendered = render_table(table)
-    assert rendered.head[2:5] == ("base classes", "new classes", "harmonic mean")
-    assert "spread" not in rendered.head
+    assert table.columns == ("base classes", "new classes")
+    wide, narrow, _ = ranking(table).index
+    assert (wide, narrow) == (("Wide", LAST), ("Narrow", LAST))
+    assert table.cell(wide, AVERAGE).mean == pytest.approx((60 + 48) / 2)  # not of the mean classes, 50 and 60
+    assert table.cell(narrow, AVERAGE).mean == pytest.approx(45.0)
+    assert [table.cell(wide, name).mean for name in table.columns] == [50.0, 60.0]
+    text = table_text(table)
+    assert list(text.frame)[2:5] == ["base classes", "new classes", "harmonic mean"]
+    assert "spread" not in text.frame
     assert "Wide has the highest result, 54.0 ± 8.5 % harmonic mean of the accuracies on base and" in finding(table)
-    assert "new classes: 2, names" in format_tables([rendered], "table")
+    assert "new classes: 2, names" in format_tables([text], "table")
 
 
 def test_clients_own_classes_have_a_column_where_they_were_measured():
     local = base_to_new("TRIP", 0, 80.0, 60.0)
     row = {**local.accuracy["last round (3)"], "local": 90.0, "local/a": 90.0, "test_harmonic": 74.5}
     (table,) = tables([run("TRIP", 0, {**BASE_TO_NEW, "class_split": "client"}, row)])
-    assert table.domains == ("own classes", "base classes", "new classes")
+    assert table.columns == ("own classes", "base classes", "new classes")
 
 
 def test_personal_has_the_worst_client_and_the_global_model_beside_the_mean():
     (table,) = tables([personal("FedOTP", 0, (90.0, 60.0), (50.0, 70.0))])
-    assert table.domains == ("worst client", "spread of clients", "global model", "its worst client")
-    row = next(row for row in table.rows if row.label == "FedOTP")
-    assert [row.cells[name].mean for name in (*table.domains, AVERAGE)] == [60.0, 15.0, 60.0, 50.0, 75.0]
+    assert table.columns == ("worst client", "spread of clients", "global model", "its worst client")
+    row = ("FedOTP", LAST)
+    assert [table.cell(row, name).mean for name in (*table.columns, AVERAGE)] == [60.0, 15.0, 60.0, 50.0, 75.0]
     assert "75.0 % mean accuracy of the clients' own models on their own test images" in finding(table)
-    columns = {cell["column"]: cell["mean"] for cell in tidy_rows(table, 1) if cell["method"] == "FedOTP"}
-    assert columns["mean of clients"] == 75.0
+    cells = tidy(table, 1)
+    assert cells[(cells["method"] == "FedOTP") & (cells["column"] == "mean of clients")]["mean"].tolist() == [75.0]
 
 
 def test_other_data_sets_are_columns():
     row = {"transfer/Toys": 40.0, "transfer/Icons": 60.0, "transfer": 50.0}
     (table,) = tables([run("PromptFL", 0, CROSS, row)])
-    assert (table.domains, table.average_title) == (("Icons", "Toys"), "average")
+    assert (table.columns, table.average_title) == (("Icons", "Toys"), "average")
     (partial,) = tables([run("PromptFL", 0, CROSS, {"transfer/Toys": 40.0, "transfer": 40.0})])
     assert partial.average_title == "average of 1 of 2"
 
@@ -95,8 +87,8 @@ def test_new_classes_of_each_held_out_domain_fill_a_row():
         accuracy = {"last round (3)": {"validation": 1.0, f"held_out/{domain}": 90.0, f"held_out_new/{domain}": new}}
         runs.append(make_record(held_out=domain, data=data, accuracy=accuracy, baseline=None))
     (table,) = tables(runs)
-    assert table.domains == ("photo", "sketch")
-    assert {row.cells["sketch"].mean for row in table.rows} == {30.0}
+    assert table.columns == ("photo", "sketch")
+    assert table.cell(("PromptFL", LAST), "sketch").mean == 30.0
 
 
 def test_protocols_are_never_in_one_table():
@@ -140,5 +132,5 @@ def test_a_report_shows_them(runs, tmp_path):
     from datetime import date
 
     page = report_page(runs, [], "Protocols", date(2026, 1, 1))
-    for title in tables(runs)[0].domains:
+    for title in tables(runs)[0].columns:
         assert title in page

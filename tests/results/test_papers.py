@@ -7,21 +7,20 @@ import pytest
 
 import fedvlp.results
 from fedvlp.core.roles import CENTRALISED
-from fedvlp.results.compare import tables
-from fedvlp.results.compare_papers import render_printed_table, tidy_printed_rows
-from fedvlp.results.footnotes import Notes, all_footnotes
-from fedvlp.results.paper_methods import matching_printed_tables, matching_rows
+from fedvlp.results.paper_tables import matching_rows, matching_tables, paper_text, tidy_printed
 from fedvlp.results.papers import (
     BACKBONES,
     DATASETS,
     FOLDER,
     PROTOCOLS,
+    all_footnotes,
     dataset_key,
     main_tables,
     papers,
     plain_name,
     printed_tables,
 )
+from fedvlp.results.tables import tables
 from fedvlp.utils.errors import UserError
 from tests.helpers.records import make_record
 
@@ -41,6 +40,10 @@ def table_of(paper, number, dataset):
     """Returns one printed table."""
     (found,) = [t for t in printed_tables() if (t.paper, t.table, t.dataset) == (paper, number, dataset)]
     return found
+
+
+def rows_of(text):
+    return text.frame.to_numpy().tolist()
 
 
 def printed_methods():
@@ -77,21 +80,21 @@ def test_every_row_is_complete_and_has_an_average():
 def test_every_average_that_disagrees_has_a_footnote():
     disagreeing = 0
     for table in printed_tables():
-        notes = Notes(table)
         for row in table.rows:
             cells = [Decimal(value) for name, value in row.numbers.items() if name != "average"]
             if cells and abs(Decimal(row.numbers["average"]) - sum(cells) / len(cells)) > Decimal("0.06"):
                 disagreeing += 1
-                own = [n for n in notes.found if row.method in n.methods and n.domains]
+                own = [n for n in table.footnotes if row.method in n.methods and n.domains]
                 assert own, (table.name, row.method)
     assert disagreeing == 15
 
 
 @pytest.mark.parametrize("index", range(len(all_footnotes())))
 def test_every_footnote_is_of_something_printed(index):
-    place, note = all_footnotes()[index]
-    found = [t for t in printed_tables() if f"{t.paper} {t.table}" == place]
-    assert any(note in Notes(table).found for table in found), (place, note)
+    note = all_footnotes()[index]
+    for place in note.tables:
+        found = [t for t in printed_tables() if f"{t.paper} {t.table}" == place]
+        assert any(note in table.footnotes for table in found), (place, note)
     assert set(note.methods) <= printed_methods() | {""}
     assert set(note.domains) <= {"average"}.union(*DOMAINS.values())
     assert note.text.endswith(".")
@@ -110,21 +113,21 @@ def test_main_tables_are_chosen_by_paper_and_data():
 
 
 def test_a_printed_table_alone_has_the_numbers_as_printed():
-    rendered = render_printed_table(table_of("plan", "III", "office_home"))
-    cells = {row[0].partition("^")[0]: row for row in rendered.rows}
-    assert rendered.head == ("method", "backbone", "art", "clipart", "product", "real_world", "average")
-    assert cells["PLAN"][1:] == ("CLIP ViT-B/16", "86.65", "74.73", "93.47", "92.06", "86.73")
-    product = cells["FedPR"][4]
-    assert product.startswith("81.29^")
-    (note,) = [line for line in rendered.notes if line.startswith(product[5:] + " ")]
+    text = paper_text(table_of("plan", "III", "office_home"))
+    cells = {row[0].partition(" [")[0]: row for row in rows_of(text)}
+    assert list(text.frame) == ["method", "backbone", "art", "clipart", "product", "real_world", "average"]
+    assert cells["PLAN"][1:] == ["CLIP ViT-B/16", "86.65", "74.73", "93.47", "92.06", "86.73"]
+    number, mark = cells["FedPR"][4].split()
+    assert number == "81.29"
+    (note,) = [line for line in text.notes if line.startswith(f"{mark} ")]
     assert "91.29" in note
-    assert "not obtained with fedvlp" in rendered.lines[0]
+    assert "not obtained with fedvlp" in text.lines[0]
 
 
 def test_swapped_columns_are_marked():
-    rendered = render_printed_table(table_of("trip", "III", "vlcs"))
-    (mark,) = {name.partition("^")[2] for name in rendered.head if name.startswith(("voc2007", "sun09"))}
-    assert any(line.startswith(f"^{mark} ") and "swapped" in line for line in rendered.notes)
+    text = paper_text(table_of("trip", "III", "vlcs"))
+    (mark,) = {name.partition(" ")[2] for name in text.frame if name.startswith(("voc2007", "sun09"))}
+    assert any(line.startswith(f"{mark} ") and "swapped" in line for line in text.notes)
 
 
 def ours(clip="ViT-B-16", kind="leave-domains-out", **other):
@@ -139,38 +142,38 @@ def ours(clip="ViT-B-16", kind="leave-domains-out", **other):
 
 
 def test_ours_and_the_difference_stand_below_the_method():
-    rendered = render_printed_table(table_of("trip", "I", "pacs"), ours())
-    place = [row[0].partition("^")[0] for row in rendered.rows].index("PromptFL")
-    printed = rendered.rows[place]
-    own, difference = rendered.rows[place + 1 : place + 3]
-    assert printed[2:] == ("96.41", "98.43", "99.62", "91.21", "96.41")
+    text = paper_text(table_of("trip", "I", "pacs"), ours())
+    rows = rows_of(text)
+    place = [row[0].partition(" [")[0] for row in rows].index("PromptFL")
+    printed, own, difference = rows[place : place + 3]
+    assert printed[2:] == ["96.41", "98.43", "99.62", "91.21", "96.41"]
     assert own[0] == "  ours: PromptFL, last"
-    assert own[2:] == ("97.50 ± 0.71", "98.50 ± 0.71", "99.50 ± 0.71", "90.50 ± 0.71", "96.50 ± 0.71")
-    assert difference[2:] == ("+1.09", "+0.07", "-0.12", "-0.71", "+0.09")
-    assert "split (ours stratified" in rendered.lines[2]
-    assert "backbone" not in rendered.lines[2]
+    assert own[2:] == ["97.50 ± 0.71", "98.50 ± 0.71", "99.50 ± 0.71", "90.50 ± 0.71", "96.50 ± 0.71"]
+    assert difference[2:] == ["+1.09", "+0.07", "-0.12", "-0.71", "+0.09"]
+    assert "split (ours stratified" in text.lines[2]
+    assert "backbone" not in text.lines[2]
 
 
 def test_what_differs_is_said():
     table = ours(clip="RN50", training={"seed": 0})
-    lines = render_printed_table(table_of("trip", "I", "pacs"), table).lines
+    lines = paper_text(table_of("trip", "I", "pacs"), table).lines
     assert "backbone (ours CLIP RN50, printed CLIP ViT-B/16)" in lines[2]
     assert "levels can't be compared" in lines[2]
-    lines = render_printed_table(table_of("diprompt", "1", "pacs"), table).lines
+    lines = paper_text(table_of("diprompt", "1", "pacs"), table).lines
     assert "clients (ours 3, printed 20)" in lines[2]
     assert "backbone" not in lines[2]
 
 
 def test_only_tables_of_the_same_protocol_and_domains_stand_beside_ours():
-    assert [table.paper for table in matching_printed_tables(ours(), [])] == ["trip", "plan", "diprompt"]
-    assert [table.paper for table in matching_printed_tables(ours(kind="all domains seen"), [])] == ["fed_dpt", "adapt"]
+    assert [table.paper for table in matching_tables(ours(), [])] == ["trip", "plan", "diprompt"]
+    assert [table.paper for table in matching_tables(ours(kind="all domains seen"), [])] == ["fed_dpt", "adapt"]
     (other,) = tables([make_record(data={"name": "DomainFolders pacs", "domains": ["sketch", "ink"]})], ("last",))
-    assert matching_printed_tables(other, []) == []
+    assert matching_tables(other, []) == []
     (folders,) = tables([make_record(data={"name": "DomainFolders pacs"})], ("last",))
-    assert len(matching_printed_tables(folders, ["trip"])) == 1
+    assert len(matching_tables(folders, ["trip"])) == 1
     (bare,) = tables([make_record()], ("last",))
-    cells = render_printed_table(table_of("trip", "I", "pacs"), bare).rows
-    assert ("  ours - printed", "", "-", "-", "-", "-41.21", "-") in cells
+    cells = rows_of(paper_text(table_of("trip", "I", "pacs"), bare))
+    assert ["  ours - printed", "", "-", "-", "-", "-41.21", "-"] in cells
 
 
 @pytest.mark.parametrize(
@@ -206,10 +209,10 @@ def test_methods_are_found_under_the_papers_names(method, options, printed):
 @pytest.mark.parametrize(
     ("training", "printed"),
     [
-        ({"proximal_weight": 0.01}, "FedProx"),
+        ({"add_ons": [{"class": "FedProx", "weight": 0.01}]}, "FedProx"),
         ({"aggregation": {"class": "FedGMA", "threshold": 0.4}}, "FedGMA"),
         ({"aggregation": {"class": "FedAdam"}}, None),
-        ({"aggregation": {"class": "FedGMA"}, "proximal_weight": 0.01}, None),
+        ({"aggregation": {"class": "FedGMA"}, "add_ons": [{"class": "FedProx"}]}, None),
     ],
 )
 def test_fine_tuning_is_called_by_how_it_is_trained_and_combined(training, printed):
@@ -219,12 +222,12 @@ def test_fine_tuning_is_called_by_how_it_is_trained_and_combined(training, print
 
 
 def test_tidy_numbers_are_as_printed():
-    cells = tidy_printed_rows(table_of("trip", "III", "vlcs"), 3)
+    cells = tidy_printed(table_of("trip", "III", "vlcs"), 3).to_dict("records")
     (cell,) = [c for c in cells if (c["method"], c["column"]) == ("SWAD", "labelme")]
     assert cell["mean"] == "68.36"
     assert "63.86" in cell["note"]
     table = ours()
-    found = tidy_printed_rows(table_of("trip", "I", "pacs"), 3, table)
+    found = tidy_printed(table_of("trip", "I", "pacs"), 3, table).to_dict("records")
     assert [c["mean"] for c in found if c["source"].startswith("ours - ")] == [
         "+1.09", "+0.07", "-0.12", "-0.71", "+0.09"
     ]  # fmt: skip
@@ -256,9 +259,9 @@ def test_centralised_methods_stand_below_centralised_rows_alone(method, printed)
 def test_a_backbone_of_some_rows_alone_is_said_of_these():
     records = [make_record(), make_record(method="SWAD", data={"partition": CENTRALISED})]
     (table,) = tables(records, ("last",))
-    lines = render_printed_table(table_of("trip", "I", "pacs"), table).lines
+    lines = paper_text(table_of("trip", "I", "pacs"), table).lines
     assert "backbone of SWAD (ours CLIP ViT-B-16, printed a ViT, not said which)" in lines[2]
     assert lines[2].endswith(": levels of SWAD can't be compared")
     assert "clients" not in lines[2]
-    labels = [row[0] for row in render_printed_table(table_of("trip", "I", "pacs"), table).rows]
-    assert labels[labels.index("SWAD^1") + 1] == f"  ours: SWAD ({CENTRALISED}), last"
+    labels = [row[0] for row in rows_of(paper_text(table_of("trip", "I", "pacs"), table))]
+    assert labels[labels.index("SWAD [1]") + 1] == f"  ours: SWAD ({CENTRALISED}), last"

@@ -1,18 +1,20 @@
-"""``predictions.safetensors``: what is written is read back, and what is none is named."""
+"""``predictions.safetensors`` is read back as it was written, and damage is named; ``confusion.csv`` counts it."""
 
 from __future__ import annotations
 
+import csv
+import io
 from dataclasses import replace
 
 import pytest
 import torch
 
-from fedvlp.results.predictions import FILE, read_predictions, write_predictions
+from fedvlp.results.predictions import FILE, confusion_csv, read_predictions, write_predictions
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.tensor_files import write_tensors
 from tests.helpers.predictions import draw
 
-OTHERS = replace(draw(3, seed=2), class_names=("new", "neu"))
+OTHERS = replace(draw(3, seed=2, classes=2), class_names=("new", "neu"))
 WRITTEN = {
     "zero-shot CLIP": {"held_out/oil paint": draw(7)},
     "last round": {
@@ -52,3 +54,12 @@ def test_a_file_of_something_else_is_named(tmp_path, header):
     write_tensors(tmp_path / FILE, {"prompt": torch.zeros(2)}, header)
     with pytest.raises(UserError, match="holds no predictions of a run"):
         read_predictions(tmp_path)
+
+
+def test_confusions_are_counted_over_states_under_the_names_of_the_split():
+    lines = list(csv.DictReader(io.StringIO(confusion_csv(WRITTEN, ["a, b", "c", "d", "e", "f"]))))
+    for row, by_split in WRITTEN.items():
+        for split, expected in by_split.items():
+            of_split = [line for line in lines if (line["row"], line["split"]) == (row, split)]
+            assert sum(int(line["images"]) for line in of_split) == expected.predicted.numel()
+    assert {line["true"] for line in lines if line["split"] == "test/猫"} <= {"new", "neu"}

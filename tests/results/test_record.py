@@ -5,11 +5,49 @@ import pytest
 import yaml
 
 from fedvlp.commands.cli import main
-from fedvlp.results import find_records, load_record, row_labels
-from fedvlp.results.record import REQUIRED_KEYS
+from fedvlp.results import find_records, load_record
+from fedvlp.results.grouping import row_labels
 from fedvlp.utils.errors import UserError
 from tests.helpers.images import DOMAINS
 from tests.helpers.records import COMMUNICATION
+
+LAST = {"validation/photo": 61.5, "validation": 61.5, "held_out/sketch": 40.25}
+BEST = {"validation/photo": 63.0, "validation": 63.0, "held_out/sketch": 39.5}
+ZERO = {"validation/photo": 50.0, "validation": 50.0, "held_out/sketch": 33.0}
+SUMMARY = {
+    "model": {
+        "class_path": "some.package.Method",
+        "init_args": {
+            "class_names": ["owl", "dog"],
+            "clip": {"name": "tiny", "pretrained": "auto"},
+            "domains": ["photo"],
+            "num_clients": 4,
+            "rounds": 9,
+            "prompt_length": 12,
+            "kl_weight": 0.5,
+        },
+        "clip_fingerprint": "0f0f",
+    },
+    "optimizer": {"class": "SGD", "lr": 0.1},
+    "protocol": "held-out domain: sketch",
+    "split": "abcd",
+    "batch_size": 17,
+    "training": {"seed": 6, "local_epochs": 2},
+    "data": {"name": "Shapes", "shots": 8},
+    "held_out": ["sketch", "ink"],
+    "rounds": 5,
+    "accuracy": {"zero-shot CLIP": ZERO, "last round (5)": LAST, "best on source validation (3)": BEST},
+    "communication_per_client_and_round": dict(COMMUNICATION),
+    "seconds": 7.25,
+    "features": {"saved_seconds": 1.75},
+    "versions": {"torch": "2.9"},
+}
+REQUIRED = ("model", "protocol", "split", "training", "held_out", "rounds", "accuracy", "versions")
+
+
+def write(folder, summary):
+    (folder / "summary.json").write_text(json.dumps(summary))
+    return folder
 
 
 def write_run(folder, seed=0, held_out="sketch", method="TRIP", data=None, row=None, **options):
@@ -111,13 +149,12 @@ def test_a_row_names_what_was_given_to_the_federation_for_it_alone(tmp_path):
     plain = load_record(write_run(tmp_path / "1"))
     rule = {"class": "FedGMA", "agreement": 0.4}
     masked = replace(plain, training={**plain.training, "aggregation": rule})
-    held = replace(plain, training={**plain.training, "proximal_weight": 0.5})
-    corrected = replace(plain, training={**plain.training, "local_rule": {"class": "Scaffold"}})
-    labels = row_labels([plain, masked, held, corrected])
+    add_ons = [{"class": "FedProx", "weight": 0.5}, {"class": "Scaffold"}]
+    corrected = replace(plain, training={**plain.training, "add_ons": add_ons})
+    labels = row_labels([plain, masked, corrected])
     assert labels[plain.settings] == plain.method
     assert labels[masked.settings] == f"{plain.method} (aggregation=FedGMA/0.4)"
-    assert labels[held.settings] == f"{plain.method} (proximal_weight=0.5)"
-    assert labels[corrected.settings] == f"{plain.method} (local_rule=Scaffold)"
+    assert labels[corrected.settings] == f"{plain.method} (add_ons=FedProx/0.5+Scaffold)"
 
 
 def test_the_newest_of_equal_runs_counts(tmp_path):
@@ -150,22 +187,6 @@ def test_a_stopped_attempt_is_not_mentioned_if_a_later_one_ended(tmp_path):
     assert problems == []
 
 
-def test_a_summary_of_something_else_is_an_error(tmp_path):
-    (tmp_path / "summary.json").write_text('{"rounds": 3}')
-    with pytest.raises(UserError, match="lacks model, protocol"):
-        load_record(tmp_path)
-
-
-@pytest.mark.parametrize("name", COMMUNICATION)
-def test_a_summary_that_lacks_a_count_of_the_exchange_is_an_error(tmp_path, name):
-    path = write_run(tmp_path / "run") / "summary.json"
-    summary = json.loads(path.read_text())
-    del summary["communication_per_client_and_round"][name]
-    path.write_text(json.dumps(summary))
-    with pytest.raises(UserError, match="Make the run again"):
-        load_record(tmp_path / "run")
-
-
 def test_a_summary_of_a_whole_clip_that_is_sent_is_read(tmp_path):
     path = write_run(tmp_path / "run") / "summary.json"
     summary = json.loads(path.read_text())
@@ -179,8 +200,8 @@ def test_the_only_row_of_a_method_that_trains_nothing_is_last_and_best(tmp_path)
     assert record.last == record.best == record.baseline == {"held_out": 33.0}
 
 
-@pytest.mark.parametrize("content", ["null", "{", json.dumps(dict.fromkeys(REQUIRED_KEYS))])
-def test_a_summary_of_another_sort_is_one_error(tmp_path, content):
+@pytest.mark.parametrize("content", ["null", "{", "[1, 2]"])
+def test_a_file_that_is_no_summary_is_one_error(tmp_path, content):
     (tmp_path / "summary.json").write_text(content)
     with pytest.raises(UserError, match=r"summary\.json"):
         load_record(tmp_path)
@@ -192,3 +213,100 @@ def test_a_ragged_table_of_rounds_is_one_error(tmp_path, rows):
     (record.folder / "metrics.csv").write_text(f"round,loss\n{rows}\n")
     with pytest.raises(UserError, match=r"metrics\.csv is damaged"):
         record.history  # noqa: B018
+
+
+@pytest.fixture
+def record(tmp_path):
+    return load_record(write(tmp_path, SUMMARY))
+
+
+def test_every_field_has_its_place(record, tmp_path):
+    assert record.folder == tmp_path
+    assert (record.method, record.clip, record.clip_fingerprint) == ("Method", "tiny", "0f0f")
+    assert record.options == {"prompt_length": 12, "kl_weight": 0.5}
+    assert record.optimizer == {"class": "SGD", "lr": 0.1}
+    assert record.training == {"seed": 6, "local_epochs": 2, "batch_size": 17}
+    assert record.training_without_seed == {"local_epochs": 2, "batch_size": 17}
+    assert (record.seed, record.rounds, record.seconds) == (6, 5, 7.25)
+    assert (record.split, record.protocol, record.held_out) == ("abcd", "held-out domain: sketch", ("sketch", "ink"))
+    assert (record.last, record.best, record.baseline) == (LAST, BEST, ZERO)
+    assert record.data == {"name": "Shapes", "shots": 8}
+    assert record.communication == COMMUNICATION
+    assert record.features == {"saved_seconds": 1.75}
+    assert record.versions == {"torch": "2.9"}
+    assert (record.history, record.config) == ([], {})
+
+
+def test_what_an_older_run_did_not_write_is_empty(tmp_path):
+    record = load_record(write(tmp_path, {name: SUMMARY[name] for name in REQUIRED}))
+    assert (record.optimizer, record.seconds) == (None, 0.0)
+    assert record.data == record.communication == record.features == {}
+    assert record.training["batch_size"] is None
+
+
+WRONG = [(name, None) for name in REQUIRED] + [
+    ("accuracy", {"last round (3)": {"held_out": "high"}}),
+    ("communication_per_client_and_round", {"upload_bytes": 3}),
+    ("held_out", 3),
+    ("model", {"class_path": "A", "init_args": {}}),
+    ("rounds", "many"),
+    ("training", {"local_epochs": 1}),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), WRONG)
+def test_a_summary_that_lacks_a_value_or_has_another_type_is_one_error(tmp_path, name, value):
+    summary = {key: other for key, other in SUMMARY.items() if key != name}
+    write(tmp_path, summary if value is None else summary | {name: value})
+    with pytest.raises(UserError, match=r"summary\.json is no summary of a run: .*Make the run again"):
+        load_record(tmp_path)
+
+
+def test_rows_are_found_by_the_beginning_of_their_title(tmp_path):
+    rows = {"last round (5)": LAST, "best on source validation (3)": BEST}
+    record = load_record(write(tmp_path, SUMMARY | {"accuracy": rows}))
+    assert (record.last, record.best, record.baseline) == (LAST, BEST, {})
+    record = load_record(write(tmp_path, SUMMARY | {"accuracy": {"zero-shot CLIP": ZERO, "last round (5)": LAST}}))
+    assert (record.last, record.best) == (LAST, {})
+
+
+@pytest.mark.parametrize("clip", ["ViT-B-16", {"name": "ViT-B-16"}])
+def test_a_clip_is_named_alone_or_among_its_options(tmp_path, clip):
+    model = SUMMARY["model"] | {"init_args": {"clip": clip}}
+    assert load_record(write(tmp_path, SUMMARY | {"model": model})).clip == "ViT-B-16"
+
+
+def test_the_order_of_keys_makes_no_other_row_or_table(tmp_path, record):
+    reverse = json.loads(json.dumps(SUMMARY), object_pairs_hook=lambda pairs: dict(reversed(pairs)))
+    other = load_record(write(tmp_path, reverse))
+    assert (record.settings, record.key) == (other.settings, other.key)
+
+
+@pytest.mark.parametrize("change", [{"split": "dcba"}, {"protocol": "all domains seen"}])
+def test_only_runs_that_describe_no_data_are_told_apart_by_protocol_and_split(tmp_path, record, change):
+    assert load_record(write(tmp_path, SUMMARY | change)).key == record.key
+    without = [load_record(write(tmp_path, SUMMARY | each | {"data": {}})).key for each in ({}, change)]
+    assert without[0] != without[1]
+
+
+def test_rounds_are_read_without_what_was_not_measured(record):
+    (record.folder / "metrics.csv").write_text("round,validation,loss\n1,,0.5\n2,61.5,\n")
+    assert record.history == [{"round": 1.0, "loss": 0.5}, {"round": 2.0, "validation": 61.5}]
+
+
+def test_the_config_is_read(record):
+    (record.folder / "config.yaml").write_text("seed_everything: 6\n")
+    assert record.config == {"seed_everything": 6}
+
+
+def test_an_empty_config_is_none(record):
+    (record.folder / "config.yaml").write_text("")
+    assert record.config == {}
+
+
+def test_a_run_that_has_not_ended_and_a_folder_that_is_none_are_told_apart(tmp_path):
+    with pytest.raises(UserError, match="is no run"):
+        load_record(tmp_path)
+    (tmp_path / "config.yaml").touch()
+    with pytest.raises(UserError, match="has not ended"):
+        load_record(str(tmp_path))

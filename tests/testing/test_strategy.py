@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -49,7 +49,7 @@ class Thawed(FedAvg.__mro__[1]):
 class SaysItCombines(Slots.__mro__[1]):
     """Takes the first upload, and says that uploads count in their sum."""
 
-    aggregator: Any = WeightedMean()
+    aggregator: Any = field(default_factory=WeightedMean)
     memory_name: str = "here"
 
     @property

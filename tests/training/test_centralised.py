@@ -16,9 +16,10 @@ from fedvlp.core.roles import CENTRALISED
 from fedvlp.core.state import Client
 from fedvlp.data import Pooled
 from fedvlp.methods._shared.known_domain import known_domain
-from fedvlp.results import load_record, row_labels
-from fedvlp.results.compare import tables
-from fedvlp.results.rendering import render_table
+from fedvlp.results import load_record
+from fedvlp.results.grouping import row_labels
+from fedvlp.results.printing import table_text
+from fedvlp.results.tables import tables
 from fedvlp.sites.sites_data import SitesData
 from fedvlp.tools.attacks import SignFlip
 from fedvlp.training.schedules import CosineDecay
@@ -139,8 +140,8 @@ def test_says_that_it_is_not_federated_wherever_results_stand(build, capsys):
     records = [load_record(folder) for folder in folders]
     assert list(row_labels(records).values()) == [f"CoOp ({CENTRALISED})", "PromptFL"]
     (table,) = tables(records, ("last",))
-    rows = {row[0]: row for row in render_table(table).rows}
-    assert rows[f"CoOp ({CENTRALISED})"][-4:-1] == ("-", "-", "-")
+    rows = {row[0]: row for row in table_text(table).frame.to_numpy().tolist()}
+    assert rows[f"CoOp ({CENTRALISED})"][-4:-1] == ["-", "-", "-"]
     assert rows["PromptFL"][-4] == "1,024"
     assert table.group.about["clients"] == "one client a domain"
 

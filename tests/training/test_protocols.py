@@ -18,7 +18,6 @@ from fedvlp.training.options import Runtime
 from fedvlp.utils.errors import UserError
 from tests.helpers.assertions import assert_equal, run_metrics
 from tests.helpers.protocol_data import CLASSES, OtherNames, SixClasses
-from tests.helpers.toy_federation import federation
 
 NEW = CLASSES[3:]
 
@@ -208,7 +207,7 @@ def test_a_method_of_its_own_classes_is_refused_before_training(clip, tmp_path):
     data = SixClasses(cache_dir=None, protocol="base_to_new", test_fraction=0.3)
     federation = Federation(rounds=1, accelerator="cpu", default_root_dir=str(tmp_path), runtime=QUIET)
     with pytest.raises(UserError, match=r"^FedAPT learns for its own classes alone, as 'prompt' has shape \(3, "):
-        made.fit(FedAPT(data.class_names, data.domains, clip), data)
+        federation.fit(FedAPT(data.class_names, data.domains, clip), data)
     assert not list(tmp_path.iterdir())
 
 

@@ -1,8 +1,7 @@
-"""Names of classes, domains and files that were chosen to forge lines, formulas or pages."""
+"""Names of classes, domains and files that were chosen to forge lines or pages."""
 
 from __future__ import annotations
 
-import csv
 import unicodedata
 from pathlib import Path
 
@@ -13,7 +12,6 @@ from benchmarks.synthetic import write_images
 
 FORGED = "cat\x1b[2Jfedvlp: error: nothing\rround 9/9"
 REVERSED = "photo\u202egpj.exe"
-FORMULA = '=HYPERLINK("http:evil")'
 MARKUP = "<img src=x onerror=alert(1)>"
 
 
@@ -58,24 +56,18 @@ def control_characters(bench: Bench) -> None:
 @fault(
     FOUND,
     18,
-    injected="a class whose name is a formula of a spreadsheet, and one whose name is HTML",
-    must="no cell of a CSV begins a formula, no table in Markdown holds a tag",
+    injected="a domain whose name is HTML",
+    must="no table in Markdown and no page holds a tag",
     peers="–",
 )
-def formulas_and_markup(bench: Bench) -> None:
-    """Trains, predicts, and makes all tables."""
-    root = renamed(bench, "images", FORMULA, MARKUP)
+def markup(bench: Bench) -> None:
+    """Trains, and makes the table and the page."""
+    root = renamed(bench, "images", "cat", MARKUP)
     bench.expect_success(bench.fit(f"--data.root={root}", f"--data.held_out={MARKUP}"))
     run = bench.run()
-    bench.expect_success(bench.command("predict", f"--ckpt_path={run}", f"--images={root}"), "predict")
     markdown = bench.command("compare", str(run), "--format=markdown")
-    table = bench.command("compare", str(run), "--format=csv", "--output=table.csv")
-    bench.expect_success(table, "compare")
+    bench.expect_success(markdown, "compare")
     bench.expect_success(bench.command("report", str(run), "--output=report.html"), "report")
     bench.expect("<img" not in markdown.output, "the table in Markdown holds a tag")
     bench.expect("<img src=x" not in (bench.folder / "report.html").read_text(), "the page holds the tag")
-    files = (bench.folder / "predictions.csv", bench.folder / "table.csv", run / "metrics.csv")
-    cells = [cell for path in files for row in csv.reader(path.open(encoding="utf-8")) for cell in row]
-    formulas = [cell for cell in cells if cell.startswith(("=", "+", "@"))]
-    bench.expect(not formulas, f"{len(formulas)} cells begin a formula, such as {formulas[:1]}")
-    bench.note(f"{len(cells)} cells of 3 tables, of which {len(formulas)} begin a formula; no tag in Markdown and HTML")
+    bench.note("no tag in Markdown and HTML")

@@ -10,7 +10,6 @@ from typing import Any
 
 from fedvlp.tools.audit.audit import Audit, Facts
 from fedvlp.tools.audit.similarity import MEASURES
-from fedvlp.utils.csv_cells import csv_row
 from fedvlp.utils.files import write_bytes, write_json, write_text
 from fedvlp.utils.text_table import align_columns, text_table
 
@@ -46,7 +45,7 @@ def audit_csv(facts: Facts) -> str:
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(COLUMNS)
     for rows in (_inversion_rows, _membership_rows, _word_rows):
-        writer.writerows(csv_row(row) for row in rows(facts))
+        writer.writerows(rows(facts))
     return file.getvalue()
 
 

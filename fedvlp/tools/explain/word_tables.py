@@ -13,7 +13,6 @@ from matplotlib.font_manager import findfont, get_font
 
 from fedvlp.results.style import SMALL_FONT_SIZE, Picture
 from fedvlp.tools.explain.words import Word, Words
-from fedvlp.utils.csv_cells import csv_row
 from fedvlp.utils.text_table import markdown_cell, markdown_table, text_table
 
 FONT = "DejaVu Sans Mono"
@@ -119,5 +118,5 @@ def _csv(words: Words) -> str:
     for name, vectors in words.items():
         for place, near in enumerate(vectors, start=1):
             for rank, word in enumerate(near, start=1):
-                writer.writerow(csv_row([name, place, rank, word.text, word.token, f"{word.distance:.6f}"]))
+                writer.writerow([name, place, rank, word.text, word.token, f"{word.distance:.6f}"])
     return file.getvalue().rstrip("\n")

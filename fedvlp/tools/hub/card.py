@@ -19,10 +19,50 @@ OPENAI_CLIP = "OpenAI published these weights with their code under the MIT lice
 OPEN_CLIP = "The open_clip project published these weights under the MIT licence (github.com/mlfoundations/open_clip)."
 OTHER_CLIP = "Their licence is that of whoever published them."
 DRAWN = "StyledShapes is drawn by fedvlp's code, under the Apache licence 2.0."
+CARD = """\
+---
+{metadata}---
+
+# {title}
+
+{about}
+
+## Use
+
+```bash
+pip install fedvlp
+```
+
+```python
+import fedvlp
+from PIL import Image
+
+model = fedvlp.from_pretrained("hf://{repository}")
+probabilities = model.predict([Image.open("image.png")])  # [1, classes]
+print(model.class_names[int(probabilities[0].argmax())])
+```
+
+## Accuracy
+
+{accuracy}
+
+\\* held out: no client has it, and it never chooses a round; + test split of a source domain. The tensors here are
+those of the last round.
+
+## Data and training
+
+{facts}
+
+## Licence
+
+* What was learned: `{license}`.
+* CLIP `{clip}`: {clip_licence}
+* Images: {data_licence}
+"""
 
 
 def card_text(classifier: Classifier, record: Record, repository: str, license: str) -> str:
-    """Returns the card of a run's model, the same text for the same run.
+    """Makes the card of a run's model, the same text for the same run.
 
     Args:
         classifier: the model.
@@ -30,47 +70,25 @@ def card_text(classifier: Classifier, record: Record, repository: str, license: 
         repository: where it will be, ``user/name``.
         license: identifier of the licence of what was learned, as hubs know them.
     """
-    parts = [
-        f"---\n{_metadata(license)}---",
-        f"# {markdown_text(f'{record.method} on {_data_name(record)}')}",
-        _about(classifier, record),
-        "## Use",
-        _usage(repository),
-        "## Data and protocol",
-        _data(record),
-        "## Accuracy",
-        _accuracy(record),
-        "## Training",
-        _training(record),
-        "## Licence",
-        _licence(record, classifier, license),
-    ]
-    return "\n\n".join(parts) + "\n"
-
-
-def _metadata(license: str) -> str:
-    """Returns what a hub reads: YAML, in this order."""
-    content = {
+    metadata = {
         "library_name": "fedvlp",
         "license": license,
         "pipeline_tag": "image-classification",
         "tags": ["fedvlp", "clip", "prompt-learning", "federated-learning", "domain-generalization"],
         "metrics": ["accuracy"],
     }
-    return yaml.safe_dump(content, sort_keys=False)
-
-
-def _about(classifier: Classifier, record: Record) -> str:
-    names = ", ".join(markdown_text(name) for name in classifier.class_names)
-    how = "centralised" if record.is_centralised else "federated"
-    lines = [
-        f"An image classifier of {len(classifier.class_names)} classes ({names}): the frozen CLIP "
-        f"`{record.clip}` and the tensors that {record.method} learned around it, {how}. The repository holds what "
-        "was learned and not the CLIP, which is loaded by its name."
-    ]
-    if paper := paper_of(type(classifier.method)):
-        lines.append(f"Method: {markdown_text(paper)}")
-    return "\n\n".join(lines)
+    return CARD.format(
+        metadata=yaml.safe_dump(metadata, sort_keys=False),
+        title=markdown_text(f"{record.method} on {_data_name(record)}"),
+        about=_about(classifier, record),
+        repository=repository,
+        accuracy=_accuracy(record),
+        facts=_facts(record),
+        license=license,
+        clip=record.clip,
+        clip_licence=clip_licence(classifier.method.describe()["clip"]),
+        data_licence=markdown_text(_data_licence(record)),
+    )
 
 
 def paper_of(method: type) -> str:
@@ -86,71 +104,6 @@ def paper_of(method: type) -> str:
         if kind in ("Paper", "Papers"):
             return " ".join(text.split())
     return ""
-
-
-def _usage(repository: str) -> str:
-    code = [
-        "```python",
-        "import fedvlp",
-        "from PIL import Image",
-        "",
-        f'model = fedvlp.from_pretrained("hf://{repository}")',
-        'probabilities = model.predict([Image.open("image.png")])  # [1, classes]',
-        "print(model.class_names[int(probabilities[0].argmax())])",
-        "```",
-    ]
-    return "\n".join(["```bash", "pip install fedvlp", "```", "", *code])
-
-
-def _data(record: Record) -> str:
-    data = record.data
-    rows = {
-        "data": _data_name(record),
-        "protocol": record.protocol,
-        "domains": ", ".join(data.get("domains", [])),
-        "held out": ", ".join(record.held_out) or "none",
-        "clients": data.get("partition", ""),
-        "shots": "" if data.get("shots") is None else str(data["shots"]),
-        "images, digest": data.get("images", ""),
-        "split, digest": record.split,
-    }
-    return _two_columns(rows)
-
-
-def _accuracy(record: Record) -> str:
-    rows = list(record.accuracy.items())
-    columns = accuracy_columns(rows)
-    body = []
-    for title, row in rows:
-        cells = [f"{row[name]:.2f}" if name in row else "-" for name in columns]
-        body.append([markdown_cell(title), *cells])
-    head = ["in %", *(markdown_cell(column_title(name)) for name in columns)]
-    table = markdown_table(head, ["---", *["---:"] * len(columns)], body)
-    notes = "\\* held out: no client has it, and it never chooses a round; + test split of a source domain. "
-    return f"{table}\n\n{notes}The tensors here are those of the last round."
-
-
-def _training(record: Record) -> str:
-    rows = {"rounds": str(record.rounds), "seed": str(record.seed)}
-    if record.optimizer:
-        rows["optimizer"] = f"{record.optimizer.get('class')}, learning rate {record.optimizer.get('lr')}"
-    if record.communication:
-        rows["sent by a client each round"] = f"{record.communication['upload_parameters']:,} parameters"
-    rows["options"] = ", ".join(f"{name} {value}" for name, value in sorted(record.options.items()))
-    rows["CLIP, digest"] = record.clip_fingerprint
-    rows["versions"] = ", ".join(f"{name} {version}" for name, version in sorted(record.versions.items()))
-    return _two_columns(rows)
-
-
-def _licence(record: Record, classifier: Classifier, license: str) -> str:
-    clip = clip_licence(classifier.method.describe()["clip"])
-    return "\n".join(
-        [
-            f"* What was learned: `{license}`.",
-            f"* CLIP `{record.clip}`: {clip}",
-            f"* Images: {markdown_text(_data_licence(record))}",
-        ]
-    )
 
 
 def clip_licence(clip: Mapping[str, Any]) -> str:
@@ -173,6 +126,54 @@ def clip_licence(clip: Mapping[str, Any]) -> str:
     return OPEN_CLIP if pretrained.startswith(("laion", "datacomp")) else OTHER_CLIP
 
 
+def _about(classifier: Classifier, record: Record) -> str:
+    names = ", ".join(markdown_text(name) for name in classifier.class_names)
+    how = "centralised" if record.is_centralised else "federated"
+    about = (
+        f"An image classifier of {len(classifier.class_names)} classes ({names}): the frozen CLIP `{record.clip}` and "
+        f"the tensors that {record.method} learned around it, {how}. The repository holds what was learned and not the "
+        "CLIP, which is loaded by its name."
+    )
+    paper = paper_of(type(classifier.method))
+    return f"{about}\n\nMethod: {markdown_text(paper)}" if paper else about
+
+
+def _accuracy(record: Record) -> str:
+    rows = list(record.accuracy.items())
+    columns = accuracy_columns(rows)
+    body = []
+    for title, row in rows:
+        cells = [f"{row[name]:.2f}" if name in row else "-" for name in columns]
+        body.append([markdown_cell(title), *cells])
+    head = ["in %", *(markdown_cell(column_title(name)) for name in columns)]
+    return markdown_table(head, ["---", *["---:"] * len(columns)], body)
+
+
+def _facts(record: Record) -> str:
+    data = record.data
+    facts = {
+        "data": _data_name(record),
+        "protocol": record.protocol,
+        "domains": ", ".join(data.get("domains", [])),
+        "held out": ", ".join(record.held_out) or "none",
+        "clients": data.get("partition", ""),
+        "shots": data.get("shots"),
+        "images, digest": data.get("images", ""),
+        "split, digest": record.split,
+        "rounds": record.rounds,
+        "seed": record.seed,
+        "options": ", ".join(f"{name} {value}" for name, value in sorted(record.options.items())),
+        "CLIP, digest": record.clip_fingerprint,
+        "versions": ", ".join(f"{name} {version}" for name, version in sorted(record.versions.items())),
+    }
+    if record.optimizer:
+        facts["optimizer"] = f"{record.optimizer.get('class')}, learning rate {record.optimizer.get('lr')}"
+    if record.communication:
+        facts["sent by a client each round"] = f"{record.communication['upload_parameters']:,} parameters"
+    body = [[name, markdown_cell(str(value))] for name, value in facts.items() if value not in (None, "")]
+    return markdown_table(["", ""], ["---", "---"], body)
+
+
 def _data_licence(record: Record) -> str:
     name = _data_name(record)
     if name == "StyledShapes":
@@ -185,9 +186,4 @@ def _data_licence(record: Record) -> str:
 
 
 def _data_name(record: Record) -> str:
-    return str(record.data.get("name") or "images of one's own")
-
-
-def _two_columns(rows: Mapping[str, str]) -> str:
-    body = [[name, markdown_cell(value)] for name, value in rows.items() if value]
-    return markdown_table(["", ""], ["---", "---"], body)
+    return str(record.data.get("name") or "custom images")

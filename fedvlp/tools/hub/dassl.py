@@ -1,16 +1,18 @@
 """Prompts that CoOp, MaPLe or PromptFL left in Dassl's checkpoints, as a trained model of fedvlp.
 
-Dassl's files are pickles, with objects of its schedulers. They are read by :func:`.read_inert`, which runs nothing.
+Dassl's files hold objects of PyTorch's optimizers and schedulers beside tensors, so those classes alone are loaded too.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, optim
+from torch.optim import lr_scheduler
 
 import fedvlp
 from fedvlp.clip import CLIP, CLIPSpec, load_clip
@@ -19,7 +21,6 @@ from fedvlp.core.state import State
 from fedvlp.pretrained.classifier import Classifier
 from fedvlp.runs.trained_tensors import check_trained
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.inert_archive import read_inert
 
 MAPLE_WORDS = "a photo of a"
 """What MaPLe's first prompt starts from, of which those words stay that it has no vectors for."""
@@ -27,7 +28,7 @@ FIXED = ("token_prefix", "token_suffix")
 """Embeddings of what stands before and behind a prompt; Dassl leaves them out when it loads a file, too."""
 
 
-class Found(NamedTuple):
+class DasslPrompt(NamedTuple):
     """What a checkpoint holds of a prompt learner.
 
     Attributes:
@@ -58,29 +59,35 @@ def convert_dassl(
     Raises:
         UserError: if the file is none of these, or of other classes or another CLIP.
     """
-    found = _read(path)
+    prompt = _read(path)
     backbone = load_clip(clip)
-    length = len(found.learned["ctx"])
-    words = _check_classes(path, found.fixed, class_names, backbone, length)
+    length = len(prompt.learned["ctx"])
+    words = _check_classes(path, prompt.fixed, class_names, backbone, length)
     method: FederatedModule
-    if "proj.weight" in found.learned:
-        depth = 1 + sum(name.startswith("compound_prompts_text.") for name in found.learned)
+    if "proj.weight" in prompt.learned:
+        depth = 1 + sum(name.startswith("compound_prompts_text.") for name in prompt.learned)
         method = fedvlp.FedMaPLe(list(class_names), backbone, length, depth, words)
-        state = _maple(found.learned, depth)
+        state = _maple(prompt.learned, depth)
     else:
         method = fedvlp.PromptFL(list(class_names), backbone, prompt_length=length, class_position=class_position)
-        state = {"prompt": found.learned["ctx"].float()}
+        state = {"prompt": prompt.learned["ctx"].float()}
     check_trained(path, state, {}, method)
     method.load_state(state)
     Classifier(method).save_pretrained(folder)
-    return _report(found, state, method, class_names)
+    return _report(prompt, state, method, class_names)
 
 
-def _read(path: Path) -> Found:
-    """Reads a checkpoint, and tells what was learned from what was frozen."""
+def _read(path: Path) -> DasslPrompt:
+    """Reads a checkpoint, and separates what was learned from what was frozen."""
     if not path.is_file():
         raise UserError(f"There is no file {path}.")
-    content = read_inert(path)
+    classes = [each for each in (*vars(optim).values(), *vars(lr_scheduler).values()) if isinstance(each, type)]
+    try:
+        with torch.serialization.safe_globals([*classes, defaultdict, dict]):
+            content = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # a damaged file raises nearly every type
+        reason = str(error).partition("\n")[0]
+        raise UserError(f"{path} can't be read as a checkpoint of PyTorch: {reason}") from error
     state = content.get("state_dict", content) if isinstance(content, dict) else None
     if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
         raise UserError(f"{path} holds no state dict. Pass a file such as prompt_learner/model.pth.tar-50 of Dassl.")
@@ -95,11 +102,11 @@ def _read(path: Path) -> Found:
     _check_learned(path, learned)
     fixed = {name: value for name, value in own.items() if name in FIXED}
     epoch = content.get("epoch")
-    return Found(learned, fixed, len(names) - len(own), epoch if isinstance(epoch, int) else None)
+    return DasslPrompt(learned, fixed, len(names) - len(own), epoch if isinstance(epoch, int) else None)
 
 
 def _check_learned(path: Path, learned: Mapping[str, Tensor]) -> None:
-    """Sees that the tensors are those of a method that is known."""
+    """Checks that the tensors are those of a known method."""
     depth = sum(name.startswith("compound_prompts_text.") for name in learned)
     maple = {"ctx", "proj.weight", "proj.bias"} | {f"compound_prompts_text.{i}" for i in range(depth)}
     for kind in ("weight", "bias"):
@@ -159,21 +166,16 @@ def _first_wrong(suffix: Tensor, texts: Sequence[str], clip: CLIP, length: int) 
     return ""
 
 
-def _report(found: Found, state: State, method: FederatedModule, class_names: Sequence[str]) -> list[str]:
-    """Returns a line for what came over, and one for each thing that did not."""
+def _report(prompt: DasslPrompt, state: State, method: FederatedModule, class_names: Sequence[str]) -> list[str]:
+    """Returns a line for what was taken over, and one for each thing that was not."""
     name = type(method).__name__
-    lines = [name if found.epoch is None else f"{name}, of epoch {found.epoch}"]
-    for name, value in found.learned.items():
-        lines.append(f"{name} {_shape(value)}: came over")
-    for name, value in state.items():
-        lines.append(f"-> {name} {_shape(value)}")
-    for name, value in found.fixed.items():
-        lines.append(f"{name} {_shape(value)}: left out, as the class names and CLIP give it again")
-    if found.fixed:
-        lines.append(f"the {len(class_names)} class names are those that it was trained with")
-    if found.others:
-        lines.append(f"{found.others} tensors of the frozen CLIP: left out, as CLIP is loaded by its name")
-    lines.append("optimizer and scheduler: left out")
+    lines = [name if prompt.epoch is None else f"{name}, of epoch {prompt.epoch}"]
+    lines += [f"{name} {_shape(value)}: taken over" for name, value in prompt.learned.items()]
+    lines += [f"-> {name} {_shape(value)}" for name, value in state.items()]
+    lines += [f"{name}: left out, as it follows from class names and CLIP" for name in prompt.fixed]
+    if prompt.others:
+        lines.append(f"{prompt.others} tensors of the frozen CLIP: left out, as CLIP is loaded by its name")
+    # Dassl's tokenizer keeps hyphens.
     if hyphened := [name for name in class_names if "-" in name]:
         lines.append(f"hyphens are read as spaces here and not in Dassl, so features may differ: {', '.join(hyphened)}")
     return lines

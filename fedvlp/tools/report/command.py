@@ -1,4 +1,4 @@
-"""The command ``fedvlp report``: one page of the tables, figures and configs of finished runs."""
+"""The commands ``fedvlp report`` and ``fedvlp leaderboard``: pages of finished runs, and of entries."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from fedvlp.results import Record, find_records
-from fedvlp.results.compare import tables
-from fedvlp.results.ranking import contestants
-from fedvlp.results.sweep_folder import SWEEP_FILE
+from fedvlp.results.record import SWEEP_FILE
+from fedvlp.results.tables import UNTRAINED, ranking, tables
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import write_bytes
 
@@ -22,28 +21,28 @@ NUM_IMAGES = 6
 
 
 def run_report(arguments: Sequence[str]) -> int:
-    """Writes the page, says where it is, and returns the exit code: 1 if a path or run is not in it, else 0.
+    """Writes the page, prints its path, and returns the exit code: 1 if a path or run is not in it, else 0.
 
     Raises:
         UserError: if no run has ended, or the page can't be written.
     """
-    given = _parser().parse_args(list(arguments))
-    target: Path = given.output
+    options = _parser().parse_args(list(arguments))
+    target: Path = options.output
     check_page(target)
-    records, problems = find_records(given.runs)
-    for path in given.runs:
+    records, problems = find_records(options.runs)
+    for path in options.runs:
         problems += sweep_problems(path)
     if not records:
         raise UserError(f"There is no finished run to report. {' '.join(problems)}")
     # Made before anything else, so that what can't be made costs no explanations.
-    layout = lay_out(records, given.wandb, given.title) if given.wandb else None
-    if given.explain:
+    layout = lay_out(records, options.wandb, options.title) if options.wandb else None
+    if options.explain:
         problems += explain_best(records)
     if layout:
         problems += send_report(layout)
     from fedvlp.tools.report.page import report_page
 
-    page = report_page(records, problems, given.title, date.today(), given.oracle).encode("utf-8", "replace")
+    page = report_page(records, problems, options.title, date.today(), options.oracle)
     write_page(target, page)
     sys.stdout.write(f"{target}: {len(records)} runs, {len(page) / 1e6:.1f} MB\n")
     sys.stderr.writelines(f"fedvlp report: left out: {problem}\n" for problem in problems)
@@ -53,19 +52,31 @@ def run_report(arguments: Sequence[str]) -> int:
 def explain_best(records: Sequence[Record]) -> list[str]:
     """Makes predictions and explanations of the first run of each table's best method, in the run's folder.
 
-    What lies there already stays.
+    A run that has explanations is left unchanged.
 
     Returns:
-        What could not be made, a line each.
+        A line for each run that could not be explained.
     """
     problems: list[str] = []
     for table in tables(records):
-        trained = [row for row in contestants(table) if row.is_trained]
-        runs = [row.records[0].folder for row in trained[:1]]
-        for run in runs:
+        trained = [method for method, name in ranking(table).index if name != UNTRAINED]
+        for method in trained[:1]:
+            run = table.runs[method][0].folder
             if not (run / "explanations" / "captions.json").is_file():
                 problems += _explain(run)
     return problems
+
+
+def _explain(run: Path) -> list[str]:
+    # Imported here: it takes a while, and most reports do without.
+    from fedvlp.tools.explain.command import explanation_lines
+
+    sys.stderr.write(f"fedvlp report: explaining {run}\n")
+    try:
+        explanation_lines([f"--ckpt_path={run}", f"--num_images={NUM_IMAGES}"])
+    except UserError as error:
+        return [f"{run} has no explanations: {error}"]
+    return []
 
 
 def lay_out(records: Sequence[Record], project: str, heading: str) -> Any:
@@ -88,7 +99,7 @@ def lay_out(records: Sequence[Record], project: str, heading: str) -> Any:
 
 
 def send_report(layout: Any) -> list[str]:
-    """Sends a report to Weights & Biases and prints where it is; returns why not, in a line, if that can't be."""
+    """Sends a report to Weights & Biases and prints its address; returns a line if that failed."""
     try:
         url = layout.save().url
     except Exception as error:  # whatever the service raises must not cost the page
@@ -97,32 +108,38 @@ def send_report(layout: Any) -> list[str]:
     return []
 
 
-def _explain(run: Path) -> list[str]:
-    """Makes a run's explanations, and returns why not if that can't be."""
-    # Imported here: it takes a while, and most reports do without.
-    from fedvlp.tools.explain.command import explanation_lines
-
-    sys.stderr.write(f"fedvlp report: explaining {run}\n")
-    try:
-        explanation_lines([f"--ckpt_path={run}", f"--num_images={NUM_IMAGES}"])
-    except UserError as error:
-        return [f"{run} has no explanations: {error}"]
-    return []
-
-
 def sweep_problems(folder: Path) -> list[str]:
-    """Returns what a sweep's folder says of its runs that are not done, a line for each state and error."""
+    """Returns which runs of a sweep's folder are not done, a line for each state and error."""
     try:
         runs = json.loads((folder / SWEEP_FILE).read_text(encoding="utf-8"))["runs"]
-        found = [(run["state"], run.get("error", ""), name) for name, run in runs.items() if run["state"] != "done"]
+        states = [(run["state"], run.get("error", ""), name) for name, run in runs.items() if run["state"] != "done"]
     except FileNotFoundError:
         return []
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as reason:
         return [f"{folder / SWEEP_FILE} can't be read ({reason!r})."]
     names: dict[str, list[str]] = {}
-    for state, error, name in found:
+    for state, error, name in states:
         names.setdefault(f"{state}: {error}" if error else state, []).append(name)
     return [f"{folder}, {state} ({', '.join(of_state)})" for state, of_state in names.items()]
+
+
+def run_leaderboard(arguments: Sequence[str]) -> int:
+    """Writes the page of entries, prints its path, and returns the exit code: 1 if a folder is no entry, else 0.
+
+    Raises:
+        UserError: if there is no entry, or the page can't be written.
+    """
+    options = _leaderboard_parser().parse_args(list(arguments))
+    check_page(options.output)
+    records, problems = find_records([options.entries])
+    if not records:
+        raise UserError(f"There is no entry in {options.entries}. {' '.join(problems)}")
+    from fedvlp.tools.report.page import leaderboard_page
+
+    write_page(options.output, leaderboard_page(records, options.entries, options.title, date.today()))
+    sys.stdout.write(f"{options.output}: {len(records)} entries\n")
+    sys.stderr.writelines(f"fedvlp leaderboard: left out: {problem}\n" for problem in problems)
+    return 1 if problems else 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -150,7 +167,19 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="Add the round that is best on the images compared, which is not allowed, and its gap to the last.",
     )
-    parser.add_argument("--title", default="fedvlp report", help="What stands at its top.")
+    parser.add_argument("--title", default="fedvlp report", help="The page's heading.")
+    return parser
+
+
+def _leaderboard_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="fedvlp leaderboard",
+        description="Write one self-contained HTML page that ranks the entries of a folder, by data set and protocol. "
+        "Let `fedvlp verify` check them first: the page shows what their summaries say.",
+    )
+    parser.add_argument("entries", type=Path, metavar="FOLDER", help="Folder of entries, at any depth.")
+    parser.add_argument("-o", "--output", type=Path, default=Path("leaderboard.html"), help="The file to write.")
+    parser.add_argument("--title", default="fedvlp leaderboard", help="The page's heading.")
     return parser
 
 
@@ -164,7 +193,7 @@ def check_page(target: Path) -> None:
         raise UserError(f"--output {target} is a folder. Give a file's name, such as {target / 'report.html'}.")
 
 
-def write_page(target: Path, page: bytes) -> None:
+def write_page(target: Path, page: str) -> None:
     """Writes the page in one step, in a folder that is made if it is missing.
 
     Raises:
@@ -172,6 +201,6 @@ def write_page(target: Path, page: bytes) -> None:
     """
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        write_bytes(target, page)
+        write_bytes(target, page.encode("utf-8", "replace"))
     except OSError as error:
         raise UserError(f"{target} can't be written ({error}). Pass another --output.") from error

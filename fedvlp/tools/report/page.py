@@ -1,34 +1,44 @@
-"""One page that holds all of a comparison: tables, figures, configs and versions; it asks for no other file."""
+"""Pages of finished runs: one HTML file of tables, figures, configs and versions, which asks for no other file."""
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Sequence
 from datetime import date
-from importlib.resources import files
+from pathlib import Path
+from typing import Any
 
-from fedvlp.results.compare import Table, tables
-from fedvlp.results.finding import finding
-from fedvlp.results.grouping import describe_differences
-from fedvlp.results.record import Record
-from fedvlp.results.rendering import title
-from fedvlp.results.saved_pictures import saved_pictures
-from fedvlp.tools.report.comparison import comparison
-from fedvlp.tools.report.details import details
-from fedvlp.tools.report.html import Html, joined, picture, tag
+import yaml
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from fedvlp.results.grouping import by_settings, describe_differences, row_labels
+from fedvlp.results.printing import finding, table_title
+from fedvlp.results.record import Record, saved_pictures
+from fedvlp.results.tables import BEST, LAST, ORACLE, UNTRAINED, Table, ranked, ranking, tables, with_intervals
+from fedvlp.tools.report.figures import compared_rows, pictures_of
+from fedvlp.tools.report.sections import (
+    MAX_OPEN_ROWS,
+    beside_accuracy,
+    classes,
+    comparison,
+    entries,
+    ranking_table,
+    runs_table,
+    versions_table,
+)
 from fedvlp.version import __version__
 
-POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 MAX_PICTURE_BYTES = 3_000_000
 """How large the pictures of single runs may be together; the others are named."""
 
-Section = tuple[str, str, Html]
-"""Anchor, heading and content."""
+FOLDER = Path(__file__).parent
 
 
 def report_page(
     records: Sequence[Record], problems: Sequence[str], heading: str, day: date, oracle: bool = False
 ) -> str:
-    """Returns the page.
+    """Returns the page of a comparison.
 
     Args:
         records: the runs.
@@ -37,127 +47,153 @@ def report_page(
         day: the page's date.
         oracle: whether tables have a row of the round that is best on the images compared, marked as not allowed.
     """
-    compared = tables(records, ("last", "best", "oracle") if oracle else ("last", "best"))
-    sections = [section for section in _sections(records, problems, compared) if section[2]]
-    body = tag(
-        "body",
-        _header(records, compared, heading, day),
-        _contents(sections),
-        tag("main", *(_section(*section) for section in sections)),
-        page_footer(),
-    )
-    return "<!doctype html>\n" + tag("html", page_head(heading), body, lang="en") + "\n"
-
-
-def _sections(records: Sequence[Record], problems: Sequence[str], compared: Sequence[Table]) -> list[Section]:
-    """Returns the sections of the page, of which some may have no content."""
-    explanations, picture_problems = _explanations(records)
-    comparisons = [
-        (_anchor(number), _table_title(table, compared), comparison(table)) for number, table in _numbered(compared)
-    ]
-    return [
-        ("problems", "What is missing", _problems([*problems, *picture_problems])),
-        *comparisons,
-        ("explanations", "Inside single runs", explanations),
-        ("details", "Details", details(records, compared)),
-    ]
-
-
-def _numbered(compared: Sequence[Table]) -> list[tuple[int, Table]]:
-    return list(enumerate(compared, start=1))
-
-
-def _anchor(number: int) -> str:
-    return f"table-{number}"
-
-
-def _table_title(table: Table, compared: Sequence[Table]) -> str:
-    """Returns the heading of a table: all that it is of only where there are others."""
-    about = table.group.about
-    return title(about) if len(compared) > 1 else f"{about['data']}, {about['protocol']}"
-
-
-def page_head(heading: str) -> Html:
-    """Returns the head, which forbids the browser to load anything."""
-    style = files("fedvlp.tools.report").joinpath("page.css").read_text(encoding="utf-8")
-    return tag(
-        "head",
-        tag("meta", charset="utf-8"),
-        tag("meta", http_equiv="Content-Security-Policy", content=POLICY),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("meta", name="color-scheme", content="light dark"),
-        tag("title", heading),
-        tag("style", Html(style)),
-    )
-
-
-def _header(records: Sequence[Record], compared: Sequence[Table], heading: str, day: date) -> Html:
-    """Returns the title, the date, and what was found."""
+    compared = [with_intervals(table) for table in tables(records, [LAST, BEST, *([ORACLE] if oracle else [])])]
+    explanations, missing = _explanations(records)
     methods = sorted({record.method for record in records})
-    about = f"{counted(len(records), 'run')} of {counted(len(methods), 'method')}: {', '.join(methods)}."
-    written = f"{day.day} {day:%B %Y}"
-    return tag(
-        "header",
-        tag("h1", heading),
-        tag("p", tag("time", written, datetime=day.isoformat()), class_="date"),
-        _findings(compared),
-        tag("p", about, class_="note"),
+    return _render(
+        "report.html.jinja",
+        heading,
+        day,
+        num_runs=len(records),
+        methods=methods,
+        sections=[_section(number, table, compared) for number, table in enumerate(compared, start=1)],
+        differences=describe_differences([table.group for table in compared]),
+        problems=[*problems, *missing],
+        explanations=explanations,
+        data=[(table_title(table.group.about), _about(table)) for table in compared],
+        runs=_runs(records),
+        versions=versions_table(records),
     )
 
 
-def _findings(compared: Sequence[Table]) -> Html:
-    """Returns one sentence on each table, after the one that says why there are several."""
-    if len(compared) == 1:
-        return tag("p", finding(compared[0]), class_="finding")
-    sentences = []
-    for number, table in _numbered(compared):
-        link = tag("a", _table_title(table, compared), href=f"#{_anchor(number)}")
-        sentences.append(tag("li", link, f": {finding(table)}"))
-    difference = describe_differences([table.group for table in compared])
-    return joined([tag("p", f"{difference}."), tag("ul", *sentences, class_="finding")])
+def leaderboard_page(records: Sequence[Record], root: Path, heading: str, day: date) -> str:
+    """Returns the page that ranks entries.
+
+    Args:
+        records: the entries.
+        root: folder of all entries, below which they are named.
+        heading: the page's title.
+        day: the page's date.
+    """
+    boards = []
+    compared = tables(records, [LAST])
+    for table in compared:
+        rows = list(ranking(table).index)
+        methods = [method for method, _ in rows]
+        boards.append(
+            {
+                "title": table_title(table.group.about),
+                "table": ranking_table(table) if rows else None,
+                "best": 0 if len(rows) > 1 else None,
+                "entries": [(row[0], entries(table.runs[row[0]], root)) for row in rows if row[1] != UNTRAINED],
+                "left_out": sorted(set(table.runs) - set(methods)),
+            }
+        )
+    differences = describe_differences([table.group for table in compared])
+    return _render(
+        "leaderboard.html.jinja", heading, day, num_runs=len(records), boards=boards, differences=differences
+    )
 
 
-def _contents(sections: Sequence[Section]) -> Html:
-    links = [tag("li", tag("a", name, href=f"#{anchor}")) for anchor, name, _ in sections]
-    return tag("nav", tag("ul", *links), aria_label="Contents")
+def _render(template: str, heading: str, day: date, **content: Any) -> str:
+    # Every value is escaped, whatever characters class names and folders have; only our own style is not.
+    environment = Environment(
+        loader=FileSystemLoader(FOLDER),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["counted"] = counted
+    environment.filters["image"] = _data_address
+    style = Markup((FOLDER / "page.css").read_text(encoding="utf-8"))
+    page = environment.get_template(template)
+    return page.render(heading=heading, day=day, style=style, version=__version__, **content) + "\n"
 
 
-def _section(anchor: str, name: str, inside: Html) -> Html:
-    return tag("section", tag("h2", name), inside, id=anchor, class_=anchor.partition("-")[0])
+def _section(number: int, table: Table, compared: Sequence[Table]) -> dict[str, Any]:
+    """Returns what the page shows of one table: the table in the order of its results, its figures, and its classes."""
+    about = table.group.about
+    ordered = ranked(table)
+    rows = list(ranking(ordered).index)
+    shown = {method for method, _ in compared_rows(ordered)}
+    by_class = classes(ordered)
+    return {
+        "anchor": f"table-{number}",
+        # All that a table is of is said only where there are others.
+        "title": table_title(about) if len(compared) > 1 else f"{about['data']}, {about['protocol']}",
+        "finding": finding(table),
+        "table": comparison(ordered),
+        "best": ordered.rows.index(rows[0]) if len(rows) > 1 else None,
+        "figures": list(pictures_of(ordered)),
+        "left_out": [method for method in table.runs if method not in shown],
+        "beside_accuracy": beside_accuracy(ordered),
+        "classes": by_class,
+        "classes_are_folded": by_class is not None and len(by_class.frame) > MAX_OPEN_ROWS,
+        "num_open": MAX_OPEN_ROWS,
+    }
 
 
-def _problems(lines: Sequence[str]) -> Html:
-    if not lines:
-        return Html()
-    return tag("ul", *(tag("li", line) for line in lines))
-
-
-def _explanations(records: Sequence[Record]) -> tuple[Html, list[str]]:
-    """Returns the pictures that lie in runs' folders, as many as the page can carry, and what is wrong with them."""
-    parts: list[Html] = []
+def _explanations(records: Sequence[Record]) -> tuple[list[dict[str, Any]], list[str]]:
+    """Returns the pictures in runs' folders, as many as the page can carry, and what is wrong with them."""
+    sections: list[dict[str, Any]] = []
     problems: list[str] = []
     total_bytes = 0
     for record in records:
-        saved, found = saved_pictures(record)
-        problems += found
-        figures = []
-        for one in saved:
-            size = one.path.stat().st_size
+        pictures, missing = saved_pictures(record.folder)
+        problems += missing
+        shown = []
+        for picture in pictures:
+            size = picture.path.stat().st_size
             if total_bytes + size > MAX_PICTURE_BYTES:
-                problems.append(f"{one.path} is left out, to keep this page small.")
+                problems.append(f"{picture.path} is left out, to keep this page small.")
                 continue
             total_bytes += size
-            figures.append(picture(one.path.read_bytes(), "png", one.title, one.caption, one.alt))
-        if figures:
+            shown.append((picture, picture.path.read_bytes()))
+        if shown:
             held_out = f", {' and '.join(record.held_out)} held out" if record.held_out else ""
-            parts.append(tag("h3", f"{record.method}{held_out}, seed {record.seed}"))
-            parts.append(tag("div", *figures, class_="figures"))
-    return joined(parts), problems
+            sections.append({"title": f"{record.method}{held_out}, seed {record.seed}", "pictures": shown})
+    return sections, problems
 
 
-def page_footer() -> Html:
-    """Returns what made the page."""
-    return tag("footer", tag("p", f"Made by fedvlp {__version__}."))
+def _about(table: Table) -> list[tuple[str, str]]:
+    """Returns data, protocol, splits and backbone of a table's runs, by name."""
+    records = table.group.records
+    data = records[0].data
+    saved_seconds = sum(record.features.get("saved_seconds", 0.0) for record in records)
+    splits = []
+    for record in records:
+        held_out = " and ".join(record.held_out)
+        splits.append(f"{record.split} ({held_out} held out)" if held_out else record.split)
+    return [
+        *table.group.about.items(),
+        ("domains", ", ".join(data.get("domains", table.columns))),
+        ("split hashes", ", ".join(dict.fromkeys(splits))),
+        ("seeds", ", ".join(map(str, table.seeds)) or "none"),
+        ("runs", f"{len(records)}, {sum(record.seconds for record in records):,.0f} s of rounds"),
+        ("feature cache", f"saved {saved_seconds:,.0f} s" if saved_seconds else ""),
+        ("class names", ", ".join(data.get("classes", []))),
+    ]
+
+
+def _runs(records: Sequence[Record]) -> list[dict[str, Any]]:
+    """Returns the runs by method and settings, each with its config as YAML."""
+    labels = row_labels(records)
+    groups = []
+    for settings, members in by_settings(records).items():
+        configs = []
+        for record in members:
+            text = yaml.safe_dump(record.config, sort_keys=False, allow_unicode=True) if record.config else ""
+            configs.append((record.folder, text))
+        label = labels[settings]
+        groups.append({"label": label, "table": runs_table(label, members), "configs": configs})
+    return groups
+
+
+def _data_address(image: bytes, kind: str) -> str:
+    """Returns an image of the kind "svg" or "png" as an address that holds it."""
+    media_type = {"svg": "image/svg+xml", "png": "image/png"}[kind]
+    return f"data:{media_type};base64,{base64.b64encode(image).decode('ascii')}"
 
 
 def counted(number: int, noun: str) -> str:

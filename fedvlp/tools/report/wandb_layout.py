@@ -7,10 +7,9 @@ from itertools import chain
 from typing import Any
 
 from fedvlp.results import Record
-from fedvlp.results.compare import tables
-from fedvlp.results.finding import finding
-from fedvlp.results.measure import measure_of
-from fedvlp.results.sweep_folder import group_name
+from fedvlp.results.grouping import measure_of
+from fedvlp.results.printing import finding
+from fedvlp.results.tables import tables
 from fedvlp.utils.errors import UserError
 
 MISSING = 'A report on Weights & Biases needs wandb-workspaces. Run: pip install "fedvlp[wandb]"'
@@ -57,8 +56,8 @@ def _blocks() -> Any:
 
 
 def _groups(records: Iterable[Record]) -> list[str]:
-    """Returns the names under which runs stand on the service, each once."""
-    names = [group_name(record.folder, record.method, str(record.data.get("name", ""))) for record in records]
+    """Returns the groups of the runs on the service, each once."""
+    names = [record.sweep or f"{record.method}, {record.data.get('name', '')}" for record in records]
     return list(dict.fromkeys(names))
 
 

@@ -21,7 +21,7 @@ from fedvlp.commands.parser import FederationParser, with_plain_numbers
 from fedvlp.data import FederatedDataModule
 from fedvlp.data.checks import choose_held_out
 from fedvlp.data.protocols import HOLDING_OUT, Protocol
-from fedvlp.results.sweep_folder import SWEEP_FILE
+from fedvlp.results.record import SWEEP_FILE
 from fedvlp.tools.sweep.arguments import split_arguments, sweep_parser
 from fedvlp.tools.sweep.jobs import Job, run_jobs
 from fedvlp.tools.sweep.plan import Sweep, all_jobs, make_sweep, read_sweep

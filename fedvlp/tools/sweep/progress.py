@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from fedvlp.results.sweep_folder import SWEEP_FILE
+from fedvlp.results.record import SWEEP_FILE
 from fedvlp.tools.sweep.jobs import Job, Status
 from fedvlp.utils.files import write_json
 

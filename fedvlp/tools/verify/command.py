@@ -17,8 +17,7 @@ from fedvlp.core.metrics.scores import all_scores
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.state import State
 from fedvlp.federation import Federation
-from fedvlp.results.confusion import LAST_ROW, ZERO_SHOT_ROW
-from fedvlp.results.record import load_record
+from fedvlp.results.record import LAST_ROW, ZERO_SHOT_ROW, load_record
 from fedvlp.runs.run_folder import load_trained
 from fedvlp.runs.trusted_classes import check_classes
 from fedvlp.tools.sweep.arguments import split_arguments
@@ -54,7 +53,7 @@ NOT_OF_OTHERS = ("cache_dir", "download")
 """Options of data that a stranger's config does not decide: where files are written, and whether any is fetched."""
 
 TOLERANCE = 0.01
-"""In points; two machines that multiply in another order may take a few images for something else."""
+"""In points; two machines that multiply in another order may predict other classes for a few images."""
 
 Trained = tuple[State, Mapping[int, State]]
 """What all share, and what stays on each client."""
@@ -66,15 +65,15 @@ def run_verify(arguments: Sequence[str]) -> int:
     """Measures each entry again, says of each what came of it, and returns the exit code.
 
     Returns:
-        0 if all of them say what was found, else 1.
+        0 if all of them are verified, else 1.
     """
     quiet_lightning()
-    own, of_config = split_arguments(arguments)
-    given = _parser().parse_args(own)
+    own_arguments, of_config = split_arguments(arguments)
+    options = _parser().parse_args(own_arguments)
     failed = 0
-    for entry in chain.from_iterable(map(entries_of, given.entries)):
+    for entry in chain.from_iterable(map(entries_of, options.entries)):
         try:
-            lines = verify(entry, of_config, given.tolerance, given.allow)
+            lines = verify(entry, of_config, options.tolerance, options.allow)
         except UserError as error:
             failed += 1
             sys.stderr.write(f"fedvlp verify: {entry}: refused: {error}\n")
@@ -84,7 +83,7 @@ def run_verify(arguments: Sequence[str]) -> int:
 
 
 def entries_of(path: Path) -> list[Path]:
-    """Returns the entries below a folder of entries, at any depth; a path that is not one stands for itself."""
+    """Returns the entries below a folder of entries, at any depth; a path without entries is returned itself."""
     if (path / "summary.json").is_file():
         return [path]
     return sorted(summary.parent for summary in path.rglob("summary.json")) or [path]
@@ -93,7 +92,7 @@ def entries_of(path: Path) -> list[Path]:
 def verify(
     entry: Path, of_config: Sequence[str] = (), tolerance: float = TOLERANCE, allow: Sequence[str] = ()
 ) -> list[str]:
-    """Measures an entry's trained model again, and compares all that can be known without training with its summary.
+    """Measures an entry's trained model again, and compares its summary in all that does not depend on training.
 
     Args:
         entry: folder with ``summary.json``, ``prompts.safetensors`` and ``config.yaml``.
@@ -105,7 +104,7 @@ def verify(
         What a reader wants to know, a line each.
 
     Raises:
-        UserError: if a file is missing or damaged, or the summary says something else than was found.
+        UserError: if a file is missing or damaged, or the summary differs from what was found.
     """
     for name in FILES:
         if not (entry / name).is_file():
@@ -207,7 +206,6 @@ def _row(
 
 
 def _parser() -> argparse.ArgumentParser:
-    """Returns the command's own arguments."""
     parser = argparse.ArgumentParser(
         prog="fedvlp verify",
         description="Measure trained models again, and refuse those whose summary says something else: of the model, "

@@ -7,9 +7,8 @@ from datetime import date
 import pytest
 
 from fedvlp.results import find_records
-from fedvlp.results.compare import tables
+from fedvlp.results.tables import tables
 from fedvlp.tools.report.page import report_page
-from fedvlp.tools.report.series import complete_series
 from tests.helpers.report_runs import write_run
 
 
@@ -39,7 +38,7 @@ def whole_page(tmp_path_factory):
 @pytest.fixture
 def no_figures(monkeypatch):
     """Leaves out the figures of tables, which take most of a page's time."""
-    monkeypatch.setattr("fedvlp.tools.report.comparison.pictures_of", lambda table, series: iter(()))
+    monkeypatch.setattr("fedvlp.tools.report.page.pictures_of", lambda table: iter(()))
 
 
 @pytest.fixture
@@ -47,9 +46,3 @@ def table(runs):
     """The one table of these runs."""
     (only,) = tables(find_records([runs])[0])
     return only
-
-
-@pytest.fixture
-def series(table):
-    """Its series: zero-shot CLIP, PromptFL, TRIP."""
-    return complete_series(table)[0]

@@ -13,7 +13,7 @@ from tests.helpers.report_runs import write_run
 
 @pytest.fixture
 def runs(tmp_path, monkeypatch):
-    monkeypatch.setattr("fedvlp.tools.report.comparison.pictures_of", lambda table, rows: iter(()))
+    monkeypatch.setattr("fedvlp.tools.report.page.pictures_of", lambda table: iter(()))
     write_run(tmp_path / "runs", [50.0, 51.0])
     return tmp_path / "runs"
 

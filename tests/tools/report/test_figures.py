@@ -1,54 +1,166 @@
-"""Figures of one run."""
+"""Figures of a table: what is drawn of which method, and which figures a table gets."""
 
-from fedvlp.results.figures import accuracy_figure, communication_figure
+from __future__ import annotations
 
-HISTORY = [
-    {
-        "round": 1,
-        "total_bytes": 1e6,
-        "validation/ink": 50.0,
-        "validation": 50.0,
-        "held_out/photo": 30.0,
-        "held_out": 30.0,
-    },
-    {"round": 2, "total_bytes": 2e6},
-    {
-        "round": 3,
-        "total_bytes": 1e6,
-        "validation/ink": 60.0,
-        "validation": 60.0,
-        "held_out/photo": 45.0,
-        "held_out": 45.0,
-    },
-]
-BASELINE = {"validation/ink": 40.0, "validation": 40.0, "held_out/photo": 25.0, "held_out": 25.0}
+import itertools
+
+import numpy as np
+import pytest
+from matplotlib.colors import to_hex
+
+from fedvlp.results import find_records
+from fedvlp.results.style import MAX_SERIES
+from fedvlp.results.tables import tables
+from fedvlp.tools.report.figures import (
+    accuracy_over_communication,
+    accuracy_over_rounds,
+    compared_rows,
+    domain_bars,
+    history_frame,
+    option_curve,
+    option_studies,
+    pictures_of,
+    seed_boxes,
+)
+from tests.helpers.report_runs import write_run
 
 
-def drawn(figure):
-    return {
-        line.get_label(): (list(line.get_xdata()), list(line.get_ydata()))
-        for line in figure.axes[0].lines
-        if not line.get_label().startswith("_")
+def table_of(folder):
+    (table,) = tables(find_records([folder])[0])
+    return table
+
+
+def lines(axes):
+    """The labelled lines of some axes."""
+    return {line.get_label(): line for line in axes.lines if not line.get_label().startswith("_")}
+
+
+def points(container):
+    """Places, means and deviations of drawn points."""
+    (bars,) = container[2]
+    halves = [np.ptp(segment[:, 1]) / 2 for segment in bars.get_segments()]
+    return list(container[0].get_xdata()), list(container[0].get_ydata()), halves
+
+
+def titles(folder):
+    return [picture.title for picture in pictures_of(table_of(folder))]
+
+
+def test_accuracy_over_rounds(table):
+    picture = accuracy_over_rounds(table)
+    above, below = picture.figure.axes
+    assert (above.get_ylabel(), below.get_ylabel()) == ("held-out (%)", "source validation (%)")
+    drawn = lines(above)
+    assert set(drawn) == {"PromptFL", "TRIP", "zero-shot CLIP"}
+    assert list(drawn["TRIP"].get_xdata()) == [1, 2]
+    assert list(drawn["TRIP"].get_ydata()) == [55, 58]
+    assert list(lines(below)["PromptFL"].get_ydata()) == [51, 50]
+    assert (drawn["zero-shot CLIP"].get_linestyle(), list(drawn["zero-shot CLIP"].get_ydata())) == (":", [40, 40])
+    assert drawn["PromptFL"].get_marker() != drawn["TRIP"].get_marker()
+    band = above.collections[-1].get_paths()[0].vertices
+    at_the_end = band[band[:, 0] == 2, 1]
+    assert (at_the_end.min(), at_the_end.max()) == pytest.approx((58 - np.sqrt(2), 58 + np.sqrt(2)))
+
+
+def test_rounds_that_one_seed_lacks_are_no_part_of_a_curve(tmp_path):
+    write_run(tmp_path, [50.0, 51.0, 52.0], seed=0)
+    folder = write_run(tmp_path, [50.0, 51.0, 52.0], seed=1)
+    text = (folder / "metrics.csv").read_text(encoding="utf-8").splitlines()
+    (folder / "metrics.csv").write_text("\n".join([text[0], *text[2:]]), encoding="utf-8")
+    drawn = lines(accuracy_over_rounds(table_of(tmp_path)).figure.axes[0])
+    assert list(drawn["TRIP"].get_xdata()) == [2, 3]
+
+
+def test_seeds_and_methods_without_every_domain_are_in_no_figure(runs):
+    write_run(runs, [99.0, 99.0], "photo", seed=2)
+    write_run(runs, [99.0, 99.0], "photo", 0, "PLAN", {})
+    table = table_of(runs)
+    assert {method for method, _ in compared_rows(table)} == {"zero-shot CLIP", "PromptFL", "TRIP"}
+    histories = history_frame(table, "held_out")
+    assert set(histories["seed"]) == {0, 1}
+    assert "PLAN" not in set(histories["method"])
+
+
+def test_accuracy_over_communication(table):
+    (axes,) = accuracy_over_communication(table, ["PromptFL", "TRIP"]).figure.axes
+    assert axes.get_xscale() == "log"
+    drawn = {container.get_label(): points(container) for container in axes.containers}
+    assert drawn["TRIP"] == ([800], [58], pytest.approx([np.sqrt(2)]))
+    assert drawn["PromptFL"] == ([200], [49], pytest.approx([0]))
+
+
+def test_domain_bars(table):
+    (axes,) = domain_bars(table, compared_rows(table)).figure.axes
+    drawn = [container for container in axes.containers if hasattr(container, "patches")]
+    assert {bars.get_label(): [bar.get_height() for bar in bars] for bars in drawn} == {
+        "zero-shot CLIP": [40, 40, 40],
+        "PromptFL": [44, 54, 49],
+        "TRIP": [53, 63, 58],
     }
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["photo", "sketch", "average of 2 of 3"]
+    assert axes.get_ylim()[0] == 0
+    assert len({bars.patches[0].get_hatch() for bars in drawn}) == 3
+    first = sorted((bars[0].get_x(), bars[0].get_x() + bars[0].get_width()) for bars in drawn)
+    assert all(left[1] == pytest.approx(right[0]) for left, right in itertools.pairwise(first))
 
 
-def test_accuracy_of_evaluated_rounds():
-    figure = accuracy_figure(HISTORY, BASELINE, "TRIP\nheld-out domain: photo")
-    lines = drawn(figure)
-    assert lines["photo (held out)"] == ([1, 3], [30, 45])
-    assert lines["ink (validation)"] == ([1, 3], [50, 60])
-    assert "zero-shot CLIP" in lines
-    assert sorted(line.get_ydata()[0] for line in figure.axes[0].lines if line.get_label().startswith("_")) == [25, 40]
-    assert figure.get_suptitle() == "TRIP\nheld-out domain: photo"
+def test_seed_boxes(tmp_path):
+    for seed, value in enumerate((80.0, 81.0, 84.0)):
+        write_run(tmp_path, [value], seed=seed)
+    (axes,) = seed_boxes(table_of(tmp_path), [("TRIP", "last")]).figure.axes
+    assert list(lines(axes)["TRIP"].get_ydata()) == [80, 81, 84]
+    solid = [line for line in axes.lines if line.get_linestyle() == "-" and line.get_linewidth() == 1.5]
+    assert [line.get_ydata()[0] for line in solid] == [81]
 
 
-def test_accuracy_against_all_that_was_sent_so_far():
-    lines = drawn(communication_figure(HISTORY, BASELINE, "TRIP"))
-    assert lines["held-out mean"] == ([1, 4], [30, 45])
-    assert lines["source validation mean"] == ([1, 4], [50, 60])
-    (legend,) = communication_figure(HISTORY, BASELINE, "TRIP").legends
-    assert "zero-shot CLIP" in [text.get_text() for text in legend.get_texts()]
+def test_option_curve(tmp_path):
+    for length, value in ((1, 50.0), (4, 60.0), (16, 55.0)):
+        for held_out, more in (("photo", 0.0), ("sketch", 2.0)):
+            write_run(tmp_path, [value + more], held_out, options={"prompt_length": length, "num_experts": 4})
+    table = table_of(tmp_path)
+    (study,) = option_studies(table)
+    (axes,) = option_curve(table, study).figure.axes
+    drawn = {container.get_label(): container for container in axes.containers}
+    line = drawn["average of 2 of 3"][0]
+    assert (list(line.get_xdata()), list(line.get_ydata())) == ([1, 4, 16], [51, 61, 56])
+    assert line.get_linewidth() > drawn["photo"][0].get_linewidth()
+    assert (axes.get_xscale(), axes.get_xlabel()) == ("log", "prompt_length")
 
 
-def test_nothing_evaluated_is_drawn_empty():
-    assert drawn(accuracy_figure([{"round": 1, "total_bytes": 8.0}], {}, "TRIP")) == {}
+def test_star_of_two_options_is_two_studies(tmp_path):
+    for options in ((4, 0.8), (2, 0.8), (8, 0.8), (4, 0.2), (4, 1.0)):
+        write_run(tmp_path, [50.0], options=dict(zip(("num_experts", "kl_weight"), options, strict=True)))
+    studies = {study.option: list(study.rows) for study in option_studies(table_of(tmp_path))}
+    assert studies == {"num_experts": [2, 4, 8], "kl_weight": [0.2, 0.8, 1.0]}
+
+
+def test_two_values_words_truths_and_seeds_are_no_study(tmp_path):
+    for index, routing in enumerate(("token", "image", "random")):
+        options = {"routing": routing, "same_start": index == 0, "num_experts": 2, "key_seed": 0}
+        write_run(tmp_path, [50.0], options=options)
+    for seed in (1, 2):
+        options = {"routing": "token", "same_start": True, "num_experts": 2, "key_seed": seed}
+        write_run(tmp_path, [50.0], options=options)
+    assert option_studies(table_of(tmp_path)) == []
+
+
+def test_figures_of_a_comparison(runs, tmp_path):
+    assert titles(runs) == ["Accuracy over rounds", "Accuracy and communication", "Accuracy of each domain"]
+
+
+def test_no_curve_of_one_round_and_no_communication_of_nothing(tmp_path):
+    folder = write_run(tmp_path, [50.0], parameters=0)
+    text = (folder / "summary.json").read_text(encoding="utf-8")
+    (folder / "summary.json").write_text(text.replace("one client a domain", "centralised, not federated"))
+    assert titles(tmp_path) == ["Accuracy of each domain"]
+
+
+def test_many_methods_are_several_figures(tmp_path):
+    for index in range(MAX_SERIES + 2):
+        write_run(tmp_path, [50.0], method=f"Method{index}", options={})
+    pictures = {picture.title: picture for picture in pictures_of(table_of(tmp_path))}
+    for part in ("1 of 2", "2 of 2"):
+        axes = pictures[f"Accuracy of each domain ({part})"].figure.axes[0]
+        bars = [container for container in axes.containers if hasattr(container, "patches")]
+        colours = {to_hex(container.patches[0].get_facecolor()) for container in bars}
+        assert len(bars) == len(colours) <= MAX_SERIES

@@ -7,7 +7,7 @@ from datetime import date
 
 from fedvlp.commands.cli import main
 from fedvlp.results import find_records
-from fedvlp.tools.report.leaderboard import leaderboard_page
+from fedvlp.tools.report.page import leaderboard_page
 from tests.helpers.report_runs import DOMAINS, write_run
 
 

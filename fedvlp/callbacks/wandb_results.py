@@ -1,0 +1,154 @@
+"""What Weights & Biases receives of a run: its group at the start, and tables, confusions and files at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from fedvlp.core.metrics.classes import confusion_of
+from fedvlp.results.record import LAST_ROW, ZERO_SHOT_ROW, Record, load_record, saved_pictures, sweep_name
+
+FILES = ("prompts.safetensors", "prompts_best.safetensors", "config.yaml", "summary.json")
+"""The files of an artifact, as far as the run has them."""
+
+SHORT_ROWS = {ZERO_SHOT_ROW: "zero_shot", LAST_ROW: "last"}
+CONFUSION_CHART = "wandb/confusion_matrix/v1"
+MAX_TAG_LENGTH = 64  # the service refuses longer tags
+
+
+def run_attributes(description: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the values by which runs are grouped, each under one short name.
+
+    Args:
+        description: the federation's, of the run.
+        data: the data module's, of the images.
+    """
+    model = description["model"]
+    clip = model["init_args"].get("clip")
+    return {
+        "method": model["class_path"].rpartition(".")[2],
+        "backbone": clip.get("name") if isinstance(clip, Mapping) else clip,
+        "data": data["name"],
+        "images": data["images"],
+        "held_out": "+".join(data["held_out"]) or "none",
+        "seed": description["training"]["seed"],
+        "kind": data["kind"],
+        "partition": data["partition"],
+        "shots": data["shots"],
+    }
+
+
+def join_group(logger: Any, attributes: Mapping[str, Any], folder: Path) -> None:
+    """Puts a logger's run, which has not begun, into the group of its sweep, or else of its method and data.
+
+    Options that the user set are not changed.
+
+    Args:
+        logger: any; only Lightning's WandbLogger has groups.
+        attributes: what ``run_attributes`` returns.
+        folder: the run's.
+    """
+    # Lightning has no public way to set a group once the logger is made.
+    options = getattr(logger, "_wandb_init", None)
+    if options is None:
+        return
+    method_and_data = f"{attributes['method']}, {attributes['data']}"
+    held_out = f"held out {attributes['held_out']}"
+    seed = f"seed {attributes['seed']}"
+    tags = [str(attributes["method"]), str(attributes["data"]), held_out, seed]
+    defaults = {
+        "name": f"{method_and_data}, {held_out}, {seed}",
+        "group": sweep_name(folder) or method_and_data,
+        "job_type": attributes["method"],
+        "tags": [tag[:MAX_TAG_LENGTH] for tag in tags],
+    }
+    for name, value in defaults.items():
+        if options.get(name) is None:
+            options[name] = value
+
+
+def send_results(logger: Any, attributes: Mapping[str, Any], folder: Path) -> None:
+    """Sends the results of a run that ended, with what tables of runs need; a run without ``ended`` was stopped.
+
+    Args:
+        logger: any; only Lightning's WandbLogger has summaries.
+        attributes: what ``run_attributes`` returns.
+        folder: the run's.
+    """
+    if hasattr(logger, "_wandb_init"):
+        record = load_record(folder)
+        logger.experiment.summary.update({**attributes, **_summary(record), "ended": True})
+        send_media(logger.experiment, record)
+
+
+def _summary(record: Record) -> dict[str, Any]:
+    """Returns accuracies as ``<row>/<role>/<domain>``, communication, and what identifies the run."""
+    values: dict[str, Any] = {}
+    for title, row in {"last": record.last, "best": record.best, "zero_shot": record.baseline}.items():
+        values |= {f"{title}/{name}": value for name, value in row.items()}
+    for title, by_split in record.metrics.items():
+        values |= dict(_flat(by_split, f"{SHORT_ROWS[title]}/"))
+    values |= {f"communication/{name}": value for name, value in record.communication.items()}
+    about = {"protocol": record.protocol, "split": record.split, "rounds": record.rounds, "seconds": record.seconds}
+    return values | about
+
+
+def _flat(scores: Mapping[str, Any], start: str) -> Iterator[tuple[str, Any]]:
+    """Yields all numbers and names among the scores of a split or role; those of classes are in a table instead."""
+    for name, value in scores.items():
+        if isinstance(value, list):
+            yield from zip((f"{start}{name}/low", f"{start}{name}/high"), value, strict=True)
+        elif not isinstance(value, Mapping):
+            yield f"{start}{name}", value
+        elif name != "class_accuracy":
+            yield from _flat(value, f"{start}{name}/")
+
+
+def send_media(run: Any, record: Record) -> None:
+    """Sends prompts and config as an artifact, accuracies by domain and class, confusions, and the run's pictures.
+
+    Args:
+        run: of Weights & Biases, not finished.
+        record: the run that ended.
+    """
+    # Installed where there is such a run, and slow to import.
+    import wandb
+
+    domains = wandb.Table(columns=["row", "role", "domain", "accuracy"])
+    for title, accuracies in record.accuracy.items():
+        for name, value in accuracies.items():
+            role, _, domain = name.partition("/")
+            if domain:
+                domains.add_data(title, role, domain, value)
+    classes = wandb.Table(columns=["row", "split", "class", "accuracy"])
+    for title, by_split in record.metrics.items():
+        for split, scores in by_split.items():
+            for name, value in scores.get("class_accuracy", {}).items():
+                classes.add_data(title, split, name, value)
+    pictures, _ = saved_pictures(record.folder)
+    images = {f"explanations/{one.path.stem}": wandb.Image(str(one.path), caption=one.caption) for one in pictures}
+    run.log({"domains": domains, "classes": classes, **_confusions(wandb, record), **images})
+    artifact = wandb.Artifact(f"{record.method}-{run.id}", type="prompts", description=record.protocol)
+    for name in FILES:
+        path = record.folder / name
+        if path.is_file():
+            artifact.add_file(str(path), name=name)
+    run.log_artifact(artifact)
+
+
+def _confusions(wandb: Any, record: Record) -> dict[str, Any]:
+    """Returns a matrix of true and predicted classes for each row and test split; only pairs that have images."""
+    charts = {}
+    for title, by_split in record.predictions.items():
+        for split, of_split in by_split.items():
+            if split.split("/")[0] not in ("test", "held_out"):
+                continue
+            names = [str(name) for name in of_split.class_names or record.data.get("classes", [])]
+            table = wandb.Table(columns=["actual", "predicted", "images"])
+            for (true, predicted), images in sorted(confusion_of(of_split).items()):
+                table.add_data(names[true], names[predicted], images)
+            fields = {"Actual": "actual", "Predicted": "predicted", "nPredictions": "images"}
+            chart = wandb.plot_table(CONFUSION_CHART, table, fields, {"title": f"{title}: {split}"})
+            charts[f"confusion/{SHORT_ROWS[title]}/{split}"] = chart
+    return charts

@@ -1,0 +1,340 @@
+"""Figures of a table: accuracy over rounds, by domain, by communication, over seeds, and over an option's values."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
+
+from fedvlp.core.roles import role_title
+from fedvlp.results.grouping import settings_of
+from fedvlp.results.record import ZERO_SHOT_ROW
+from fedvlp.results.style import (
+    MAX_SERIES,
+    Picture,
+    SeriesStyle,
+    add_legend,
+    escape_text,
+    logarithmic,
+    new_axes,
+    series_style,
+)
+from fedvlp.results.tables import AVERAGE, LAST, UNTRAINED, Cell, Row, Table, costs
+
+MIN_SEEDS = 3
+"""How many seeds a method must have for a box."""
+MIN_VALUES = 3
+"""How many values an option must have for a curve."""
+BARS = "Points are means, bars one standard deviation over seeds"
+
+
+def pictures_of(table: Table) -> Iterator[Picture]:
+    """Yields the figures of a table; each shows at most ``MAX_SERIES`` methods, so many methods are several figures."""
+    methods = compared_rows(table)
+    trained = [row for row in methods if row[1] != UNTRAINED]
+    histories = history_frame(table, table.role)
+    if histories["round"].nunique() > 1:
+        yield from _in_parts(trained, lambda part: accuracy_over_rounds(table, part), "Accuracy over rounds")
+    if any(costs(table.runs[method]) for method, _ in trained):
+        names = list(dict.fromkeys(table.runs[method][0].method for method, _ in trained))
+        yield from _in_parts(names, lambda part: accuracy_over_communication(table, part), "Accuracy and communication")
+    yield from _in_parts(methods, lambda part: domain_bars(table, part), "Accuracy of each domain")
+    boxes = [row for row in trained if len(seed_averages(table, row)) >= MIN_SEEDS]
+    yield from _in_parts(boxes, lambda part: seed_boxes(table, part), "Spread over training seeds")
+    for study in option_studies(table):
+        yield option_curve(table, study)
+
+
+def compared_rows(table: Table) -> list[Row]:
+    """Returns the rows that figures show: last rounds and zero-shot CLIP, of methods measured on every domain."""
+    rows = [row for row in table.rows if row[1] == UNTRAINED or row[1].startswith(LAST)]
+    return [row for row in rows if table.cell(row, AVERAGE) is not None]
+
+
+def history_frame(table: Table, role: str) -> pd.DataFrame:
+    """Returns the mean accuracy over domains: ``method``, ``seed``, ``round`` and ``accuracy`` in percent.
+
+    Only rounds and seeds are in it for which a method measured every choice of held-out domains: a mean over some of
+    the domains would not compare with a mean over all of them.
+    """
+    values = [
+        (method, run.seed, row["round"], run.held_out, row[role])
+        for method, runs in table.runs.items()
+        for run in runs
+        for row in run.history
+        if role in row
+    ]
+    frame = pd.DataFrame(values, columns=["method", "seed", "round", "held_out", "accuracy"])
+    frame = frame.drop_duplicates(["method", "seed", "round", "held_out"], keep="last")
+    choices = len({run.held_out for run in table.group.records})
+    groups = frame.groupby(["method", "seed", "round"], sort=False)["accuracy"]
+    means = groups.agg(["mean", "count"]).reset_index()
+    return means[means["count"] == choices].rename(columns={"mean": "accuracy"}).drop(columns="count")
+
+
+def seed_averages(table: Table, row: Row) -> list[float]:
+    """Returns the average of each seed of a row that measured every domain, in percent."""
+    rounds = table.by_seed.xs((row[0], UNTRAINED if row[1] == UNTRAINED else LAST), level=("method", "round"))
+    return [float(value) for value in rounds[AVERAGE].dropna()]
+
+
+def accuracy_over_rounds(table: Table, rows: Sequence[Row] | None = None) -> Picture:
+    """Returns mean accuracy over rounds: on what tests above, on source validation below.
+
+    Args:
+        table: the runs.
+        rows: at most ``MAX_SERIES`` rows; the first ones that figures can show if not given.
+    """
+    if rows is None:
+        rows = [row for row in compared_rows(table) if row[1] != UNTRAINED][:MAX_SERIES]
+    roles = list(dict.fromkeys([table.role, "validation"]))
+    figure, panels = new_axes([f"{role_title(role)} (%)" for role in roles], "round", [*_labels(rows), ZERO_SHOT_ROW])
+    for axes, role in zip(panels, roles, strict=True):
+        histories = history_frame(table, role)
+        for index, (method, _) in enumerate(rows):
+            curve = histories[histories["method"] == method].groupby("round")["accuracy"].agg(["mean", "std", "count"])
+            # A round that some seeds did not evaluate would make a step in the curve.
+            _draw_band(axes, curve[curve["count"] == curve["count"].max()], method, series_style(index))
+        if role == table.role:
+            _draw_zero_shot(axes, table)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    add_legend(figure, panels[0])
+    below = " above, on source validation below" if len(roles) > 1 else ""
+    return Picture(
+        figure,
+        "Accuracy over rounds",
+        f"Mean accuracy after each evaluated round on {role_title(table.role)} images{below}. "
+        "Lines are means, bands one standard deviation over seeds.",
+        f"Line chart of accuracy over rounds of {', '.join(_labels(rows))}.",
+    )
+
+
+def accuracy_over_communication(table: Table, methods: Sequence[str]) -> Picture:
+    """Returns mean accuracy against the parameters that a client sends and receives in a round, one line a method.
+
+    Args:
+        table: the runs.
+        methods: names of at most ``MAX_SERIES`` classes; the rows of one differ in options.
+    """
+    figure, (axes,) = new_axes(
+        [f"{role_title(table.role)} (%)"], "parameters sent and received by a client in a round", methods
+    )
+    for index, method in enumerate(methods):
+        points = []
+        for row in compared_rows(table):
+            runs = table.runs[row[0]]
+            cell = table.cell(row, AVERAGE)
+            sent = costs(runs)
+            if row[1] != UNTRAINED and runs[0].method == method and sent and cell is not None:
+                points.append((sent["upload_parameters"][1] + sent["download_parameters"][1], cell))
+        _draw_points(axes, method, sorted(point for point in points if point[0]), series_style(index))
+    logarithmic(axes)
+    _draw_zero_shot(axes, table)
+    add_legend(figure, axes)
+    return Picture(
+        figure,
+        "Accuracy and communication",
+        f"Mean {role_title(table.role)} accuracy after the last round against the parameters that a client sends and "
+        f"receives in a round. {BARS}.",
+        f"Chart of accuracy against communicated parameters of {', '.join(methods)}.",
+    )
+
+
+def domain_bars(table: Table, rows: Sequence[Row]) -> Picture:
+    """Returns each domain's accuracy and what rows are ranked by, a bar for each method, from zero.
+
+    Args:
+        table: the runs.
+        rows: at most ``MAX_SERIES`` rows.
+    """
+    columns = [*table.columns, AVERAGE]
+    figure, (axes,) = new_axes([f"{role_title(table.role)} (%)"], "", _labels(rows))
+    width = min(0.8 / len(rows), 0.25)
+    for place, row in enumerate(rows):
+        style = series_style(place)
+        cells = [(index, cell) for index, column in enumerate(columns) if (cell := table.cell(row, column))]
+        axes.bar(
+            [index + (place + 0.5 - len(rows) / 2) * width for index, _ in cells],
+            [cell.mean for _, cell in cells],
+            width,
+            yerr=[cell.std for _, cell in cells],
+            color=style.colour,
+            hatch=style.hatch,
+            edgecolor="white",
+            linewidth=0.5,
+            error_kw={"elinewidth": 1.0, "capsize": 1.5},
+            label=escape_text(row[0]),
+        )
+    _name_places(axes, [*table.columns, table.average_title])
+    add_legend(figure, axes)
+    return Picture(
+        figure,
+        "Accuracy of each domain",
+        f"{role_title(table.role).capitalize()} accuracy after the last round. Bars are means, lines on them one "
+        "standard deviation over seeds.",
+        f"Bar chart of accuracy by domain of {', '.join(_labels(rows))}; the numbers are those of the table.",
+    )
+
+
+def seed_boxes(table: Table, rows: Sequence[Row]) -> Picture:
+    """Returns a box for each method over the averages of its seeds; the seeds themselves are dots.
+
+    Args:
+        table: the runs.
+        rows: at most ``MAX_SERIES`` rows.
+    """
+    figure, (axes,) = new_axes(["accuracy (%)"], "", _labels(rows))
+    for place, row in enumerate(rows):
+        style = series_style(place)
+        values = seed_averages(table, row)
+        box = axes.boxplot(
+            values, positions=[place], widths=0.5, showfliers=False, patch_artist=True, manage_ticks=False
+        )
+        box["boxes"][0].set(facecolor="white", edgecolor=style.colour)
+        box["medians"][0].set(color="black", linewidth=1.5)
+        label = escape_text(row[0])
+        axes.plot([place] * len(values), values, style.marker, color=style.colour, markersize=3.5, label=label)
+    axes.set_xlim(-0.6, len(rows) - 0.4)
+    _name_places(axes, [])
+    add_legend(figure, axes)
+    return Picture(
+        figure,
+        "Spread over training seeds",
+        f"Mean {role_title(table.role)} accuracy of each training seed: a dot each, the middle half in the box, the "
+        "median as a line, whiskers to 1.5 times the box.",
+        f"Box plot of accuracy over seeds of {', '.join(_labels(rows))}.",
+    )
+
+
+@dataclass(frozen=True)
+class OptionStudy:
+    """Rows of a method that differ in the value of one option alone.
+
+    Attributes:
+        method: name of the method's class.
+        option: name of the option.
+        rows: by value, in ascending order.
+    """
+
+    method: str
+    option: str
+    rows: dict[float, Row]
+
+
+def option_studies(table: Table) -> list[OptionStudy]:
+    """Returns each option of each method that has three or more numbers as values while all else is equal."""
+    studies: dict[tuple[str, str, str], dict[float, Row]] = {}
+    for row in compared_rows(table):
+        example = table.runs[row[0]][0]
+        values = settings_of(example) if row[1] != UNTRAINED else {}
+        for option, value in values.items():
+            # The values of a seed have no order, so there is no curve over them.
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or option.endswith("seed"):
+                continue
+            others = {name: other for name, other in values.items() if name != option}
+            key = (example.method, option, json.dumps(others, sort_keys=True, default=str))
+            studies.setdefault(key, {})[float(value)] = row
+    return [
+        OptionStudy(method, option, dict(sorted(rows.items())))
+        for (method, option, _), rows in sorted(studies.items())
+        if len(rows) >= MIN_VALUES
+    ]
+
+
+def option_curve(table: Table, study: OptionStudy) -> Picture:
+    """Returns accuracy over the values of an option: each domain thin, what rows are ranked by bold."""
+    columns = {**{column: column for column in table.columns}, AVERAGE: table.average_title}
+    figure, (axes,) = new_axes([f"{role_title(table.role)} (%)"], study.option, [*columns.values(), ZERO_SHOT_ROW])
+    for index, (column, title) in enumerate(columns.items()):
+        points = [(value, cell) for value, row in study.rows.items() if (cell := table.cell(row, column))]
+        _draw_points(axes, title, points, series_style(index), is_bold=column == AVERAGE)
+    _draw_zero_shot(axes, table)
+    smallest = min(study.rows)
+    if smallest > 0 and max(study.rows) / smallest >= 10:
+        logarithmic(axes)
+    add_legend(figure, axes)
+    return Picture(
+        figure,
+        f"{study.method}: {study.option}",
+        f"{role_title(table.role).capitalize()} accuracy of {study.method} after the last round for values of "
+        f"{study.option}; all else is equal. {BARS}.",
+        f"Line chart of accuracy against {study.option}; the numbers are those of the table.",
+    )
+
+
+def _labels(rows: Sequence[Row]) -> list[str]:
+    return [method for method, _ in rows]
+
+
+def _in_parts(items: Sequence[Any], draw: Callable[[Sequence[Any]], Picture], title: str) -> Iterator[Picture]:
+    """Yields a picture, or several that are about equally full, of neighbours that one figure can tell apart."""
+    if not items:
+        return
+    num_parts = math.ceil(len(items) / MAX_SERIES)
+    size = math.ceil(len(items) / num_parts)
+    for number, start in enumerate(range(0, len(items), size), start=1):
+        picture = draw(items[start : start + size])
+        yield picture if num_parts == 1 else replace(picture, title=f"{title} ({number} of {num_parts})")
+
+
+def _draw_band(axes: Axes, curve: pd.DataFrame, label: str, style: SeriesStyle) -> None:
+    """Draws means over rounds with a band of one standard deviation."""
+    axes.plot(
+        curve.index,
+        curve["mean"],
+        color=style.colour,
+        linestyle=style.line,
+        marker=style.marker,
+        markersize=3.5,
+        linewidth=1.3,
+        markevery=max(1, len(curve) // 10),
+        label=escape_text(label),
+    )
+    deviation = curve["std"].fillna(0.0)
+    low, high = curve["mean"] - deviation, curve["mean"] + deviation
+    axes.fill_between(curve.index, low, high, color=style.colour, alpha=0.15, linewidth=0)
+
+
+def _draw_points(
+    axes: Axes, label: str, points: Sequence[tuple[float, Cell]], style: SeriesStyle, is_bold: bool = False
+) -> None:
+    """Draws means with their deviations, joined if no two have the same place."""
+    if not points:
+        return
+    places = [place for place, _ in points]
+    axes.errorbar(
+        places,
+        [cell.mean for _, cell in points],
+        [cell.std for _, cell in points],
+        color=style.colour,
+        linestyle=style.line if len(set(places)) == len(places) else "none",
+        marker=style.marker,
+        markersize=4,
+        linewidth=2.4 if is_bold else 1.3,
+        elinewidth=1.0,
+        capsize=2,
+        label=escape_text(label),
+    )
+
+
+def _draw_zero_shot(axes: Axes, table: Table) -> None:
+    """Draws zero-shot CLIP as a dotted line, if it was measured on every domain."""
+    cell = table.cell((ZERO_SHOT_ROW, UNTRAINED), AVERAGE)
+    if cell is not None:
+        axes.axhline(cell.mean, color="0.3", linestyle=":", linewidth=1.2, label=ZERO_SHOT_ROW)
+
+
+def _name_places(axes: Axes, names: Sequence[str]) -> None:
+    """Writes names below the places 0, 1, 2 and so on, slanted where they are long."""
+    axes.set_xticks(range(len(names)), [escape_text(name) for name in names])
+    axes.tick_params(axis="x", length=0)
+    axes.grid(visible=False, axis="x")
+    if sum(map(len, names)) > 44:  # characters that fit side by side below a figure
+        for text in axes.get_xticklabels():
+            text.set(rotation=30, horizontalalignment="right", rotation_mode="anchor")

@@ -1,0 +1,43 @@
+"""``predictions.safetensors``, ``confusion.csv`` and their scores in the summary; a resumed run keeps them."""
+
+from __future__ import annotations
+
+import json
+
+import pandas as pd
+import pytest
+
+from fedvlp.core.metrics.scores import all_scores
+from fedvlp.results import load_record
+
+
+def test_predictions_are_those_of_the_accuracies_and_the_summary_scores_them(build, image_root):
+    others = f"--data.out_of_distribution={image_root / 'ink' / 'star'}"
+    options = ("--trainer.rounds=2", "--data.test_fraction=0.3", others)
+    parts = build("promptfl", *options)
+    parts.trainer.fit(parts.model, parts.datamodule)
+    record = load_record(parts.trainer.folder)
+    confusion = pd.read_csv(record.folder / "confusion.csv")
+    for row, accuracies in (("zero-shot CLIP", record.baseline), ("last round", record.last)):
+        by_split = record.predictions[row]
+        inside = {name for name in accuracies if name.startswith(("test/", "held_out/"))}
+        assert by_split.keys() == inside | {"out_of_distribution/star"}
+        for name in inside:
+            predictions = by_split[name]
+            assert predictions.accuracy == accuracies[name]
+            of_split = confusion[(confusion["row"] == row) & (confusion["split"] == name)]
+            right = of_split[of_split["true"] == of_split["predicted"]]["images"].sum()
+            assert 100 * right / of_split["images"].sum() == pytest.approx(accuracies[name])
+        assert record.metrics[row] == all_scores(by_split, parts.datamodule.class_names)
+        assert record.metrics[row]["test"]["accuracy"] == accuracies["test"]
+        assert record.metrics[row]["held_out"]["out_of_distribution"].keys() == {"star"}
+    files = {
+        name: (record.folder / name).read_bytes()
+        for name in ("predictions.safetensors", "confusion.csv", "summary.json")
+    }
+    again = build("promptfl", *options)
+    again.trainer.fit(again.model, again.datamodule, ckpt_path=str(record.folder))
+    assert (again.trainer.folder / "predictions.safetensors").read_bytes() == files["predictions.safetensors"]
+    assert (again.trainer.folder / "confusion.csv").read_bytes() == files["confusion.csv"]
+    summary = json.loads((again.trainer.folder / "summary.json").read_text(encoding="utf-8"))
+    assert summary["metrics"] == json.loads(files["summary.json"])["metrics"]

@@ -1,0 +1,164 @@
+"""Runs of Weights & Biases are grouped, hold what a table needs, and never stop a run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import wandb
+from lightning.pytorch.loggers import WandbLogger
+from PIL import Image
+
+from fedvlp.callbacks.wandb_results import join_group, send_media
+from fedvlp.results import Record, load_record
+from tests.helpers.report_runs import write_run
+
+
+class FakeRun:
+    """A run of Weights & Biases that keeps what it is told."""
+
+    def __init__(self, **options: Any) -> None:
+        self.options = options
+        self.config: dict[str, Any] = {}
+        self.summary: dict[str, Any] = {}
+        self.logged: list[dict[str, Any]] = []
+        self.artifacts: list[wandb.Artifact] = []
+        self.id = "x1y2"
+
+    def log_artifact(self, artifact: wandb.Artifact) -> None:
+        self.artifacts.append(artifact)
+
+    def log(self, metrics: dict[str, Any], **_: Any) -> None:
+        self.logged.append(dict(metrics))
+
+
+class Config(dict[str, Any]):
+    """Its configuration, which takes one more argument than a dictionary."""
+
+    def update(self, values: dict[str, Any], allow_val_change: bool = False) -> None:
+        super().update(values)
+
+
+@pytest.fixture
+def begun(monkeypatch, tmp_path) -> list[FakeRun]:
+    """The runs that begin, without the service."""
+    for name in ("WANDB_DATA_DIR", "WANDB_ARTIFACT_DIR", "WANDB_CACHE_DIR"):
+        monkeypatch.setenv(name, str(tmp_path / "wandb"))
+    runs: list[FakeRun] = []
+
+    def init(**options: Any) -> FakeRun:
+        runs.append(FakeRun(**options))
+        runs[-1].config = Config()
+        return runs[-1]
+
+    monkeypatch.setattr(wandb, "init", init)
+    return runs
+
+
+def train(build, logger: WandbLogger, *arguments: str) -> Path:
+    """Trains one round with a logger and returns the run's folder."""
+    parts = build("promptfl", "--trainer.rounds=1", *arguments)
+    parts.trainer.fabric._loggers = [logger]
+    parts.trainer.fit(parts.model, parts.datamodule)
+    return parts.trainer.folder
+
+
+def test_a_run_joins_its_group_and_ends_with_the_table(build, begun):
+    folder = train(build, WandbLogger(project="p"), "--data.shots=2", "--seed_everything=7")
+    (run,) = begun
+    assert run.options["group"] == "PromptFL, " + run.config["data"]
+    assert run.options["job_type"] == "PromptFL"
+    assert run.options["tags"][-1] == "seed 7"
+    wanted = {"method": "PromptFL", "held_out": "photo", "seed": 7, "shots": 2, "backbone": "fedvlp-tiny"}
+    assert {name: run.config[name] for name in wanted} == wanted
+    record = load_record(folder)
+    summary = json.loads(json.dumps(run.summary))
+    assert {name: summary[name] for name in wanted} == wanted
+    assert summary["last/held_out/photo"] == record.last["held_out/photo"]
+    assert summary["best/validation"] == record.best["validation"]
+    assert summary["zero_shot/held_out"] == record.baseline["held_out"]
+    measured = record.metrics["last round"]["held_out"]
+    assert summary["last/held_out/balanced_accuracy"] == measured["balanced_accuracy"]
+    assert summary["last/held_out/intervals/accuracy/high"] == measured["intervals"]["accuracy"][1]
+    assert summary["last/held_out/worst_domain/name"] == "photo"
+    assert not [name for name in summary if "class_accuracy" in name]
+    assert summary["communication/upload_parameters"] == record.communication["upload_parameters"] > 0
+    assert (summary["split"], summary["protocol"]) == (record.split, record.protocol)
+    assert summary["kind"] == "leave-domains-out"
+    assert summary["ended"]
+    assert summary["seconds"] == record.seconds
+    check_media(run, record)
+
+
+def check_media(run: FakeRun, record: Record) -> None:
+    """Checks the table of domains, the confusion matrix and the artifact of a run."""
+    media = {name: value for logged in run.logged for name, value in logged.items()}
+    rows = media["domains"].data
+    assert ["zero-shot CLIP", "held_out", "photo", record.baseline["held_out/photo"]] in rows
+    assert len(rows) == 3 * (len(record.last) - 2)  # without the means of the two roles
+    of_classes = record.metrics["last round"]["held_out/photo"]["class_accuracy"]
+    expected = [["last round", "held_out/photo", name, value] for name, value in of_classes.items()]
+    assert [row for row in media["classes"].data if row[0] == "last round"] == expected
+    table = media["confusion/last/held_out/photo"].table
+    counts = {(true, predicted): images for true, predicted, images in table.data}
+    right = sum(images for (true, predicted), images in counts.items() if true == predicted)
+    assert 100 * right / sum(counts.values()) == pytest.approx(record.last["held_out/photo"])
+    assert "confusion/zero_shot/held_out/photo" in media
+    (artifact,) = run.artifacts
+    assert artifact.name == "PromptFL-x1y2"
+    assert set(artifact.manifest.entries) == {"prompts.safetensors", "prompts_best.safetensors", "summary.json"}
+
+
+def test_runs_of_a_sweep_are_one_group_and_others_are_not(tmp_path):
+    attributes = {"method": "PLAN", "data": "PACS", "held_out": "ink", "seed": 3}
+    folder = tmp_path / "first" / "plan-12ab" / "ink-3" / "2026-01-31_12-00-00"
+    folder.mkdir(parents=True)
+    groups = []
+    for _ in range(2):
+        logger = SimpleNamespace(_wandb_init={"name": None})
+        join_group(logger, attributes, folder)
+        groups.append((logger._wandb_init["group"], logger._wandb_init["job_type"]))
+        (tmp_path / "first" / "sweep.json").write_text("{}", encoding="utf-8")
+    assert groups == [("PLAN, PACS", "PLAN"), ("first", "PLAN")]
+
+
+def test_pictures_that_are_there_are_sent(tmp_path, begun):
+    folder = write_run(tmp_path, [50.0])
+    (folder / "explanations").mkdir()
+    Image.new("RGB", (8, 6)).save(folder / "explanations" / "overlays.png")
+    entry = {"file": "overlays.png", "title": "Map", "caption": "Where it looks.", "alt": "dark"}
+    (folder / "explanations" / "captions.json").write_text(json.dumps([entry]), encoding="utf-8")
+    run = FakeRun()
+    send_media(run, load_record(folder))
+    assert run.logged[0]["explanations/overlays"]._caption == "Where it looks."
+    assert not [name for name in run.logged[0] if name.startswith("confusion")]
+    assert set(run.artifacts[0].manifest.entries) == {"config.yaml", "summary.json"}
+
+
+def test_what_the_user_chose_stays(build, begun):
+    train(build, WandbLogger(name="mine", group="ours"), "--data.held_out=null", "--data.test_fraction=0.3")
+    assert (begun[0].options["name"], begun[0].options["group"]) == ("mine", "ours")
+    assert begun[0].options["tags"][2] == "held out none"
+    assert "last/test/photo" in begun[0].summary
+
+
+@pytest.mark.parametrize("part", ["init", "summary"])
+def test_a_service_that_fails_is_left_out(build, begun, monkeypatch, capsys, part):
+    class Broken(dict[str, Any]):
+        def update(self, *_: Any) -> None:
+            raise OSError("no service")
+
+    def init(**options: Any) -> FakeRun:
+        if part == "init":
+            raise OSError("no service")
+        run = FakeRun(**options)
+        run.config = Config()
+        run.summary = Broken()
+        return run
+
+    monkeypatch.setattr(wandb, "init", init)
+    assert load_record(train(build, WandbLogger())).rounds == 1
+    assert "WandbLogger failed and is left out: OSError: no service" in capsys.readouterr().out

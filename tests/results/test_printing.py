@@ -1,0 +1,66 @@
+"""The same table as text, Markdown and LaTeX."""
+
+import re
+
+import pandas as pd
+import pytest
+
+from fedvlp.results.printing import TextTable, format_tables
+
+TABLE = TextTable(
+    title="A & B",
+    lines=("accuracy in %",),
+    frame=pd.DataFrame(
+        [["TRIP [1]", "98.1 ± 0.2", "-1.0"], ["a|b", "7.5", "-"]], columns=["method", "art_painting [3]", "average"]
+    ),
+    notes=("[1] Said once.", "For all of it."),
+)
+
+
+def test_text_lines_up():
+    lines = format_tables([TABLE], "table").splitlines()
+    assert lines[:3] == ["A & B", "accuracy in %", ""]
+    head, rule, first, second = lines[3:7]
+    assert set(rule) == {"-"}
+    assert len(rule) == len(head) == len(first) == len(second)
+    assert first.startswith("TRIP [1]  ")
+    assert lines[-2:] == ["[1] Said once.", "For all of it."]
+
+
+def test_long_lines_are_wrapped():
+    frame = pd.DataFrame([["c", "d"]], columns=["a", "b"])
+    text = format_tables([TextTable("t", ("word " * 100,), frame)], "table")
+    assert max(map(len, text.splitlines())) <= 100
+
+
+def test_markdown_has_as_many_cells_in_every_row():
+    lines = [line for line in format_tables([TABLE, TABLE], "markdown").splitlines() if line.startswith("|")]
+    assert len(lines) == 8
+    assert {len(re.findall(r"(?<!\\)\|", line)) for line in lines} == {4}
+    assert lines[1] == "| --- | ---: | ---: |"
+    assert lines[3] == "| a\\|b | 7.5 | - |"
+    assert "* [1] Said once." in format_tables([TABLE], "markdown")
+
+
+def test_latex_is_escaped_and_balanced():
+    text = format_tables([TABLE], "latex")
+    assert r"art\_painting [3] & average \\" in text
+    assert r"TRIP [1] & 98.1 ± 0.2 & -1.0 \\" in text
+    assert r"\caption{A \& B. accuracy in \%.}" in text
+    assert re.findall(r"\\(begin|end)\{(\w+)\}", text) == [
+        ("begin", "table"),
+        ("begin", "tabular"),
+        ("end", "tabular"),
+        ("end", "table"),
+    ]
+    assert text.index("Said once.") > text.index(r"\end{tabular}")
+    for rule in ("toprule", "midrule", "bottomrule"):
+        assert text.count(f"\\{rule}") == 1
+
+
+@pytest.mark.parametrize("sign", "&%$#_{}^~\\")
+def test_latex_leaves_no_special_sign(sign):
+    table = TextTable(f"a{sign}b", (), pd.DataFrame([[f"c{sign}d"]], columns=["x"]))
+    text = format_tables([table], "latex")
+    assert f"a{sign}b" not in text
+    assert f"c{sign}d" not in text

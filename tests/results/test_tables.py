@@ -1,0 +1,269 @@
+"""Tables of runs: mean and deviation over seeds, what is left out, the oracle, and the order of results."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import statistics
+
+import numpy as np
+import pytest
+
+from fedvlp.commands.compare import run_compare
+from fedvlp.results.printing import finding, repeat_warnings, table_text, tidy
+from fedvlp.results.selection import oracle_round
+from fedvlp.results.tables import AVERAGE, BEST, BOTH, GAP, LAST, ORACLE, SPREAD, UNTRAINED, ranked, ranking, tables
+from tests.helpers.records import DATA, make_record
+
+DOMAINS = DATA["domains"]
+ALL = (LAST, BEST, ORACLE)
+
+
+def whole(method="PromptFL", seeds=(0, 1), **other):
+    """Returns a run for each seed and held-out domain; accuracies are 10, 20, 30 and 40, one more for each seed."""
+    runs = []
+    for seed in seeds:
+        for index, domain in enumerate(DOMAINS):
+            value = 10.0 * (index + 1) + seed
+            runs.append(make_record(value, held_out=domain, seed=seed, method=method, **other))
+    return runs
+
+
+def rows(table):
+    """Returns the printed cells, by column, of each method and round."""
+    lines = table_text(table).frame.to_dict("records")
+    return {(line["method"], line["round"]): line for line in lines}
+
+
+def test_one_table_has_every_domain_and_the_average_over_seeds():
+    (table,) = tables(whole() + whole("TRIP", best=77.0))
+    found = rows(table)
+    assert list(found) == [
+        ("zero-shot CLIP", "-"),
+        ("PromptFL", "last"),
+        ("PromptFL", "best"),
+        ("TRIP", "last"),
+        ("TRIP", "best"),
+    ]
+    row = found["PromptFL", "last"]
+    assert [row[name] for name in DOMAINS] == ["10.5 ± 0.7", "20.5 ± 0.7", "30.5 ± 0.7", "40.5 ± 0.7"]
+    assert row["average"] == "25.5 ± 0.7"
+    assert row["spread"] == "11.2 ± 0.0"
+    assert (row["up"], row["bytes"], row["seconds"]) == ("8,192", "65,536", "2")
+    assert found["TRIP", "best"]["average"] == "77.0 ± 0.0"
+    assert found["zero-shot CLIP", "-"]["average"] == "40.0"
+    assert "seeds 0, 1" in " ".join(table_text(table).lines)
+
+
+def test_cells_are_those_of_numpy():
+    values = np.random.default_rng(0).uniform(40, 90, (5, 4))  # seeds, domains
+    runs = []
+    for seed, of_seed in enumerate(values):
+        runs += [make_record(value, held_out=name, seed=seed) for name, value in zip(DOMAINS, of_seed, strict=True)]
+    (table,) = tables(runs)
+    row = ("PromptFL", LAST)
+    for index, name in enumerate(DOMAINS):
+        assert table.cell(row, name)[:3] == pytest.approx((values[:, index].mean(), values[:, index].std(ddof=1), 5))
+    for column, of_seeds in ((AVERAGE, values.mean(1)), (SPREAD, values.std(1))):
+        assert table.cell(row, column)[:3] == pytest.approx((of_seeds.mean(), of_seeds.std(ddof=1), 5))
+
+
+def test_a_missing_cell_leaves_no_average():
+    runs = whole() + [run for run in whole("TRIP") if run.held_out != ("photo",)]
+    row = rows(tables(runs)[0])["TRIP", "last"]
+    assert row["photo"] == row["average"] == row["spread"] == "-"
+    assert row["cartoon"] == "20.5 ± 0.7"
+
+
+def test_an_average_over_some_domains_says_so():
+    (table,) = tables([run for run in whole() if run.held_out[0] in ("cartoon", "photo")])
+    row = rows(table)["PromptFL", "last"]
+    assert row["average of 2 of 4"] == "25.5 ± 0.7"
+    assert "sketch" not in row
+    assert "average of 2 of 4" in set(tidy(table, 1)["column"])
+
+
+def test_cells_of_fewer_seeds_say_how_many():
+    runs = [run for run in whole(seeds=(0, 1, 2)) if (run.seed, run.held_out) != (2, ("photo",))]
+    row = rows(tables(runs)[0])["PromptFL", "last"]
+    assert row["photo"] == "30.5 ± 0.7 (n=2)"
+    assert row["average"] == "25.5 ± 0.7 (n=2)"
+    assert row["cartoon"] == "21.0 ± 1.0"
+
+
+def test_one_seed_has_no_deviation_and_one_domain_no_spread():
+    row = rows(tables(whole(seeds=(4,)))[0])["PromptFL", "last"]
+    assert [row[name] for name in (*DOMAINS, "average")] == ["14.0", "24.0", "34.0", "44.0", "29.0"]
+    assert rows(tables([make_record()])[0])["PromptFL", "last"]["spread"] == "-"
+
+
+@pytest.mark.parametrize("templates", [1, 60])
+def test_zero_shot_has_one_row_whichever_run_measured_it(templates):
+    runs = []
+    for domain in DOMAINS:
+        for seed in (0, 1):
+            accuracy = {"zero-shot CLIP": {f"held_out/{domain}": 41.0}}
+            about = {"options": {"templates": templates}, "rounds": 0, "optimizer": None, "accuracy": accuracy}
+            runs.append(make_record(held_out=domain, seed=seed, method="ZeroShotCLIP", **about))
+    found = rows(tables(whole(baseline=41.0) + runs)[0])
+    titles = [method for method, name in found if name == "-"]
+    assert titles == ["zero-shot CLIP"] + ["zero-shot CLIP, 60 templates"] * (templates == 60)
+    assert {found[title, "-"]["average"] for title in titles} == {"41.0"}
+    assert {found[title, "-"]["up"] for title in titles} == {"-"}
+
+
+def test_zero_shot_of_seeds_that_differ_has_a_deviation():
+    runs = [make_record(baseline=40.0 + seed, seed=seed) for seed in (0, 1)]
+    assert rows(tables(runs)[0])["zero-shot CLIP", "-"]["sketch"] == "40.5 ± 0.7"
+
+
+def test_held_out_domains_together_are_columns_of_one_run():
+    pairs = (("art_painting", "cartoon"), ("photo", "sketch"))
+    runs = [make_record(50.0, held_out=pair, seed=0) for pair in pairs]
+    (table,) = tables(runs)
+    assert rows(table)["PromptFL", "last"]["average"] == "50.0"
+    assert not repeat_warnings(table)
+    (table,) = tables([*runs, make_record(60.0, held_out=("cartoon", "photo"), seed=0)])
+    assert len(repeat_warnings(table)) == 1
+    assert rows(table)["PromptFL", "last"]["cartoon"] == "60.0"
+
+
+@pytest.mark.parametrize(("fraction", "role"), [(0.2, "test"), (0.0, "validation")])
+def test_where_all_domains_train_the_test_splits_count(fraction, role):
+    scores = {f"{role}/{name}": 10.0 for name in DOMAINS} | {f"validation/{name}": 10.0 for name in DOMAINS}
+    run = make_record(
+        held_out=(),
+        accuracy={"last round (3)": scores, "best on source validation (2)": scores},
+        data={"kind": "all domains seen", "test_fraction": fraction},
+    )
+    (table,) = tables([run])
+    assert table.role == role
+    assert rows(table)["PromptFL", "last"]["average"] == "10.0"
+    assert ("there is no test split" in " ".join(table_text(table).lines)) == (role == "validation")
+
+
+def test_versions_are_noted_where_they_differ():
+    assert not table_text(tables(whole() + whole("TRIP"))[0]).notes
+    text = table_text(tables(whole() + whole("TRIP", versions={"fedvlp": "1", "torch": "3"}))[0])
+    assert set(text.frame["method"]) == {"zero-shot CLIP [a]", "PromptFL [b]", "TRIP [c]"}
+    assert text.notes[1:] == ["[b] fedvlp 1, torch 2", "[c] fedvlp 1, torch 3"]
+
+
+def test_different_communication_is_a_range():
+    runs = whole()
+    runs[0].communication["upload_parameters"] = 1
+    assert rows(tables(runs)[0])["PromptFL", "last"]["up"] == "1-8,192"
+
+
+def test_only_the_asked_round_has_a_row():
+    (table,) = tables(whole(best=60.0), (BEST,))
+    assert [name for _, name in table.rows] == [UNTRAINED, BEST]
+    assert rows(table)["PromptFL", "best"]["average"] == "60.0 ± 0.0"
+
+
+def test_tidy_cells_are_those_of_the_table():
+    (table,) = tables(whole())
+    frame = tidy(table, 1)
+    cells = frame[frame["method"] == "PromptFL"].set_index(["round", "column"])
+    photo = cells.loc[("last", "photo")]
+    assert (photo["mean"], photo["std"], photo["n"]) == (pytest.approx(30.5), pytest.approx(0.5**0.5), 2)
+    assert cells.loc[("last", "upload_parameters")]["mean"] == 8192
+    assert photo["backbone"] == "CLIP ViT-B-16, weights abcd"
+    assert "validation 20 %" in photo["split"]
+
+
+def test_csv_has_every_cell_and_no_row_of_a_single_run_is_lost(tmp_path, capsys):
+    run_compare(["--papers", "trip", "--data", "pacs", "--format", "csv"])
+    lines = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert {line["source"] for line in lines} == {"TRIP, Table I"}
+    assert next(line["mean"] for line in lines if line["method"] == "TRIP") == "98.14"
+
+
+CURVES = {
+    ("photo", 0): [50.0, 56.0, 54.0],
+    ("photo", 1): [51.0, None, 53.0],  # a round that was not evaluated
+    ("sketch", 0): [40.0, 41.5, 45.0],  # the last is the best
+    ("sketch", 1): [47.0, 44.0, 43.0],
+}
+
+
+def with_history(held_out, seed, values, role="held_out", **other):
+    """A run whose accuracies of each round are these, and whose source validation chose the second."""
+    record = make_record(values[-1], best=values[1] or 1.0, held_out=held_out, seed=seed, **other)
+    history = []
+    for number, value in enumerate(values, start=1):
+        measured = {} if value is None else {f"{role}/{held_out}": value, role: value, "validation": 60.0}
+        history.append({"round": float(number), "seconds": 3.0, **measured})
+    vars(record)["history"] = history
+    return record
+
+
+def with_histories(**other):
+    return [with_history(domain, seed, values, **other) for (domain, seed), values in CURVES.items()]
+
+
+def test_each_run_has_its_highest_round_and_the_gap_is_paired_by_seed():
+    (table,) = tables(with_histories(), ALL)
+    best, gap = [], []
+    for seed in (0, 1):
+        of_seed = [values for (_, each), values in CURVES.items() if each == seed]
+        best.append(statistics.mean(max(value for value in values if value is not None) for values in of_seed))
+        gap.append(best[-1] - statistics.mean(values[-1] for values in of_seed))
+    row = ("PromptFL", ORACLE)
+    assert table.cell(row, "photo").mean == pytest.approx((56.0 + 53.0) / 2)
+    assert table.cell(row, AVERAGE).mean == pytest.approx(statistics.mean(best))
+    assert table.cell(row, GAP)[:2] == pytest.approx((statistics.mean(gap), statistics.stdev(gap)))
+    assert table.cell(("PromptFL", LAST), GAP) is None
+
+
+def test_the_table_says_that_the_oracle_is_not_allowed():
+    (table,) = tables(with_histories(), ALL)
+    cells = {name: row for (_, name), row in rows(table).items()}
+    assert cells["oracle, not allowed"]["gap to last"] == "+1.5 ± 0.7"
+    assert cells["last"]["gap to last"] == cells["best"]["gap to last"] == cells["-"]["gap to last"] == "-"
+    assert "it is no result" in " ".join(table_text(table).lines)
+    (without,) = tables(with_histories())
+    assert "gap to last" not in table_text(without).frame
+    assert not [line for line in table_text(without).lines if "oracle" in line]
+
+
+def test_nothing_that_is_found_depends_on_the_oracle():
+    runs = with_histories() + with_histories(method="TRIP")
+    (table,), (beside,) = tables(runs), tables(runs, ALL)
+    assert finding(beside) == finding(table)
+    assert list(ranking(beside).index) == list(ranking(table).index)
+    assert [name for _, name in ranked(beside).rows].count(ORACLE) == 2
+
+
+def test_equal_rounds_are_one_row_above_their_oracle():
+    (table,) = tables([with_history("photo", 0, [50.0, 40.0, 40.0])], ALL)
+    assert [name for _, name in ranked(table).rows if name != UNTRAINED] == [BOTH, ORACLE]
+
+
+def test_a_method_has_no_oracle_where_a_history_is_missing_or_source_validation_is_compared():
+    (table,) = tables([*with_histories(), make_record(50.0, held_out="photo", seed=7)], ALL)
+    assert {name for _, name in table.rows} == {UNTRAINED, LAST, BEST}
+    row = {"last round (1)": {"validation/photo": 40.0, "validation": 40.0}}
+    record = make_record(held_out=(), accuracy=row, data={"kind": "all domains seen"})
+    vars(record)["history"] = [{"round": 1.0, "validation": 70.0}]
+    (table,) = tables([record], ALL)
+    assert {name for _, name in table.rows} == {LAST}
+
+
+def test_the_first_of_equal_rounds_counts():
+    history = [{"round": 1, "test": 5.0}, {"round": 2}, {"round": 3, "test": 7.0}, {"round": 4, "test": 7.0}]
+    assert oracle_round(history, "test")["round"] == 3
+    assert oracle_round(history, "held_out") is oracle_round([], "test") is None
+
+
+def test_rows_are_ranked_by_their_average_and_those_without_one_are_last():
+    (table,) = tables(whole() + whole("TRIP", best=77.0) + [make_record(99.0, method="PLAN")])
+    assert list(dict.fromkeys(method for method, _ in ranked(table).rows)) == [
+        "zero-shot CLIP",
+        "PromptFL",
+        "TRIP",
+        "PLAN",
+    ]
+    assert [method for method, _ in ranking(table).index] == ["zero-shot CLIP", "PromptFL", "TRIP"]
+    assert math.isnan(table.cell(("PLAN", LAST), "sketch").std)
