@@ -81,7 +81,7 @@ def test_a_stopped_run_goes_on(desk, capsys):
     desk.fetch(OWN_IMAGES)
     words = ["fit", *command(RUN, "last")[1:]]
     assert run([OWN_IMAGES if word == "last" else word for word in words], desk) == 0
-    assert "going on from" in capsys.readouterr().out
+    assert "resuming from" in capsys.readouterr().out
 
 
 def test_clients_and_protocols(desk, capsys):
