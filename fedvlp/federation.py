@@ -14,7 +14,6 @@ from lightning.pytorch.callbacks import Callback
 from fedvlp.callbacks import Checkpoints, ProgressBar, RunFolderLogger
 from fedvlp.callbacks import default_callbacks as make_default_callbacks
 from fedvlp.core.aggregation import AggregationRule
-from fedvlp.core.confusion import Confusion
 from fedvlp.core.diagnosis import Diagnosis
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.phase_rules import with_aggregation
@@ -406,13 +405,8 @@ class Federation(TrainerAttributes):
         return self.fabric.broadcast(measured)
 
     @property
-    def confusions(self) -> Mapping[str, Confusion]:
-        """By split, what images were taken for when they were measured last; empty at sites, which do not tell."""
-        return getattr(self.engine, "confusions", {})
-
-    @property
     def predictions(self) -> Mapping[str, Predictions]:
-        """The same image by image, also of images out of distribution; empty at sites."""
+        """By split, the predicted class of each image in the last measurement; empty at sites."""
         return getattr(self.engine, "predictions", {})
 
     def _described_phases(self, model: FederatedModule, datamodule: FederatedData) -> Sequence[Phase]:

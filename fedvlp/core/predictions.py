@@ -1,4 +1,4 @@
-"""What images were taken for and how surely, image by image."""
+"""The predicted class of each image, with its confidence."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ def percent(correct: int, count: int) -> float:
 
 @dataclass(frozen=True)
 class Predictions:
-    """What the images of a split were taken for, by one state of a method or by those of several clients.
+    """The predicted classes of a split's images, by one state of a method or by those of several clients.
 
     Attributes:
         labels: true class of each image, in the order of the split, int32; -1 of images that are of no class.
         predicted: class with the highest probability, for each of K states and each image, int32.
         confidence: that probability, the largest of the softmax, in (0, 1], float32; 0 where logits are no numbers.
-        clients: names of the clients whose states these are, in their order. Of a single state, of those that train on
-            the images' domain; nobody where it is held out.
-        class_names: the classes, in the order of the labels, where they are others than those that train.
+        clients: names of the clients whose states these are. For a single state, the clients that train on the images'
+            domain; empty if it is held out.
+        class_names: the classes, in the order of the labels, if they are others than those that train.
     """
 
     labels: Int[Tensor, "N"]
@@ -40,7 +40,7 @@ class Predictions:
 
     @property
     def accuracy(self) -> float:
-        """The mean over states of the share of images that they are right on, in percent."""
+        """The share of images that are classified rightly, in percent; the mean over states."""
         rights = (self.predicted == self.labels).sum(-1).tolist()
         return sum(percent(correct, len(self.labels)) for correct in rights) / len(rights)
 
@@ -54,10 +54,10 @@ class Predictions:
         return self.clients.index(client) if len(self.predicted) > 1 else 0
 
 
-def of_one_state(labels: Int[Tensor, "N"], predicted: Int[Tensor, "N"], confidence: Float[Tensor, "N"]) -> Predictions:
+def single_state(labels: Int[Tensor, "N"], predicted: Int[Tensor, "N"], confidence: Float[Tensor, "N"]) -> Predictions:
     """Returns the predictions of a single state, on the CPU."""
-    sure = confidence.cpu().float().nan_to_num(0.0)
-    return Predictions(labels.cpu().int(), predicted.cpu().int()[None], sure[None])
+    finite = confidence.cpu().float().nan_to_num(0.0)
+    return Predictions(labels.cpu().int(), predicted.cpu().int()[None], finite[None])
 
 
 def stack(of_states: Sequence[Predictions], clients: Sequence[str], class_names: Sequence[str] = ()) -> Predictions:

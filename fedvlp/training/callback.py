@@ -11,7 +11,6 @@ from lightning.fabric.loggers.logger import Logger
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 
-from fedvlp.core.confusion import Confusion
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.phases import Phase
 from fedvlp.core.predictions import Predictions
@@ -66,13 +65,8 @@ class RunView(Protocol):
         ...
 
     @property
-    def confusions(self) -> Mapping[str, Confusion]:
-        """By split, what images were taken for when they were measured last; empty where that is not told."""
-        ...
-
-    @property
     def predictions(self) -> Mapping[str, Predictions]:
-        """The same image by image; empty where that is not told."""
+        """By split, the predicted class of each image in the last measurement; empty at sites."""
         ...
 
     @property

@@ -9,7 +9,6 @@ from typing import Protocol, runtime_checkable
 
 from lightning import Fabric
 
-from fedvlp.core.confusion import Confusion
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.predictions import Predictions
 from fedvlp.core.protocols import MeasuredData
@@ -63,13 +62,11 @@ class LocalEngine:
 
     Attributes:
         initial_personal: with what the clients of the method that was trained last began; None before that.
-        confusions: by split, what images were taken for when they were measured last.
-        predictions: the same image by image, also of images out of distribution.
+        predictions: by split, the predicted classes of the last measurement, also of images out of distribution.
     """
 
     options: FitOptions
     initial_personal: State | None = None
-    confusions: dict[str, Confusion] = field(default_factory=dict)
     predictions: dict[str, Predictions] = field(default_factory=dict)
 
     def client_store(self, run: Path | None) -> ClientStore:
@@ -94,6 +91,5 @@ class LocalEngine:
         """Measures on all splits in this process."""
         # Where nothing was trained, the method still holds what its clients begin with.
         initial = module.personal_state() if self.initial_personal is None else self.initial_personal
-        self.confusions = {}
         self.predictions = {}
-        return evaluate(module, data, fabric, deployed, personal, initial, self.confusions, self.predictions)
+        return evaluate(module, data, fabric, deployed, personal, initial, self.predictions)

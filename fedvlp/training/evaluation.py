@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,9 +12,8 @@ from jaxtyping import Float, Int
 from lightning import Fabric
 from torch import Tensor
 
-from fedvlp.core.confusion import Confusion, count_confusion
 from fedvlp.core.module import FederatedModule
-from fedvlp.core.predictions import Predictions, of_one_state, percent
+from fedvlp.core.predictions import Predictions, percent, single_state
 from fedvlp.core.protocols import EvaluationSplit, MeasuredData
 from fedvlp.core.state import State
 from fedvlp.training.image_predictions import has_accuracy, measured_splits, together
@@ -31,7 +29,6 @@ def evaluate(
     deployed: State,
     personal: Mapping[int, State],
     initial_personal: State | None = None,
-    confusions: dict[str, Confusion] | None = None,
     predictions: dict[str, Predictions] | None = None,
 ) -> dict[str, float]:
     """Returns the accuracy, in percent, of every split, the mean over domains of each role, and what protocols report.
@@ -48,8 +45,7 @@ def evaluate(
         deployed: what all clients share.
         personal: what each client keeps, by its id.
         initial_personal: what a client keeps that has never trained.
-        confusions: gets, by split, which classes images were taken for, over all clients that a split is tested with.
-        predictions: gets the same image by image, and that of images out of distribution, if the data have any.
+        predictions: receives the predicted classes by split, also of images out of distribution if the data have any.
 
     Returns:
         ``validation/<domain>``, ``test/<domain>``, ``held_out/<domain>`` and the like, with the means ``validation``,
@@ -73,8 +69,6 @@ def evaluate(
         if not has_accuracy(split):
             continue
         accuracy[split.name] = sum(tally.percent for tally in tallies) / len(tallies)
-        if confusions is not None:
-            confusions[split.name] = sum((tally.confusion for tally in tallies), Counter())
     return with_means(accuracy)
 
 
@@ -115,13 +109,11 @@ class Tally:
     Attributes:
         correct: as many as were.
         count: all of them, at least 1.
-        confusion: how many there are of each true and predicted class; empty where that was not told.
-        predictions: the same image by image; None where that was not told.
+        predictions: the predicted class of each image; None where that is not known.
     """
 
     correct: int
     count: int
-    confusion: Confusion = field(default_factory=Counter)
     predictions: Predictions | None = None
 
     @property
@@ -168,10 +160,8 @@ def split_tally(module: FederatedModule, fabric: Fabric, split: EvaluationSplit,
 
 
 def _tally(predicted: Int[Tensor, "N"], confidence: Float[Tensor, "N"], labels: Int[Tensor, "N"]) -> Tally:
-    """Returns how many images are right, and what the others were taken for."""
     correct = int((predicted == labels).sum())
-    predictions = of_one_state(labels, predicted, confidence)
-    return Tally(correct, len(labels), count_confusion(labels, predicted), predictions)
+    return Tally(correct, len(labels), single_state(labels, predicted, confidence))
 
 
 @torch.no_grad()

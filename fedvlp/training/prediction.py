@@ -12,7 +12,7 @@ from lightning import Fabric
 from torch import Tensor
 
 from fedvlp.core.module import FederatedModule
-from fedvlp.core.predictions import Predictions, of_one_state
+from fedvlp.core.predictions import Predictions, single_state
 from fedvlp.utils.files import atomic_write
 
 
@@ -44,7 +44,7 @@ def predict_images(
             predicted.append(probabilities.argmax(-1))
             confidence.append(probabilities.amax(-1))
     taken = torch.cat(predicted)
-    return of_one_state(torch.full_like(taken, -1), taken, torch.cat(confidence))
+    return single_state(torch.full_like(taken, -1), taken, torch.cat(confidence))
 
 
 def _open_table(path: Path) -> TextIO:

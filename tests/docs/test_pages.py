@@ -77,7 +77,7 @@ def test_every_event_is_explained():
     assert explained == {first or second for first, second in written}
 
 
-def test_a_stopped_run_goes_on(desk, capsys):
+def test_a_stopped_run_resumes(desk, capsys):
     desk.fetch(OWN_IMAGES)
     words = ["fit", *command(RUN, "last")[1:]]
     assert run([OWN_IMAGES if word == "last" else word for word in words], desk) == 0

@@ -16,7 +16,7 @@ from tests.helpers.images import CLASSES, DOMAINS
 METHODS = [getattr(methods, name) for name in sorted(set(methods.__all__) - {"PromptLearner"})]
 NEEDED = {"class_names": CLASSES, "domains": DOMAINS, "num_clients": 3}
 NOT_RECORDED = {"optimizer", "rounds"}
-"""The optimizer is described by its settings once it is made, and the number of rounds may differ where a run resumes."""
+"""The optimizer is described by its settings, and the number of rounds may differ where a run resumes."""
 
 
 def made(kind, **options):

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torchmetrics.classification import MulticlassAccuracy
 
+from fedvlp.core.metrics.classes import confusion_of
 from fedvlp.core.state import Client
 from fedvlp.training.evaluation import Tally, evaluate, of_roles
 from fedvlp.utils.errors import UserError
@@ -38,22 +39,22 @@ class Unequal(Points):
         return [ink, paint, test, other]
 
 
-def measured(tmp_path, module, personal, confusions=None):
+def measured(tmp_path, module, personal, predictions=None):
     run = federation(tmp_path)
     module.eval()
-    return evaluate(module, Unequal(), run.fabric, {"weight": torch.eye(3, 4)}, personal, confusions=confusions)
+    return evaluate(module, Unequal(), run.fabric, {"weight": torch.eye(3, 4)}, personal, predictions=predictions)
 
 
-def test_what_images_are_taken_for_is_counted_over_batches_and_clients(tmp_path):
+def test_predicted_classes_are_counted_over_batches_and_clients(tmp_path):
     shared = {}
     measured(tmp_path, Linear(), {}, shared)
-    assert shared["validation/ink"] == {(2, 2): 1, (0, 0): 3, (0, 1): 1, (1, 0): 1, (0, 2): 1}
-    assert shared["held_out/other"] == {(1, 1): 3, (2, 0): 1}
+    assert confusion_of(shared["validation/ink"]) == {(2, 2): 1, (0, 0): 3, (0, 1): 1, (1, 0): 1, (0, 2): 1}
+    assert confusion_of(shared["held_out/other"]) == {(1, 1): 3, (2, 0): 1}
     always_two = {client: {"bias": torch.tensor([0.0, 0.0, 9.0])} for client in (4, 1, 2)}
     personal = {}
     measured(tmp_path, PersonalBias(), always_two, personal)
-    assert personal["held_out/other"] == {(1, 2): 9, (2, 2): 3}  # three clients
-    assert personal["test/paint"] == {(1, 2): 1, (0, 2): 1}
+    assert confusion_of(personal["held_out/other"]) == {(1, 2): 9, (2, 2): 3}  # three clients
+    assert confusion_of(personal["test/paint"]) == {(1, 2): 1, (0, 2): 1}
 
 
 def test_every_image_counts_once_and_every_domain_once(tmp_path):

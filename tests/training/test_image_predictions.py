@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedvlp.core.predictions import of_one_state
+from fedvlp.core.predictions import single_state
 from fedvlp.training.evaluation import evaluate
 from tests.helpers.toy_federation import Linear, PersonalBias, Points, Split, federation
 
@@ -24,16 +24,15 @@ class WithOthers(Points):
 
 def measured(tmp_path, module, data, personal=None):
     predictions = {}
-    confusions = {}
     module.eval()
     fabric = federation(tmp_path).fabric
     state = {"weight": torch.eye(3, 4)}
-    scores = evaluate(module, data, fabric, state, personal or {}, None, confusions, predictions)
-    return scores, confusions, predictions
+    scores = evaluate(module, data, fabric, state, personal or {}, None, predictions)
+    return scores, predictions
 
 
 def in_plain_words(data, name, bias):
-    """What a state takes each image for, and how surely, one image after another."""
+    """The label, predicted class and confidence of each image, one at a time."""
     split = next(split for split in data.evaluation_splits() if split.name == name)
     found = []
     for inputs, labels in split.loader:
@@ -48,8 +47,7 @@ def test_there_is_a_row_for_each_state_and_a_column_for_each_image(tmp_path, uns
     module = PersonalBias()
     module.unseen = unseen
     data = Points()
-    scores, confusions, predictions = measured(tmp_path, module, data, PERSONAL)
-    assert predictions.keys() == confusions.keys()
+    scores, predictions = measured(tmp_path, module, data, PERSONAL)
     for client in data.clients:
         found = predictions[f"validation/{client.name}"]
         assert found.clients == (client.name,)
@@ -62,14 +60,12 @@ def test_there_is_a_row_for_each_state_and_a_column_for_each_image(tmp_path, uns
     for name, found in predictions.items():
         rights = (found.predicted == found.labels).double().mean()
         assert 100 * rights.item() == pytest.approx(scores[name])
-        assert sum(confusions[name].values()) == found.predicted.numel()
 
 
 def test_images_of_no_class_are_measured_without_an_accuracy(tmp_path):
-    plain, _, _ = measured(tmp_path, Linear(), Points())
-    scores, confusions, predictions = measured(tmp_path, Linear(), WithOthers())
+    plain, _ = measured(tmp_path, Linear(), Points())
+    scores, predictions = measured(tmp_path, Linear(), WithOthers())
     assert scores == plain
-    assert confusions.keys() == predictions.keys() - {"out_of_distribution/noise"}
     noise = predictions["out_of_distribution/noise"]
     assert noise.predicted.tolist() == [[2, 0]]
     assert noise.confidence[0].tolist() == pytest.approx([torch.e / (torch.e + 2), 1 / 3])
@@ -86,8 +82,8 @@ def test_predictions_do_not_depend_on_batches(tmp_path):
                 split.loader = [({"features": features}, of_part) for features, of_part in parts]
             return splits
 
-    _, _, whole = measured(tmp_path, PersonalBias(), Points(), PERSONAL)
-    _, _, parts = measured(tmp_path, PersonalBias(), Smaller(), PERSONAL)
+    _, whole = measured(tmp_path, PersonalBias(), Points(), PERSONAL)
+    _, parts = measured(tmp_path, PersonalBias(), Smaller(), PERSONAL)
     for name, found in whole.items():
         assert torch.equal(found.predicted, parts[name].predicted)
         assert torch.allclose(found.confidence, parts[name].confidence)
@@ -95,4 +91,4 @@ def test_predictions_do_not_depend_on_batches(tmp_path):
 
 def test_what_is_no_number_has_no_confidence():
     nan = float("nan")
-    assert of_one_state(torch.tensor([1]), torch.tensor([0]), torch.tensor([nan])).confidence.tolist() == [[0.0]]
+    assert single_state(torch.tensor([1]), torch.tensor([0]), torch.tensor([nan])).confidence.tolist() == [[0.0]]

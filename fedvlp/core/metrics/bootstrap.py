@@ -1,4 +1,4 @@
-"""How far a score rests on the images that happened to be measured: the bootstrap over images (Efron, 1979)."""
+"""How far a score depends on the images that were measured: the bootstrap over images (Efron, 1979)."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ AT_ONCE = 100
 def resample(predictions: Predictions, num_classes: int, name: str, seed: int = 0) -> dict[str, Samples]:
     """Returns scores of as many images, drawn with replacement, again and again.
 
-    An image is drawn with what all states took it for, so several seeds' predictions of the same images, stacked, are
-    drawn together. The draws depend on how often images were taken for what, not on their order.
+    An image is drawn with the predictions of all states, so several seeds' predictions of the same images, stacked, are
+    drawn together. The draws depend on how often each combination of true and predicted classes occurs, not on order.
 
     Args:
-        predictions: what images were taken for.
+        predictions: of the images.
         num_classes: number of classes.
         name: of the images; those of other names are drawn independently.
         seed: of the draws.
@@ -36,22 +36,20 @@ def resample(predictions: Predictions, num_classes: int, name: str, seed: int = 
         ``accuracy``, ``balanced_accuracy`` and ``macro_f1`` of all states' predictions together, for each resample.
     """
     images = np.concatenate([predictions.labels[None].numpy(), predictions.predicted.numpy()])
-    kinds, counts = np.unique(images, axis=1, return_counts=True)  # images that were taken for the same are the same
+    # Images with the same label and predictions are interchangeable, so their kinds are drawn: one multinomial each.
+    kinds, counts = np.unique(images, axis=1, return_counts=True)
     labels = kinds[0]
     predicted = kinds[1:]
     generator = np.random.default_rng([seed, zlib.crc32(name.encode("utf-8", "surrogateescape"))])
     true = _matrix(labels[None], np.full(len(labels), len(predicted)), num_classes)
-    taken = _matrix(predicted, np.ones(predicted.size), num_classes)
+    as_predicted = _matrix(predicted, np.ones(predicted.size), num_classes)
     right = _matrix(labels[None], (predicted == labels).sum(0), num_classes)
     total = int(counts.sum())
     parts = []
     for _ in range(0, RESAMPLES, AT_ONCE):
         draws = generator.multinomial(total, counts / total, size=AT_ONCE)
-        parts.append(_scores(draws @ true, draws @ taken, draws @ right))
-    found = {}
-    for score in parts[0]:
-        found[score] = np.concatenate([part[score] for part in parts])
-    return found
+        parts.append(_scores(draws @ true, draws @ as_predicted, draws @ right))
+    return {score: np.concatenate([part[score] for part in parts]) for score in parts[0]}
 
 
 def _matrix(classes: NDArray[np.int32], values: NDArray[Any], num_classes: int) -> Any:

@@ -1,7 +1,8 @@
-"""Accuracy and F1 of each class, and their means, from counts of what images were taken for."""
+"""Accuracy and F1 of each class, and their means, from counts of true and predicted classes."""
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 import torch
@@ -9,18 +10,37 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torchmetrics.functional.classification import multiclass_f1_score, multiclass_recall
 
-from fedvlp.core.confusion import Confusion
+from fedvlp.core.predictions import Predictions
+
+Confusion = Counter[tuple[int, int]]
+"""How many images there are of each true and predicted class; pairs without an image are left out."""
+
+
+def confusion_of(predictions: Predictions) -> Confusion:
+    """Returns how many images there are of each true and predicted class, over all states.
+
+    >>> labels, predicted = torch.tensor([0, 1, 1]).int(), torch.tensor([[0, 0, 0]]).int()
+    >>> dict(confusion_of(Predictions(labels, predicted, torch.ones(1, 3))))
+    {(0, 0): 1, (1, 0): 2}
+    """
+    if not predictions.predicted.numel():
+        return Counter()
+    predicted = predictions.predicted.long()
+    width = int(predicted.max()) + 1
+    # One number for each pair, since that is much faster to count than rows of two.
+    pairs, counts = torch.unique(predictions.labels.long() * width + predicted, return_counts=True)
+    return Counter({divmod(pair, width): count for pair, count in zip(pairs.tolist(), counts.tolist(), strict=True)})
 
 
 @dataclass(frozen=True)
 class ClassScores:
-    """How well each class is told from the others.
+    """Recall and F1 of each class.
 
     Attributes:
-        accuracy: share of a class's images that are taken for it, in percent.
-        f1: harmonic mean of that share and of the share of the class's own among the images taken for it, in percent.
+        accuracy: share of a class's images that are predicted as it (recall), in percent.
+        f1: harmonic mean of recall and precision, in percent.
         has_images: which classes have images.
-        is_predicted: for which classes images are taken.
+        is_predicted: which classes are predicted for any image.
     """
 
     accuracy: Float[Tensor, "C"]
@@ -35,7 +55,7 @@ class ClassScores:
 
     @property
     def macro_f1(self) -> float:
-        """The mean F1 of the classes that have images or for which some are taken, in percent."""
+        """The mean F1 of the classes that have images or are predicted, in percent."""
         return float(self.f1[self.has_images | self.is_predicted].mean())
 
 

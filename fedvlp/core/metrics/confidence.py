@@ -24,7 +24,7 @@ def calibration_error(predictions: Predictions, bins: int = 15) -> float:
     are exact, so they do not depend on the order of the images.
 
     Args:
-        predictions: what images were taken for, and how surely.
+        predictions: with the confidence of each image.
         bins: how many.
     """
     rights = predictions.predicted == predictions.labels
@@ -51,8 +51,8 @@ def detection(inside: Predictions, outside: Predictions) -> dict[str, float]:
         ``fpr_at_95``, the share of other images above the highest threshold that keeps 95 % of the classes' images;
         both in percent.
     """
-    found = [_detection(*pair) for pair in _of_each_state(inside, outside)]
-    return {name: 100 * mean_of(found, name) for name in ("auroc", "fpr_at_95")}
+    by_state = [_detection(*pair) for pair in _of_each_state(inside, outside)]
+    return {name: 100 * mean_of(by_state, name) for name in ("auroc", "fpr_at_95")}
 
 
 def mean_of(scores: Sequence[Mapping[str, float]], name: str) -> float:

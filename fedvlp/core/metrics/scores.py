@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import statistics
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from fedvlp.core.confusion import Confusion, count_confusion
 from fedvlp.core.metrics.bootstrap import Samples, interval, resample
-from fedvlp.core.metrics.classes import class_scores
+from fedvlp.core.metrics.classes import class_scores, confusion_of
 from fedvlp.core.metrics.confidence import calibration_error, detection, mean_of
 from fedvlp.core.predictions import Predictions
 from fedvlp.core.roles import OF_CLIENTS, OUT_OF_DISTRIBUTION
@@ -39,26 +37,20 @@ def all_scores(predictions: OfSplits, class_names: Sequence[str]) -> dict[str, S
             outside[domain] = of_split
         else:
             by_role.setdefault(role, {})[name] = of_split
-    found: dict[str, Scores] = {}
-    of_roles: dict[str, Scores] = {}
+    split_scores: dict[str, Scores] = {}
+    role_scores: dict[str, Scores] = {}
     for role, splits in by_role.items():
         samples = {}
         for name, of_split in splits.items():
             names = of_split.class_names or class_names
             samples[name] = resample(of_split, len(names), name)
-            found[name] = _split_scores(of_split, samples[name], outside, names)
-        of_roles[role] = _role_scores({name: found[name] for name in splits}, splits, list(samples.values()))
+            split_scores[name] = _split_scores(of_split, samples[name], outside, names)
+        of_role = {name: split_scores[name] for name in splits}
+        role_scores[role] = _role_scores(of_role, splits, list(samples.values()))
         if role not in OF_CLIENTS:  # else domains are clients
-            of_roles[role]["worst_domain"] = _worst(
-                {name.partition("/")[2]: found[name]["accuracy"] for name in splits}
-            )
-    return found | of_roles
-
-
-def confusion_of(predictions: Predictions) -> Confusion:
-    """Returns how many images there are of each true and predicted class, over all states."""
-    labels = predictions.labels.long()
-    return sum((count_confusion(labels, each.long()) for each in predictions.predicted), Counter())
+            accuracies = {name.partition("/")[2]: scores["accuracy"] for name, scores in of_role.items()}
+            role_scores[role]["worst_domain"] = _worst(accuracies)
+    return split_scores | role_scores
 
 
 def _split_scores(
@@ -86,14 +78,14 @@ def _split_scores(
 def _role_scores(scores: Mapping[str, Scores], splits: OfSplits, samples: Sequence[Mapping[str, Samples]]) -> Scores:
     """Returns means over domains, the intervals of these means, and what is worst."""
     of_splits = list(scores.values())
-    found: Scores = {name: mean_of(of_splits, name) for name in AVERAGED}
-    found["intervals"] = {}
+    means: Scores = {name: mean_of(of_splits, name) for name in AVERAGED}
+    means["intervals"] = {}
     for name in samples[0]:
-        found["intervals"][name] = interval(np.mean([each[name] for each in samples], axis=0))
+        means["intervals"][name] = interval(np.mean([each[name] for each in samples], axis=0))
     if OUT_OF_DISTRIBUTION in of_splits[0]:
-        found[OUT_OF_DISTRIBUTION] = _mean_detection([each[OUT_OF_DISTRIBUTION] for each in of_splits])
+        means[OUT_OF_DISTRIBUTION] = _mean_detection([each[OUT_OF_DISTRIBUTION] for each in of_splits])
     clients = client_accuracies(list(splits.values()))
-    return found | ({"worst_client": _worst(clients)} if clients else {})
+    return means | ({"worst_client": _worst(clients)} if clients else {})
 
 
 def client_accuracies(splits: Sequence[Predictions]) -> dict[str, float]:
@@ -101,22 +93,22 @@ def client_accuracies(splits: Sequence[Predictions]) -> dict[str, float]:
 
     Where all share one state, clients of the same domains are equal.
     """
-    found: dict[str, list[float]] = {}
+    accuracies: dict[str, list[float]] = {}
     for predictions in splits:
         for client in predictions.clients:
-            found.setdefault(client, []).append(predictions.accuracy_of(client))
-    return {client: statistics.fmean(values) for client, values in found.items()}
+            accuracies.setdefault(client, []).append(predictions.accuracy_of(client))
+    return {client: statistics.fmean(values) for client, values in accuracies.items()}
 
 
 def _worst(accuracies: Mapping[str, float]) -> Scores:
-    """Returns whose accuracy is the lowest, the first of equals."""
+    """Returns the name with the lowest accuracy, the first of equals."""
     name = min(accuracies, key=lambda each: accuracies[each])
     return {"name": name, "accuracy": accuracies[name]}
 
 
 def _mean_detection(of_splits: Sequence[Mapping[str, Mapping[str, float]]]) -> Scores:
-    found: Scores = {}
+    means: Scores = {}
     for name, scores in of_splits[0].items():
         of_name = [each[name] for each in of_splits]
-        found[name] = {score: mean_of(of_name, score) for score in scores}
-    return found
+        means[name] = {score: mean_of(of_name, score) for score in scores}
+    return means

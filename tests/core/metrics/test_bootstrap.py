@@ -8,8 +8,7 @@ import torch
 
 from fedvlp.core.metrics import bootstrap
 from fedvlp.core.metrics.bootstrap import interval, resample
-from fedvlp.core.metrics.classes import class_scores
-from fedvlp.core.metrics.scores import confusion_of
+from fedvlp.core.metrics.classes import class_scores, confusion_of
 from tests.helpers.predictions import chosen, draw
 
 SCORES = ("accuracy", "balanced_accuracy", "macro_f1")
