@@ -49,7 +49,7 @@ from fedvlp.training.prediction import predict_images
 from fedvlp.training.privacy_accounting import check_privacy
 from fedvlp.training.scores_file import without_validation, write_folder_scores, write_scores
 from fedvlp.training.setup import demand_determinism, set_up_data, set_up_method
-from fedvlp.training.task import check_add_ons, plan_phases
+from fedvlp.training.task import check_add_ons, set_up_phases
 from fedvlp.training.trainer_attributes import TrainerAttributes
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import check_replaceable
@@ -185,7 +185,7 @@ class Federation(TrainerAttributes):
         if hostile is not None:
             add_ons.append(hostile)
         hooks = Hooks(self.callbacks, {"federation": self, "trainer": self, "pl_module": model})
-        loop = FitLoop(self, plan_phases(model, phases, add_ons), hooks, self.engine)
+        loop = FitLoop(self, set_up_phases(model, phases, add_ons), hooks, self.engine)
         if self.fast_dev_run:
             return self._try_once(loop, ckpt_path)
         checkpoint = None if ckpt_path is None else self._where(ckpt_path)

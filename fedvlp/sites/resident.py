@@ -32,7 +32,7 @@ from fedvlp.training.evaluation import split_tally
 from fedvlp.training.local_training import LocalTraining
 from fedvlp.training.preconditions import make_fabric
 from fedvlp.training.setup import set_up_data, set_up_method
-from fedvlp.training.task import PhaseTask, plan_phases, validation_splits
+from fedvlp.training.task import PhaseTask, set_up_phases, validation_splits
 from fedvlp.utils.errors import UserError
 
 
@@ -74,9 +74,9 @@ class Resident:
         copy_state(request.tensors, starting_tensors(self.module), owner="The site's method")
         set_up_data(self.fabric, self.module, data, training["precision"], serves_images=False)
         add_ons = _add_ons(training["add_ons"])
-        plans = plan_phases(self.module, check_phases(self.module), add_ons)
+        setups = set_up_phases(self.module, check_phases(self.module), add_ons)
         # What arrives is what this client is to download: the server's strategy has already chosen it.
-        self.plans = [replace(plan, phase=replace(plan.phase, strategy=FedAvg(), download=None)) for plan in plans]
+        self.setups = [replace(setup, phase=replace(setup.phase, strategy=FedAvg(), download=None)) for setup in setups]
         self.store = SiteStore(folder)
         self.here = Workspace(
             fabric=self.fabric,
@@ -103,7 +103,7 @@ class Resident:
             SiteProblem: if the client can't be trained.
         """
         values = request.values
-        if values["phase"] >= len(self.plans):
+        if values["phase"] >= len(self.setups):
             raise SiteProblem("knows no phase of that number")
         task = self._task(request)
         (result,) = train_clients([self.client], task, self.here, "skip")
@@ -146,13 +146,13 @@ class Resident:
             personal=self._kept("personal", values),
             optimizer_states=self._kept("optimizer", values),
         )
-        plan = self.plans[values["phase"]]
+        setup = self.setups[values["phase"]]
         noise = _noise(self.config, values["noise"])
         if noise is not None:
-            plan = replace(plan, add_ons=(*plan.add_ons, NoisyUpload(noise)))
+            setup = replace(setup, add_ons=(*setup.add_ons, NoisyUpload(noise)))
         client = self.client
         return SiteTask(
-            plan=plan,
+            setup=setup,
             state=state,
             seeds={client.id: values["seed"]},
             rounds=0,

@@ -168,7 +168,7 @@ class AddOnsAtWork:
         steps: int,
     ) -> AddOnsAtWork:
         """Begins those of the phase, once the client's tensors are in the module."""
-        if not task.plan.add_ons:
+        if not task.setup.add_ons:
             return cls((), task.index)
         splits = [split for split in here.validation if client.id in {each.id for each in split.clients}]
         trained = here.module.trainable_by_name()
@@ -177,7 +177,7 @@ class AddOnsAtWork:
             module=here.module,
             fabric=here.fabric,
             optimizer=optimizer,
-            names=task.plan.names,
+            names=task.setup.names,
             trained=trained,
             start={name: value.detach().clone() for name, value in trained.items()},
             downloaded=of_method(download),
@@ -188,7 +188,7 @@ class AddOnsAtWork:
             accuracy=partial(accuracy_now, here.module, here.fabric, splits),
         )
         pairs: list[tuple[AddOn, LocalContext]] = []
-        for place, add_on in enumerate(task.plan.add_ons):
+        for place, add_on in enumerate(task.setup.add_ons):
             received = strip_prefix(download, f"{ADD_ON}/{place}")
             kept = strip_prefix(task.kept(client), f"{ADD_ON}/{task.index}/{place}")
             local = replace(

@@ -12,7 +12,7 @@ from fedvlp.core.run_state import RunState
 from fedvlp.core.state import Client, ClientUpdate, ServerState, State, detached, num_bytes, numel, select
 from fedvlp.core.strategies import FedAvg
 from fedvlp.training.add_ons import AddOn
-from fedvlp.training.task import PhaseTask, of_method, plan_phases
+from fedvlp.training.task import PhaseTask, of_method, set_up_phases
 
 COUNTS = ("upload_parameters", "upload_bytes", "download_parameters", "download_bytes")
 Counts = dict[str, int]
@@ -56,10 +56,10 @@ def communication_cost(module: FederatedModule, clients: Sequence[Client], add_o
     """
     server = ServerState.start(module.shared_state())
     phases: dict[str, list[Counts]] = {}
-    for plan in plan_phases(module, check_phases(module), add_ons):
-        phase = plan.phase
+    for setup in set_up_phases(module, check_phases(module), add_ons):
+        phase = setup.phase
         phase.strategy.check(clients)
-        task = PhaseTask(plan, RunState(server), seeds={}, rounds=1, all_clients=lambda: clients)
+        task = PhaseTask(setup, RunState(server), seeds={}, rounds=1, all_clients=lambda: clients)
         updates: list[ClientUpdate] = []
         counts: list[Counts] = []
         is_mean = type(phase.strategy) is FedAvg

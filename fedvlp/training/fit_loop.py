@@ -25,7 +25,7 @@ from fedvlp.training.evaluation import validation_loss
 from fedvlp.training.lightning_hooks import check_monitored
 from fedvlp.training.options import ConfiguredRun
 from fedvlp.training.round import Run, run_round
-from fedvlp.training.task import PhasePlan, validation_splits
+from fedvlp.training.task import PhaseSetup, validation_splits
 from fedvlp.utils.memory import freed_memory_kept, old_objects_kept
 
 RESUME_MAY_CHANGE = ("rounds", "evaluate_every", "patience", "server", "clients")
@@ -38,13 +38,13 @@ class FitLoop:
 
     Args:
         run: the federation, whose method and data are ready; its ``run_state`` and ``folder`` are set here.
-        plans: the phases of a round, with their add-ons.
+        setups: the phases of a round, with their add-ons.
         hooks: of the callbacks.
         engine: where the clients train.
     """
 
     run: ConfiguredRun
-    plans: Sequence[PhasePlan]
+    setups: Sequence[PhaseSetup]
     hooks: Hooks
     engine: Engine
 
@@ -73,7 +73,7 @@ class FitLoop:
         self.hooks.call("on_fit_start")
         self.hooks.call("on_train_start")
         with freed_memory_kept(), old_objects_kept():
-            while self.plans and run.run_state.server.round < self.run.rounds and not self._is_stopped():
+            while self.setups and run.run_state.server.round < self.run.rounds and not self._is_stopped():
                 self._round(rounds)
         run.current_epoch = run.run_state.server.round
         self._say_who_stopped()
@@ -123,7 +123,7 @@ class FitLoop:
     def _facts(self) -> Facts:
         """Returns what all processes must have in common."""
         run = self.run
-        strategies = [plan.phase.strategy for plan in self.plans]
+        strategies = [setup.phase.strategy for setup in self.setups]
         chosen = (run.server.aggregation, run.clients.attack, run.local.schedule, *run.local.every_add_on)
         parts = (run.module, run.data, *strategies, *chosen, *self.hooks.callbacks)
         how = {name: getattr(run, name) for name in RESUME_MAY_CHANGE}
@@ -159,7 +159,7 @@ class FitLoop:
         )
         return Run(
             here=here,
-            plans=self.plans,
+            setups=self.setups,
             engine=self.engine,
             rounds=self.run.rounds,
             cohort_size=clients.cohort_size,
@@ -208,7 +208,7 @@ class FitLoop:
 
     def _decided(self, server: ServerState, metrics: RoundMetrics) -> ServerState:
         """Returns the server's state after strategies have looked at the source validation loss, if any does."""
-        strategies = [plan.phase.strategy for plan in self.plans if plan.phase.strategy.uses_validation_loss]
+        strategies = [setup.phase.strategy for setup in self.setups if setup.phase.strategy.uses_validation_loss]
         if not strategies:
             return server
         run = self.run

@@ -18,7 +18,7 @@ from fedvlp.training.availability import Availability
 from fedvlp.training.client import ClientResult, Workspace
 from fedvlp.training.cohort import sample_cohort
 from fedvlp.training.engine import Engine
-from fedvlp.training.task import PhasePlan, PhaseTask
+from fedvlp.training.task import PhaseSetup, PhaseTask
 from fedvlp.utils.seeding import derive_seed, derive_seeds
 
 DROPPED_OUT = "dropped out"
@@ -32,7 +32,7 @@ class Run:
 
     Attributes:
         here: the resident module, its data and devices.
-        plans: the phases of a round, with their add-ons.
+        setups: the phases of a round, with their add-ons.
         engine: where the clients train.
         rounds: number of all rounds, which a schedule may depend on.
         cohort_size: clients of a round; None for all.
@@ -42,7 +42,7 @@ class Run:
     """
 
     here: Workspace
-    plans: Sequence[PhasePlan]
+    setups: Sequence[PhaseSetup]
     engine: Engine
     rounds: int
     cohort_size: int | None
@@ -56,15 +56,15 @@ def run_round(run: Run, state: RunState) -> tuple[RunState, RoundMetrics]:
     before = state
     number = state.server.round
     cohort = sample_cohort(run.here.data.clients, run.cohort_size, cohort_seed(run, number))
-    run.here.hooks.call("on_round_start", phases=[plan.phase for plan in run.plans], cohort=cohort)
+    run.here.hooks.call("on_round_start", phases=[setup.phase for setup in run.setups], cohort=cohort)
     metrics: RoundMetrics = {"round": number + 1}
     if run.here.local.schedule is not None:
         metrics["learning_rate_factor"] = run.here.local.factor(number, run.rounds)
     rejected = drop_out(run, cohort, number, metrics)
     present = [client for client in cohort if client.id not in rejected]
     shares_of_steps = run.availability.shares_of_steps(present, run.here.seed, number)
-    for plan in run.plans:
-        task = make_task(run, plan, state, cohort, shares_of_steps)
+    for setup in run.setups:
+        task = make_task(run, setup, state, cohort, shares_of_steps)
         clients = [client for client in cohort if client.id not in rejected]
         results = run.engine.train(clients, task, run.here, run.policy)
         accepted = accept(results, task, expected_upload(run, task, cohort[0]), run.policy, run.here, metrics)
@@ -76,14 +76,14 @@ def run_round(run: Run, state: RunState) -> tuple[RunState, RoundMetrics]:
 
 
 def make_task(
-    run: Run, plan: PhasePlan, state: RunState, cohort: Sequence[Client], shares_of_steps: Mapping[int, float]
+    run: Run, setup: PhaseSetup, state: RunState, cohort: Sequence[Client], shares_of_steps: Mapping[int, float]
 ) -> PhaseTask:
     """What each client of the cohort is asked to do in a phase."""
     number = state.server.round
     ids = [client.id for client in cohort]
-    seeds = derive_seeds((run.here.seed, number, plan.index), ids)
+    seeds = derive_seeds((run.here.seed, number, setup.index), ids)
     return PhaseTask(
-        plan=plan,
+        setup=setup,
         state=state,
         seeds=dict(zip(ids, seeds, strict=True)),
         rounds=run.rounds,
@@ -111,12 +111,12 @@ def drop_out(run: Run, cohort: Sequence[Client], number: int, metrics: RoundMetr
     if not run.availability.dropout:
         return {}
     clients = run.here.data.clients
-    needed = [most_needed_uploads(plan.phase.strategy, clients, len(cohort)) for plan in run.plans]
+    needed = [most_needed_uploads(setup.phase.strategy, clients, len(cohort)) for setup in run.setups]
     least = max([run.policy.min_clients, *needed])
     present = {client.id for client in run.availability.present(cohort, least, run.here.seed, number)}
     absent = [client for client in cohort if client.id not in present]
     for client in absent:
-        run.here.hooks.call("on_client_left_out", phase=run.plans[0].phase, client=client, reason=DROPPED_OUT)
+        run.here.hooks.call("on_client_left_out", phase=run.setups[0].phase, client=client, reason=DROPPED_OUT)
     metrics["clients/dropped_out"] = len(absent)
     return {client.id: DROPPED_OUT for client in absent}
 
@@ -124,7 +124,7 @@ def drop_out(run: Run, cohort: Sequence[Client], number: int, metrics: RoundMetr
 def cohort_seed(run: Run, number: int) -> int:
     """The seed by which a round's clients are drawn; a secret one where the noise is secret."""
     # A cohort that follows from the run's seed hides no client from who knows that.
-    if any(not guarantee.repeats for guarantee in guarantees([plan.phase for plan in run.plans])):
+    if any(not guarantee.repeats for guarantee in guarantees([setup.phase for setup in run.setups])):
         return secrets.randbits(63)
     return derive_seed(run.here.seed, number)
 

@@ -18,7 +18,7 @@ from fedvlp.utils.tensor_files import add_prefix, strip_prefix
 
 
 @dataclass(frozen=True)
-class PhasePlan:
+class PhaseSetup:
     """A phase with the add-ons that are at work in it; the same in every round.
 
     Attributes:
@@ -41,7 +41,7 @@ class PhaseTask:
     What add-ons exchange stands beside the method's tensors under ``add_on/<place>/``.
 
     Attributes:
-        plan: the phase and its add-ons.
+        setup: the phase and its add-ons.
         state: where the federation stands before the phase.
         seeds: of each client's random draws, by the client's id.
         rounds: number of all rounds.
@@ -51,7 +51,7 @@ class PhaseTask:
             all.
     """
 
-    plan: PhasePlan
+    setup: PhaseSetup
     state: RunState
     seeds: Mapping[int, int]
     rounds: int
@@ -62,12 +62,12 @@ class PhaseTask:
     @property
     def phase(self) -> Phase:
         """The phase."""
-        return self.plan.phase
+        return self.setup.phase
 
     @property
     def index(self) -> int:
         """Place of the phase in the round, from 0."""
-        return self.plan.index
+        return self.setup.index
 
     @property
     def round(self) -> int:
@@ -78,8 +78,8 @@ class PhaseTask:
         """What a client downloads, for the method and for add-ons."""
         server = self.state.server
         download = dict(self.phase.broadcast(server, client))
-        averaged = {name: server.shared[name] for name in self.plan.names}
-        for place, add_on in enumerate(self.plan.add_ons):
+        averaged = {name: server.shared[name] for name in self.setup.names}
+        for place, add_on in enumerate(self.setup.add_ons):
             download |= add_prefix(add_on.download(self._memory(place), averaged), f"{ADD_ON}/{place}")
         return download
 
@@ -89,9 +89,9 @@ class PhaseTask:
 
     def sent_like(self, shared: State) -> State:
         """Tensors such as each client uploads for add-ons."""
-        averaged = {name: shared[name] for name in self.plan.names}
+        averaged = {name: shared[name] for name in self.setup.names}
         sent: State = {}
-        for place, add_on in enumerate(self.plan.add_ons):
+        for place, add_on in enumerate(self.setup.add_ons):
             sent |= add_prefix(add_on.sent_like(averaged), f"{ADD_ON}/{place}")
         return sent
 
@@ -101,20 +101,20 @@ class PhaseTask:
         Add-ons see the updates first, in their order; then the phase's strategy combines them.
         """
         server = self.state.server
-        if not self.plan.add_ons or not updates:
+        if not self.setup.add_ons or not updates:
             return self.phase.aggregate(server, updates)
         weights = _weights(self.phase.strategy, self.all_clients())
         sent = [update.state for update in updates]
         updates = [replace(update, state=of_method(update.state)) for update in updates]
         phase = self.phase
         memory: State = {}
-        for place, add_on in enumerate(self.plan.add_ons):
+        for place, add_on in enumerate(self.setup.add_ons):
             server_round = ServerRound(
                 updates=updates,
                 sent=[strip_prefix(state, f"{ADD_ON}/{place}") for state in sent],
                 shared=server.shared,
                 memory=self._memory(place),
-                names=self.plan.names,
+                names=self.setup.names,
                 clients=self.all_clients(),
                 weights=weights,
                 round=server.round,
@@ -133,7 +133,7 @@ class PhaseTask:
         return strip_prefix(self.state.server.memory, self._memory_name(place))
 
 
-def plan_phases(module: FederatedModule, phases: Sequence[Phase], add_ons: Sequence[AddOn]) -> tuple[PhasePlan, ...]:
+def set_up_phases(module: FederatedModule, phases: Sequence[Phase], add_ons: Sequence[AddOn]) -> tuple[PhaseSetup, ...]:
     """The phases of a round with the add-ons at work in each.
 
     Args:
@@ -144,21 +144,21 @@ def plan_phases(module: FederatedModule, phases: Sequence[Phase], add_ons: Seque
     Raises:
         UserError: if an add-on needs averages and no phase averages anything.
     """
-    plans: list[PhasePlan] = []
+    setups: list[PhaseSetup] = []
     for index, phase in enumerate(phases):
         names = averaged_names(module, phase)
         at_work = [add_on for add_on in add_ons if names or not add_on.needs_average]
         noise = client_noise(phase.strategy)
         if noise is not None:
             at_work.append(NoisyUpload(noise))
-        plans.append(PhasePlan(phase, index, names, tuple(at_work)))
+        setups.append(PhaseSetup(phase, index, names, tuple(at_work)))
     needing = [add_on for add_on in add_ons if add_on.needs_average]
-    if plans and needing and not any(plan.names for plan in plans):
+    if setups and needing and not any(setup.names for setup in setups):
         raise UserError(
             f"trainer.local.add_ons has {type(needing[0]).__name__}, but no phase of {type(module).__name__} averages "
             "what clients train. Leave it out, or take a method that does."
         )
-    return tuple(plans)
+    return tuple(setups)
 
 
 def check_add_ons(add_ons: Sequence[AddOn], phases: Sequence[Phase], data: MeasuredData, precision: str) -> None:

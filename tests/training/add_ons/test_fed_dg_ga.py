@@ -13,7 +13,7 @@ from fedvlp.core.run_state import RunState
 from fedvlp.core.state import Client, ClientUpdate, ServerState
 from fedvlp.core.strategies import FedAvg
 from fedvlp.training.add_ons import FedDGGA
-from fedvlp.training.task import PhasePlan, PhaseTask
+from fedvlp.training.task import PhaseSetup, PhaseTask
 from fedvlp.utils.errors import UserError
 from tests.helpers.toy_federation import Linear, Split
 from tests.helpers.written_out import RATE, Hard, Whole, federation, gradient, loss
@@ -133,11 +133,11 @@ def test_clients_of_no_weight_still_count_where_they_are_alone():
     weights = torch.tensor([0.0, 1.0, 0.0], dtype=torch.float64)
     clients = [Client(i, i, 5 + i) for i in range(3)]
     state = RunState(replace(server, memory={"add_on/0/0/weights": weights}))
-    plan = PhasePlan(Phase("train", ("p",), ("p",), FedAvg()), 0, ("p",), (FedDGGA(),))
+    setup = PhaseSetup(Phase("train", ("p",), ("p",), FedAvg()), 0, ("p",), (FedDGGA(),))
     sent = {0: 1.0, 2: 4.0}
     updates = []
     for id, value in sent.items():
         upload = {"p": torch.tensor([value]), "add_on/0/gap": torch.zeros(2)}
         updates.append(ClientUpdate(clients[id], upload, clients[id].num_examples))
-    task = PhaseTask(plan, state, seeds={}, rounds=3, all_clients=lambda: clients)
+    task = PhaseTask(setup, state, seeds={}, rounds=3, all_clients=lambda: clients)
     assert task.aggregate(updates).shared["p"].item() == pytest.approx(2.5)
