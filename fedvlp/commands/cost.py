@@ -12,8 +12,8 @@ from lightning.pytorch.cli import LightningArgumentParser
 
 from fedvlp.clip import CLIPSpec
 from fedvlp.clip.loading.models import shapes_only
-from fedvlp.commands.console import quiet_lightning
 from fedvlp.commands.lightning_cli import FederationCLI
+from fedvlp.commands.run import quiet_lightning
 from fedvlp.data import FederatedDataModule
 from fedvlp.data.without_images import PlaceholderData
 from fedvlp.results.cost_table import CostFormat, format_costs
@@ -31,7 +31,7 @@ class CostCLI(FederationCLI):
         """Adds the form of the table, and an outline in place of a data set that must be given."""
         super().add_arguments_to_parser(parser)
         parser.add_argument("--format", type=CostFormat, default="table", help="How to print the table.")
-        parser.add_argument("--ckpt_path", help="Not used; it stands in the config of a run.")
+        parser.add_argument("--ckpt_path", help="Not used; the config of a run has it.")
         parser.set_defaults({"data": {"class_path": f"{PlaceholderData.__module__}.{PlaceholderData.__name__}"}})
 
     def before_instantiate_classes(self) -> None:

@@ -280,10 +280,10 @@ def saved_pictures(run: Path) -> tuple[list[SavedPicture], list[str]]:
         entries = json.loads(listed.read_text(encoding="utf-8"))
         # The name alone: a list of pictures must not lead out of its own folder.
         paths = [listed.parent / Path(entry["file"]).name for entry in entries]
-        texts = [(entry["title"], entry["caption"], entry["alt"]) for entry in entries]
+        captions = [(entry["title"], entry["caption"], entry["alt"]) for entry in entries]
     except (ValueError, KeyError, TypeError) as error:
         return [], [f"{listed} can't be read ({error!r}). Make the explanations again."]
-    pictures = [SavedPicture(path, *text) for path, text in zip(paths, texts, strict=True) if path.is_file()]
+    pictures = [SavedPicture(path, *caption) for path, caption in zip(paths, captions, strict=True) if path.is_file()]
     missing = [f"{path} is missing. Make the explanations again." for path in paths if not path.is_file()]
     return pictures, missing
 

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from fedvlp.commands.compare import run_compare
-from fedvlp.results.finding import finding
-from fedvlp.results.printing import repeat_warnings, table_text, tidy
+from fedvlp.results.printing import finding, repeat_warnings, table_text, tidy
 from fedvlp.results.selection import oracle_round
 from fedvlp.results.tables import AVERAGE, BEST, BOTH, GAP, LAST, ORACLE, SPREAD, UNTRAINED, ranked, ranking, tables
 from tests.helpers.records import DATA, make_record

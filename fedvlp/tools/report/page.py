@@ -12,12 +12,10 @@ import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from fedvlp.results.finding import finding
 from fedvlp.results.grouping import by_settings, describe_differences, row_labels
-from fedvlp.results.intervals import with_intervals
-from fedvlp.results.printing import table_title
+from fedvlp.results.printing import finding, table_title
 from fedvlp.results.record import Record, saved_pictures
-from fedvlp.results.tables import BEST, LAST, ORACLE, UNTRAINED, Table, ranked, ranking, tables
+from fedvlp.results.tables import BEST, LAST, ORACLE, UNTRAINED, Table, ranked, ranking, tables, with_intervals
 from fedvlp.tools.report.figures import compared_rows, pictures_of
 from fedvlp.tools.report.sections import (
     MAX_OPEN_ROWS,

@@ -12,7 +12,7 @@ import pandas as pd
 from fedvlp.core.metrics.classes import Confusion, confusion_of
 from fedvlp.core.roles import role_title
 from fedvlp.results.frame import DETECTION, SCORES, WORST, runs_frame
-from fedvlp.results.measure import measure_of
+from fedvlp.results.grouping import measure_of
 from fedvlp.results.printing import TextTable, describe_group, format_cell, format_range, table_text
 from fedvlp.results.record import LAST_ROW, ZERO_SHOT_ROW, Record
 from fedvlp.results.tables import AVERAGE, UNTRAINED, Cell, Row, Table, costs, ranking

@@ -10,8 +10,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
-from fedvlp.commands.console import quiet_lightning
 from fedvlp.commands.lightning_cli import FederationCLI
+from fedvlp.commands.run import quiet_lightning
 from fedvlp.commands.trained_config import ALLOW_HELP, config_option
 from fedvlp.core.metrics.scores import all_scores
 from fedvlp.core.module import FederatedModule
@@ -66,15 +66,15 @@ def run_verify(arguments: Sequence[str]) -> int:
     """Measures each entry again, says of each what came of it, and returns the exit code.
 
     Returns:
-        0 if all of them say what was found, else 1.
+        0 if all of them are verified, else 1.
     """
     quiet_lightning()
-    own, of_config = split_arguments(arguments)
-    given = _parser().parse_args(own)
+    own_arguments, of_config = split_arguments(arguments)
+    options = _parser().parse_args(own_arguments)
     failed = 0
-    for entry in chain.from_iterable(map(entries_of, given.entries)):
+    for entry in chain.from_iterable(map(entries_of, options.entries)):
         try:
-            lines = verify(entry, of_config, given.tolerance, given.allow)
+            lines = verify(entry, of_config, options.tolerance, options.allow)
         except UserError as error:
             failed += 1
             sys.stderr.write(f"fedvlp verify: {entry}: refused: {error}\n")
@@ -84,7 +84,7 @@ def run_verify(arguments: Sequence[str]) -> int:
 
 
 def entries_of(path: Path) -> list[Path]:
-    """Returns the entries below a folder of entries, at any depth; a path that is not one stands for itself."""
+    """Returns the entries below a folder of entries, at any depth; a path without entries is returned itself."""
     if (path / "summary.json").is_file():
         return [path]
     return sorted(summary.parent for summary in path.rglob("summary.json")) or [path]
@@ -93,7 +93,7 @@ def entries_of(path: Path) -> list[Path]:
 def verify(
     entry: Path, of_config: Sequence[str] = (), tolerance: float = TOLERANCE, allow: Sequence[str] = ()
 ) -> list[str]:
-    """Measures an entry's trained model again, and compares all that can be known without training with its summary.
+    """Measures an entry's trained model again, and compares its summary in all that does not depend on training.
 
     Args:
         entry: folder with ``summary.json``, ``prompts.safetensors`` and ``config.yaml``.
@@ -105,7 +105,7 @@ def verify(
         What a reader wants to know, a line each.
 
     Raises:
-        UserError: if a file is missing or damaged, or the summary says something else than was found.
+        UserError: if a file is missing or damaged, or the summary differs from what was found.
     """
     for name in FILES:
         if not (entry / name).is_file():
@@ -205,7 +205,6 @@ def _row(
 
 
 def _parser() -> argparse.ArgumentParser:
-    """Returns the command's own arguments."""
     parser = argparse.ArgumentParser(
         prog="fedvlp verify",
         description="Measure trained models again, and refuse those whose summary says something else: of the model, "
