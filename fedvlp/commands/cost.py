@@ -12,8 +12,8 @@ from lightning.pytorch.cli import LightningArgumentParser
 
 from fedvlp.clip import CLIPSpec
 from fedvlp.clip.loading.models import shapes_only
-from fedvlp.commands.console import quiet_lightning
 from fedvlp.commands.lightning_cli import FederationCLI
+from fedvlp.commands.run import quiet_lightning
 from fedvlp.data import FederatedDataModule
 from fedvlp.data.without_images import PlaceholderData
 from fedvlp.results.cost_table import CostFormat, format_costs

@@ -15,8 +15,8 @@ from tempfile import TemporaryDirectory
 
 import torch
 
-from fedvlp.commands.console import quiet_lightning
 from fedvlp.commands.lightning_cli import FederationCLI
+from fedvlp.commands.run import quiet_lightning
 from fedvlp.core.run_state import RunState
 from fedvlp.utils.config_files import configs_folder
 from tests.helpers.configs import METHODS

@@ -10,8 +10,8 @@ from typing import Any, cast
 
 from lightning.pytorch.cli import LightningArgumentParser
 
-from fedvlp.commands.console import quiet_lightning
 from fedvlp.commands.lightning_cli import FederationCLI
+from fedvlp.commands.run import quiet_lightning
 from fedvlp.commands.trained_config import (
     ALLOW_HELP,
     chosen_kinds,

@@ -10,8 +10,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
-from fedvlp.commands.console import quiet_lightning
 from fedvlp.commands.lightning_cli import FederationCLI
+from fedvlp.commands.run import quiet_lightning
 from fedvlp.commands.trained_config import ALLOW_HELP, config_option
 from fedvlp.core.metrics.scores import all_scores
 from fedvlp.core.module import FederatedModule
