@@ -53,6 +53,7 @@ def paper_name(method: str, options: Mapping[str, Any], training: Mapping[str, A
         name = "TRIP-Lite"
     elif method == "PromptFL" and options.get("kl_weight"):
         name = ""
+    # A rule of training or averaging makes another method of it, which papers name only in these cases.
     rule = _rule(training or {})
     if not rule or not name:
         return name
@@ -140,6 +141,7 @@ def paper_text(printed: PrintedTable, table: Table | None = None) -> TextTable:
 
 def _marks(printed: PrintedTable, method: str = "", domain: str = "") -> str:
     """Returns the numbers of the notes on a row, on a column, or on one cell alone."""
+    # A note on a row marks its method, one on a column its title, and only one on both marks the number itself.
     numbers = []
     for number, note in enumerate(printed.footnotes, start=1):
         is_of_row = method in note.methods if method else not note.methods
