@@ -13,10 +13,9 @@ from pathlib import Path
 import torch
 
 from benchmarks.faults.bench import Bench, NotBuiltError
-from benchmarks.faults.effort import FULL, QUICK
 from benchmarks.faults.fault import Fault, Outcome, Verdict
 from benchmarks.faults.page import happened, line_of, page, summary
-from benchmarks.faults.registry import all_faults, chosen
+from benchmarks.faults.rows import chosen
 from benchmarks.faults.workshop import Workshop
 from benchmarks.measure import describe_machine
 from fedvlp.utils.files import write_text
@@ -26,8 +25,8 @@ def main(given: Sequence[str]) -> int:
     """Returns the exit code: 0 if every row that is built holds, 1 if one does not, 2 for a wrong command."""
     arguments = parse(given)
     if arguments.list:
-        for fault in all_faults():
-            say(f"{fault.table} {fault.number:>2}  {fault.name}: {fault.injected}")
+        for fault in chosen():
+            say(f"{fault.name}: {fault.injected}")
         return 0
     try:
         faults = chosen(arguments.only)
@@ -43,7 +42,7 @@ def main(given: Sequence[str]) -> int:
     before = arguments.output.read_text(encoding="utf-8") if stays else ""
     with tempfile.TemporaryDirectory(prefix="fedvlp-faults-", ignore_cleanup_errors=True) as folder:
         Path(folder).chmod(0o777)
-        shop = Workshop(Path(folder), FULL if arguments.full else QUICK)
+        shop = Workshop(Path(folder))
         rows = []
         for fault in faults:
             rows.append((fault, carried_out(fault, shop)))
@@ -58,9 +57,6 @@ def parse(given: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.faults", description=__doc__)
     parser.add_argument("--only", nargs="+", metavar="NAME", help="these rows")
     parser.add_argument("--list", action="store_true", help="name the rows, and do nothing")
-    parser.add_argument(
-        "--full", action="store_true", help="as many kills, flips and mutations as a release is held to"
-    )
     parser.add_argument(
         "--output", type=Path, help="also write a page, such as docs/reliability.md; with --only, its other rows stay"
     )

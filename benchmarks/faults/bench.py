@@ -10,7 +10,6 @@ from pathlib import Path
 
 from benchmarks.faults.clients import VARIABLE
 from benchmarks.faults.commands import LIMIT, Finished, Running, other_program, several
-from benchmarks.faults.effort import Effort
 from benchmarks.faults.fault import Outcome, Verdict
 from benchmarks.faults.runs import differing, newest_run
 from benchmarks.faults.workshop import Workshop
@@ -40,13 +39,7 @@ class Bench:
         self._notes: list[str] = []
         self._problems: list[str] = []
         self._lost: list[str] = []
-        self._codes: list[int] = []
         self._logs = 0
-
-    @property
-    def effort(self) -> Effort:
-        """How often to try."""
-        return self.shop.effort
 
     def start(
         self,
@@ -68,7 +61,6 @@ class Bench:
     def finish(self, running: Running, limit: float = LIMIT) -> Finished:
         """Waits for a command, and notes its exit code and whether it never ended."""
         finished = running.wait(limit)
-        self._codes.append(finished.code)
         self.expect(not finished.hung, f"no end within {limit:.0f} s")
         return finished
 
@@ -77,17 +69,15 @@ class Bench:
         return self.finish(self.start(arguments), limit)
 
     def batch(self, commands: Sequence[Sequence[str]], limit: float = LIMIT) -> list[Finished]:
-        """Runs several commands in one process, which is quick where each ends soon; notes their exit codes."""
+        """Runs several commands in one process, which is quick where each ends soon."""
         running = self.start(commands)
         left = several(running.wait(limit).output)
-        self._codes += [finished.code for finished in left]
         self.expect(len(left) == len(commands), f"only {len(left)} of {len(commands)} commands ended")
         return left
 
     def program(self, *words: str, limit: float = LIMIT, **environment: str) -> Finished:
         """Runs another program in the repository's folder, and notes its exit code."""
         finished = other_program(words, ROOT, {"OMP_NUM_THREADS": "1", **environment}, limit)
-        self._codes.append(finished.code)
         self.expect(not finished.hung, f"no end within {limit:.0f} s")
         return finished
 
@@ -158,7 +148,7 @@ class Bench:
         """Returns what came of it."""
         verdict = Verdict.FAILS if self._problems else Verdict.HOLDS
         lost = "; ".join(dict.fromkeys(self._lost))
-        return Outcome(verdict, "; ".join(self._notes), tuple(self._codes), lost, tuple(self._problems), seconds)
+        return Outcome(verdict, "; ".join(self._notes), lost, tuple(self._problems), seconds)
 
 
 def tail(finished: Finished) -> str:

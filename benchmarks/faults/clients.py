@@ -1,4 +1,4 @@
-"""What misbehaves inside a run: clients, an aggregation rule, a callback and a logger.
+"""What misbehaves inside a run: clients, an aggregator, a callback and a logger.
 
 What they do is in an environment variable and not in their options, so that a run with a fault has the same options as
 one without, and can be continued and compared.
@@ -8,25 +8,20 @@ from __future__ import annotations
 
 import json
 import os
-import random
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, cast
+from dataclasses import dataclass
+from typing import Any
 
-import numpy as np
 import torch
 from lightning.fabric.loggers.logger import Logger
 from torch import Tensor
 
-from fedvlp import AggregationRule, Client, Phase, PromptFL, State
+from fedvlp import Aggregator, PromptFL, State
 from fedvlp.callbacks import FederationCallback
 from fedvlp.core.phases import RoundContext
 from fedvlp.core.protocols import Batch
 from fedvlp.core.state import weighted_mean
-from fedvlp.training.attack import Attack
 from fedvlp.training.callback import RunView
-from fedvlp.training.client_trainer import ClientResult, ClientTrainer, PhaseOrder
 
 VARIABLE = "FEDVLP_BENCHMARK_FAULTS"
 """A JSON object: what happens in a round, counted from 1, by the round's number or ``all``. See ``asked``."""
@@ -96,10 +91,6 @@ class FaultyPromptFL(PromptFL):
                 raise RAISES["raise"]()
         if kind == "exit":
             os._exit(9)
-        if kind == "hang":
-            time.sleep(1e6)
-        if kind == "slow":
-            time.sleep(1.0)
         return super().training_step(batch, batch_idx)
 
     def upload_state(self) -> State:
@@ -120,91 +111,8 @@ class FaultyPromptFL(PromptFL):
         return kind if who == "everyone" or client == WHO[who] else ""
 
 
-class CountingPromptFL(PromptFL):
-    """PromptFL that also sends a whole number, the steps that its client took; it is a buffer."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
-
-    def configure_phases(self) -> Sequence[Phase]:
-        """Returns PromptFL's phase, which uploads the number as well."""
-        return [replace(phase, upload=(*phase.upload, "steps")) for phase in super().configure_phases()]
-
-    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        """Returns the loss, and counts."""
-        self.get_buffer("steps").add_(1)
-        return super().training_step(batch, batch_idx)
-
-
 @dataclass(frozen=True)
-class FalseWeight(Attack):
-    """Clients that lie about the number of their images, in every round.
-
-    Args:
-        clients: how many.
-        weight: the number that they say, as text, since options that are numbers are finite.
-        seed: of the choice of these clients.
-    """
-
-    clients: float = 1
-    weight: str = "0"
-    seed: int = 0
-
-    def client_trainer(self, trainer: ClientTrainer, clients: Sequence[Client]) -> ClientTrainer:
-        """Returns a trainer whose results of these clients have the false number."""
-        return _FalseWeightTrainer(trainer, float(self.weight), self.hostile(clients))
-
-
-@dataclass(frozen=True)
-class _FalseWeightTrainer:
-    trainer: ClientTrainer
-    weight: float
-    hostile: frozenset[int]
-
-    def train(self, order: PhaseOrder, clients: Sequence[Client]) -> list[ClientResult]:
-        results = []
-        for result in self.trainer.train(order, clients):
-            if result.update.client.id in self.hostile:
-                result = replace(result, update=replace(result.update, num_examples=cast(int, self.weight)))
-            results.append(result)
-        return results
-
-
-@dataclass(frozen=True)
-class NotANumber(Attack):
-    """Clients that send nothing but NaN.
-
-    Args:
-        clients: how many.
-        seed: of the choice of these clients.
-    """
-
-    clients: float = 1
-    seed: int = 0
-
-    def client_trainer(self, trainer: ClientTrainer, clients: Sequence[Client]) -> ClientTrainer:
-        """Returns a trainer whose results of these clients hold NaN."""
-        return _NotANumberTrainer(trainer, self.hostile(clients))
-
-
-@dataclass(frozen=True)
-class _NotANumberTrainer:
-    trainer: ClientTrainer
-    hostile: frozenset[int]
-
-    def train(self, order: PhaseOrder, clients: Sequence[Client]) -> list[ClientResult]:
-        results = []
-        for result in self.trainer.train(order, clients):
-            if result.update.client.id in self.hostile:
-                state = {name: torch.full_like(value, float("nan")) for name, value in result.update.state.items()}
-                result = replace(result, update=replace(result.update, state=state))
-            results.append(result)
-        return results
-
-
-@dataclass(frozen=True)
-class FaultyMean(AggregationRule):
+class FaultyMean(Aggregator):
     """The weighted mean, which raises where ``server`` is asked for."""
 
     def combine(self, states: Sequence[State], weights: Sequence[float], before: State) -> State:
@@ -221,29 +129,6 @@ def _rounds_of_mean(before: State) -> bool:
     """Whether this process has combined uploads before, so that one round is finished."""
     _seen.append(len(before))
     return len(_seen) > 1
-
-
-class DrawsEverywhere(FederationCallback):
-    """Draws from every global generator of random numbers, wherever it is called."""
-
-    def on_round_start(self, federation: RunView, phases: Sequence[Phase], cohort: Sequence[Client]) -> None:
-        """Draws."""
-        self._draw()
-
-    def on_client_step(self, federation: RunView, client: Client, loss: Tensor) -> None:
-        """Draws."""
-        self._draw()
-
-    def on_round_end(self, federation: RunView, row: dict[str, Any]) -> None:
-        """Draws, and begins a sequence of its own."""
-        self._draw()
-        random.seed(row["round"])
-        np.random.seed(row["round"])
-
-    def _draw(self) -> None:
-        random.random()
-        np.random.random()
-        torch.rand(3)
 
 
 class Broken(FederationCallback):

@@ -6,7 +6,6 @@ from functools import cached_property
 from pathlib import Path
 
 from benchmarks.faults.commands import Running
-from benchmarks.faults.effort import QUICK, Effort
 from benchmarks.faults.runs import newest_run
 from benchmarks.synthetic import write_images
 
@@ -23,12 +22,10 @@ class Workshop:
 
     Args:
         folder: for everything that is written; empty, and visible to all users.
-        effort: how often rows try.
     """
 
-    def __init__(self, folder: Path, effort: Effort = QUICK) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.effort = effort
         self._tried = 0
         self._unbroken: dict[tuple[str, ...], tuple[Path, float]] = {}
 
@@ -51,7 +48,7 @@ class Workshop:
             "model.clip.name": "fedvlp-tiny",
             "trainer.rounds": ROUNDS,
             "trainer.accelerator": "cpu",
-            "trainer.num_threads": 1,
+            "trainer.runtime.num_threads": 1,
             "trainer.enable_progress_bar": "false",
             "trainer.default_root_dir": "runs",
             "trainer.name": "run",

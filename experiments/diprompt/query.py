@@ -25,6 +25,7 @@ from fedvlp.data.partition import Dispersed
 from fedvlp.federation import Federation
 from fedvlp.methods import DiPrompT
 from fedvlp.methods.diprompt import Part, given_class, pair_logits
+from fedvlp.training.options import Clients, Runtime
 
 
 @dataclass(frozen=True)
@@ -69,13 +70,12 @@ def train(
     start = module.state_dict()["query_prompt"].clone()
     federation = Federation(
         rounds=rounds,
-        cohort_size=5,
+        clients=Clients(cohort_size=5),
         evaluate_every=rounds,
         seed=seed,
         accelerator="cpu",
-        num_threads=1,
         default_root_dir=str(output),
-        default_callbacks=False,
+        runtime=Runtime(num_threads=1, default_callbacks=False),
     )
     federation.fit(module, data)
     trained = module.state_dict()["query_prompt"]

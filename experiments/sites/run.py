@@ -22,8 +22,8 @@ from experiments.sites.images import draw_domains
 from experiments.sites.setting import Setting
 from experiments.sites.times import RunTimes, read_times
 from fedvlp.commands.cli import ended_by_sigterm
-from fedvlp.commands.console import quiet_lightning
 from fedvlp.commands.cost import costs
+from fedvlp.commands.run import quiet_lightning
 from fedvlp.utils.text_table import text_table
 
 

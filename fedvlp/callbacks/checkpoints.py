@@ -1,4 +1,4 @@
-"""Checkpoints to go on from, and the prompts to deploy."""
+"""Checkpoints to resume from, and the prompts to deploy."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Checkpoints(FederationCallback):
         self.newest: Path | None = None
 
     def on_round_end(self, federation: RunView, row: dict[str, Any]) -> None:
-        """Writes the files, the checkpoint last: a run goes on from it, so the others must be there by then."""
+        """Writes the files, the checkpoint last: a run resumes from it, so the others must be there by then."""
         if not federation.is_global_zero:
             return
         _write_prompts(federation, "prompts.safetensors")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +26,11 @@ from fedvlp.utils.plugins import plugins_of
 from fedvlp.version import __version__
 
 NOTES = {
-    "test": "+ test split: nobody trains on it, and it never chooses a round",
+    "test": "+ test split: no client trains on it, and it never chooses a round",
     "held_out": "* held out: no client has it, and it never chooses a round",
-    "test_new": "+n test split of new classes, told from each other: nobody trains on them, and they choose nothing",
-    "held_out_new": "*n new classes of a held-out domain, told from each other: they choose nothing",
-    "transfer": "& another data set, with its own classes: nobody trains on it, and it never chooses a round",
+    "test_new": "+n test split, among new classes: no client trains on them, and they choose nothing",
+    "held_out_new": "*n held-out domain, among new classes: they choose nothing",
+    "transfer": "& another data set, with its own classes: no client trains on it, and it never chooses a round",
     "personal": "own model: of each client, on its own test images; global model: on the same images",
 }
 PACKAGES = ("torch", "lightning", "open_clip_torch", "numpy", "torchvision")
@@ -50,7 +50,7 @@ class Summary(FederationCallback):
         self.phases: Sequence[Phase] = ()
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
-        """Says what will run, and writes down the split."""
+        """Prints what will run, and writes the split."""
         federation: RunView = trainer
         data = federation.data
         self.phases = pl_module.configure_phases()
@@ -64,7 +64,7 @@ class Summary(FederationCallback):
             write_json(Path(federation.log_dir) / "splits.json", splits)
 
     def on_round_start(self, federation: RunView, phases: Sequence[Phase], cohort: Sequence[Client]) -> None:
-        """Keeps the phases as they are run, with the rules that the federation puts into them."""
+        """Keeps the phases, with the rules that the federation put into them."""
         self.phases = phases
 
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
@@ -159,7 +159,7 @@ def _summary(federation: RunView, rows: AccuracyRows, plugins: Mapping[str, Mapp
         "versions": {
             "fedvlp": __version__,
             "python": platform.python_version(),
-            **_package_versions(),
+            **{package: version(package) for package in PACKAGES},
             **{package: used["version"] for package, used in plugins.items()},
         },
         **({"plugins": plugins} if plugins else {}),
@@ -171,14 +171,14 @@ def _accuracies(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _metrics(federation: RunView) -> dict[str, Any]:
-    """Returns what is measured beside accuracy, by row and split; nothing where that was not told."""
+    """Returns what is measured beside accuracy, by row and split; empty without predictions, as at sites."""
     predictions = read_predictions(Path(federation.log_dir))
-    found = {row: all_scores(by_split, federation.data.class_names) for row, by_split in predictions.items()}
-    return {"metrics": found} if found else {}
+    scores = {row: all_scores(by_split, federation.data.class_names) for row, by_split in predictions.items()}
+    return {"metrics": scores} if scores else {}
 
 
 def _privacy(last: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what the run has given away of any one client; nothing where that was not counted."""
+    """Returns the privacy that was spent for any one client; empty where it was not counted."""
     spent = {name.removeprefix("privacy/"): value for name, value in last.items() if name.startswith("privacy/")}
     return {"privacy": spent} if spent else {}
 
@@ -187,14 +187,3 @@ def _feature_counts(data: FederatedData) -> dict[str, float]:
     """Returns what computing features took and what the cache saved; nothing of data that keep none."""
     binding = getattr(data, "binding", None)
     return {} if binding is None else dict(binding.feature_counts())
-
-
-def _package_versions() -> dict[str, str]:
-    """Returns the versions of the packages that numbers depend on."""
-    found = {}
-    for package in PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found

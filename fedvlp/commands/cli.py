@@ -71,7 +71,7 @@ COMMANDS = (
     Command(
         "audit",
         "tools.audit.command:run_audit",
-        "Measure what a client's upload tells: images from gradients, members from losses, words from prompts.",
+        "Measure what a client's upload reveals: images from gradients, members from losses, words from prompts.",
     ),
     Command(
         "cost",
@@ -86,7 +86,7 @@ COMMANDS = (
     Command(
         "status",
         "commands.status:run_status",
-        "Say where a run stands: running, finished or dead, and how to go on.",
+        "Show the status of a run: running, finished or dead, and how to resume it.",
     ),
     Command(
         "data",
@@ -168,26 +168,22 @@ options:
 """
 
 
-def what_to_mend(error: Exception) -> str | None:
-    """Returns what a user can do about an error of the machine; None for a fault of the program."""
+def user_hint(error: Exception) -> str | None:
+    """Returns what a user can do about an error of the machine; None for a defect of the program."""
     if isinstance(error, OSError) and error.strerror is not None:
         path = "Reading or writing" if error.filename is None else os.fsdecode(error.filename)
         return f"{path}: {error.strerror}. Check the rights and the disk; files that were whole before still are."
-    if isinstance(error, ValueError):
-        return "A path holds a NUL character. Take it out." if "embedded null" in str(error) else None
-    if isinstance(error, RecursionError):
-        return "A value or a folder is nested too deeply. Make it flatter."
     needs_memory = isinstance(error, MemoryError) or any(part in str(error) for part in OUT_OF_MEMORY)
     return "There is not enough memory for options as large as these. Give smaller ones." if needs_memory else None
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM came, as a scheduler sends it: the program ends as for Ctrl-C, with what it started."""
+    """SIGTERM came, as schedulers send it: the program ends as for Ctrl-C, and ends what it started."""
 
 
 @contextmanager
 def ended_by_sigterm() -> Iterator[None]:
-    """Lets SIGTERM end what runs in the block in order, unless somebody has given it another meaning."""
+    """Makes SIGTERM end the block as Ctrl-C does, unless another handler is set."""
     is_main = threading.current_thread() is threading.main_thread()
     if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield
@@ -205,27 +201,27 @@ def _terminate(number: int, frame: object) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line and returns its exit code: 0 only on success, 1 for bad input, 2 for a bad command."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    if not given or given[0] in ("-h", "--help"):
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if not words or words[0] in ("-h", "--help"):
         sys.stdout.write(USAGE)
-        return 0 if given else 2
-    if given[0] == "--version":
+        return 0 if words else 2
+    if words[0] == "--version":
         sys.stdout.write(f"fedvlp {__version__}\n")
         return 0
     # LightningCLI also answers for a command that does not exist: it names those that do.
-    command = next((command for command in COMMANDS if command.name == given[0]), COMMANDS[0])
+    command = next((command for command in COMMANDS if command.name == words[0]), COMMANDS[0])
     try:
         with ended_by_sigterm():
-            return command(given)
+            return command(words)
     except UserError as error:
         return _fail(str(error))
-    except (OSError, MemoryError, RecursionError, RuntimeError, ValueError) as error:
-        message = what_to_mend(error)
+    except (OSError, MemoryError, RuntimeError) as error:
+        message = user_hint(error)
         if message is None:
             raise
         return _fail(message)
     except KeyboardInterrupt as error:
-        sys.stderr.write("fedvlp: stopped; go on with --ckpt_path last\n")
+        sys.stderr.write("fedvlp: stopped; resume with --ckpt_path last\n")
         return 128 + (signal.SIGTERM if isinstance(error, Terminated) else signal.SIGINT)
 
 

@@ -12,11 +12,10 @@ import pandas as pd
 
 from fedvlp.results import find_records
 from fedvlp.results.grouping import describe_differences
-from fedvlp.results.intervals import with_intervals
 from fedvlp.results.paper_tables import matching_tables, paper_text, tidy_printed
 from fedvlp.results.papers import PrintedTable, main_tables, papers
-from fedvlp.results.printing import TIDY_COLUMNS, format_tables, table_text, tidy
-from fedvlp.results.tables import BEST, LAST, ORACLE, Table, tables
+from fedvlp.results.printing import format_tables, table_text, tidy
+from fedvlp.results.tables import BEST, LAST, ORACLE, Table, tables, with_intervals
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import write_text
 
@@ -103,7 +102,8 @@ def _csv(parts: Sequence[Part]) -> str:
     frames = []
     for number, (table, paper) in enumerate(parts, 1):
         frames.append(tidy_printed(paper, number, table) if paper else tidy(table, number))
-    cells = pd.concat([frame.reindex(columns=TIDY_COLUMNS).astype(object) for frame in frames])
+    # As objects, since printed numbers are strings: they keep the digits of the paper.
+    cells = pd.concat([frame.astype(object) for frame in frames])
     return str(cells.to_csv(index=False)).rstrip("\n")
 
 

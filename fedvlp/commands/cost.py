@@ -12,8 +12,8 @@ from lightning.pytorch.cli import LightningArgumentParser
 
 from fedvlp.clip import CLIPSpec
 from fedvlp.clip.loading.models import shapes_only
-from fedvlp.commands.console import quiet_lightning
 from fedvlp.commands.lightning_cli import FederationCLI
+from fedvlp.commands.run import quiet_lightning
 from fedvlp.data import FederatedDataModule
 from fedvlp.data.without_images import PlaceholderData
 from fedvlp.results.cost_table import CostFormat, format_costs
@@ -31,7 +31,7 @@ class CostCLI(FederationCLI):
         """Adds the form of the table, and an outline in place of a data set that must be given."""
         super().add_arguments_to_parser(parser)
         parser.add_argument("--format", type=CostFormat, default="table", help="How to print the table.")
-        parser.add_argument("--ckpt_path", help="Not used; it stands in the config of a run.")
+        parser.add_argument("--ckpt_path", help="Not used; the config of a run has it.")
         parser.set_defaults({"data": {"class_path": f"{PlaceholderData.__module__}.{PlaceholderData.__name__}"}})
 
     def before_instantiate_classes(self) -> None:
@@ -76,7 +76,7 @@ def costs(arguments: Sequence[str]) -> tuple[list[dict[str, Any]], CostFormat]:
 
 def _rows(model: Any, data: Any, trainer: Any, config: str) -> list[dict[str, Any]]:
     """Returns the rows of one method, with all that they depend on."""
-    cost = communication_cost(model, data.clients, trainer.local_rule)
+    cost = communication_cost(model, data.clients, trainer.local.every_add_on)
     clients = len(data.clients)
     about = {
         "method": type(model).__name__,
@@ -85,11 +85,11 @@ def _rows(model: Any, data: Any, trainer: Any, config: str) -> list[dict[str, An
         "classes": len(data.class_names),
         "domains": len(data.source_domains),
         "all_clients": clients,
-        "clients": min(trainer.cohort_size or clients, clients),
+        "clients": min(trainer.clients.cohort_size or clients, clients),
         "rounds": trainer.rounds,
         "shares_of_images": list(model.shares_of_images),
     }
-    rows = [about | row for row in cost.rows(trainer.rounds, trainer.cohort_size)]
+    rows = [about | row for row in cost.rows(trainer.rounds, trainer.clients.cohort_size)]
     # The row of all phases together is the last; with one phase it says what the first says.
     return rows if len(cost.phases) > 1 else rows[-1:]
 

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from lightning.pytorch.cli import SaveConfigCallback
 
-from fedvlp.commands.console import quiet_lightning
 from fedvlp.commands.lightning_cli import FederationCLI
 from fedvlp.commands.trained_config import config_of_command, config_option
 from fedvlp.utils.config_files import with_config_paths
 from fedvlp.utils.errors import unwrapped_errors
 from fedvlp.utils.files import write_text
+
+
+def quiet_lightning() -> None:
+    """Hides Lightning's messages about devices and seeds; its warnings stay."""
+    logging.getLogger("lightning.fabric").setLevel(logging.WARNING)
+    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
 
 
 class ConfigFile(SaveConfigCallback):
@@ -36,14 +42,14 @@ def run_federation(arguments: Sequence[str]) -> int:
     quiet_lightning()
     command = arguments[0]
     trained = None if command == "fit" else config_of_command(command, arguments[1:])
-    given = with_config_paths(arguments)
+    words = with_config_paths(arguments)
     if trained is not None:
-        given.insert(1, config_option(trained))
+        words.insert(1, config_option(trained))  # first, so that what the user gives overrides it
     with unwrapped_errors():
         FederationCLI(
             save_config_callback=ConfigFile if command == "fit" else None,
             save_config_kwargs={"save_to_log_dir": False},
             parser_kwargs={"prog": "fedvlp", "description": "Federated prompt learning of vision-language models."},
-            args=given,
+            args=words,
         )
     return 0

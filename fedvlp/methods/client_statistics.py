@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from fedvlp.clip.towers.blocks import Between
 from fedvlp.core.phases import Phase, RoundContext
 from fedvlp.core.state import State
-from fedvlp.core.strategies import DownloadOnly, ServerComputed, Slots
+from fedvlp.core.strategies import Slots
 from fedvlp.methods.image_tower import ImageTowerLearner
 
 
@@ -57,9 +57,9 @@ class ClientStatistics(nn.Module):
         Args:
             train: The first.
         """
-        slots = DownloadOnly((), Slots("client", slots=len(self.clients)))
-        strategy = ServerComputed(slots, _nothing, deploys=train.upload)
-        return (train, Phase("share", train=(), upload=self.sent, strategy=strategy))
+        slots = Slots("client", slots=len(self.clients))
+        share = Phase("share", train=(), upload=self.sent, strategy=slots, download=(), deploy=train.upload)
+        return (train, share)
 
     def upload(self, context: RoundContext | None) -> State | None:
         """Returns what a client has collected, after the phase in which it sends it; None after another."""
@@ -80,11 +80,6 @@ class ClientStatistics(nn.Module):
 def own_slot(context: RoundContext | None) -> int:
     """Returns the slot of the client that trains; -1 where there are no clients."""
     return -1 if context is None else context.client.id
-
-
-def _nothing(shared: State) -> State:
-    """Returns no tensors: the server computes nothing of statistics."""
-    return {}
 
 
 VARIANCE_FLOOR = 1e-5

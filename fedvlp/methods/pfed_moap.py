@@ -21,7 +21,7 @@ Departures:
       gets the one before, at times itself. Here experts are the nearest.
     * A client is measured with the experts that it trained with; the released code lends new ones to those who did not
       take part in a round.
-    * The cosine schedule of P_i is left to ``trainer.schedule``, which then holds for the gating as well; no
+    * The cosine schedule of P_i is left to ``trainer.local.schedule``, which then holds for the gating as well; no
       augmentation, momentum or weight decay, as with PromptFL.
 """
 
@@ -43,7 +43,7 @@ from fedvlp.core.module import Unseen
 from fedvlp.core.phases import Phase, RoundContext
 from fedvlp.core.protocols import Inputs
 from fedvlp.core.state import Client, ClientUpdate, ServerState, State, detached, select
-from fedvlp.core.strategies import BroadcastShared, FedAvg, Slots
+from fedvlp.core.strategies import FedAvg, Slots, Strategy
 from fedvlp.methods.prompts import PromptLearner
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.ranges import Names, NonNegativeFloat, PositiveFloat, PositiveInt
@@ -212,7 +212,7 @@ EXPERTS = 0x45787074
 
 
 @dataclass(frozen=True)
-class ExpertPool(BroadcastShared):
+class ExpertPool(Strategy):
     """Keeps ``prompts`` [K, L, D], a slot a client, and ``prompt`` [L, D], the mean over the last cohort.
 
     A client downloads the mean and, once it has a prompt of its own here, those of some others. Who has none yet gets

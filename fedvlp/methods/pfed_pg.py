@@ -38,7 +38,7 @@ from fedvlp.core.module import Unseen
 from fedvlp.core.phases import Phase, RoundContext
 from fedvlp.core.protocols import Inputs
 from fedvlp.core.state import Client, ClientUpdate, ServerState, State, detached, select
-from fedvlp.core.strategies import BroadcastShared, Slots
+from fedvlp.core.strategies import Slots, Strategy
 from fedvlp.methods.prompts import PromptLearner, VisualPromptedCLIP
 from fedvlp.utils.ranges import Names, PositiveFloat, PositiveInt, Templates
 
@@ -157,7 +157,7 @@ class PromptGenerator(nn.Module):
 
 
 @dataclass(frozen=True)
-class PromptGeneration(BroadcastShared):
+class PromptGeneration(Strategy):
     """Sends each client the prompt generated for it, and moves the generator to where clients moved their prompts.
 
     The server's ``generator.*`` are the generator's parameters phi, and ``prompt`` is that of the mean descriptor, the

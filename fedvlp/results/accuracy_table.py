@@ -13,7 +13,7 @@ AccuracyRows = list[tuple[str, Mapping[str, Any]]]
 """Titles of rows, each with the accuracies in percent, by ``<role>/<domain>``, or by role for a mean."""
 
 SUFFIXES = {"test": "+", "held_out": "*", "test_new": "+n", "held_out_new": "*n", "transfer": "&"}
-"""What stands behind a column's title, by role; nothing of others."""
+"""The mark after a column's title, by role."""
 
 ORDER = (
     "validation",
@@ -32,7 +32,7 @@ ORDER = (
     "global_worst",
     "global_spread",
 )
-"""In which columns stand."""
+"""The order of the columns, by role."""
 
 
 def accuracy_table(baseline: Mapping[str, float], history: Sequence[Mapping[str, Any]]) -> AccuracyRows:
@@ -71,7 +71,7 @@ def _role(name: str) -> str:
 
 
 def format_accuracies(rows: AccuracyRows) -> str:
-    """Returns the accuracies in percent as a text table.
+    """Returns the accuracies in percent as an aligned table.
 
     A column of a held-out domain is marked with a star, one of a source domain's test split with a plus.
 

@@ -1,11 +1,11 @@
-"""Which runs belong in one table, in what tables differ, and what their rows are called."""
+"""Which runs belong in one table, what a table compares, in what tables differ, and the labels of their rows."""
 
 from __future__ import annotations
 
 import hashlib
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -14,6 +14,80 @@ from fedvlp.results.record import Record
 
 CENTRAL_NAMES = {"PromptFL": "CoOp", "FineTuning": "ERM"}
 """Names of methods that have another one where they are centralised."""
+
+
+@dataclass(frozen=True)
+class Measure:
+    """What a table's cells are.
+
+    Attributes:
+        role: the metric that figures show: a role, whose splits are the columns, or what is computed of several.
+        images: the measured images, to follow "accuracy in % on".
+        score: what methods are ranked by, to follow "%".
+        columns: metrics by the titles of their columns, where these are not the splits of the role.
+        title: the column that methods are ranked by, if it is not the average over columns.
+    """
+
+    role: str
+    images: str
+    score: str
+    columns: Mapping[str, str] = field(default_factory=dict)
+    title: str = ""
+
+
+HELD_OUT = Measure("held_out", "held-out domains", "mean accuracy on held-out domains")
+TEST = Measure("test", "each domain's test split", "mean accuracy on the domains' test splits")
+VALIDATION = Measure(
+    "validation",
+    "each domain's source validation split, as there is no test split; it also chose the best round",
+    "mean accuracy on source validation, which also chose the best round",
+)
+PROTOCOLS = {
+    "base-to-new": Measure(
+        "test_harmonic",
+        "test splits: among the classes that train, and among new classes",
+        "harmonic mean of the accuracies on base and on new classes",
+        {"own classes": "local", "base classes": "test", "new classes": "test_new"},
+        "harmonic mean",
+    ),
+    "new-classes-and-domains": Measure(
+        "held_out_new",
+        "held-out domains, among classes that no client trained on",
+        "mean accuracy on new classes of held-out domains",
+    ),
+    "cross-dataset": Measure(
+        "transfer",
+        "other data sets, each with its own classes",
+        "mean accuracy on the other data sets",
+    ),
+    "personal": Measure(
+        "personal",
+        "each client's test images: its own model, and the global model on the same images",
+        "mean accuracy of the clients' own models on their own test images",
+        {
+            "worst client": "personal_worst",
+            "spread of clients": "personal_spread",
+            "global model": "global",
+            "its worst client": "global_worst",
+        },
+        "mean of clients",
+    ),
+}
+"""The measure of each protocol that has a special one, by the protocol's name in results."""
+
+
+def measure_of(record: Record) -> Measure:
+    """Returns what a run is compared by: what its protocol measures; else held-out domains, test splits, validation."""
+    kind = record.data.get("kind")
+    if kind in PROTOCOLS:
+        return PROTOCOLS[kind]
+    if record.held_out:
+        return HELD_OUT
+    return TEST if any(map(_has_test_accuracy, record.accuracy.values())) else VALIDATION
+
+
+def _has_test_accuracy(accuracies: Mapping[str, float]) -> bool:
+    return any(name.startswith("test/") for name in accuracies)
 
 
 @dataclass(frozen=True)
@@ -49,6 +123,7 @@ def group_records(records: Sequence[Record]) -> list[Group]:
         keys = keys_of_images.setdefault(_images(record), [])
         if not record.is_centralised and record.key not in keys:
             keys.append(record.key)
+    # A centralised run has no clients, so it is a reference for every way to distribute its images.
     groups: dict[Hashable, list[Record]] = {}
     for record in records:
         keys = keys_of_images[_images(record)] if record.is_centralised else []
@@ -159,6 +234,7 @@ def _label(record: Record, rows: Sequence[Mapping[str, Any]]) -> str:
 
 def _is_distinctive(name: str, values: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> bool:
     """Whether a value that all rows have tells one row from others: it is not the most frequent one."""
+    # The most frequent value is taken for the usual one, which a label need not name.
     counts = Counter(_as_text(row[name]) for row in rows)
     count = counts.pop(_as_text(values[name]))
     return bool(counts) and count <= max(counts.values())

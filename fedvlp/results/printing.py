@@ -1,4 +1,4 @@
-"""Tables as text, Markdown, LaTeX and CSV."""
+"""Tables as text, Markdown, LaTeX and CSV, and what a table shows in one sentence."""
 
 from __future__ import annotations
 
@@ -11,31 +11,10 @@ from typing import Any, Literal
 import pandas as pd
 
 from fedvlp.results.record import Record
-from fedvlp.results.tables import AVERAGE, GAP, ORACLE, SPREAD, UNTRAINED, Cell, Row, Table, costs
+from fedvlp.results.tables import AVERAGE, GAP, ORACLE, SPREAD, UNTRAINED, Cell, Row, Table, costs, ranking
 from fedvlp.utils.text_table import markdown_cell, markdown_table, markdown_text, text_table
 
 TableFormat = Literal["table", "markdown", "latex"]
-TIDY_COLUMNS = (
-    "table",
-    "data",
-    "images",
-    "classes",
-    "protocol",
-    "split",
-    "clients",
-    "shots",
-    "backbone",
-    "source",
-    "method",
-    "round",
-    "column",
-    "mean",
-    "std",
-    "n",
-    "note",
-    "low",
-    "high",
-)
 PAGE_WIDTH = 100  # characters
 PACKAGES = ("fedvlp", "torch")
 TITLE_KEYS = ("data", "protocol", "backbone")
@@ -104,6 +83,7 @@ def _markdown(table: TextTable) -> str:
 
 def _latex(table: TextTable) -> str:
     """Returns a ``table`` environment for booktabs, with the notes as small print below."""
+    # pandas escapes cells, but neither the caption nor what is put in by hand.
     columns = "l" * table.text_columns + "r" * (table.frame.shape[1] - table.text_columns)
     caption = f"{'. '.join([table.title, *table.lines])}.".translate(LATEX)
     body = table.frame.to_latex(index=False, escape=True, column_format=columns, caption=caption)
@@ -113,6 +93,7 @@ def _latex(table: TextTable) -> str:
 
 def table_text(table: Table) -> TextTable:
     """Returns a table of runs for readers, in percent with one decimal."""
+    # Letters only where versions differ; otherwise they would be on every row.
     versions = list(dict.fromkeys(versions_of(table.runs[method]) for method, _ in table.rows))
     marks = {version: chr(ord("a") + index) for index, version in enumerate(versions)} if len(versions) > 1 else {}
     has_oracle = any(name == ORACLE for _, name in table.rows)
@@ -126,20 +107,22 @@ def table_text(table: Table) -> TextTable:
         accuracies = [_accuracy(table, row, column) for column in titles]
         gap = [format_gap(table.cell(row, GAP))] if has_oracle else []
         rows.append([method + mark, name, *accuracies, *gap, *_costs(records, is_trained=name != UNTRAINED)])
+    # Printed under the title that says over how many domains the average is.
     shown = [table.average_title if title == AVERAGE else title for title in titles]
     head = ["method", "round", *shown, *([GAP] if has_oracle else []), *COST_COLUMNS]
+    version_notes = [f"[{mark}] {version}" for version, mark in marks.items()]
     legends = [LEGEND, *([ORACLE_LEGEND] if has_oracle else []), *([INTERVAL_LEGEND] if has_intervals else [])]
     return TextTable(
         title=table_title(table.group.about),
         lines=[describe_group(table.group.about), _describe_measure(table), *legends],
         frame=pd.DataFrame(rows, columns=head),
         text_columns=2,
-        notes=[*(f"[{mark}] {version}" for version, mark in marks.items()), *repeat_warnings(table)],
+        notes=[*version_notes, *repeat_warnings(table), *_unmeasured(table)],
     )
 
 
 def tidy(table: Table, number: int) -> pd.DataFrame:
-    """Returns one row for each cell, with columns of ``TIDY_COLUMNS``; ``std`` is the sample deviation over seeds.
+    """Returns one row for each cell, for programs; ``std`` is the sample deviation over seeds.
 
     Args:
         table: the table.
@@ -157,8 +140,10 @@ def tidy(table: Table, number: int) -> pd.DataFrame:
         sent.append({**common, "column": "seconds", "mean": _mean_seconds(records)})
     cells = pd.concat([cells, pd.DataFrame(sent)], ignore_index=True) if sent else cells
     notes = {method: versions_of(records) for method, records in table.runs.items()}
-    about = {name: value for name, value in table.group.about.items() if name in TIDY_COLUMNS}
-    return cells.assign(table=number, source="ours", **about, note=cells["method"].map(notes))
+    cells = cells.assign(note=cells["method"].map(notes))
+    for name, value in reversed([("table", number), *table.group.about.items(), ("source", "ours")]):
+        cells.insert(0, name, value)
+    return cells
 
 
 def table_title(about: Mapping[str, str]) -> str:
@@ -188,6 +173,11 @@ def repeat_warnings(table: Table) -> list[str]:
         if len(measured) > len(set(measured)):
             warnings.append(f"{method}: several runs of one seed measured the same domain; the last one counts")
     return warnings
+
+
+def _unmeasured(table: Table) -> list[str]:
+    shown = {method for method, _ in table.rows}
+    return [f"{method}: not measured after any of these rounds" for method in table.runs if method not in shown]
 
 
 def format_cell(cell: Cell | None, decimals: int = 1, usual_count: int | None = None) -> str:
@@ -270,3 +260,56 @@ def _describe_measure(table: Table) -> str:
         f"{start}; average and {SPREAD} "
         f"(population standard deviation) over {over} for each seed that has all of these columns"
     )
+
+
+def finding(table: Table) -> str:
+    """Returns which method has the highest average after the last round, and how far it is from the others.
+
+    A lead of no more than the two deviations over seeds together is called so, and so is a result of one seed.
+    """
+    rows: list[Row] = list(ranking(table).index)
+    cells = {row: cell for row in rows if (cell := table.cell(row, AVERAGE)) is not None}
+    trained = [row for row in rows if row[1] != UNTRAINED]
+    if not rows:
+        return "No method was measured on every domain, so none is called the best."
+    best = rows[0]
+    score = _score(cells[best], table, is_trained=best[1] != UNTRAINED)
+    if not trained:
+        return f"{best[0]} has {score}; no method that trains was measured on every domain."
+    if best[1] == UNTRAINED:
+        second = trained[0]
+        points = cells[best].mean - cells[second].mean
+        behind = f"{points:.1f} points behind{_doubt(cells[best], cells[second])}"
+        first = f"No trained method is above {best[0]}, which has {score}"
+        return f"{first}: the best of them, {second[0]}, is {behind}{_of_one_seed(cells[second])}."
+    # The method is compared with the next one, and with zero-shot CLIP.
+    zero_shot = [row for row in rows[2:] if row[1] == UNTRAINED]
+    leads = [_lead(cells[best], other[0], cells[other]) for other in [*rows[1:2], *zero_shot[:1]]]
+    compared = f": {' and '.join(leads)}" if leads else ", and no other method was measured on every domain"
+    return f"{best[0]} has the highest result, {score}{compared}{_of_one_seed(cells[best])}."
+
+
+def _score(cell: Cell, table: Table, is_trained: bool) -> str:
+    part = "" if table.is_whole else f" ({len(table.columns)} of {table.num_columns})"
+    score = f"{format_cell(cell)} % {table.measure.score}{part}"
+    seeds = "one seed" if cell.n == 1 else f"{cell.n} seeds"
+    return f"{score} over {seeds}" if is_trained else score
+
+
+def _lead(best: Cell, name: str, other: Cell) -> str:
+    points = f"{best.mean - other.mean:.1f}"
+    if points == "0.0":
+        return f"level with {name}"
+    return f"{points} points above {name}{_doubt(best, other)}"
+
+
+def _doubt(best: Cell, other: Cell) -> str:
+    """Returns a remark where a lead may be chance."""
+    deviations = [cell.std for cell in (best, other) if cell.n > 1]
+    if deviations and best.mean - other.mean <= sum(deviations):
+        return " (within the deviations over seeds, so not shown to differ)"
+    return ""
+
+
+def _of_one_seed(cell: Cell) -> str:
+    return "" if cell.n > 1 else "; one seed does not show how much of this is chance"

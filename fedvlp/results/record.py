@@ -131,6 +131,7 @@ class Record:
     def key_of_images(self) -> Hashable:
         """As ``key``, but also equal for runs that distribute the same images to other clients."""
         described = [self.data.get(name) for name in TABLE_KEYS if name != "partition"]
+        # Without a description only the protocol's line and the split can say that images are the same.
         undescribed = None if self.data else (self.protocol, self.split)
         return _canonical([*described, undescribed, self.clip, self.clip_fingerprint])
 
@@ -280,10 +281,10 @@ def saved_pictures(run: Path) -> tuple[list[SavedPicture], list[str]]:
         entries = json.loads(listed.read_text(encoding="utf-8"))
         # The name alone: a list of pictures must not lead out of its own folder.
         paths = [listed.parent / Path(entry["file"]).name for entry in entries]
-        texts = [(entry["title"], entry["caption"], entry["alt"]) for entry in entries]
+        captions = [(entry["title"], entry["caption"], entry["alt"]) for entry in entries]
     except (ValueError, KeyError, TypeError) as error:
         return [], [f"{listed} can't be read ({error!r}). Make the explanations again."]
-    pictures = [SavedPicture(path, *text) for path, text in zip(paths, texts, strict=True) if path.is_file()]
+    pictures = [SavedPicture(path, *caption) for path, caption in zip(paths, captions, strict=True) if path.is_file()]
     missing = [f"{path} is missing. Make the explanations again." for path in paths if not path.is_file()]
     return pictures, missing
 
@@ -333,6 +334,7 @@ def _run_folders(path: Path) -> list[Path]:
 
 def _was_repeated(folder: Path, folders: Sequence[Path]) -> bool:
     """Whether a run did not end, but one beside it that began later did."""
+    # A summary that can't be read is a problem to report, whatever came later.
     if (folder / "summary.json").is_file():
         return False
     later = [other for other in folders if other.parent == folder.parent and other.name > folder.name]

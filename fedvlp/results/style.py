@@ -63,13 +63,13 @@ class SeriesStyle:
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure with what a reader needs to understand it, and what one needs who can't see it.
+    """A figure with its title, caption and a description for readers who can't see it.
 
     Attributes:
         figure: made without pyplot.
         title: a few words.
         caption: what is drawn, of how many runs, and what bands or bars mean.
-        alt: what can be seen, in words and numbers.
+        alt: a description of what can be seen.
     """
 
     figure: Figure
@@ -80,7 +80,7 @@ class Picture:
     def image(self, kind: Literal["svg", "png"] = "svg") -> bytes:
         """Returns the figure as a file's content; the same for the same figure."""
         file = io.BytesIO()
-        # An SVG has a date and random identifiers in it unless it is told otherwise.
+        # An SVG has a date and random identifiers in it by default.
         metadata = {"Date": None} if kind == "svg" else None
         with matplotlib.rc_context({"svg.hashsalt": self.title}):
             self.figure.savefig(file, format=kind, metadata=metadata)
@@ -131,7 +131,7 @@ def add_legend(figure: Figure, axes: Axes) -> None:
 
 
 def escape_text(text: str) -> str:
-    r"""Returns a text as matplotlib must be given it to write it as it is, in lines that fit into a column.
+    r"""Escapes a string so that matplotlib draws it unchanged, in lines that fit into a column.
 
     >>> print(escape_text("a_$b$"))
     a_\$b\$

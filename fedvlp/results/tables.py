@@ -6,11 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+import numpy as np
 import pandas as pd
+import torch
 
+from fedvlp.core.metrics.bootstrap import Samples, interval, resample
+from fedvlp.core.predictions import Predictions, stack
 from fedvlp.results.frame import runs_frame
-from fedvlp.results.grouping import Group, group_records, row_labels
-from fedvlp.results.measure import Measure, measure_of
+from fedvlp.results.grouping import Group, Measure, group_records, measure_of, row_labels
 from fedvlp.results.record import BEST_ROW, COSTS, LAST_ROW, ZERO_SHOT_ROW, Record
 from fedvlp.results.selection import is_accuracy, oracle_round
 
@@ -26,6 +29,9 @@ ORACLE = "oracle, not allowed"
 UNTRAINED = "-"
 ROUNDS = {LAST_ROW: LAST, BEST_ROW: BEST, ORACLE: ORACLE, ZERO_SHOT_ROW: UNTRAINED}
 """What a table calls the round of each row of a run."""
+
+BySeed = Mapping[int, Mapping[str, Predictions]]
+"""Predictions by seed and then by split."""
 
 Row = tuple[str, str]
 """The label of a method, and its round: last, best, both if they are equal, the oracle's, or "-" without training."""
@@ -120,6 +126,7 @@ def tables(records: Sequence[Record], rounds: Sequence[str] = (LAST, BEST)) -> l
 
 def _table(group: Group, rounds: Sequence[str]) -> Table:
     measure = measure_of(group.records[0])
+    # One row for each run, round and split; then for each seed, with columns as in the table; then over seeds.
     frame, runs = _labelled(group.records, rounds, measure.role)
     scores = _merge_equal_seeds(_compared(frame[frame["round"].isin([UNTRAINED, *rounds])], measure))
     # A seed's runs, each with other held-out domains, fill one row between them; of equal ones the last counts.
@@ -131,7 +138,8 @@ def _table(group: Group, rounds: Sequence[str]) -> Table:
         # Over domains first, so that the deviation of the average is that between seeds.
         seeds[AVERAGE] = seeds[columns].mean(axis=1).where(complete)
         seeds[SPREAD] = seeds[columns].std(axis=1, ddof=0).where(complete & (len(columns) > 1))
-    if ORACLE in rounds:
+    if ORACLE in rounds and AVERAGE in seeds:
+        # Paired by seed, so that its deviation is that of the difference.
         seeds[GAP] = _gaps(seeds[AVERAGE])
     data = group.records[0].data
     every = () if measure.columns else data.get("targets", data.get("domains", ()))
@@ -147,19 +155,22 @@ def _labelled(
     runs: dict[str, tuple[Record, ...]] = {}
     parts = []
     for record in records:
+        # The oracle is one more row of the run, so that all that follows treats it as the others.
         oracle = _oracle(record, role) if ORACLE in rounds else {}
         frame = runs_frame([replace(record, accuracy={**record.accuracy, **oracle})])
         frame["round"] = UNTRAINED if record.method == ZERO_SHOT else frame["row"].map(ROUNDS)
+        # Every run measures zero-shot CLIP itself, so these rows are of another method than the run.
         zero_shot = _zero_shot_label(record)
         method = labels.get(record.settings, zero_shot)
         frame["method"] = frame["round"].map({UNTRAINED: zero_shot}).fillna(method)
-        for label in frame["method"].unique():
+        # A run that was never evaluated has no row here, but its method is still named below the table.
+        for label in dict.fromkeys([*frame["method"], method]):
             runs[label] = (*runs.get(label, ()), record)
         parts.append(frame)
     frame = pd.concat(parts, ignore_index=True)
     # A method whose rounds are not all known has no oracle: its mean would be over fewer runs.
-    known = [label for label, of_method in runs.items() if all(record.history for record in of_method)]
-    frame = frame[(frame["round"] != ORACLE) | frame["method"].isin(known)]
+    complete = [label for label, of_method in runs.items() if all(record.history for record in of_method)]
+    frame = frame[(frame["round"] != ORACLE) | frame["method"].isin(complete)]
     return frame, {label: runs[label] for label in sorted(runs, key=lambda each: not each.startswith(ZERO_SHOT_ROW))}
 
 
@@ -173,6 +184,7 @@ def _oracle(record: Record, role: str) -> dict[str, dict[str, float]]:
 def _compared(frame: pd.DataFrame, measure: Measure) -> pd.DataFrame:
     """Returns the accuracies that are compared, with the titles of their columns."""
     is_mean = frame["domain"] == ""
+    # Some protocols compare means of several roles, the others each domain of one role.
     if measure.columns:
         titles = {metric: title for title, metric in measure.columns.items()} | {measure.role: AVERAGE}
         return frame[is_mean].assign(column=frame["role"].map(titles)).dropna(subset=["column"])
@@ -195,6 +207,7 @@ def _merge_equal_seeds(scores: pd.DataFrame) -> pd.DataFrame:
 
 def _gaps(averages: pd.Series) -> pd.Series:
     """Returns by how many points each seed's oracle is above its last round."""
+    # The last rounds take the oracle's name for a moment, so that pandas aligns both by method and seed.
     is_oracle = averages.index.get_level_values("round") == ORACLE
     last = averages.rename(index={LAST: ORACLE}, level="round")[averages.index.get_level_values("round") == LAST]
     return averages[is_oracle] - last
@@ -204,6 +217,7 @@ def _over_seeds(seeds: pd.DataFrame, place: Mapping[str, list[str]]) -> pd.DataF
     """Returns the cells: mean, deviation and number of seeds, sorted by the places of methods, rounds and columns."""
     long = seeds.reset_index().melt(["method", "round", "seed"], var_name="column", value_name="accuracy")
     groups = long.dropna(subset=["accuracy"]).groupby(["method", "round", "column"])["accuracy"]
+    # pandas takes n - 1 for the deviation, and NaN where there is one seed.
     cells = groups.agg(mean="mean", std="std", n="count").assign(low=float("nan"), high=float("nan"))
     return cells.sort_index(key=lambda level: level.map(place[str(level.name)].index))
 
@@ -255,3 +269,86 @@ def _last_is_best(cells: pd.DataFrame, method: str) -> bool:
     last = values[rounds == LAST].droplevel("round")
     best = values[rounds == BEST].droplevel("round")
     return bool(len(best)) and last.equals(best)
+
+
+def with_intervals(table: Table) -> Table:
+    """Returns the table with 95 % percentile intervals of last rounds and zero-shot CLIP, where predictions are known.
+
+    Images are drawn with the predictions of every seed, since all seeds measure the same ones: more seeds do not make
+    more images. Domains are drawn independently. A cell has no interval where a run's predictions are missing, where
+    seeds measured other images, or where it is no mean of accuracies.
+    """
+    cells = table.cells.copy()
+    for row in table.rows:
+        for column, ends in intervals(table, row).items():
+            cells.loc[(*row, column), ["low", "high"]] = ends
+    return replace(table, cells=cells)
+
+
+def intervals(table: Table, row: Row) -> dict[str, list[float]]:
+    """Returns the lower and the upper end of a row's cells, by column and for the average."""
+    if row[1] not in (LAST, BOTH, UNTRAINED):
+        return {}
+    by_seed = _by_seed(table, row)
+    measure = table.measure
+    metrics = {column: [measure.columns.get(column, f"{measure.role}/{column}")] for column in table.columns}
+    average = [measure.role] if measure.columns else [metric for (metric,) in metrics.values()]
+    ends = {}
+    for column, of_column in {**metrics, AVERAGE: average}.items():
+        cell = table.cell(row, column)
+        samples = None if cell is None else _samples(by_seed, of_column, cell.n)
+        if samples is not None:
+            ends[column] = interval(samples)
+    return ends
+
+
+def _by_seed(table: Table, row: Row) -> dict[int, dict[str, Predictions]]:
+    """Returns the predictions of a row's runs; the last of several that measured the same counts."""
+    is_trained = row[1] != UNTRAINED
+    by_seed: dict[int, dict[str, Predictions]] = {}
+    for record in table.runs[row[0]]:
+        of_seed = by_seed.setdefault(record.seed if is_trained else 0, {})
+        of_seed.update(record.predictions.get(LAST_ROW if is_trained else ZERO_SHOT_ROW, {}))
+    return by_seed
+
+
+def _samples(by_seed: BySeed, metrics: Sequence[str], num_seeds: int) -> Samples | None:
+    """Returns the mean over the splits of some metrics of each resample; None if a seed lacks one.
+
+    Args:
+        by_seed: the predictions.
+        metrics: names of splits, or of roles, which are the mean over their splits.
+        num_seeds: how many seeds the cell is of.
+    """
+    # An interval of fewer seeds than the mean would be one of another number.
+    complete = [of_seed for of_seed in by_seed.values() if all(_splits(of_seed, metric) for metric in metrics)]
+    if len(complete) != num_seeds:
+        return None
+    samples = []
+    for metric in metrics:
+        for split in _splits(complete[0], metric):
+            of_split = _samples_of_split(split, [of_seed.get(split) for of_seed in complete])
+            if of_split is None:
+                return None
+            samples.append(of_split)
+    mean: Samples = np.mean(samples, axis=0)
+    return mean
+
+
+def _splits(of_seed: Mapping[str, Predictions], metric: str) -> list[str]:
+    return [name for name in of_seed if name == metric or name.startswith(f"{metric}/")]
+
+
+def _samples_of_split(split: str, by_seed: Sequence[Predictions | None]) -> Samples | None:
+    """Returns the mean accuracy over seeds of each resample; None if they did not measure the same images alike."""
+    first = by_seed[0]
+    predictions = [each for each in by_seed if each is not None]
+    if first is None or len(predictions) < len(by_seed):
+        return None
+    for other in predictions:
+        if not torch.equal(other.labels, first.labels) or len(other.predicted) != len(first.predicted):
+            return None
+    # Stacked as states of one model, the predictions of all seeds are drawn together with their image.
+    stacked = stack(predictions, ())
+    num_classes = 1 + int(max(stacked.labels.max(), stacked.predicted.max()))
+    return resample(stacked, num_classes, split)["accuracy"]

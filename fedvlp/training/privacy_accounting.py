@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedvlp.core.phases import Phase
-from fedvlp.core.privacy import guarantees
+from fedvlp.core.reductions import guarantees
 from fedvlp.utils.errors import UserError
 
 
@@ -60,7 +60,7 @@ class PrivacyAccount:
 
     def describe(self, rounds: int) -> str:
         """Returns the guarantee after so many rounds in one line."""
-        known = " (the noise repeats with the seed: it protects from nobody who knows that)" if self.repeats else ""
+        known = " (the noise repeats with the seed: it protects from no one who knows it)" if self.repeats else ""
         spent = f"epsilon {self.epsilon(rounds):.4g}, delta {self.delta:g} after {rounds} rounds"
         covered = f"for all data of any one of {self.num_clients} clients"
         if self.is_local:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import signal
 
 import pytest
@@ -12,21 +11,18 @@ from benchmarks.faults import commands
 from benchmarks.faults.bench import ROOT, Bench, NotBuiltError
 from benchmarks.faults.clients import VARIABLE, asked
 from benchmarks.faults.commands import Finished, Running, several
-from benchmarks.faults.fault import FAULTS, Fault, Outcome, Verdict, add
-from benchmarks.faults.page import CLIENTS, FOUND, FURTHER, PROMISES, TABLES, cell, lines_of, page
-from benchmarks.faults.registry import all_faults, chosen
-from benchmarks.faults.rows.checkpoints import flip_bit
-from benchmarks.faults.rows.promises import exact_delta, renyi_epsilon
-from benchmarks.faults.rows.trained_files import mutated
+from benchmarks.faults.fault import FAULTS, Fault, Outcome, Verdict
+from benchmarks.faults.page import cell, lines_of, page
+from benchmarks.faults.rows import chosen
 from benchmarks.faults.runs import differing
 from benchmarks.faults.workshop import Workshop
 
 COMMITTED = ROOT / "docs" / "reliability.md"
-HOLDS = Outcome(Verdict.HOLDS, "all is well", (0, -9, -9))
+HOLDS = Outcome(Verdict.HOLDS, "all is well")
 
 
-def made(name, inject, number=1, table=FURTHER):
-    return Fault(table, number, name, "water is poured in", "it floats", "they sink", inject)
+def made(name, inject):
+    return Fault(name, "water is poured in", "it floats", "they sink", inject)
 
 
 @pytest.fixture
@@ -34,7 +30,7 @@ def only(monkeypatch):
     """Puts a few rows in place of all."""
 
     def put(**rows):
-        faults = [made(name, inject, number) for number, (name, inject) in enumerate(rows.items(), 1)]
+        faults = [made(name, inject) for name, inject in rows.items()]
         monkeypatch.setattr(command, "chosen", lambda names: faults)
 
     return put
@@ -58,36 +54,20 @@ def is_not_built(bench):
     raise NotBuiltError("there is no ship")
 
 
-def test_every_place_of_every_table_is_taken():
-    places = {(fault.table, fault.number) for fault in all_faults()}
-    for table, count in {FOUND: 22, CLIENTS: 14, PROMISES: 18}.items():
-        assert {number for each, number in places if each == table} == set(range(1, count + 1))
-    assert {table for table, _ in places} == set(TABLES)
-
-
 def test_every_row_says_what_and_why():
-    for fault in all_faults():
+    for fault in chosen():
         assert fault.injected
         assert fault.must
         assert fault.peers
         assert fault.inject is None or fault.inject.__name__ == fault.name
-    assert all(fault.inject is not None for fault in all_faults())
-
-
-def test_a_place_and_a_name_are_taken_once():
-    (first, *_) = all_faults()
-    with pytest.raises(ValueError, match=first.name):
-        add(made(first.name, holds, 99))
-    with pytest.raises(ValueError, match="'other'"):
-        add(made("other", holds, first.number, first.table))
-    assert "other" not in FAULTS
+    assert all(fault.inject is not None for fault in chosen())
 
 
 def test_rows_are_chosen_by_name_in_the_order_of_the_page():
-    names = [fault.name for fault in chosen(["killed_runs", "flipped_bit"])]
-    assert names == ["flipped_bit", "killed_runs"]
+    names = [fault.name for fault in chosen(["status_of_runs", "killed_runs"])]
+    assert names == ["killed_runs", "status_of_runs"]
     with pytest.raises(KeyError, match="sunk"):
-        chosen(["flipped_bit", "sunk"])
+        chosen(["killed_runs", "sunk"])
 
 
 def test_the_command_succeeds_if_all_holds_or_is_not_built(only, capsys, tmp_path):
@@ -97,10 +77,8 @@ def test_the_command_succeeds_if_all_holds_or_is_not_built(only, capsys, tmp_pat
     assert "3 rows: 1 holds, 2 not built yet. Nothing was lost in any row." in printed
     text = (tmp_path / "page.md").read_text(encoding="utf-8")
     assert "`python -m benchmarks.faults --output" in text
-    assert "| 1 | `good` | water is poured in | it floats |  | nothing | they sink |" in text
-    assert (
-        "| 2 | `later` | water is poured in | **not built yet**. Must: it floats. · there is no ship |  | – |" in text
-    )
+    assert "| `good` | water is poured in | it floats | nothing | they sink |" in text
+    assert "| `later` | water is poured in | **not built yet**. Must: it floats. · there is no ship | – |" in text
 
 
 @pytest.mark.parametrize("bad", [fails, raises])
@@ -121,23 +99,23 @@ def test_a_name_that_is_none_is_refused(capsys):
 def test_rows_are_listed(capsys):
     assert command.main(["--list"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == len(all_faults())
-    assert any("flipped_bit: one bit of the newest checkpoint" in line for line in lines)
+    assert len(lines) == len(chosen())
+    assert any("killed_runs: SIGKILL at random moments" in line for line in lines)
 
 
 def test_the_page_has_tables_with_codes_and_losses():
-    lost = Outcome(Verdict.FAILS, "it went on", (1,), "a | sail", ("it <leaks>",))
-    rows = [(made("one", holds, 1, FOUND), HOLDS), (made("two", fails, 2, FOUND), lost)]
+    lost = Outcome(Verdict.FAILS, "it went on", "a | sail", ("it <leaks>",))
+    rows = [(made("one", holds), HOLDS), (made("two", fails), lost)]
     text = page(rows, "sail", "a ship")
-    assert "| 1 | `one` | water is poured in | all is well | 0, 2 × -9 | nothing | they sink |" in text
-    assert "**FAILS**. Must: it floats. · it &lt;leaks&gt; · it went on | 1 | **a \\| sail** | they sink |" in text
-    assert text.count("| # | row |") == 1
+    assert "| `one` | water is poured in | all is well | nothing | they sink |" in text
+    assert "**FAILS**. Must: it floats. · it &lt;leaks&gt; · it went on | **a \\| sail** | they sink |" in text
+    assert text.count("| row | injected |") == 1
     assert "2 rows: 1 holds, 1 FAILS. Something was lost in 1 rows: `two`." in text
 
 
 def test_other_rows_of_a_page_stay():
-    first, second = (fault.name for fault in all_faults()[:2])
-    lost = Outcome(Verdict.FAILS, "", (1,), "a | sail")
+    first, second = (fault.name for fault in chosen()[:2])
+    lost = Outcome(Verdict.FAILS, "", "a | sail")
     both = page([(FAULTS[first], lost), (FAULTS[second], HOLDS)], "sail", "a ship")
     text = page([(FAULTS[second], Outcome(Verdict.NOT_BUILT))], "row", "a boat", both)
     assert list(lines_of(text)) == [first, second]
@@ -147,15 +125,13 @@ def test_other_rows_of_a_page_stay():
 
 
 def test_a_cell_stays_a_cell():
-    assert cell("one\ntwo\x1b[2J [link](http:evil)") == "one two\\x1b[2J [link]\\(http:evil)"
+    assert cell("one\ntwo [link](http:evil)") == "one two [link]\\(http:evil)"
 
 
 def test_the_committed_page_has_every_row():
     lines = COMMITTED.read_text(encoding="utf-8").splitlines()
-    named = [line.split("`")[1] for line in lines if line.startswith("| ") and "| `" in line]
-    assert named == [fault.name for fault in all_faults()], (
-        "run `python -m benchmarks.faults --output docs/reliability.md`"
-    )
+    named = [line.split("`")[1] for line in lines if line.startswith("| `")]
+    assert named == [fault.name for fault in chosen()], "run `python -m benchmarks.faults --output docs/reliability.md`"
 
 
 def test_a_refusal_is_one_line_with_words_and_a_code(tmp_path):
@@ -185,20 +161,6 @@ def test_runs_are_equal_but_for_seconds(tmp_path):
     assert differing(*runs) == ["prompts.safetensors", "metrics.csv"], "what neither has is not equal"
 
 
-def test_one_bit_is_flipped(tmp_path):
-    path = tmp_path / "file"
-    path.write_bytes(bytes(8))
-    flip_bit(path, 0.7)
-    assert int.from_bytes(path.read_bytes(), "little") == 1 << int(0.7 * 64)
-
-
-def test_mutations_follow_their_seed():
-    content = bytes(range(200))
-    found = [mutated(content, random.Random(seed)) for seed in (3, 3, 4)]
-    assert found[0] == found[1] != found[2]
-    assert content not in found
-
-
 def test_faults_are_asked_for_by_round(monkeypatch):
     monkeypatch.delenv(VARIABLE, raising=False)
     assert asked(2) == ""
@@ -221,10 +183,3 @@ def test_a_command_that_does_not_end_is_killed(tmp_path, monkeypatch):
     finished = Running(["--version"], tmp_path, tmp_path / "log.txt").wait(0.0)
     assert finished.hung
     assert finished.code == -signal.SIGKILL
-
-
-def test_the_reference_of_privacy_is_above_the_exact_bound():
-    epsilon = renyi_epsilon(noise=2.0, rounds=3)
-    assert epsilon == pytest.approx(4.0113, abs=1e-3)
-    assert 0 < exact_delta(3**0.5 / 2.0, epsilon) < 1e-5
-    assert exact_delta(3**0.5 / 2.0, 0.5 * epsilon) > 1e-5

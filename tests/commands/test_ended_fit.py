@@ -55,7 +55,7 @@ def test_a_signal_ends_it_in_order_and_the_run_is_whole(arguments, tmp_path, num
     running = started(arguments, tmp_path)
     os.kill(running.pid, number)
     assert exit_code(running) == code
-    assert (tmp_path / "output.txt").read_text().endswith("fedvlp: stopped; go on with --ckpt_path last\n")
+    assert (tmp_path / "output.txt").read_text().endswith("fedvlp: stopped; resume with --ckpt_path last\n")
     assert not list((tmp_path / "runs").rglob(".*"))
     assert load_checkpoint(checkpoints(tmp_path)[-1])[0].server.round >= 2
 

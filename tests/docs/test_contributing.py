@@ -89,7 +89,7 @@ def test_a_page_can_be_followed(name, desk):
 def test_the_callback_writes_what_its_page_says(desk):
     page = PAGES["callback"]
     for file, code in page.files().items():
-        (desk / file).write_text(code.replace("rounds=3", "rounds=1, local_steps=2"), encoding="utf-8")
+        (desk / file).write_text(code.replace("rounds=3", "rounds=1, steps=2"), encoding="utf-8")
     import_module("use_norms")
     (found,) = (desk / "runs").glob("*/*/update_norms.csv")
     rows = list(csv.DictReader(found.read_text(encoding="utf-8").splitlines()))
@@ -113,22 +113,21 @@ def test_every_block_of_code_is_a_file_that_is_run(name):
     assert sorted(blocks) == sorted(page.files().values())
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
-def test_examples_are_written_as_the_package_is(name, tmp_path):
-    for file, code in PAGES[name].files().items():
-        (tmp_path / file).write_text(code, encoding="utf-8")
-    names = [file for file in PAGES[name].files() if file.endswith(".py")]
+def test_examples_are_written_as_the_package_is(tmp_path):
+    for page in PAGES.values():
+        for file, code in page.files().items():
+            if file.endswith(".py"):
+                (tmp_path / f"{page.path.stem}_{file}").write_text(code, encoding="utf-8")
     style = ["--config", str(ROOT / "pyproject.toml"), "--no-cache"]
     for command in (["check", *style, "--select", "B,E,F,W", "--ignore", "F722,F821"], ["format", "--check", *style]):
         done = subprocess.run(
-            [sys.executable, "-m", "ruff", *command, *names], cwd=tmp_path, capture_output=True, text=True, check=False
+            [sys.executable, "-m", "ruff", *command, "."], cwd=tmp_path, capture_output=True, text=True, check=False
         )
         assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("page", [GUIDE, *PAGES.values()], ids=["CONTRIBUTING", *PAGES])
-def test_links_and_paths_lead_to_files(page):
-    assert not [link for link in page.links() if not (page.path.parent / link).exists()]
+def test_paths_lead_to_files(page):
     spans = re.findall(r"`([\w./-]+/[\w./-]*)`", page.text)
     inside = [span for span in spans if span.split("/")[0] in TOP_LEVEL]
     assert not [span for span in inside if not (ROOT / span).exists()]

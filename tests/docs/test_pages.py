@@ -13,7 +13,6 @@ from pathlib import Path
 import fedvlp.data
 import fedvlp.training.schedules
 from fedvlp.commands.cli import main
-from fedvlp.federation import Federation
 from tests.helpers.desk import OWN_IMAGES, QUICKSTART, SWEEP
 from tests.helpers.documents import ROOT, Document
 from tests.helpers.page_commands import run
@@ -77,11 +76,11 @@ def test_every_event_is_explained():
     assert explained == {first or second for first, second in written}
 
 
-def test_a_stopped_run_goes_on(desk, capsys):
+def test_a_stopped_run_resumes(desk, capsys):
     desk.fetch(OWN_IMAGES)
     words = ["fit", *command(RUN, "last")[1:]]
     assert run([OWN_IMAGES if word == "last" else word for word in words], desk) == 0
-    assert "going on from" in capsys.readouterr().out
+    assert "resuming from" in capsys.readouterr().out
 
 
 def test_clients_and_protocols(desk, capsys):
@@ -94,14 +93,14 @@ def test_clients_and_protocols(desk, capsys):
 
 
 def test_schedules(desk):
-    assert run([*command(TRAINING, "--trainer.schedule"), "--trainer.name=scheduled"], desk) == 0
+    assert run([*command(TRAINING, "--trainer.local.schedule"), "--trainer.name=scheduled"], desk) == 0
     (made,) = Path("runs/scheduled").iterdir()
     metrics = csv.DictReader((made / "metrics.csv").read_text("utf-8").splitlines())
     assert [row["learning_rate_factor"] for row in metrics] == ["0.1"]
     table = "\n".join(row[0] for row in rows(TRAINING, "## Schedules and local training"))
-    options = set(re.findall(r"--trainer\.(\w+)", table))
-    assert options == {"local_epochs", "local_steps", "schedule", "reset_optimizer", "proximal_weight", "local_rule"}
-    assert options <= inspect.signature(Federation).parameters.keys()
+    options = set(re.findall(r"--trainer\.local\.(\w+)", table))
+    assert options == {"epochs", "steps", "schedule", "reset_optimizer", "proximal_weight", "rule"}
+    assert options <= inspect.signature(LocalTraining).parameters.keys()
     for name in ("ExponentialDecay", "CosineDecay", "Constant"):
         assert name in TRAINING.text
         assert issubclass(getattr(fedvlp.training.schedules, name), fedvlp.training.schedules.Schedule)

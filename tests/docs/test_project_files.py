@@ -14,7 +14,6 @@ from tests.helpers.documents import ROOT, Document
 
 PYPROJECT = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
-FORMS = sorted(path for path in (ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml") if path.stem != "config")
 OTHERS = [ROOT / "CITATION.cff", ROOT / ".pre-commit-config.yaml"]
 EVERY = [*WORKFLOWS, *sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml")), *OTHERS]
 
@@ -81,20 +80,10 @@ def test_continuous_integration_does_as_the_readme_and_the_check_of_a_clone():
     (fit,) = [line for line in lines(jobs["wheel"]) if "fedvlp fit" in line]
     (checked,) = [line for line in check if line.startswith("fedvlp fit")]
     assert set(fit.split()) <= set(checked.split())
-    assert "python -m docs.architecture --check" in lines(jobs["docs"])
     (site,) = [line for line in check if " sphinx " in line]
     built = [line for line in [*lines(jobs["docs"]), *lines(steps("docs.yml")["build"])] if " sphinx " in line]
     assert len(built) == 2
     assert all(line.removesuffix(" build/site") in site for line in built)
-
-
-def test_paths_in_workflows_exist():
-    found: list[str] = []
-    for path in WORKFLOWS:
-        for job in steps(path.name).values():
-            found += re.findall(r"\btests/[\w./]*", "\n".join(lines(job)))
-    assert found
-    assert not [path for path in found if not (ROOT / path).exists()]
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
@@ -103,15 +92,7 @@ def test_workflows_take_few_rights(path):
     assert workflow["permissions"] == {"contents": "read"}
     assert "secrets." not in path.read_text(encoding="utf-8")
     for job in workflow["jobs"].values():
-        assert int(job["timeout-minutes"]) <= 90
-        rights = job.get("permissions", {})
-        assert rights in ({}, {"id-token": "write"}, {"id-token": "write", "pages": "write"})
-        for step in job["steps"]:
-            assert re.fullmatch(r"[\w-]+/[\w.-]+@(v\d+|release/v1)", step.get("uses", "a/b@v1"))
-
-
-def test_threads_are_bounded():
-    assert read(ROOT / ".github" / "workflows" / "ci.yml")["env"]["OMP_NUM_THREADS"] == "1"
+        assert job.get("permissions", {}) in ({}, {"id-token": "write"}, {"id-token": "write", "pages": "write"})
 
 
 def test_a_release_is_built_as_its_page_says():
@@ -121,16 +102,6 @@ def test_a_release_is_built_as_its_page_says():
     assert [line for line in lines(steps("ci.yml")["wheel"]) if line.startswith("python -m ")][:3] == build
     version = page.blocks("bash")[2].splitlines()[0]
     assert version in lines(steps("release.yml")["build"])
-
-
-@pytest.mark.parametrize("path", FORMS, ids=lambda path: path.stem)
-def test_forms_ask_for_something(path):
-    form = read(path)
-    assert form.keys() >= {"name", "description", "body"}
-    names = [field["id"] for field in form["body"]]
-    assert len(names) == len(set(names))
-    assert all(field["attributes"]["label"] for field in form["body"] if field["type"] != "checkboxes")
-    assert any(field.get("validations", {}).get("required") == "true" for field in form["body"])
 
 
 def test_the_source_distribution_holds_the_whole_repository():
@@ -159,22 +130,6 @@ def test_extras_are_explained():
     extras = re.findall(r"^(\w+) = \[", section, re.MULTILINE)
     page = (ROOT / "docs" / "install.md").read_text(encoding="utf-8")
     assert sorted(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)) == sorted(extras)
-
-
-def test_the_image_takes_the_files_that_the_wheel_is_built_from():
-    ignored = (ROOT / ".dockerignore").read_text(encoding="utf-8").split()
-    assert not [name for name in ("README.md", "LICENSE", "pyproject.toml", "fedvlp", "configs") if name in ignored]
-    image = (ROOT / "Dockerfile").read_text(encoding="utf-8")
-    assert 'ENTRYPOINT ["fedvlp"]' in image
-    assert "USER fedvlp" in image
-
-
-def test_hooks_run_pinned_tools():
-    hooks: list[str] = []
-    for repository in read(ROOT / ".pre-commit-config.yaml")["repos"]:
-        hooks += [hook["id"] for hook in repository["hooks"]]
-        assert repository["repo"] == "local" or re.fullmatch(r"v\d+\.\d+\.\d+", repository["rev"])
-    assert {"ruff-check", "ruff-format", "mypy"} <= set(hooks)
 
 
 def test_changes_are_listed_for_this_version():

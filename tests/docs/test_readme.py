@@ -33,23 +33,12 @@ def test_first_command_trains_and_the_table_is_of_these_weights(desk):
     )
 
 
-def test_second_command_installs_and_runs_the_tests():
-    second = README.blocks("bash")[1]
-    assert 'pip install -e ".[dev]"' in second
-    assert "pytest" in second
-
-
 def test_refreshing_the_table_replaces_it(desk):
     run = desk.fetch(QUICKSTART)
     once = refreshed["with_table"](TEXT, run)
     assert once.count("accuracy in %  ") == TEXT.count("accuracy in %  ") == 1
     assert "last round (1)" in once
     assert refreshed["with_table"](once, run) == once
-
-
-def test_it_fits_three_screens():
-    assert len(TEXT.splitlines()) <= 140
-    assert TEXT.count("![") == 1
 
 
 def test_the_method_is_a_file_that_is_trained():

@@ -39,11 +39,6 @@ def test_the_app_can_be_written(tmp_path, monkeypatch, capsys):
     assert config["trainer"]["min_clients"] == 2
 
 
-@pytest.mark.parametrize("words", [words for words in PAGE.commands("python") if "experiments.sites.run" in words])
-def test_the_methods_are_there(words):
-    assert (ROOT / "configs" / "methods" / f"{words[words.index('--method') + 1]}.yaml").exists()
-
-
 def test_every_fault_has_its_row():
     pytest.importorskip("flwr", reason="needs the extra `flower`")
     from experiments.sites.faults import FAULTS

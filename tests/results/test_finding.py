@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fedvlp.results import find_records
-from fedvlp.results.finding import finding
+from fedvlp.results.printing import finding
 from fedvlp.results.tables import ranked, tables
 from tests.helpers.report_runs import write_run
 

@@ -10,10 +10,9 @@ import torch
 
 from fedvlp.core.metrics.bootstrap import interval, resample
 from fedvlp.core.predictions import Predictions
-from fedvlp.results.intervals import with_intervals
 from fedvlp.results.predictions import write_predictions
 from fedvlp.results.printing import table_text, tidy
-from fedvlp.results.tables import tables
+from fedvlp.results.tables import tables, with_intervals
 from tests.helpers.predictions import chosen, draw
 from tests.helpers.records import make_record
 

@@ -6,8 +6,7 @@ import pytest
 
 from fedvlp.core.roles import COMPUTED, ROLES
 from fedvlp.results.accuracy_table import ORDER, accuracy_columns, column_title, format_accuracies
-from fedvlp.results.finding import finding
-from fedvlp.results.printing import format_tables, table_text, tidy
+from fedvlp.results.printing import finding, format_tables, table_text, tidy
 from fedvlp.results.tables import AVERAGE, LAST, ranking, tables
 from fedvlp.tools.report.page import report_page
 from tests.helpers.records import make_record

@@ -1,7 +1,5 @@
 """The style: series that differ without colour, names as they are, files that do not change."""
 
-from PIL import ImageColor
-
 from fedvlp.results.style import (
     COLOURS,
     HATCHES,
@@ -20,19 +18,6 @@ def test_styles_differ_in_each_way_alone():
     for values in (COLOURS, LINES, MARKERS, HATCHES):
         assert len(set(values)) == len(values) == MAX_SERIES
     assert series_style(MAX_SERIES + 2) == series_style(2)
-
-
-def linear(value):
-    """Returns the linear intensity of an sRGB value in [0, 1]."""
-    return value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4
-
-
-def test_colours_can_be_seen_on_white():
-    weights = (0.2126, 0.7152, 0.0722)
-    for colour in COLOURS:
-        parts = [linear(value / 255) for value in ImageColor.getrgb(colour)]
-        luminance = sum(weight * part for weight, part in zip(weights, parts, strict=True))
-        assert 1.05 / (luminance + 0.05) > 1.9, colour
 
 
 def test_names_are_drawn_as_they_are():

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from fedvlp.commands.cli import what_to_mend
+from fedvlp.commands.cli import user_hint
 from fedvlp.training.callback import FederationCallback
 from tests.helpers.assertions import assert_equal, run_metrics, run_tensors
 from tests.helpers.toy_federation import PersonalBias, Points, federation, file_callbacks
@@ -57,7 +57,7 @@ class Disk(FederationCallback):
 def test_a_disk_that_refuses_ends_the_run_and_it_goes_on_later(tmp_path, monkeypatch, unbroken, number, kind, on_disk):
     with monkeypatch.context() as patch, pytest.raises(OSError, match=os.strerror(number)) as raised:
         train(tmp_path, Disk(patch, number, kind), personal_on_disk=on_disk)
-    line = what_to_mend(raised.value)
+    line = user_hint(raised.value)
     assert "\n" not in line
     assert line.startswith(str(tmp_path / "run"))
     assert kind in line
@@ -70,5 +70,5 @@ def test_a_disk_that_refuses_ends_the_run_and_it_goes_on_later(tmp_path, monkeyp
 
 
 def test_an_error_without_a_path_is_a_line_too():
-    assert what_to_mend(OSError(errno.ENOSPC, "No space left on device")).startswith("Reading or writing: No space")
-    assert what_to_mend(OSError("odd")) is None
+    assert user_hint(OSError(errno.ENOSPC, "No space left on device")).startswith("Reading or writing: No space")
+    assert user_hint(OSError("odd")) is None

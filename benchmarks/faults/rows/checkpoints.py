@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import pickle
 import signal
 from pathlib import Path
 
 from benchmarks.faults.bench import Bench, quote
 from benchmarks.faults.fault import fault
-from benchmarks.faults.page import FOUND, PROMISES
 from benchmarks.faults.runs import checkpoints, digests, metrics
 from benchmarks.faults.workshop import ROUNDS
 
 BACK = "Going back to the checkpoint before it"
+KILLS = 4
+"""How often runs of each method are killed, at random moments."""
 SYSTEMS = ("trip", "plan", "diprompt", "fed_dpt", "adapt")
-
-
-def flip_bit(path: Path, place: float) -> None:
-    """Turns one bit of a file round; the place is in [0, 1)."""
-    content = bytearray(path.read_bytes())
-    bit = int(place * 8 * len(content))
-    content[bit // 8] ^= 1 << bit % 8
-    path.write_bytes(bytes(content))
 
 
 def unfinished(bench: Bench, rounds: int = ROUNDS - 1) -> Path:
@@ -31,38 +23,6 @@ def unfinished(bench: Bench, rounds: int = ROUNDS - 1) -> Path:
 
 
 @fault(
-    FOUND,
-    1,
-    injected="one bit of the newest checkpoint is turned round, at random places",
-    must="every flip is noticed, and the run goes on from the checkpoint before, equal to an unbroken one",
-    peers="Flower 1.41 cannot resume: checkpoints are the user's code. NVFlare 2.8: resubmit the job after a crash "
-    "of the server. FL4Health resumes server and clients, from pickles.",
-)
-def flipped_bit(bench: Bench) -> None:
-    """Flips, and goes on."""
-    expected, _ = bench.shop.unbroken()
-    run = unfinished(bench)
-    original = {path: path.read_bytes() for path in checkpoints(run)}
-    newest = max(original)
-    noticed = 0
-    equal = 0
-    for trial in range(bench.effort.bit_flips):
-        for path in checkpoints(run):
-            path.unlink()
-        for path, content in original.items():
-            path.write_bytes(content)
-        flip_bit(newest, bench.random.random())
-        finished = bench.fit("--ckpt_path=last")
-        noticed += bench.expect(BACK in finished.output, f"flip {trial}: nothing said of the damage")
-        if bench.expect_success(finished, f"the run after flip {trial}"):
-            equal += bench.expect_same(run, expected, f"the run after flip {trial}")
-    count = bench.effort.bit_flips
-    bench.note(f"{noticed} of {count} flips noticed; {equal} of {count} runs went on from the checkpoint before, equal")
-
-
-@fault(
-    FOUND,
-    8,
     injected="`fit --ckpt_path` with a mistyped folder, with nothing, with `/dev/zero`",
     must="one line, and no new run",
     peers="Flower 1.41 has no resume.",
@@ -77,25 +37,6 @@ def mistyped_checkpoint(bench: Bench) -> None:
 
 
 @fault(
-    FOUND,
-    9,
-    injected="a run goes on with another augmentation of its images",
-    must="refused, with the option's name",
-    peers="Flower 1.41 has no resume.",
-)
-def other_augmentation(bench: Bench) -> None:
-    """Goes on with another option of the data."""
-    run = unfinished(bench)
-    before = digests(run)
-    finished = bench.fit("--ckpt_path=last", "--data.augmentation=crop_flip")
-    bench.expect_refusal(finished, "augmentation")
-    bench.expect(digests(run) == before, "the run's files were changed")
-    bench.note(quote(finished.error[-100:]))
-
-
-@fault(
-    FOUND,
-    21,
     injected="a run is killed in the middle of writing",
     must="the next run removes the temporary files, and the finished rounds stay",
     peers="–",
@@ -119,8 +60,6 @@ def leftovers(bench: Bench) -> None:
 
 
 @fault(
-    PROMISES,
-    5,
     injected="SIGKILL at random moments of runs of TRIP, PLAN, DiPrompT, Fed-DPT and ADAPT, then `--ckpt_path last`",
     must="the finished run is equal to an unbroken one, with all that the server and the clients keep",
     peers="Flower 1.41 tests that killed nodes come back; the run of a killed ServerApp is marked as failed. NVFlare "
@@ -129,18 +68,17 @@ def leftovers(bench: Bench) -> None:
 def killed_runs(bench: Bench) -> None:
     """Kills each system's run again and again until the asked number of kills is reached."""
     for system in SYSTEMS:
-        equal, moments = _killed(bench, system)
-        bench.note(f"{system}: {len(moments)} kills after rounds {', '.join(map(str, moments))}, {equal}")
+        _kill(bench, system)
 
 
-def _killed(bench: Bench, system: str) -> tuple[str, list[int]]:
-    """Kills a system's runs; returns in words how many ended equal, and after which rounds they were killed."""
-    options = ("--trainer.rounds=4", "--trainer.cohort_size=3")
+def _kill(bench: Bench, system: str) -> None:
+    """Kills a method's runs, and notes how many ended equal."""
+    options = ("--trainer.rounds=4", "--trainer.clients.cohort_size=3")
     expected, seconds = bench.shop.unbroken(system, *options)
-    moments: list[int] = []
+    kills = 0
     runs = 0
     equal = 0
-    while len(moments) < bench.effort.kills:
+    while kills < KILLS:
         name = f"--trainer.name={system}-{runs}"
         runs += 1
         for _ in range(2):
@@ -150,23 +88,13 @@ def _killed(bench: Bench, system: str) -> tuple[str, list[int]]:
             if finished.code == 0:  # it was done before the kill came: the machine is less busy than it was
                 seconds = min(seconds, finished.seconds)
                 break
-            moments.append(_rounds_done(bench, f"{system}-{runs - 1}"))
+            kills += 1
         bench.expect_success(bench.fit(*options, name, "--ckpt_path=last", method=system), system)
         equal += bench.expect_same(bench.run(f"{system}-{runs - 1}"), expected, f"{system} {runs}")
-    return f"{equal} of {runs} runs equal in the end", moments
-
-
-def _rounds_done(bench: Bench, name: str) -> int:
-    """Returns after which round a run can go on."""
-    if not (bench.folder / "runs" / name).is_dir():
-        return 0
-    found = [path for run in (bench.folder / "runs" / name).glob("*/") for path in checkpoints(run)]
-    return max((int(path.stem.removeprefix("round-")) for path in found), default=0)
+    bench.note(f"{system}: {equal} of {runs} runs, killed {kills} times, equal in the end")
 
 
 @fault(
-    PROMISES,
-    6,
     injected="SIGINT, then SIGTERM, in a round; then the newest checkpoint is cut short",
     must="it goes on from the last whole checkpoint, and ends equal",
     peers="Flower 1.41 writes no checkpoints. NVFlare 2.8 has snapshots of one workflow.",
@@ -193,8 +121,6 @@ def interrupted(bench: Bench) -> None:
 
 
 @fault(
-    PROMISES,
-    9,
     injected="a run goes on with another learning rate, prompt length, seed, number of local epochs, held-out domain",
     must="refused, with what was and what is",
     peers="Flower 1.41 has no resume. NVFlare 2.8 can begin one workflow at a later round.",
@@ -207,7 +133,7 @@ def changed_options(bench: Bench) -> None:
         "--model.optimizer.lr=0.3": "lr",
         "--model.prompt_length=3": "prompt_length",
         "--seed_everything=5": "seed",
-        "--trainer.local_epochs=2": "local_epochs",
+        "--trainer.local.epochs=2": "local_epochs",
         "--data.held_out=domain 0": "split",
         "--data.batch_size=7": "batch_size",
     }
@@ -217,44 +143,3 @@ def changed_options(bench: Bench) -> None:
     bench.expect(digests(run) == before, "the run's files were changed")
     bench.expect(len(list(run.parent.glob("*/"))) == 1, "a new run was begun")
     bench.note(f"{told} of {len(changes)} changes refused with a line that names them")
-
-
-@fault(
-    PROMISES,
-    10,
-    injected="pickles and Torch's own archives in place of a checkpoint, of prompts and of a client's file",
-    must="refused; nothing is unpickled",
-    peers="FL4Health loads with `weights_only=False`. Flower 1.41 sends arrays with `allow_pickle=False`. NVFlare "
-    "2.8 has a list of classes that may be decomposed.",
-)
-def planted_pickle(bench: Bench) -> None:
-    """Puts a pickle that makes a file where files are read."""
-    import torch
-
-    run = unfinished(bench)
-    marker = bench.folder / "unpickled.txt"
-    bomb = _bomb(marker)
-    archive = bench.folder / "archive.pt"
-    torch.save({"prompt": torch.zeros(16, 64)}, archive)
-    refused = 0
-    for content in (bomb, archive.read_bytes()):
-        for path in (*checkpoints(run), run / "prompts.safetensors"):
-            path.write_bytes(content)
-        refused += bench.expect_refusal(bench.fit("--ckpt_path=last"), "not written by fedvlp", what="fit")
-        predicted = bench.command("predict", f"--ckpt_path={run}", f"--images={bench.shop.images}")
-        refused += bench.expect_refusal(predicted, "not written by fedvlp", what="predict")
-    bench.expect(not marker.exists(), "the pickle was loaded, and its code ran")
-    bench.note(f"{refused} of 4 commands refused them; code of the pickle ran: {'yes' if marker.exists() else 'no'}")
-
-
-class _Bomb:
-    def __init__(self, marker: Path) -> None:
-        self.marker = marker
-
-    def __reduce__(self) -> tuple[object, tuple[str, ...]]:
-        return Path.touch, (self.marker,)  # type: ignore[return-value]
-
-
-def _bomb(marker: Path) -> bytes:
-    """Returns a pickle that makes a file when it is loaded."""
-    return pickle.dumps(_Bomb(marker))

@@ -9,7 +9,6 @@ import sys
 from benchmarks.faults.bench import Bench, NotBuiltError, quote
 from benchmarks.faults.commands import Finished
 from benchmarks.faults.fault import fault
-from benchmarks.faults.page import FOUND
 from benchmarks.faults.runs import differing
 
 
@@ -19,8 +18,6 @@ def error_line(output: str) -> str:
 
 
 @fault(
-    FOUND,
-    15,
     injected="the disk is full from round 2 on; in another run it is read-only",
     must="one line with the path; with room again the run goes on, equal to an unbroken one",
     peers="–",

@@ -5,16 +5,12 @@ from __future__ import annotations
 import json
 import signal
 
-from benchmarks.faults.bench import Bench, NotBuiltError, quote
+from benchmarks.faults.bench import Bench, quote
 from benchmarks.faults.fault import fault
-from benchmarks.faults.options import EVENTS, STATUS
-from benchmarks.faults.page import FURTHER
 from benchmarks.faults.workshop import FAULTY
 
 
 @fault(
-    FURTHER,
-    1,
     injected="a second process goes on with a run that the first is still making",
     must="the second is refused in one line, and the first ends equal to an unbroken run",
     peers="–",
@@ -35,16 +31,12 @@ def second_process(bench: Bench) -> None:
 
 
 @fault(
-    FURTHER,
-    2,
     injected="three runs: one ends, one is killed, one raises; then each is asked how it stands",
     must="each is told for what it is, with its last round",
     peers="Flower 1.41: `flwr list`, for runs of its daemon. NVFlare 2.8: `nvflare job`.",
 )
 def status_of_runs(bench: Bench) -> None:
     """Asks for each."""
-    if bench.command(*STATUS, "--help").code != 0:
-        raise NotBuiltError(f"there is no `fedvlp {STATUS[0]}`")
     bench.expect_success(bench.fit("--trainer.name=ended"))
     victim = bench.start_fit("--trainer.name=killed", "--trainer.rounds=2000")
     victim.wait_for("round 2/")
@@ -54,8 +46,8 @@ def status_of_runs(bench: Bench) -> None:
     told = []
     for name, expected in {"ended": "finished", "killed": "dead", "raised": "failed"}.items():
         run = bench.run(name)
-        bench.expect((run / EVENTS).is_file(), f"{name}: no {EVENTS}")
-        finished = bench.command(*STATUS, str(run), "--format=json")
+        bench.expect((run / "events.jsonl").is_file(), f"{name}: no events.jsonl")
+        finished = bench.command("status", str(run), "--format=json")
         stage = json.loads(finished.output)["stage"]
         bench.expect(stage == expected, f"{name}: told to be {stage}, not {expected}")
         told.append(f"{name}: {stage}")

@@ -1,1 +1,1 @@
-"""What is measured of predictions beside accuracy: by class, how sure they are, and how far images decide it."""
+"""Scores of predictions beside accuracy: of classes, of confidence, and intervals over images."""

@@ -34,7 +34,7 @@ def confusion_of(predictions: Predictions) -> Confusion:
 
 @dataclass(frozen=True)
 class ClassScores:
-    """How well each class is told from the others.
+    """Recall and F1 of each class.
 
     Attributes:
         accuracy: share of a class's images that are predicted as it (recall), in percent.

@@ -42,8 +42,8 @@ def parsed_config(arguments: Sequence[str]) -> tuple[str, str]:
     Raises:
         UserError: if no config is given.
     """
-    from fedvlp.commands.console import quiet_lightning
     from fedvlp.commands.lightning_cli import ParsingCLI
+    from fedvlp.commands.run import quiet_lightning
     from fedvlp.utils.config_files import CONFIG_OPTION, with_config_paths
 
     quiet_lightning()

@@ -27,13 +27,13 @@ def run_export(arguments: Sequence[str]) -> int:
     given, options = _parser().parse_known_args(arguments)
     where = file_of_run(given.run)
     config = trained_config(where, given.allow)
-    from fedvlp.commands.console import quiet_lightning
     from fedvlp.commands.lightning_cli import FederationCLI
+    from fedvlp.commands.run import quiet_lightning
     from fedvlp.runs.run_folder import load_deployed_to_all
     from fedvlp.tools.export import export_method
 
     quiet_lightning()
-    config["trainer"] |= {"accelerator": "cpu", "default_callbacks": False}
+    config["trainer"] |= {"accelerator": "cpu", "runtime": {"default_callbacks": False}}
     with unwrapped_errors():
         command = FederationCLI(
             run=False,

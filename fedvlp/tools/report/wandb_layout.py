@@ -7,8 +7,8 @@ from itertools import chain
 from typing import Any
 
 from fedvlp.results import Record
-from fedvlp.results.finding import finding
-from fedvlp.results.measure import measure_of
+from fedvlp.results.grouping import measure_of
+from fedvlp.results.printing import finding
 from fedvlp.results.tables import tables
 from fedvlp.utils.errors import UserError
 

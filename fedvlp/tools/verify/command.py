@@ -10,8 +10,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
-from fedvlp.commands.console import quiet_lightning
 from fedvlp.commands.lightning_cli import FederationCLI
+from fedvlp.commands.run import quiet_lightning
 from fedvlp.commands.trained_config import ALLOW_HELP, config_option
 from fedvlp.core.metrics.scores import all_scores
 from fedvlp.core.module import FederatedModule
@@ -41,12 +41,11 @@ OF_THE_MACHINE = (
     "devices",
     "num_nodes",
     "strategy",
-    "num_threads",
     "logger",
     "callbacks",
     "default_root_dir",
     "name",
-    "personal_on_disk",
+    "runtime",
 )
 """Options of the trainer that say where it ran and what wrote about it, and change no result."""
 
@@ -66,15 +65,15 @@ def run_verify(arguments: Sequence[str]) -> int:
     """Measures each entry again, says of each what came of it, and returns the exit code.
 
     Returns:
-        0 if all of them say what was found, else 1.
+        0 if all of them are verified, else 1.
     """
     quiet_lightning()
-    own, of_config = split_arguments(arguments)
-    given = _parser().parse_args(own)
+    own_arguments, of_config = split_arguments(arguments)
+    options = _parser().parse_args(own_arguments)
     failed = 0
-    for entry in chain.from_iterable(map(entries_of, given.entries)):
+    for entry in chain.from_iterable(map(entries_of, options.entries)):
         try:
-            lines = verify(entry, of_config, given.tolerance, given.allow)
+            lines = verify(entry, of_config, options.tolerance, options.allow)
         except UserError as error:
             failed += 1
             sys.stderr.write(f"fedvlp verify: {entry}: refused: {error}\n")
@@ -84,7 +83,7 @@ def run_verify(arguments: Sequence[str]) -> int:
 
 
 def entries_of(path: Path) -> list[Path]:
-    """Returns the entries below a folder of entries, at any depth; a path that is not one stands for itself."""
+    """Returns the entries below a folder of entries, at any depth; a path without entries is returned itself."""
     if (path / "summary.json").is_file():
         return [path]
     return sorted(summary.parent for summary in path.rglob("summary.json")) or [path]
@@ -93,7 +92,7 @@ def entries_of(path: Path) -> list[Path]:
 def verify(
     entry: Path, of_config: Sequence[str] = (), tolerance: float = TOLERANCE, allow: Sequence[str] = ()
 ) -> list[str]:
-    """Measures an entry's trained model again, and compares all that can be known without training with its summary.
+    """Measures an entry's trained model again, and compares its summary in all that does not depend on training.
 
     Args:
         entry: folder with ``summary.json``, ``prompts.safetensors`` and ``config.yaml``.
@@ -105,7 +104,7 @@ def verify(
         What a reader wants to know, a line each.
 
     Raises:
-        UserError: if a file is missing or damaged, or the summary says something else than was found.
+        UserError: if a file is missing or damaged, or the summary differs from what was found.
     """
     for name in FILES:
         if not (entry / name).is_file():
@@ -150,7 +149,9 @@ def _config(path: Path, allow: Sequence[str]) -> dict[str, Any]:
     if not isinstance(trainer, dict):
         raise UserError(f"{path} is no config of a run: expected options of the trainer.")
     trainer = {name: value for name, value in trainer.items() if name not in OF_THE_MACHINE}
-    trainer |= {"default_callbacks": False, "enable_progress_bar": False}
+    if isinstance(trainer.get("clients"), dict):
+        trainer["clients"].pop("personal_on_disk", None)
+    trainer |= {"runtime": {"default_callbacks": False}, "enable_progress_bar": False}
     config = {name: content[name] for name in ("seed_everything", "model", "data") if name in content}
     config["trainer"] = trainer
     options = content["data"].get("init_args") if isinstance(content["data"], dict) else None
@@ -172,7 +173,7 @@ def _described(command: FederationCLI) -> dict[str, Any]:
     """Returns what the summary must say of how was trained, on what and by whom, and of what is sent."""
     federation = cast(Federation, command.trainer)
     description = federation.describe(command.model, command.datamodule)
-    cost = communication_cost(command.model, command.datamodule.clients, federation.local.rule)
+    cost = communication_cost(command.model, command.datamodule.clients, federation.local.every_add_on)
     counts = cost.rows(rounds=1)[-1]
     trains = bool(command.model.configure_phases())
     sent = {name: counts[name] if trains else 0 for name in COUNTS}
@@ -205,7 +206,6 @@ def _row(
 
 
 def _parser() -> argparse.ArgumentParser:
-    """Returns the command's own arguments."""
     parser = argparse.ArgumentParser(
         prog="fedvlp verify",
         description="Measure trained models again, and refuse those whose summary says something else: of the model, "

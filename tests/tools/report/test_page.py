@@ -1,17 +1,12 @@
-"""The page: what is in it, that it asks for nothing else, and how a browser shows it."""
+"""The page: what is in it, and that it asks for nothing else."""
 
 from __future__ import annotations
 
-import html
 import json
-import os
 import re
-import shutil
-import subprocess
 from datetime import date
 from html.parser import HTMLParser
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 import torch
@@ -24,12 +19,6 @@ from fedvlp.tools.report import page
 from fedvlp.tools.report.page import report_page
 from tests.helpers.predictions import draw
 from tests.helpers.report_runs import write_run
-
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-PAGE_CSS = (Path(page.__file__).parent / "page.css").read_text(encoding="utf-8")
-WIDTHS = (360, 400, 800, 1280)
-READABLE = 576
-"""Width of a photograph with words in it, in pixels, below which it scrolls."""
 
 
 class Reader(HTMLParser):
@@ -247,67 +236,3 @@ def test_page_stays_small(tmp_path, no_figures, monkeypatch):
     read = Reader(page_of(tmp_path))
     assert [a["alt"] for a in read.all("img") if a["alt"].startswith("map")] == ["map 0", "map 1"]
     assert "2.png is left out, to keep this page small." in read.text
-
-
-MEASURE = """<!doctype html><meta charset="utf-8"><body>{frames}<pre id="sizes"></pre><script>
-addEventListener("load", () => {{
-  document.getElementById("sizes").textContent = JSON.stringify([...document.querySelectorAll("iframe")].map(frame => {{
-    const page = frame.contentDocument, root = page.documentElement;
-    page.querySelectorAll("details").forEach(details => details.open = true);
-    return {{
-      width: frame.contentWindow.innerWidth,
-      needed: root.scrollWidth,
-      images: [...page.images].map(image => [image.complete, image.naturalWidth, image.clientWidth, image.alt.length]),
-      photographs: [...page.querySelectorAll(".photograph .scroll")].map(box => [box.scrollWidth, box.clientWidth]),
-      tables: [...page.querySelectorAll(".scroll:has(table)")].map(box => {{
-        const first = box.querySelector("tbody th"), place = first.getBoundingClientRect().left;
-        box.scrollLeft = 1e6;
-        const isInPlace = first.getBoundingClientRect().left === place;
-        return [box.scrollWidth, box.clientWidth, first.clientWidth, isInPlace];
-      }}),
-    }};
-  }}));
-}});
-</script>"""
-
-
-@pytest.fixture
-def measured(runs, tmp_path):
-    """What a browser says of the page at each width, with all of it unfolded, and what it complained of."""
-    if BROWSER is None:
-        pytest.skip("no chromium, chromium-browser or google-chrome is installed")
-    run = write_run(runs, [50.0, 51.0], "photo", 0, "AMethodWithAVeryLongName" * 2, {"an_option": "value" * 30})
-    explain(run, [{"file": "map.png", "title": "Map", "caption": "c", "alt": "a wide map"}], size=(3000, 20))
-    text = html.escape(page_of(runs))
-    frames = "".join(
-        f'<iframe width="{width}" height="800" style="border:0" srcdoc="{text}"></iframe>' for width in WIDTHS
-    )
-    measuring = tmp_path / "measure.html"
-    measuring.write_text(MEASURE.format(frames=frames), encoding="utf-8")
-    options = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
-    options += ["--disable-component-update", "--disable-sync", "--host-resolver-rules=MAP * ~NOTFOUND"]
-    options += [f"--user-data-dir={tmp_path / 'profile'}", "--enable-logging=stderr", "--dump-dom", measuring.as_uri()]
-    home = os.environ | dict.fromkeys(("HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"), str(tmp_path))
-    done = subprocess.run([BROWSER, *options], capture_output=True, text=True, timeout=60, check=True, env=home)
-    (sizes,) = re.findall(r'<pre id="sizes">(.*?)</pre>', done.stdout)
-    return json.loads(html.unescape(sizes)), done.stderr
-
-
-def test_browser_shows_the_page_at_two_widths(measured):
-    views, complaints = measured
-    assert [view["width"] for view in views] == list(WIDTHS)
-    for view in views:
-        assert view["needed"] <= view["width"]
-        assert len([described for *_, described in view["images"] if described]) == 4
-        for is_complete, natural, shown, _ in view["images"]:
-            assert is_complete
-            assert natural > 0
-            assert 0 < shown <= max(view["width"], READABLE)
-        ((needed, shown),) = view["photographs"]
-        assert needed > READABLE > shown if view["width"] < 640 else needed == shown
-        for needed, shown, first_column, is_in_place in view["tables"]:
-            assert is_in_place  # the first column stays where it was when the table has scrolled
-            assert needed <= shown or first_column <= 0.5 * shown or view["width"] > 400
-    narrow = views[0]["tables"]
-    assert any(needed > shown for needed, shown, *_ in narrow)
-    assert "Content Security Policy" not in complaints
