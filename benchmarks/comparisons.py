@@ -108,7 +108,7 @@ class RoutingCase:
         """Returns the routing weights for training and for evaluation."""
         if self._batched:
             both = token_clusters(self._tokens, len(self._keys), [1.0, 2.0], self._start)
-            training, evaluation = (expert_shares(clusters, self._tokens, self._keys) for clusters in both)
+            training, evaluation = (expert_shares(clusters, self._keys) for clusters in both)
             return training, evaluation
         return self._route_one_by_one(1.0), self._route_one_by_one(2.0)
 

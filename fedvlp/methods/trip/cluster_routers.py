@@ -14,7 +14,6 @@ from fedvlp.methods.trip.clustering import Clusters
 from fedvlp.methods.trip.hashing import image_seeds, random_start, random_uniforms
 from fedvlp.methods.trip.options import Experts, RouterOptions
 from fedvlp.methods.trip.routing import (
-    cluster_experts,
     cluster_shares,
     expert_shares,
     image_routing_weights,
@@ -45,7 +44,7 @@ class TokenRouter(nn.Module):
         """Returns pi under both capacities, and which share of the tokens was kept."""
         constants = {}
         for mode, clusters in self._clusters(images, tokens).items():
-            constants[f"{mode}_weights"] = expert_shares(clusters, tokens, self.keys)
+            constants[f"{mode}_weights"] = expert_shares(clusters, self.keys)
             constants[f"{mode}_kept"] = clusters.sizes.sum(dim=1) / tokens.shape[1]
         return constants
 
@@ -56,7 +55,7 @@ class TokenRouter(nn.Module):
     def token_experts(self, images: Tensor, tokens: Tensor, experts: Experts) -> Int[Tensor, "B P"]:
         """Returns the expert of each token in evaluation, -1 for a token that was dropped."""
         clusters = self._clusters(images, tokens)["eval"]
-        return _experts_of_tokens(clusters, cluster_experts(clusters, tokens, self.keys))
+        return _experts_of_tokens(clusters, match_clusters(clusters.centroids, self.keys))
 
     def _clusters(self, images: Tensor, tokens: Tensor) -> dict[str, Clusters]:
         start = key_start(tokens, self.keys) if self.options.cluster_start == "keys" else None

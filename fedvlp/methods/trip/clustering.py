@@ -1,18 +1,22 @@
-"""k-means with capacities over the tokens of each image, for whole batches of images (TRIP, Sec. IV-A)."""
+"""k-means with capacities over the tokens of each image, for whole batches of images (TRIP, Sec. IV-A).
+
+All is in double precision, and distances are compared in steps of 1e-9, so that equal tokens stay equal whatever the
+batch and the processor. Centroids are means of tokens, so all distances follow from the tokens' scalar products.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from fedvlp.methods.trip.lloyd import KMeansState, token_products
-from fedvlp.methods.trip.plain_clustering import plain_kmeans
-from fedvlp.methods.trip.precision import without_autocast
 from fedvlp.utils.errors import UserError
+
+Values = tuple[Tensor, ...]
 
 
 @dataclass(frozen=True)
@@ -20,13 +24,11 @@ class Clusters:
     """The clusters of each image's tokens.
 
     Args:
-        centroids: mu_m.
-        weights: The centroids as weights over tokens.
+        centroids: mu_m, in double precision.
         kept: The tokens of each cluster; a token that was dropped because its cluster was full is in none.
     """
 
     centroids: Float[Tensor, "B M W"]
-    weights: Float[Tensor, "B M P"]
     kept: Bool[Tensor, "B M P"]
 
     @property
@@ -73,6 +75,7 @@ def cluster_capacities(num_tokens: int, num_clusters: int, capacity: float | Non
     return [int(share * capacity) + (cluster < rest) for cluster in range(num_clusters)]
 
 
+@torch.no_grad()
 def capacity_kmeans(
     tokens: Float[Tensor, "B P W"],
     start: Int[Tensor, "B M"],
@@ -86,10 +89,7 @@ def capacity_kmeans(
     In each iteration a token claims the cluster with the smallest `distance + theta_m`, and each cluster keeps its s_m
     cheapest claimants, the lower index first when costs are equal: this is what token replacement ends with. Then
     theta_m rises by `multiplier_step` times the cluster's size over its capacity, and centroids move to the means of
-    their tokens. An empty cluster starts anew, with theta_m = 0, at the token farthest from its nearest centroid.
-
-    All decisions are those of double precision, where costs are compared in steps of 1e-9, so that equal tokens stay
-    equal whatever the batch.
+    their tokens. An empty cluster starts again, with theta_m = 0, at the token farthest from its nearest centroid.
 
     Args:
         tokens: Each image's tokens.
@@ -98,71 +98,114 @@ def capacity_kmeans(
         max_iterations: Largest number of iterations, at least 1.
         tolerance: An image stops when its centroids moved by less than this on average; they then stay where they were.
         multiplier_step: eta, the step of the Lagrange multipliers.
-    """
-    return several_kmeans(tokens, start, [capacities], max_iterations, tolerance, multiplier_step)[0]
-
-
-@torch.no_grad()
-@without_autocast
-def several_kmeans(
-    tokens: Float[Tensor, "B P W"],
-    start: Int[Tensor, "B M"],
-    capacities: Sequence[Sequence[int]],
-    max_iterations: int = 100,
-    tolerance: float = 1e-4,
-    multiplier_step: float = 1e-4,
-) -> list[Clusters]:
-    """Returns `capacity_kmeans` for each of several capacities, faster than one after another.
-
-    Args:
-        tokens: Each image's tokens.
-        start: Distinct indices of the tokens that the centroids start at.
-        capacities: Several s_m.
-        max_iterations: As in `capacity_kmeans`, and so are the others.
-        tolerance: Mean distance.
-        multiplier_step: eta.
 
     Raises:
         UserError: If a token is not finite.
     """
-    if torch.compiler.is_exporting():
-        options = (max_iterations, tolerance, multiplier_step)
-        return [_plain_clusters(tokens, *plain_kmeans(tokens, start, limits, *options)) for limits in capacities]
-    if not bool(tokens.isfinite().all()):
+    if not torch.compiler.is_exporting() and not bool(tokens.isfinite().all()):
         raise UserError(
             "Image tokens hold NaN or infinity, so they make no clusters. Use precision 32-true, or other weights."
         )
-    state = KMeansState.start(tokens, token_products(tokens), start, torch.tensor(capacities, device=tokens.device))
-    weights = torch.zeros_like(state.centroids.weights)
-    kept = torch.zeros_like(state.centroids.members)
-    running = torch.ones_like(state.images, dtype=torch.bool)
-    for iteration in range(max_iterations):
-        step = state.step(multiplier_step, tolerance)
-        converged = step.shift < tolerance
-        last = iteration + 1 == max_iterations
-        ended = running if last else running & converged
-        if bool(ended.any()):
-            rows = state.rows[ended]
-            stays = converged[ended, None, None]
-            weights[rows] = torch.where(stays, state.centroids.weights[ended], step.centroids.weights[ended])
-            kept[rows] = step.kept[ended]
-            running = running & ~converged
-        if last or not bool(running.any()):
-            break
-        state, running = state.advance(step, running)
-    return _by_capacity(tokens, weights, kept, len(capacities))
+    exact = tokens.double()
+    centred = exact - exact.mean(dim=1, keepdim=True)  # scalar products of smaller vectors are more exact
+    products = centred @ centred.transpose(1, 2)  # [B, P, P]
+    indices = torch.arange(tokens.shape[1], device=tokens.device)
+    limits = torch.tensor(capacities, device=tokens.device).expand(start.shape)
+
+    def is_running(iteration: Tensor, members: Tensor, multipliers: Tensor, kept: Tensor, running: Tensor) -> Tensor:
+        return (iteration < max_iterations) & running.any()
+
+    def step(iteration: Tensor, members: Tensor, multipliers: Tensor, kept: Tensor, running: Tensor) -> Values:
+        distances = distances_to_means(products, members)
+        assigned = assign_with_capacity(distances + multipliers[:, :, None], limits)
+        sizes = assigned.sum(dim=2)
+        empty = sizes == 0
+        farthest = distances.amin(dim=1).argmax(dim=1)
+        moved = assigned | (empty[:, :, None] & (farthest[:, None, None] == indices))
+        raised = (multipliers + multiplier_step * (sizes - limits)).masked_fill(empty, 0.0)
+        change = mean_weights(moved) - mean_weights(members)
+        shift = ((change @ products) * change).sum(dim=2).clamp(min=0).sqrt().mean(dim=1)
+        # An image that has converged keeps its centroids while others of its batch are still moving.
+        moves = running & (shift >= tolerance)
+        return (
+            iteration + 1,
+            _choose(moves, moved, members),
+            torch.where(moves[:, None], raised, multipliers),
+            _choose(running, assigned, kept),
+            moves,
+        )
+
+    members = start[:, :, None] == indices  # [B, M, P]
+    multipliers = torch.zeros(start.shape, dtype=torch.float64, device=tokens.device)
+    running = torch.ones(start.shape[:1], dtype=torch.bool, device=tokens.device)
+    first = torch.zeros((), dtype=torch.int64, device=tokens.device)
+    values = (first, members, multipliers, torch.zeros_like(members), running)
+    _, members, _, kept, _ = repeat_while(is_running, step, values)
+    return Clusters(mean_weights(members) @ exact, kept)
 
 
-def _plain_clusters(tokens: Tensor, weights: Tensor, kept: Tensor) -> Clusters:
-    return Clusters(weights @ tokens.to(weights.dtype), weights, kept)
+def assign_with_capacity(costs: Float[Tensor, "B M P"], limits: Int[Tensor, "B M"]) -> Bool[Tensor, "B M P"]:
+    """Returns the tokens that each cluster keeps: of those for which it is the cheapest, its s_m cheapest.
+
+    Args:
+        costs: Cost of each token in each cluster; of equal clusters the first is claimed.
+        limits: s_m; of claimants with equal costs those with the lower index are kept.
+    """
+    cost, cluster = costs.min(dim=1)  # [B, P]
+    claimed = cluster[:, None] == torch.arange(limits.shape[1], device=costs.device)[:, None]  # [B, M, P]
+    order = cost.argsort(dim=1, stable=True)[:, None].expand_as(claimed)
+    ranks = claimed.gather(2, order).cumsum(dim=2)  # among the claimants of a cluster, from 1, cheapest first
+    return claimed & (torch.empty_like(ranks).scatter_(2, order, ranks) <= limits[:, :, None])
 
 
-def _by_capacity(
-    tokens: Float[Tensor, "B P W"], weights: Float[Tensor, "A M P"], kept: Bool[Tensor, "A M P"], count: int
-) -> list[Clusters]:
-    """The clusters of all images for each of `count` capacities; A = count * B rows, those of a capacity together."""
-    by_capacity = weights.view(count, -1, *weights.shape[1:])  # [count, B, M, P]
-    side_by_side = by_capacity.transpose(0, 1).flatten(1, 2)  # [B, count * M, P]
-    centroids = (side_by_side @ tokens.to(weights.dtype)).chunk(count, dim=1)  # each [B, M, W]
-    parts = zip(centroids, weights.chunk(count), kept.chunk(count), strict=True)
-    return [Clusters(*part) for part in parts]
+def mean_weights(members: Bool[Tensor, "B M P"]) -> Float[Tensor, "B M P"]:
+    """Returns the weights over tokens by which a mean of some of them is taken."""
+    exact = members.double()
+    return exact / exact.sum(dim=2, keepdim=True)
+
+
+def distances_to_means(products: Float[Tensor, "B P P"], members: Bool[Tensor, "B M P"]) -> Float[Tensor, "B M P"]:
+    """Returns the distances of tokens to the means of some of them, to 1e-9, so that ties are ties.
+
+    Args:
+        products: The tokens' scalar products, in double precision.
+        members: The tokens that each mean is of.
+    """
+    weights = mean_weights(members)
+    with_means = weights @ products  # [B, M, P]
+    of_means = (with_means * weights).sum(dim=2, keepdim=True)
+    squares = products.diagonal(dim1=1, dim2=2)[:, None] + of_means
+    squared = squares - 2 * with_means
+    # What is below the rounding of these sums is a token at its mean.
+    distances = squared.masked_fill(squared < 1e-12 * squares, 0.0).sqrt()
+    return (distances * 1e9).round() / 1e9
+
+
+def repeat_while(condition: Callable[..., Tensor], step: Callable[..., Values], values: Values) -> Values:
+    """Returns what values have become when a condition on them no longer holds.
+
+    `torch.export` keeps it as one operator, where it would have to know how often Python's own loop runs.
+
+    Args:
+        condition: Takes the values; a truth value without axes.
+        step: Takes the values and returns the next, of the same shapes and types, none of which is a given one.
+        values: Those to begin with.
+
+    Example:
+        >>> (power,) = repeat_while(lambda n: n < 100, lambda n: (2 * n,), (torch.tensor(1),))
+        >>> power.item()
+        128
+    """
+    if torch.compiler.is_exporting():
+        while_loop: Any = torch.while_loop  # absent in early versions, which can train but not export
+        exported: Values = while_loop(condition, step, values)
+        return exported
+    while bool(condition(*values)):
+        values = step(*values)
+    return values
+
+
+def _choose(condition: Bool[Tensor, "B"], members: Tensor, others: Tensor) -> Bool[Tensor, "B M P"]:
+    """`torch.where`, which ONNX Runtime does not have of truth values."""
+    holds = condition[:, None, None]
+    return (holds & members) | (~holds & others)

@@ -13,17 +13,13 @@ from jaxtyping import Float, Int
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from fedvlp.methods.trip.clustering import Clusters, capacity_kmeans, cluster_capacities, several_kmeans
-from fedvlp.methods.trip.lloyd import equal_means
-from fedvlp.methods.trip.precision import without_autocast
-from fedvlp.methods.trip.subset_assignment import cheapest_assignment
+from fedvlp.methods.trip.clustering import Clusters, capacity_kmeans, cluster_capacities
 from fedvlp.utils.errors import UserError
 
 KeyInit = Literal["orthogonal", "uniform", "normal", "binary"]
 
 _LARGEST_ENUMERATED = 6
-_DOUBTFUL_ADVANTAGE = 1e-4
-"""Total costs nearer than this are compared in double precision, so that no route hangs on a batch's rounding."""
+"""More experts than this have too many orders to try all of them."""
 
 
 def make_keys(kind: KeyInit, num_experts: int, width: int, seed: int) -> Float[Tensor, "E W"]:
@@ -81,14 +77,25 @@ def match_clusters(centroids: Float[Tensor, "B M W"], keys: Float[Tensor, "M W"]
     """Returns the expert of each cluster: the one-to-one assignment of least total 1 - cos(mu_i, v_j) (Eqs. 5 to 7).
 
     Raises:
-        UserError: If there are not as many keys as clusters.
+        UserError: If there are not as many keys as clusters, or a method with more than 6 experts is exported.
     """
     if centroids.shape[1] != len(keys):
         raise UserError(
             f"{centroids.shape[1]} clusters need as many keys, but there are {len(keys)}. "
             "Give one key for each cluster."
         )
-    return _match(centroids, keys)[0]
+    costs = 1 - F.normalize(centroids.double(), dim=-1) @ F.normalize(keys.double(), dim=-1).T  # [B, M, E]
+    if len(keys) > _LARGEST_ENUMERATED:
+        if torch.compiler.is_exporting():
+            raise UserError(
+                f"Routes of more than {_LARGEST_ENUMERATED} experts can't be exported, as SciPy finds them."
+            )
+        matched = np.stack([linear_sum_assignment(cost)[1] for cost in costs.cpu().numpy()])
+        return torch.from_numpy(matched).to(costs.device)
+    # Few experts have few orders: all of them, for all images at once. Totals that differ by rounding alone are equal.
+    orders = torch.tensor(list(permutations(range(len(keys)))), device=costs.device)  # [orders, M]
+    totals = costs[:, torch.arange(len(keys), device=costs.device), orders].sum(dim=2).round(decimals=12)
+    return orders[totals.argmin(dim=1)]
 
 
 def routing_weights(
@@ -106,7 +113,7 @@ def routing_weights(
         start: Distinct indices of the tokens that the centroids start at, as from `random_start` or `key_start`.
     """
     (clusters,) = token_clusters(tokens, len(keys), [capacity], start)
-    return expert_shares(clusters, tokens, keys)
+    return expert_shares(clusters, keys)
 
 
 def token_clusters(
@@ -117,29 +124,13 @@ def token_clusters(
 ) -> list[Clusters]:
     """Returns the clusters of each image's tokens for each capacity factor; arguments as in `routing_weights`."""
     limits = [cluster_capacities(tokens.shape[1], num_clusters, capacity) for capacity in capacities]
-    return several_kmeans(tokens, start, limits)
+    return [capacity_kmeans(tokens, start, each) for each in limits]
 
 
-def expert_shares(
-    clusters: Clusters, tokens: Float[Tensor, "B P W"], keys: Float[Tensor, "M W"]
-) -> Float[Tensor, "B M"]:
+def expert_shares(clusters: Clusters, keys: Float[Tensor, "M W"]) -> Float[Tensor, "B M"]:
     """Returns pi, the share of the kept tokens that lie in the cluster matched to each expert's key (Eq. 8)."""
     shares = cluster_shares(clusters)
-    return torch.zeros_like(shares).scatter_(1, cluster_experts(clusters, tokens, keys), shares)
-
-
-def cluster_experts(
-    clusters: Clusters, tokens: Float[Tensor, "B P W"], keys: Float[Tensor, "M W"]
-) -> Int[Tensor, "B M"]:
-    """Returns the expert whose key each cluster of these tokens is matched to (Eqs. 5 to 7)."""
-    experts, advantage = _match(clusters.centroids, keys)
-    if torch.compiler.is_exporting():  # these centroids are of double precision
-        return experts
-    doubtful = advantage < _DOUBTFUL_ADVANTAGE
-    if bool(doubtful.any()):
-        centroids = equal_means(clusters.weights[doubtful]) @ tokens[doubtful].double()
-        experts[doubtful] = _match(centroids, keys)[0]
-    return experts
+    return torch.zeros_like(shares).scatter_(1, match_clusters(clusters.centroids, keys), shares)
 
 
 def cluster_shares(clusters: Clusters) -> Float[Tensor, "B M"]:
@@ -148,7 +139,6 @@ def cluster_shares(clusters: Clusters) -> Float[Tensor, "B M"]:
     return sizes / sizes.sum(dim=1, keepdim=True)
 
 
-@without_autocast
 def image_routing_weights(
     features: Float[Tensor, "B d"],
     keys: Float[Tensor, "E d"],
@@ -175,24 +165,5 @@ def image_routing_weights(
     costs = 1 - F.normalize(clusters.centroids[0].double(), dim=-1) @ F.normalize(keys.double(), dim=-1).T
     matched = torch.from_numpy(linear_sum_assignment(costs.cpu().numpy())[1]).to(features.device)
     clustered = clusters.assignment[0]
-    in_cluster = F.one_hot(clustered.clamp(min=0), len(start)).float()  # [B, M]
-    weights = in_cluster @ F.one_hot(matched, len(keys)).float()  # [B, E]
+    weights = F.one_hot(matched[clustered.clamp(min=0)], len(keys)).float()  # [B, E]
     return weights.masked_fill((clustered < 0)[:, None], 1 / len(keys))
-
-
-@without_autocast
-def _match(centroids: Tensor, keys: Tensor) -> tuple[Int[Tensor, "B M"], Float[Tensor, "B"]]:
-    """The best assignment and by how much it is cheaper than the second best, 0 where that is not known."""
-    keys = F.normalize(keys.double(), dim=-1).to(centroids.dtype)
-    costs = 1 - (centroids @ keys.T).double() / centroids.norm(dim=-1, keepdim=True).clamp(min=1e-12)  # [B, M, E]
-    if len(keys) > _LARGEST_ENUMERATED:
-        if torch.compiler.is_exporting():
-            return cheapest_assignment(costs), costs.new_zeros(costs.shape[:1])
-        matched = np.stack([linear_sum_assignment(cost)[1] for cost in costs.cpu().numpy()])
-        return torch.from_numpy(matched).to(costs.device), torch.zeros(len(costs), device=costs.device)
-    # few experts have few orders: all of them, for all images at once
-    orders = torch.tensor(list(permutations(range(len(keys)))), device=costs.device)  # [orders, M]
-    totals = costs[:, torch.arange(len(keys), device=costs.device), orders].sum(dim=2).round(decimals=12)
-    lowest, best = totals.min(dim=1)
-    runner_up = totals.scatter(1, best[:, None], torch.inf).amin(dim=1)
-    return orders[best], runner_up - lowest

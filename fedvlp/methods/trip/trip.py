@@ -129,10 +129,10 @@ class TRIP(PromptLearner):
         return (replace(phase, strategy=MovingAverage(phase.strategy, share, phase.upload)),)
 
     def prepare(self, images: Float[Tensor, "B 3 V V"]) -> dict[str, Tensor]:
-        """Returns f(x), the teacher's logits, and what the router knows of the image: pi, for the paper's router."""
+        """Returns f(x), and what the router knows of the image: pi, for the paper's router."""
         features, tokens = self.clip.encode_image_tokens(images)
         routes = self.router.prepare(images, features, tokens)
-        return {"features": features, "teacher": self.teacher(features), **routes}
+        return {"features": features, **routes}
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
         """Returns the logits cos(w_c(E(x)), f(x)) / tau under the mixture E(x) = sum_m pi_m E_m (Eqs. 8, 9)."""
@@ -150,7 +150,7 @@ class TRIP(PromptLearner):
         """Returns cross-entropy + beta KL(zero-shot || local) (Eq. 12), and a learned router's balance loss."""
         inputs, labels = batch
         constants = self.constants(inputs)
-        losses = distillation_losses(self(constants), labels, constants["teacher"], self.kl_weight)
+        losses = distillation_losses(self(constants), labels, self.teacher(constants["features"]), self.kl_weight)
         if isinstance(self.router, LearnedRouter):
             losses["loss"] = losses["loss"] + self.router.balance_weight * self.router.imbalance(constants)
         for name, value in losses.items():
