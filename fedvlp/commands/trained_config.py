@@ -29,7 +29,7 @@ def trained_file(given: str | None, command: str) -> Path:
     """Returns the file of trained tensors that a command's ``--ckpt_path`` means.
 
     Raises:
-        UserError: if none is given, or ``last``, which only a run that goes on knows.
+        UserError: if none is given, or ``last``, which is for resuming alone.
     """
     if given is None or given == "last":
         raise UserError(f"{command} needs --ckpt_path: a run's folder, its prompts.safetensors or a checkpoint.")
@@ -37,19 +37,19 @@ def trained_file(given: str | None, command: str) -> Path:
 
 
 def file_of_run(where: Path) -> Path:
-    """Returns the trained tensors of a run's folder, or of the newest run in a folder; a file is taken as it is."""
+    """Returns the trained tensors of a run's folder, or of the newest run in a folder; a file itself."""
     return run_of(where) / "prompts.safetensors" if where.is_dir() else where
 
 
-def chosen_kinds(what: str, known: Collection[str]) -> list[str]:
+def chosen_kinds(what: str, choices: Collection[str]) -> list[str]:
     """Returns what ``--what`` names, each once.
 
     Raises:
         UserError: if one is not known.
     """
     kinds = list(dict.fromkeys(what.split(",")))
-    if unknown := [kind for kind in kinds if kind not in known]:
-        raise UserError(f"Expected --what of {', '.join(known)}, with commas between; got {', '.join(unknown)!r}.")
+    if unknown := [kind for kind in kinds if kind not in choices]:
+        raise UserError(f"Expected --what of {', '.join(choices)}, with commas between; got {', '.join(unknown)!r}.")
     return kinds
 
 
@@ -98,7 +98,7 @@ def data_of_run(path: Path, instead: str) -> dict[str, Any]:
     """
     data = _content_of_run(path, instead).get("data")
     if not isinstance(data, dict):
-        raise UserError(f"{path} says nothing of data. Pass {instead}, so that it is not needed.")
+        raise UserError(f"{path} has no data. Pass {instead}, so that it is not needed.")
     return data
 
 
@@ -148,19 +148,20 @@ def _with_data(config: dict[str, Any], command: str, where: Path, given: argpars
     content = _content_of_run(beside, "--config") if beside.is_file() else {}
     trainer = content.get("trainer")
     precision = trainer.get("precision") if isinstance(trainer, dict) else None
-    found = {**config, "trainer": {**config["trainer"], **({} if precision is None else {"precision": precision})}}
-    del found["data"]
+    with_images = {"model": config["model"], "trainer": dict(config["trainer"])}
+    if precision is not None:
+        with_images["trainer"]["precision"] = precision
     if given.data is not None:
-        return found
+        return with_images
     if not content:
         raise UserError(f"{command} needs images, and there is no {beside} that names them. Pass --data or --config.")
     data = data_of_run(beside, "--data")
     check_classes(beside, data, given.allow)
-    return {**found, "data": data}
+    return {**with_images, "data": data}
 
 
 def first_look(arguments: Sequence[str]) -> argparse.Namespace:
-    """Reads the few options that tell which config to begin with, before there is a parser of everything else.
+    """Reads the few options that decide which config is the first, before there is a parser of everything else.
 
     Returns:
         ``ckpt_path``, ``what``, ``images``, ``allow``, ``data``, ``help``, and ``method``, which is None if no config

@@ -97,7 +97,7 @@ def write_cache_file(path: Path, write: Callable[[Path], None]) -> None:
         with atomic_write(path) as temporary:
             write(temporary)
     except (OSError, SafetensorError, UserError) as error:
-        log.warning("Could not write the cache file %s (%s); going on without it.", path, error)
+        log.warning("Could not write the cache file %s (%s); continuing without it.", path, error)
 
 
 @contextmanager
@@ -106,7 +106,7 @@ def locked(path: Path, wait: bool = True) -> Iterator[None]:
 
     Args:
         path: the file or folder; the lock is a file beside it.
-        wait: whether to wait for another process. Who waits only spares double work, so it goes on without a lock
+        wait: whether to wait for another process. Who waits only spares double work, so it continues without a lock
             where the disk refuses one.
 
     Raises:
