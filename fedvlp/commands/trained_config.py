@@ -12,7 +12,7 @@ import yaml
 from fedvlp.runs.checkpoint import read_model
 from fedvlp.runs.run_folder import run_of
 from fedvlp.runs.trusted_classes import check_classes
-from fedvlp.utils.config_files import CONFIG_OPTION
+from fedvlp.utils.config_files import CONFIG_OPTION, read_yaml
 from fedvlp.utils.errors import UserError
 
 LINKED = ("class_names", "domains", "num_clients", "rounds")
@@ -96,19 +96,11 @@ def data_of_run(path: Path, instead: str) -> dict[str, Any]:
     Raises:
         UserError: if there is none.
     """
-    data = _content_of_run(path, instead).get("data")
+    content = read_yaml(path)
+    data = content.get("data") if isinstance(content, dict) else None
     if not isinstance(data, dict):
         raise UserError(f"{path} has no data. Pass {instead}, so that it is not needed.")
     return data
-
-
-def _content_of_run(path: Path, instead: str) -> dict[str, Any]:
-    """Returns the content of a run's config; empty if it is no mapping."""
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise UserError(f"{path} is no YAML. Pass {instead}, so that it is not needed.") from error
-    return content if isinstance(content, dict) else {}
 
 
 def config_option(config: Mapping[str, Any]) -> str:
@@ -145,9 +137,8 @@ def config_of_command(command: str, arguments: Sequence[str]) -> dict[str, Any] 
 def _with_data(config: dict[str, Any], command: str, where: Path, given: argparse.Namespace) -> dict[str, Any]:
     """Returns a config with the images and the precision of the run, from the config beside a trained file."""
     beside = run_of(where) / "config.yaml"
-    content = _content_of_run(beside, "--config") if beside.is_file() else {}
-    trainer = content.get("trainer")
-    precision = trainer.get("precision") if isinstance(trainer, dict) else None
+    content = read_yaml(beside) if beside.is_file() else {}
+    precision = (content.get("trainer") or {}).get("precision")
     with_images = {"model": config["model"], "trainer": dict(config["trainer"])}
     if precision is not None:
         with_images["trainer"]["precision"] = precision

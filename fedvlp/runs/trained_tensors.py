@@ -29,16 +29,10 @@ def check_trained(path: Path, deployed: State, personal: Mapping[int, State], mo
     expected = model.exchangeable_tensors()
     shared = model.shared_state().keys()
     _check(path, deployed, {name: expected[name] for name in expected if name in shared}, _deployed_names(model))
-    personal_names = model.personal_state().keys()
+    own = {name: expected[name] for name in model.personal_state()}
     for client, state in personal.items():
         if state:
-            _check(
-                path,
-                state,
-                {name: expected[name] for name in personal_names},
-                set(personal_names),
-                f"personal/{client}/",
-            )
+            _check(path, state, own, set(own), f"personal/{client}/")
 
 
 def check_resumed(path: Path, state: RunState, model: FederatedModule) -> None:

@@ -115,6 +115,7 @@ def locked(path: Path, wait: bool = True) -> Iterator[None]:
     """
     lock = _lock_of(path)
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         lock.acquire(timeout=-1 if wait else 0)
     except Timeout:
         raise BlockingIOError(errno.EAGAIN, "Another process works on it", str(path)) from None
@@ -164,5 +165,4 @@ def size_in_words(count: int) -> str:
 
 
 def _lock_of(path: Path) -> FileLock:
-    path.parent.mkdir(parents=True, exist_ok=True)
     return FileLock(path.with_name(f".{path.name}.lock"))
