@@ -70,11 +70,13 @@ class CLIP(nn.Module):
         self.embed_dim = int(config["embed_dim"])
         self.context_length = int(cast(Any, model).context_length)
         self.logit_scale = float(cast(Any, model).logit_scale.exp())
+        # Published tags have keys beside the transform's, such as their address.
         options = {key: value for key, value in (preprocess or {}).items() if key in PreprocessCfg.__annotations__}
         self.preprocess_options = PreprocessCfg(**{**options, "size": self.image_size})
         self.preprocess = evaluation_transform(self.preprocess_options)
         self.train_preprocess = training_transform(self.preprocess_options)
         self._fingerprint: str | None = None
+        # With `state_dict` empty, loading must not report the frozen weights as missing.
         self._state_prefix = ""
         self.register_load_state_dict_post_hook(_forget_missing)  # type: ignore[no-untyped-call]
 
@@ -123,7 +125,7 @@ class CLIP(nn.Module):
         if not compilers:
             raise UserError(
                 "Towers are compiled by a C++ compiler, but none was found (c++, g++, clang++ or cl). "
-                "Install one, or leave out --trainer.compile."
+                "Install one, or leave out --trainer.runtime.compile."
             )
         for blocks in self._transformers:
             blocks.compile()
@@ -158,6 +160,7 @@ class CLIP(nn.Module):
         if self._fingerprint is None:
             digest = hashlib.sha256(json.dumps(self.config, sort_keys=True, default=str).encode())
             digest.update(repr(self.preprocess_options).encode())
+            # Names, shapes and types are hashed as well, so that equal bytes of another layout differ.
             for name, tensor in sorted(self.model.state_dict().items()):
                 values = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
                 digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
@@ -170,6 +173,7 @@ class CLIP(nn.Module):
         text = self._text.blocks if self._text.is_suited else None
         return [blocks for blocks in (text, self.image.blocks) if blocks is not None]
 
+    # A method's `train()` reaches its CLIP, too; dropout and batch statistics must stay off.
     def train(self, mode: bool = True) -> CLIP:
         """Stays in evaluation mode."""
         return super().train(False)

@@ -19,11 +19,12 @@ from fedvlp.core.module import FederatedModule
 from fedvlp.data import FederatedDataModule
 from fedvlp.federation import Federation
 from fedvlp.training.config_links import link_method_options
+from fedvlp.training.trainer_options import REPLACEMENTS
 from fedvlp.utils.errors import escape_control_chars
 from fedvlp.utils.plugins import import_plugins
 
 DEFAULT_SEED = 0
-OF_DEVICE = ("accelerator", "devices", "precision", "num_threads", "compile", "deterministic")
+OF_DEVICE = ("accelerator", "devices", "precision", "runtime.num_threads", "runtime.compile", "deterministic")
 OF_PREDICT = ("help", "config", "ckpt_path", "images", "output", "class_names", "allow")
 SHOWN_BY_PREDICT = (*OF_PREDICT, *(f"trainer.{name}" for name in OF_DEVICE))
 """The options that matter to ``predict``; it accepts all of ``fit``, as configs of runs have them."""
@@ -66,7 +67,7 @@ class FederationParser(LightningArgumentParser):
         if not self.exit_on_error:  # a parser inside the parser: the outer one reports it
             super().error(message, ex)
         for name, replacement in self.replacements.items():
-            if f"trainer.{name}" in message or f"not accept option '{name}'" in message:
+            if f"trainer.{name}" in message or f"option '{name}'" in message:
                 message += f"\n{name}: {replacement}."
         command = (getattr(ex, "subcommand_parser", None) or self).prog.replace(" [options]", "")
         sys.stderr.write(f"{command}: error: {escape_control_chars(message)}\n")
@@ -98,7 +99,7 @@ class FederationCLI(LightningCLI):
         import_public_classes()
         import_plugins()
         self._command = arguments[0] if arguments and arguments[0] in self.subcommands() else None
-        parser_class = partial(FederationParser, replacements=Federation.instead_of_options)
+        parser_class = partial(FederationParser, replacements=REPLACEMENTS)
         super().__init__(
             trainer_class=cast(Any, Federation),
             parser_class=cast(Any, parser_class),
@@ -114,9 +115,9 @@ class FederationCLI(LightningCLI):
 
     def add_core_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Adds the three keys; Lightning's own version takes subclasses of its Trainer only."""
-        parser.add_class_arguments(Federation, "trainer", fail_untyped=False, instantiate=False, sub_configs=True)
         parser.add_lightning_class_args(FederatedModule, "model", subclass_mode=True)
         parser.add_lightning_class_args(FederatedDataModule, "data", subclass_mode=True)
+        parser.add_class_arguments(Federation, "trainer", fail_untyped=False, instantiate=False, sub_configs=True)
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Links a method's arguments to data and federation, and the federation's seed to ``seed_everything``."""

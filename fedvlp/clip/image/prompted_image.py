@@ -68,6 +68,7 @@ class PromptedImageEncoder(nn.Module):
         hidden = _before_last(tower, images, prompts)
         num_tokens = hidden.shape[1]
         of_prompt = torch.arange(num_tokens - prompts.shape[1], num_tokens, device=hidden.device)
+        # Fused attention returns no scores, so those few are computed beside it.
         scores = tower.blocks.last_scores(hidden, 0, of_prompt)
         indices = torch.cat([of_prompt.new_zeros(1), of_prompt])
         features = tower.project(tower.blocks.run_last(hidden, indices))
@@ -113,6 +114,7 @@ def _before_last(
     """Returns what goes into the last block."""
     tower.blocks.check_depth(len(prompts), "image")
     tokens = tower.embed(images)  # [B, P, W]
+    # `prompts[0]` enters with the image; the others replace the prompt's places between blocks.
     first, *deeper = prompts.to(tokens.dtype)
     between = [partial(_replace, prompt=prompt) for prompt in deeper]
     return tower.blocks.run_before_last(_append(tokens, tower.embed_prompt(first)), between)

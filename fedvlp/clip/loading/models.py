@@ -54,7 +54,9 @@ def build_model(config: dict[str, Any], seed: int = 0) -> nn.Module:
             "a caption decoder. Choose another --model.clip.name, for example ViT-B-16."
         )
     if "timm_model_name" in options["vision_cfg"]:
+        # Else timm would download the image tower's weights, which are overwritten.
         options["vision_cfg"]["timm_model_pretrained"] = False
+    # open_clip draws from the global generator; a run's own draws must not depend on how its CLIP was loaded.
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         model: nn.Module = (open_clip.CustomTextCLIP if custom else open_clip.CLIP)(**options)
@@ -73,6 +75,7 @@ def install_weights(model: nn.Module, blueprint: Blueprint, origin: str) -> None
         UserError: If the weights are those of another architecture.
     """
     state: dict[str, Tensor] = convert_state_dict(model, dict(blueprint.weights or {}))
+    # The file is of a `CLIP`, and the model a `CustomTextCLIP`, whose text tower is a module of its own.
     if "positional_embedding" in state and not hasattr(model, "positional_embedding"):
         state = convert_to_custom_text_state_dict(state)
     expected = model.state_dict()
@@ -96,6 +99,7 @@ def _differences(expected: dict[str, Tensor], state: dict[str, Tensor]) -> list[
             differences.append(f"{name} is missing")
         elif state[name].shape != value.shape:
             shape = tuple(state[name].shape)
+            # A wrong shape says more than a missing name, and only three differences are shown.
             differences.insert(0, f"{name} has shape {shape} instead of {tuple(value.shape)}")
     # Buffers that some versions of open_clip save and others compute.
     ignored = ("position_ids", "attn_mask", "num_batches_tracked")

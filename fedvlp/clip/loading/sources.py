@@ -104,6 +104,7 @@ def expand(stored: dict[str, Tensor], vocabulary_size: int, seed: int = 0) -> di
     """
     state = {name: tensor.float() for name, tensor in stored.items() if not name.startswith("token_embedding.")}
     rows = stored["token_embedding.rows"].float()
+    # Of the vocabulary's 49,408 rows captions used few; the package ships these alone.
     generator = torch.Generator().manual_seed(seed)
     weight = 0.02 * torch.randn(vocabulary_size, rows.shape[1], generator=generator)
     weight[stored["token_embedding.index"].long()] = rows
@@ -131,6 +132,7 @@ def _resolve_hub(spec: CLIPSpec) -> Blueprint:
     try:
         description = json.loads(Path(download_pretrained_from_hf(repository, HF_CONFIG_NAME)).read_text("utf-8"))
         tokenizer = open_clip.get_tokenizer(spec.name)
+        # Random weights, or those of a local file, need only the hub's description.
         if spec.pretrained == "auto":
             path = Path(download_pretrained_from_hf(repository))
     except ImportError as error:  # its tokenizer is of a package that is not installed
@@ -155,6 +157,7 @@ def _resolve_registered(spec: CLIPSpec) -> Blueprint:
     weights: dict[str, Tensor] | None = None
     if path is not None:
         weights = read_weights(path)
+        # A wrong activation raises no error but costs accuracy, so it is found out from the file.
         config["quick_gelu"] = config.get("quick_gelu", False) or uses_quick_gelu(path, weights)
         published = _options(config_beside(path) or {}, config, str(path))
     elif spec.pretrained not in (None, "random"):
@@ -162,6 +165,7 @@ def _resolve_registered(spec: CLIPSpec) -> Blueprint:
         published = open_clip.get_pretrained_cfg(name, tag)
         weights = read_weights(fetch_weights(name, tag))
         config["quick_gelu"] = bool(published.get("quick_gelu", False))
+    # open_clip lists some architectures twice, with and without the suffix; both read the same tokens.
     tokenizer = open_clip.get_tokenizer(name.removesuffix(QUICK_GELU_SUFFIX))
     return Blueprint(spec.name, config, tokenizer, weights, published)
 
@@ -169,6 +173,7 @@ def _resolve_registered(spec: CLIPSpec) -> Blueprint:
 def _registered_config(name: str) -> dict[str, Any]:
     """Returns open_clip's config of a name, with QuickGELU if the name ends so."""
     known = open_clip.list_models()
+    # Some names end so in open_clip's own list; for others the suffix only changes the activation.
     base = name if name in known else name.removesuffix(QUICK_GELU_SUFFIX)
     if base not in known:
         nearest = nearest_names(name, [BUNDLED_NAME, *known], count=3, cutoff=0.4)
@@ -234,6 +239,7 @@ def _weights_path(spec: CLIPSpec, tags: list[str]) -> Path | None:
     if tag in tags:
         return None
     path = Path(str(wanted)).expanduser()
+    # A misspelt tag must not be reported as a missing file: only what looks like a path is taken for one.
     if wanted != "auto" and (path.suffix in WEIGHT_SUFFIXES or path.exists() or len(path.parts) > 1):
         return path
     found = "no weights by OpenAI" if wanted == "auto" else f"no weights '{wanted}'"

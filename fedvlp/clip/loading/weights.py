@@ -43,7 +43,9 @@ def read_weights(path: Path) -> dict[str, Tensor]:
             f"{path} should hold a state dict, names with tensors, but holds other values ({type(content).__name__}). "
             "Save model.state_dict() alone and give that file."
         )
+    # DataParallel puts this before every name.
     tensors = {name.removeprefix("module."): value for name, value in content.items()}
+    # One NaN in a frozen weight would make every feature and so every loss NaN, far from its cause.
     for name, value in tensors.items():
         if value.is_floating_point() and not bool(value.isfinite().all()):
             raise UserError(f"The weights {path} hold NaN or infinity, in {name}. Copy or download them again.")
@@ -71,7 +73,8 @@ def fetch_weights(name: str, tag: str) -> Path:
     published = open_clip.get_pretrained_cfg(name, tag)
     try:
         return Path(open_clip.download_pretrained(published))
-    except Exception as error:  # the hub's client raises many kinds; all of them mean that there is no file
+    # The hub's client raises many kinds of errors; all of them mean that there is no file.
+    except Exception as error:
         raise UserError(_download_help(name, tag, published, error)) from error
 
 
@@ -101,6 +104,7 @@ def uses_quick_gelu(path: Path, weights: dict[str, Tensor]) -> bool:
     beside = config_beside(path)
     if beside is not None:
         return bool(beside.get("model_cfg", {}).get("quick_gelu", False))
+    # The hub's cache has the repository's name in a folder and a digest as the file's name.
     hub_folders = [part for part in path.parts if part.startswith("models--")]
     names = " ".join([path.name, *hub_folders]).lower()
     return "openai" in names or "quickgelu" in names or _is_torchscript(path) or _are_widened_halves(weights)
@@ -136,11 +140,12 @@ def _hub_address(entry: str) -> str:
 
 def _load_archive(path: Path) -> Any:
     """Returns what torch saved in a file, restricted to tensors and plain containers."""
-    if _is_torchscript(path):
-        return _load_torchscript(path)
     try:
+        if _is_torchscript(path):
+            return _load_torchscript(path)
         return torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # of a file of another kind the unpickler raises nearly every type
+    # For a file of another kind the unpickler raises nearly every type.
+    except Exception as error:
         raise UserError(
             f"{path} cannot be read as plain tensors: it is damaged or holds pickled code, which is never run. "
             "Save model.state_dict() alone, best as .safetensors, and give that file."
@@ -152,6 +157,7 @@ def _load_torchscript(path: Path) -> dict[str, Tensor]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # TorchScript is deprecated, but these archives still exist
         state: dict[str, Tensor] = torch.jit.load(path, map_location="cpu").state_dict()  # type: ignore[no-untyped-call]
+    # OpenAI's archives have these sizes among their tensors.
     for number in ("input_resolution", "context_length", "vocab_size"):
         state.pop(number, None)
     return state

@@ -62,6 +62,7 @@ class DomainTextEncoder(nn.Module):
             learning: Indices of the domains whose prompts get gradients, in any number and order; those of all others
                 are exactly zero. None is all.
         """
+        # Prompts without a gradient change once a round: their features come from the cache.
         every = range(self.num_domains)
         chosen = sorted(set(every if learning is None else learning.tolist()))
         others = sorted(set(every) - set(chosen))

@@ -61,6 +61,7 @@ class TokenRows(nn.Module):
         start = 0
         for index, chunk in enumerate(chunks):
             mask = causal_mask([*range(-1, prefix - 1), *chunk])
+            # Attention within a chunk is S x S, so chunks bound its cost; each sees the prefix and itself.
             # The prefix's own rows are in the first chunk alone.
             mask = mask[prefix if index else 0 :]
             inside = [end - start for end in ends[0] if start <= end < start + len(mask)]
@@ -86,14 +87,17 @@ class TokenRows(nn.Module):
             prompts: What stands for the ids below 0.
             deeper: `deeper[:, j]` replaces what stands there between blocks j + 1 and j + 2; None for nothing.
         """
+        # All prompts of a batch go through the tower together, as further sequences.
         tokens = self.embed(tower, prompts).flatten(0, 1)  # [N * R, S, D]
         levels = () if deeper is None else deeper.unbind(1)
         between = [partial(self._replace, prompts=level) for level in levels]
         mask = self.mask.to(tower.blocks.compute_dtype)
+        # One packed row: the last block is run for the end-of-text tokens alone, which are all that is read.
         if len(self.ends) == 1:
             hidden = tower.transform_at(tokens, mask, self.ends[0], self.at_ends(mask), between)
             return tower.project(hidden)  # [N, K, d]
         hidden = tower.transform(tokens, mask, between).view(prompts.shape[0], *self.ids.shape, -1)  # [N, R, S, D]
+        # Several rows end at different places, so the last block is run for all tokens.
         rows = torch.arange(len(self.ends), device=self.ends.device)[:, None]
         return tower.project(hidden[:, rows, self.ends].flatten(1, 2))  # [N, R * K, d]
 
@@ -103,6 +107,7 @@ class TokenRows(nn.Module):
 
     def embed(self, tower: TextTower, prompts: Float[Tensor, "prompts L D"]) -> Float[Tensor, "prompts rows length D"]:
         """Returns the rows' embedded tokens with the prompts' vectors in their places, and with positions."""
+        # Places of the prompt have ids below 0: the embeddings that are looked up for them are never used.
         words = tower.embed(self.ids.clamp(min=0)).flatten(0, 1)  # [R * S, D]
         vectors = torch.cat([prompts, words.to(prompts.dtype).expand(prompts.shape[0], -1, -1)], dim=1)
         places = torch.arange(self.ids.numel(), device=self.ids.device).view_as(self.ids) + prompts.shape[1]
@@ -119,6 +124,7 @@ class TokenRows(nn.Module):
         self, hidden: Float[Tensor, "sequences length D"], prompts: Float[Tensor, "prompts L D"]
     ) -> Float[Tensor, "sequences length D"]:
         """Returns the tokens with the prompts' vectors in their places."""
+        # Not in place: autograd may need the block's own output.
         rows = hidden.reshape(prompts.shape[0], -1, hidden.shape[-1])  # [N, R * S, D]
         vectors = prompts[:, -self.ids.flatten()[self.slots] - 1].to(hidden.dtype)
         return rows.index_copy(1, self.slots, vectors).view_as(hidden)
@@ -138,6 +144,7 @@ def encode_side_by_side(
     """
     tokens = torch.cat([row.embed(tower, prompt[None])[0] for row, prompt in zip(rows, prompts, strict=True)], dim=1)
     starts = accumulate((row.ids.shape[1] for row in rows[:-1]), initial=0)
+    # The rows are joined to one, so their places shift by the lengths of those before.
     ends = torch.cat([row.ends[0] + start for row, start in zip(rows, starts, strict=True)])
     masks = tuple(row.mask.to(tower.blocks.compute_dtype) for row in rows)
     end_masks = tuple(row.at_ends(mask) for row, mask in zip(rows, masks, strict=True))
@@ -163,9 +170,11 @@ def pack(sequences: Sequence[Sequence[int]], token_budget: int) -> TokenRows:
     before: Sequence[int] = []
     for sequence in sequences:
         shared = shared_prefix_length([before, sequence]) if before else prefix
+        # A new chunk sees the prefix only, so what the sequence shares with the one before is repeated in it.
         if chunks[-1] and prefix + len(chunks[-1]) + len(sequence) - shared > token_budget:
             chunks.append([])
             shared = prefix
+        # The tokens that this sequence follows: the prefix, then what it shares with the one before.
         path = [*range(prefix), *path[prefix:shared]]
         for _ in range(shared, len(sequence)):
             chunks[-1].append(path[-1] if path else -1)
@@ -196,4 +205,5 @@ def shared_prefix_length(sequences: Sequence[Sequence[int]]) -> int:
         if len(set(ids)) > 1:
             return length
         length += 1
+    # All tokens of the shortest are shared: its last one stays its own, as features are read there.
     return length - 1

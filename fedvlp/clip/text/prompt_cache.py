@@ -32,10 +32,12 @@ class PromptFeatureCache:
         if torch.compiler.is_exporting() or not all(map(_is_constant, prompts)):  # what is exported has no values yet
             return function(*prompts)
         device = prompts[0].device.type
+        # A tensor of inference mode can't be used in a later graph, and autocast changes the numbers.
         mode = (torch.is_inference_mode_enabled(), torch.is_autocast_enabled(device), torch.get_autocast_dtype(device))
         key = (name, mode, *((prompt.shape, prompt.dtype, prompt.device) for prompt in prompts))
         for cached_key, cached_prompts, result in self._entries:
             if cached_key == key and all(map(torch.equal, cached_prompts, prompts)):
+                # Equal values, not the same tensor: an optimizer changes prompts in place.
                 return result
         result = function(*prompts)
         self._entries.append((key, [prompt.detach().clone() for prompt in prompts], result.detach()))

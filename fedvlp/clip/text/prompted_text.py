@@ -62,6 +62,7 @@ class PromptedTextEncoder(nn.Module):
         sequences = self._sequences(class_position)
         self._check_lengths(sequences)
         if class_specific:
+            # Class c's prompt is rows c L to (c + 1) L of what `forward` takes.
             sequences = [_shifted(ids, number * prompt_length) for number, ids in enumerate(sequences)]
             layout = "plain" if layout == "plain" else "cut"
         self.rows = _lay_out(sequences, class_position, layout, token_budget, clip.context_length)
@@ -81,6 +82,7 @@ class PromptedTextEncoder(nn.Module):
         Raises:
             UserError: If there are more prompts than blocks.
         """
+        # Batches of prompts are made for each image, so no later call has the same.
         if prompt.ndim > 2:
             return self._encode(prompt, deeper)
         prompts = (prompt,) if deeper is None else (prompt, deeper)
@@ -127,6 +129,7 @@ class PromptedTextEncoder(nn.Module):
             )
         device = next(self.clip.parameters()).device
         embeddings = self.clip.text.embed(torch.tensor(ids, dtype=torch.long, device=device))
+        # The rest stays random, so that its vectors differ from each other.
         prompt[: len(ids)] = embeddings.detach().to(prompt)
         return prompt
 

@@ -92,6 +92,7 @@ def zero_shot_text_features(
     chosen = choose_templates(templates)
     device = next(clip.parameters()).device
     total = torch.zeros(len(names), clip.embed_dim, device=device)
+    # The baseline must not depend on the precision of the run beside which it is reported.
     with torch.autocast(device.type, enabled=False):
         for template in chosen:
             texts = [template.replace("{}", name) for name in names]

@@ -48,6 +48,7 @@ class ChunkedMask:
         """Returns what tokens read from those that they see."""
         queries = torch.split(query, [len(mask) for mask in self.masks], dim=1)
         chunks = zip(queries, self._seen(key), self._seen(value), self.masks, strict=True)
+        # Each chunk is attended separately: no score is computed that the mask would hide.
         read = [attend(q, k, v, num_heads, mask) for q, k, v, mask in chunks]
         return read[0] if len(read) == 1 else torch.cat(read, dim=1)
 
@@ -66,6 +67,7 @@ class ChunkedMask:
         for index, mask in enumerate(self.masks):
             rows = slice(start, start + len(mask))
             dense[rows, : self.prefix] = mask[:, : self.prefix]
+            # The first chunk contains the prefix, whose columns are then written twice with the same values.
             dense[rows, rows] = mask[:, self.prefix :] if index else mask
             start = rows.stop
         return dense
@@ -74,6 +76,7 @@ class ChunkedMask:
     def _lengths(self) -> list[int]:
         """The number of tokens in each chunk, the prefix being in the first."""
         lengths = [mask.shape[1] - self.prefix for mask in self.masks]
+        # The first chunk's mask begins with the prefix itself.
         lengths[0] += self.prefix
         return lengths
 
@@ -81,6 +84,7 @@ class ChunkedMask:
         """Yields what each chunk sees of keys or values."""
         chunks = torch.split(tokens, self._lengths, dim=1)
         yield chunks[0]
+        # Later chunks get the prefix's keys and values, but not its queries, which the first chunk answers.
         shared = chunks[0][:, : self.prefix]
         for chunk in chunks[1:]:
             yield torch.cat([shared, chunk], dim=1)
@@ -108,6 +112,7 @@ class BlockDiagonalMask:
         queries = torch.split(query, [row.num_queries for row in self.rows], dim=1)
         keys = torch.split(key, lengths, dim=1)
         values = torch.split(value, lengths, dim=1)
+        # Rows see nothing of each other: a joint mask would only add scores of -inf.
         rows = zip(self.rows, queries, keys, values, strict=True)
         return torch.cat([row.attend(q, k, v, num_heads) for row, q, k, v in rows], dim=1)
 

@@ -82,6 +82,7 @@ class Blocks:
         else:
             run = partial(self._run_other_block, block)
         with self._own_types(hidden):
+            # Activations are then computed again in the backward pass, which saves memory for time.
             if self._transformer.grad_checkpointing:
                 return checkpoint(run, hidden, mask, use_reentrant=False)
             return run(hidden, mask)
@@ -134,6 +135,7 @@ class Blocks:
         width = hidden.shape[-1]
         weight = attention.in_proj_weight
         bias = attention.in_proj_bias
+        # The first two thirds of the joint projection are those of queries and keys.
         q = linear(last.ln_1(hidden[:, query]), weight[:width].to(bias.dtype), bias[:width])
         k = linear(last.ln_1(hidden[:, keys]), weight[width : 2 * width].to(bias.dtype), bias[width : 2 * width])
         products: Tensor = torch.einsum("sw,skw->sk", q, k)  # the sum over heads of each head's product
@@ -177,6 +179,7 @@ class Blocks:
     def _run_other_block(self, block: nn.Module, hidden: Tensor, mask: Mask | None) -> Tensor:
         """Returns the output of a block that is not CLIP's own kind."""
         batch_first = self._transformer.batch_first
+        # open_clip's own forward knows no chunks.
         dense_mask = None if mask is None else mask.dense()
         hidden = hidden if batch_first else hidden.transpose(0, 1)
         hidden = block(hidden, None, None, dense_mask)
@@ -246,6 +249,7 @@ def run_block(
     keys = block.ln_1(hidden)
     queries = keys
     if indices is not None:
+        # Keys and values are needed of all tokens, queries and the perceptron of those that are returned alone.
         queries = keys[:, indices]
         hidden = hidden[:, indices]
     hidden = hidden + block.ls_1(_self_attention(block.attn, queries, keys, mask, attention))

@@ -120,6 +120,7 @@ class ResNetTower(ImageTower):
 
     def encode(self, images: Float[Tensor, "B 3 V V"]) -> tuple[Float[Tensor, "B d"], Float[Tensor, "B P W"]]:
         """Returns joint features, not normalised, and the tokens of the last feature map, without positions."""
+        # In this order open_clip's attention pool reads them: the mean first.
         output = self._visual.forward_intermediates(images, indices=1)
         pixels = output["image_intermediates"][0].flatten(2).transpose(1, 2)  # [B, height * width, W]
         return output["image_features"], torch.cat([pixels.mean(dim=1, keepdim=True), pixels], dim=1)
@@ -136,6 +137,7 @@ class VisionTransformerTower(ImageTower):
 
     def __init__(self, visual: VisionTransformer) -> None:
         super().__init__(visual)
+        # The class token has a position, too.
         self.num_tokens = len(visual.positional_embedding)
         self.blocks = Blocks(visual.transformer)
 
@@ -170,6 +172,7 @@ class VisionTransformerTower(ImageTower):
 
     def embed(self, images: Float[Tensor, "B 3 V V"]) -> Float[Tensor, "B P W"]:
         """Returns what goes into the first block: the class token and the patches, with positions, normalised."""
+        # open_clip's private steps, so that tokens can be added and blocks run one by one between them.
         tokens: Tensor = self._visual._embeds(images)
         return tokens
 
@@ -197,6 +200,7 @@ class VisionTransformerTower(ImageTower):
         return self._to_joint_space(pooled)
 
     def _to_joint_space(self, normalised: Tensor) -> Tensor:
+        # Models without a projection have joint features of the tower's width.
         projection: Tensor | None = self._visual.proj
         return normalised if projection is None else normalised @ projection
 

@@ -70,6 +70,7 @@ class TextTower:
     def features(self, ids: Int[Tensor, "texts context"]) -> Float[Tensor, "texts d"]:
         """Returns joint features of padded texts, not normalised, as open_clip's own forward pass does."""
         places = torch.arange(ids.shape[1], device=ids.device)
+        # Each token follows the one before it: the usual causal mask.
         mask = causal_mask(range(-1, len(places) - 1)).to(ids.device, self.blocks.compute_dtype)
         hidden = self.transform(self.embed(ids) + self.positions(places), ChunkedMask(0, (mask,)))
         ends = [len(row) - 1 for row in self.trim(ids)]
@@ -77,6 +78,7 @@ class TextTower:
 
     def trim(self, ids: Int[Tensor, "sequences context"]) -> list[list[int]]:
         """Returns each sequence's token ids through the end-of-text token, without padding."""
+        # OpenAI's end-of-text token has the largest id of the vocabulary.
         ends = ids.argmax(dim=-1) if self._pool == "argmax" else (ids == self._end_id).int().argmax(dim=-1)
         return [row[: int(end) + 1].tolist() for row, end in zip(ids, ends, strict=True)]
 
@@ -134,6 +136,7 @@ class TextTower:
 
     def _before_last(self, tokens: Tensor, mask: Mask, between: Sequence[Between]) -> Tensor:
         """Returns what goes into the last block."""
+        # A prompt in the first block and one for each change.
         self.blocks.check_depth(1 + len(between), "text")
         return self.blocks.run_before_last(tokens.to(self.blocks.dtype), between, mask)
 
@@ -153,6 +156,7 @@ def causal_mask(parents: Sequence[int]) -> Float[Tensor, "length length"]:
     visible = torch.eye(len(parents), dtype=torch.bool)
     for place, parent in enumerate(parents):
         if parent >= 0:
+            # Parents come first, so all that the parent sees is known by now.
             visible[place] |= visible[parent]
     return torch.zeros(visible.shape).masked_fill(~visible, float("-inf"))
 

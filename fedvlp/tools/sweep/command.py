@@ -51,6 +51,7 @@ def run_sweep(arguments: Sequence[str]) -> int:
     configs = parse_methods(plan)
     output = options.output or Path("runs", options.file.stem if options.file else "sweep")
     jobs = all_jobs(plan, _held_out_by_label(plan, configs), output)
+    # Whatever can be wrong is found before the first run: later it would cost hours.
     devices = visible_devices(configs.values())
     if content.get("note"):
         sys.stdout.write(f"{content['note'].strip()}\n")
@@ -89,6 +90,7 @@ def _make_on_slurm(jobs: Sequence[Job], queue: SlurmArray, workers: int | None, 
     progress = SweepProgress(queue.folder, jobs, workers or len(jobs))
     missing = progress.missing
     queued = queue.states()
+    # A run that is queued already must not be made twice at the same time.
     new = [job for job in missing if job.name not in queued]
     sys.stdout.write(f"{len(jobs)} runs in {queue.folder}, {len(missing)} of them missing; {len(new)} submitted\n")
     if new:
@@ -134,6 +136,7 @@ def parse_methods(plan: Sweep) -> dict[str, Namespace]:
     Raises:
         UserError: if ``fedvlp fit`` would refuse the arguments, or a plug-in that they name can't be used.
     """
+    # Parsing must not seed this process's generators.
     start = ["--seed_everything=false"]
     command = ParsingCLI(
         run=False,
@@ -183,6 +186,7 @@ def _held_out_by_label(plan: Sweep, configs: Mapping[str, Namespace]) -> dict[st
         data = {} if config.data is None else config.data.as_dict()
         if data.get("class_path", FederatedDataModule.__name__).endswith(FederatedDataModule.__name__):
             raise UserError("A sweep needs a data set. Name its config, for instance --config data/folders.")
+        # Options that change no domain, so that methods which differ in them share one lookup.
         for name in ("held_out", "batch_size", "partition"):  # they change no domain
             data.get("init_args", {}).pop(name, None)
         # Methods mostly share their data, and to look for the domains of a large folder takes a while.

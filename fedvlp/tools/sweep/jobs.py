@@ -106,6 +106,7 @@ class RunningJob:
         seconds = time.monotonic() - self.began
         if self.job.is_done:
             return Status("done", seconds)
+        # A negative code is the number of the signal that ended the process, which left no message.
         code = self.process.returncode
         if code >= 0:
             return Status("failed", seconds, self.job.error())
@@ -142,6 +143,7 @@ def run_jobs(
                 job = waiting.popleft()
                 running.append(_start(job, command, free_devices.popleft()))
                 report(job, Status("running"))
+            # Runs take minutes, so looking costs nothing, and a signal interrupts the sleep at once.
             time.sleep(SECONDS_BETWEEN_LOOKS)
             for ended in [one for one in running if one.process.poll() is not None]:
                 running.remove(ended)
@@ -156,6 +158,7 @@ def run_jobs(
 def _start(job: Job, command: Sequence[str], device: str | None) -> RunningJob:
     environment = dict(os.environ)
     if device is None:
+        # Several runs with a thread for each core would wait for each other.
         environment.setdefault("OMP_NUM_THREADS", "1")
     else:
         environment["CUDA_VISIBLE_DEVICES"] = device

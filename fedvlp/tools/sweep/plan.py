@@ -193,6 +193,7 @@ def fit_arguments(choices: Sequence[str], held_out: str | None, seed: int, outpu
         f"--seed_everything={seed}",
         f"--trainer.default_root_dir={output}",
         f"--trainer.name={name}",
+        # Begins if there is no checkpoint yet, so one command serves both.
         "--ckpt_path=last",
     )
 
@@ -203,6 +204,7 @@ def run_name(label: str, choices: Sequence[str], held_out: str | None, seed: int
     >>> run_name("trip", ["--trainer.rounds=3"], "photo", 0)
     'trip-138eb97f/photo-0'
     """
+    # Other arguments must make another run, and a renamed or commented config the same one.
     digest = hashlib.sha256(json.dumps([_settings(argument) for argument in choices]).encode())
     method = re.sub(r"[^\w.-]+", "_", label)[:80]
     domain = re.sub(r"[./\\]", "_", held_out or "all_seen")

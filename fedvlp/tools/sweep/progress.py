@@ -35,6 +35,7 @@ class SweepProgress:
         self.began = time.monotonic()
         # The file also has the runs of earlier calls in this folder that had other arguments.
         self.entries = _read_entries(self.path)
+        # What a folder holds counts more than what the file says: the last call may have been killed.
         self.statuses: dict[str, Status] = {}
         for job in jobs:
             seconds = self.entries.get(job.name, {}).get("seconds")

@@ -124,6 +124,7 @@ class SlurmArray:
         # All of this user's tasks: squeue refuses a list with one that it has forgotten.
         lines = _call(["squeue", "--me", "--array", "--noheader", "--states=all", "--format=%i|%T"]).splitlines()
         words = dict(line.strip().split("|", 1) for line in lines if "|" in line)
+        # A task that squeue has forgotten ended some minutes ago.
         states = {}
         for name, number in self.numbers.items():
             word = words.get(number, "COMPLETED")
@@ -153,6 +154,7 @@ class SlurmArray:
             # A task that makes way for another, or whose node fails, begins again by itself, and so resumes.
             "--requeue",
         ]
+        # With several clusters sbatch prints the number and the cluster's name.
         number = _call(["sbatch", *arguments, *self.options.arguments], self._script(jobs)).strip().partition(";")[0]
         self.numbers |= {job.name: f"{number}_{index}" for index, job in enumerate(jobs)}
         write_json(self.path, self.numbers)
@@ -165,6 +167,7 @@ class SlurmArray:
             "export OMP_NUM_THREADS=${OMP_NUM_THREADS:-${SLURM_CPUS_PER_TASK:-1}}",
             "case $SLURM_ARRAY_TASK_ID in",
         ]
+        # One script for all tasks: each branch replaces the shell by its run, so that signals reach it.
         for index, job in enumerate(jobs):
             lines += [
                 f"{index})",
