@@ -15,14 +15,15 @@ from fedvlp.clip import CLIP, clean_class_names
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.phases import RoundContext
 from fedvlp.core.state import Client
-from fedvlp.data.catalog.known import DOMAIN_NET, OFFICE_HOME, PACS
+from fedvlp.data.catalog import DATA_SETS
 from fedvlp.methods.diprompt.diprompt import DiPrompT
 from fedvlp.methods.fed_dpt.adapt import ADAPT
 from fedvlp.methods.plan.plan import PLAN
 from fedvlp.methods.promptfl import PromptFL
 from fedvlp.methods.trip.trip import TRIP
 
-CLASS_NAMES = {len(known.class_names): list(known.class_names) for known in (PACS, OFFICE_HOME, DOMAIN_NET)}
+NAMED = ("PACS", "OfficeHome", "DomainNet")
+CLASS_NAMES = {len(DATA_SETS[name].class_names): list(DATA_SETS[name].class_names) for name in NAMED}
 BATCH_SIZES = {"TRIP": 16, "PromptFL": 32, "DiPrompT": 16, "PLAN": 32, "ADAPT": 32}
 DOMAINS = ("art painting", "cartoon", "photo")
 

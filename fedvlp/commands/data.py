@@ -6,13 +6,11 @@ import argparse
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedvlp.data.catalog import DESCRIPTIONS, Description, SplitName, plain, prompt_names
-from fedvlp.data.catalog.hub_sources import HUB_SOURCES, HubSource
-from fedvlp.data.catalog.torchvision_sources import TORCHVISION_SOURCES, TorchvisionSource
+from fedvlp.data.catalog import DESCRIPTIONS, Description, SplitName, normalise_name, prompt_names
 from fedvlp.utils.config_files import find_config, read_yaml
 from fedvlp.utils.errors import UserError, did_you_mean_or_choose, escape_control_chars
 from fedvlp.utils.files import size_in_words
@@ -22,7 +20,6 @@ if TYPE_CHECKING:
     from fedvlp.data.benchmarks.comparison import Findings
     from fedvlp.data.benchmarks.on_disk import OnDisk
 
-SOURCES: Mapping[str, HubSource | TorchvisionSource] = {**HUB_SOURCES, **TORCHVISION_SOURCES}
 ROLES: tuple[SplitName, ...] = ("train", "validation", "test")
 
 
@@ -64,7 +61,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog="HF_ENDPOINT names a mirror of the hub, HF_TOKEN a token for what needs a login.",
         allow_abbrev=False,
     )
-    names = [_short_name(known) for known in DESCRIPTIONS if known.name in SOURCES]
+    names = [_short_name(known) for known in DESCRIPTIONS if known.download_source]
     download.add_argument("name", help=", ".join(names))
     download.add_argument("--root", type=Path, help="folder to make; datasets/NAME, as the config says, if not given")
     check = commands.add_parser(
@@ -83,7 +80,7 @@ def list_of_data_sets() -> str:
     for known in DESCRIPTIONS:
         images = "-" if known.images is None else f"{known.images:,}"
         sizes = [str(len(known.domains)), str(len(known.class_names)), images]
-        source = SOURCES.get(known.name)
+        source = known.download_source
         size = size_in_words(source.download_bytes) if source else "-"
         rows.append([known.name, *sizes, known.official_parts or "drawn", size, known.config])
     width = max(len(row[-1]) for row in rows)
@@ -139,7 +136,7 @@ def checked(name: str, root: Path) -> tuple[str, bool]:
     """
     from fedvlp.data.benchmarks.comparison import compare
     from fedvlp.data.benchmarks.on_disk import OnDisk, read_on_disk
-    from fedvlp.data.files.layout import scan
+    from fedvlp.data.files.folders import scan
 
     description = _described(name)
     if description is None:
@@ -150,17 +147,17 @@ def checked(name: str, root: Path) -> tuple[str, bool]:
         except UserError as error:
             raise UserError(f"{error}\n{description.name} can be had from {description.source}.") from error
     findings = compare(found, description)
-    published = None if description is None else description.in_form(found.form, found.files)
+    published = None if description is None else description.in_layout(found.layout, found.files)
     return _page(found, published, findings), not findings.problems
 
 
 def _described(name: str) -> Description | None:
     """Returns the description of a data set by its name or config; None for folders."""
-    wanted = plain(name.removeprefix("data/"))
+    wanted = normalise_name(name.removeprefix("data/"))
     if wanted in ("folders", "domainfolders"):
         return None
     for known in DESCRIPTIONS:
-        if wanted == plain(known.name):
+        if wanted == normalise_name(known.name):
             return known
     names = [*map(_short_name, DESCRIPTIONS), "folders"]
     raise UserError(f"Expected the name of a data set; got {name!r}. {did_you_mean_or_choose(name, names)}")

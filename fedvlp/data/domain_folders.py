@@ -13,9 +13,8 @@ from typing import Any, Literal
 import numpy as np
 
 from fedvlp.data.checks import check_utf8
-from fedvlp.data.files.decoding import unreadable
-from fedvlp.data.files.images import FolderImages, Images, bad_images_message
-from fedvlp.data.files.layout import ImageFile, scan
+from fedvlp.data.files.folders import ImageFile, scan
+from fedvlp.data.files.images import FolderImages, Images, bad_images_message, unreadable
 from fedvlp.data.module import FederatedDataModule
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import write_cache_file

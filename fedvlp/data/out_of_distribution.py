@@ -10,8 +10,7 @@ import numpy as np
 
 from fedvlp.core.roles import OUT_OF_DISTRIBUTION
 from fedvlp.data.checks import check_utf8
-from fedvlp.data.files.decoding import unreadable
-from fedvlp.data.files.images import FolderImages, bad_images_message, identity, image_paths
+from fedvlp.data.files.images import FolderImages, bad_images_message, identity, image_paths, unreadable
 from fedvlp.data.loading.batch_source import BatchSource, EvaluationSplit
 from fedvlp.data.loading.module_binding import ModuleBinding
 from fedvlp.data.splits import SplitPart

@@ -112,6 +112,7 @@ def _rows(record: Record) -> list[dict[str, Any]]:
     }
     rows: list[dict[str, Any]] = []
     for title, accuracies in record.accuracy.items():
+        # Titles end in the number of their round, which differs between runs of one table.
         row = next((name for name in (ZERO_SHOT_ROW, LAST_ROW, BEST_ROW) if title.startswith(name)), title)
         for split, accuracy in accuracies.items():
             role, _, domain = split.partition("/")

@@ -123,6 +123,7 @@ def group_records(records: Sequence[Record]) -> list[Group]:
         keys = keys_of_images.setdefault(_images(record), [])
         if not record.is_centralised and record.key not in keys:
             keys.append(record.key)
+    # A centralised run has no clients, so it is a reference for every way to distribute its images.
     groups: dict[Hashable, list[Record]] = {}
     for record in records:
         keys = keys_of_images[_images(record)] if record.is_centralised else []
@@ -233,6 +234,7 @@ def _label(record: Record, rows: Sequence[Mapping[str, Any]]) -> str:
 
 def _is_distinctive(name: str, values: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> bool:
     """Whether a value that all rows have tells one row from others: it is not the most frequent one."""
+    # The most frequent value is taken for the usual one, which a label need not name.
     counts = Counter(_as_text(row[name]) for row in rows)
     count = counts.pop(_as_text(values[name]))
     return bool(counts) and count <= max(counts.values())

@@ -83,6 +83,7 @@ def _markdown(table: TextTable) -> str:
 
 def _latex(table: TextTable) -> str:
     """Returns a ``table`` environment for booktabs, with the notes as small print below."""
+    # pandas escapes cells, but neither the caption nor what is put in by hand.
     columns = "l" * table.text_columns + "r" * (table.frame.shape[1] - table.text_columns)
     caption = f"{'. '.join([table.title, *table.lines])}.".translate(LATEX)
     body = table.frame.to_latex(index=False, escape=True, column_format=columns, caption=caption)
@@ -92,6 +93,7 @@ def _latex(table: TextTable) -> str:
 
 def table_text(table: Table) -> TextTable:
     """Returns a table of runs for readers, in percent with one decimal."""
+    # Letters only where versions differ; otherwise they would be on every row.
     versions = list(dict.fromkeys(versions_of(table.runs[method]) for method, _ in table.rows))
     marks = {version: chr(ord("a") + index) for index, version in enumerate(versions)} if len(versions) > 1 else {}
     has_oracle = any(name == ORACLE for _, name in table.rows)
@@ -105,15 +107,17 @@ def table_text(table: Table) -> TextTable:
         accuracies = [_accuracy(table, row, column) for column in titles]
         gap = [format_gap(table.cell(row, GAP))] if has_oracle else []
         rows.append([method + mark, name, *accuracies, *gap, *_costs(records, is_trained=name != UNTRAINED)])
+    # Printed under the title that says over how many domains the average is.
     shown = [table.average_title if title == AVERAGE else title for title in titles]
     head = ["method", "round", *shown, *([GAP] if has_oracle else []), *COST_COLUMNS]
+    version_notes = [f"[{mark}] {version}" for version, mark in marks.items()]
     legends = [LEGEND, *([ORACLE_LEGEND] if has_oracle else []), *([INTERVAL_LEGEND] if has_intervals else [])]
     return TextTable(
         title=table_title(table.group.about),
         lines=[describe_group(table.group.about), _describe_measure(table), *legends],
         frame=pd.DataFrame(rows, columns=head),
         text_columns=2,
-        notes=[*(f"[{mark}] {version}" for version, mark in marks.items()), *repeat_warnings(table)],
+        notes=[*version_notes, *repeat_warnings(table), *_unmeasured(table)],
     )
 
 
@@ -165,10 +169,17 @@ def repeat_warnings(table: Table) -> list[str]:
     """Returns a line for each method of which two runs of one seed held out the same domain; the last one counts."""
     warnings = []
     for method in dict.fromkeys(method for method, name in table.rows if name != UNTRAINED):
-        measured = [(run.seed, domain) for run in table.runs[method] for domain in run.held_out or [""]]
+        measured: list[tuple[int, str]] = []
+        for run in table.runs[method]:
+            measured += [(run.seed, domain) for domain in run.held_out or [""]]
         if len(measured) > len(set(measured)):
             warnings.append(f"{method}: several runs of one seed measured the same domain; the last one counts")
     return warnings
+
+
+def _unmeasured(table: Table) -> list[str]:
+    shown = {method for method, _ in table.rows}
+    return [f"{method}: not measured after any of these rounds" for method in table.runs if method not in shown]
 
 
 def format_cell(cell: Cell | None, decimals: int = 1, usual_count: int | None = None) -> str:

@@ -131,6 +131,7 @@ class Record:
     def key_of_images(self) -> Hashable:
         """As ``key``, but also equal for runs that distribute the same images to other clients."""
         described = [self.data.get(name) for name in TABLE_KEYS if name != "partition"]
+        # Without a description only the protocol's line and the split can say that images are the same.
         undescribed = None if self.data else (self.protocol, self.split)
         return _canonical([*described, undescribed, self.clip, self.clip_fingerprint])
 
@@ -333,6 +334,7 @@ def _run_folders(path: Path) -> list[Path]:
 
 def _was_repeated(folder: Path, folders: Sequence[Path]) -> bool:
     """Whether a run did not end, but one beside it that began later did."""
+    # A summary that can't be read is a problem to report, whatever came later.
     if (folder / "summary.json").is_file():
         return False
     later = [other for other in folders if other.parent == folder.parent and other.name > folder.name]

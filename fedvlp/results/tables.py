@@ -126,6 +126,7 @@ def tables(records: Sequence[Record], rounds: Sequence[str] = (LAST, BEST)) -> l
 
 def _table(group: Group, rounds: Sequence[str]) -> Table:
     measure = measure_of(group.records[0])
+    # One row for each run, round and split; then for each seed, with columns as in the table; then over seeds.
     frame, runs = _labelled(group.records, rounds, measure.role)
     scores = _merge_equal_seeds(_compared(frame[frame["round"].isin([UNTRAINED, *rounds])], measure))
     # A seed's runs, each with other held-out domains, fill one row between them; of equal ones the last counts.
@@ -137,7 +138,8 @@ def _table(group: Group, rounds: Sequence[str]) -> Table:
         # Over domains first, so that the deviation of the average is that between seeds.
         seeds[AVERAGE] = seeds[columns].mean(axis=1).where(complete)
         seeds[SPREAD] = seeds[columns].std(axis=1, ddof=0).where(complete & (len(columns) > 1))
-    if ORACLE in rounds:
+    if ORACLE in rounds and AVERAGE in seeds:
+        # Paired by seed, so that its deviation is that of the difference.
         seeds[GAP] = _gaps(seeds[AVERAGE])
     data = group.records[0].data
     every = () if measure.columns else data.get("targets", data.get("domains", ()))
@@ -153,19 +155,25 @@ def _labelled(
     runs: dict[str, tuple[Record, ...]] = {}
     parts = []
     for record in records:
+        # The oracle is one more row of the run, so that all that follows treats it as the others.
         oracle = _oracle(record, role) if ORACLE in rounds else {}
         frame = runs_frame([replace(record, accuracy={**record.accuracy, **oracle})])
         frame["round"] = UNTRAINED if record.method == ZERO_SHOT else frame["row"].map(ROUNDS)
+        # Every run measures zero-shot CLIP itself, so these rows are of another method than the run.
         zero_shot = _zero_shot_label(record)
         method = labels.get(record.settings, zero_shot)
         frame["method"] = frame["round"].map({UNTRAINED: zero_shot}).fillna(method)
-        for label in frame["method"].unique():
+        # A run that was never evaluated has no row here, but its method is still named below the table.
+        for label in dict.fromkeys([*frame["method"], method]):
             runs[label] = (*runs.get(label, ()), record)
         parts.append(frame)
     frame = pd.concat(parts, ignore_index=True)
     # A method whose rounds are not all known has no oracle: its mean would be over fewer runs.
-    complete = [label for label, of_method in runs.items() if all(record.history for record in of_method)]
-    frame = frame[(frame["round"] != ORACLE) | frame["method"].isin(complete)]
+    incomplete = set()
+    for label, of_method in runs.items():
+        if not all(record.history for record in of_method):
+            incomplete.add(label)
+    frame = frame[(frame["round"] != ORACLE) | ~frame["method"].isin(incomplete)]
     return frame, {label: runs[label] for label in sorted(runs, key=lambda each: not each.startswith(ZERO_SHOT_ROW))}
 
 
@@ -179,6 +187,7 @@ def _oracle(record: Record, role: str) -> dict[str, dict[str, float]]:
 def _compared(frame: pd.DataFrame, measure: Measure) -> pd.DataFrame:
     """Returns the accuracies that are compared, with the titles of their columns."""
     is_mean = frame["domain"] == ""
+    # Some protocols compare means of several roles, the others each domain of one role.
     if measure.columns:
         titles = {metric: title for title, metric in measure.columns.items()} | {measure.role: AVERAGE}
         return frame[is_mean].assign(column=frame["role"].map(titles)).dropna(subset=["column"])
@@ -201,6 +210,7 @@ def _merge_equal_seeds(scores: pd.DataFrame) -> pd.DataFrame:
 
 def _gaps(averages: pd.Series) -> pd.Series:
     """Returns by how many points each seed's oracle is above its last round."""
+    # The last rounds take the oracle's name for a moment, so that pandas aligns both by method and seed.
     is_oracle = averages.index.get_level_values("round") == ORACLE
     last = averages.rename(index={LAST: ORACLE}, level="round")[averages.index.get_level_values("round") == LAST]
     return averages[is_oracle] - last
@@ -210,6 +220,7 @@ def _over_seeds(seeds: pd.DataFrame, place: Mapping[str, list[str]]) -> pd.DataF
     """Returns the cells: mean, deviation and number of seeds, sorted by the places of methods, rounds and columns."""
     long = seeds.reset_index().melt(["method", "round", "seed"], var_name="column", value_name="accuracy")
     groups = long.dropna(subset=["accuracy"]).groupby(["method", "round", "column"])["accuracy"]
+    # pandas takes n - 1 for the deviation, and NaN where there is one seed.
     cells = groups.agg(mean="mean", std="std", n="count").assign(low=float("nan"), high=float("nan"))
     return cells.sort_index(key=lambda level: level.map(place[str(level.name)].index))
 
@@ -312,7 +323,11 @@ def _samples(by_seed: BySeed, metrics: Sequence[str], num_seeds: int) -> Samples
         metrics: names of splits, or of roles, which are the mean over their splits.
         num_seeds: how many seeds the cell is of.
     """
-    complete = [of_seed for of_seed in by_seed.values() if all(_splits(of_seed, metric) for metric in metrics)]
+    # An interval of fewer seeds than the mean would be one of another number.
+    complete = []
+    for of_seed in by_seed.values():
+        if all(_splits(of_seed, metric) for metric in metrics):
+            complete.append(of_seed)
     if len(complete) != num_seeds:
         return None
     samples = []
@@ -339,6 +354,7 @@ def _samples_of_split(split: str, by_seed: Sequence[Predictions | None]) -> Samp
     for other in predictions:
         if not torch.equal(other.labels, first.labels) or len(other.predicted) != len(first.predicted):
             return None
+    # Stacked as states of one model, the predictions of all seeds are drawn together with their image.
     stacked = stack(predictions, ())
     num_classes = 1 + int(max(stacked.labels.max(), stacked.predicted.max()))
     return resample(stacked, num_classes, split)["accuracy"]

@@ -164,5 +164,6 @@ def size_in_words(count: int) -> str:
 
 
 def _lock_of(path: Path) -> FileLock:
-    path.parent.mkdir(parents=True, exist_ok=True)
+    with suppress(OSError):  # who takes the lock meets the reason
+        path.parent.mkdir(parents=True, exist_ok=True)
     return FileLock(path.with_name(f".{path.name}.lock"))

@@ -9,14 +9,14 @@ import pytest
 import fedvlp.data
 from fedvlp.commands import data as command
 from fedvlp.commands.cli import main
-from fedvlp.data.catalog import DESCRIPTIONS
-from fedvlp.data.catalog.known import PACS
+from fedvlp.data.catalog import DATA_SETS, DESCRIPTIONS
 from tests.helpers.benchmark_trees import LAYOUTS, kfold, plain_tree
 from tests.helpers.family_trees import cifar, with_small_batches
 from tests.helpers.form_layouts import FORM_LAYOUTS
 from tests.helpers.hub import Hub, use_hub
 from tests.helpers.hub_data_sets import as_uploaded, upload
 
+PACS = DATA_SETS["PACS"]
 PACS_FILE = "data/train-00000-of-00001.parquet"
 
 
@@ -71,13 +71,13 @@ def test_check_reads_other_forms_as_well(tmp_path, capsys, layout):
 def test_check_of_what_was_published(tmp_path, capsys, monkeypatch):
     known = with_small_batches("CIFAR100")
     classes = tuple(known.class_names[index] for index in (0, 3, 99))
-    form = replace(known.forms[0], split_counts={"CIFAR100": {"train": 15, "test": 15}})
+    form = replace(known.layouts[0], split_counts={"CIFAR100": {"train": 15, "test": 15}})
     small = replace(
         known,
         class_names=known.class_names,
         counts={},
         domain_counts={"CIFAR100": 30},
-        forms=(form,),
+        layouts=(form,),
         domain_classes={"CIFAR100": classes},
     )
     monkeypatch.setattr(command, "DESCRIPTIONS", (small,))
@@ -152,7 +152,7 @@ def test_download_of_what_has_no_source(capsys, tmp_path):
 
 
 FIT = ["--config=methods/promptfl", "--config=data/pacs", "--data.held_out=sketch", "--model.clip.name=fedvlp-tiny"]
-SHORT = ["--trainer.rounds=1", "--trainer.local_steps=1", "--trainer.accelerator=cpu", "--data.cache_dir=null"]
+SHORT = ["--trainer.rounds=1", "--trainer.local.steps=1", "--trainer.accelerator=cpu", "--data.cache_dir=null"]
 
 
 def test_fit_downloads_what_it_trains_on(pacs_hub, tmp_path, monkeypatch, caplog):

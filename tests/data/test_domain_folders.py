@@ -9,9 +9,7 @@ import unicodedata
 import pytest
 from PIL import Image
 
-from fedvlp.utils.errors import UserError
 from tests.helpers.data import refused
-from tests.helpers.shapes import unchecked
 
 
 def test_domains_classes_and_order(folders, tree):
@@ -187,11 +185,6 @@ def test_unknown_held_out_domain(folders, tree, verified):
 
 def test_all_domains_held_out(folders, tree):
     refused(folders(tree, held_out=["art", "photo", "sketch"]), "All 3 domains are held out")
-
-
-def test_bad_option(folders, tree):
-    with pytest.raises(UserError, match="on_bad_image"), unchecked():
-        folders(tree, on_bad_image="ignore")
 
 
 def test_images_reach_the_batches(folders, tree, transform):

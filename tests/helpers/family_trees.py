@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import pickle
 import tarfile
 from collections.abc import Mapping
 from dataclasses import replace
@@ -11,10 +12,9 @@ from pathlib import Path
 import numpy as np
 
 from fedvlp.data.catalog import Description
-from fedvlp.data.catalog.forms import PixelBatches
+from fedvlp.data.catalog.description import PixelBatches
 from tests.helpers.benchmark_trees import write_images
 from tests.helpers.form_trees import BY_NAME, IMAGES, Write
-from tests.helpers.python2_pickle import batch_pickle, names_pickle
 
 
 def cifar(name: str, packed: bool = False) -> Write:
@@ -39,13 +39,13 @@ def cifar(name: str, packed: bool = False) -> Write:
 def small_batches(name: str) -> tuple[PixelBatches, dict[str, bytes]]:
     """The facts of CIFAR's files, and what they hold in a small tree: five images of three classes a file."""
     known = BY_NAME[name]
-    (part,) = known.forms[0].parts
+    (part,) = known.layouts[0].parts
     assert isinstance(part, PixelBatches)
-    contents = {part.names: names_pickle(known.class_names, part.names_key)}
+    contents = {part.names: pickle.dumps({part.names_key: list(known.class_names)}, protocol=2)}
     labels = np.repeat([0, 3, len(known.class_names) - 1], IMAGES).tolist()
     for seed, file in enumerate(part.files):
         pixels = np.random.default_rng(seed).integers(0, 256, (len(labels), 3072), dtype=np.uint8)
-        contents[file] = batch_pickle(pixels, labels, part.labels)
+        contents[file] = pickle.dumps({"data": pixels, part.labels: labels}, protocol=2)
     return part, contents
 
 
@@ -54,7 +54,7 @@ def with_small_batches(name: str) -> Description:
     part, contents = small_batches(name)
     known = BY_NAME[name]
     digests = {file: hashlib.md5(content, usedforsecurity=False).hexdigest() for file, content in contents.items()}
-    return replace(known, forms=(replace(known.forms[0], parts=(replace(part, md5=digests),)),))
+    return replace(known, layouts=(replace(known.layouts[0], parts=(replace(part, md5=digests),)),))
 
 
 CLASSES = ("tench", "goldfish", "American robin", "toilet paper")

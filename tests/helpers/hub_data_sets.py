@@ -12,8 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fedvlp.data.catalog import Description
-from fedvlp.data.catalog.hub_sources import HUB_SOURCES
+from fedvlp.data.catalog import DATA_SETS, Description
 from tests.helpers.benchmark_trees import picture
 from tests.helpers.hub import Hub, Repository
 
@@ -108,7 +107,7 @@ COUNTS = {
 
 def upload(hub: Hub, name: str) -> Repository:
     """Puts the copy of a data set on a hub, where its source is."""
-    source = HUB_SOURCES[name]
+    source = DATA_SETS[name].hub
     files = {f"data/{stem}.parquet": content for stem, content in FORMS[name]().items()}
     files["README.md"] = b"---\nlicense: unknown\n---\n"
     revision = {"revision": source.revision} if source.revision else {}

@@ -267,3 +267,13 @@ def test_rows_are_ranked_by_their_average_and_those_without_one_are_last():
     ]
     assert [method for method, _ in ranking(table).index] == ["zero-shot CLIP", "PromptFL", "TRIP"]
     assert math.isnan(table.cell(("PLAN", LAST), "sketch").std)
+
+
+@pytest.mark.parametrize("accuracy", [{}, {"last round (3)": {}}, {"last round (3)": {"validation": 9.0}}])
+def test_a_method_that_was_never_evaluated_is_named_below_the_table(accuracy):
+    (table,) = tables([*whole(), make_record(method="PLAN", accuracy=accuracy)], ALL)
+    assert table_text(table).notes == ["PLAN: not measured after any of these rounds"]
+    (alone,) = tables([make_record(method="PLAN", accuracy=accuracy)], ALL)
+    assert alone.rows == []
+    assert len(table_text(alone).notes) == 1
+    assert finding(alone).startswith("No method was measured")

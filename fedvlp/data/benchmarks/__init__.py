@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from fedvlp.data.benchmarks.base import Benchmark
-from fedvlp.data.benchmarks.imagenet import ImageNet
 from fedvlp.data.benchmarks.modules import (
     CIFAR10,
     CIFAR100,
@@ -23,6 +22,7 @@ from fedvlp.data.benchmarks.modules import (
     Flowers102,
     Food101,
     ImageCLEFDA,
+    ImageNet,
     Office31,
     OfficeHome,
     OxfordPets,

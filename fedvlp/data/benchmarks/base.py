@@ -153,7 +153,7 @@ class Benchmark(DomainFolders):
 
     def _tell_if_nothing_tests(self) -> None:
         """Warns if the data set has a split with test images that does not lie there, and none is drawn."""
-        has_tests = any("test" in form.title for form in self.description.forms)
+        has_tests = any("test" in layout.title for layout in self.description.layouts)
         if self.held_out or self.rule.test_fraction or not has_tests:
             return
         looked_for = splits_looked_for(self.root, self._on_disk.folder, self.description)

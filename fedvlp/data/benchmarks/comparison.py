@@ -13,8 +13,8 @@ from pathlib import Path
 from fedvlp.data.benchmarks.layouts import some
 from fedvlp.data.benchmarks.on_disk import KNOWN_BAD, OnDisk
 from fedvlp.data.catalog import Description
-from fedvlp.data.files.decoding import in_threads, unreadable
-from fedvlp.data.files.layout import ImageFile
+from fedvlp.data.files.folders import ImageFile
+from fedvlp.data.files.images import in_threads, unreadable
 from fedvlp.data.split_rule import Role
 
 ROLES: tuple[Role, ...] = ("train", "validation", "test")
@@ -62,7 +62,7 @@ def differences(found: OnDisk, description: Description | None) -> list[str]:
     """Returns a line for each domain that is not as it was published, or lacks a class that another domain has."""
     lines = []
     if description is not None:
-        description = description.in_form(found.form, found.files)
+        description = description.in_layout(found.layout, found.files)
     for domain in found.files:
         differences: list[str] = []
         if description is not None:

@@ -10,10 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedvlp.data.catalog import Description
-from fedvlp.data.catalog.hub_sources import HUB_SOURCES
-from fedvlp.data.catalog.torchvision_sources import TORCHVISION_SOURCES
-from fedvlp.data.files.decoding import is_hidden
-from fedvlp.data.files.layout import ImageFile, composed, list_images, unique
+from fedvlp.data.files.folders import ImageFile, composed, list_images, unique
+from fedvlp.data.files.images import is_hidden
 from fedvlp.utils.errors import UserError
 
 DEPTH = 3
@@ -128,7 +126,7 @@ def has_domains(root: Path, description: Description) -> bool:
 
 def command_that_gets_it(root: Path, description: Description) -> str:
     """Returns how to get the data set, where a command can."""
-    if description.name not in HUB_SOURCES and description.name not in TORCHVISION_SOURCES:
+    if description.download_source is None:
         return ""
     name = description.config.removeprefix("data/")
     return f", or get it: fedvlp data download {name} --root {shlex.quote(str(root))}, or --data.download true"

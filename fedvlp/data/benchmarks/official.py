@@ -11,7 +11,7 @@ from pathlib import Path
 
 from fedvlp.data.benchmarks.layouts import Tree, some
 from fedvlp.data.catalog import Description
-from fedvlp.data.files.layout import ImageFile
+from fedvlp.data.files.folders import ImageFile
 from fedvlp.data.split_rule import Role
 from fedvlp.utils.errors import UserError
 

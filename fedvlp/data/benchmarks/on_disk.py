@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedvlp.data.benchmarks.forms.reading import find_form, named_files, read_form
 from fedvlp.data.benchmarks.layouts import (
     DEPTH,
     check_root,
@@ -21,9 +20,10 @@ from fedvlp.data.benchmarks.layouts import (
     some,
 )
 from fedvlp.data.benchmarks.official import Roles, list_places, split_of_folders, split_of_lists
+from fedvlp.data.benchmarks.readers import find_layout, read_layout
 from fedvlp.data.catalog import Description
-from fedvlp.data.catalog.forms import Form
-from fedvlp.data.files.layout import ImageFile
+from fedvlp.data.catalog.description import Layout
+from fedvlp.data.files.folders import ImageFile
 from fedvlp.data.split_rule import Role
 from fedvlp.utils.errors import UserError
 
@@ -41,7 +41,7 @@ class OnDisk:
         split: the parts of the official split, such as "train/crossval"; empty without one.
         left_out: images that are on disk but do not count, by the reason.
         may_have_duplicates: whether nothing on disk says which of its known duplicates to leave out.
-        form: the form that it was read in; None for folders domain/class/image.
+        layout: the one in which it was read; None for folders domain/class/image.
         pixels: the images of a domain, uint8 of shape [N, H, W, 3], in the order of ``files``, if they are no files.
     """
 
@@ -51,7 +51,7 @@ class OnDisk:
     split: str
     left_out: Mapping[str, list[str]]
     may_have_duplicates: bool = False
-    form: Form | None = None
+    layout: Layout | None = None
     pixels: Mapping[str, NDArray[np.uint8]] = field(default_factory=dict)
 
     @property
@@ -69,26 +69,26 @@ def read_on_disk(root: Path, description: Description) -> OnDisk:
     Raises:
         UserError: if layout or lists are not as they must be.
     """
-    found = find_form(root, description)
-    if found is not None:
-        return _in_form(*found, description)
+    match = find_layout(root, description)
+    if match is not None:
+        return _in_layout(*match, description)
     if not description.is_tree:
-        raise _no_form(root, description)
+        raise _no_layout(root, description)
     return _in_tree(root, description)
 
 
 def is_on_disk(root: Path, description: Description) -> bool:
-    """Whether a data set lies below a root in one of its forms, whole or not."""
-    if find_form(root, description) is not None:
+    """Whether a data set is below a root in one of its layouts, complete or not."""
+    if find_layout(root, description) is not None:
         return True
     return description.is_tree and has_domains(root, description)
 
 
 def splits_looked_for(root: Path, folder: Path, description: Description) -> str:
     """Returns what an official split is known by, and where it was looked for; nothing if there is none to be had."""
-    forms = [form for form in description.forms if form.title]
-    if forms:
-        return "; ".join(f"{form.layout} ({form.title})" for form in forms) + f" below {root}"
+    layouts = [layout for layout in description.layouts if layout.title]
+    if layouts:
+        return "; ".join(f"{layout.pattern} ({layout.title})" for layout in layouts) + f" below {root}"
     names: list[str] = []
     for style in description.lists:
         names += [f"<domain>_{ending}.txt" for ending, role in style.items() if role]
@@ -97,23 +97,23 @@ def splits_looked_for(root: Path, folder: Path, description: Description) -> str
     return f"{', '.join(names)} in {', '.join(places)}" if names else ""
 
 
-def _no_form(root: Path, description: Description) -> UserError:
-    """Returns the error of a root in which a data set lies in none of its forms."""
+def _no_layout(root: Path, description: Description) -> UserError:
+    """Returns the error of a root in which a data set has none of its layouts."""
     check_root(root, description)
-    forms = "; ".join(f"{form.layout} ({form.of})" for form in description.forms)
+    layouts = "; ".join(f"{layout.pattern} ({layout.of})" for layout in description.layouts)
     return UserError(
-        f"Expected {description.name} in {root}, or up to {DEPTH} folders below it, as one of: {forms}. Found "
+        f"Expected {description.name} in {root}, or up to {DEPTH} folders below it, as one of: {layouts}. Found "
         f"{some(folders_in(root)) or 'no folder'} there. Check data.root{command_that_gets_it(root, description)}."
     )
 
 
-def _in_form(folder: Path, form: Form, description: Description) -> OnDisk:
-    """Reads a data set that lies in a folder in one of its forms."""
+def _in_layout(folder: Path, layout: Layout, description: Description) -> OnDisk:
+    """Reads a data set that has one of its layouts in a folder."""
     files: dict[str, list[ImageFile]] = defaultdict(list)
     roles: dict[str, dict[str, Role]] = defaultdict(dict)
     left_out: dict[str, list[str]] = defaultdict(list)
     pixels: dict[str, list[NDArray[np.uint8]]] = defaultdict(list)
-    for file, picture in named_files(read_form(folder, form, description)):
+    for file, picture in read_layout(folder, layout, description):
         if picture.reason:
             left_out[picture.reason].append(file.name)
             continue
@@ -126,9 +126,9 @@ def _in_form(folder: Path, form: Form, description: Description) -> OnDisk:
         folder=folder,
         files=dict(sorted(files.items())),
         roles=dict(roles),
-        split=form.title if roles else "",
+        split=layout.title if roles else "",
         left_out=dict(left_out),
-        form=form,
+        layout=layout,
         pixels={domain: np.stack(images) for domain, images in pixels.items()},
     )
 

@@ -22,8 +22,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from fedvlp.data.cache.fixed_steps import FixedSteps
-from fedvlp.data.files.decoding import in_threads
-from fedvlp.data.files.images import FolderImages, Indices
+from fedvlp.data.files.images import FolderImages, Indices, in_threads
 from fedvlp.utils.files import atomic_write, locked
 
 log = logging.getLogger(__name__)

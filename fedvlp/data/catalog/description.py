@@ -1,17 +1,178 @@
-"""What is known of a published data set before a byte of it is read."""
+"""What is known of a published data set before a byte of it is read, and the layouts in which users have it.
+
+Paths in layouts are relative to the folder in which a layout is found, with forward slashes.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Literal
 
-from fedvlp.data.catalog.forms import Form, SplitName
+SplitName = Literal["train", "validation", "test"]
+ClassNameStyle = Literal["clip", "plain"]
+
+
+@dataclass(frozen=True)
+class SplitFile:
+    """CoOp's list of the images of a data set: one JSON file of paths, labels and class names in three parts.
+
+    Attributes:
+        file: the file.
+        images: the folder that its paths are relative to.
+    """
+
+    file: str
+    images: str
+
+
+@dataclass(frozen=True)
+class TorchvisionFolder:
+    """A folder that a class of ``torchvision.datasets`` reads.
+
+    Attributes:
+        class_name: name of the class.
+        folder: what torchvision calls the folder, such as "dtd/dtd".
+        holds: what must lie in it.
+        splits: the role of each of the class's splits; empty where it has none.
+    """
+
+    class_name: str
+    folder: str
+    holds: tuple[str, ...]
+    splits: Mapping[str, SplitName] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ClassFolders:
+    """A folder for each class, with images at any depth.
+
+    Attributes:
+        folder: the folder of the class folders.
+        role: what its images do; None where that is not said.
+        domain: whose images they are; empty where there is one domain.
+        is_optional: whether it may be missing.
+        ignored: folders that are no class.
+    """
+
+    folder: str
+    role: SplitName | None = None
+    domain: str = ""
+    is_optional: bool = False
+    ignored: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ImageLists:
+    """Text files with a line for each image.
+
+    Attributes:
+        files: the lists, with the role of their images; None where the lines, or nothing, say it.
+        line: regular expression of a whole line. Its group ``class`` names the class; ``domain`` the domain where there
+            are several, ``part`` one of ``parts``.
+        image: where the image of a line lies: its groups by name in braces, and ``{class_name}``.
+        parts: the role of each part that a line may name; of a part that is not here nothing is said.
+        header: the first line, where that is none of an image.
+    """
+
+    files: Mapping[str, SplitName | None]
+    line: str
+    image: str
+    parts: Mapping[str, SplitName] = field(default_factory=dict)
+    header: str = ""
+
+
+@dataclass(frozen=True)
+class PixelBatches:
+    """CIFAR's files of pixels and labels, as torchvision leaves them, or the archive that they came in.
+
+    Attributes:
+        folder: the folder of the files, also in the archive.
+        archive: name of the archive.
+        files: the role of each file.
+        labels: what the file calls the labels.
+        names: the file with the names of the classes, in the order of the labels.
+        names_key: what that file calls them.
+        md5: the published MD5 of each file.
+    """
+
+    folder: str
+    archive: str
+    files: Mapping[str, SplitName]
+    labels: str
+    names: str
+    names_key: str
+    md5: Mapping[str, str]
+
+
+LayoutPart = SplitFile | TorchvisionFolder | ClassFolders | ImageLists | PixelBatches
+
+
+@dataclass(frozen=True)
+class Layout:
+    """One layout in which users have a data set.
+
+    Attributes:
+        of: who leaves it so, such as "CoOp".
+        pattern: what is in its folder, for people.
+        parts: what says which images there are; all that are not optional must be there.
+        title: the parts of its split, as results name them, such as "CoOp train/val/test"; empty where it has none.
+        domain_counts: images of each domain where that is not the data set's own number.
+        split_counts: images of each domain by role.
+    """
+
+    of: str
+    pattern: str
+    parts: tuple[LayoutPart, ...]
+    title: str = ""
+    domain_counts: Mapping[str, int] = field(default_factory=dict)
+    split_counts: Mapping[str, Mapping[SplitName, int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class HubSource:
+    """A copy of a data set on the Hugging Face hub: parquet files of rows with an image, its domain and its label.
+
+    Attributes:
+        repository: the data set's repository, ``owner/name``.
+        download_bytes: how much is downloaded, about.
+        terms: the owners' terms, as far as they are known.
+        revision: the commit; None where none is known, so that the newest is taken and named.
+        domain_column: the column that says which domain an image is of.
+        has_official_split: whether the files named ``train-`` and ``test-`` are the parts of the official split.
+    """
+
+    repository: str
+    download_bytes: int
+    terms: str
+    revision: str | None = None
+    domain_column: str = "domain"
+    has_official_split: bool = False
+
+    label_column = "label"
+    image_column = "image"
+    folder = "data"
+
+
+@dataclass(frozen=True)
+class TorchvisionSource:
+    """A data set that a class of torchvision downloads from its publisher.
+
+    Attributes:
+        reader: name of the class in ``torchvision.datasets``.
+        download_bytes: how much is downloaded, about.
+        is_pickled: whether torchvision unpickles what it downloaded when it opens it.
+    """
+
+    reader: str
+    download_bytes: int
+    is_pickled: bool = False
 
 
 @dataclass(frozen=True)
 class Description:
-    """The facts of one data set: its names, how many images it has, and the forms in which users have it.
+    """The facts of one data set: its names, how many images it has, and the layouts in which users have it.
 
     Attributes:
         name: what the data set, and its data module, is called.
@@ -34,10 +195,13 @@ class Description:
         may_lack_classes: whether domains lack classes, and it is not published which.
         is_subset: whether it is a part of a larger data set, so that other classes may lie in the folders.
         licence: what its owners allow, as far as known; empty where that is said elsewhere.
-        forms: the forms in which it is had besides folders domain/class/image; the first that is found is read.
+        layouts: those in which it is had besides folders domain/class/image; the first that is found is read.
         is_tree: whether it is had as folders domain/class/image.
         domain_classes: the classes that a domain has, where it is published that it has not all.
         has_copies: whether images are there twice as it was published, on both sides of a split as well.
+        clip_names: what CLIP has read more often than the name of a class folder.
+        hub: where the Hugging Face hub has it.
+        torchvision: how torchvision downloads it.
     """
 
     name: str
@@ -60,10 +224,13 @@ class Description:
     may_lack_classes: bool = False
     is_subset: bool = False
     licence: str = ""
-    forms: tuple[Form, ...] = ()
+    layouts: tuple[Layout, ...] = ()
     is_tree: bool = True
     domain_classes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     has_copies: bool = False
+    clip_names: Mapping[str, str] = field(default_factory=dict)
+    hub: HubSource | None = None
+    torchvision: TorchvisionSource | None = None
 
     @property
     def domains(self) -> tuple[str, ...]:
@@ -79,7 +246,7 @@ class Description:
     @property
     def official_parts(self) -> str:
         """The parts of the official split as it is usually had, such as "train/crossval"; empty without one."""
-        titles = [form.title for form in self.forms if form.title]
+        titles = [layout.title for layout in self.layouts if layout.title]
         if titles:
             return titles[0]
         parts = self.lists[0] if self.lists else self.split_folders
@@ -87,42 +254,46 @@ class Description:
         names = [name.removesuffix("_kfold") for name, role in parts.items() if role and name != "full"]
         return "/".join(names)
 
-    def in_form(self, form: Form | None, domains: Collection[str]) -> Description:
-        """Returns what was published of the domains that are there, in the form in which they are there."""
-        known = dict(self.domain_counts)
+    @property
+    def download_source(self) -> HubSource | TorchvisionSource | None:
+        """Where a command can download it from."""
+        return self.hub or self.torchvision
+
+    def in_layout(self, layout: Layout | None, domains: Collection[str]) -> Description:
+        """Returns what was published of the domains that are on disk, in the layout in which they are."""
+        domain_counts = dict(self.domain_counts)
         splits = self.split_counts
-        if form is not None:
-            known |= form.domain_counts
-            splits = form.split_counts
-        return replace(
-            self, domain_counts={name: known[name] for name in known if name in domains}, split_counts=splits
-        )
+        if layout is not None:
+            domain_counts |= layout.domain_counts
+            splits = layout.split_counts
+        here = {name: count for name, count in domain_counts.items() if name in domains}
+        return replace(self, domain_counts=here, split_counts=splits)
 
     def domain_of(self, folder: str) -> str | None:
         """Returns the domain that a name on disk stands for, or None."""
-        return self._domains.get(plain(folder))
+        return self._domains.get(normalise_name(folder))
 
     def class_of(self, folder: str) -> str | None:
         """Returns the class that a name on disk stands for, or None."""
         if self.has_numbered_classes and folder.isdecimal():
             return dict(enumerate(self.class_names)).get(int(folder))
-        return self._classes.get(plain(folder))
+        return self._classes.get(normalise_name(folder))
 
     @cached_property
     def _domains(self) -> dict[str, str]:
-        known = {plain(name): name for name in self.domain_counts}
-        return known | {plain(spelling): name for spelling, name in self.spellings.items()}
+        names = {normalise_name(name): name for name in self.domain_counts}
+        return names | {normalise_name(spelling): name for spelling, name in self.spellings.items()}
 
     @cached_property
     def _classes(self) -> dict[str, str]:
-        known = {plain(name): name for name in self.class_names}
-        return known | {plain(spelling): name for spelling, name in self.class_spellings.items()}
+        names = {normalise_name(name): name for name in self.class_names}
+        return names | {normalise_name(spelling): name for spelling, name in self.class_spellings.items()}
 
 
-def plain(name: str) -> str:
+def normalise_name(name: str) -> str:
     """Returns letters and digits in lower case: all in which two spellings of one name agree.
 
-    >>> plain("Real World"), plain("Real_World"), plain("t-shirt")
+    >>> normalise_name("Real World"), normalise_name("Real_World"), normalise_name("t-shirt")
     ('realworld', 'realworld', 'tshirt')
     """
     return "".join(letter for letter in name.casefold() if letter.isalnum())

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import default_collate
 
-from fedvlp.data.files.decoding import pillow_is_quiet
+from fedvlp.data.files.images import pillow_is_quiet
 from fedvlp.data.loading.loaders import ImageDataset
 
 MOST_THREADS = 8

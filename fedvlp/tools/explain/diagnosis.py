@@ -90,7 +90,7 @@ class DiagnoseCLI(FederationCLI):
         """Leaves out what writes about runs."""
         self.config.trainer.logger = None
         self.config.trainer.callbacks = None
-        self.config.trainer.default_callbacks = False
+        self.config.trainer.runtime.default_callbacks = False
 
 
 def run_diagnose(arguments: Sequence[str]) -> int:
@@ -109,7 +109,7 @@ def run_diagnose(arguments: Sequence[str]) -> int:
     ckpt_path, output = command.config.ckpt_path, command.config.output
     module = command.model
     federation = cast(Federation, command.trainer)
-    set_up_method(federation.fabric, module, federation.num_threads)
+    set_up_method(federation.fabric, module, federation.runtime.num_threads)
     if ckpt_path is not None:
         file = trained_file(ckpt_path, "diagnose")
         module.load_state(load_trained(file, module)[0])

@@ -45,6 +45,7 @@ def pictures_of(table: Table) -> Iterator[Picture]:
         names = list(dict.fromkeys(table.runs[method][0].method for method, _ in trained))
         yield from _in_parts(names, lambda part: accuracy_over_communication(table, part), "Accuracy and communication")
     yield from _in_parts(methods, lambda part: domain_bars(table, part), "Accuracy of each domain")
+    # Fewer seeds than three have no middle half that a box could show.
     boxes = [row for row in trained if len(seed_averages(table, row)) >= MIN_SEEDS]
     yield from _in_parts(boxes, lambda part: seed_boxes(table, part), "Spread over training seeds")
     for study in option_studies(table):
@@ -63,13 +64,11 @@ def history_frame(table: Table, role: str) -> pd.DataFrame:
     Only rounds and seeds are in it for which a method measured every choice of held-out domains: a mean over some of
     the domains would not compare with a mean over all of them.
     """
-    values = [
-        (method, run.seed, row["round"], run.held_out, row[role])
-        for method, runs in table.runs.items()
-        for run in runs
-        for row in run.history
-        if role in row
-    ]
+    values = []
+    for method, runs in table.runs.items():
+        for run in runs:
+            measured = [row for row in run.history if role in row]
+            values += [(method, run.seed, row["round"], run.held_out, row[role]) for row in measured]
     frame = pd.DataFrame(values, columns=["method", "seed", "round", "held_out", "accuracy"])
     frame = frame.drop_duplicates(["method", "seed", "round", "held_out"], keep="last")
     choices = len({run.held_out for run in table.group.records})
@@ -94,6 +93,7 @@ def accuracy_over_rounds(table: Table, rows: Sequence[Row] | None = None) -> Pic
     if rows is None:
         rows = [row for row in compared_rows(table) if row[1] != UNTRAINED][:MAX_SERIES]
     roles = list(dict.fromkeys([table.role, "validation"]))
+    # Where source validation is what is compared, one panel shows it.
     figure, panels = new_axes([f"{role_title(role)} (%)" for role in roles], "round", [*_labels(rows), ZERO_SHOT_ROW])
     for axes, role in zip(panels, roles, strict=True):
         histories = history_frame(table, role)
@@ -133,6 +133,7 @@ def accuracy_over_communication(table: Table, methods: Sequence[str]) -> Picture
             sent = costs(runs)
             if row[1] != UNTRAINED and runs[0].method == method and sent and cell is not None:
                 points.append((sent["upload_parameters"][1] + sent["download_parameters"][1], cell))
+        # What sends nothing has no place on a logarithmic axis.
         _draw_points(axes, method, sorted(point for point in points if point[0]), series_style(index))
     logarithmic(axes)
     _draw_zero_shot(axes, table)
@@ -255,6 +256,7 @@ def option_curve(table: Table, study: OptionStudy) -> Picture:
         points = [(value, cell) for value, row in study.rows.items() if (cell := table.cell(row, column))]
         _draw_points(axes, title, points, series_style(index), is_bold=column == AVERAGE)
     _draw_zero_shot(axes, table)
+    # Values such as 1, 4 and 16 are even steps on a logarithmic axis alone.
     smallest = min(study.rows)
     if smallest > 0 and max(study.rows) / smallest >= 10:
         logarithmic(axes)
@@ -297,8 +299,9 @@ def _draw_band(axes: Axes, curve: pd.DataFrame, label: str, style: SeriesStyle) 
         label=escape_text(label),
     )
     deviation = curve["std"].fillna(0.0)
-    low, high = curve["mean"] - deviation, curve["mean"] + deviation
-    axes.fill_between(curve.index, low, high, color=style.colour, alpha=0.15, linewidth=0)
+    axes.fill_between(
+        curve.index, curve["mean"] - deviation, curve["mean"] + deviation, color=style.colour, alpha=0.15, linewidth=0
+    )
 
 
 def _draw_points(

@@ -47,7 +47,7 @@ def report_page(
         day: the page's date.
         oracle: whether tables have a row of the round that is best on the images compared, marked as not allowed.
     """
-    compared = [with_intervals(table) for table in tables(records, [LAST, BEST, *([ORACLE] if oracle else [])])]
+    compared = tables(records, [LAST, BEST, *([ORACLE] if oracle else [])])
     explanations, missing = _explanations(records)
     methods = sorted({record.method for record in records})
     return _render(
@@ -127,7 +127,8 @@ def _section(number: int, table: Table, compared: Sequence[Table]) -> dict[str, 
         "best": ordered.rows.index(rows[0]) if len(rows) > 1 else None,
         "figures": list(pictures_of(ordered)),
         "left_out": [method for method in table.runs if method not in shown],
-        "beside_accuracy": beside_accuracy(ordered),
+        # Intervals are shown here and not in the table, which is wide enough without them.
+        "beside_accuracy": beside_accuracy(with_intervals(ordered)),
         "classes": by_class,
         "classes_are_folded": by_class is not None and len(by_class.frame) > MAX_OPEN_ROWS,
         "num_open": MAX_OPEN_ROWS,

@@ -82,12 +82,14 @@ def _scores(table: Table, row: Row) -> dict[str, str]:
     if not is_trained:  # the same for every seed
         frame = frame[frame["seed"] == frame["seed"].min()]
     frame = frame.drop_duplicates(["seed", "held_out"], keep="last")
+    # A seed without some held-out domain would have the mean of other domains than the rest.
     choices = len({record.held_out for record in table.group.records})
     seeds = frame.groupby("seed").filter(lambda runs: len(runs) == choices)
     outside = {str(record.data["out_of_distribution"]["name"]) for record in table.runs[row[0]] if _has_outside(record)}
     scores = {}
     for name in (*SCORES, *WORST, *DETECTION):
         if len(seeds) and bool(seeds[name].notna().all()):
+            # The worst domain of a seed is the worst of all its runs, whichever domains each of them held out.
             by_seed = seeds.groupby("seed")[name].agg("min" if name in WORST else "mean")
             cell = Cell(float(by_seed.mean()), float(by_seed.std()), len(by_seed), math.nan, math.nan)
             title = f"{TITLES[name]}, {' and '.join(sorted(outside))}" if name in DETECTION else TITLES[name]
@@ -144,6 +146,7 @@ def _confusion(table: Table, row: Row) -> Confusion:
 
 def _images_of_classes(table: Table) -> Counter[int]:
     """Returns how many images of each class one seed measured."""
+    # Runs that hold out the same domains measure the same images, so one of each is enough.
     totals: Counter[int] = Counter()
     for record in {record.held_out: record for record in table.group.records if record.predictions}.values():
         by_split = next(iter(record.predictions.values()))
@@ -197,8 +200,11 @@ def runs_table(label: str, records: Sequence[Record]) -> TextTable:
 
 def versions_table(records: Sequence[Record]) -> TextTable:
     """Returns the versions of all packages that numbers depend on; of several versions how many runs had which."""
+    packages: dict[str, None] = {}
+    for record in records:
+        packages |= dict.fromkeys(record.versions)
     rows = []
-    for package in dict.fromkeys(name for record in records for name in record.versions):
+    for package in packages:
         counts = Counter(str(record.versions.get(package, "not said")) for record in records)
         several = [f"{version} ({count} runs)" for version, count in counts.items()]
         rows.append({"package": package, "version": ", ".join(several if len(counts) > 1 else counts)})

@@ -7,9 +7,11 @@ import pytest
 
 from fedvlp.data.benchmarks.comparison import compare, duplicates, role_counts
 from fedvlp.data.benchmarks.on_disk import OnDisk, read_on_disk
-from fedvlp.data.catalog.known import PACS
-from fedvlp.data.files.layout import scan
+from fedvlp.data.catalog import DATA_SETS
+from fedvlp.data.files.folders import scan
 from tests.helpers.benchmark_trees import FEW, IMAGES, kfold, picture
+
+PACS = DATA_SETS["PACS"]
 
 
 def small():

@@ -4,10 +4,12 @@ import pytest
 
 from fedvlp.data.benchmarks.comparison import differences
 from fedvlp.data.benchmarks.on_disk import read_on_disk
-from fedvlp.data.catalog.families import IMAGENET
+from fedvlp.data.catalog import DATA_SETS
 from fedvlp.utils.errors import UserError
 from tests.helpers.family_trees import FAMILY, imagenet
 from tests.helpers.form_layouts import AS_COOP
+
+IMAGENET = DATA_SETS["ImageNet"]
 
 
 def test_all_variants_that_lie_there_are_held_out(load, lay_out):

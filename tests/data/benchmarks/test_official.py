@@ -3,9 +3,12 @@ from __future__ import annotations
 import pytest
 
 from fedvlp.data.benchmarks.on_disk import read_on_disk
-from fedvlp.data.catalog.known import DOMAIN_NET_126, PACS
+from fedvlp.data.catalog import DATA_SETS
 from fedvlp.utils.errors import UserError
 from tests.helpers.benchmark_trees import domain_net, kfold, write_list
+
+DOMAIN_NET_126 = DATA_SETS["DomainNet126"]
+PACS = DATA_SETS["PACS"]
 
 
 @pytest.fixture

@@ -5,37 +5,45 @@ from pathlib import Path
 
 import open_clip
 import pytest
+import torchvision.datasets
 
 from fedvlp.clip import clean_class_names
-from fedvlp.data.catalog import DESCRIPTIONS, prompt_names
-from fedvlp.data.catalog.class_name_maps import CLIP_NAMES
-from fedvlp.data.catalog.coop import (
-    CALTECH_101,
-    COOP_DATA_SETS,
-    EUROSAT,
-    FGVC_AIRCRAFT,
-    OXFORD_PETS,
-    STANFORD_CARS,
-    SUN_397,
-    UCF_101,
-)
-from fedvlp.data.catalog.families import IMAGENET, OFFICE_31
-from fedvlp.data.catalog.hub_sources import HUB_SOURCES
-from fedvlp.data.catalog.known import (
-    CAMELYON_17,
-    DOMAIN_NET,
-    DOMAIN_NET_10,
-    DOMAIN_NET_126,
-    FED_ISIC_2019,
-    OFFICE_HOME,
-    PACS,
-    VLCS,
-)
-from fedvlp.data.catalog.small_images import CIFAR_10, CIFAR_100, TINY_IMAGENET
-from fedvlp.data.catalog.torchvision_sources import TORCHVISION_SOURCES
+from fedvlp.data.catalog import DATA_SETS, DESCRIPTIONS, prompt_names
 from fedvlp.utils.config_files import config_names, find_config, read_yaml
 
-IN_ORDER_OF_LABELS = (*COOP_DATA_SETS, IMAGENET, TINY_IMAGENET)
+CALTECH_101 = DATA_SETS["Caltech101"]
+EUROSAT = DATA_SETS["EuroSAT"]
+FGVC_AIRCRAFT = DATA_SETS["FGVCAircraft"]
+OXFORD_PETS = DATA_SETS["OxfordPets"]
+STANFORD_CARS = DATA_SETS["StanfordCars"]
+SUN_397 = DATA_SETS["SUN397"]
+UCF_101 = DATA_SETS["UCF101"]
+IMAGENET = DATA_SETS["ImageNet"]
+OFFICE_31 = DATA_SETS["Office31"]
+CAMELYON_17 = DATA_SETS["Camelyon17"]
+DOMAIN_NET = DATA_SETS["DomainNet"]
+DOMAIN_NET_10 = DATA_SETS["DomainNet10"]
+DOMAIN_NET_126 = DATA_SETS["DomainNet126"]
+FED_ISIC_2019 = DATA_SETS["FedISIC2019"]
+OFFICE_HOME = DATA_SETS["OfficeHome"]
+PACS = DATA_SETS["PACS"]
+VLCS = DATA_SETS["VLCS"]
+CIFAR_10 = DATA_SETS["CIFAR10"]
+CIFAR_100 = DATA_SETS["CIFAR100"]
+TINY_IMAGENET = DATA_SETS["TinyImageNet"]
+COOP = (
+    "Caltech101",
+    "OxfordPets",
+    "StanfordCars",
+    "Flowers102",
+    "Food101",
+    "FGVCAircraft",
+    "SUN397",
+    "DTD",
+    "EuroSAT",
+    "UCF101",
+)
+IN_ORDER_OF_LABELS = (*COOP, "ImageNet", "TinyImageNet")
 each = pytest.mark.parametrize("known", DESCRIPTIONS, ids=lambda known: known.name)
 
 
@@ -77,8 +85,8 @@ def test_numbers_agree_with_each_other(known):
     for domain, parts in known.split_counts.items():
         if len(parts) == 2:
             assert sum(parts.values()) == known.domain_counts[domain]
-    for form in known.forms:
-        whole = known.in_form(form, known.domains)
+    for form in known.layouts:
+        whole = known.in_layout(form, known.domains)
         assert {*form.domain_counts, *form.split_counts} <= set(known.domains)
         for domain, parts in form.split_counts.items():
             assert sum(parts.values()) == whole.domain_counts[domain], form.of
@@ -87,7 +95,7 @@ def test_numbers_agree_with_each_other(known):
 
 @each
 def test_classes_are_sorted_and_every_spelling_is_found(known):
-    assert list(known.class_names) == sorted(known.class_names) or known in IN_ORDER_OF_LABELS
+    assert list(known.class_names) == sorted(known.class_names) or known.name in IN_ORDER_OF_LABELS
     for name in known.class_names:
         assert known.class_of(name) == name
         assert known.class_of(name.replace("_", " ").upper()) == name
@@ -125,17 +133,19 @@ def test_numbers_of_those_who_number_their_sites_and_classes():
     assert DOMAIN_NET.domain_of("0") is None
 
 
-def test_sources_are_of_known_data_sets_and_their_configs_say_where_to():
-    by_name = {known.name: known for known in DESCRIPTIONS}
-    for name, source in HUB_SOURCES.items():
-        content = read_yaml(Path(find_config(by_name[name].config)))
-        assert content["data"]["init_args"]["root"] == f"datasets/{by_name[name].config.removeprefix('data/')}"
-        assert source.revision is None or re.fullmatch("[0-9a-f]{40}", source.revision)
-        # The lists are written by the names of the hub's files, so there must be lists of these names.
-        assert not source.has_official_split or {"train": "train", "test": "test"} in by_name[name].lists
-    for name in TORCHVISION_SOURCES:
-        content = read_yaml(Path(find_config(by_name[name].config)))
-        assert content["data"]["init_args"]["root"] == f"datasets/{by_name[name].config.removeprefix('data/')}"
+@pytest.mark.parametrize("known", [each for each in DESCRIPTIONS if each.download_source], ids=lambda each: each.name)
+def test_sources_of_downloads_and_where_configs_put_them(known):
+    content = read_yaml(Path(find_config(known.config)))
+    assert content["data"]["init_args"]["root"] == f"datasets/{known.config.removeprefix('data/')}"
+    if known.hub is None:
+        reader = getattr(torchvision.datasets, known.torchvision.reader)
+        assert hasattr(reader, "download") or hasattr(reader, "_download")
+        assert known.licence
+        assert known.torchvision.is_pickled == hasattr(reader, "tgz_md5")
+        return
+    assert known.hub.revision is None or re.fullmatch("[0-9a-f]{40}", known.hub.revision)
+    # The lists are written by the names of the hub's files, so there must be lists of these names.
+    assert not known.hub.has_official_split or {"train": "train", "test": "test"} in known.lists
 
 
 def test_parts_of_domain_net():
@@ -156,7 +166,7 @@ def test_names_are_what_the_text_encoder_reads(known, style):
 def test_renamed_classes_exist():
     for known in DESCRIPTIONS:
         if not known.is_subset:
-            assert set(CLIP_NAMES.get(known.name, {})) <= set(known.class_names)
+            assert set(known.clip_names) <= set(known.class_names)
 
 
 def test_classes_are_called_as_coop_calls_them():
@@ -198,8 +208,12 @@ def test_numbers_of_classes_of_which_all_have_as_many():
 
 
 def test_what_is_said_of_a_form_that_is_read():
-    coop, partition, plain = SUN_397.forms
-    assert [SUN_397.in_form(form, ["SUN397"]).images for form in (coop, partition, plain)] == [39_700, 39_700, 108_754]
-    assert SUN_397.in_form(plain, ["SUN397"]).split_counts == {}
-    assert IMAGENET.in_form(IMAGENET.forms[0], ["ImageNet", "ImageNet-R"]).images == 1_361_167
-    assert PACS.in_form(None, PACS.domains) == PACS
+    coop, partition, plain = SUN_397.layouts
+    assert [SUN_397.in_layout(form, ["SUN397"]).images for form in (coop, partition, plain)] == [
+        39_700,
+        39_700,
+        108_754,
+    ]
+    assert SUN_397.in_layout(plain, ["SUN397"]).split_counts == {}
+    assert IMAGENET.in_layout(IMAGENET.layouts[0], ["ImageNet", "ImageNet-R"]).images == 1_361_167
+    assert PACS.in_layout(None, PACS.domains) == PACS

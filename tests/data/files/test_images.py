@@ -10,8 +10,7 @@ import torch
 from PIL import Image
 
 from fedvlp.data import ArrayImages, FolderImages, ImageFiles, Images, image_paths
-from fedvlp.data.files.decoding import read_rgb, to_rgb, unreadable
-from fedvlp.data.files.images import bad_images_message
+from fedvlp.data.files.images import bad_images_message, read_rgb, to_rgb, unreadable
 from fedvlp.utils.errors import UserError
 from tests.helpers.shapes import unchecked
 

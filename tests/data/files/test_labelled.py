@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from fedvlp.data.files.folders import FolderLabels, folder_labels
 from fedvlp.data.files.images import image_paths
-from fedvlp.data.files.labelled import FolderLabels, folder_labels
 from tests.helpers.predictions import draw
 
 NAMES = ["alarm clock", "Owl", "t shirt"]

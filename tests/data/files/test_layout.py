@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedvlp.data.files.layout import DEEPEST, list_images
+from fedvlp.data.files.folders import DEEPEST, list_images
 from fedvlp.utils.errors import UserError
 
 

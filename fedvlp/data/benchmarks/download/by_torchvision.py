@@ -12,7 +12,7 @@ from fedvlp.data.benchmarks.download.source_file import write_origin
 from fedvlp.data.benchmarks.download.staging import DISK_BLOCK, check_room
 from fedvlp.data.benchmarks.on_disk import read_on_disk
 from fedvlp.data.catalog import Description
-from fedvlp.data.catalog.torchvision_sources import TorchvisionSource
+from fedvlp.data.catalog.description import TorchvisionSource
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import size_in_words
 

@@ -16,9 +16,8 @@ from fedvlp.data.benchmarks.download.staging import Staging, check_room, full_di
 from fedvlp.data.benchmarks.download.writing import write_images, write_lists
 from fedvlp.data.benchmarks.layouts import find_tree
 from fedvlp.data.benchmarks.on_disk import is_on_disk, read_on_disk
-from fedvlp.data.catalog import Description
-from fedvlp.data.catalog.hub_sources import HUB_SOURCES, HubSource
-from fedvlp.data.catalog.torchvision_sources import TORCHVISION_SOURCES, TorchvisionSource
+from fedvlp.data.catalog import DESCRIPTIONS, Description
+from fedvlp.data.catalog.description import HubSource, TorchvisionSource
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import locked, size_in_words
 
@@ -59,11 +58,12 @@ def source_of(description: Description) -> HubSource | TorchvisionSource:
     Raises:
         UserError: if it can't.
     """
-    source = HUB_SOURCES.get(description.name) or TORCHVISION_SOURCES.get(description.name)
+    source = description.download_source
     if source is None:
+        names = [each.name for each in DESCRIPTIONS if each.download_source]
         raise UserError(
             f"{description.name} can't be downloaded by a command; it can be had from {description.source}. Those that "
-            f"can: {', '.join([*HUB_SOURCES, *TORCHVISION_SOURCES])}."
+            f"can: {', '.join(names)}."
         )
     return source
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from fedvlp.data.catalog.hub_sources import HubSource
+from fedvlp.data.catalog.description import HubSource
 from fedvlp.utils.errors import UserError
 
 BLOCK = 16 * 2**20

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedvlp.data.catalog import Description
-from fedvlp.data.catalog.hub_sources import HubSource
+from fedvlp.data.catalog.description import HubSource
 from fedvlp.utils.errors import UserError
 
 if TYPE_CHECKING:

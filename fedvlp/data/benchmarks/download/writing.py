@@ -10,8 +10,8 @@ from tqdm import tqdm
 
 from fedvlp.data.benchmarks.download.parquet import ImageRow, ImageTable
 from fedvlp.data.catalog import Description
-from fedvlp.data.files.decoding import EXTENSIONS
-from fedvlp.data.files.layout import ImageFile
+from fedvlp.data.files.folders import ImageFile
+from fedvlp.data.files.images import EXTENSIONS
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import write_text
 

@@ -11,8 +11,6 @@ import torchvision
 import fedvlp.data
 from fedvlp.data.benchmarks.download import download, obtain
 from fedvlp.data.benchmarks.download.source_file import read_source
-from fedvlp.data.catalog import DESCRIPTIONS
-from fedvlp.data.catalog.torchvision_sources import TORCHVISION_SOURCES
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import free_bytes
 from tests.helpers.family_trees import cifar, with_small_batches
@@ -23,9 +21,9 @@ def small_food():
     """Food-101 as if its small tree were what was published."""
     known = BY_NAME["Food101"]
     sizes = {"Food101": {"train": 12, "test": 3}}
-    forms = tuple(replace(form, split_counts=sizes) for form in known.forms[1:])
+    forms = tuple(replace(form, split_counts=sizes) for form in known.layouts[1:])
     return replace(
-        known, class_names=tuple(KEPT["Food101"].classes), counts={}, domain_counts={"Food101": 15}, forms=forms
+        known, class_names=tuple(KEPT["Food101"].classes), counts={}, domain_counts={"Food101": 15}, layouts=forms
     )
 
 
@@ -47,15 +45,6 @@ def publisher(monkeypatch):
     publisher = Publisher()
     monkeypatch.setattr(torchvision.datasets.Food101, "_download", lambda data: publisher.send(Path(data.root)))
     return publisher
-
-
-def test_sources_are_classes_of_torchvision_that_download():
-    for name, source in TORCHVISION_SOURCES.items():
-        reader = getattr(torchvision.datasets, source.reader)
-        assert hasattr(reader, "download") or hasattr(reader, "_download")
-        assert BY_NAME[name].licence
-        assert source.is_pickled == hasattr(reader, "tgz_md5")
-    assert {known.name for known in DESCRIPTIONS} > set(TORCHVISION_SOURCES)
 
 
 def test_terms_and_size_are_said_first_and_it_is_done_once(tmp_path, publisher):
@@ -150,9 +139,9 @@ def test_cifar_is_downloaded_without_being_unpickled(tmp_path, monkeypatch):
     monkeypatch.setattr(theirs, "__init__", lambda *_: pytest.fail("torchvision unpickles what it opens"))
     known = with_small_batches("CIFAR100")
     classes = tuple(known.class_names[index] for index in (0, 3, 99))
-    form = replace(known.forms[0], split_counts={"CIFAR100": {"train": 15, "test": 15}})
+    form = replace(known.layouts[0], split_counts={"CIFAR100": {"train": 15, "test": 15}})
     known = replace(
-        known, counts={}, domain_counts={"CIFAR100": 30}, forms=(form,), domain_classes={"CIFAR100": classes}
+        known, counts={}, domain_counts={"CIFAR100": 30}, layouts=(form,), domain_classes={"CIFAR100": classes}
     )
     download(known, tmp_path / "cifar", lambda line: None)
     assert asked == [(theirs.url, theirs.filename, theirs.tgz_md5)]

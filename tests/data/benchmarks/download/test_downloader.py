@@ -13,9 +13,8 @@ import pytest
 import fedvlp.data
 from fedvlp.data.benchmarks.download import downloader, read_source, staging
 from fedvlp.data.benchmarks.download import hub as hub_module
-from fedvlp.data.catalog import known
-from fedvlp.data.catalog.hub_sources import HUB_SOURCES
-from fedvlp.data.files.layout import scan
+from fedvlp.data.catalog import DATA_SETS
+from fedvlp.data.files.folders import scan
 from fedvlp.utils.errors import UserError
 from tests.helpers.benchmark_trees import picture
 from tests.helpers.hub import REVISION
@@ -40,7 +39,7 @@ def names(folder):
 @pytest.mark.parametrize("name", FORMS)
 def test_each_data_set_becomes_folders_and_a_second_call_does_nothing(download, hub, tmp_path, name):
     said = download(name)
-    source = HUB_SOURCES[name]
+    source = DATA_SETS[name].hub
     revision = source.revision or REVISION
     assert said[0] == f"{name} from {hub.address}/datasets/{source.repository} at {revision}"
     assert said[1] == f"terms: {source.terms}; the copy's card says: unknown"
@@ -48,8 +47,7 @@ def test_each_data_set_becomes_folders_and_a_second_call_does_nothing(download, 
     assert " kB of room" in said[2]
     assert said[3] == f"{sum(COUNTS[name])} images in {tmp_path / name}; their counts are those that were published"
     assert names(tmp_path) == [name]
-    description = getattr(known, {"FedISIC2019": "FED_ISIC_2019", "Camelyon17": "CAMELYON_17"}.get(name, name), None)
-    description = description or getattr(known, {"OfficeHome": "OFFICE_HOME", "DomainNet": "DOMAIN_NET"}[name])
+    description = DATA_SETS[name]
     counts = dict(zip(description.domain_counts, COUNTS[name], strict=True))
     assert {domain: len(files) for domain, files in domains(tmp_path / name).items()} == counts
     told = json.loads((tmp_path / name / "source.json").read_text(encoding="utf-8"))
@@ -74,7 +72,7 @@ def test_names_come_from_the_file_and_bytes_stay_as_they_are(download, tmp_path)
 
 def test_the_official_split_is_kept(download, tmp_path, monkeypatch):
     download("FedISIC2019")
-    monkeypatch.setattr(fedvlp.data.FedISIC2019, "description", as_uploaded(known.FED_ISIC_2019))
+    monkeypatch.setattr(fedvlp.data.FedISIC2019, "description", as_uploaded(DATA_SETS["FedISIC2019"]))
     data = fedvlp.data.FedISIC2019(root=str(tmp_path / "FedISIC2019"), cache_dir=None)
     assert data.protocol == "all domains seen, official test split; one client a domain; official train/test split"
     roles = Counter(part.role for part in data.split_parts)
@@ -162,7 +160,7 @@ def test_a_file_of_another_digest_is_removed(download, hub, tmp_path):
 
 
 def test_other_counts_are_named_and_nothing_is_taken_for_the_data_set(download, hub, tmp_path):
-    description = as_uploaded(known.PACS)
+    description = as_uploaded(DATA_SETS["PACS"])
     counts = {**description.domain_counts, "photo": 13}
     for _ in range(2):  # the second time without a download
         with pytest.raises(UserError, match=r"is not PACS as it was published: photo: 12 images, 13 published\. What"):
@@ -213,7 +211,7 @@ def test_other_files_are_not_overwritten(download, hub, tmp_path):
         download("PACS")
     assert not hub.requests
     with pytest.raises(UserError, match=r"name of a folder to make for PACS; got '\.'"):
-        downloader.download(known.PACS, Path(), print)
+        downloader.download(DATA_SETS["PACS"], Path(), print)
     (tmp_path / "PACS/notes.txt").unlink()
     download("PACS")
 
@@ -230,7 +228,7 @@ def test_room_is_counted_without_what_is_there(download, hub, tmp_path, monkeypa
     hub.bytes_left = 3000
     with pytest.raises(UserError):
         download("PACS")
-    snapshot = hub_module.find_snapshot(HUB_SOURCES["PACS"])
+    snapshot = hub_module.find_snapshot(DATA_SETS["PACS"].hub)
     begun = staging.Staging.beside(tmp_path / "PACS", snapshot)
     size = snapshot.size
     assert begun.needed(48) == 2 * size - 3000 + 48 * 4096

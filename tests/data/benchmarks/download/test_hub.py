@@ -4,21 +4,21 @@ import pytest
 from huggingface_hub import constants
 
 from fedvlp.data.benchmarks.download.hub import fetch, find_snapshot
-from fedvlp.data.catalog.hub_sources import HUB_SOURCES
+from fedvlp.data.catalog import DATA_SETS
 from fedvlp.utils.errors import UserError
 from tests.helpers.hub import Hub, Repository, use_hub
 from tests.helpers.hub_data_sets import upload
 
-PACS = HUB_SOURCES["PACS"]
+PACS = DATA_SETS["PACS"].hub
 
 
 def test_a_snapshot_has_the_wanted_files_at_one_commit(hub):
     upload(hub, "OfficeHome")
     repository = hub.repositories["datasets", "flwrlabs/office-home"]
     repository.files |= {"data/notes.txt": b"x", "data/more/train.parquet": b"x", "train.parquet": b"x"}
-    snapshot = find_snapshot(HUB_SOURCES["OfficeHome"])
+    snapshot = find_snapshot(DATA_SETS["OfficeHome"].hub)
     assert [file.path for file in snapshot.files] == [f"data/train-0000{part}-of-00002.parquet" for part in range(2)]
-    assert snapshot.revision == HUB_SOURCES["OfficeHome"].revision
+    assert snapshot.revision == DATA_SETS["OfficeHome"].hub.revision
     assert snapshot.card["license"] == "unknown"
     assert snapshot.size == sum(len(repository.files[file.path]) for file in snapshot.files)
 

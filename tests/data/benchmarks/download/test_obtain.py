@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 import fedvlp.data
-from fedvlp.data.catalog import known
+from fedvlp.data.catalog import DATA_SETS
 from fedvlp.utils.errors import UserError
 from tests.helpers.benchmark_trees import plain_tree
 from tests.helpers.hub_data_sets import as_uploaded, upload
@@ -12,7 +12,7 @@ from tests.helpers.hub_data_sets import as_uploaded, upload
 @pytest.fixture
 def pacs(hub, monkeypatch):
     """Returns a function that makes the data module of a small PACS, which is on the hub."""
-    monkeypatch.setattr(fedvlp.data.PACS, "description", as_uploaded(known.PACS))
+    monkeypatch.setattr(fedvlp.data.PACS, "description", as_uploaded(DATA_SETS["PACS"]))
     upload(hub, "PACS")
     return lambda root, **options: fedvlp.data.PACS(root=str(root), cache_dir=None, **options)
 
@@ -37,7 +37,7 @@ def test_it_is_downloaded_once(hub, pacs, tmp_path, caplog):
 
 def test_images_of_ones_own_are_taken_as_they_are(hub, pacs, tmp_path):
     data = pacs(plain_tree("PACS", inside="kfold")(tmp_path), download=True)
-    assert data.domains == list(known.PACS.domains)
+    assert data.domains == list(DATA_SETS["PACS"].domains)
     assert "source" not in data.describe()
     assert not hub.requests
 

@@ -9,12 +9,14 @@ import pytest
 
 from fedvlp.data.benchmarks.download.parquet import ImageTable
 from fedvlp.data.benchmarks.download.writing import write_images
-from fedvlp.data.catalog.hub_sources import HUB_SOURCES
-from fedvlp.data.catalog.known import CAMELYON_17, FED_ISIC_2019, PACS
+from fedvlp.data.catalog import DATA_SETS
 from fedvlp.utils.errors import UserError
 from tests.helpers.benchmark_trees import picture
 from tests.helpers.hub_data_sets import parquet
 
+CAMELYON_17 = DATA_SETS["Camelyon17"]
+FED_ISIC_2019 = DATA_SETS["FedISIC2019"]
+PACS = DATA_SETS["PACS"]
 LABELS = {"label": ["dog", "giraffe"]}
 CARD = {
     "dataset_info": {"features": [{"name": "label", "dtype": {"class_label": {"names": {"0": "horse", "1": "dog"}}}}]}
@@ -29,7 +31,7 @@ def table(tmp_path):
     def make(content, description=PACS, card=None):
         path = tmp_path / f"{len(opened)}.parquet"
         path.write_bytes(content)
-        opened.append(ImageTable(path, "x.parquet", HUB_SOURCES[description.name], description, card or {}))
+        opened.append(ImageTable(path, "x.parquet", DATA_SETS[description.name].hub, description, card or {}))
         return opened[-1]
 
     yield make
