@@ -1,9 +1,9 @@
 """Data sets of several domains, divided among clients. Imports core and utils.
 
 The way of an image: ``load_domains`` of a data module names the images of each domain (``files``, ``benchmarks``);
-``split_parts`` gives each image its role and client (``splits``, ``protocols``, ``partition``); ``bind`` takes from a module
-its transform, and what its frozen parts compute of an image; ``binding`` and ``bound_loaders`` make the ``loaders``, whose
-batches come from the files, from decoded images or from features that are kept on disk (``cache``).
+``split_parts`` gives each image its role and client (``splits``, ``protocols``, ``partition``); ``bind`` takes from a
+module its transform, and what its frozen parts compute of an image; ``binding`` and ``bound_loaders`` make the
+``loaders``, whose batches come from the files, from decoded images or from features that are kept on disk (``cache``).
 """
 
 from __future__ import annotations
