@@ -22,6 +22,7 @@ from fedvlp.clip import CLIP, load_clip
 from fedvlp.core.module import FederatedModule
 from fedvlp.federation import Federation
 from fedvlp.training.callback import FederationCallback, RunView
+from fedvlp.training.options import Clients, Runtime
 
 HEADER = (
     "",
@@ -122,14 +123,12 @@ def measure_memory(run: Run) -> RunMemory:
     with TemporaryDirectory() as folder:
         federation = Federation(
             run.rounds,
-            cohort_size=run.cohort,
             accelerator="cpu",
-            num_threads=torch.get_num_threads(),
             callbacks=[watch],
             default_root_dir=folder,
             enable_progress_bar=False,
-            default_callbacks=run.kind == "diprompt",
-            personal_on_disk=run.kind == "disk",
+            runtime=Runtime(num_threads=torch.get_num_threads(), default_callbacks=run.kind == "diprompt"),
+            clients=Clients(cohort_size=run.cohort, personal_on_disk=run.kind == "disk"),
         )
         reset_peak()
         started = time.perf_counter()

@@ -24,6 +24,7 @@ from fedvlp.clip import load_clip
 from fedvlp.core.state import Client, ClientUpdate, ServerState, State
 from fedvlp.core.strategies import FedAvg
 from fedvlp.federation import Federation
+from fedvlp.training.options import Runtime, Server
 
 PROMPTS = (4, 32, 512)  # TRIP's, 65,536 numbers
 LARGE = (25, 1024, 1024)  # 100 MB
@@ -96,10 +97,9 @@ def measure_loop(count: int, rounds: int, shape: tuple[int, ...], files: bool) -
         federation = Federation(
             rounds,
             accelerator="cpu",
-            num_threads=torch.get_num_threads(),
             default_root_dir=folder,
             enable_progress_bar=False,
-            default_callbacks=files,
+            runtime=Runtime(num_threads=torch.get_num_threads(), default_callbacks=files),
         )
         with redirect_stdout(StringIO()):  # such as that nothing is validated
             found = measure_for(lambda: federation.fit(module, data), 0.0)
@@ -151,11 +151,10 @@ def _fastest_round(module: IdleMethod, count: int, is_checked: bool, max_norm: f
         federation = Federation(
             6,
             accelerator="cpu",
-            num_threads=torch.get_num_threads(),
             enable_progress_bar=False,
             default_root_dir=changes.enter_context(tempfile.TemporaryDirectory()),
-            default_callbacks=False,
-            max_update_norm=max_norm if is_checked else None,
+            runtime=Runtime(num_threads=torch.get_num_threads(), default_callbacks=False),
+            server=Server(max_update_norm=max_norm if is_checked else None),
         )
         changes.enter_context(redirect_stdout(StringIO()))
         federation.fit(module, NoImages(count))
@@ -163,11 +162,9 @@ def _fastest_round(module: IdleMethod, count: int, is_checked: bool, max_norm: f
 
 
 WITHOUT_CHECKS: dict[str, Any] = {
-    "fedvlp.core.update_check.UpdateCheck.wrong_form": lambda check, update, expected: "",
-    "fedvlp.core.update_check.UpdateCheck.wrong_numbers": lambda check, update, start: "",
-    "fedvlp.training.screening.is_finite": lambda *states: True,
-    "fedvlp.training.client_trainer.unsendable": lambda state: "",
-    "fedvlp.training.client_trainer.is_finite": lambda *states: True,
+    "fedvlp.training.accept.update_error": lambda *update: "",
+    "fedvlp.training.client.upload_error": lambda state: "",
+    "fedvlp.training.client.is_finite": lambda *states: True,
 }
 """What takes the place of each check of an update."""
 

@@ -21,6 +21,7 @@ from fedvlp.clip import CLIPSpec, load_clip
 from fedvlp.data import DomainFolders
 from fedvlp.federation import Federation
 from fedvlp.training.callback import FederationCallback, RunView
+from fedvlp.training.options import Runtime
 
 TIMES = ("reading and preparing", "round 1", "later rounds", "least to greatest", "rounds", "an epoch", "evaluation")
 HEADER = ("", *TIMES, "text tower and optimizer", "elsewhere")
@@ -94,7 +95,7 @@ def measure_run(method: str, spec: CLIPSpec, names: list[str], folder: str, roun
     federation = Federation(
         rounds,
         accelerator="cpu",
-        num_threads=torch.get_num_threads(),
+        runtime=Runtime(num_threads=torch.get_num_threads()),
         callbacks=[marks],
         default_root_dir=f"{folder}/runs",
         enable_progress_bar=False,

@@ -87,7 +87,7 @@ class StudyRun:
     @property
     def arguments(self) -> tuple[str, ...]:
         """The arguments of ``fedvlp`` that make it."""
-        choices = (*self._choices, "--trainer.num_threads=1", "--trainer.enable_progress_bar=false")
+        choices = (*self._choices, "--trainer.runtime.num_threads=1", "--trainer.enable_progress_bar=false")
         return fit_arguments(choices, self.held_out, self.seed, self.setting.output, self.name)
 
     @property

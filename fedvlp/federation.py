@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, ClassVar
+from typing import Any
 
 from lightning.fabric.loggers.logger import Logger
 from lightning.pytorch.callbacks import Callback
 
 from fedvlp.callbacks import Checkpoints, ProgressBar, RunFolderLogger
 from fedvlp.callbacks import default_callbacks as make_default_callbacks
-from fedvlp.core.aggregation import AggregationRule
 from fedvlp.core.diagnosis import Diagnosis
 from fedvlp.core.module import FederatedModule
-from fedvlp.core.phase_rules import with_aggregation
 from fedvlp.core.phases import Phase, check_phases
 from fedvlp.core.predictions import Predictions
 from fedvlp.core.protocols import FederatedData
+from fedvlp.core.reductions import with_aggregation
 from fedvlp.core.roles import TESTED
 from fedvlp.core.run_state import RunState
 from fedvlp.core.state import ServerState, State
@@ -34,49 +34,26 @@ from fedvlp.runs.run_folder import (
     run_of,
 )
 from fedvlp.training.agreement import on_every_process
-from fedvlp.training.attack import Attack
-from fedvlp.training.availability import Availability
 from fedvlp.training.dev_run import SAYS, with_short_splits
 from fedvlp.training.dispatch import Hooks
 from fedvlp.training.engine import Engine, LocalEngine
 from fedvlp.training.evaluation import of_roles
-from fedvlp.training.failures import FailurePolicy, OnClientFailure
 from fedvlp.training.fit_loop import FitLoop
-from fedvlp.training.fit_options import FitOptions
 from fedvlp.training.inspection import inspect_method
 from fedvlp.training.lightning_hooks import check_callbacks
-from fedvlp.training.local_rules import (
-    LocalRule,
-    check_with_data,
-    check_with_options,
-    check_with_phases,
-    with_local_rule,
-)
 from fedvlp.training.local_training import LocalTraining
+from fedvlp.training.options import Clients, Runtime, Server, check_clients, describe_training
 from fedvlp.training.precision import AskedPrecision, choose_precision
 from fedvlp.training.preconditions import check_after_data, check_before_data, make_fabric
 from fedvlp.training.prediction import predict_images
 from fedvlp.training.privacy_accounting import check_privacy
-from fedvlp.training.schedules import Schedule
 from fedvlp.training.scores_file import without_validation, write_folder_scores, write_scores
 from fedvlp.training.setup import demand_determinism, set_up_data, set_up_method
+from fedvlp.training.task import check_add_ons, set_up_phases
 from fedvlp.training.trainer_attributes import TrainerAttributes
-from fedvlp.training.trainer_options import INSTEAD
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import check_replaceable
-from fedvlp.utils.ranges import (
-    ClosedFraction,
-    Epochs,
-    FractionBelowOne,
-    Names,
-    NonNegativeFloat,
-    NonNegativeInt,
-    PositiveFloat,
-    PositiveInt,
-    Seconds,
-    Seed,
-    Threads,
-)
+from fedvlp.utils.ranges import Names, NonNegativeInt, PositiveInt, Seed, check_range
 
 
 class Federation(TrainerAttributes):
@@ -87,148 +64,90 @@ class Federation(TrainerAttributes):
 
     Args:
         rounds: Number of communication rounds.
-        local_epochs: Passes over a client's data in each phase; 0.5 communicates after every half pass.
-        local_steps: Optimizer steps of a client in each phase, instead of epochs.
-        schedule: Learning rate over rounds, such as ``ExponentialDecay`` or ``CosineDecay``; constant if not given.
-        reset_optimizer: Make each client's optimizer afresh each round; else its moments stay on the client.
-        proximal_weight: Weight mu of FedProx's term mu / 2 |w - w_t|^2 in each client's loss, which holds what is
-            shared to what the client downloaded; 0 for none.
-        local_rule: What else is added to local training and exchanged for it, such as ``Scaffold`` or ``FedDyn``, in
-            every phase that averages; nothing if not given.
-        aggregation: How the server makes one state of several clients' uploads, such as ``TrimmedMean`` or ``FedAdam``,
-            in every phase that averages; the method's own mean if not given.
-        attack: What some clients do against the others, such as ``SignFlip`` or ``BackdoorPatch``, to test a rule or a
-            method; all clients are honest if not given.
-        cohort_size: Clients sampled each round; all of them if not given.
-        clients_per_step: Train so many clients of equally many images at once, which pays where each has few; the
-            results differ from those of one after another by rounding only.
+        local: How a client trains in each round.
+        server: What the server does with the clients' updates.
+        clients: Which clients take part, and what becomes of those that fail.
+        seed: Fixes every random draw. The command line takes it from ``seed_everything``.
+        name: Name of the run; made of method, data and held-out domains if not given.
         evaluate_every: Evaluate after every so many rounds, and after the last.
         patience: Stop after so many evaluations without a better mean source validation accuracy; never if not given.
-        seed: Fixes every random draw. The command line takes it from ``seed_everything``.
         accelerator: Lightning's name of the hardware: ``auto``, ``cpu``, ``gpu`` ...
         devices: How many devices, or which. Several devices train different clients at the same time.
-        num_nodes: How many machines, each with as many devices; ``torchrun`` starts the processes.
-        strategy: Lightning's name of the strategy that starts several processes: ``ddp``, or ``auto`` for it.
-        collective_timeout: Seconds that processes wait for one of them before the run ends, such as for the one that
-            evaluates for all or that still trains.
         precision: Of the frozen towers' arithmetic; prompts, optimizers and averages stay in float32. ``bf16-mixed``
             rounds their large weights to bfloat16; ``auto`` does so where the hardware multiplies these faster.
-        compile: Let torch.compile fuse what prompts go through; needs a C++ compiler, and a minute or two at the start.
-        num_threads: CPU threads of PyTorch; its own choice if not given. A tiny model is fastest with 1.
+        default_root_dir: Folder under which ``<name>/<time>`` becomes the run's folder.
+        enable_progress_bar: Show a live bar for each round.
+        fast_dev_run: Try everything once, in 1 round with 1 step a client and 1 batch a split, and keep nothing of it.
+        num_nodes: How many machines, each with as many devices; ``torchrun`` starts the processes.
+        strategy: Lightning's name of the strategy that starts several processes: ``ddp``, or ``auto`` for it.
+        deterministic: Let PyTorch refuse operations that may differ from one run to the next, for the rest of the
+            process; needed on a GPU only.
         logger: One or more Lightning loggers, such as ``CSVLogger``, ``TensorBoardLogger`` or ``WandbLogger``; none by
             default. A logger that fails is left out for the rest of the run and never stops it.
         callbacks: Lightning or fedvlp callbacks, besides the default ones.
-        default_root_dir: Folder under which ``<name>/<time>`` becomes the run's folder.
-        name: Name of the run; made of method, data and held-out domains if not given.
-        enable_progress_bar: Show a live bar for each round.
-        default_callbacks: Write the run folder with checkpoints, metrics, table and plots.
-        on_client_failure: What is done about a client that fails: ``skip`` leaves it out for the rest of the round,
-            ``retry`` lets it train once more before that, ``fail`` ends the run.
-        min_clients: Updates that each phase needs; with fewer the run ends, and goes on from its last checkpoint.
-        client_dropout: Probability that a client of a round's cohort takes no part in it, for studies; drawn from the
-            seed. As many as ``min_clients`` or a rule needs always stay.
-        stragglers: Share of a round's clients that do only a part of their steps, for studies; who, and which part
-            from a tenth to all, is drawn from the seed (FedProx, Li et al. 2020, Section 5.2).
-        max_update_norm: The largest norm of an update's difference to what is shared; a larger one is left out. Any if
-            not given.
-        client_timeout: Seconds of a client's training in a phase, after which it counts as one that failed; any if not
-            given. What a client can do in time depends on the machine, so a run that needs it may not repeat.
-        personal_on_disk: Keep what stays on the clients (personal tensors, kept optimizers) in a file a client in the
-            run's folder; only those of the client that trains are in memory.
-        gradient_clip_val: Shorten the gradient of each step, of all that a client trains together, to this norm; as it
-            is if not given.
-        deterministic: Let PyTorch refuse operations that may differ from one run to the next, for the rest of the
-            process; needed on a GPU only.
-        fast_dev_run: Try everything once, in 1 round with 1 step a client and 1 batch a split, and keep nothing of it.
+        runtime: What the program uses of the machine and writes of itself; changes no result but by rounding.
 
     Attributes:
-        instead_of_options: What to use in place of options that only Lightning's Trainer has, by their names.
         engine: Where clients train and are measured: in this program, unless another engine is put here before ``fit``.
     """
-
-    instead_of_options: ClassVar[Mapping[str, str]] = INSTEAD
 
     def __init__(  # noqa: PLR0913 (each argument is an option of the command line, as with Lightning's Trainer)
         self,
         rounds: NonNegativeInt = 15,
-        local_epochs: Epochs = 1,
-        local_steps: PositiveInt | None = None,
-        schedule: Schedule | None = None,
-        reset_optimizer: bool = True,
-        proximal_weight: NonNegativeFloat = 0.0,
-        cohort_size: PositiveInt | None = None,
+        local: LocalTraining = LocalTraining(),
+        server: Server = Server(),
+        clients: Clients = Clients(),
+        seed: Seed = 0,
+        name: str | None = None,
         evaluate_every: PositiveInt = 1,
         patience: PositiveInt | None = None,
-        seed: Seed = 0,
         accelerator: str = "auto",
         devices: int | str | list[int] = "auto",
+        precision: AskedPrecision = "32-true",
+        default_root_dir: str = "runs",
+        enable_progress_bar: bool = True,
+        fast_dev_run: bool = False,
         num_nodes: PositiveInt = 1,
         strategy: str = "auto",
-        precision: AskedPrecision = "32-true",
-        num_threads: Threads | None = None,
+        deterministic: bool = False,
         logger: RunFolderLogger | Logger | list[RunFolderLogger | Logger] | None = None,
         callbacks: Callback | list[Callback] | None = None,
-        default_root_dir: str = "runs",
-        name: str | None = None,
-        enable_progress_bar: bool = True,
-        default_callbacks: bool = True,
-        personal_on_disk: bool = False,
-        clients_per_step: PositiveInt = 1,
-        compile: bool = False,
-        on_client_failure: OnClientFailure = "skip",
-        min_clients: PositiveInt = 1,
-        max_update_norm: PositiveFloat | None = None,
-        client_timeout: Seconds | None = None,
-        aggregation: AggregationRule | None = None,
-        attack: Attack | None = None,
-        client_dropout: FractionBelowOne = 0.0,
-        stragglers: ClosedFraction = 0.0,
-        collective_timeout: Seconds = 1800,
-        local_rule: LocalRule | None = None,
-        gradient_clip_val: PositiveFloat | None = None,
-        deterministic: bool = False,
-        fast_dev_run: bool = False,
+        runtime: Runtime = Runtime(),
     ) -> None:
         if fast_dev_run:
             rounds = min(rounds, 1)
-            local_epochs = 1
-            local_steps = 1
+            local = replace(local, epochs=1, steps=1)
+            clients = replace(clients, personal_on_disk=False)
             logger = None
-            personal_on_disk = False
-        self.options = FitOptions(
-            rounds=rounds,
-            local=LocalTraining(
-                local_epochs, local_steps, schedule, reset_optimizer, proximal_weight, local_rule, gradient_clip_val
-            ),
-            cohort_size=cohort_size,
-            clients_per_step=clients_per_step,
-            evaluate_every=evaluate_every,
-            patience=patience,
-            seed=seed,
-            personal_on_disk=personal_on_disk,
-            failures=FailurePolicy(on_client_failure, min_clients, max_update_norm, client_timeout),
-            aggregation=aggregation,
-            attack=attack,
-            availability=Availability(client_dropout, stragglers),
-        )
-        self.engine: Engine = LocalEngine(self.options)
+        check_range("rounds", rounds, NonNegativeInt)
+        check_range("evaluate_every", evaluate_every, PositiveInt)
+        check_range("patience", patience, PositiveInt)
+        check_range("seed", seed, Seed)
+        self.rounds = rounds
+        self.local = local
+        self.server = server
+        self.clients = clients
+        self.runtime = runtime
+        self.seed = seed
+        self.evaluate_every = evaluate_every
+        self.patience = patience
+        self.engine: Engine = LocalEngine(clients.personal_on_disk)
         choice = choose_precision(precision, accelerator)
-        self.precision = choice.name
+        self.precision: str = choice.name
         self.why_precision = choice.reason
-        self.num_threads = num_threads
-        self.compile = compile
         self.deterministic = deterministic
         self.fast_dev_run = fast_dev_run
         self.default_root_dir = Path(default_root_dir)
         self.name = name
         own = [callbacks] if isinstance(callbacks, Callback) else callbacks
         self.callbacks = list(own or [])
-        if default_callbacks:
+        if runtime.default_callbacks:
             progress = ProgressBar(enable_progress_bar)
             self.callbacks += [progress] if fast_dev_run else make_default_callbacks(enable_progress_bar)
-        if personal_on_disk and not any(isinstance(each, Checkpoints) for each in self.callbacks):
+        if clients.personal_on_disk and not any(isinstance(each, Checkpoints) for each in self.callbacks):
             raise UserError(
-                "personal_on_disk needs the checkpoints that default_callbacks write. Leave one of them out."
+                "clients.personal_on_disk needs the checkpoints that runtime.default_callbacks write. "
+                "Leave one of them out."
             )
         self.fabric = make_fabric(
             accelerator=accelerator,
@@ -237,7 +156,7 @@ class Federation(TrainerAttributes):
             strategy=strategy,
             precision=self.precision,
             loggers=logger or [],
-            collective_timeout=collective_timeout,
+            collective_timeout=runtime.collective_timeout,
         )
         self.folder = None
         self.run_state = RunState(ServerState.start({}))
@@ -259,11 +178,14 @@ class Federation(TrainerAttributes):
         Returns:
             The server's last state, already loaded into ``model``.
         """
-        check_callbacks(self.callbacks, self.options.evaluate_every)
+        check_callbacks(self.callbacks, self.evaluate_every)
         phases = self._described_phases(model, datamodule)
-        phases = with_local_rule(phases, self.local.rule, model, lambda: datamodule.clients, self.rounds)
+        add_ons = list(self.local.every_add_on)
+        hostile = None if self.clients.attack is None else self.clients.attack.add_on(datamodule.clients)
+        if hostile is not None:
+            add_ons.append(hostile)
         hooks = Hooks(self.callbacks, {"federation": self, "trainer": self, "pl_module": model})
-        loop = FitLoop(self, self.options, phases, hooks, self.engine)
+        loop = FitLoop(self, set_up_phases(model, phases, add_ons), hooks, self.engine)
         if self.fast_dev_run:
             return self._try_once(loop, ckpt_path)
         checkpoint = None if ckpt_path is None else self._where(ckpt_path)
@@ -410,28 +332,24 @@ class Federation(TrainerAttributes):
         return getattr(self.engine, "predictions", {})
 
     def _described_phases(self, model: FederatedModule, datamodule: FederatedData) -> Sequence[Phase]:
-        """Lets the data be read, and describes the run; returns its phases, with the rule of aggregation in them.
+        """Lets the data be read, and describes the run; returns its phases, with their aggregators.
 
         Raises:
             UserError: if method, data and options do not fit each other.
         """
-        options = self.options
-        check_before_data(model, options, self.default_root_dir)
+        clients = self.clients
+        check_before_data(model, self.rounds, self.default_root_dir)
         self._attach(model, datamodule, serves_images=self.fast_dev_run)
         phases = with_aggregation(
-            check_phases(model), options.aggregation, datamodule.clients, options.cohort_size, options.seed
+            check_phases(model), self.server.aggregation, datamodule.clients, clients.cohort_size, self.seed
         )
-        check_privacy(phases, len(datamodule.clients), options.cohort_size, self.fabric.world_size)
-        check_after_data(datamodule, options)
-        rule = options.local.rule
-        check_with_options(rule, options.clients_per_step, self.precision)
-        check_with_phases(rule, phases)
-        check_with_data(rule, datamodule)
+        check_privacy(phases, len(datamodule.clients), clients.cohort_size, self.fabric.world_size)
+        check_after_data(datamodule, clients.cohort_size, self.patience)
+        check_add_ons(self.local.every_add_on, phases, datamodule, self.precision)
         for phase in phases:
             phase.strategy.check(datamodule.clients)
-        options.check(datamodule.clients)
-        training = {**options.describe(), "precision": self.precision}
-        self.description = describe_run(model, datamodule, phases, training)
+        check_clients(self, datamodule.clients)
+        self.description = describe_run(model, datamodule, phases, describe_training(self))
         return phases
 
     def _try_once(self, loop: FitLoop, ckpt_path: str | None) -> ServerState:
@@ -452,7 +370,7 @@ class Federation(TrainerAttributes):
             self.fabric.print(f"Precision {self.precision}: {self.why_precision}.", flush=True)
         if self.deterministic:
             demand_determinism()
-        set_up_method(self.fabric, model, self.num_threads, self.compile)
+        set_up_method(self.fabric, model, self.runtime.num_threads, self.runtime.compile)
 
     def _attach(self, model: FederatedModule, datamodule: FederatedData, serves_images: bool = False) -> None:
         """Launches, and lets the data be read, split and prepared."""

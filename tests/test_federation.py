@@ -38,7 +38,7 @@ def test_learns_and_reports(tmp_path, rendered_figures):
 def test_one_round_of_one_client_is_central_training(tmp_path):
     """With one client, federated averaging is plain SGD on its batches."""
     data = Points(clients=1)
-    after = federation(tmp_path, rounds=1, local_epochs=2).fit(Linear(), data)
+    after = federation(tmp_path, rounds=1, epochs=2).fit(Linear(), data)
     from fedvlp.utils.seeding import derive_seed
 
     weight = torch.zeros(3, 4, requires_grad=True)
@@ -50,8 +50,8 @@ def test_one_round_of_one_client_is_central_training(tmp_path):
 
 
 def test_local_steps_replace_epochs(tmp_path):
-    one = federation(tmp_path, rounds=1, local_steps=2).fit(Linear(), Points(clients=1))
-    two = federation(tmp_path, rounds=1, local_epochs=1).fit(Linear(), Points(clients=1))
+    one = federation(tmp_path, rounds=1, steps=2).fit(Linear(), Points(clients=1))
+    two = federation(tmp_path, rounds=1, epochs=1).fit(Linear(), Points(clients=1))
     assert torch.equal(one.shared["weight"], two.shared["weight"])  # 8 points are 2 batches
 
 
@@ -149,7 +149,7 @@ def test_checkpoint_of_another_run_is_refused_with_the_difference(tmp_path):
     federation(tmp_path, name="run").fit(Linear(), Points())
     for change, module, expected in [
         ({"seed": 1}, Linear(), "training.seed: was 0, is 1"),
-        ({"local_epochs": 2}, Linear(), "training.local_epochs: was 1, is 2"),
+        ({"epochs": 2}, Linear(), "training.local.epochs: was 1, is 2"),
         ({}, Linear(learning_rate=0.25), "optimizer.lr: was 0.5, is 0.25"),
     ]:
         with pytest.raises(UserError, match=expected):
@@ -188,9 +188,7 @@ def test_missing_checkpoint(tmp_path):
         federation(tmp_path).fit(Linear(), Points(), ckpt_path=str(tmp_path / "gone.safetensors"))
 
 
-@pytest.mark.parametrize(
-    "option", ["local_epochs", "evaluate_every", "local_steps", "cohort_size", "patience", "num_threads"]
-)
+@pytest.mark.parametrize("option", ["epochs", "evaluate_every", "steps", "cohort_size", "patience", "num_threads"])
 def test_counts_below_one_are_refused(tmp_path, option):
     with pytest.raises(UserError, match=option):
         federation(tmp_path, **{option: 0})

@@ -18,7 +18,7 @@ from tests.helpers.toy_federation import Linear, PersonalBias, Points, federatio
 def test_rule_is_used_in_place_of_the_mean(tmp_path):
     class Median(Linear):
         def configure_phases(self):
-            return [Phase("train", ("weight",), ("weight",), FedAvg(rule=CoordinateMedian()))]
+            return [Phase("train", ("weight",), ("weight",), FedAvg(aggregator=CoordinateMedian()))]
 
     chosen = federation(tmp_path, aggregation=CoordinateMedian()).fit(Linear(), Points())
     assert torch.equal(chosen.shared["weight"], federation(tmp_path).fit(Median(), Points()).shared["weight"])
@@ -94,11 +94,11 @@ def printed_config(capsys, *options):
 
 
 def test_chosen_by_short_name_on_the_command_line(capsys):
-    text = printed_config(capsys, "--trainer.aggregation=TrimmedMean", "--trainer.aggregation.share=0.34")
+    text = printed_config(capsys, "--trainer.server.aggregation=TrimmedMean", "--trainer.server.aggregation.share=0.34")
     assert "class_path: fedvlp.TrimmedMean" in text
     assert "share: 0.34" in text
-    options = ["--trainer.aggregation=NormClipping", "--trainer.aggregation.max_norm=2"]
+    options = ["--trainer.server.aggregation=NormClipping", "--trainer.server.aggregation.max_norm=2"]
     text = printed_config(
-        capsys, *options, "--trainer.aggregation.inner=Krum", "--trainer.aggregation.inner.byzantine=1"
+        capsys, *options, "--trainer.server.aggregation.inner=Krum", "--trainer.server.aggregation.inner.byzantine=1"
     )
     assert text.index("fedvlp.NormClipping") < text.index("fedvlp.Krum") < text.index("byzantine: 1")

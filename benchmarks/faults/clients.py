@@ -1,4 +1,4 @@
-"""What misbehaves inside a run: clients, an aggregation rule, a callback and a logger.
+"""What misbehaves inside a run: clients, an aggregator, a callback and a logger.
 
 What they do is in an environment variable and not in their options, so that a run with a fault has the same options as
 one without, and can be continued and compared.
@@ -16,7 +16,7 @@ import torch
 from lightning.fabric.loggers.logger import Logger
 from torch import Tensor
 
-from fedvlp import AggregationRule, PromptFL, State
+from fedvlp import Aggregator, PromptFL, State
 from fedvlp.callbacks import FederationCallback
 from fedvlp.core.phases import RoundContext
 from fedvlp.core.protocols import Batch
@@ -112,7 +112,7 @@ class FaultyPromptFL(PromptFL):
 
 
 @dataclass(frozen=True)
-class FaultyMean(AggregationRule):
+class FaultyMean(Aggregator):
     """The weighted mean, which raises where ``server`` is asked for."""
 
     def combine(self, states: Sequence[State], weights: Sequence[float], before: State) -> State:

@@ -48,7 +48,7 @@ class Workshop:
             "model.clip.name": "fedvlp-tiny",
             "trainer.rounds": ROUNDS,
             "trainer.accelerator": "cpu",
-            "trainer.num_threads": 1,
+            "trainer.runtime.num_threads": 1,
             "trainer.enable_progress_bar": "false",
             "trainer.default_root_dir": "runs",
             "trainer.name": "run",

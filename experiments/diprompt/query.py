@@ -26,6 +26,7 @@ from fedvlp.federation import Federation
 from fedvlp.methods import DiPrompT
 from fedvlp.methods.diprompt.losses import given_class, pair_logits
 from fedvlp.methods.diprompt.parts import Part
+from fedvlp.training.options import Clients, Runtime
 
 
 @dataclass(frozen=True)
@@ -70,13 +71,12 @@ def train(
     start = module.state_dict()["query_prompt"].clone()
     federation = Federation(
         rounds=rounds,
-        cohort_size=5,
+        clients=Clients(cohort_size=5),
         evaluate_every=rounds,
         seed=seed,
         accelerator="cpu",
-        num_threads=1,
         default_root_dir=str(output),
-        default_callbacks=False,
+        runtime=Runtime(num_threads=1, default_callbacks=False),
     )
     federation.fit(module, data)
     trained = module.state_dict()["query_prompt"]

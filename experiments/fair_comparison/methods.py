@@ -18,9 +18,9 @@ RATES = (0.0003, 0.001, 0.003, 0.01)
 
 SAME = (
     "--data.batch_size=32",
-    "--trainer.cohort_size=null",
-    "--trainer.local_epochs=1",
-    "--trainer.schedule=null",
+    "--trainer.clients.cohort_size=null",
+    "--trainer.local.epochs=1",
+    "--trainer.local.schedule=null",
 )
 """What replaces the choices of the methods' own configs."""
 
@@ -50,7 +50,7 @@ class Compared:
     ) -> StudyRun:
         """Returns one training with AdamW of this learning rate, measured after half of the rounds and at its end."""
         half = f"--trainer.evaluate_every={(rounds + 1) // 2}"
-        steps = f"--trainer.local_steps={self.steps}"
+        steps = f"--trainer.local.steps={self.steps}"
         return StudyRun(self.config, held_out, seed, setting, (*SAME, half, steps, *self.overrides, *adamw(rate)))
 
 
@@ -60,12 +60,12 @@ METHODS = (
     Compared("single-domain prompts", "single_domain"),
     Compared("PromptFL", "promptfl"),
     Compared("PromptFL + KL", "promptfl_kl", teacher="60 templates"),
-    Compared("PromptFL + FedProx", "promptfl", ("--trainer.proximal_weight=0.01",)),
-    Compared("PromptFL + SCAFFOLD", "promptfl", ("--trainer.local_rule=Scaffold",)),
-    Compared("PromptFL + FedDyn", "promptfl", ("--trainer.local_rule=FedDyn",)),
-    Compared("PromptFL + MOON", "promptfl", ("--trainer.local_rule=MOON",)),
-    Compared("PromptFL + FedDG-GA", "promptfl", ("--trainer.local_rule=FedDGGA",)),
-    Compared("PromptFL + FedGMA", "promptfl", ("--trainer.aggregation=FedGMA",)),
+    Compared("PromptFL + FedProx", "promptfl", ("--trainer.local.add_ons=FedProx",)),
+    Compared("PromptFL + SCAFFOLD", "promptfl", ("--trainer.local.add_ons=Scaffold",)),
+    Compared("PromptFL + FedDyn", "promptfl", ("--trainer.local.add_ons=FedDyn",)),
+    Compared("PromptFL + MOON", "promptfl", ("--trainer.local.add_ons=MOON",)),
+    Compared("PromptFL + FedDG-GA", "promptfl", ("--trainer.local.add_ons=FedDGGA",)),
+    Compared("PromptFL + FedGMA", "promptfl", ("--trainer.server.aggregation=FedGMA",)),
     Compared("KgCoOp", "kgcoop", teacher="1 template"),
     Compared("ProGrad", "prograd", teacher="1 template"),
     Compared("CoCoOp", "cocoop"),
@@ -98,7 +98,7 @@ METHODS = (
     Compared("FedADG", "fed_adg"),
     Compared("CCST", "ccst"),
     Compared("ELCFS", "elcfs"),
-    Compared("ELCFS + FedDG-GA", "elcfs", ("--trainer.local_rule=FedDGGA",)),
+    Compared("ELCFS + FedDG-GA", "elcfs", ("--trainer.local.add_ons=FedDGGA",)),
     Compared("StableFDG", "stable_fdg"),
     Compared("CoOp (centralised)", "coop", steps=CLIENTS * STEPS),
     Compared("ERM (centralised)", "erm", steps=CLIENTS * STEPS),

@@ -21,10 +21,10 @@ from fedvlp.utils.config_files import configs_folder
 README = Path(__file__).with_name("README.md")
 PRECISIONS = ("32-true", "bf16-mixed")
 ROUNDS = 3
-STEPS = ("--data.batch_size=32", "--trainer.local_steps=5", "--trainer.local_epochs=1", "--data.shots=8")
+STEPS = ("--data.batch_size=32", "--trainer.local.steps=5", "--trainer.local.epochs=1", "--data.shots=8")
 LONG_ROUNDS = 50
 LONG_METHODS = ("promptfl", "trip_lite", "plan")
-LONG_STEPS = ("--data.batch_size=16", "--trainer.local_steps=2", "--data.shots=8")
+LONG_STEPS = ("--data.batch_size=16", "--trainer.local.steps=2", "--data.shots=8")
 HELD_OUT = "photo"
 
 Pair = dict[str, list[list[StudyRun]]]

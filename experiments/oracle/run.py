@@ -34,9 +34,9 @@ RATE = 0.003
 
 SAME = (
     "--data.batch_size=8",
-    "--trainer.cohort_size=null",
-    "--trainer.local_epochs=1",
-    "--trainer.schedule=null",
+    "--trainer.clients.cohort_size=null",
+    "--trainer.local.epochs=1",
+    "--trainer.local.schedule=null",
     "--trainer.evaluate_every=1",
 )
 """What replaces the choices of the methods' own configs; every round may be chosen."""
@@ -45,7 +45,7 @@ SAME = (
 def runs_of(config: str, choice: Choice) -> SeededRuns:
     """Returns a method's runs: for each seed, one for each held-out domain."""
     phases = 2 if config == "plan" else 1
-    overrides = (*SAME, f"--trainer.local_steps={STEPS // phases}", *adamw(RATE))
+    overrides = (*SAME, f"--trainer.local.steps={STEPS // phases}", *adamw(RATE))
     return every_run(config, overrides, choice.setting, choice.held_out, choice.seeds)
 
 

@@ -19,10 +19,10 @@ STEPS = 5
 RATE = 0.003
 SAME = (
     "--data.batch_size=8",
-    "--trainer.cohort_size=null",
-    "--trainer.local_epochs=1",
-    f"--trainer.local_steps={STEPS}",
-    "--trainer.schedule=null",
+    "--trainer.clients.cohort_size=null",
+    "--trainer.local.epochs=1",
+    f"--trainer.local.steps={STEPS}",
+    "--trainer.local.schedule=null",
     *adamw(RATE),
 )
 """What replaces the choices of the methods' own configs."""

@@ -213,7 +213,7 @@ def _images(recipe: Recipe, config: Any, held_out: Sequence[str]) -> Images:
         learned += min(images - test - validation, shots or images)
         measured += test + validation
     clients = _clients(config, len(counts) - len(held_out))
-    return Images(learned * min(config.trainer.cohort_size or clients, clients) / clients, measured)
+    return Images(learned * min(config.trainer.clients.cohort_size or clients, clients) / clients, measured)
 
 
 def _clients(config: Any, sources: int) -> int:

@@ -97,10 +97,12 @@ def name_in_papers(config: Any) -> str:
     method: str = config.model.class_path.rpartition(".")[2]
     if is_pooled(config):
         return method
-    training: dict[str, Any] = {"proximal_weight": config.trainer.proximal_weight}
-    for name in ("aggregation", "local_rule"):
-        rule = config.trainer[name]
-        training[name] = {"class": rule.class_path.rpartition(".")[2]} if rule else None
+    aggregation = config.trainer.server.aggregation
+    add_on = config.trainer.local.add_ons
+    training: dict[str, Any] = {
+        "aggregation": {"class": aggregation.class_path.rpartition(".")[2]} if aggregation else None,
+        "add_ons": [{"class": add_on.class_path.rpartition(".")[2]}] if add_on else [],
+    }
     return paper_name(method, config.model.init_args.as_dict(), training)
 
 

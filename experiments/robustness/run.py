@@ -18,12 +18,12 @@ NUM_CLIENTS = 10
 
 RULES = {
     "mean": (),
-    "trimmed mean": ("--trainer.aggregation=TrimmedMean", "--trainer.aggregation.share=0.3"),
-    "median": ("--trainer.aggregation=CoordinateMedian",),
+    "trimmed mean": ("--trainer.server.aggregation=TrimmedMean", "--trainer.server.aggregation.share=0.3"),
+    "median": ("--trainer.server.aggregation=CoordinateMedian",),
     "Multi-Krum": (
-        "--trainer.aggregation=MultiKrum",
-        "--trainer.aggregation.byzantine=3",
-        "--trainer.aggregation.selected=5",
+        "--trainer.server.aggregation=MultiKrum",
+        "--trainer.server.aggregation.byzantine=3",
+        "--trainer.server.aggregation.selected=5",
     ),
 }
 """Rules that withstand three hostile clients of ten, beside the method's own mean."""
@@ -32,11 +32,11 @@ BACKDOOR = "backdoor"
 LEARNED_BACKDOOR = "learned backdoor"
 BACKDOORS = (BACKDOOR, LEARNED_BACKDOOR)
 ATTACKS = {
-    "sign flip": ("--trainer.attack=SignFlip",),
-    "sign flip, 10 times": ("--trainer.attack=SignFlip", "--trainer.attack.scale=10"),
-    "scaling, 100 times": ("--trainer.attack=Scaling", "--trainer.attack.factor=100"),
-    BACKDOOR: ("--trainer.attack=BackdoorPatch", "--trainer.attack.target=3"),
-    LEARNED_BACKDOOR: ("--trainer.attack=BadPromptFL", "--trainer.attack.target=3"),
+    "sign flip": ("--trainer.clients.attack=SignFlip",),
+    "sign flip, 10 times": ("--trainer.clients.attack=SignFlip", "--trainer.clients.attack.scale=10"),
+    "scaling, 100 times": ("--trainer.clients.attack=Scaling", "--trainer.clients.attack.factor=100"),
+    BACKDOOR: ("--trainer.clients.attack=BackdoorPatch", "--trainer.clients.attack.target=3"),
+    LEARNED_BACKDOOR: ("--trainer.clients.attack=BadPromptFL", "--trainer.clients.attack.target=3"),
 }
 
 METHODS = ("promptfl", "trip", "plan")
@@ -62,7 +62,7 @@ class Cell:
     def overrides(self) -> tuple[str, ...]:
         """The arguments of ``fedvlp`` that make it; without hostile clients all attacks but backdoors are one run."""
         attack = ATTACKS[self.attack if self.hostile or self.attack in BACKDOORS else BACKDOOR]
-        return (*RULES[self.rule], *attack, f"--trainer.attack.clients={self.hostile}")
+        return (*RULES[self.rule], *attack, f"--trainer.clients.attack.clients={self.hostile}")
 
     def runs(self, choice: Choice) -> SeededRuns:
         """Returns its runs, those of each seed."""

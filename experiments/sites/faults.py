@@ -166,7 +166,9 @@ FAULTS = {
     ),
     "server_killed": Fault("SIGKILL for SuperLink and ServerApp in round 3; started again", server_killed),
     "too_few": Fault(
-        "two sites where trainer.min_clients=3", too_few, ("--trainer.min_clients=3", "--data.arrival_seconds=30")
+        "two sites where trainer.server.min_clients=3",
+        too_few,
+        ("--trainer.server.min_clients=3", "--data.arrival_seconds=30"),
     ),
 }
 

@@ -80,7 +80,7 @@ class Setting:
             "--model.clip.name=fedvlp-tiny",
             f"--trainer.rounds={self.rounds}",
             "--trainer.accelerator=cpu",
-            "--trainer.num_threads=1",
+            "--trainer.runtime.num_threads=1",
             "--trainer.enable_progress_bar=false",
             "--data.cache_dir=null",
             *held_out,

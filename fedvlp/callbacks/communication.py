@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from fedvlp.core.phases import Phase
 from fedvlp.core.state import Client, ClientUpdate, ServerState, State
 from fedvlp.training.callback import FederationCallback, RunView
-from fedvlp.training.communication import COUNTS, Counts, exchange
+from fedvlp.training.communication import COUNTS, exchange
 
 
 class Communication(FederationCallback):
@@ -33,20 +33,14 @@ class Communication(FederationCallback):
         before: ServerState,
         server: ServerState,
         updates: Sequence[ClientUpdate],
+        download: Callable[[Client], State],
     ) -> None:
         """Counts what each client downloaded and uploaded in this phase."""
-        # Most strategies send one state to all clients, and it is counted once. It is kept beside its counts: as
-        # long as it is kept no other state has its id.
-        downloads: dict[int, tuple[State, Counts]] = {}
         for update in updates:
-            if update.client.is_pool:  # the images lie where the server is
+            if update.client.is_pool:  # the images are where the server is
                 continue
-            download = phase.strategy.broadcast(before, update.client)
-            if id(download) not in downloads:
-                downloads[id(download)] = (download, exchange(download=download, upload={}))
             counts = self.counts.setdefault(update.client.id, Counter())
-            counts.update(exchange(download={}, upload=update.state))
-            counts.update(downloads[id(download)][1])
+            counts.update(exchange(download=download(update.client), upload=update.state))
 
     def on_round_metrics(self, federation: RunView, row: dict[str, Any]) -> None:
         """Writes the largest client's counts, which are every client's where all send the same; and the sum."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 from fedvlp.callbacks.checkpoints import Checkpoints
 from fedvlp.core.phases import Phase
 from fedvlp.core.roles import ROLES
-from fedvlp.core.state import Client, ClientUpdate, ServerState
+from fedvlp.core.state import Client, ClientUpdate, ServerState, State
 from fedvlp.runs.events import append_events
 from fedvlp.training.callback import FederationCallback, RunView
 from fedvlp.version import __version__
@@ -65,6 +65,7 @@ class EventLog(FederationCallback):
         before: ServerState,
         server: ServerState,
         updates: Sequence[ClientUpdate],
+        download: Callable[[Client], State],
     ) -> None:
         """Notes who trained, on how many images, and that the server has aggregated."""
         place = _place(federation, phase)

@@ -125,7 +125,7 @@ class CLIP(nn.Module):
         if not compilers:
             raise UserError(
                 "Towers are compiled by a C++ compiler, but none was found (c++, g++, clang++ or cl). "
-                "Install one, or leave out --trainer.compile."
+                "Install one, or leave out --trainer.runtime.compile."
             )
         for blocks in self._transformers:
             blocks.compile()

@@ -76,7 +76,7 @@ def costs(arguments: Sequence[str]) -> tuple[list[dict[str, Any]], CostFormat]:
 
 def _rows(model: Any, data: Any, trainer: Any, config: str) -> list[dict[str, Any]]:
     """Returns the rows of one method, with all that they depend on."""
-    cost = communication_cost(model, data.clients, trainer.local_rule)
+    cost = communication_cost(model, data.clients, trainer.local.every_add_on)
     clients = len(data.clients)
     about = {
         "method": type(model).__name__,
@@ -85,11 +85,11 @@ def _rows(model: Any, data: Any, trainer: Any, config: str) -> list[dict[str, An
         "classes": len(data.class_names),
         "domains": len(data.source_domains),
         "all_clients": clients,
-        "clients": min(trainer.cohort_size or clients, clients),
+        "clients": min(trainer.clients.cohort_size or clients, clients),
         "rounds": trainer.rounds,
         "shares_of_images": list(model.shares_of_images),
     }
-    rows = [about | row for row in cost.rows(trainer.rounds, trainer.cohort_size)]
+    rows = [about | row for row in cost.rows(trainer.rounds, trainer.clients.cohort_size)]
     # The row of all phases together is the last; with one phase it says what the first says.
     return rows if len(cost.phases) > 1 else rows[-1:]
 

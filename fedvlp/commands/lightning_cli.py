@@ -16,10 +16,11 @@ from fedvlp.core.module import FederatedModule
 from fedvlp.data import FederatedDataModule
 from fedvlp.federation import Federation
 from fedvlp.training.config_links import link_method_options
+from fedvlp.training.trainer_options import REPLACEMENTS
 from fedvlp.utils.plugins import import_plugins
 
 DEFAULT_SEED = 0
-OF_DEVICE = ("accelerator", "devices", "precision", "num_threads", "compile", "deterministic")
+OF_DEVICE = ("accelerator", "devices", "precision", "runtime.num_threads", "runtime.compile", "deterministic")
 OF_PREDICT = ("help", "config", "ckpt_path", "images", "output", "class_names", "allow")
 SHOWN_BY_PREDICT = (*OF_PREDICT, *(f"trainer.{name}" for name in OF_DEVICE))
 """The options that matter to ``predict``; it accepts all of ``fit``, as configs of runs have them."""
@@ -37,7 +38,7 @@ class FederationCLI(LightningCLI):
         import_public_classes()
         import_plugins()
         self._command = arguments[0] if arguments and arguments[0] in self.subcommands() else None
-        parser_class = partial(FederationParser, replacements=Federation.instead_of_options)
+        parser_class = partial(FederationParser, replacements=REPLACEMENTS)
         super().__init__(
             trainer_class=cast(Any, Federation),
             parser_class=cast(Any, parser_class),
@@ -53,9 +54,9 @@ class FederationCLI(LightningCLI):
 
     def add_core_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Adds the three keys; Lightning's own version takes subclasses of its Trainer only."""
-        parser.add_class_arguments(Federation, "trainer", fail_untyped=False, instantiate=False, sub_configs=True)
         parser.add_lightning_class_args(FederatedModule, "model", subclass_mode=True)
         parser.add_lightning_class_args(FederatedDataModule, "data", subclass_mode=True)
+        parser.add_class_arguments(Federation, "trainer", fail_untyped=False, instantiate=False, sub_configs=True)
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Links a method's arguments to data and federation, and the federation's seed to ``seed_everything``."""

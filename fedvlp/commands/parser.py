@@ -46,7 +46,7 @@ class FederationParser(LightningArgumentParser):
         if not self.exit_on_error:  # a parser inside the parser: the outer one reports it
             super().error(message, ex)
         for name, replacement in self.replacements.items():
-            if f"trainer.{name}" in message or f"not accept option '{name}'" in message:
+            if f"trainer.{name}" in message or f"option '{name}'" in message:
                 message += f"\n{name}: {replacement}."
         command = (getattr(ex, "subcommand_parser", None) or self).prog.replace(" [options]", "")
         sys.stderr.write(f"{command}: error: {escape_control_chars(message)}\n")

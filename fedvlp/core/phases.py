@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
 
-from fedvlp.core.state import Client, matches_prefix
+from fedvlp.core.state import Client, ClientUpdate, ServerState, State, matches_prefix, select
 from fedvlp.core.strategies import Strategy
 from fedvlp.utils.errors import UserError
 
@@ -22,12 +22,30 @@ class Phase:
         train: names (or prefixes) of the parameters that get gradients.
         upload: names (or prefixes) of the tensors sent to the server afterwards.
         strategy: what the server sends and what it does with the uploads.
+        download: names (or prefixes) of those tensors that clients need of what the strategy sends; all if not given.
+        deploy: names (or prefixes) of the only tensors that evaluation needs after the phase; all if not given.
     """
 
     name: str
     train: tuple[str, ...]
     upload: tuple[str, ...]
     strategy: Strategy
+    download: tuple[str, ...] | None = None
+    deploy: tuple[str, ...] | None = None
+
+    def broadcast(self, server: ServerState, client: Client) -> State:
+        """What a client downloads before it trains."""
+        sent = self.strategy.broadcast(server, client)
+        return sent if self.download is None else select(sent, self.download)
+
+    def aggregate(self, server: ServerState, updates: Sequence[ClientUpdate]) -> ServerState:
+        """The server's state after the cohort's updates; no updates change nothing."""
+        if not updates:
+            return server
+        server = self.strategy.aggregate(server, updates)
+        if self.deploy is None:
+            return server
+        return replace(server, deployed=select(server.deployed, self.deploy))
 
 
 @dataclass(frozen=True)
@@ -81,7 +99,8 @@ def check_phases(module: HasPhases) -> Sequence[Phase]:
 
 def _check_names(module: HasPhases, phase: Phase) -> None:
     known = [*module.state_dict(), *(name for name, _ in module.named_parameters())]
-    for prefix in (*phase.train, *phase.upload, *module.personal, *module.train_only_personal):
+    named = (*phase.train, *phase.upload, *(phase.download or ()), *(phase.deploy or ()))
+    for prefix in (*named, *module.personal, *module.train_only_personal):
         if not any(matches_prefix((prefix,), name) for name in known):
             method = type(module).__name__
             raise UserError(f"Phase {phase.name!r} of {method} names {prefix!r}, but no tensor is called so.")

@@ -13,8 +13,8 @@ from torch import Tensor
 State = dict[str, Tensor]
 Value = TypeVar("Value")
 
-RULE = "local_rule"
-"""Begins, before a slash, the names of what a rule of local training exchanges beside the method's own tensors."""
+ADD_ON = "add_on"
+"""Begins, before a slash, the names of what add-ons exchange beside the method's own tensors."""
 
 
 @dataclass(frozen=True)
@@ -45,12 +45,14 @@ class ClientUpdate:
         state: the tensors that it uploads.
         num_examples: images that it trained on, the weight of federated averaging.
         metrics: means over its local steps, for logging; not counted as communication.
+        weight: how much it counts in averages, where an add-on of the server decides; None for its images.
     """
 
     client: Client
     state: State
     num_examples: int
     metrics: Mapping[str, float] = field(default_factory=dict)
+    weight: float | None = None
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ Departures:
       that which others go is an accident of the solver. Here at most the L directions that P uses are taken away.
     * It divides V_0 V_0^T by its Frobenius norm, one number for all blocks and rounds: sqrt(0.8 W) = 24.8 with
       ViT-B/16. Here the learning rate has it, 0.1 / 24.8 = 0.004; in the first round the released code has 0.1.
-    * Adam's moments start anew in each round unless ``trainer.reset_optimizer`` is false; there they go on.
+    * Adam's moments start anew in each round unless ``trainer.local.reset_optimizer`` is false; there they go on.
     * Prompts start at N(0, 0.02) as PLAN's, 8 to a block as PLAN's tables count them; the released code has 20, which
       start uniform in [0, 1].
     * The reconstruction's loss and decoder give way to cross-entropy on CLIP's text features, 50 rounds of 10 epochs to

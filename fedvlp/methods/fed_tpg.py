@@ -16,7 +16,7 @@ Departures:
       biases; no residual connection around the attention, but one around the MLP, which has 4 D units of a gated GELU.
     * Rounds and batch are PromptFL's. The paper has 500 rounds of one epoch with batches of 200 and a cosine schedule;
       its clients have so few images that such a round is about one step. Momentum starts anew each round
-      (``--trainer.reset_optimizer false`` keeps it).
+      (``--trainer.local.reset_optimizer false`` keeps it).
 """
 
 from __future__ import annotations

@@ -41,8 +41,10 @@ def paper_name(method: str, options: Mapping[str, Any], training: Mapping[str, A
 
     >>> paper_name("TRIP", {"num_experts": 2, "prompt_length": 1}), paper_name("PromptFL", {"kl_weight": 0.8})
     ('TRIP-Lite', '')
-    >>> paper_name("ELCFS", {}, {"local_rule": {"class": "FedDGGA"}}), paper_name("TRIP", {}, {"proximal_weight": 0.1})
-    ('ELCFS+GA', '')
+    >>> paper_name("ELCFS", {}, {"add_ons": [{"class": "FedDGGA"}]})
+    'ELCFS+GA'
+    >>> paper_name("TRIP", {}, {"add_ons": [{"class": "FedProx", "weight": 0.1}]})
+    ''
     """
     name = {"SingleDomain": "Single-Domain Tuning", "FineTuning": "FedAvg"}.get(method, method)
     if method == ZERO_SHOT:
@@ -62,8 +64,10 @@ def paper_name(method: str, options: Mapping[str, Any], training: Mapping[str, A
 
 def _rule(training: Mapping[str, Any]) -> str:
     """Returns by which rules clients are trained and combined, joined by "+"; empty for plain averaging."""
-    rules = [training[name]["class"] for name in ("aggregation", "local_rule") if training.get(name)]
-    return "+".join([*rules, *(["FedProx"] if training.get("proximal_weight") else [])])
+    aggregation = training.get("aggregation")
+    names = [] if aggregation is None else [aggregation["class"]]
+    names += [add_on["class"] for add_on in training.get("add_ons", [])]
+    return "+".join(names)
 
 
 def matching_tables(table: Table, wanted: Sequence[str]) -> list[PrintedTable]:

@@ -13,14 +13,17 @@ from lightning import Fabric
 
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.protocols import MeasuredData
+from fedvlp.core.reductions import client_noise
 from fedvlp.core.state import Client, ClientUpdate, State
 from fedvlp.runs.client_store import ClientStore, StoreAtSites, files_of
 from fedvlp.sites.roster import Roster
 from fedvlp.sites.sites_data import MEASURED, SplitAtSite
 from fedvlp.sites.transport import SiteError
 from fedvlp.sites.wire import Message
-from fedvlp.training.client_trainer import ClientResult, ClientSlot, ClientTrainer, PhaseOrder
+from fedvlp.training.accept import AcceptancePolicy
+from fedvlp.training.client import ClientResult, Workspace
 from fedvlp.training.evaluation import Tally, split_accuracy, with_means
+from fedvlp.training.task import PhaseTask
 
 log = logging.getLogger(__name__)
 
@@ -82,71 +85,6 @@ class Sites:
         return self.roster.places.get(client.name, "")
 
 
-@dataclass(frozen=True)
-class RemoteTrainer:
-    """Trains clients at their sites.
-
-    Args:
-        sites: where they are.
-        slot: the server's; its module is not trained.
-        run: the run's id.
-    """
-
-    sites: Sites
-    slot: ClientSlot
-    run: str
-
-    def train(self, order: PhaseOrder, clients: Sequence[Client]) -> list[ClientResult]:
-        """Returns the results of these clients; one without a usable reply failed."""
-        policy = self.slot.failures.policy
-        self.sites.roster.regather(min(policy.min_clients, len(clients)))
-        results = self._asked(order, clients)
-        failed = [result.update.client for result in results.values() if result.failure]
-        if policy.on_client_failure == "retry" and failed:
-            for client, again in self._asked(order, failed).items():
-                first = results[client].failure
-                results[client] = again if again.failure else replace(again, retried=first)
-        return list(results.values())
-
-    def _asked(self, order: PhaseOrder, clients: Sequence[Client]) -> dict[Client, ClientResult]:
-        """Returns the results of one try."""
-        known = [client for client in clients if client.num_examples]
-        replies = self.sites.ask({client: self._request(order, client) for client in known})
-        absent = SiteError("was not there when the round began")
-        return {client: self._result(order, client, replies.get(client, absent)) for client in clients}
-
-    def _request(self, order: PhaseOrder, client: Client) -> Message:
-        values = {
-            "run": self.run,
-            "round": order.round,
-            "phase": order.index,
-            "seed": order.seeds[client.id],
-            "factor": order.learning_rate_factor,
-            "share": order.shares_of_steps.get(client.id, 1.0),
-            "noise": None if order.client_noise is None else asdict(order.client_noise),
-            "client": client.id,
-            "domain": client.domain,
-            "personal": files_of(order.state.personal).get(client.id, ""),
-            "optimizer": files_of(order.state.optimizer_states).get(client.id, ""),
-        }
-        return Message("train", values, order.phase.strategy.broadcast(order.state.server, client))
-
-    def _result(self, order: PhaseOrder, client: Client, reply: Message | SiteError) -> ClientResult:
-        if isinstance(reply, SiteError):
-            return ClientResult.of_failure(client, str(reply))
-        values = reply.values
-        if reply.kind == "unprepared":
-            return ClientResult.of_failure(client, "was prepared for the run and has forgotten it at once")
-        if reply.kind != "trained" or (values["round"], values["phase"]) != (order.round, order.index):
-            return ClientResult.of_failure(client, "answered something else than it was asked")
-        if values["num_examples"] != client.num_examples:  # its weight must not change as it likes
-            return ClientResult.of_failure(client, "has another number of training images than it said at first")
-        update = ClientUpdate(client, reply.tensors, values["num_examples"], values["metrics"])
-        self.slot.hooks.call("on_client_end", phase=order.phase, update=update)
-        kept = (values["personal"], values["optimizer"])
-        return ClientResult(update, *kept, is_finite=values["finite"], retried=values["retried"])
-
-
 @dataclass
 class SitesEngine:
     """Trains and measures at sites; what a server has of images it measures itself.
@@ -169,9 +107,48 @@ class SitesEngine:
         """Returns what knows the names of the sites' files."""
         return StoreAtSites()
 
-    def client_trainer(self, slot: ClientSlot) -> ClientTrainer:
-        """Returns what trains at the sites."""
-        return RemoteTrainer(self.sites, slot, self.roster.run)
+    def train(
+        self, clients: Sequence[Client], task: PhaseTask, here: Workspace, policy: AcceptancePolicy
+    ) -> list[ClientResult]:
+        """Trains clients at their sites; one without a usable reply failed."""
+        self.roster.regather(min(policy.min_clients, len(clients)))
+        results = self._asked(clients, task, here)
+        failed = [client for client, result in results.items() if result.failure]
+        if policy.on_failure == "retry" and failed:
+            for client, again in self._asked(failed, task, here).items():
+                first = results[client].failure
+                results[client] = again if again.failure else replace(again, retried=first)
+        return list(results.values())
+
+    def _asked(self, clients: Sequence[Client], task: PhaseTask, here: Workspace) -> dict[Client, ClientResult]:
+        """The results of one try."""
+        there = [client for client in clients if client.num_examples]
+        replies = self.sites.ask({client: self._training(task, client) for client in there})
+        absent = SiteError("was not there when the round began")
+        results: dict[Client, ClientResult] = {}
+        for client in clients:
+            results[client] = client_result(task, client, replies.get(client, absent))
+            if not results[client].failure:
+                here.hooks.call("on_client_end", phase=task.phase, update=results[client].update)
+        return results
+
+    def _training(self, task: PhaseTask, client: Client) -> Message:
+        """The message of the kind ``train`` for a client."""
+        noise = client_noise(task.phase.strategy)
+        values = {
+            "run": self.roster.run,
+            "round": task.round,
+            "phase": task.index,
+            "seed": task.seeds[client.id],
+            "factor": task.learning_rate_factor,
+            "share": task.shares_of_steps.get(client.id, 1.0),
+            "noise": None if noise is None else asdict(noise),
+            "client": client.id,
+            "domain": client.domain,
+            "personal": files_of(task.state.personal).get(client.id, ""),
+            "optimizer": files_of(task.state.optimizer_states).get(client.id, ""),
+        }
+        return Message("train", values, task.download(client))
 
     def evaluate(
         self,
@@ -239,6 +216,23 @@ class SitesEngine:
             if 0 < count == known.get(role) and correct <= count:
                 found[name] = Tally(correct, count)
         return found
+
+
+def client_result(task: PhaseTask, client: Client, reply: Message | SiteError) -> ClientResult:
+    """What a client's reply comes to: its update, or why there is none."""
+    if isinstance(reply, SiteError):
+        return ClientResult.of_failure(client, str(reply))
+    values = reply.values
+    if reply.kind == "unprepared":
+        return ClientResult.of_failure(client, "was prepared for the run and has forgotten it at once")
+    if reply.kind != "trained" or (values["round"], values["phase"]) != (task.round, task.index):
+        return ClientResult.of_failure(client, "answered something else than it was asked")
+    if values["num_examples"] != client.num_examples:  # its weight must not change as it likes
+        return ClientResult.of_failure(client, "has another number of training images than it said at first")
+    update = ClientUpdate(client, reply.tensors, values["num_examples"], values["metrics"])
+    return ClientResult(
+        update, values["personal"], values["optimizer"], is_finite=values["finite"], retried=values["retried"]
+    )
 
 
 def _is(reply: Message | SiteError, kind: str) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -10,9 +10,9 @@ from typing import Any
 
 from torch import Tensor
 
-from fedvlp.core.aggregation.client_noise import ClientNoise
+from fedvlp.core.aggregation.noise import ClientNoise
 from fedvlp.core.module import FederatedModule
-from fedvlp.core.phases import Phase, check_phases
+from fedvlp.core.phases import check_phases
 from fedvlp.core.run_state import RunState
 from fedvlp.core.state import Client, ServerState, State, select
 from fedvlp.core.strategies import FedAvg
@@ -25,16 +25,23 @@ from fedvlp.sites.site_data import SiteFolder
 from fedvlp.sites.site_errors import SiteProblem
 from fedvlp.sites.site_store import SiteStore
 from fedvlp.sites.wire import Message
-from fedvlp.training.client_trainer import ClientResult, ClientSlot, PhaseOrder
+from fedvlp.training.add_ons import PUBLIC, AddOn, NoisyUpload
+from fedvlp.training.client import ClientError, ClientResult, Workspace, train_clients
 from fedvlp.training.dispatch import Hooks
 from fedvlp.training.evaluation import split_tally
-from fedvlp.training.failures import ClientError, FailurePolicy, Failures
-from fedvlp.training.local_rules import LocalRule, known_rule, ruled_names, validation_for
 from fedvlp.training.local_training import LocalTraining
 from fedvlp.training.preconditions import make_fabric
-from fedvlp.training.sequential import SequentialTrainer
 from fedvlp.training.setup import set_up_data, set_up_method
+from fedvlp.training.task import PhaseTask, set_up_phases, validation_splits
 from fedvlp.utils.errors import UserError
+
+
+class SiteTask(PhaseTask):
+    """A phase as a site is asked to train it: what it downloads has come with the request."""
+
+    def download(self, client: Client) -> State:
+        """What came."""
+        return self.state.server.shared
 
 
 class Resident:
@@ -66,27 +73,23 @@ class Resident:
         set_up_method(self.fabric, self.module, config.num_threads)
         copy_state(request.tensors, starting_tensors(self.module), owner="The site's method")
         set_up_data(self.fabric, self.module, data, training["precision"], serves_images=False)
+        add_ons = _add_ons(training["add_ons"])
+        setups = set_up_phases(self.module, check_phases(self.module), add_ons)
         # What arrives is what this client is to download: the server's strategy has already chosen it.
-        phases = check_phases(self.module)
-        self.phases: list[Phase] = [replace(phase, strategy=FedAvg()) for phase in phases]
-        rule = _local_rule(training["local_rule"])
-        self.ruled = [() if rule is None else ruled_names(self.module, phase) for phase in phases]
+        self.setups = [replace(setup, phase=replace(setup.phase, strategy=FedAvg(), download=None)) for setup in setups]
         self.store = SiteStore(folder)
-        length = (training["epochs"], training["steps"])
-        local = LocalTraining(*length, None, training["reset_optimizer"], training["proximal_weight"], rule)
-        self.slot = ClientSlot(
+        self.here = Workspace(
             fabric=self.fabric,
             module=self.module,
             data=data,
-            local=local,
+            local=LocalTraining(training["epochs"], training["steps"], reset_optimizer=training["reset_optimizer"]),
             initial_personal=self.module.personal_state(),
             seed=training["seed"],
             store=self.store,
             hooks=Hooks([]),
-            failures=Failures(FailurePolicy(client_timeout=training["client_timeout"]), folder),
-            validation=validation_for(rule, data),
+            validation=validation_splits(add_ons, data),
+            run_folder=folder,
         )
-        self.trainer = SequentialTrainer(self.slot)
 
     @property
     def client(self) -> Client:
@@ -100,14 +103,14 @@ class Resident:
             SiteProblem: if the client can't be trained.
         """
         values = request.values
-        if values["phase"] >= len(self.phases):
+        if values["phase"] >= len(self.setups):
             raise SiteProblem("knows no phase of that number")
-        order = self._order(request)
-        (result,) = self.trainer.train(order, [self.client])
+        task = self._task(request)
+        (result,) = train_clients([self.client], task, self.here, "skip")
         if result.failure:
-            raise SiteProblem(_reason(self.slot.failures.errors.pop(self.client.id)))
-        self.store.remove_old(order.round, self._files(values).values())
-        return Message("trained", _values(order, result), result.update.state)
+            raise SiteProblem(_reason(self.here.errors.pop(self.client.id)))
+        self.store.remove_old(task.round, self._files(values).values())
+        return Message("trained", _values(task, result), result.update.state)
 
     def evaluate(self, request: Message) -> Message:
         """Returns the reply to a request of the kind ``evaluate``: sums of each of the site's splits."""
@@ -116,7 +119,7 @@ class Resident:
         if request.values["baseline"]:
             module = self.baseline
         elif module.personal:
-            state |= self._kept("personal", request.values).get(self.client.id, self.slot.initial_personal)
+            state |= self._kept("personal", request.values).get(self.client.id, self.here.initial_personal)
         module.eval()
         correct: dict[str, int] = {}
         count: dict[str, int] = {}
@@ -135,7 +138,7 @@ class Resident:
         self.fabric.to_device(baseline)
         return baseline
 
-    def _order(self, request: Message) -> PhaseOrder:
+    def _task(self, request: Message) -> SiteTask:
         values = request.values
         download: State = dict(request.tensors)
         state = RunState(
@@ -143,17 +146,19 @@ class Resident:
             personal=self._kept("personal", values),
             optimizer_states=self._kept("optimizer", values),
         )
-        own = self.client.id
-        shares = {own: values["share"]} if values["share"] < 1 else {}
-        return PhaseOrder(
-            phase=self.phases[values["phase"]],
-            index=values["phase"],
+        setup = self.setups[values["phase"]]
+        noise = _noise(self.config, values["noise"])
+        if noise is not None:
+            setup = replace(setup, add_ons=(*setup.add_ons, NoisyUpload(noise)))
+        client = self.client
+        return SiteTask(
+            setup=setup,
             state=state,
-            seeds={own: values["seed"]},
+            seeds={client.id: values["seed"]},
+            rounds=0,
+            all_clients=lambda: [client],
             learning_rate_factor=values["factor"],
-            shares_of_steps=shares,
-            client_noise=_noise(self.config, values["noise"]),
-            ruled=self.ruled[values["phase"]],
+            shares_of_steps={client.id: values["share"]} if values["share"] < 1 else {},
         )
 
     def _kept(self, group: str, values: Mapping[str, Any]) -> StatesOnDisk:
@@ -184,16 +189,20 @@ def _method(config: SiteConfig, request: Message) -> FederatedModule:
     return module
 
 
-def _local_rule(described: Mapping[str, Any] | None) -> LocalRule | None:
-    """Returns the rule of local training that the server asks for.
+def _add_ons(described: Sequence[Mapping[str, Any]]) -> list[AddOn]:
+    """The add-ons that the server asks for, of those that come with the library.
 
     Raises:
         SiteProblem: if the site has none such.
     """
-    try:
-        return known_rule(described)
-    except UserError as error:
-        raise SiteProblem("knows no such rule of local training") from error
+    add_ons: list[AddOn] = []
+    for each in described:
+        options = dict(each)
+        try:
+            add_ons.append(PUBLIC[options.pop("class")](**options))
+        except (KeyError, TypeError, UserError) as error:
+            raise SiteProblem("knows no such add-on of local training") from error
+    return add_ons
 
 
 def _noise(config: SiteConfig, values: Mapping[str, Any] | None) -> ClientNoise | None:
@@ -209,10 +218,10 @@ def _noise(config: SiteConfig, values: Mapping[str, Any] | None) -> ClientNoise 
     return noise
 
 
-def _values(order: PhaseOrder, result: ClientResult) -> dict[str, Any]:
+def _values(task: PhaseTask, result: ClientResult) -> dict[str, Any]:
     return {
-        "round": order.round,
-        "phase": order.index,
+        "round": task.round,
+        "phase": task.index,
         "num_examples": result.update.num_examples,
         "metrics": dict(result.update.metrics),
         "finite": result.is_finite,

@@ -19,7 +19,7 @@ from fedvlp.sites.run_file import SitesFile, read_sites_file
 from fedvlp.sites.sites_data import SitesData, options_for_sites
 from fedvlp.sites.transport import Transport
 from fedvlp.sites.wire import Message
-from fedvlp.training.local_rules import KNOWN, describe_local_rule
+from fedvlp.training.add_ons import PUBLIC, describe_add_on
 from fedvlp.utils.errors import UserError
 
 log = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ def _serve(parts: Parts, transport: Transport, run_dir: Path, ckpt_path: str | N
     known = read_sites_file(_run_to_continue(parts, run_dir, ckpt_path))
     data.facts = dict(known.facts)
     roster = Roster(transport, data, known.run or secrets.token_hex(8))
-    roster.gather(federation.options.failures.min_clients)
+    roster.gather(federation.server.min_clients)
     federation.add_callback(SitesFile(roster, parts.config))
     federation.engine = SitesEngine(roster, _preparation(parts, data, roster.run), parts.model)
     if parts.model.personal and parts.model.unseen != "shared" and data.held_out:
@@ -74,22 +74,21 @@ def _check_options(federation: Federation) -> None:
     Raises:
         UserError: if there is one.
     """
-    options = federation.options
     asked = {
-        "attack": options.attack is not None,
-        "clients_per_step": options.clients_per_step > 1,
-        "personal_on_disk": options.personal_on_disk,
+        "clients.attack": federation.clients.attack is not None,
+        "clients.personal_on_disk": federation.clients.personal_on_disk,
         "devices": federation.fabric.world_size > 1,
-        "gradient_clip_val": options.local.gradient_clip_val is not None,
+        "local.gradient_clip_val": federation.local.gradient_clip_val is not None,
         "fast_dev_run": federation.fast_dev_run,
     }
     if wrong := [name for name, is_given in asked.items() if is_given]:
         raise UserError(f"Only a simulation has trainer.{wrong[0]}, since sites train each by itself. Leave it out.")
-    rule = type(options.local.rule)
-    if options.local.rule is not None and KNOWN.get(rule.__name__) is not rule:
-        raise UserError(
-            f"Sites know the rules {', '.join(KNOWN)}, and not {rule.__name__}. Leave trainer.local_rule out."
-        )
+    for add_on in federation.local.every_add_on:
+        if PUBLIC.get(type(add_on).__name__) is not type(add_on):
+            raise UserError(
+                f"Sites know the add-ons {', '.join(PUBLIC)}, and not {type(add_on).__name__}. Leave it out of "
+                "trainer.local.add_ons."
+            )
 
 
 def _run_to_continue(parts: Parts, run_dir: Path, ckpt_path: str | None) -> Path | None:
@@ -105,18 +104,16 @@ def _run_to_continue(parts: Parts, run_dir: Path, ckpt_path: str | None) -> Path
 
 def _preparation(parts: Parts, data: SitesData, run: str) -> Message:
     """Returns the message that brings a site all that it needs of a run, but for its place."""
-    options = parts.federation.options
+    federation = parts.federation
     described = describe_model(parts.model)
     model = {"class_path": described["class_path"], "init_args": {**described["init_args"], **_optimizer(parts)}}
     training = {
-        "epochs": options.local.epochs,
-        "steps": options.local.steps,
-        "reset_optimizer": options.local.reset_optimizer,
-        "proximal_weight": options.local.proximal_weight,
-        "local_rule": describe_local_rule(options.local.rule),
-        "seed": options.seed,
-        "client_timeout": options.failures.client_timeout,
-        "precision": parts.federation.precision,
+        "epochs": federation.local.epochs,
+        "steps": federation.local.steps,
+        "reset_optimizer": federation.local.reset_optimizer,
+        "add_ons": [describe_add_on(add_on) for add_on in federation.local.every_add_on],
+        "seed": federation.seed,
+        "precision": federation.precision,
     }
     values = {
         "run": run,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import torch
 
-from fedvlp.core.aggregation import AggregationRule, describe_rule
+from fedvlp.core.aggregation import Aggregator, describe_aggregator
 from fedvlp.core.state import State, is_finite
 from fedvlp.testing.comparing import difference
 from fedvlp.testing.failures import ContractError, require
@@ -17,7 +17,7 @@ from fedvlp.testing.uploads import masked, moved, require_frozen, starting_state
 ROUNDING = 1e-4
 
 
-def check_aggregation_rule(rule: AggregationRule) -> None:
+def check_aggregation_rule(rule: Aggregator) -> None:
     """Combines made-up uploads by a rule, and checks what every rule must keep to.
 
     Args:
@@ -27,29 +27,29 @@ def check_aggregation_rule(rule: AggregationRule) -> None:
         ContractError: if it does not keep to something; says to what.
     """
     name = type(rule).__name__
-    require(isinstance(rule, AggregationRule), f"{name} must be a subclass of AggregationRule.")
+    require(isinstance(rule, Aggregator), f"{name} must be a subclass of Aggregator.")
     require_frozen(rule, name)
     _check_description(rule, name)
     least = rule.min_clients
     require(isinstance(least, int) and least >= 1, f"{name}.min_clients must be a whole number above 0; got {least!r}.")
     for count in (least, least + 3):
-        _check_combine(rule.placed(count, 0), name, count)
-    placed = rule.placed(least + 3, 0)
+        _check_combine(rule.bound(count, 0), name, count)
+    placed = rule.bound(least + 3, 0)
     _check_order(placed, name, least + 3)
     _check_memory(placed, name, least + 3)
     _check_linear(placed, name, least + 3)
 
 
-def _check_description(rule: AggregationRule, name: str) -> None:
+def _check_description(rule: Aggregator, name: str) -> None:
     try:
-        json.dumps(describe_rule(rule))
+        json.dumps(describe_aggregator(rule))
     except (TypeError, ValueError) as error:
         raise ContractError(
             f"{name}: its options must be numbers, texts or rules, written into results: {error}"
         ) from error
 
 
-def _check_combine(rule: AggregationRule, name: str, count: int) -> None:
+def _check_combine(rule: Aggregator, name: str, count: int) -> None:
     """Checks that ``combine`` is a pure function that keeps names, shapes and number formats."""
     for dtype in (torch.float32, torch.float16):
         before = starting_state(dtype)
@@ -67,7 +67,7 @@ def _check_combine(rule: AggregationRule, name: str, count: int) -> None:
         require(is_finite(made), f"{name}.combine makes NaN or infinity of {count} finite uploads.")
 
 
-def _check_order(rule: AggregationRule, name: str, count: int) -> None:
+def _check_order(rule: Aggregator, name: str, count: int) -> None:
     before = starting_state()
     states = moved(before, count)
     weights = _weights(count)
@@ -76,7 +76,7 @@ def _check_order(rule: AggregationRule, name: str, count: int) -> None:
     require(not found, f"{name}.combine must not depend on the order of clients, but {found}.")
 
 
-def _check_memory(rule: AggregationRule, name: str, count: int) -> None:
+def _check_memory(rule: Aggregator, name: str, count: int) -> None:
     """Checks that what is remembered goes through ``aggregate`` alone."""
     before = starting_state()
     states = moved(before, count)
@@ -98,7 +98,7 @@ def _check_memory(rule: AggregationRule, name: str, count: int) -> None:
         before = made
 
 
-def _check_linear(rule: AggregationRule, name: str, count: int) -> None:
+def _check_linear(rule: Aggregator, name: str, count: int) -> None:
     """Checks that a rule that says so needs the weighted sum of the uploads alone."""
     if not rule.is_linear:
         return

@@ -8,8 +8,9 @@ from dataclasses import replace
 
 import torch
 
+from fedvlp.core.reductions import is_linear
 from fedvlp.core.state import ClientUpdate, ServerState, State
-from fedvlp.core.strategies import Strategy, is_linear
+from fedvlp.core.strategies import Strategy
 from fedvlp.testing.comparing import difference
 from fedvlp.testing.failures import require
 from fedvlp.testing.uploads import masked, require_frozen, starting_state, updates_of
@@ -102,8 +103,8 @@ def _check_linear(strategy: Strategy, name: str, server: ServerState, sent: Sequ
     hidden = masked(states, dict.fromkeys(states, 1.0))
     after = strategy.aggregate(server, [replace(update, state=hidden[update.client.id]) for update in plain])
     found = difference(after.shared, strategy.aggregate(server, plain).shared, ROUNDING)
-    told = f"{name}.combines_cohort says that uploads count in their weighted sum alone, but with the same sum {found}"
-    require(not found, f"{told}. Let combines_cohort be false.")
+    told = f"{name}.reduces_cohort says that uploads count in their weighted sum alone, but with the same sum {found}"
+    require(not found, f"{told}. Let reduces_cohort be false.")
 
 
 def _alike(update: ClientUpdate) -> ClientUpdate:

@@ -11,8 +11,8 @@ from typing import Any
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.protocols import FederatedData, TrainingData
 from fedvlp.core.state import Client, State
+from fedvlp.training.add_ons import AddOn
 from fedvlp.training.callback import RunView
-from fedvlp.training.client_trainer import ClientTrainer
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.seeding import derive_seeds
 
@@ -67,9 +67,13 @@ class Attack:
         """
         return data
 
-    def client_trainer(self, trainer: ClientTrainer, clients: Sequence[Client]) -> ClientTrainer:
-        """Returns what trains the clients; the trainer itself if the attack leaves uploads alone."""
-        return trainer
+    def add_on(self, clients: Sequence[Client]) -> AddOn | None:
+        """What changes the uploads of hostile clients; None if the attack leaves uploads alone.
+
+        Args:
+            clients: all clients.
+        """
+        return None
 
     def measure(
         self, run: RunView, data: TrainingData, deployed: State, personal: Mapping[int, State]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -33,6 +33,8 @@ class RunView(Protocol):
         folder: the run's folder; None outside ``fit``.
         should_stop: whether the run is to end after this round, as a callback may ask.
         current_epoch: the round that runs, from 0, under Lightning's name.
+        rounds: the number of all rounds.
+        local: how a client trains in each phase.
     """
 
     fabric: Fabric
@@ -43,16 +45,8 @@ class RunView(Protocol):
     folder: Path | None
     should_stop: bool
     current_epoch: int
-
-    @property
-    def rounds(self) -> int:
-        """The number of all rounds."""
-        ...
-
-    @property
-    def local(self) -> LocalTraining:
-        """How long a client trains in each phase."""
-        ...
+    rounds: int
+    local: LocalTraining
 
     @property
     def log_dir(self) -> str:
@@ -129,10 +123,17 @@ class FederationCallback(Callback):
         before: ServerState,
         server: ServerState,
         updates: Sequence[ClientUpdate],
+        download: Callable[[Client], State],
     ) -> None:
-        """Called after the server aggregated: its states before and after, and all updates that it received.
+        """Called after the server aggregated.
 
-        Updates of 64 MiB and more that were added up as they came have shapes and no numbers (``is_meta``).
+        Args:
+            federation: the run.
+            phase: that was trained.
+            before: the server's state before the phase.
+            server: its state after it.
+            updates: all that it received.
+            download: from a client to what it downloaded in the phase.
         """
 
     def on_round_metrics(self, federation: RunView, row: dict[str, Any]) -> None:

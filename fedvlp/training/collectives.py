@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedvlp.core.state import State, detached
 from fedvlp.runs.client_store import StoredState
-from fedvlp.training.client_trainer import ClientResult
+from fedvlp.training.client import ClientResult
 from fedvlp.training.several_processes import SeveralProcesses
 
 MOST_BYTES = 1 << 28

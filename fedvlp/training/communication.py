@@ -8,9 +8,11 @@ from typing import Any
 
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.phases import RoundContext, check_phases
+from fedvlp.core.run_state import RunState
 from fedvlp.core.state import Client, ClientUpdate, ServerState, State, detached, num_bytes, numel, select
 from fedvlp.core.strategies import FedAvg
-from fedvlp.training.local_rules import LocalRule, sent_for_rule, with_local_rule, without_rule
+from fedvlp.training.add_ons import AddOn
+from fedvlp.training.task import PhaseTask, of_method, set_up_phases
 
 COUNTS = ("upload_parameters", "upload_bytes", "download_parameters", "download_bytes")
 Counts = dict[str, int]
@@ -44,30 +46,32 @@ class Cost:
         return rows
 
 
-def communication_cost(module: FederatedModule, clients: Sequence[Client], rule: LocalRule | None = None) -> Cost:
+def communication_cost(module: FederatedModule, clients: Sequence[Client], add_ons: Sequence[AddOn] = ()) -> Cost:
     """Returns what each client and the server would send in one round, counted from the tensors themselves.
 
     Args:
         module: the method; nothing in it is trained.
         clients: all clients.
-        rule: of local training, which may send something, too; None for none.
+        add_ons: of local training, which may send something, too.
     """
     server = ServerState.start(module.shared_state())
     phases: dict[str, list[Counts]] = {}
-    for phase in with_local_rule(check_phases(module), rule, module, lambda: clients, rounds=1):
+    for setup in set_up_phases(module, check_phases(module), add_ons):
+        phase = setup.phase
         phase.strategy.check(clients)
+        task = PhaseTask(setup, RunState(server), seeds={}, rounds=1, all_clients=lambda: clients)
         updates: list[ClientUpdate] = []
         counts: list[Counts] = []
-        is_mean = isinstance(phase.strategy, FedAvg) and phase.strategy.is_mean
+        is_mean = type(phase.strategy) is FedAvg
         for client in clients:
-            download = phase.strategy.broadcast(server, client)
-            module.load_state(without_rule(download))
+            download = task.download(client)
+            module.load_state(of_method(download))
             module.start_client(RoundContext(0, phase, client))
-            upload = {**module.upload_state(), **sent_for_rule(phase, server.shared)}
+            upload = {**module.upload_state(), **task.sent_like(server.shared)}
             counts.append(exchange({}, {}) if client.is_pool else exchange(download, upload))
             if not (updates and is_mean):  # the mean of equal uploads is any of them, and they may be large
-                updates.append(ClientUpdate(client, detached(upload), client.num_examples))
-        server = phase.strategy.aggregate(server, updates)
+                updates.append(ClientUpdate(client, of_method(detached(upload)), client.num_examples))
+        server = phase.aggregate(server, updates)
         phases[phase.name] = counts
     module.context = None
     once = () if any(client.is_pool for client in clients) else module.broadcast_once

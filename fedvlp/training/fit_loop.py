@@ -9,29 +9,26 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from fedvlp.core.phases import Phase
 from fedvlp.core.roles import ROLES
 from fedvlp.core.run_state import RoundMetrics, RunState
 from fedvlp.core.state import ServerState
-from fedvlp.core.strategies import DecidesByValidation
 from fedvlp.runs.client_store import ClientStore, DiskStore
 from fedvlp.runs.run_folder import claimed, find_checkpoints, new_run_folder, resume
+from fedvlp.training.accept import AcceptancePolicy
 from fedvlp.training.agreement import Facts, check_agreement, facts_of_run, on_every_process
-from fedvlp.training.callback import RunView
+from fedvlp.training.availability import Availability
 from fedvlp.training.callback_states import restore, states_of
-from fedvlp.training.client_trainer import ClientSlot
+from fedvlp.training.client import Workspace
 from fedvlp.training.dispatch import Hooks
 from fedvlp.training.engine import Engine
 from fedvlp.training.evaluation import validation_loss
-from fedvlp.training.failures import Failures
-from fedvlp.training.fit_options import FitOptions
 from fedvlp.training.lightning_hooks import check_monitored
-from fedvlp.training.local_rules import validation_for
-from fedvlp.training.rounds import Rounds
-from fedvlp.training.screening import Screening
+from fedvlp.training.options import ConfiguredRun
+from fedvlp.training.round import Run, run_round
+from fedvlp.training.task import PhaseSetup, validation_splits
 from fedvlp.utils.memory import freed_memory_kept, old_objects_kept
 
-PACE = ("rounds", "evaluate_every", "patience", "clients_per_step", "personal_on_disk", "failures")
+RESUME_MAY_CHANGE = ("rounds", "evaluate_every", "patience", "server", "clients")
 """Options that a resumed run may change, but that are equal on all processes."""
 
 
@@ -41,15 +38,13 @@ class FitLoop:
 
     Args:
         run: the federation, whose method and data are ready; its ``run_state`` and ``folder`` are set here.
-        options: how it trains.
-        phases: what a round consists of.
+        setups: the phases of a round, with their add-ons.
         hooks: of the callbacks.
         engine: where the clients train.
     """
 
-    run: RunView
-    options: FitOptions
-    phases: Sequence[Phase]
+    run: ConfiguredRun
+    setups: Sequence[PhaseSetup]
     hooks: Hooks
     engine: Engine
 
@@ -72,13 +67,13 @@ class FitLoop:
     def _train(self) -> ServerState:
         """Runs the rounds that are left, and returns the server's last state."""
         run = self.run
-        rounds = self._make_rounds(self._open_store())
+        rounds = self._make_run(self._open_store())
         self.hooks.call("setup", stage="fit")
         self._restore_callbacks()
         self.hooks.call("on_fit_start")
         self.hooks.call("on_train_start")
         with freed_memory_kept(), old_objects_kept():
-            while self.phases and run.run_state.server.round < self.options.rounds and not self._is_stopped():
+            while self.setups and run.run_state.server.round < self.run.rounds and not self._is_stopped():
                 self._round(rounds)
         run.current_epoch = run.run_state.server.round
         self._say_who_stopped()
@@ -127,12 +122,12 @@ class FitLoop:
 
     def _facts(self) -> Facts:
         """Returns what all processes must have in common."""
-        options = self.options
-        strategies = [phase.strategy for phase in self.phases]
-        chosen = (options.aggregation, options.attack, options.local.schedule, options.local.rule)
-        parts = (self.run.module, self.run.data, *strategies, *chosen, *self.hooks.callbacks)
-        how = {name: getattr(options, name) for name in PACE}
-        return facts_of_run(self.run.data, self.run.description, self.run.run_state, parts, how)
+        run = self.run
+        strategies = [setup.phase.strategy for setup in self.setups]
+        chosen = (run.server.aggregation, run.clients.attack, run.local.schedule, *run.local.every_add_on)
+        parts = (run.module, run.data, *strategies, *chosen, *self.hooks.callbacks)
+        how = {name: getattr(run, name) for name in RESUME_MAY_CHANGE}
+        return facts_of_run(run.data, run.description, run.run_state, parts, how)
 
     def _open_store(self) -> ClientStore:
         """Returns the store of what stays on the clients, which now holds the states that the run continues from."""
@@ -145,60 +140,59 @@ class FitLoop:
         )
         return store
 
-    def _make_rounds(self, store: ClientStore) -> Rounds:
-        """Returns what runs the rounds, with one trainer for all of them."""
-        attack = self.options.attack
-        slot = ClientSlot(
+    def _make_run(self, store: ClientStore) -> Run:
+        """What runs the rounds."""
+        clients = self.run.clients
+        server = self.run.server
+        data = self.run.data
+        here = Workspace(
             fabric=self.run.fabric,
             module=self.run.module,
-            data=self.run.data if attack is None else attack.training_data(self.run.data, self.run.module),
-            local=self.options.local,
+            data=data if clients.attack is None else clients.attack.training_data(data, self.run.module),
+            local=self.run.local,
             initial_personal=self.run.module.personal_state(),
-            seed=self.options.seed,
+            seed=self.run.seed,
             store=store,
             hooks=self.hooks,
-            failures=Failures(self.options.failures, self.run.folder),
-            validation=validation_for(self.options.local.rule, self.run.data),
+            validation=validation_splits(self.run.local.every_add_on, data),
+            run_folder=self.run.folder,
         )
-        trainer = self.engine.client_trainer(slot)
-        if attack is not None:
-            trainer = attack.client_trainer(trainer, slot.data.clients)
-        return Rounds(
-            slot=slot,
-            phases=self.phases,
-            trainer=trainer,
-            rounds=self.options.rounds,
-            cohort_size=self.options.cohort_size,
-            screening=Screening(slot),
-            availability=self.options.availability,
+        return Run(
+            here=here,
+            setups=self.setups,
+            engine=self.engine,
+            rounds=self.run.rounds,
+            cohort_size=clients.cohort_size,
+            policy=AcceptancePolicy(clients.on_failure, server.min_clients, server.max_update_norm),
+            availability=Availability(clients.dropout, clients.stragglers),
         )
 
-    def _round(self, rounds: Rounds) -> None:
+    def _round(self, rounds: Run) -> None:
         """Runs a round, evaluates, and replaces the run's state."""
         run = self.run
         run.current_epoch = run.run_state.server.round
         self.hooks.call("on_train_epoch_start")
         began = time.perf_counter()
-        state, metrics = rounds.run(run.run_state)
+        state, metrics = run_round(rounds, run.run_state)
         server = state.server
         metrics["train_seconds"] = time.perf_counter() - began
         # A run ends with a round that was evaluated, also where a callback asked for the end in one that was not.
-        is_due = server.round % self.options.evaluate_every == 0 or server.round >= self.options.rounds
+        is_due = server.round % self.run.evaluate_every == 0 or server.round >= self.run.rounds
         if is_due or run.should_stop:
             self.hooks.call("on_validation_start")
             self.hooks.call("on_validation_epoch_start")
             server = self._decided(server, metrics)
             state = replace(state, server=server)
             metrics |= run.evaluate(run.module, server.deployed, state.personal)
-            if self.options.attack is not None:
-                metrics |= self.options.attack.measure(run, rounds.slot.data, server.deployed, state.personal)
+            if run.clients.attack is not None:
+                metrics |= run.clients.attack.measure(run, rounds.here.data, server.deployed, state.personal)
         metrics["seconds"] = time.perf_counter() - began
         self.hooks.call("on_round_metrics", row=metrics)
         run.run_state = replace(state, history=(*state.history, metrics))
         self._end_epoch(metrics)
         self.hooks.call("on_round_end", row=metrics)
         if run.is_global_zero:
-            rounds.slot.store.remove_unused(server.round, (state.personal, state.optimizer_states))
+            rounds.here.store.remove_unused(server.round, (state.personal, state.optimizer_states))
 
     def _end_epoch(self, metrics: RoundMetrics) -> None:
         """Calls Lightning's hooks at the end of a round, and keeps what callbacks remember and whether one stops it."""
@@ -214,14 +208,14 @@ class FitLoop:
 
     def _decided(self, server: ServerState, metrics: RoundMetrics) -> ServerState:
         """Returns the server's state after strategies have looked at the source validation loss, if any does."""
-        strategies = [phase.strategy for phase in self.phases if isinstance(phase.strategy, DecidesByValidation)]
+        strategies = [setup.phase.strategy for setup in self.setups if setup.phase.strategy.uses_validation_loss]
         if not strategies:
             return server
         run = self.run
         loss = validation_loss(run.module, run.data, run.fabric, server.shared) if run.is_global_zero else 0.0
         metrics["validation_loss"] = run.fabric.broadcast(loss)
         for strategy in strategies:
-            server = strategy.decided(server, metrics["validation_loss"])
+            server = strategy.after_validation(server, metrics["validation_loss"])
         return server
 
     def _is_stopped(self) -> bool:
@@ -231,10 +225,10 @@ class FitLoop:
 
     def _has_plateaued(self) -> bool:
         """Whether the mean source validation accuracy has not risen for ``patience`` evaluations."""
-        if self.options.patience is None:
+        if self.run.patience is None:
             return False
         scores = [metrics["validation"] for metrics in self.run.run_state.history if "validation" in metrics]
-        return bool(scores) and len(scores) > scores.index(max(scores)) + self.options.patience
+        return bool(scores) and len(scores) > scores.index(max(scores)) + self.run.patience
 
 
 def _is_measured(metrics: RoundMetrics) -> bool:

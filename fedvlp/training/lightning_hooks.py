@@ -54,9 +54,9 @@ INSTEAD = {
 OWN_FILES = (
     "a run writes its own checkpoints, without pickle: checkpoints/round-<n>.safetensors, from which --ckpt_path goes "
     "on, prompts.safetensors, and prompts_best.safetensors of the best round on source validation; "
-    "--trainer.default_callbacks false writes none"
+    "--trainer.runtime.default_callbacks false writes none"
 )
-AVERAGED = "the server averages already; the method SWAD and --trainer.aggregation have other averages"
+AVERAGED = "the server averages already; the method SWAD and --trainer.server.aggregation have other averages"
 CHOSEN_BY_METHOD = "a method says itself what it trains"
 REFUSED = {
     "Checkpoint": OWN_FILES,
@@ -64,7 +64,7 @@ REFUSED = {
     "OnExceptionCheckpoint": OWN_FILES,
     "LearningRateMonitor": (
         "the learning rate changes from round to round alone, and its factor is logged as learning_rate_factor "
-        "wherever there is a --trainer.schedule"
+        "wherever there is a --trainer.local.schedule"
     ),
     "LearningRateFinder": "a rate is tried with --model.optimizer.lr, and several with `fedvlp sweep`",
     "BatchSizeFinder": "--data.batch_size sets it; a step that the memory does not hold is made in two parts",
@@ -77,7 +77,7 @@ REFUSED = {
     "TQDMProgressBar": "--trainer.enable_progress_bar shows the federation's own",
     "RichProgressBar": "--trainer.enable_progress_bar shows the federation's own",
     "BasePredictionWriter": "`fedvlp predict` writes a CSV, without callbacks",
-    "SpikeDetection": "--trainer.max_update_norm refuses updates that are too large",
+    "SpikeDetection": "--trainer.server.max_update_norm refuses updates that are too large",
     "BaseFinetuning": CHOSEN_BY_METHOD,
     "BackboneFinetuning": CHOSEN_BY_METHOD,
     "ModelPruning": CHOSEN_BY_METHOD,

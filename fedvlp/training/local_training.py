@@ -3,61 +3,64 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
 from itertools import chain, count, islice
 from typing import Any
 
-from torch import Tensor
-
-from fedvlp.core.module import FederatedModule
 from fedvlp.core.protocols import Batch, Loader
 from fedvlp.core.state import Client
-from fedvlp.training.local_rules import GradientMean, LocalRule, LocalTerm, Visit, describe_local_rule
-from fedvlp.training.proximal import ProximalTerm
+from fedvlp.training.add_ons import AddOn, ClipGradients, describe_add_on
 from fedvlp.training.schedules import Schedule, describe_schedule
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.ranges import Epochs, NonNegativeFloat, PositiveFloat, PositiveInt, check_range
+from fedvlp.utils.ranges import Epochs, PositiveFloat, PositiveInt, check_range
 
 
 @dataclass(frozen=True)
 class LocalTraining:
     """How every client trains in one phase of a round.
 
-    Attributes:
-        epochs: passes over its data, > 0. With a fraction a pass goes on over several rounds.
-        steps: optimizer steps in place of passes; None for passes.
-        schedule: factor on the optimizer's learning rates by round; None for none.
-        reset_optimizer: whether an optimizer starts anew in each round; else it continues from the client's last one.
-        proximal_weight: mu of FedProx's term in the loss, at least 0; 0 for none.
-        rule: what else is added to local training and exchanged for it; None for nothing.
-        gradient_clip_val: the largest norm of the gradient of a step, > 0; None for any.
+    Args:
+        epochs: Passes over a client's data in each phase; 0.5 communicates after every half pass.
+        steps: Optimizer steps of a client in each phase, instead of epochs.
+        schedule: Learning rate over rounds, such as ``ExponentialDecay`` or ``CosineDecay``; constant if not given.
+        reset_optimizer: Make each client's optimizer from scratch each round; else its moments stay on the client.
+        add_ons: What else local training does and exchanges, such as ``FedProx``, ``Scaffold`` or ``FedDyn``, whatever
+            the method; several are at work in their order.
+        gradient_clip_val: Shorten the gradient of each step, of all that a client trains together, to this norm;
+            unchanged if not given.
     """
 
     epochs: Epochs = 1
     steps: PositiveInt | None = None
     schedule: Schedule | None = None
     reset_optimizer: bool = True
-    proximal_weight: NonNegativeFloat = 0.0
-    rule: LocalRule | None = None
+    add_ons: AddOn | list[AddOn] | None = None
     gradient_clip_val: PositiveFloat | None = None
 
     def __post_init__(self) -> None:
         """Checks the ranges, and refuses both kinds of length at once."""
-        check_range("local_epochs", self.epochs, Epochs)
-        check_range("local_steps", self.steps, PositiveInt)
-        check_range("proximal_weight", self.proximal_weight, NonNegativeFloat)
-        check_range("gradient_clip_val", self.gradient_clip_val, PositiveFloat)
+        check_range("local.epochs", self.epochs, Epochs)
+        check_range("local.steps", self.steps, PositiveInt)
+        check_range("local.gradient_clip_val", self.gradient_clip_val, PositiveFloat)
         if self.steps is not None and self.epochs != 1:
             raise UserError(
-                f"Expected local_steps or local_epochs, got both ({self.steps} and {self.epochs:g}). Leave one out."
+                f"Expected local.steps or local.epochs, got both ({self.steps} and {self.epochs:g}). Leave one out."
             )
-        if self.gradient_clip_val is not None and self.rule is not None:
-            raise UserError(
-                f"{type(self.rule).__name__} is defined for gradients as they are. Leave gradient_clip_val out."
-            )
+        for add_on in self.every_add_on if self.gradient_clip_val is not None else ():
+            if add_on.needs_gradients:
+                raise UserError(
+                    f"{type(add_on).__name__} needs gradients unchanged. Leave local.gradient_clip_val out."
+                )
+
+    @property
+    def every_add_on(self) -> tuple[AddOn, ...]:
+        """The add-ons in their order; the clipping of gradients is the last."""
+        given = self.add_ons if isinstance(self.add_ons, (list, tuple)) else [self.add_ons]
+        clipping = None if self.gradient_clip_val is None else ClipGradients(self.gradient_clip_val)
+        return tuple(add_on for add_on in (*given, clipping) if add_on is not None)
 
     def batches(self, loader_of: Callable[[int], Loader], round: int) -> tuple[Iterator[Batch], int]:
         """Returns a client's batches in one phase of a round, and how many they are.
@@ -97,48 +100,20 @@ class LocalTraining:
         """
         return 1.0 if self.schedule is None else self.schedule.factor(round, rounds)
 
-    def terms(
-        self, module: FederatedModule, trained: Mapping[str, Tensor], visits: Sequence[Visit]
-    ) -> list[ProximalTerm | LocalTerm]:
-        """Returns what is added to the loss of each step as far as it depends on no batch.
-
-        Args:
-            module: the method.
-            trained: the tensors that get gradients, by name; of several clients stacked.
-            visits: the clients as a rule sees them; none where none is at work.
-        """
-        found: list[ProximalTerm | LocalTerm] = []
-        proximal = ProximalTerm.around(self.proximal_weight, module, trained)
-        if proximal is not None:
-            found.append(proximal)
-        if self.rule is None:
-            return found
-        own = [term for term in map(self.rule.term, visits) if term is not None]
-        if own:
-            found.append(own[0] if len(own) == 1 else LocalTerm.stacked(own))
-        return found
-
-    def gradient_mean(self, trained: Mapping[str, Tensor], visit: Visit | None) -> GradientMean | None:
-        """Returns what takes the mean of the averaged tensors' gradients; None where no rule asks for it."""
-        if self.rule is None or visit is None or not self.rule.needs_gradients:
-            return None
-        return GradientMean({name: trained[name] for name in visit.names})
-
     def describe(self, rounds: int) -> dict[str, Any]:
         """Returns the options that must be equal for a run to be continued, by their names on the command line."""
-        described = {
-            "local_epochs": self.epochs,
+        described: dict[str, Any] = {
+            "local.epochs": self.epochs,
             "local_steps": self.steps,
             "reset_optimizer": self.reset_optimizer,
             "schedule": describe_schedule(self.schedule, rounds),
         }
         # Left out where it is not given, so that a run is described as it was before there was a choice.
-        if self.proximal_weight:
-            described["proximal_weight"] = self.proximal_weight
         if self.gradient_clip_val is not None:
             described["gradient_clip_val"] = self.gradient_clip_val
-        if self.rule is not None:
-            described["local_rule"] = describe_local_rule(self.rule, rounds)
+        if self.add_ons:
+            every = [add_on for add_on in self.every_add_on if not isinstance(add_on, ClipGradients)]
+            described["add_ons"] = [describe_add_on(add_on, rounds) for add_on in every]
         return described
 
 

@@ -16,7 +16,6 @@ from torch import nn
 
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.protocols import FederatedData
-from fedvlp.training.fit_options import FitOptions
 from fedvlp.training.several_processes import SeveralProcesses
 from fedvlp.utils.errors import UserError
 
@@ -49,42 +48,42 @@ def make_fabric(*, devices: int | str | list[int], collective_timeout: float = 1
         raise UserError(f"Lightning can't run with devices={devices!r}, {asked}: {reason}") from error
 
 
-def check_before_data(model: FederatedModule, options: FitOptions, parent: Path) -> None:
+def check_before_data(model: FederatedModule, rounds: int, parent: Path) -> None:
     """Checks what is known before an image is read.
 
     Args:
         model: the method.
-        options: how it will be trained.
+        rounds: of the federation.
         parent: the folder below which the run will write.
 
     Raises:
         UserError: for what training would stumble over.
     """
     check_writable(parent)
-    if options.rounds > 0:
+    if rounds > 0:
         check_optimizer(model)
-    rounds = model.hparams.get("rounds")
-    if isinstance(rounds, int) and options.rounds > rounds:
+    of_method = model.hparams.get("rounds")
+    if isinstance(of_method, int) and rounds > of_method:
         raise UserError(
-            f"{type(model).__name__} was made for {rounds} rounds, but the federation has {options.rounds}. "
+            f"{type(model).__name__} was made for {of_method} rounds, but the federation has {rounds}. "
             "Give both the same number."
         )
 
 
-def check_after_data(data: FederatedData, options: FitOptions) -> None:
+def check_after_data(data: FederatedData, cohort_size: int | None, patience: int | None) -> None:
     """Checks what is known once the images are split; warns of a cohort of too many, and where no image validates.
 
     Raises:
         UserError: if training is to stop by what nobody measures.
     """
     clients = len(data.clients)
-    if options.cohort_size is not None and options.cohort_size > clients:
-        log.warning("cohort_size is %d, but all %d clients there are train in a round.", options.cohort_size, clients)
+    if cohort_size is not None and cohort_size > clients:
+        log.warning("cohort_size is %d, but all %d clients there are train in a round.", cohort_size, clients)
     if any(split.role == "validation" for split in data.evaluation_splits()):
         return
     lacking = "No class of a source domain has two images or more, so none validates"
-    if options.patience is not None:
-        raise UserError(f"{lacking} and patience={options.patience} would never stop a run. Leave it out.")
+    if patience is not None:
+        raise UserError(f"{lacking} and patience={patience} would never stop a run. Leave it out.")
     log.warning("%s: no round is the best on source validation, and the last one is reported.", lacking)
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedvlp.core.phases import Phase
-from fedvlp.core.privacy import guarantees
+from fedvlp.core.reductions import guarantees
 from fedvlp.utils.errors import UserError
 
 

@@ -132,7 +132,7 @@ class SeveralProcesses(DDPStrategy):
         end_processes(self.started, SECONDS_TO_TELL)
         ranks = " and ".join(str(rank) for rank in silent)
         reason = f"No answer from rank {ranks} of {self.world_size} processes: ended, stopped, or busy for more than "
-        reason += f"collective_timeout={self.limit:g} seconds"
+        reason += f"runtime.collective_timeout={self.limit:g} seconds"
         if not silent:
             reason = f"The connection between the {self.world_size} processes broke ({_first_line(error)})"
         return MachineError(f"{reason}. The last checkpoint is whole; go on with --ckpt_path last.")

@@ -14,8 +14,6 @@ from torch import Tensor
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.protocols import FederatedData
 from fedvlp.core.run_state import RunState
-from fedvlp.training.fit_options import FitOptions
-from fedvlp.training.local_training import LocalTraining
 
 
 class TrainerAttributes:
@@ -23,7 +21,8 @@ class TrainerAttributes:
 
     Attributes:
         fabric: devices, precision and processes.
-        options: how the federation trains.
+        rounds: the number of communication rounds.
+        evaluate_every: rounds from one evaluation to the next.
         module: the method that is running.
         data: clients and splits.
         run_state: where the federation stands after the last finished round.
@@ -38,7 +37,8 @@ class TrainerAttributes:
     """
 
     fabric: Fabric
-    options: FitOptions
+    rounds: int
+    evaluate_every: int
     module: FederatedModule
     data: FederatedData
     run_state: RunState
@@ -65,16 +65,6 @@ class TrainerAttributes:
     def lightning_module(self) -> FederatedModule:
         """The method that is running."""
         return self.module
-
-    @property
-    def rounds(self) -> int:
-        """The number of communication rounds."""
-        return self.options.rounds
-
-    @property
-    def local(self) -> LocalTraining:
-        """How long a client trains in each phase."""
-        return self.options.local
 
     @property
     def log_dir(self) -> str:
@@ -114,7 +104,7 @@ class TrainerAttributes:
     @property
     def check_val_every_n_epoch(self) -> int:
         """Rounds from one evaluation to the next."""
-        return self.options.evaluate_every
+        return self.evaluate_every
 
     @property
     def state(self) -> TrainerState:

@@ -35,7 +35,7 @@ def logged(tmp_path, module, *others, rounds=2, ckpt_path=None, **options):
 
 
 def test_a_run_in_full(tmp_path):
-    events = logged(tmp_path, Unlucky(), on_client_failure="retry")
+    events = logged(tmp_path, Unlucky(), on_failure="retry")
     names = [event["event"] for event in events]
     both = ["client_trained"] * 3 + ["phase_ended"]
     last = ["client_left_out", *["client_trained"] * 2, "phase_ended"]

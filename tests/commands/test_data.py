@@ -152,7 +152,7 @@ def test_download_of_what_has_no_source(capsys, tmp_path):
 
 
 FIT = ["--config=methods/promptfl", "--config=data/pacs", "--data.held_out=sketch", "--model.clip.name=fedvlp-tiny"]
-SHORT = ["--trainer.rounds=1", "--trainer.local_steps=1", "--trainer.accelerator=cpu", "--data.cache_dir=null"]
+SHORT = ["--trainer.rounds=1", "--trainer.local.steps=1", "--trainer.accelerator=cpu", "--data.cache_dir=null"]
 
 
 def test_fit_downloads_what_it_trains_on(pacs_hub, tmp_path, monkeypatch, caplog):

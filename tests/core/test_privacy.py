@@ -5,20 +5,18 @@ from dataclasses import dataclass
 import pytest
 
 from fedvlp.core.aggregation import CoordinateMedian, DPFedAvg, FedAdam
-from fedvlp.core.phase_rules import with_aggregation
 from fedvlp.core.phases import Phase
-from fedvlp.core.privacy import guarantees
+from fedvlp.core.reductions import guarantees, with_aggregation
 from fedvlp.core.state import Client
 from fedvlp.core.strategies import (
     ByName,
-    DownloadOnly,
     FedAvg,
     IndicatorMean,
     Local,
     MovingAverage,
     ServerComputed,
     Slots,
-    Strategy,
+    Wrapper,
     ema_share,
 )
 from fedvlp.utils.errors import UserError
@@ -44,7 +42,7 @@ def placed(*strategies, rule=PRIVATE, **options):
     [
         (FedAvg("uniform"), 1),
         (MovingAverage(FedAvg(), ema_share(0.5), ("p",)), 1),
-        (DownloadOnly(("p",), ServerComputed(FedAvg(), make)), 1),
+        (ServerComputed(FedAvg(), make), 1),
         (ByName({"p": FedAvg(), "q": MovingAverage(FedAvg(), ema_share(0.5), ("q",)), "r": Local()}), 2),
     ],
 )
@@ -60,7 +58,7 @@ def test_each_average_is_counted(strategy, count):
         (Slots("domain"), "its strategy Slots looks at uploads one by one"),
         (IndicatorMean(), "its strategy IndicatorMean looks at uploads one by one"),
         (ByName({"p": FedAvg(), "q": MovingAverage(IndicatorMean(), ema_share(0.5), ("q",))}), "IndicatorMean looks"),
-        (ServerComputed(DownloadOnly(("p",), Slots("client")), make), "Slots looks"),
+        (ServerComputed(Slots("client"), make), "Slots looks"),
     ],
 )
 def test_phase_that_looks_at_single_uploads_is_named(strategy, reason):
@@ -68,22 +66,17 @@ def test_phase_that_looks_at_single_uploads_is_named(strategy, reason):
         placed(FedAvg(), strategy)
 
 
-def test_strategy_of_ones_own_is_refused_unless_it_says_that_it_combines_all():
+def test_strategy_of_ones_own_is_refused_unless_it_says_that_it_reduces_all():
     @dataclass(frozen=True)
-    class Own:
-        inner: Strategy
-
-        def broadcast(self, server, client):
-            return {}
-
-        def aggregate(self, server, updates):
-            return server
-
-        def check(self, clients):
-            pass
+    class Own(Wrapper):
+        @property
+        def reduces_cohort(self):
+            return False
 
     class Declared(Own):
-        combines_cohort = True
+        @property
+        def reduces_cohort(self):
+            return True
 
     with pytest.raises(UserError, match="its strategy Own looks at uploads one by one"):
         placed(Own(FedAvg()))
@@ -91,8 +84,8 @@ def test_strategy_of_ones_own_is_refused_unless_it_says_that_it_combines_all():
 
 
 def test_noise_in_one_phase_needs_noise_in_all():
-    own = phases(FedAvg(rule=FedAdam(inner=PRIVATE)), FedAvg(rule=CoordinateMedian()))
-    with pytest.raises(UserError, match="Phase 'phase 1' can't be differentially private: its rule CoordinateMedian"):
+    own = phases(FedAvg(aggregator=FedAdam(inner=PRIVATE)), FedAvg(aggregator=CoordinateMedian()))
+    with pytest.raises(UserError, match=r"Phase 'phase 1' can't be .* private: its aggregator CoordinateMedian"):
         with_aggregation(own, None, CLIENTS)
     (only,) = with_aggregation(own[:1], None, CLIENTS)
     assert guarantees([only]) == (PRIVATE.guarantee,)
@@ -105,14 +98,14 @@ def test_without_noise_nothing_is_asked_for():
 
 def test_each_place_has_a_seed_of_its_own_and_the_size_of_the_cohort():
     first, second = placed(ByName({"p": FedAvg(), "q": FedAvg()}), FedAvg(), cohort_size=4, seed=5)
-    rules = [*(part.rule for part in first.strategy.parts.values()), second.strategy.rule]
+    rules = [*(part.aggregator for part in first.strategy.parts.values()), second.strategy.aggregator]
     assert {rule.expected_clients for rule in rules} == {4}
     seeds = [rule.seed for rule in rules]
     assert len(set(seeds)) == 3
     again, _ = placed(ByName({"p": FedAvg(), "q": FedAvg()}), FedAvg(), cohort_size=4, seed=5)
     other, _ = placed(ByName({"p": FedAvg(), "q": FedAvg()}), FedAvg(), cohort_size=4, seed=6)
-    assert [part.rule.seed for part in again.strategy.parts.values()] == seeds[:2]
-    assert not {part.rule.seed for part in other.strategy.parts.values()} & set(seeds)
+    assert [part.aggregator.seed for part in again.strategy.parts.values()] == seeds[:2]
+    assert not {part.aggregator.seed for part in other.strategy.parts.values()} & set(seeds)
 
 
 def test_noise_at_the_clients_needs_one_average_of_a_whole_upload():

@@ -233,7 +233,7 @@ def test_runs_that_differ_in_seed_domain_or_method_share_features(build, capsys)
 
 def test_a_visual_method_learns_the_same_from_decoded_images(build, tmp_path):
     without, cached = (
-        summary(build, "fed_dpt", f"--data.cache_images={wanted}", "--trainer.local_steps=1")
+        summary(build, "fed_dpt", f"--data.cache_images={wanted}", "--trainer.local.steps=1")
         for wanted in (False, True)
     )
     assert without["accuracy"] == cached["accuracy"]

@@ -46,7 +46,7 @@ DISPERSED = ["--data.held_out=null", "--data.partition=Dispersed", "--data.parti
 SEEN = ["--data.held_out=null", "--data.test_fraction=0.25"]
 
 
-COHORT = ["--trainer.cohort_size=2", "--trainer.rounds=4"]
+COHORT = ["--trainer.clients.cohort_size=2", "--trainer.rounds=4"]
 
 
 def fit(run, **options):

@@ -13,7 +13,6 @@ from pathlib import Path
 import fedvlp.data
 import fedvlp.training.schedules
 from fedvlp.commands.cli import main
-from fedvlp.federation import Federation
 from tests.helpers.desk import OWN_IMAGES, QUICKSTART, SWEEP
 from tests.helpers.documents import ROOT, Document
 from tests.helpers.page_commands import run
@@ -94,14 +93,14 @@ def test_clients_and_protocols(desk, capsys):
 
 
 def test_schedules(desk):
-    assert run([*command(TRAINING, "--trainer.schedule"), "--trainer.name=scheduled"], desk) == 0
+    assert run([*command(TRAINING, "--trainer.local.schedule"), "--trainer.name=scheduled"], desk) == 0
     (made,) = Path("runs/scheduled").iterdir()
     metrics = csv.DictReader((made / "metrics.csv").read_text("utf-8").splitlines())
     assert [row["learning_rate_factor"] for row in metrics] == ["0.1"]
     table = "\n".join(row[0] for row in rows(TRAINING, "## Schedules and local training"))
-    options = set(re.findall(r"--trainer\.(\w+)", table))
-    assert options == {"local_epochs", "local_steps", "schedule", "reset_optimizer", "proximal_weight", "local_rule"}
-    assert options <= inspect.signature(Federation).parameters.keys()
+    options = set(re.findall(r"--trainer\.local\.(\w+)", table))
+    assert options == {"epochs", "steps", "schedule", "reset_optimizer", "proximal_weight", "rule"}
+    assert options <= inspect.signature(LocalTraining).parameters.keys()
     for name in ("ExponentialDecay", "CosineDecay", "Constant"):
         assert name in TRAINING.text
         assert issubclass(getattr(fedvlp.training.schedules, name), fedvlp.training.schedules.Schedule)

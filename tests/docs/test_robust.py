@@ -4,12 +4,12 @@ import dataclasses
 import re
 
 import pytest
+from fedvlp.training.local_rules import KNOWN
 
 import fedvlp.core.aggregation
 import fedvlp.tools.attacks
-from fedvlp.core.aggregation import AggregationRule
+from fedvlp.core.aggregation import Aggregator
 from fedvlp.training.attack import Attack
-from fedvlp.training.local_rules import KNOWN
 from tests.helpers.documents import ROOT, Document
 
 PAGE = Document(ROOT / "docs" / "robust.md")
@@ -28,7 +28,7 @@ def rows(section):
 
 def test_every_rule_is_in_the_table():
     concrete = {name for name in fedvlp.core.aggregation.__all__ if name[0].isupper()}
-    assert set(rows("The rule by which uploads become one")) == concrete - {"AggregationRule", "ServerOptimizer"}
+    assert set(rows("The rule by which uploads become one")) == concrete - {"Aggregator", "ServerOptimizer"}
 
 
 def test_every_rule_of_local_training_is_in_the_table_with_its_options():
@@ -44,7 +44,7 @@ def test_every_attack_is_in_the_table():
 
 @pytest.mark.parametrize(
     ("section", "base", "common"),
-    [("The rule by which uploads become one", AggregationRule, {"inner"}), ("Attacks", Attack, {"clients", "seed"})],
+    [("The rule by which uploads become one", Aggregator, {"inner"}), ("Attacks", Attack, {"clients", "seed"})],
 )
 def test_options_in_the_tables_are_those_of_the_classes(section, base, common):
     for name, options in rows(section).items():

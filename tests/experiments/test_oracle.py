@@ -27,7 +27,7 @@ def test_every_round_is_evaluated_and_every_method_has_the_same_steps(tmp_path, 
     given = [f"--config=methods/{run.config}", *run.setting.arguments, *run.overrides]
     config_of_run = ParsingCLI(run=False, args=with_config_paths(given), save_config_callback=None).config
     assert config_of_run.trainer.evaluate_every == 1
-    assert config_of_run.trainer.local_steps * (2 if config == "plan" else 1) == STEPS
+    assert config_of_run.trainer.local.steps * (2 if config == "plan" else 1) == STEPS
     assert config_of_run.model.init_args.optimizer.class_path == "torch.optim.AdamW"
     assert Path(f"configs/methods/{config}.yaml").is_file()
 

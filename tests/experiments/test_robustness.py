@@ -23,8 +23,8 @@ def test_every_run_can_be_parsed(rule, attack, tmp_path):
     assert set(cell.overrides) < set(run.arguments)
     given = with_config_paths(["--config=methods/promptfl", "--config=data/styled_shapes", *run.overrides])
     cli = ParsingCLI(run=False, args=given, save_config_callback=None)
-    assert cli.config.trainer.attack.init_args.clients == 3
-    assert (cli.config.trainer.aggregation is None) == (rule == "mean")
+    assert cli.config.trainer.clients.attack.init_args.clients == 3
+    assert (cli.config.trainer.server.aggregation is None) == (rule == "mean")
     assert cli.config.data.init_args.partition.init_args.num_clients == 10
 
 

@@ -201,7 +201,7 @@ def test_the_fair_comparison_gives_every_method_the_same_steps(method):
     assert cli.config.data.init_args.batch_size == 32
     phases = 2 if method.config == "plan" else 1
     together = CLIENTS if "centralised" in method.title else 1
-    assert cli.config.trainer.local_steps * phases == STEPS * together
+    assert cli.config.trainer.local.steps * phases == STEPS * together
 
 
 @pytest.mark.parametrize(("rounds", "every"), [(1, 1), (2, 1), (5, 3), (10, 5), (20, 10)])

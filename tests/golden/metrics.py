@@ -33,11 +33,11 @@ ARGUMENTS = (
     "--data.validation_fraction=0.25",
     "--model.clip.name=fedvlp-tiny",
     f"--trainer.rounds={ROUNDS}",
-    "--trainer.local_epochs=1",
-    "--trainer.local_steps=2",
-    "--trainer.cohort_size=null",
+    "--trainer.local.epochs=1",
+    "--trainer.local.steps=2",
+    "--trainer.clients.cohort_size=null",
     f"--trainer.evaluate_every={ROUNDS}",
-    "--trainer.default_callbacks=false",
+    "--trainer.runtime.default_callbacks=false",
     "--trainer.accelerator=cpu",
 )
 """Two steps of a client in a round: enough to see a loss, a rate, a term or a rule that changed, and cheap."""

@@ -10,14 +10,14 @@ from functools import cached_property
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-BRIEF = ["--trainer.rounds=1", "--trainer.local_steps=2", "--trainer.enable_progress_bar=false"]
+BRIEF = ["--trainer.rounds=1", "--trainer.local.steps=2", "--trainer.enable_progress_bar=false"]
 """Options that make ``fedvlp fit`` end soon."""
 
 
 def brief(arguments: list[str]) -> list[str]:
     """Returns what makes a command end soon; one that counts epochs takes its own."""
-    counts_epochs = any("local_epochs" in argument for argument in arguments)
-    return [option for option in BRIEF if not (counts_epochs and "local_steps" in option)]
+    counts_epochs = any("local.epochs" in argument for argument in arguments)
+    return [option for option in BRIEF if not (counts_epochs and "local.steps" in option)]
 
 
 @dataclass(frozen=True)

@@ -33,8 +33,8 @@ PARSED_ALONE = {
     "--ckpt_path RUN": "other runs are explained, and this shows options",
     "--config loggers/wandb": "tests/commands runs it, in a process of its own",
     "--config data/styled_shapes_30_clients": "test_pages.py runs it",
-    "--trainer.schedule CosineDecay": "test_pages.py runs it",
-    "--trainer.aggregation DPFedAvg": "test_differential_privacy.py runs it",
+    "--trainer.local.schedule CosineDecay": "test_pages.py runs it",
+    "--trainer.server.aggregation DPFedAvg": "test_differential_privacy.py runs it",
     "--trainer.devices": "tests/training has several processes",
     " ...": "what is left out is the reader's",
 }

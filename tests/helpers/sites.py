@@ -10,6 +10,7 @@ from fedvlp.sites import InProcess, Site, serve
 from fedvlp.sites.building import build_parts
 from fedvlp.utils.config_files import configs_folder
 from tests.helpers.images import CLASSES
+from tests.helpers.trainer_options import nested
 
 
 def make_site(home: Path, name: str, root: Path, **options) -> Path:
@@ -29,7 +30,7 @@ def method_config(method: str, rounds: int = 2, **trainer) -> dict:
     """Returns the config of a bundled method with the tiny CLIP."""
     config = yaml.safe_load((configs_folder() / "methods" / f"{method}.yaml").read_text())
     config["model"].setdefault("init_args", {})["clip"] = {"name": "fedvlp-tiny"}
-    config["trainer"] = {"rounds": rounds, "accelerator": "cpu", "enable_progress_bar": False, **trainer}
+    config["trainer"] = nested({"rounds": rounds, "accelerator": "cpu", "enable_progress_bar": False, **trainer})
     config["seed_everything"] = 3
     return config
 

@@ -12,6 +12,7 @@ from fedvlp.core.phases import Phase
 from fedvlp.core.state import Client
 from fedvlp.core.strategies import FedAvg
 from fedvlp.federation import Federation
+from tests.helpers.trainer_options import grouped
 
 
 class Backbone:
@@ -153,8 +154,8 @@ class Points:
 
 
 def federation(tmp_path, **options):
-    """Returns a federation of three rounds, unless the options say otherwise, with its runs in a folder."""
-    return Federation(**{"rounds": 3, "accelerator": "cpu", "default_root_dir": str(tmp_path), **options})
+    """Returns a federation of three rounds, unless the options say otherwise; those of a group need no group."""
+    return Federation(**grouped({"rounds": 3, "accelerator": "cpu", "default_root_dir": str(tmp_path), **options}))
 
 
 def file_callbacks():

@@ -101,7 +101,7 @@ class Steps(FederationCallback):
 
 
 def test_a_run_deploys_the_mean_over_every_step_of_the_valley(build):
-    run = build("swad", "--trainer.rounds=4", "--trainer.default_callbacks=false", "--model.optimizer.lr=1e-3")
+    run = build("swad", "--trainer.rounds=4", "--trainer.runtime.default_callbacks=false", "--model.optimizer.lr=1e-3")
     steps = Steps()
     run.trainer.add_callback(steps)
     server = run.trainer.fit(run.model, run.datamodule)

@@ -209,10 +209,10 @@ def test_methods_are_found_under_the_papers_names(method, options, printed):
 @pytest.mark.parametrize(
     ("training", "printed"),
     [
-        ({"proximal_weight": 0.01}, "FedProx"),
+        ({"add_ons": [{"class": "FedProx", "weight": 0.01}]}, "FedProx"),
         ({"aggregation": {"class": "FedGMA", "threshold": 0.4}}, "FedGMA"),
         ({"aggregation": {"class": "FedAdam"}}, None),
-        ({"aggregation": {"class": "FedGMA"}, "proximal_weight": 0.01}, None),
+        ({"aggregation": {"class": "FedGMA"}, "add_ons": [{"class": "FedProx"}]}, None),
     ],
 )
 def test_fine_tuning_is_called_by_how_it_is_trained_and_combined(training, printed):

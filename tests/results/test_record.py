@@ -95,13 +95,12 @@ def test_a_row_names_what_was_given_to_the_federation_for_it_alone(tmp_path):
     plain = load_record(write_run(tmp_path / "1"))
     rule = {"class": "FedGMA", "agreement": 0.4}
     masked = replace(plain, training={**plain.training, "aggregation": rule})
-    held = replace(plain, training={**plain.training, "proximal_weight": 0.5})
-    corrected = replace(plain, training={**plain.training, "local_rule": {"class": "Scaffold"}})
-    labels = row_labels([plain, masked, held, corrected])
+    add_ons = [{"class": "FedProx", "weight": 0.5}, {"class": "Scaffold"}]
+    corrected = replace(plain, training={**plain.training, "add_ons": add_ons})
+    labels = row_labels([plain, masked, corrected])
     assert labels[plain.settings] == plain.method
     assert labels[masked.settings] == f"{plain.method} (aggregation=FedGMA/0.4)"
-    assert labels[held.settings] == f"{plain.method} (proximal_weight=0.5)"
-    assert labels[corrected.settings] == f"{plain.method} (local_rule=Scaffold)"
+    assert labels[corrected.settings] == f"{plain.method} (add_ons=FedProx/0.5+Scaffold)"
 
 
 def test_the_newest_of_equal_runs_counts(tmp_path):

@@ -17,7 +17,7 @@ from fedvlp.utils.errors import UserError
 from tests.helpers.assertions import assert_same_run
 from tests.helpers.toy_federation import PersonalBias, Points, federation, file_callbacks
 
-OPTIONS = {"rounds": 4, "cohort_size": 2, "reset_optimizer": False, "local_epochs": 0.5, "name": "run"}
+OPTIONS = {"rounds": 4, "cohort_size": 2, "reset_optimizer": False, "epochs": 0.5, "name": "run"}
 
 
 def run(tmp_path, ckpt_path=None, **options):

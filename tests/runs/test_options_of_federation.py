@@ -10,10 +10,11 @@ from dataclasses import is_dataclass
 
 import pytest
 import torch
+from fedvlp.training.local_rules import FedDyn, LocalRule
 
 from fedvlp.core import aggregation
 from fedvlp.core.aggregation import (
-    AggregationRule,
+    Aggregator,
     CoordinateMedian,
     DPFedAvg,
     Krum,
@@ -27,13 +28,13 @@ from fedvlp.tools import attacks
 from fedvlp.tools.attacks import SignFlip
 from fedvlp.training import local_rules, schedules
 from fedvlp.training.attack import Attack
-from fedvlp.training.local_rules import FedDyn, LocalRule
 from fedvlp.training.schedules import ExponentialDecay, Schedule
 from tests.helpers.options import different, options_of, other_value, record
 from tests.helpers.toy_federation import Linear, Points, federation, file_callbacks
+from tests.helpers.trainer_options import GROUP_OF, GROUPS
 
 VALUES = {
-    "local_steps": 5,
+    "steps": 5,
     "schedule": ExponentialDecay(0.75),
     "cohort_size": 2,
     "patience": 7,
@@ -47,11 +48,10 @@ VALUES = {
     "callbacks": None,
     "default_root_dir": None,
     "name": "other",
-    "on_client_failure": "retry",
+    "on_failure": "retry",
     "max_update_norm": 3.5,
-    "client_timeout": 600.0,
     "aggregation": TrimmedMean(0.375),
-    "local_rule": FedDyn(0.375),
+    "rule": FedDyn(0.375),
     "gradient_clip_val": 1.5,
     "attack": SignFlip(clients=2, seed=5, scale=0.625),
 }
@@ -71,9 +71,8 @@ MAY_DIFFER = {
     "enable_progress_bar": "reports",
     "default_callbacks": "report and write",
     "personal_on_disk": "keeps the same elsewhere",
-    "clients_per_step": "results differ by rounding",
     "compile": "results differ by rounding",
-    "on_client_failure": "what is done about a failure, which a run that goes on may have to change",
+    "on_failure": "what is done about a failure, which a run that goes on may have to change",
     "min_clients": "as on_client_failure",
     "client_timeout": "as on_client_failure",
     "deterministic": "as accelerator",
@@ -99,23 +98,32 @@ def begun(tmp_path, **options):
     return made, data
 
 
-@pytest.mark.parametrize("name", [name for name in options_of(Federation) if name not in NOT_BUILT])
+FLAT = [name for name in options_of(Federation) if name not in GROUPS]
+DESCRIBED_AS = {"epochs": "local_epochs", "steps": "local_steps", "rule": "local_rule", "dropout": "client_dropout"}
+"""Where a description has another name than the option."""
+
+
+@pytest.mark.parametrize("name", [name for name in [*FLAT, *GROUP_OF] if name not in NOT_BUILT])
 def test_a_run_goes_on_only_with_the_same_option(tmp_path, name):
-    value = str(tmp_path / "other") if name == "default_root_dir" else other_value(Federation, name, VALUES)
+    value = (
+        str(tmp_path / "other")
+        if name == "default_root_dir"
+        else other_value(GROUPS.get(GROUP_OF.get(name), Federation), name, VALUES)
+    )
     one, data = begun(tmp_path)
     other, other_data = begun(tmp_path, **{name: value})
     found = different(one.description, other.description)
     if name in MAY_DIFFER:
         assert found == set()
     else:
-        assert f"training.{name}" in found
+        assert f"training.{DESCRIBED_AS.get(name, name)}" in found
     has_other_row = record(one.description).settings != record(other.description).settings
     assert has_other_row == (name not in MAY_DIFFER and name != "seed")
     assert (data.key != other_data.key) == (name == "precision")
 
 
 def test_those_that_may_differ_are_options():
-    assert not MAY_DIFFER.keys() - set(options_of(Federation))
+    assert not MAY_DIFFER.keys() - {*FLAT, *GROUP_OF}
     assert set(NOT_BUILT) <= MAY_DIFFER.keys()
 
 
@@ -131,9 +139,9 @@ def kinds(package, base):
 
 
 PARTS = [("schedule", kind) for kind in kinds(schedules, Schedule)]
-PARTS += [("aggregation", kind) for kind in kinds(aggregation, AggregationRule)]
+PARTS += [("aggregation", kind) for kind in kinds(aggregation, Aggregator)]
 PARTS += [("attack", kind) for kind in kinds(attacks, Attack)]
-PARTS += [("local_rule", kind) for kind in kinds(local_rules, LocalRule)]
+PARTS += [("rule", kind) for kind in kinds(local_rules, LocalRule)]
 PART_OPTIONS = [(option, kind, name) for option, kind in PARTS for name in options_of(kind)]
 PART_VALUES = {"inner": CoordinateMedian(), "clients": 2}
 PART_BASE = {
@@ -164,28 +172,29 @@ PART_NEEDED = {
     ("option", "kind", "name"), PART_OPTIONS, ids=[f"{kind.__name__}-{name}" for _, kind, name in PART_OPTIONS]
 )
 def test_a_run_goes_on_only_with_the_same_schedule_rule_and_attack(option, kind, name):
+    described = DESCRIBED_AS.get(option, option)
     base = PART_BASE.get(kind, {})
     value = other_value(kind, name, PART_NEEDED)
     one, other = (describe(**{option: kind(**given)}) for given in (base, base | {name: value}))
-    assert one["training"][option]["class"] == kind.__name__
-    assert one["training"][option].keys() == other["training"][option].keys()
+    assert one["training"][described]["class"] == kind.__name__
+    assert one["training"][described].keys() == other["training"][described].keys()
     found = different(one, other)
-    assert all(each.startswith(f"training.{option}.{name}") for each in found)
+    assert all(each.startswith(f"training.{described}.{name}") for each in found)
     assert found
     assert record(one).settings != record(other).settings
 
 
 def describe(**options):
     """What is written of a run with these options."""
-    with_all = Federation(accelerator="cpu", default_callbacks=False, **options)
-    return describe_run(Linear(), Points(), (), with_all.options.describe())
+    with_all = federation("runs", default_callbacks=False, **options)
+    return describe_run(Linear(), Points(), (), describe_training(with_all))
 
 
 def test_all_kinds_of_parts_are_found():
     """Else nothing above would say anything of them."""
     found = [option for option, _ in PARTS]
     counts = {option: found.count(option) for option in ("schedule", "aggregation", "attack", "local_rule")}
-    assert counts == {"schedule": 3, "aggregation": 11, "attack": 6, "local_rule": 5}
+    assert counts == {"schedule": 3, "aggregation": 11, "attack": 6, "rule": 5}
 
 
 OPTIMIZERS = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop, torch.optim.Adagrad)

@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 import pytest
 
 from fedvlp.core.phases import Phase
-from fedvlp.core.strategies import BroadcastShared, ByName, FedAvg, MovingAverage, Slots, ema_share
+from fedvlp.core.strategies import ByName, FedAvg, MovingAverage, Slots, Strategy, ema_share
 from fedvlp.runs.run_folder import describe_phases
 from fedvlp.utils.errors import UserError
 from tests.helpers.toy_federation import Linear, Points, federation, file_callbacks
 
 
 @dataclass(frozen=True)
-class Shrunk(BroadcastShared):
+class Shrunk(Strategy):
     """Keeps a share of the mean."""
 
     share: float = 0.5

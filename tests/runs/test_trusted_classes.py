@@ -7,14 +7,14 @@ from collections.abc import Iterator
 
 import pytest
 import yaml
+from fedvlp.training.local_rules import LocalRule
 
 from fedvlp.commands.cli import main
 from fedvlp.commands.trained_config import trained_config
-from fedvlp.core.aggregation import AggregationRule
+from fedvlp.core.aggregation import Aggregator
 from fedvlp.data.partition import Partitioner
 from fedvlp.runs.trusted_classes import check_classes, is_own_class
 from fedvlp.training.attack import Attack
-from fedvlp.training.local_rules import LocalRule
 from fedvlp.training.schedules import Schedule
 from fedvlp.utils.errors import UserError
 from tests.helpers.files import rewritten
@@ -125,7 +125,7 @@ def subclasses(kind: type) -> Iterator[type]:
         yield from subclasses(each)
 
 
-@pytest.mark.parametrize("kind", [Schedule, LocalRule, AggregationRule, Attack, Partitioner])
+@pytest.mark.parametrize("kind", [Schedule, LocalRule, Aggregator, Attack, Partitioner])
 def test_whatever_an_option_takes_is_own(kind):
     ours = [each for each in subclasses(kind) if each.__module__.startswith("fedvlp.")]
     own = [each for each in ours if each.__name__ not in NOT_CHOSEN]

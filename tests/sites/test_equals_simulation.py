@@ -72,7 +72,7 @@ def test_the_server_measures_on_a_domain_that_no_site_has(method, tmp_path, imag
 
 
 def test_a_method_that_keeps_its_prompts_on_clients_is_measured_at_the_sites(tmp_path, image_root):
-    config = method_config("single_domain", local_epochs=4)
+    config = method_config("single_domain", epochs=4)
     config["model"]["init_args"]["optimizer"]["init_args"]["lr"] = 0.5
     simulated, deployed = both(tmp_path, image_root, config)
     assert rows(simulated) == rows(deployed)
@@ -101,13 +101,13 @@ def test_noise_that_repeats_is_the_same_wherever_it_is_added(place, tmp_path, im
 @pytest.mark.parametrize(
     "options",
     [
-        {"cohort_size": 2, "client_dropout": 0.4, "rounds": 4},
-        {"stragglers": 0.7, "local_epochs": 1.5, "reset_optimizer": False, "proximal_weight": 0.1},
-        {"local_steps": 3, "schedule": {"class_path": "fedvlp.training.schedules.CosineDecay"}, "evaluate_every": 2},
+        {"cohort_size": 2, "dropout": 0.4, "rounds": 4},
+        {"stragglers": 0.7, "epochs": 1.5, "reset_optimizer": False, "proximal_weight": 0.1},
+        {"steps": 3, "schedule": {"class_path": "fedvlp.training.schedules.CosineDecay"}, "evaluate_every": 2},
         {"aggregation": {"class_path": "fedvlp.core.aggregation.FedAdam"}, "max_update_norm": 1.52},
-        {"local_rule": {"class_path": "fedvlp.training.local_rules.Scaffold"}, "cohort_size": 2},
-        {"local_rule": {"class_path": "fedvlp.training.local_rules.FedDGGA", "init_args": {"step": 0.5}}},
-        {"local_rule": {"class_path": "fedvlp.training.local_rules.MOON"}},
+        {"rule": {"class_path": "fedvlp.training.local_rules.Scaffold"}, "cohort_size": 2},
+        {"rule": {"class_path": "fedvlp.training.local_rules.FedDGGA", "init_args": {"step": 0.5}}},
+        {"rule": {"class_path": "fedvlp.training.local_rules.MOON"}},
     ],
     ids=lambda options: "-".join(options),
 )

@@ -136,7 +136,7 @@ def test_one_more_try_if_the_policy_says_so(tmp_path, image_root):
         tries.append(request)
         return b"" if len(tries) == 1 else transport.usual(request)
 
-    config = method_config("promptfl", rounds=1, on_client_failure="retry")
+    config = method_config("promptfl", rounds=1, on_failure="retry")
     server = sites_config(tmp_path / "server.yaml", config, DOMAINS)
     homes = make_sites(tmp_path / "sites", image_root, DOMAINS)
     assert serve(server, Faulty(in_process(homes).sites, fault), tmp_path / "deployed") == 0
@@ -147,7 +147,7 @@ def test_one_more_try_if_the_policy_says_so(tmp_path, image_root):
 
 
 def test_a_site_that_is_started_anew_in_the_run_changes_nothing(tmp_path, image_root):
-    config = method_config("plan", rounds=2, local_steps=2, reset_optimizer=False)
+    config = method_config("plan", rounds=2, steps=2, reset_optimizer=False)
     homes = make_sites(tmp_path / "sites", image_root, DOMAINS)
     asked = []
 
@@ -168,7 +168,7 @@ def test_a_site_that_is_started_anew_in_the_run_changes_nothing(tmp_path, image_
 
 @pytest.mark.parametrize("method", ["plan", "adapt"])
 def test_a_server_that_is_started_again_goes_on_with_what_the_sites_kept(method, tmp_path, image_root, capsys):
-    config = method_config(method, rounds=2, local_steps=2, reset_optimizer=False)
+    config = method_config(method, rounds=2, steps=2, reset_optimizer=False)
     homes = make_sites(tmp_path / "sites", image_root, DOMAINS)
     server = sites_config(tmp_path / "server.yaml", config, DOMAINS)
 
@@ -295,7 +295,6 @@ def test_a_site_that_can_not_measure_leaves_no_mean_behind(values, tmp_path, ima
 
 
 def test_options_of_a_simulation_are_refused(tmp_path, image_root, capsys):
-    for options in ({"clients_per_step": 2}, {"personal_on_disk": True}):
-        server = sites_config(tmp_path / "server.yaml", method_config("promptfl", **options), DOMAINS)
-        assert serve(server, InProcess({}), tmp_path / "deployed") == 1
-        assert f"trainer.{next(iter(options))}" in capsys.readouterr().err
+    server = sites_config(tmp_path / "server.yaml", method_config("promptfl", personal_on_disk=True), DOMAINS)
+    assert serve(server, InProcess({}), tmp_path / "deployed") == 1
+    assert "trainer.clients.personal_on_disk" in capsys.readouterr().err

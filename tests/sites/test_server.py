@@ -44,7 +44,7 @@ def test_a_file_that_is_no_config_is_refused(tmp_path):
 
 
 def test_the_config_in_the_runs_folder_makes_the_same_run_again(tmp_path, image_root):
-    path = sites_config(tmp_path / "c.yaml", method_config("plan", rounds=1, local_steps=2), DOMAINS)
+    path = sites_config(tmp_path / "c.yaml", method_config("plan", rounds=1, steps=2), DOMAINS)
     homes = make_sites(tmp_path / "sites", image_root, DOMAINS)
     assert serve(path, in_process(homes), tmp_path / "one") == 0
     assert serve(run_of(tmp_path / "one") / "config.yaml", in_process(homes), tmp_path / "two") == 0

@@ -1,7 +1,6 @@
 """One site answers whatever it is asked, and tells nothing of its images and files."""
 
 import json
-import signal
 
 import pytest
 import torch
@@ -223,15 +222,3 @@ class TestPrepared:
         name = next(iter(plain))
         assert (one[name] - plain[name]).std() == pytest.approx(2.0, rel=0.3)
         assert (one[name] - other[name]).std() > 1
-
-    def test_a_client_that_takes_too_long_says_so(self, site, request_of, monkeypatch):
-        def over_at_once(which, seconds, again=0.0):
-            if seconds:
-                assert seconds == 7.5
-                signal.raise_signal(signal.SIGALRM)
-
-        training = read_request(request_of("prepare")).values["training"]
-        site.handle(request_of("prepare", training={**training, "client_timeout": 7.5}))
-        monkeypatch.setattr(signal, "setitimer", over_at_once)
-        reason = read_reply(site.handle(request_of("train"))).values["reason"]
-        assert reason == "took longer than client_timeout of 7.5 s"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from fedvlp.core.aggregation import AggregationRule, CoordinateMedian, WeightedMean
+from fedvlp.core.aggregation import Aggregator, CoordinateMedian, WeightedMean
 from fedvlp.testing import ContractError, check_aggregation_rule
 from tests.helpers.shapes import unchecked
 
@@ -46,7 +46,7 @@ class SaysLinear(CoordinateMedian):
 
 
 @dataclass
-class Thawed(AggregationRule):
+class Thawed(Aggregator):
     def combine(self, states, weights, before):
         return dict(states[0])
 
@@ -69,7 +69,7 @@ def combining(function):
 
 
 BROKEN = {
-    "no rule": (object(), "must be a subclass of AggregationRule"),
+    "no rule": (object(), "must be a subclass of Aggregator"),
     "function as option": (WithFunction(), "must be numbers, texts or rules"),
     "changes uploads": (combining(changes_what_it_is_given), "combine must change nothing"),
     "draws": (combining(changed("bias", torch.rand_like)), "must give the same for the same uploads"),

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 import torch
 
-from fedvlp.core.aggregation import CoordinateMedian
+from fedvlp.core.aggregation import CoordinateMedian, WeightedMean
 from fedvlp.core.strategies import FedAvg, Slots
 from fedvlp.testing import ContractError, check_strategy
 from fedvlp.utils.errors import UserError
@@ -49,9 +49,12 @@ class Thawed(FedAvg.__mro__[1]):
 class SaysItCombines(Slots.__mro__[1]):
     """Takes the first upload, and says that uploads count in their sum."""
 
-    rule: Any = FedAvg().rule
-    place: str = "here"
-    combines_cohort = True
+    aggregator: Any = field(default_factory=WeightedMean)
+    memory_name: str = "here"
+
+    @property
+    def reduces_cohort(self):
+        return True
 
     def groups(self, clients, cohort_size):
         return {"": cohort_size}
@@ -88,7 +91,7 @@ BROKEN = {
         broadcasting(lambda server: {"sum": server.shared["bias"].add_(1).sum() * 0}),
         "must not change the server",
     ),
-    "linear": (SaysItCombines(), "combines_cohort says .* but with the same sum"),
+    "linear": (SaysItCombines(), "reduces_cohort says .* but with the same sum"),
     "thawed": (Thawed(), "Thawed must be a frozen dataclass"),
 }
 
@@ -101,6 +104,6 @@ def test_a_strategy_that_breaks_the_contract_is_told(name):
 
 
 def test_what_is_shared_and_sent_can_be_given():
-    check_strategy(FedAvg(rule=CoordinateMedian()))
+    check_strategy(FedAvg(aggregator=CoordinateMedian()))
     with pytest.raises(UserError, match="slots"):
         check_strategy(Slots("client", slots=1))

@@ -61,8 +61,12 @@ def loader_of_round(data, round, client=None):
 @pytest.mark.parametrize("method", METHODS)
 def test_equals_lightnings_trainer(build, method, tmp_path):
     """Rounds are epochs: weights, moments and step counts after three, with momentum and a falling learning rate."""
-    schedule = ["--trainer.schedule=CosineDecay", "--trainer.schedule.warmup_rounds=1", "--seed_everything=0"]
-    ours = build(method, *POOLED, *arguments(method), *schedule, "--trainer.default_callbacks=false")
+    schedule = [
+        "--trainer.local.schedule=CosineDecay",
+        "--trainer.local.schedule.warmup_rounds=1",
+        "--seed_everything=0",
+    ]
+    ours = build(method, *POOLED, *arguments(method), *schedule, "--trainer.runtime.default_callbacks=false")
     plain = build(method, *POOLED, *arguments(method))
     plain.model.load_state_dict(ours.model.state_dict())
 
@@ -145,7 +149,7 @@ def test_says_that_it_is_not_federated_wherever_results_stand(build, capsys):
 REFUSED = {
     "aggregation": FedAdam(),
     "attack": SignFlip(),
-    "client_dropout": 0.5,
+    "dropout": 0.5,
     "stragglers": 0.5,
     "proximal_weight": 0.1,
     "max_update_norm": 3.0,
@@ -163,12 +167,12 @@ def test_what_only_a_federation_has_is_refused(tmp_path, name):
 
 @pytest.mark.parametrize(("resets", "rounds"), [(True, 2), (True, 1), (False, 2)])
 def test_an_optimizer_that_starts_anew_is_warned_of(tmp_path, caplog, resets, rounds):
-    federation(tmp_path, reset_optimizer=resets, rounds=rounds).options.check(POOL_ALONE)
+    check_clients(federation(tmp_path, reset_optimizer=resets, rounds=rounds), POOL_ALONE)
     assert ("--config centralised" in caplog.text) == (resets and rounds > 1)
 
 
 def test_a_method_whose_clients_know_their_domain_refuses_a_pool(build):
-    run = build("fed_dpt", POOL, "--trainer.default_callbacks=false")
+    run = build("fed_dpt", POOL, "--trainer.runtime.default_callbacks=false")
     with pytest.raises(UserError, match="ByDomain or Dispersed"):
         run.trainer.fit(run.model, run.datamodule)
     with pytest.raises(UserError, match="one domain each"):

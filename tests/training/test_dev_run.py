@@ -27,9 +27,7 @@ def test_one_round_of_one_step_leaves_nothing(tmp_path, capsys):
     steps = Steps()
     stopping = EarlyStopping("nothing of the kind")
     logger = CSVLogger(tmp_path / "logs")
-    run = federation(
-        tmp_path, rounds=9, local_epochs=3, fast_dev_run=True, callbacks=[steps], logger=logger, patience=1
-    )
+    run = federation(tmp_path, rounds=9, epochs=3, fast_dev_run=True, callbacks=[steps], logger=logger, patience=1)
     run.fit(PersonalBias(), Points(clients=2))
     assert steps.steps == [1] * 4  # two phases
     assert len(run.run_state.history) == run.rounds == 1

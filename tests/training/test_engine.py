@@ -4,21 +4,16 @@ import torch
 
 from fedvlp.core.state import ClientUpdate
 from fedvlp.runs.client_store import DiskStore, MemoryStore
-from fedvlp.training.batched.batched_trainer import BatchedTrainer
-from fedvlp.training.client_trainer import ClientResult
+from fedvlp.training.client import ClientResult
 from fedvlp.training.engine import LocalEngine
 from fedvlp.training.evaluation import evaluate
-from fedvlp.training.sequential import SequentialTrainer
 from tests.helpers.toy_federation import Linear, PersonalBias, Points, federation
 
 
 class Elsewhere(LocalEngine):
-    """Clients that send three times their number, and are measured by a number that nobody else would say."""
+    """Clients that send three times their number, and are measured by a number that no other engine would give."""
 
-    def client_trainer(self, slot):
-        return self
-
-    def train(self, order, clients):
+    def train(self, clients, task, here, policy):
         sent = [(client, {"weight": torch.full((3, 4), 3.0 * client.id)}) for client in clients]
         return [ClientResult(ClientUpdate(client, state, client.num_examples), {}, {}) for client, state in sent]
 
@@ -28,7 +23,7 @@ class Elsewhere(LocalEngine):
 
 def test_another_engine_trains_and_measures(tmp_path):
     run = federation(tmp_path, rounds=1)
-    run.engine = Elsewhere(run.options)
+    run.engine = Elsewhere()
     server = run.fit(Linear(), Points())
     expected = (8 * 0 + 12 * 3 + 16 * 6) / (8 + 12 + 16)
     assert torch.allclose(server.shared["weight"], torch.full((3, 4), expected))
@@ -36,48 +31,26 @@ def test_another_engine_trains_and_measures(tmp_path):
 
 
 def test_the_local_one_follows_the_options(tmp_path):
-    class Slot:
-        fabric = module = None
-
-    plain = LocalEngine(federation(tmp_path).options)
-    assert isinstance(plain.client_store(tmp_path), MemoryStore)
-    on_disk = LocalEngine(federation(tmp_path, personal_on_disk=True).options)
+    assert isinstance(LocalEngine().client_store(tmp_path), MemoryStore)
+    on_disk = LocalEngine(personal_on_disk=True)
     assert isinstance(on_disk.client_store(tmp_path), DiskStore)
     assert isinstance(on_disk.client_store(None), MemoryStore)
 
 
 def test_a_client_that_never_trained_is_measured_with_what_it_would_begin_with(tmp_path):
-    """And not with the tensors of whoever was measured before it."""
-    for clients_per_step in (1, 2):
-        run = federation(tmp_path, rounds=1, cohort_size=1, seed=2, clients_per_step=clients_per_step)
-        module = PersonalBias()
-        initial = {"bias": torch.tensor([0.5, -0.25, 0.75])}
-        module.load_state(initial)
-        run.fit(module, Points())
-        trained = dict(run.run_state.personal)
-        assert len(trained) == 1
-        deployed = run.run_state.server.deployed
-        everybody = {client.id: trained.get(client.id, initial) for client in Points().clients}
-        expected = evaluate(module, run.data, run.fabric, deployed, everybody)
-        for other in ({}, *trained.values()):  # what the method held before must not matter
-            module.load_state(other)
-            assert run.evaluate(module, deployed, trained) == expected
-        wrong = {client: next(iter(trained.values())) for client in everybody}
-        assert evaluate(module, run.data, run.fabric, deployed, wrong) != expected
-
-
-def test_the_local_one_trains_one_client_after_another_or_several_at_once(tmp_path):
-    made = []
-    for count in (1, 2):
-        run = federation(tmp_path, rounds=1, clients_per_step=count)
-        engine = run.engine
-        usual = engine.client_trainer
-
-        class Seen(LocalEngine):
-            def client_trainer(self, slot, usual=usual):
-                made.append(usual(slot))
-                return made[-1]
-
-        run.engine = Seen(run.options)
-        run.fit(Linear(), Points())
-    assert [type(each) for each in made] == [SequentialTrainer, BatchedTrainer]
+    """And not with the tensors of the client that was measured before it."""
+    run = federation(tmp_path, rounds=1, cohort_size=1, seed=2)
+    module = PersonalBias()
+    initial = {"bias": torch.tensor([0.5, -0.25, 0.75])}
+    module.load_state(initial)
+    run.fit(module, Points())
+    trained = dict(run.run_state.personal)
+    assert len(trained) == 1
+    deployed = run.run_state.server.deployed
+    everybody = {client.id: trained.get(client.id, initial) for client in Points().clients}
+    expected = evaluate(module, run.data, run.fabric, deployed, everybody)
+    for other in ({}, *trained.values()):  # what the method held before must not matter
+        module.load_state(other)
+        assert run.evaluate(module, deployed, trained) == expected
+    wrong = {client: next(iter(trained.values())) for client in everybody}
+    assert evaluate(module, run.data, run.fabric, deployed, wrong) != expected

@@ -7,10 +7,7 @@ import torch
 
 from fedvlp.runs.client_store import StatesOnDisk
 from fedvlp.training.attack import Attack
-from fedvlp.training.batched.batched_trainer import BatchedTrainer
 from fedvlp.training.callback import FederationCallback
-from fedvlp.training.fit_loop import FitLoop
-from fedvlp.training.sequential import SequentialTrainer
 from tests.helpers.toy_federation import Linear, PersonalBias, Points, federation, file_callbacks
 
 
@@ -133,21 +130,6 @@ def test_a_second_fit_of_one_federation_begins_anew(tmp_path):
     again = run.fit(Linear(), Points())
     assert torch.equal(one.shared["weight"], again.shared["weight"])
     assert len(run.run_state.history) == 2
-
-
-@pytest.mark.parametrize(("clients_per_step", "kind"), [(1, SequentialTrainer), (2, BatchedTrainer)])
-def test_clients_train_together_only_if_asked(tmp_path, monkeypatch, clients_per_step, kind):
-    kinds = []
-    make = FitLoop._make_rounds
-
-    def made(self, store):
-        rounds = make(self, store)
-        kinds.append(type(rounds.trainer))
-        return rounds
-
-    monkeypatch.setattr(FitLoop, "_make_rounds", made)
-    federation(tmp_path, rounds=0, clients_per_step=clients_per_step).fit(Linear(), Points())
-    assert kinds == [kind]
 
 
 def test_what_stays_on_clients_is_on_disk_only_if_asked(tmp_path):

@@ -1,4 +1,4 @@
-"""Gradients of a step are shortened to a norm, the same for clients one after another and at once."""
+"""Gradients of a step are shortened to a norm."""
 
 from __future__ import annotations
 
@@ -6,12 +6,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedvlp.training.batched.batched_trainer import BatchedTrainer
-from fedvlp.training.batched.shared_optimizer import clip_each
-from fedvlp.training.local_rules import FedDyn
+from fedvlp.training.add_ons import Scaffold
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.seeding import derive_seed
-from tests.helpers.toy_federation import Linear, PersonalBias, Points, federation
+from tests.helpers.toy_federation import Linear, Points, federation
 
 NORM = 0.125
 
@@ -29,56 +27,12 @@ def test_a_client_takes_clipped_steps(tmp_path):
     assert run.description["training"]["gradient_clip_val"] == NORM
 
 
-class Equal(Points):
-    """Clients of equally many points, which can be trained at once."""
-
-    def __init__(self):
-        super().__init__(clients=1)
-        first = self.clients[0]
-        self.clients = [type(first)(i, i, 8, f"client{i}") for i in range(3)]
-
-
-class Sloped(PersonalBias):
-    def __init__(self):
-        super().__init__()
-        self.make_optimizer = lambda parameters: torch.optim.SGD(parameters, lr=0.5)
-
-
-def test_clients_at_once_are_clipped_each_by_its_own_norm(tmp_path, monkeypatch):
-    together = []
-    steps = BatchedTrainer.train_together
-    monkeypatch.setattr(
-        BatchedTrainer, "train_together", lambda self, *given: together.append(1) or steps(self, *given)
-    )
-    found = []
-    for count in (1, 3):
-        options = {"rounds": 2, "clients_per_step": count, "gradient_clip_val": NORM, "default_callbacks": False}
-        run = federation(tmp_path, **options)
-        run.fit(Sloped(), Equal())
-        found.append([run.run_state.server.shared["weight"], *(run.run_state.personal[i]["bias"] for i in range(3))])
-    assert len(together) == 4
-    for one, other in zip(*found, strict=True):
-        torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-5)
-
-
-def test_the_norm_is_of_all_tensors_of_one_client_together():
-    first = torch.zeros(2, 2, requires_grad=True)
-    second = torch.zeros(2, requires_grad=True)
-    without = torch.zeros(2, requires_grad=True)
-    first.grad = torch.tensor([[2.0, 4.0], [0.25, 0.5]])
-    second.grad = torch.tensor([4.0, 0.5])  # norms 6 and 0.75
-    clip_each([first, second, without], 3.0)
-    torch.testing.assert_close(first.grad, torch.tensor([[1.0, 2.0], [0.25, 0.5]]))
-    torch.testing.assert_close(second.grad, torch.tensor([2.0, 0.5]))
-    assert without.grad is None
-
-
 def test_a_gradient_that_is_not_finite_is_refused_as_ever(tmp_path):
     run = federation(tmp_path, rounds=1, gradient_clip_val=NORM)
     run.fit(Linear(), Points(spoil=True))
     assert run.run_state.history[0]["clients/rejected"] == 1
 
 
-def test_rules_of_local_training_take_gradients_as_they_are(tmp_path):
-    with pytest.raises(UserError, match=r"FedDyn is defined for gradients as they are. Leave gradient_clip_val out"):
-        federation(tmp_path, gradient_clip_val=NORM, local_rule=FedDyn(0.5))
+def test_an_add_on_that_needs_gradients_unchanged_refuses_it(tmp_path):
+    with pytest.raises(UserError, match=r"Scaffold needs gradients unchanged. Leave local.gradient_clip_val out"):
+        federation(tmp_path, gradient_clip_val=NORM, add_ons=Scaffold())

@@ -70,7 +70,7 @@ def batches_seen(tmp_path, **options):
 
 def test_half_epochs_in_a_federation(tmp_path):
     """Client 0 has two batches, so rounds 0 and 1 see its points once each; as the whole pass of seed 0 would."""
-    halves = batches_seen(tmp_path, local_epochs=0.5, rounds=2)
+    halves = batches_seen(tmp_path, epochs=0.5, rounds=2)
     whole = batches_seen(tmp_path, rounds=1)
     for client in (0, 2):  # 2 and 4 batches; client 1 has 3, so its second round begins another pass
         assert halves[0, client] + halves[1, client] == whole[0, client]
@@ -78,8 +78,8 @@ def test_half_epochs_in_a_federation(tmp_path):
 
 
 def test_place_in_a_pass_does_not_depend_on_who_took_part(tmp_path):
-    alone = batches_seen(tmp_path, local_epochs=0.5, rounds=6, cohort_size=1)
-    together = batches_seen(tmp_path, local_epochs=0.5, rounds=6)
+    alone = batches_seen(tmp_path, epochs=0.5, rounds=6, cohort_size=1)
+    together = batches_seen(tmp_path, epochs=0.5, rounds=6)
     assert len(alone) == 6
     assert all(together[where] == batches for where, batches in alone.items())
 
@@ -88,18 +88,18 @@ def test_optimizer_and_fractions_are_part_of_the_run(tmp_path):
     federation(tmp_path, name="run").fit(Linear(), Points())
     for change, expected in [
         ({"reset_optimizer": False}, "training.reset_optimizer: was True, is False"),
-        ({"local_epochs": 0.5}, "training.local_epochs: was 1, is 0.5"),
+        ({"epochs": 0.5}, "training.local.epochs: was 1, is 0.5"),
     ]:
         with pytest.raises(UserError, match=expected):
             federation(tmp_path, name="run", **change).fit(Linear(), Points(), ckpt_path="last")
 
 
 def test_steps_and_epochs_at_once_are_refused(tmp_path):
-    with pytest.raises(UserError, match=r"local_steps or local_epochs, got both \(3 and 0.5\)"):
-        federation(tmp_path, local_epochs=0.5, local_steps=3)
+    with pytest.raises(UserError, match=r"local.steps or local.epochs, got both \(3 and 0.5\)"):
+        federation(tmp_path, epochs=0.5, steps=3)
 
 
 @pytest.mark.parametrize("epochs", [0, -0.5, float("inf"), float("nan")])
 def test_epochs_must_be_above_zero(tmp_path, epochs):
-    with pytest.raises(UserError, match=r"local_epochs"):
-        federation(tmp_path, local_epochs=epochs)
+    with pytest.raises(UserError, match=r"epochs"):
+        federation(tmp_path, epochs=epochs)

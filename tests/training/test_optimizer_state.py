@@ -87,7 +87,7 @@ def plain(parameters):
 def test_memory_survives_an_interruption_bit_for_bit(tmp_path, make):
     """Partial participation, so that clients come back after rounds in which they were absent."""
     method = (lambda: Remembering(make)) if make else Remembering
-    options = {"rounds": 6, "cohort_size": 2, "reset_optimizer": False, "local_epochs": 0.5}
+    options = {"rounds": 6, "cohort_size": 2, "reset_optimizer": False, "epochs": 0.5}
     whole = federation(tmp_path, name="whole", **options)
     whole.fit(method(), Points())
     broken = federation(tmp_path, name="broken", callbacks=[StopAfter(3)], **options)

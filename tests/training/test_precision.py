@@ -50,7 +50,7 @@ def test_losses_gradients_and_optimizers_are_single_precision(method, clip):
 def test_a_run_in_mixed_precision_learns_what_one_in_single_precision_does(build):
     losses = []
     for precision in ("32-true", "bf16-mixed"):
-        run = build("trip_lite", f"--trainer.precision={precision}", "--trainer.reset_optimizer=false")
+        run = build("trip_lite", f"--trainer.precision={precision}", "--trainer.local.reset_optimizer=false")
         run.trainer.fit(run.model, run.datamodule)
         state = run.trainer.run_state
         assert {value.dtype for value in run_tensors(state).values()} == {torch.float32}
@@ -85,7 +85,7 @@ def scales(tmp_path, spoil):
         def on_client_step(self, federation, client, loss):
             seen.append(scaler.get_scale())
 
-    run = federation(tmp_path, rounds=1, local_steps=2, default_callbacks=False)
+    run = federation(tmp_path, rounds=1, steps=2, default_callbacks=False)
     run.fabric = L.Fabric(accelerator="cpu", plugins=MixedPrecision("16-mixed", "cpu", scaler))
     run.add_callback(Listener())
     run.fit(Linear(), Points(clients=3, spoil=spoil))
@@ -98,10 +98,8 @@ def test_each_client_begins_with_the_same_scale_of_gradients(tmp_path):
     assert scales(tmp_path, spoil=True) == [512.0, 256.0] + [1024.0, 2048.0] * 2
 
 
-@pytest.mark.parametrize("options", [(), ("--trainer.clients_per_step=2",)])
-def test_a_resumed_run_in_mixed_precision_equals_an_unbroken_one(build, options):
-    """Bit for bit, also where several clients train in one call."""
-    given = ("--trainer.precision=bf16-mixed", "--trainer.local_steps=1", *options)
+def test_a_resumed_run_in_mixed_precision_equals_an_unbroken_one(build):
+    given = ("--trainer.precision=bf16-mixed", "--trainer.local.steps=1")
     unbroken = build("promptfl", *given, "--trainer.rounds=2", "--trainer.name=unbroken")
     unbroken.trainer.fit(unbroken.model, unbroken.datamodule)
     for rounds in (1, 2):

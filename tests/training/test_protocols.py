@@ -13,11 +13,15 @@ from fedvlp import Federation
 from fedvlp.callbacks import Checkpoints
 from fedvlp.data import Dirichlet, FewClasses
 from fedvlp.methods import TRIP, FedAPT, FedPGP, PromptFL, ZeroShotCLIP
+from fedvlp.training.local_training import LocalTraining
+from fedvlp.training.options import Runtime
 from fedvlp.utils.errors import UserError
 from tests.helpers.assertions import assert_equal, run_metrics
 from tests.helpers.protocol_data import CLASSES, OtherNames, SixClasses
 
 NEW = CLASSES[3:]
+
+QUIET = Runtime(default_callbacks=False)
 
 
 def sgd(parameters):
@@ -40,7 +44,7 @@ def trained(clip, tmp_path_factory):
             rounds=1,
             accelerator="cpu",
             default_root_dir=str(tmp_path_factory.mktemp("runs")),
-            default_callbacks=False,
+            runtime=QUIET,
         )
         federation.fit(method, data)
         return method, data, federation, federation.run_state.history[-1]
@@ -186,8 +190,8 @@ def test_a_run_of_a_protocol_goes_on_as_if_it_had_not_stopped(clip, tmp_path):
         data = SixClasses(cache_dir=str(tmp_path / "cache"), protocol="base_to_new", test_fraction=0.3)
         torch.manual_seed(0)
         method = PromptFL(data.class_names, clip, prompt_length=4, optimizer=sgd)
-        options = {"accelerator": "cpu", "local_steps": 1, "default_root_dir": str(tmp_path)}
-        federation = Federation(rounds=rounds, default_callbacks=False, callbacks=[Checkpoints()], **options)
+        options = {"accelerator": "cpu", "local": LocalTraining(steps=1), "default_root_dir": str(tmp_path)}
+        federation = Federation(rounds=rounds, runtime=QUIET, callbacks=[Checkpoints()], **options)
         state = federation.fit(method, data, checkpoint)
         return state, run_metrics(federation.run_state), federation.folder
 
@@ -201,7 +205,7 @@ def test_a_run_of_a_protocol_goes_on_as_if_it_had_not_stopped(clip, tmp_path):
 
 def test_a_method_of_its_own_classes_is_refused_before_training(clip, tmp_path):
     data = SixClasses(cache_dir=None, protocol="base_to_new", test_fraction=0.3)
-    federation = Federation(rounds=1, accelerator="cpu", default_root_dir=str(tmp_path), default_callbacks=False)
+    federation = Federation(rounds=1, accelerator="cpu", default_root_dir=str(tmp_path), runtime=QUIET)
     with pytest.raises(UserError, match=r"^FedAPT learns for its own classes alone, as 'prompt' has shape \(3, "):
         federation.fit(FedAPT(data.class_names, data.domains, clip), data)
     assert not list(tmp_path.iterdir())

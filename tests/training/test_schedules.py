@@ -102,7 +102,7 @@ def test_number_of_rounds_is_part_of_a_run_whose_rates_depend_on_it(tmp_path):
 
 def test_chosen_by_short_name_on_the_command_line(image_root, tmp_path, capsys):
     options = [f"--data.root={image_root}", "--model.clip.name=fedvlp-tiny"]
-    options += ["--trainer.schedule=ExponentialDecay", "--trainer.schedule.gamma=0.8"]
+    options += ["--trainer.local.schedule=ExponentialDecay", "--trainer.local.schedule.gamma=0.8"]
     with pytest.raises(SystemExit) as stopped:
         main(["fit", "--config=promptfl", "--config=folders", *options, "--print_config"])
     assert stopped.value.code == 0

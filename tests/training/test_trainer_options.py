@@ -5,12 +5,15 @@ from __future__ import annotations
 import inspect
 import os
 import re
+from dataclasses import fields
 
 import lightning
 import pytest
 
 from fedvlp.commands.lightning_cli import ParsingCLI
 from fedvlp.federation import Federation
+from fedvlp.training.local_training import LocalTraining
+from fedvlp.training.options import Clients, Runtime, Server
 from fedvlp.training.trainer_options import INSTEAD
 from fedvlp.utils.signatures import constructor_arguments
 from tests.helpers.toy_federation import Linear, Points, federation
@@ -24,9 +27,11 @@ def test_every_option_of_the_trainer_is_ours_or_has_something_instead():
 
 
 def test_what_is_to_be_used_instead_is_there():
-    named = re.findall(r"--trainer\.(\w+)", " ".join(INSTEAD.values()))
-    assert set(named) <= {*OURS, "callbacks"}
-    assert {"rounds", "local_steps", "evaluate_every", "fast_dev_run", "gradient_clip_val"} <= set(named)
+    named = set(re.findall(r"--trainer\.([\w.]*\w)", " ".join(INSTEAD.values())))
+    groups = {"local": LocalTraining, "server": Server, "clients": Clients, "runtime": Runtime}
+    grouped = {f"{name}.{field.name}" for name, group in groups.items() for field in fields(group)}
+    assert named <= {*OURS, *grouped}
+    assert {"rounds", "local.steps", "evaluate_every", "fast_dev_run", "local.gradient_clip_val"} <= named
 
 
 @pytest.mark.parametrize("words", [["--trainer.max_epochs", "3"], ["--trainer.max_epochs=3"], ["--config={}"]])

@@ -73,7 +73,7 @@ def killed_runs(bench: Bench) -> None:
 
 def _kill(bench: Bench, system: str) -> None:
     """Kills a method's runs, and notes how many ended equal."""
-    options = ("--trainer.rounds=4", "--trainer.cohort_size=3")
+    options = ("--trainer.rounds=4", "--trainer.clients.cohort_size=3")
     expected, seconds = bench.shop.unbroken(system, *options)
     kills = 0
     runs = 0
@@ -133,7 +133,7 @@ def changed_options(bench: Bench) -> None:
         "--model.optimizer.lr=0.3": "lr",
         "--model.prompt_length=3": "prompt_length",
         "--seed_everything=5": "seed",
-        "--trainer.local_epochs=2": "local_epochs",
+        "--trainer.local.epochs=2": "local_epochs",
         "--data.held_out=domain 0": "split",
         "--data.batch_size=7": "batch_size",
     }

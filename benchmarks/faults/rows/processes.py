@@ -89,7 +89,7 @@ def client_exits(bench: Bench) -> None:
 )
 def server_raises(bench: Bench) -> None:
     """An aggregation rule raises."""
-    rule = ("--trainer.aggregation", "benchmarks.faults.clients.FaultyMean")
+    rule = ("--trainer.server.aggregation", "benchmarks.faults.clients.FaultyMean")
     expected, _ = bench.shop.unbroken("promptfl", *rule)
     finished = bench.fit(*rule, faults={"2": "server"})
     bench.expect(finished.code not in (0, -9), f"exit code {finished.code}")
@@ -107,7 +107,7 @@ def server_raises(bench: Bench) -> None:
 )
 def too_few_clients(bench: Bench) -> None:
     """Asks for five of three."""
-    finished = bench.fit("--trainer.min_clients=5")
+    finished = bench.fit("--trainer.server.min_clients=5")
     bench.expect_refusal(finished, "3 clients", "min_clients is 5")
     bench.expect(finished.seconds < 60, "it took too long")
     bench.note(quote(finished.error))
@@ -122,7 +122,7 @@ def exit_codes(bench: Bench) -> None:
     """Fails in five ways."""
     root = bench.folder / "empty"
     root.mkdir()
-    rule = ("--trainer.aggregation", "benchmarks.faults.clients.FaultyMean")
+    rule = ("--trainer.server.aggregation", "benchmarks.faults.clients.FaultyMean")
     codes = {
         "clients": bench.fit(*FAULTY, faults={"1": "everyone:raise"}).code,
         "server": bench.fit(*rule, faults={"2": "server"}).code,

@@ -106,16 +106,16 @@ def hostile_clients(bench: Bench) -> None:
     start, _ = bench.shop.unbroken("promptfl", *DISPERSED, "--trainer.rounds=1", "--model.optimizer.lr=1e-30")
     usual = _distance(honest, start)
     attacks = {
-        "SignFlip": ("--trainer.attack.scale=10",),
-        "Scaling": ("--trainer.attack.factor=1000",),
+        "SignFlip": ("--trainer.clients.attack.scale=10",),
+        "Scaling": ("--trainer.clients.attack.factor=1000",),
     }
-    rules = {"CoordinateMedian": (), "TrimmedMean": ("--trainer.aggregation.share=0.29",)}
-    rules |= {"Krum": ("--trainer.aggregation.byzantine=2",)}
+    rules = {"CoordinateMedian": (), "TrimmedMean": ("--trainer.server.aggregation.share=0.29",)}
+    rules |= {"Krum": ("--trainer.server.aggregation.byzantine=2",)}
     for attack, options in attacks.items():
-        hostile = (f"--trainer.attack={attack}", "--trainer.attack.clients=2", *options)
+        hostile = (f"--trainer.clients.attack={attack}", "--trainer.clients.attack.clients=2", *options)
         moved = {"mean": _attacked(bench, start, *hostile)}
         for rule, more in rules.items():
-            moved[rule] = _attacked(bench, start, *hostile, f"--trainer.aggregation={rule}", *more)
+            moved[rule] = _attacked(bench, start, *hostile, f"--trainer.server.aggregation={rule}", *more)
             bench.expect(moved[rule] <= 2 * usual, f"{attack}, {rule}: moved {moved[rule] / usual:.1f} times as far")
         told = ", ".join(f"{rule} {distance / usual:.2g}" for rule, distance in moved.items())
         bench.note(f"{attack}, times as far as honest: {told}")

@@ -88,7 +88,7 @@ def _other_classes(tensors: Tensors, header: dict[str, Any]) -> None:
 )
 def wrong_tensors(bench: Bench) -> None:
     """Rewrites TRIP's prompts, which are several tensors."""
-    run, _ = bench.shop.unbroken("trip", "--trainer.rounds=4", "--trainer.cohort_size=3")
+    run, _ = bench.shop.unbroken("trip", "--trainer.rounds=4", "--trainer.clients.cohort_size=3")
     names = sorted(read_tensors(run / "prompts.safetensors")[0])
     cases = {
         _none: names[0],

@@ -94,7 +94,7 @@ def client_raises(bench: Bench) -> None:
     bench.expect(len(list(bench.run().glob("failures/*.txt"))) == 1, "no traceback is kept in failures/")
     bench.lose(f"{count} of {COHORT * ROUNDS} updates")
     expected, _ = bench.shop.unbroken("promptfl", *FAULTY)
-    options = ("--trainer.on_client_failure=retry", "--trainer.name=retry")
+    options = ("--trainer.clients.on_failure=retry", "--trainer.name=retry")
     bench.expect_success(bench.fit(*FAULTY, *options, faults={"2": "raise_once"}))
     same = _prompts(bench.run("retry")) == _prompts(expected)
     bench.expect(same, "after a second try the prompts are others")
@@ -134,9 +134,9 @@ def failing_clients(bench: Bench) -> None:
     expected, _ = bench.shop.unbroken("promptfl", *FAULTY)
     bench.expect_success(bench.fit(*FAULTY, "--trainer.name=skip", faults={"2": "raise"}), "skip")
     cases = {
-        "fail": ("raise", "--trainer.on_client_failure=fail"),
-        "everyone": ("everyone:raise", "--trainer.on_client_failure=skip"),
-        "minimum": ("raise", "--trainer.min_clients=3"),
+        "fail": ("raise", "--trainer.clients.on_failure=fail"),
+        "everyone": ("everyone:raise", "--trainer.clients.on_failure=skip"),
+        "minimum": ("raise", "--trainer.server.min_clients=3"),
     }
     for name, (kind, option) in cases.items():
         finished = bench.fit(*FAULTY, option, f"--trainer.name={name}", faults={"2": kind})
@@ -157,4 +157,4 @@ def failing_clients(bench: Bench) -> None:
 )
 def wrong_updates(bench: Bench) -> None:
     """Every kind there is."""
-    tried_in_turn(bench, [*UPLOADS, *STATES], "--trainer.max_update_norm=50")
+    tried_in_turn(bench, [*UPLOADS, *STATES], "--trainer.server.max_update_norm=50")

@@ -1,20 +1,17 @@
-"""How the server makes one state of several clients' uploads: means, robust rules, optimizers. Imports core's states.
+"""How the server makes one state of several clients' uploads: means, robust aggregators, optimizers.
 
-A strategy says what is combined; its rule says how. ``Federation(aggregation=...)`` puts one rule into all strategies
-that average.
+A strategy says what is combined, and its aggregator how. ``trainer.server.aggregation`` puts one aggregator into all
+strategies that average.
 """
 
-from fedvlp.core.aggregation.base import AggregationRule, describe_rule
-from fedvlp.core.aggregation.clipping import NormClipping
-from fedvlp.core.aggregation.coordinatewise import CoordinateMedian, TrimmedMean
+from fedvlp.core.aggregation.base import Aggregator, OuterAggregator, WeightedMean, describe_aggregator
 from fedvlp.core.aggregation.dp_fed_avg import DPFedAvg
-from fedvlp.core.aggregation.gradient_masking import FedGMA
-from fedvlp.core.aggregation.krum import Krum, MultiKrum
-from fedvlp.core.aggregation.mean import WeightedMean
+from fedvlp.core.aggregation.fed_gma import FedGMA
+from fedvlp.core.aggregation.robust import CoordinateMedian, Krum, MultiKrum, NormClipping, TrimmedMean
 from fedvlp.core.aggregation.server_optimizers import FedAdam, FedYogi, ServerMomentum, ServerOptimizer
 
 __all__ = [
-    "AggregationRule",
+    "Aggregator",
     "CoordinateMedian",
     "DPFedAvg",
     "FedAdam",
@@ -23,9 +20,10 @@ __all__ = [
     "Krum",
     "MultiKrum",
     "NormClipping",
+    "OuterAggregator",
     "ServerMomentum",
     "ServerOptimizer",
     "TrimmedMean",
     "WeightedMean",
-    "describe_rule",
+    "describe_aggregator",
 ]

@@ -1,22 +1,22 @@
-"""What every aggregation rule is: a pure function from uploads to one state, chosen by its short name in a config."""
+"""What every aggregator is: a pure function from uploads to one state, chosen by its short name in a config."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from fedvlp.core.aggregation.client_noise import ClientNoise
-from fedvlp.core.state import State, check_alike
+from fedvlp.core.aggregation.noise import ClientNoise
+from fedvlp.core.state import State, check_alike, weighted_mean
 from fedvlp.utils.errors import UserError
 
 
 class PrivacyGuarantee(NamedTuple):
-    """What the Gaussian noise of a rule hides of any one client.
+    """What the Gaussian noise of an aggregator hides of any one client.
 
     Attributes:
         noise_multiplier: standard deviation of the noise, as a multiple of the longest update that a client may send.
@@ -31,11 +31,11 @@ class PrivacyGuarantee(NamedTuple):
     is_local: bool = False
 
 
-class AggregationRule(ABC):
+class Aggregator(ABC):
     """Makes one state of several; a subclass is a frozen dataclass and overrides ``combine``.
 
-    A rule is pure and deterministic: the same states in the same order give the same result. What it has to remember
-    from round to round goes through the memory of ``aggregate``, never into the rule.
+    It is pure and deterministic: the same states in the same order give the same result. What it has to remember from
+    round to round goes through the memory of ``aggregate``, never into the aggregator.
     """
 
     @property
@@ -58,12 +58,12 @@ class AggregationRule(ABC):
         """What each client does to its upload before it sends it; None for nothing."""
         return None
 
-    def placed(self, num_clients: int, seed: int) -> AggregationRule:
-        """Returns the rule for one place in a round; most need to know nothing of it and are themselves.
+    def bound(self, num_clients: int, seed: int) -> Aggregator:
+        """Returns the aggregator for one place in a round; most need to know nothing of it and are themselves.
 
         Args:
             num_clients: clients whose uploads are combined there in a round, if none is left out.
-            seed: of all that the rule draws there.
+            seed: of all that the aggregator draws there.
         """
         return self
 
@@ -73,7 +73,7 @@ class AggregationRule(ABC):
 
         Args:
             states: the clients' uploads, at least ``min_clients``, all finite and of the same names and shapes.
-            weights: one a state, at least 0, not all 0; rules that count each client once do not look at them.
+            weights: one a state, at least 0, not all 0; aggregators that count each client once do not look at them.
             before: the tensors that the clients went on from, by the same names; there may be others.
         """
         ...
@@ -81,7 +81,7 @@ class AggregationRule(ABC):
     def aggregate(
         self, states: Sequence[State], weights: Sequence[float], before: State, memory: State
     ) -> tuple[State, State]:
-        """Returns one state, and the memory for the next round; a rule that remembers nothing has none.
+        """Returns one state, and the memory for the next round; an aggregator that remembers nothing has none.
 
         Args:
             states: as ``combine`` takes them.
@@ -100,16 +100,68 @@ class AggregationRule(ABC):
         """
         if num_clients < self.min_clients:
             raise UserError(
-                f"{describe_rule(self)} needs uploads of at least {self.min_clients} clients, but {where} has "
-                f"{num_clients} in a round. Take more clients (data.partition, trainer.cohort_size) or another rule."
+                f"{describe_aggregator(self)} needs uploads of at least {self.min_clients} clients, but {where} has "
+                f"{num_clients} in a round. Take more clients (data.partition, trainer.clients.cohort_size) or another "
+                "aggregator."
             )
 
 
-def describe_rule(rule: AggregationRule | None) -> dict[str, Any] | None:
-    """Returns a rule's class and options, and those of the rules in it, as they are written into results.
+@dataclass(frozen=True)
+class WeightedMean(Aggregator):
+    """Mean over clients, weighted as the strategy says (McMahan et al. 2017, Algorithm 1).
 
-    >>> from fedvlp.core.aggregation.coordinatewise import TrimmedMean
-    >>> describe_rule(TrimmedMean(share=0.2))
+    One client can move it anywhere.
+
+    >>> import torch
+    >>> WeightedMean().combine([{"p": torch.tensor([0.0])}, {"p": torch.tensor([3.0])}], [2, 1], {})
+    {'p': tensor([1.])}
+    """
+
+    @property
+    def is_linear(self) -> bool:
+        """True: it is a weighted sum."""
+        return True
+
+    def combine(self, states: Sequence[State], weights: Sequence[float], before: State) -> State:
+        """Returns sum_k w_k s_k / sum_k w_k."""
+        return weighted_mean(states, weights)
+
+
+class OuterAggregator(Aggregator):
+    """Does something before or after an inner aggregator, whose other properties it has.
+
+    A subclass is a frozen dataclass with the field ``inner``.
+    """
+
+    inner: Aggregator
+
+    @property
+    def min_clients(self) -> int:
+        """As many as the inner aggregator needs."""
+        return self.inner.min_clients
+
+    @property
+    def guarantee(self) -> PrivacyGuarantee | None:
+        """The inner aggregator's: what is done around it depends on each client alone, or on no upload."""
+        return self.inner.guarantee
+
+    @property
+    def client_noise(self) -> ClientNoise | None:
+        """The inner aggregator's."""
+        return self.inner.client_noise
+
+    def bound(self, num_clients: int, seed: int) -> Aggregator:
+        """Binds the inner aggregator."""
+        this: Any = self  # a dataclass, as every subclass is
+        outer: Aggregator = replace(this, inner=self.inner.bound(num_clients, seed))
+        return outer
+
+
+def describe_aggregator(rule: Aggregator | None) -> dict[str, Any] | None:
+    """Returns an aggregator's class and options, and those of the aggregators in it, as they are written into results.
+
+    >>> from fedvlp.core.aggregation.robust import TrimmedMean
+    >>> describe_aggregator(TrimmedMean(share=0.2))
     {'class': 'TrimmedMean', 'share': 0.2}
     """
     if rule is None:
@@ -117,7 +169,7 @@ def describe_rule(rule: AggregationRule | None) -> dict[str, Any] | None:
     described: dict[str, Any] = {"class": type(rule).__name__}
     for field in fields(rule):  # type: ignore[arg-type]
         value = getattr(rule, field.name)
-        described[field.name] = describe_rule(value) if isinstance(value, AggregationRule) else value
+        described[field.name] = describe_aggregator(value) if isinstance(value, Aggregator) else value
     return described
 
 
@@ -134,6 +186,6 @@ def stacked(states: Sequence[State]) -> dict[str, Tensor]:
     return stacks
 
 
-def like(state: State, model: State) -> State:
+def cast_like(state: State, model: State) -> State:
     """Returns a state in the number formats of another."""
     return {name: value.to(model[name].dtype) for name, value in state.items()}

@@ -20,10 +20,17 @@ from typing import Literal
 
 import torch
 
-from fedvlp.core.aggregation.base import AggregationRule, PrivacyGuarantee
-from fedvlp.core.aggregation.client_noise import ClientNoise
-from fedvlp.core.aggregation.noise import Draw, seeded_normals, system_normals, with_noise
-from fedvlp.core.aggregation.updates import norm_of, shortened, update_of
+from fedvlp.core.aggregation.base import Aggregator, PrivacyGuarantee
+from fedvlp.core.aggregation.noise import (
+    ClientNoise,
+    Draw,
+    clip_to_norm,
+    norm_of,
+    seeded_normals,
+    system_normals,
+    update_of,
+    with_noise,
+)
 from fedvlp.core.state import State, check_alike
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.ranges import NonNegativeFloat, NonNegativeInt, OpenFraction, PositiveFloat, PositiveInt, check_range
@@ -31,7 +38,7 @@ from fedvlp.utils.seeding import derive_seed
 
 
 @dataclass(frozen=True)
-class DPFedAvg(AggregationRule):
+class DPFedAvg(Aggregator):
     """Clips each client's update, sums them, adds Gaussian noise, and divides by a fixed number of clients.
 
     before + (sum_k d_k min(1, S / |d_k|) + N(0, z^2 S^2)) / m, where d_k is a client's update over all tensors that are
@@ -111,8 +118,8 @@ class DPFedAvg(AggregationRule):
             return self.noise_multiplier
         return 1 / math.sqrt(self.noise_multiplier**-2 - (2 * self._count_std()) ** -2)
 
-    def placed(self, num_clients: int, seed: int) -> DPFedAvg:
-        """Returns the rule with what was not given: the number of clients, and the seed where noise comes from one."""
+    def bound(self, num_clients: int, seed: int) -> DPFedAvg:
+        """The aggregator with what was not given: the number of clients, and the seed where noise comes from one."""
         chosen = seed if self.seed is None and self.noise_from == "seed" else self.seed
         return replace(self, expected_clients=self.expected_clients or num_clients, seed=chosen)
 
@@ -195,6 +202,6 @@ def _clipped_sum(states: Sequence[State], before: State, clip_norm: float) -> tu
         # One at a time: all updates in float64 would take twice the memory of the uploads.
         update = update_of(state, before)
         norms.append(norm_of(update))
-        for name, value in shortened(update, clip_norm).items():
+        for name, value in clip_to_norm(update, clip_norm).items():
             total[name].add_(value)
     return total, norms

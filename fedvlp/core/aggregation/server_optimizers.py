@@ -3,8 +3,8 @@
 Paper: Reddi et al., Adaptive federated optimization, ICLR 2021; Algorithm 2 is FedOpt with FedAdam and FedYogi. Server
 momentum: Hsu et al., Measuring the effects of non-identical data distribution, 2019 (FedAvgM).
 
-Symbols: x_t -> ``before``; Delta_t, the pseudo-gradient, what the inner rule makes of the uploads less x_t -> ``step``;
-m_t, v_t -> memory; eta -> ``learning_rate``; beta_1, beta_2 -> ``beta1``, ``beta2``; tau -> ``tau``.
+Symbols: x_t -> ``before``; Delta_t, the pseudo-gradient, what the inner aggregator makes of the uploads less x_t ->
+``step``; m_t, v_t -> memory; eta -> ``learning_rate``; beta_1, beta_2 -> ``beta1``, ``beta2``; tau -> ``tau``.
 """
 
 from __future__ import annotations
@@ -12,54 +12,30 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from fedvlp.core.aggregation.base import AggregationRule, PrivacyGuarantee
-from fedvlp.core.aggregation.client_noise import ClientNoise
-from fedvlp.core.aggregation.mean import WeightedMean
+from fedvlp.core.aggregation.base import Aggregator, OuterAggregator, WeightedMean
 from fedvlp.core.state import State
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.tensor_files import add_prefix, strip_prefix
 
 
-class ServerOptimizer(AggregationRule):
-    """Follows the step from the tensors before a round to what an inner rule makes of the uploads.
+class ServerOptimizer(OuterAggregator):
+    """Follows the step from the tensors before a round to what an inner aggregator makes of the uploads.
 
     A subclass is a frozen dataclass with an ``inner`` rule. Its memory is in float32, under ``<moment>/<tensor>``, and
-    that of the inner rule under ``inner/``; no moment may be called so.
+    that of the inner aggregator under ``inner/``; no moment may be called so.
     """
 
-    inner: AggregationRule
-
-    @property
-    def min_clients(self) -> int:
-        """As many as the inner rule needs."""
-        return self.inner.min_clients
+    inner: Aggregator
 
     @property
     def is_linear(self) -> bool:
-        """Whether the inner rule is: the server's own step needs no single upload."""
+        """Whether the inner aggregator is: the server's own step needs no single upload."""
         return self.inner.is_linear
-
-    @property
-    def guarantee(self) -> PrivacyGuarantee | None:
-        """The inner rule's: the server's own step looks at no upload."""
-        return self.inner.guarantee
-
-    @property
-    def client_noise(self) -> ClientNoise | None:
-        """The inner rule's."""
-        return self.inner.client_noise
-
-    def placed(self, num_clients: int, seed: int) -> AggregationRule:
-        """Returns the same with the inner rule in its place."""
-        optimizer: Any = self  # a dataclass, as every subclass is
-        placed: AggregationRule = replace(optimizer, inner=self.inner.placed(num_clients, seed))
-        return placed
 
     @abstractmethod
     def follow(self, step: Tensor, moments: State) -> tuple[Tensor, State]:
@@ -95,12 +71,12 @@ class ServerOptimizer(AggregationRule):
 class ServerMomentum(ServerOptimizer):
     """Gradient descent with momentum on the server: v <- beta v + Delta, x <- x + eta v (Hsu et al. 2019, FedAvgM).
 
-    With a learning rate of 1 and no momentum it is the inner rule itself.
+    With a learning rate of 1 and no momentum it is the inner aggregator itself.
 
     Args:
         learning_rate: eta, above 0.
         momentum: beta, in [0, 1).
-        inner: The rule that combines the uploads; the weighted mean if not given.
+        inner: The aggregator that combines the uploads; the weighted mean if not given.
 
     >>> rule = ServerMomentum(momentum=0.5)
     >>> before = {"p": torch.zeros(1)}
@@ -111,7 +87,7 @@ class ServerMomentum(ServerOptimizer):
 
     learning_rate: float = 1.0
     momentum: float = 0.9
-    inner: AggregationRule = field(default_factory=WeightedMean)
+    inner: Aggregator = field(default_factory=WeightedMean)
 
     def __post_init__(self) -> None:
         """Refuses what is no optimizer."""
@@ -135,7 +111,7 @@ class FedAdam(ServerOptimizer):
         beta1: Share of the mean update that stays, in [0, 1).
         beta2: Share of the mean squared update that stays, in [0, 1).
         tau: Adaptivity, above 0; a larger one adapts less.
-        inner: The rule that combines the uploads; the weighted mean if not given.
+        inner: The aggregator that combines the uploads; the weighted mean if not given.
 
     >>> rule = FedAdam(learning_rate=0.1, beta1=0.0, beta2=0.0, tau=0.5)
     >>> rule.combine([{"p": torch.tensor([4.5])}], [1], {"p": torch.zeros(1)})
@@ -146,7 +122,7 @@ class FedAdam(ServerOptimizer):
     beta1: float = 0.9
     beta2: float = 0.99
     tau: float = 1e-3
-    inner: AggregationRule = field(default_factory=WeightedMean)
+    inner: Aggregator = field(default_factory=WeightedMean)
 
     def __post_init__(self) -> None:
         """Refuses what is no optimizer."""
@@ -177,7 +153,7 @@ class FedYogi(FedAdam):
         beta1: Share of the mean update that stays, in [0, 1).
         beta2: 1 minus the rate at which the second moment follows, in [0, 1).
         tau: Adaptivity, above 0; a larger one adapts less.
-        inner: The rule that combines the uploads; the weighted mean if not given.
+        inner: The aggregator that combines the uploads; the weighted mean if not given.
     """
 
     def second_moment(self, second: Tensor, square: Tensor) -> Tensor:

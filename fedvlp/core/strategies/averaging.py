@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from fedvlp.core.aggregation import AggregationRule, WeightedMean
+from fedvlp.core.aggregation import Aggregator, WeightedMean
 from fedvlp.core.state import Client, ClientUpdate, ServerState, matches_prefix, select
-from fedvlp.core.strategies.base import BroadcastShared, Strategy
-from fedvlp.core.strategies.rules import averaged, combined, combines_cohort
+from fedvlp.core.strategies.base import Reducer, Strategy
 
 
 @dataclass(frozen=True)
-class FedAvg(BroadcastShared):
-    """Weighted mean of the uploads (McMahan et al. 2017, Algorithm 1), or what another rule makes of them.
+class FedAvg(Reducer):
+    """Weighted mean of the uploads (McMahan et al. 2017, Algorithm 1), or what another aggregator makes of them.
 
     Args:
         weighting: ``examples`` weighs a client by its training images, ``uniform`` counts each client once.
-        rule: what combines the uploads; some rules count each client once, whatever the weighting.
-        place: names the rule's memory among that of others; the federation gives each rule of a round its own.
+        aggregator: what combines the uploads; some count each client once, whatever the weighting.
+        memory_name: names the aggregator's memory; the federation gives each of a round its own.
 
     >>> import torch
     >>> from fedvlp.core.state import Client
@@ -33,39 +32,32 @@ class FedAvg(BroadcastShared):
     """
 
     weighting: Literal["examples", "uniform"] = "examples"
-    rule: AggregationRule = field(default_factory=WeightedMean)
-    place: str = "FedAvg"
+    aggregator: Aggregator = field(default_factory=WeightedMean)
+    memory_name: str = "FedAvg"
 
     @property
-    def combines_cohort(self) -> bool:
-        """True: all uploads go through the rule."""
+    def reduces_cohort(self) -> bool:
+        """True: all uploads go through the aggregator."""
         return True
 
-    @property
-    def is_mean(self) -> bool:
-        """Whether nothing but the weighted mean of the uploads is needed, so that they may be added up one by one."""
-        return type(self) is FedAvg and type(self.rule) is WeightedMean
-
     def aggregate(self, server: ServerState, updates: Sequence[ClientUpdate]) -> ServerState:
-        """Replaces the uploaded tensors by what the rule makes of them; too few uploads for it change nothing."""
-        if len(updates) < self.rule.min_clients:
+        """Replaces the uploaded tensors by what is made of them; too few uploads for the aggregator change nothing."""
+        if len(updates) < self.aggregator.min_clients:
             return server
-        weights = [self.weight(update.num_examples) for update in updates]
+        weights = [self.weight(update) for update in updates]
         states = [update.state for update in updates]
-        shared, memory = combined(self.rule, states, weights, server.shared, server, self.place)
+        shared, memory = self.reduced(states, weights, server.shared, server)
         return server.updated(shared, **memory)
 
-    def weight(self, num_examples: int) -> int:
-        """Returns the weight of a client that trained on so many images."""
-        return num_examples if self.weighting == "examples" else 1
-
-    def groups(self, clients: Sequence[Client], cohort_size: int) -> Mapping[str, int]:
-        """Returns the whole cohort: all uploads are combined."""
-        return {"": cohort_size}
+    def weight(self, update: ClientUpdate) -> float:
+        """How much an update counts: what an add-on decided, or the client's images, or 1."""
+        if update.weight is not None:
+            return update.weight
+        return update.num_examples if self.weighting == "examples" else 1
 
 
 @dataclass(frozen=True)
-class ByName(BroadcastShared):
+class ByName(Strategy):
     """Different strategies for different tensors of the same upload, applied one after another.
 
     Args:
@@ -84,28 +76,43 @@ class ByName(BroadcastShared):
     parts: Mapping[str | tuple[str, ...], Strategy]
 
     @property
-    def combines_cohort(self) -> bool:
+    def reduces_cohort(self) -> bool:
         """Whether every part does."""
-        return all(combines_cohort(strategy) for strategy in self.parts.values())
+        return all(strategy.reduces_cohort for strategy in self.parts.values())
+
+    @property
+    def reducers(self) -> tuple[Reducer, ...]:
+        """Those of all parts."""
+        every: list[Reducer] = []
+        for strategy in self.parts.values():
+            every += strategy.reducers
+        return tuple(every)
+
+    def with_reducers(self, change: Callable[[Reducer], Strategy]) -> Strategy:
+        """The same with changed parts."""
+        return ByName({names: strategy.with_reducers(change) for names, strategy in self.parts.items()})
 
     def aggregate(self, server: ServerState, updates: Sequence[ClientUpdate]) -> ServerState:
         """Gives each part its own share of every upload."""
         for names, strategy in self.parts.items():
-            prefixes = (names,) if isinstance(names, str) else names
+            prefixes = _prefixes(names)
             server = strategy.aggregate(
                 server, [replace(update, state=select(update.state, prefixes)) for update in updates]
             )
         return server
 
     def averaged(self, names: Sequence[str]) -> list[str]:
-        """Returns those of some tensors that the parts average over the whole cohort."""
-        found: set[str] = set()
-        for own, strategy in self.parts.items():
-            prefixes = (own,) if isinstance(own, str) else own
-            found.update(averaged(strategy, [name for name in names if matches_prefix(prefixes, name)]))
-        return [name for name in names if name in found]
+        """Those of some tensors that the parts average over the whole cohort."""
+        averaged: set[str] = set()
+        for key, strategy in self.parts.items():
+            averaged.update(strategy.averaged([name for name in names if matches_prefix(_prefixes(key), name)]))
+        return [name for name in names if name in averaged]
 
     def check(self, clients: Sequence[Client]) -> None:
         """Raises what any part would."""
         for strategy in self.parts.values():
             strategy.check(clients)
+
+
+def _prefixes(names: str | tuple[str, ...]) -> tuple[str, ...]:
+    return (names,) if isinstance(names, str) else names

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -9,26 +10,25 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedvlp.core.aggregation import AggregationRule, WeightedMean
+from fedvlp.core.aggregation import Aggregator, WeightedMean
 from fedvlp.core.state import Client, ClientUpdate, ServerState, State
-from fedvlp.core.strategies.base import BroadcastShared
-from fedvlp.core.strategies.rules import combined, groups_by_domain
+from fedvlp.core.strategies.base import Reducer
 from fedvlp.utils.errors import UserError
 
 
 @dataclass(frozen=True)
-class Slots(BroadcastShared):
+class Slots(Reducer):
     """Server keeps a stack with one slot a client or a domain; absent slots keep their value.
 
     Uploads have shape [...]; the shared tensor of the same name has shape [slots, ...]. Clients of one domain are
-    averaged, weighted by their training images, or combined by another rule. Fewer uploads than the rule needs leave
+    averaged, weighted by their training images, or combined by another aggregator. Fewer uploads than it needs leave
     the slot as it is.
 
     Args:
         by: whose slot an upload fills: the ``client``'s own or its ``domain``'s.
         slots: how many there are, so that too many clients are refused before training; not checked if not given.
-        rule: what combines the uploads of one domain's clients.
-        place: names the rule's memory among that of others; the federation gives each rule of a round its own.
+        aggregator: what combines the uploads of one domain's clients.
+        memory_name: names the aggregator's memory; the federation gives each of a round its own.
 
     >>> from fedvlp.core.state import Client
     >>> server = ServerState.start({"prompts": torch.zeros(3, 1)})
@@ -39,8 +39,8 @@ class Slots(BroadcastShared):
 
     by: Literal["client", "domain"]
     slots: int | None = None
-    rule: AggregationRule = field(default_factory=WeightedMean)
-    place: str = "Slots"
+    aggregator: Aggregator = field(default_factory=WeightedMean)
+    memory_name: str = "Slots"
 
     def aggregate(self, server: ServerState, updates: Sequence[ClientUpdate]) -> ServerState:
         """Fills the slots of those who took part."""
@@ -50,19 +50,19 @@ class Slots(BroadcastShared):
         memory: State = {}
         for slot in sorted({self.slot(update.client) for update in updates}):
             members = [update for update in updates if self.slot(update.client) == slot]
-            if len(members) < self.rule.min_clients:
+            if len(members) < self.aggregator.min_clients:
                 continue
             states = [member.state for member in members]
             weights = [member.num_examples for member in members]
             before = {name: server.shared[name][slot] for name in stacks}
-            made, remembered = combined(self.rule, states, weights, before, server, f"{self.place}/{slot}")
+            made, remembered = self.reduced(states, weights, before, server, f"/{slot}")
             memory |= remembered
             for name, value in made.items():
                 stacks[name][slot] = value
         return server.updated(stacks, **memory)
 
     def groups(self, clients: Sequence[Client], cohort_size: int) -> Mapping[str, int]:
-        """Returns the clients of each domain; nobody where each slot is one client's."""
+        """Returns the clients of each domain; none where each slot is one client's."""
         return {} if self.by == "client" else groups_by_domain(clients)
 
     def check(self, clients: Sequence[Client]) -> None:
@@ -84,16 +84,16 @@ class Slots(BroadcastShared):
 
 
 @dataclass(frozen=True)
-class IndicatorMean(BroadcastShared):
+class IndicatorMean(Reducer):
     """Mean of each domain's tensor over the clients that moved it, weighted by their images (DiPrompT, Eq. 4).
 
-    Uploads have shape [domains, ...], as the shared tensors that the clients went on from. A client counts for a domain
-    where its upload differs from what is shared; a domain that nobody moved keeps its value. With another rule, it
+    Uploads have shape [domains, ...], as the shared tensors that the clients started from. A client counts for a domain
+    where its upload differs from what is shared; a domain that no client moved keeps its value. Another aggregator
     combines the uploads of the clients that moved a domain, and one that too few moved for it keeps its value.
 
     Args:
-        rule: what combines the clients' tensors of one domain.
-        place: names the rule's memory among that of others; the federation gives each rule of a round its own.
+        aggregator: what combines the clients' tensors of one domain.
+        memory_name: names the aggregator's memory; the federation gives each of a round its own.
 
     >>> from fedvlp.core.state import Client
     >>> server = ServerState.start({"prompts": torch.tensor([[1.0], [1.0]])})
@@ -103,11 +103,11 @@ class IndicatorMean(BroadcastShared):
     [5.0, 1.0]
     """
 
-    rule: AggregationRule = field(default_factory=WeightedMean)
-    place: str = "IndicatorMean"
+    aggregator: Aggregator = field(default_factory=WeightedMean)
+    memory_name: str = "IndicatorMean"
 
     def groups(self, clients: Sequence[Client], cohort_size: int) -> Mapping[str, int]:
-        """Returns the clients of each domain, or all where a client may move any; nobody if a domain is a client."""
+        """Returns the clients of each domain, or all where a client may move any; none if a domain is a client."""
         if any(client.domain < 0 for client in clients):
             return {"": cohort_size}
         return groups_by_domain(clients)
@@ -116,8 +116,8 @@ class IndicatorMean(BroadcastShared):
         """Adds to each domain the weighted mean of the clients' moves that are not zero."""
         if not updates:
             return server
-        if not isinstance(self.rule, WeightedMean):
-            return self._by_rule(server, updates)
+        if not isinstance(self.aggregator, WeightedMean):
+            return self._by_aggregator(server, updates)
         sizes = torch.tensor([update.num_examples for update in updates], dtype=torch.float32)
         means: State = {}
         for name in updates[0].state:
@@ -125,18 +125,18 @@ class IndicatorMean(BroadcastShared):
             means[name] = self._mean(server.shared[name], uploads, sizes)
         return server.updated(means)
 
-    def _by_rule(self, server: ServerState, updates: Sequence[ClientUpdate]) -> ServerState:
-        """Lets the rule combine, tensor by tensor and domain by domain, the uploads of those who moved it."""
+    def _by_aggregator(self, server: ServerState, updates: Sequence[ClientUpdate]) -> ServerState:
+        """Lets the aggregator combine, tensor by tensor and domain by domain, the uploads of those who moved it."""
         stacks = {name: server.shared[name].clone() for name in updates[0].state}
         memory: State = {}
         for name, stack in stacks.items():
             for domain, old in enumerate(server.shared[name]):
                 movers = [update for update in updates if not torch.equal(update.state[name][domain], old)]
-                if len(movers) < self.rule.min_clients:
+                if len(movers) < self.aggregator.min_clients:
                     continue
                 states = [{name: update.state[name][domain]} for update in movers]
                 weights = [update.num_examples for update in movers]
-                made, kept = combined(self.rule, states, weights, {name: old}, server, f"{self.place}/{domain}")
+                made, kept = self.reduced(states, weights, {name: old}, server, f"/{domain}")
                 stack[domain] = made[name]
                 memory |= kept
         return server.updated(stacks, **memory)
@@ -149,3 +149,20 @@ class IndicatorMean(BroadcastShared):
         total = weights.sum(0)  # [domains]
         shares = weights / total.clamp_min(torch.finfo(torch.float32).tiny)
         return (old.float() + torch.einsum("kd,kd...->d...", shares, moves)).to(old.dtype)
+
+
+def groups_by_domain(clients: Sequence[Client]) -> Mapping[str, int]:
+    """How many clients each domain has; empty if each has one.
+
+    >>> groups_by_domain([Client(0, 0, 5, "photo 1"), Client(1, 0, 5, "photo 2"), Client(2, 1, 5, "sketch")])
+    {'domain 0': 2, 'domain 1': 1}
+    """
+    counts = Counter(client.domain for client in clients)
+    if max(counts.values(), default=0) <= 1:
+        return {}
+    return {f"domain {domain}": counts[domain] for domain in sorted(counts)}
+
+
+def clients_of_group(group: str, clients: Sequence[Client]) -> list[Client]:
+    """Those of some clients whose uploads are reduced in a group that ``groups`` names."""
+    return [client for client in clients if group in ("", f"domain {client.domain}")]

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedvlp.core.phases import Phase, RoundContext
 from fedvlp.core.state import State
-from fedvlp.core.strategies import DownloadOnly, ServerComputed, Slots
+from fedvlp.core.strategies import Slots
 from fedvlp.methods._shared.clients_tower import ClientsTower
 
 SHARE = "share"
@@ -47,9 +47,9 @@ class StatisticsSharer(ClientsTower):
 
     def configure_phases(self) -> Sequence[Phase]:
         """Returns two phases: train all and average it; send what was collected, which is not deployed."""
-        slots = DownloadOnly((), Slots("client", slots=len(self.statistics)))
-        strategy = ServerComputed(slots, _nothing, deploys=self._train.upload)
-        return (self._train, Phase(SHARE, train=(), upload=("statistics",), strategy=strategy))
+        slots = Slots("client", slots=len(self.statistics))
+        share = Phase(SHARE, train=(), upload=("statistics",), strategy=slots, download=(), deploy=self._train.upload)
+        return (self._train, share)
 
     def upload_state(self) -> State:
         """Returns what the client sends after the running phase: its own statistics after the second."""
@@ -77,8 +77,3 @@ class StatisticsSharer(ClientsTower):
         """Returns the slots of the other clients of which something is known."""
         known = self.statistics.flatten(1).any(1).tolist()
         return [slot for slot, is_known in enumerate(known) if is_known and slot != self.own_slot]
-
-
-def _nothing(shared: State) -> State:
-    """Returns no tensors: the server computes nothing of statistics."""
-    return {}

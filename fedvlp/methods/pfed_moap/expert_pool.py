@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fedvlp.core.state import Client, ClientUpdate, ServerState, State, select
-from fedvlp.core.strategies import BroadcastShared, FedAvg, Slots
+from fedvlp.core.strategies import FedAvg, Slots, Strategy
 from fedvlp.utils.seeding import derive_seed
 
 Selection = Literal["nearest", "random"]
@@ -20,7 +20,7 @@ EXPERTS = 0x45787074
 
 
 @dataclass(frozen=True)
-class ExpertPool(BroadcastShared):
+class ExpertPool(Strategy):
     """Keeps ``prompts`` [K, L, D], a slot a client, and ``prompt`` [L, D], the mean over the last cohort.
 
     A client downloads the mean and, once it has a prompt of its own here, those of some others. Who has none yet gets

@@ -21,7 +21,7 @@ Departures:
       gets the one before, at times itself. Here experts are the nearest.
     * A client is measured with the experts that it trained with; the released code lends new ones to those who did not
       take part in a round.
-    * The cosine schedule of P_i is left to ``trainer.schedule``, which then holds for the gating as well; no
+    * The cosine schedule of P_i is left to ``trainer.local.schedule``, which then holds for the gating as well; no
       augmentation, momentum or weight decay, as with PromptFL.
 """
 

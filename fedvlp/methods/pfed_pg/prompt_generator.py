@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedvlp.core.state import Client, ClientUpdate, ServerState, State, select
-from fedvlp.core.strategies import BroadcastShared, Slots
+from fedvlp.core.strategies import Slots, Strategy
 
 
 class PromptGenerator(nn.Module):
@@ -46,7 +46,7 @@ class PromptGenerator(nn.Module):
 
 
 @dataclass(frozen=True)
-class PromptGeneration(BroadcastShared):
+class PromptGeneration(Strategy):
     """Sends each client the prompt generated for it, and moves the generator to where clients moved their prompts.
 
     The server's ``generator.*`` are the generator's parameters phi, and ``prompt`` is that of the mean descriptor, the

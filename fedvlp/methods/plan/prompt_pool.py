@@ -12,7 +12,7 @@ from torch.func import functional_call
 
 from fedvlp.core.phases import Phase
 from fedvlp.core.state import State, detached, select
-from fedvlp.core.strategies import DownloadOnly, FedAvg, ServerComputed, Slots
+from fedvlp.core.strategies import FedAvg, ServerComputed, Slots
 from fedvlp.methods._shared.deep_prompts import Prompts
 from fedvlp.methods.plan.aggregators import AttentionOverClients, PromptAttention
 
@@ -63,10 +63,17 @@ class PromptPool(nn.Module):
         shared = f"{prefix}.globals"
         aggregators = f"{prefix}.aggregators"
         slots = Slots("client", len(self.clients["text"]))
-        stages = [Phase("prompts", train=(own,), upload=(clients,), strategy=DownloadOnly((shared,), slots))]
+        stages = [Phase("prompts", train=(own,), upload=(clients,), strategy=slots, download=(shared,))]
         if len(self.aggregators):
-            mean = DownloadOnly((clients, aggregators), FedAvg("uniform"))
-            stages.append(Phase("aggregators", train=(aggregators,), upload=(aggregators,), strategy=mean))
+            stages.append(
+                Phase(
+                    "aggregators",
+                    train=(aggregators,),
+                    upload=(aggregators,),
+                    strategy=FedAvg("uniform"),
+                    download=(clients, aggregators),
+                )
+            )
 
         def make_globals(state: State) -> State:
             inside = {name.removeprefix(f"{prefix}."): value for name, value in state.items()}
@@ -74,7 +81,7 @@ class PromptPool(nn.Module):
 
         # after the last stage the server has all that the global prompts are made of
         last = stages[-1]
-        return (*stages[:-1], replace(last, strategy=ServerComputed(last.strategy, make_globals, deploys=(shared,))))
+        return (*stages[:-1], replace(last, strategy=ServerComputed(last.strategy, make_globals), deploy=(shared,)))
 
     def upload(self, prefix: str) -> State:
         """Returns the own prompts, by the names of the slots that they fill on the server."""

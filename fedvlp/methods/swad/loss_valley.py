@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedvlp.core.state import Client, ClientUpdate, ServerState, State, select
-from fedvlp.core.strategies.base import BroadcastShared
+from fedvlp.core.strategies.base import Strategy
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.tensor_files import add_prefix, strip_prefix
 
@@ -73,16 +73,18 @@ class Valley:
 
 
 @dataclass(frozen=True)
-class LossValley(BroadcastShared):
+class LossValley(Strategy):
     """Trains on with the newest weights, and deploys their mean over the valley (Cha et al. 2021, Algorithm 1).
 
-    The federation says the loss after each round, in ``decided``.
+    The federation says the loss after each round, in ``after_validation``.
 
     Args:
         start_patience: N_s, so many rounds without a lower loss begin the valley, with the first of them.
         end_patience: N_e, so many rounds in a row above the threshold end it.
         tolerance: r, the threshold as a multiple of the mean of the losses with which it began.
     """
+
+    uses_validation_loss = True
 
     start_patience: int
     end_patience: int
@@ -100,7 +102,7 @@ class LossValley(BroadcastShared):
         memory = server.memory | _written("newest", newest)
         return replace(server, shared=weights, deployed=deployed, memory=memory)
 
-    def decided(self, server: ServerState, loss: float) -> ServerState:
+    def after_validation(self, server: ServerState, loss: float) -> ServerState:
         """Returns the server's state once the validation loss of what it shares is known."""
         newest = _read(server.memory, "newest")
         if not newest.count:

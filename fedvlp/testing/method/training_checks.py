@@ -68,7 +68,7 @@ def a_resumed_run_equals_an_unbroken_one(contract: MethodContract) -> None:
 
 def order_of_clients_and_global_generator_do_not_matter(contract: MethodContract) -> None:
     """With clients in the other order and other random numbers before it, a run ends with the same bits."""
-    other = contract.build("--trainer.default_callbacks=false")
+    other = contract.build("--trainer.runtime.default_callbacks=false")
     kind = type(other.datamodule)
     straight = kind.clients.fget
     torch.manual_seed(98765)
@@ -80,8 +80,8 @@ def order_of_clients_and_global_generator_do_not_matter(contract: MethodContract
 
 def takes_part_of_the_clients(contract: MethodContract) -> None:
     """With one client a round it trains, whoever is drawn."""
-    given = ["--trainer.cohort_size=1", "--trainer.rounds=3", "--trainer.evaluate_every=3"]
-    run = contract.build(*given, "--trainer.default_callbacks=false")
+    given = ["--trainer.clients.cohort_size=1", "--trainer.rounds=3", "--trainer.evaluate_every=3"]
+    run = contract.build(*given, "--trainer.runtime.default_callbacks=false")
     fit(run)
     sizes = list(map(_losses, federation_of(run).run_state.history))
     expected = [1, 1, 1] if check_phases(run.model) else []

@@ -10,11 +10,14 @@ from dataclasses import dataclass
 import torch
 from torch import Generator, Tensor
 
-from fedvlp.core.state import Client
-from fedvlp.tools.attacks.hostile_trainer import HostileTrainer
+from fedvlp.core.state import Client, State
+from fedvlp.training.add_ons import AddOn, Finished, LocalContext
 from fedvlp.training.attack import Attack
-from fedvlp.training.client_trainer import ClientTrainer
 from fedvlp.utils.errors import UserError
+from fedvlp.utils.seeding import derive_seed
+
+ATTACK = 0x41746B
+"""Marks an attack's draws among all that depends on a client's seed."""
 
 
 class ModelAttack(Attack, ABC):
@@ -31,9 +34,53 @@ class ModelAttack(Attack, ABC):
         """
         ...
 
-    def client_trainer(self, trainer: ClientTrainer, clients: Sequence[Client]) -> ClientTrainer:
-        """Returns a trainer whose results hold the changed uploads of hostile clients."""
-        return HostileTrainer(trainer, self.changed, self.hostile(clients))
+    def add_on(self, clients: Sequence[Client]) -> AddOn:
+        """What changes the uploads of hostile clients."""
+        return HostileUpload(self, self.hostile(clients))
+
+
+@dataclass(frozen=True)
+class HostileUpload(AddOn):
+    """Lets hostile clients send something else than what they trained.
+
+    Args:
+        attack: what they send.
+        hostile: their ids.
+    """
+
+    attack: ModelAttack
+    hostile: frozenset[int]
+
+    needs_average = False
+
+    def finish(self, local: LocalContext, upload: State) -> Finished:
+        """The changed upload of a hostile client, and an honest one unchanged."""
+        if local.client.id not in self.hostile:
+            return Finished(upload)
+        generator = torch.Generator().manual_seed(derive_seed(local.seed, ATTACK))
+        changed: State = {}
+        for name, value in upload.items():
+            before = downloaded_value(local.downloaded, name, value, local.client)
+            changed[name] = self.attack.changed(value.float(), before.float(), generator).to(value.dtype)
+        return Finished(changed)
+
+
+def downloaded_value(downloaded: State, name: str, value: Tensor, client: Client) -> Tensor:
+    """What a client downloaded in place of a tensor that it sends.
+
+    Of a stack that holds a tensor for each domain it is that of the client's own. Where nothing of the name was
+    downloaded, as of prompts that only the client has, it is zero.
+
+    >>> stack = {"prompts": torch.tensor([[1.0], [2.0]])}
+    >>> downloaded_value(stack, "prompts", torch.tensor([9.0]), Client(0, 1, 5)).item()
+    2.0
+    """
+    before = downloaded.get(name)
+    if before is not None and before.shape == value.shape:
+        return before
+    if before is not None and before.shape[1:] == value.shape and 0 <= client.domain < len(before):
+        return before[client.domain]
+    return torch.zeros_like(value)
 
 
 @dataclass(frozen=True)

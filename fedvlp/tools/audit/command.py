@@ -72,7 +72,7 @@ class AuditCLI(FederationCLI):
         _check_folder(config.output)
         config.trainer.logger = None
         config.trainer.callbacks = None
-        config.trainer.default_callbacks = False
+        config.trainer.runtime.default_callbacks = False
         # The images themselves are looked at, not what a pass over them makes of them.
         if "augmentation" in (config.data.get("init_args") or {}):
             config.data.init_args.augmentation = "none"
@@ -142,7 +142,7 @@ def _method(command: AuditCLI, where: Path | None) -> AuditedMethod:
     module = command.model
     data = command.datamodule
     federation = cast(Federation, command.trainer)
-    set_up_method(federation.fabric, module, federation.num_threads)
+    set_up_method(federation.fabric, module, federation.runtime.num_threads)
     deployed: State = module.shared_state()
     kept: Mapping[int, State] = {}
     if where is not None:

@@ -73,7 +73,7 @@ class ExplainCLI(FederationCLI):
         config = self.config
         config.trainer.logger = None
         config.trainer.callbacks = None
-        config.trainer.default_callbacks = False
+        config.trainer.runtime.default_callbacks = False
 
 
 def run_explain(arguments: Sequence[str]) -> int:
@@ -168,7 +168,7 @@ def _context(command: ExplainCLI, where: Path, kinds: Sequence[str]) -> ExplainC
     module = command.model
     data = command.datamodule
     federation = cast(Federation, command.trainer)
-    set_up_method(federation.fabric, module, federation.num_threads)
+    set_up_method(federation.fabric, module, federation.runtime.num_threads)
     own = None if isinstance(data, PredictionData) else data
     deployed, personal = load_trained(where, module)
     module.load_state(deployed)

@@ -33,7 +33,7 @@ def run_export(arguments: Sequence[str]) -> int:
     from fedvlp.tools.export import export_method
 
     quiet_lightning()
-    config["trainer"] |= {"accelerator": "cpu", "default_callbacks": False}
+    config["trainer"] |= {"accelerator": "cpu", "runtime": {"default_callbacks": False}}
     with unwrapped_errors():
         command = FederationCLI(
             run=False,

@@ -41,12 +41,11 @@ OF_THE_MACHINE = (
     "devices",
     "num_nodes",
     "strategy",
-    "num_threads",
     "logger",
     "callbacks",
     "default_root_dir",
     "name",
-    "personal_on_disk",
+    "runtime",
 )
 """Options of the trainer that say where it ran and what wrote about it, and change no result."""
 
@@ -150,7 +149,9 @@ def _config(path: Path, allow: Sequence[str]) -> dict[str, Any]:
     if not isinstance(trainer, dict):
         raise UserError(f"{path} is no config of a run: expected options of the trainer.")
     trainer = {name: value for name, value in trainer.items() if name not in OF_THE_MACHINE}
-    trainer |= {"default_callbacks": False, "enable_progress_bar": False}
+    if isinstance(trainer.get("clients"), dict):
+        trainer["clients"].pop("personal_on_disk", None)
+    trainer |= {"runtime": {"default_callbacks": False}, "enable_progress_bar": False}
     config = {name: content[name] for name in ("seed_everything", "model", "data") if name in content}
     config["trainer"] = trainer
     options = content["data"].get("init_args") if isinstance(content["data"], dict) else None
@@ -172,7 +173,7 @@ def _described(command: FederationCLI) -> dict[str, Any]:
     """Returns what the summary must say of how was trained, on what and by whom, and of what is sent."""
     federation = cast(Federation, command.trainer)
     description = federation.describe(command.model, command.datamodule)
-    cost = communication_cost(command.model, command.datamodule.clients, federation.local.rule)
+    cost = communication_cost(command.model, command.datamodule.clients, federation.local.every_add_on)
     counts = cost.rows(rounds=1)[-1]
     trains = bool(command.model.configure_phases())
     sent = {name: counts[name] if trains else 0 for name in COUNTS}

@@ -7,10 +7,9 @@ import pytest
 import torch
 
 from fedvlp.core.aggregation import DPFedAvg, FedAdam, NormClipping
-from fedvlp.core.aggregation.client_noise import ClientNoise
-from fedvlp.core.aggregation.noise import seeded_normals
+from fedvlp.core.aggregation.noise import ClientNoise, seeded_normals
+from fedvlp.core.reductions import client_noise
 from fedvlp.core.strategies import FedAvg, Slots
-from fedvlp.core.strategies.rules import client_noise
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.seeding import derive_seed
 
@@ -78,10 +77,10 @@ def test_without_noise_it_matters_not_who_shortens():
     "wrap", [lambda rule: rule, lambda rule: FedAdam(inner=rule), lambda rule: NormClipping(1, rule)]
 )
 def test_a_rule_around_it_leaves_the_clients_their_noise(wrap):
-    rule = wrap(DPFedAvg(0.75, 0.5, noise_at="client")).placed(4, seed=3)
-    assert rule.client_noise == client_noise(FedAvg(rule=rule)) == ClientNoise(0.75, 0.5, 3)
+    rule = wrap(DPFedAvg(0.75, 0.5, noise_at="client")).bound(4, seed=3)
+    assert rule.client_noise == client_noise(FedAvg(aggregator=rule)) == ClientNoise(0.75, 0.5, 3)
     assert rule.guarantee.is_local
-    secret = wrap(DPFedAvg(0.75, 0.5, noise_at="client", noise_from="system")).placed(4, seed=3)
+    secret = wrap(DPFedAvg(0.75, 0.5, noise_at="client", noise_from="system")).bound(4, seed=3)
     assert secret.client_noise == ClientNoise(0.75, 0.5, None)
     assert client_noise(FedAvg()) is None
     assert client_noise(Slots("client")) is None

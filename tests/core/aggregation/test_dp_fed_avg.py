@@ -169,22 +169,22 @@ def test_noise_on_the_count_that_takes_all_is_refused():
         rule(1.0, 1.0, quantile=0.5, expected_clients=10)
     unplaced = DPFedAvg(1.0, 1.0, quantile=0.5)
     with pytest.raises(UserError, match="count_noise"):
-        unplaced.placed(10, seed=0)
-    assert unplaced.placed(11, seed=0).expected_clients == 11
+        unplaced.bound(10, seed=0)
+    assert unplaced.bound(11, seed=0).expected_clients == 11
     rule(1.0, 0.0, quantile=0.5)
 
 
 def test_place_gives_what_was_left_open():
-    placed = DPFedAvg(1.0, 0.5).placed(7, seed=11)
+    placed = DPFedAvg(1.0, 0.5).bound(7, seed=11)
     assert (placed.expected_clients, placed.seed) == (7, 11)
-    given = DPFedAvg(1.0, 0.5, expected_clients=3, seed=2).placed(7, seed=11)
+    given = DPFedAvg(1.0, 0.5, expected_clients=3, seed=2).bound(7, seed=11)
     assert (given.expected_clients, given.seed) == (3, 2)
-    assert DPFedAvg(1.0, 0.5, noise_from="system").placed(7, seed=11).seed is None
+    assert DPFedAvg(1.0, 0.5, noise_from="system").bound(7, seed=11).seed is None
 
 
 @pytest.mark.parametrize("wrap", [lambda inner: FedAdam(inner=inner), lambda inner: NormClipping(2.0, inner)])
 def test_rules_around_it_are_as_private_and_place_it(wrap):
-    wrapped = wrap(DPFedAvg(1.0, 0.75, delta=1e-6)).placed(7, seed=11)
+    wrapped = wrap(DPFedAvg(1.0, 0.75, delta=1e-6)).bound(7, seed=11)
     assert wrapped.guarantee == PrivacyGuarantee(0.75, 1e-6, True)
     assert wrapped.inner == DPFedAvg(1.0, 0.75, delta=1e-6, expected_clients=7, seed=11)
     assert not wrapped.is_linear
@@ -194,7 +194,7 @@ def test_rules_around_it_are_as_private_and_place_it(wrap):
 
 def test_other_rules_stay_as_they_are():
     for other in (WeightedMean(), CoordinateMedian()):
-        assert other.placed(7, seed=11) is other
+        assert other.bound(7, seed=11) is other
         assert other.guarantee is None
 
 

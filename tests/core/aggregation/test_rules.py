@@ -17,7 +17,7 @@ from fedvlp.core.aggregation import (
     ServerMomentum,
     TrimmedMean,
     WeightedMean,
-    describe_rule,
+    describe_aggregator,
 )
 from fedvlp.testing import check_aggregation_rule
 from fedvlp.utils.errors import UserError
@@ -32,7 +32,9 @@ RULES = [
     NormClipping(1.5),
     NormClipping(1.5, TrimmedMean(0.2)),
 ]
-each_rule = pytest.mark.parametrize("rule", RULES, ids=lambda rule: "+".join(map(str, describe_rule(rule).values())))
+each_rule = pytest.mark.parametrize(
+    "rule", RULES, ids=lambda rule: "+".join(map(str, describe_aggregator(rule).values()))
+)
 BEFORE = {"prompt": torch.tensor([[0.5, -1.0, 2.0]]), "bias": torch.tensor([-0.25])}
 
 
@@ -133,14 +135,14 @@ def test_what_is_not_given_is_as_in_the_papers():
     """Another default changes every result of those who did not give the option."""
     mean = {"class": "WeightedMean"}
     moments = {"learning_rate": 0.01, "beta1": 0.9, "beta2": 0.99, "tau": 0.001, "inner": mean}
-    assert describe_rule(TrimmedMean()) == {"class": "TrimmedMean", "share": 0.2}
-    assert describe_rule(FedGMA()) == {"class": "FedGMA", "agreement": 0.4, "learning_rate": 1.0}
-    assert describe_rule(NormClipping(3.0)) == {"class": "NormClipping", "max_norm": 3.0, "inner": mean}
+    assert describe_aggregator(TrimmedMean()) == {"class": "TrimmedMean", "share": 0.2}
+    assert describe_aggregator(FedGMA()) == {"class": "FedGMA", "agreement": 0.4, "learning_rate": 1.0}
+    assert describe_aggregator(NormClipping(3.0)) == {"class": "NormClipping", "max_norm": 3.0, "inner": mean}
     momentum = {"class": "ServerMomentum", "learning_rate": 1.0, "momentum": 0.9, "inner": mean}
-    assert describe_rule(ServerMomentum()) == momentum
-    assert describe_rule(FedAdam()) == {"class": "FedAdam", **moments}
-    assert describe_rule(FedYogi()) == {"class": "FedYogi", **moments}
-    assert describe_rule(None) is None
+    assert describe_aggregator(ServerMomentum()) == momentum
+    assert describe_aggregator(FedAdam()) == {"class": "FedAdam", **moments}
+    assert describe_aggregator(FedYogi()) == {"class": "FedYogi", **moments}
+    assert describe_aggregator(None) is None
 
 
 def test_multi_krum_of_one_is_krum():
@@ -273,7 +275,7 @@ def test_as_many_clients_as_the_trimmed_mean_asks_for_are_trimmed(share, count):
 
 
 def test_only_weighted_sums_are_linear():
-    linear = {describe_rule(rule)["class"] for rule in RULES if rule.is_linear}
+    linear = {describe_aggregator(rule)["class"] for rule in RULES if rule.is_linear}
     assert linear == {"WeightedMean"}
     assert FedAdam().is_linear
     assert not FedAdam(inner=CoordinateMedian()).is_linear
@@ -299,9 +301,9 @@ def test_options_out_of_range_are_refused(make):
 
 
 def test_description_holds_rules_within_rules():
-    assert describe_rule(NormClipping(2.0, TrimmedMean(0.25))) == {
+    assert describe_aggregator(NormClipping(2.0, TrimmedMean(0.25))) == {
         "class": "NormClipping",
         "max_norm": 2.0,
         "inner": {"class": "TrimmedMean", "share": 0.25},
     }
-    assert describe_rule(None) is None
+    assert describe_aggregator(None) is None

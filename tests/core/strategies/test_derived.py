@@ -7,8 +7,9 @@ import copy
 import pytest
 import torch
 
+from fedvlp.core.phases import Phase
 from fedvlp.core.state import Client, ClientUpdate, ServerState
-from fedvlp.core.strategies import DownloadOnly, FedAvg, MovingAverage, ServerComputed, Slots, ema_share
+from fedvlp.core.strategies import FedAvg, MovingAverage, ServerComputed, Slots, ema_share
 from fedvlp.utils.errors import UserError
 
 
@@ -39,18 +40,20 @@ def test_they_are_made_from_what_was_just_averaged(server):
     assert after.shared["total"].tolist() == [0.0, 0.0]
 
 
-def test_only_what_is_deployed_is_evaluated(server):
-    strategy = ServerComputed(Slots("client"), total, deploys=("total",))
-    after = strategy.aggregate(server, [update(1, stack=[1.0, 1.0])])
+def test_a_phase_restricts_what_is_downloaded_and_deployed(server):
+    strategy = ServerComputed(Slots("client"), total)
+    phase = Phase("train", ("stack",), ("stack",), strategy, download=("total", "factor"), deploy=("total",))
+    assert set(phase.broadcast(server, Client(0, 0, 1))) == {"total", "factor"}
+    after = phase.aggregate(server, [update(1, stack=[1.0, 1.0])])
     assert set(after.deployed) == {"total"}
     assert set(after.shared) == {"stack", "factor", "total"}
     averaged = MovingAverage(strategy, ema_share(0.5), ("total",)).aggregate(after, [update(1, stack=[3.0, 3.0])])
     assert averaged.deployed["total"].tolist() == [20.0, 20.0]
+    assert phase.aggregate(server, []) is server
 
 
-def test_nobody_changes_nothing(server):
+def test_no_updates_change_nothing(server):
     assert ServerComputed(Slots("client"), total).aggregate(server, []) is server
-    assert DownloadOnly(("total",), Slots("client")).aggregate(server, []) is server
 
 
 def test_no_graph_is_kept_and_nothing_given_is_changed(server):
@@ -62,15 +65,8 @@ def test_no_graph_is_kept_and_nothing_given_is_changed(server):
     assert all(torch.equal(server.shared[name], value) for name, value in before.shared.items())
 
 
-def test_downloads_are_restricted(server):
-    client = Client(0, 0, 1)
-    assert set(DownloadOnly(("total", "factor"), Slots("client")).broadcast(server, client)) == {"total", "factor"}
-    assert set(ServerComputed(DownloadOnly(("stack",), FedAvg()), total).broadcast(server, client)) == {"stack"}
-    assert set(ServerComputed(FedAvg(), total).broadcast(server, client)) == set(server.shared)
-
-
 def test_clients_are_checked_by_the_strategy_inside():
     mixed = [Client(0, -1, 5, "both")]
     with pytest.raises(UserError, match="both"):
-        ServerComputed(DownloadOnly((), Slots("domain")), total).check(mixed)
-    ServerComputed(DownloadOnly((), Slots("client")), total).check([Client(0, 0, 5)])
+        ServerComputed(Slots("domain"), total).check(mixed)
+    ServerComputed(Slots("client"), total).check([Client(0, 0, 5)])

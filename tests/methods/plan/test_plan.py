@@ -185,7 +185,9 @@ def test_clients_start_from_prompts_of_their_own(build):
     slots = run.trainer.run_state.server.shared["pool.clients.text"]
     assert not torch.allclose(slots[0], slots[1], atol=1e-3)
     assert torch.equal(slots[1], run.trainer.run_state.personal[1]["pool.own.text"])
-    again = build("plan", "--trainer.rounds=1", "--model.init_args.optimizer.init_args.lr=0", "--trainer.cohort_size=1")
+    again = build(
+        "plan", "--trainer.rounds=1", "--model.init_args.optimizer.init_args.lr=0", "--trainer.clients.cohort_size=1"
+    )
     again.trainer.fit(again.model, again.datamodule)
     ((client, kept),) = again.trainer.run_state.personal.items()
     assert torch.equal(kept["pool.own.text"], slots[client])

@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from fedvlp.commands.cli import main
 from fedvlp.core.aggregation import CoordinateMedian
 from fedvlp.core.state import Client
 from fedvlp.tools.attacks import GaussianNoise, LabelFlip, Scaling, SignFlip
+from fedvlp.training.add_ons import AddOn, Finished
 from fedvlp.training.callback import FederationCallback
 from fedvlp.utils.errors import UserError
 from tests.helpers.assertions import assert_equal, run_tensors
@@ -99,18 +101,21 @@ def test_update_is_flipped_around_what_was_downloaded_in_every_round(tmp_path):
     attack = SignFlip(1)
     (hostile,) = attack.hostile(Points(clients=5).clients)
     _, attacked = fit(tmp_path, attack, rounds=2)
-    own = {}
-
-    class Honest(FederationCallback):
-        def on_client_end(self, federation, phase, update):
-            own[federation.run_state.server.round, update.client.id] = update.state["weight"].clone()
-
-    federation(tmp_path, attack=attack, rounds=2, default_callbacks=False, callbacks=[Honest()]).fit(
-        Linear(), Points(clients=5)
-    )
     before = attacked.before[1, "train", hostile]
     assert before.abs().max() > 0
-    expected = 2 * before - own[1, hostile]
+    trained = {}
+
+    @dataclass(frozen=True)
+    class Noted(AddOn):
+        needs_average = False
+
+        def finish(self, local, upload):
+            trained[local.client.id] = upload["weight"].clone()
+            return Finished(upload)
+
+    options = {"rounds": 2, "attack": attack, "add_ons": Noted(), "default_callbacks": False}
+    federation(tmp_path, **options).fit(Linear(), Points(clients=5))
+    expected = 2 * before - trained[hostile]
     assert torch.allclose(attacked.uploads[1, "train", hostile], expected, atol=1e-6)
 
 
@@ -125,13 +130,13 @@ def test_noise_has_its_deviation_and_is_drawn_anew(tmp_path):
 
 
 def test_stack_of_domains_is_attacked_at_the_own_domain():
-    from fedvlp.tools.attacks.hostile_trainer import went_on_from
+    from fedvlp.tools.attacks.model_attacks import downloaded_value
 
     stack = {"p": torch.tensor([[1.0], [2.0]])}
-    assert went_on_from(stack, "p", torch.zeros(2, 1), CLIENTS[0]) is stack["p"]
-    assert went_on_from(stack, "p", torch.zeros(1), Client(3, 1, 5)).item() == 2.0
-    assert went_on_from({}, "p", torch.ones(3), CLIENTS[0]).tolist() == [0.0, 0.0, 0.0]
-    assert went_on_from(stack, "p", torch.ones(1), Client(3, -1, 5)).item() == 0.0
+    assert downloaded_value(stack, "p", torch.zeros(2, 1), CLIENTS[0]) is stack["p"]
+    assert downloaded_value(stack, "p", torch.zeros(1), Client(3, 1, 5)).item() == 2.0
+    assert downloaded_value({}, "p", torch.ones(3), CLIENTS[0]).tolist() == [0.0, 0.0, 0.0]
+    assert downloaded_value(stack, "p", torch.ones(1), Client(3, -1, 5)).item() == 0.0
 
 
 def test_flipped_labels_count_from_the_other_end(tmp_path):
@@ -182,21 +187,6 @@ def test_order_of_clients_does_not_matter(tmp_path, attack):
     assert_equal(run_tensors(other.run_state), run_tensors(first.run_state))
 
 
-@each_attack
-def test_clients_trained_together_are_attacked_alike(tmp_path, attack):
-    class Alike(Points):
-        def __init__(self):
-            super().__init__(4)
-            self.clients = [Client(i, i, 8, f"client{i}") for i in range(4)]
-
-    runs = []
-    for together in (1, 4):
-        run = federation(tmp_path, attack=attack, clients_per_step=together, default_callbacks=False)
-        run.fit(Linear(), Alike())
-        runs.append(run.run_state.server.shared["weight"])
-    assert torch.allclose(*runs, atol=1e-5)
-
-
 def test_attack_is_part_of_the_run(tmp_path):
     run = federation(tmp_path, name="run", attack=SignFlip(1), enable_progress_bar=False)
     run.fit(Linear(), Points())
@@ -240,7 +230,13 @@ def test_attacks_change_nothing_that_they_are_given(attack):
 def test_chosen_by_short_name_on_the_command_line(capsys):
     with pytest.raises(SystemExit) as stopped:
         main(
-            ["fit", "--config=quickstart", "--trainer.attack=Scaling", "--trainer.attack.clients=0.3", "--print_config"]
+            [
+                "fit",
+                "--config=quickstart",
+                "--trainer.clients.attack=Scaling",
+                "--trainer.clients.attack.clients=0.3",
+                "--print_config",
+            ]
         )
     assert stopped.value.code == 0
     text = capsys.readouterr().out

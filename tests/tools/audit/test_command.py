@@ -11,7 +11,7 @@ from fedvlp.commands.cli import main
 
 SHORT = [
     *("--inversion.gradients=1", "--inversion.steps=1", "--membership.images=5", "--membership.resamples=9"),
-    *("--trainer.accelerator=cpu", "--trainer.num_threads=1"),
+    *("--trainer.accelerator=cpu", "--trainer.runtime.num_threads=1"),
 ]
 
 

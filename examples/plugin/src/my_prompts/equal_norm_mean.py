@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import torch
 
-from fedvlp import AggregationRule, State
+from fedvlp import Aggregator, State
 from fedvlp.core.state import weighted_mean
 
 
 @dataclass(frozen=True)
-class EqualNormMean(AggregationRule):
+class EqualNormMean(Aggregator):
     """Gives all clients' updates the same length, the median of their lengths, and takes the weighted mean.
 
     >>> before = {"prompt": torch.zeros(1)}

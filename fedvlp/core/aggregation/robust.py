@@ -1,0 +1,218 @@
+"""Aggregators that bound what hostile clients can do: medians, trimmed means, Krum, and clipped updates."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from fedvlp.core.aggregation.base import Aggregator, OuterAggregator, WeightedMean, cast_like, stacked
+from fedvlp.core.aggregation.noise import clip_to_norm, norm_of, update_of
+from fedvlp.core.state import State, check_alike
+from fedvlp.utils.errors import UserError
+
+
+@dataclass(frozen=True)
+class CoordinateMedian(Aggregator):
+    """Median over clients of each number, each client counted once (Yin et al. 2018, Definition 1).
+
+    Of an even number of clients it is the mean of the two in the middle. While fewer than half of the clients are
+    hostile, each number lies between those of honest clients. Two clients have no middle, so it needs three.
+
+    >>> states = [{"p": torch.tensor([value])} for value in (1.0, 900.0, 2.0)]
+    >>> CoordinateMedian().combine(states, [1, 1, 1], {})
+    {'p': tensor([2.])}
+    """
+
+    @property
+    def min_clients(self) -> int:
+        """Three: of fewer the median is the mean."""
+        return 3
+
+    def combine(self, states: Sequence[State], weights: Sequence[float], before: State) -> State:
+        """Returns the median of each number."""
+        return _middle(states, (len(states) - 1) // 2)
+
+
+@dataclass(frozen=True)
+class TrimmedMean(Aggregator):
+    """Mean over clients of each number without the largest and the smallest (Yin et al. 2018, Definition 2).
+
+    Each client is counted once. While no more clients are hostile than are left out at one end, each number lies
+    between those of honest clients.
+
+    Args:
+        share: Share of the clients that is left out at each end, rounded down to whole clients, in (0, 0.5).
+
+    >>> states = [{"p": torch.tensor([value])} for value in (1.0, 900.0, 2.0, 4.0)]
+    >>> TrimmedMean(share=0.25).combine(states, [1, 1, 1, 1], {})
+    {'p': tensor([3.])}
+    """
+
+    share: float = 0.2
+
+    def __post_init__(self) -> None:
+        """Refuses a share that leaves out nobody or everybody."""
+        if not 0 < self.share < 0.5:
+            raise UserError(f"TrimmedMean needs a share in (0, 0.5) to leave out at each end; got {self.share}.")
+
+    @property
+    def min_clients(self) -> int:
+        """The fewest clients of whom the share is a whole one; of fewer it is the mean."""
+        return math.ceil(1 / Fraction(str(self.share)))
+
+    def combine(self, states: Sequence[State], weights: Sequence[float], before: State) -> State:
+        """Returns the mean of what is left of each number."""
+        # As a fraction, since 0.29 * 100 is less than 29 in floating point.
+        return _middle(states, math.floor(Fraction(str(self.share)) * len(states)))
+
+
+def _middle(states: Sequence[State], left_out: int) -> State:
+    """Returns the mean of each number over clients, without the ``left_out`` largest and smallest."""
+    return cast_like({name: _middle_of(values, left_out) for name, values in stacked(states).items()}, states[0])
+
+
+def _middle_of(values: Tensor, left_out: int) -> Tensor:
+    """Returns [...] of values [clients, ...]."""
+    ordered = values.sort(dim=0).values
+    return torch.mean(ordered[left_out : len(values) - left_out], dim=0)
+
+
+@dataclass(frozen=True)
+class MultiKrum(Aggregator):
+    """Mean of the m uploads whose nearest others are nearest, each counted once (Blanchard et al. 2017, Section 4).
+
+    An upload's score is the sum of its squared distances to the n - f - 2 nearest others, over all tensors that are
+    combined together. Of equal scores the client with the smaller id is taken.
+
+    Args:
+        byzantine: The number f of hostile clients that it withstands, at least 0; 2 f + 3 clients are needed.
+        selected: The number m of uploads that are averaged, at least 1; m + f clients are needed.
+
+    >>> states = [{"p": torch.tensor([value])} for value in (1.0, 900.0, 2.0, 4.0, 2.5)]
+    >>> MultiKrum(byzantine=1, selected=2).combine(states, [1] * 5, {})
+    {'p': tensor([2.2500])}
+    """
+
+    byzantine: int
+    selected: int
+
+    def __post_init__(self) -> None:
+        """Refuses numbers of clients that are none."""
+        if self.byzantine < 0 or self.selected < 1:
+            raise UserError(
+                "MultiKrum needs byzantine of at least 0 and selected of at least 1; "
+                f"got {self.byzantine} and {self.selected}."
+            )
+
+    @property
+    def min_clients(self) -> int:
+        """2 f + 3, or m + f if that is more."""
+        return max(2 * self.byzantine + 3, self.selected + self.byzantine)
+
+    def combine(self, states: Sequence[State], weights: Sequence[float], before: State) -> State:
+        """Returns the mean of the selected uploads."""
+        chosen = _nearest_to_others(stacked(states), self.byzantine)[: self.selected]
+        kept = stacked([states[index] for index in sorted(chosen)])
+        return cast_like({name: values.mean(dim=0) for name, values in kept.items()}, states[0])
+
+
+@dataclass(frozen=True)
+class Krum(Aggregator):
+    """The one upload whose nearest others are nearest (Blanchard et al. 2017, Section 4); weights do not count.
+
+    Args:
+        byzantine: The number f of hostile clients that it withstands, at least 0; 2 f + 3 clients are needed.
+
+    >>> states = [{"p": torch.tensor([value])} for value in (1.0, 900.0, 2.0, 4.0, 2.5)]
+    >>> Krum(byzantine=1).combine(states, [1] * 5, {})
+    {'p': tensor([2.])}
+    """
+
+    byzantine: int
+
+    def __post_init__(self) -> None:
+        """Refuses a negative number of clients."""
+        if self.byzantine < 0:
+            raise UserError(f"Krum needs byzantine of at least 0; got {self.byzantine}.")
+
+    @property
+    def min_clients(self) -> int:
+        """2 f + 3."""
+        return 2 * self.byzantine + 3
+
+    def combine(self, states: Sequence[State], weights: Sequence[float], before: State) -> State:
+        """Returns the selected upload."""
+        return dict(states[_nearest_to_others(stacked(states), self.byzantine)[0]])
+
+
+def _nearest_to_others(uploads: dict[str, Tensor], byzantine: int) -> list[int]:
+    """Returns the positions of the clients, the smallest score first, of equal ones the first client."""
+    distances = torch.stack([_squared_distances(values.flatten(1).double()) for values in uploads.values()]).sum(dim=0)
+    count = len(distances)
+    # A client is not its own neighbour.
+    distances.fill_diagonal_(torch.inf)
+    nearest = distances.sort(dim=1).values[:, : count - byzantine - 2]
+    order: list[int] = nearest.sum(dim=1).argsort(stable=True).tolist()
+    return order
+
+
+def _squared_distances(values: Float[Tensor, "K numbers"]) -> Float[Tensor, "K K"]:
+    """Returns the squared distance of each client to each, of values in float64: far uploads' squares are large."""
+    # Differences, and not |a|^2 + |b|^2 - 2 a b, which cancels where uploads are near each other.
+    return torch.stack([(values - own).square().sum(dim=1) for own in values])
+
+
+@dataclass(frozen=True)
+class NormClipping(OuterAggregator):
+    """Shortens updates that are longer than a limit, then lets another aggregator combine them.
+
+    A client's update d is the difference of its upload from what it went on from, over all tensors that are combined
+    together; d / max(1, |d| / max_norm) is taken in its place (Sun et al., Can you really backdoor federated learning?,
+    2019, Section 3). Weights are the inner aggregator's matter.
+
+    Args:
+        max_norm: The longest update, as Euclidean norm, above 0.
+        inner: The aggregator that combines the shortened updates; the weighted mean if not given.
+
+    >>> import torch
+    >>> states = [{"p": torch.tensor([3.0, 4.0])}, {"p": torch.tensor([0.0, 1.0])}]
+    >>> NormClipping(max_norm=1.0).combine(states, [1, 1], {"p": torch.zeros(2)})
+    {'p': tensor([0.3000, 0.9000])}
+    """
+
+    max_norm: float
+    inner: Aggregator = field(default_factory=WeightedMean)
+
+    def __post_init__(self) -> None:
+        """Refuses a limit that no update is within."""
+        if not 0 < self.max_norm < math.inf:
+            raise UserError(f"NormClipping needs a max_norm above 0; got {self.max_norm}.")
+
+    def combine(self, states: Sequence[State], weights: Sequence[float], before: State) -> State:
+        """Returns what the inner aggregator makes of the shortened updates."""
+        return self.inner.combine(self._clipped(states, before), weights, before)
+
+    def aggregate(
+        self, states: Sequence[State], weights: Sequence[float], before: State, memory: State
+    ) -> tuple[State, State]:
+        """Returns the same, with the inner aggregator's memory."""
+        return self.inner.aggregate(self._clipped(states, before), weights, before, memory)
+
+    def _clipped(self, states: Sequence[State], before: State) -> list[State]:
+        check_alike(states)
+        return [clipped(state, before, self.max_norm) for state in states]
+
+
+def clipped(state: State, before: State, max_norm: float) -> State:
+    """Returns an upload whose difference from ``before`` has at most the norm; a shorter one comes back as it is."""
+    update = update_of(state, before)
+    if norm_of(update) <= max_norm:
+        return state
+    shorter = clip_to_norm(update, max_norm)
+    return {name: (before[name].double() + move).to(state[name].dtype) for name, move in shorter.items()}

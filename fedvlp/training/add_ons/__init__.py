@@ -1,0 +1,34 @@
+"""What changes local training whatever the method: what is exchanged for it, and what the server makes of it.
+
+``trainer.local.add_ons`` lists those that are at work.
+"""
+
+from fedvlp.training.add_ons.base import AddOn, Finished, LocalContext, ServerRound, describe_add_on
+from fedvlp.training.add_ons.client_noise import NoisyUpload
+from fedvlp.training.add_ons.clip_gradients import ClipGradients
+from fedvlp.training.add_ons.fed_dg_ga import FedDGGA
+from fedvlp.training.add_ons.fed_dyn import FedDyn
+from fedvlp.training.add_ons.fed_nova import FedNova
+from fedvlp.training.add_ons.fed_prox import FedProx
+from fedvlp.training.add_ons.moon import MOON
+from fedvlp.training.add_ons.scaffold import Scaffold
+
+PUBLIC = {kind.__name__: kind for kind in (FedDGGA, FedDyn, FedNova, FedProx, MOON, Scaffold)}
+"""Those that can be named in a config; a site makes no other, whatever a server asks for."""
+
+__all__ = [
+    "MOON",
+    "PUBLIC",
+    "AddOn",
+    "ClipGradients",
+    "FedDGGA",
+    "FedDyn",
+    "FedNova",
+    "FedProx",
+    "Finished",
+    "LocalContext",
+    "NoisyUpload",
+    "Scaffold",
+    "ServerRound",
+    "describe_add_on",
+]

@@ -1,0 +1,183 @@
+"""What every add-on is: something that a client's training does beside the method, and what is exchanged for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+from lightning import Fabric
+from torch import Tensor
+
+from fedvlp.core.aggregation import Aggregator
+from fedvlp.core.module import FederatedModule
+from fedvlp.core.protocols import Inputs
+from fedvlp.core.state import Client, ClientUpdate, State
+
+if TYPE_CHECKING:
+    from fedvlp.training.optimizers import LocalOptimizer
+
+
+@dataclass(frozen=True)
+class LocalContext:
+    """One client's training in one phase, as an add-on sees it; the client's tensors are in the module.
+
+    Attributes:
+        client: who trains.
+        module: the method.
+        fabric: device and precision.
+        optimizer: takes the steps; None where nothing is trained.
+        names: the trained tensors that are averaged over clients; an add-on that corrects updates corrects no others.
+        trained: all trained tensors by name, themselves and no copies.
+        start: copies of them as training begins.
+        downloaded: all that the client downloaded for the method.
+        received: what the add-on's server part sent, by name.
+        kept: what the add-on kept on this client after its last training in this phase; empty before its first.
+        steps: optimizer steps of this training, at least 1.
+        seed: of the client's random draws in this phase and round.
+        accuracy: measures the client's tensors as they are now on its validation images, in [0, 1].
+        scratch: tensors that the add-on needs until the client's training ends; empty as it begins.
+    """
+
+    client: Client
+    module: FederatedModule
+    fabric: Fabric
+    optimizer: LocalOptimizer | None
+    names: tuple[str, ...]
+    trained: Mapping[str, Tensor]
+    start: State
+    downloaded: State
+    received: State
+    kept: State
+    steps: int
+    seed: int
+    accuracy: Callable[[], float]
+    scratch: State = field(default_factory=dict)
+
+    @property
+    def averaged(self) -> State:
+        """The averaged tensors as training began: w_t."""
+        return {name: self.start[name] for name in self.names}
+
+
+class Finished(NamedTuple):
+    """What an add-on makes of a client's training.
+
+    Attributes:
+        upload: what the client sends for the method.
+        sent: what it sends for the add-on's server part; the same names and shapes for all clients.
+        kept: what stays on the client for its next training in this phase.
+    """
+
+    upload: State
+    sent: Mapping[str, Tensor] = {}
+    kept: Mapping[str, Tensor] = {}
+
+
+@dataclass(frozen=True)
+class ServerRound:
+    """What the server has before it combines the uploads of a phase.
+
+    Attributes:
+        updates: of the cohort, without what add-ons sent; at least one.
+        sent: what the add-on's client part sent, one an update.
+        shared: the tensors that the clients started from.
+        memory: what the add-on remembered in the last round of this phase; empty before the first.
+        names: the tensors that are averaged.
+        clients: all clients.
+        weights: how much each of them counts in averages, by its id: its images, or 1 where each counts once.
+        round: number of finished rounds.
+        rounds: number of all rounds.
+    """
+
+    updates: Sequence[ClientUpdate]
+    sent: Sequence[State]
+    shared: State
+    memory: State
+    names: tuple[str, ...]
+    clients: Sequence[Client]
+    weights: Mapping[int, float]
+    round: int
+    rounds: int
+
+
+class AddOn:
+    """Changes local training, whatever the method; a subclass is a frozen dataclass and overrides the hooks it needs.
+
+    Hooks are called in the order in which they stand here. They are pure: what has to be remembered goes through what
+    they return, and is in every checkpoint.
+
+    Attributes:
+        needs_average: whether it is at work only in phases that average what clients train.
+        needs_accuracy: whether it measures clients on their own validation images.
+        needs_gradients: whether it needs gradients unchanged, neither scaled nor clipped.
+        needs_rounds: whether it depends on the number of all rounds.
+        sets_weights: whether it decides how much each client counts in an average.
+    """
+
+    needs_average: ClassVar[bool] = True
+    needs_accuracy: ClassVar[bool] = False
+    needs_gradients: ClassVar[bool] = False
+    needs_rounds: ClassVar[bool] = False
+    sets_weights: ClassVar[bool] = False
+
+    def download(self, memory: State, shared: State) -> State:
+        """What each client downloads for the add-on.
+
+        Args:
+            memory: what the add-on remembers of this phase.
+            shared: the tensors that are averaged, by name.
+        """
+        return {}
+
+    def begin(self, local: LocalContext) -> None:
+        """Called before the first step; may fill ``local.scratch``."""
+
+    def loss(self, local: LocalContext, inputs: Inputs) -> Tensor | None:
+        """What is added to the loss of each step; None for nothing."""
+        return None
+
+    def after_backward(self, local: LocalContext) -> None:
+        """Called in each step once all gradients are there, before the optimizer takes it."""
+
+    def finish(self, local: LocalContext, upload: State) -> Finished:
+        """What the client sends and keeps after its last step.
+
+        Args:
+            local: the client; ``local.trained`` holds what it has trained.
+            upload: what it would send for the method, copies in the memory of the CPU.
+        """
+        return Finished(upload)
+
+    def sent_like(self, averaged: State) -> State:
+        """Tensors of the names, shapes and types of ``Finished.sent``.
+
+        Args:
+            averaged: the tensors that are averaged, by name.
+        """
+        return {}
+
+    def before_aggregation(self, server: ServerRound) -> tuple[Sequence[ClientUpdate], State]:
+        """The updates as they are to be combined, and what the add-on remembers."""
+        return server.updates, {}
+
+    def aggregator(self, inner: Aggregator, total_weight: float) -> Aggregator:
+        """What combines the uploads where they are averaged, around what would without the add-on.
+
+        Args:
+            inner: the phase's aggregator.
+            total_weight: sum of the weights of all clients.
+        """
+        return inner
+
+
+def describe_add_on(add_on: AddOn, rounds: int | None = None) -> dict[str, Any]:
+    """Class and options of an add-on, as they are written into results.
+
+    Args:
+        add_on: the add-on.
+        rounds: number of all rounds, which is named where the add-on depends on it; None to leave it out.
+    """
+    options: dict[str, Any] = asdict(add_on)  # type: ignore[call-overload]
+    depends_on = {"rounds": rounds} if rounds is not None and add_on.needs_rounds else {}
+    return {"class": type(add_on).__name__, **options, **depends_on}

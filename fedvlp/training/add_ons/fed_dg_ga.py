@@ -1,0 +1,112 @@
+"""FedDG-GA: domains whose accuracy falls most where clients' tensors are averaged count more in the next average.
+
+Paper: Zhang et al., "Federated Domain Generalization with Generalization Adjustment", CVPR 2023.
+
+Symbols: a_k -> ``weights`` in the server's memory, from 1 / K; G_k -> gap: accuracy of the client's tensors after its
+training, less that of the average of the same round, both on its own validation images; d -> ``step``, R -> ``rounds``.
+    d^r = (1 - r / R) d                                                   :meth:`FedDGGA.adjusted`
+    a_k <- a_k + d^r / K (G_k - mean_j G_j) / max_j |G_j - mean_j G_j|    :meth:`FedDGGA.adjusted`
+    a_k <- clip(a_k, 0, 1), a_k <- a_k / sum_j a_j                        :meth:`FedDGGA.adjusted`
+    theta <- sum_k a_k theta_k                                            :meth:`FedDGGA.before_aggregation`
+
+What is sent: a client uploads two numbers more: G_k of its last round, and whether it has one. The accuracy after its
+training stays on it, and that of the average is measured on what it downloads for its next round, so nothing is asked
+again in between. Nothing is measured on a held-out domain.
+
+Departures:
+    * The step is divided by the number of clients, for which the released code has the 3 of its own, and by the largest
+      absolute gap, as there, so that no weight moves farther. The released code does not take the mean gap away
+      (``centered`` false); then gaps that are all the same change weights that are not.
+    * Risks are error rates, one of the two that the released code offers; the other is the loss.
+    * Of a round's cohort only clients that took part before have a gap; the weights of others stay as they are, and all
+      are divided by their sum. In an average of a cohort its clients' weights are divided by theirs.
+    * Weights are rounded to 1e-9 and count at least that, so that a client that is alone still counts.
+    * A client that takes part again after several rounds compares its last tensors with the average that it finds.
+    * Clients with images of one domain measure on the same validation images, which are the domain's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from fedvlp.core.state import ClientUpdate, State
+from fedvlp.training.add_ons.base import AddOn, Finished, LocalContext, ServerRound
+from fedvlp.utils.ranges import FractionAboveZero
+
+COUNTED = 10**9
+"""Weights are rounded to one part of so many, which keeps sums of them exact."""
+
+
+@dataclass(frozen=True)
+class FedDGGA(AddOn):
+    """Weighs clients by how far averaging takes them from what they had learned.
+
+    Args:
+        step: How far weights move in the first round, in (0, 1], divided by the number of clients; it falls to 0.
+        centered: Whether the mean of the gaps is taken away from each, as in the paper.
+    """
+
+    step: FractionAboveZero = 0.2
+    centered: bool = True
+
+    needs_accuracy = True
+    needs_rounds = True
+    sets_weights = True
+
+    def begin(self, local: LocalContext) -> None:
+        """Measures the average that the client downloaded."""
+        local.scratch["accuracy"] = torch.tensor(local.accuracy(), dtype=torch.float64)
+
+    def finish(self, local: LocalContext, upload: State) -> Finished:
+        """Sends G_k and whether there is one, and keeps the accuracy after training."""
+        gap = torch.zeros(2)
+        if local.kept:
+            gap = torch.tensor([local.kept["accuracy"].item() - local.scratch["accuracy"].item(), 1.0])
+        return Finished(upload, {"gap": gap}, {"accuracy": torch.tensor([local.accuracy()])})
+
+    def sent_like(self, averaged: State) -> State:
+        """Two numbers."""
+        return {"gap": torch.zeros(2)}
+
+    def before_aggregation(self, server: ServerRound) -> tuple[Sequence[ClientUpdate], State]:
+        """Updates with weights a_k, and these."""
+        ids = [client.id for client in server.clients]
+        weights = server.memory.get("weights", torch.full((len(ids),), 1 / len(ids), dtype=torch.float64))
+        gaps: dict[int, float] = {}
+        for update, sent in zip(server.updates, server.sent, strict=True):
+            if sent["gap"][1] > 0.5:
+                gaps[ids.index(update.client.id)] = sent["gap"][0].item()
+        weights = self.adjusted(weights, gaps, 1 - (server.round - 1) / max(1, server.rounds))
+        by_id = dict(zip(ids, weights.tolist(), strict=True))
+        weighted: list[ClientUpdate] = []
+        for update in server.updates:
+            counted = int(0.5 + COUNTED * by_id[update.client.id])
+            weighted.append(replace(update, weight=max(1, counted)))
+        return weighted, {"weights": weights}
+
+    def adjusted(self, weights: Tensor, gaps: Mapping[int, float], share: float) -> Tensor:
+        """The weights after a round, [K].
+
+        Args:
+            weights: a, [K], with the sum 1.
+            gaps: G_k by the client's place.
+            share: of the step that is left, 1 - r / R.
+        """
+        if not gaps:
+            return weights
+        places = list(gaps)
+        differences = torch.tensor([gaps[place] for place in places], dtype=torch.float64)
+        if self.centered:
+            differences = differences - differences.mean()
+        largest = differences.abs().max()
+        # What rounding leaves of a mean of equal gaps is no difference.
+        if largest < 1e-12:
+            return weights
+        moved = weights.clone()
+        moved[places] += self.step * share / len(weights) * differences / largest
+        moved = moved.clamp(0, 1)
+        return moved / moved.sum() if moved.sum() > 0 else torch.full_like(moved, 1 / len(moved))

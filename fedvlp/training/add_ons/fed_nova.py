@@ -1,0 +1,95 @@
+"""FedNova: each client's update is divided by how far its optimizer goes in its steps: more steps count no more.
+
+Paper: Wang et al., "Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization", NeurIPS
+2020.
+
+Symbols: x -> ``shared``, p_k -> share of ``weights``, tau_k -> ``steps``, |a_k|_1 -> ``length``, tau_k for plain SGD.
+    d_k = (x - x_k) / (eta |a_k|_1)                                 normalized gradient, Eq. 4
+    tau_eff = sum_k p_k |a_k|_1                                     effective steps, Section 4
+    x <- x - tau_eff eta sum_k p_k d_k                              Eq. 6; :meth:`FedNova.before_aggregation`
+
+What is sent: a client uploads one number more, |a_k|_1.
+
+Departures:
+    * |a_k|_1 is measured: it is how many learning rates the method's own optimizer goes in tau_k steps where each
+      gradient is 1. For SGD that is tau_k, with momentum and with FedProx's term what the paper's Section 4.1 says,
+      and for Adam, whose steps are about a learning rate each, tau_k. Weight decay does not count,
+      and neither does the factor of a schedule, which matters with FedProx's term alone.
+    * Where clients keep their optimizers between rounds, it is that of a fresh one all the same.
+    * Each upload is moved to where it would be after tau_eff such steps, and then combined as the method does or
+      ``trainer.server.aggregation`` says, so it is no matter of the mean alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import nn
+
+from fedvlp.core.module import FederatedModule
+from fedvlp.core.state import ClientUpdate, State
+from fedvlp.training.add_ons.base import AddOn, Finished, LocalContext, ServerRound
+from fedvlp.utils.ranges import NonNegativeFloat
+
+
+@dataclass(frozen=True)
+class FedNova(AddOn):
+    """Averages clients' updates for each step, not those of all their steps.
+
+    Args:
+        proximal_weight: mu of FedProx's term where ``FedProx`` is at work too, at least 0: it shortens the steps.
+    """
+
+    proximal_weight: NonNegativeFloat = 0.0
+
+    def finish(self, local: LocalContext, upload: State) -> Finished:
+        """Sends |a_k|_1."""
+        length = distance_of_steps(local.module, local.steps, self.proximal_weight)
+        return Finished(upload, {"length": torch.tensor([length])})
+
+    def sent_like(self, averaged: State) -> State:
+        """One number."""
+        return {"length": torch.zeros(1)}
+
+    def before_aggregation(self, server: ServerRound) -> tuple[Sequence[ClientUpdate], State]:
+        """Updates as after tau_eff steps each; nothing is remembered."""
+        # A step is the shortest distance: a client that claims less would count for more than any can.
+        lengths = [max(1.0, sent["length"].item()) for sent in server.sent]
+        if len(set(lengths)) == 1:
+            return server.updates, {}
+        weights = [server.weights[update.client.id] for update in server.updates]
+        effective = sum(w * length for w, length in zip(weights, lengths, strict=True)) / sum(weights)
+        rescaled: list[ClientUpdate] = []
+        for update, length in zip(server.updates, lengths, strict=True):
+            state = dict(update.state)
+            for name in server.names:
+                before = server.shared[name].float()
+                move = state[name].float() - before
+                state[name] = (before + effective / length * move).to(state[name].dtype)
+            rescaled.append(replace(update, state=state))
+        return rescaled, {}
+
+
+def distance_of_steps(module: FederatedModule, steps: int, proximal_weight: float = 0.0) -> float:
+    """How many learning rates the method's optimizer moves in so many steps along a gradient that is always 1.
+
+    Args:
+        module: which says what optimizer it wants.
+        steps: at least 1.
+        proximal_weight: mu of FedProx's term, which draws it back.
+    """
+    if module.make_optimizer is None:
+        return float(steps)
+    place = nn.Parameter(torch.zeros(1, dtype=torch.float64))
+    optimizer = module.make_optimizer([place])
+    rate = float(optimizer.param_groups[0]["lr"])
+    for group in optimizer.param_groups:
+        group["weight_decay"] = 0.0
+    if not rate:
+        return float(steps)
+    for _ in range(steps):
+        place.grad = 1 + proximal_weight * place.detach()
+        optimizer.step()
+    return -place.item() / rate

@@ -1,0 +1,49 @@
+"""FedProx: a proximal term holds each client's tensors to what it downloaded, whatever the method.
+
+Paper: Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020, Eq. 2 and Algorithm 2:
+    h_k(w; w_t) = F_k(w) + mu / 2 |w - w_t|^2    :meth:`FedProx.loss`
+
+Symbols: w_t -> ``start``, mu -> ``weight``.
+
+What is sent: nothing more than without.
+
+Departure: tensors that stay on a client are left out, since the server has no w_t to which they could be held.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedvlp.core.protocols import Inputs
+from fedvlp.core.state import State, matches_prefix
+from fedvlp.training.add_ons.base import AddOn, LocalContext
+from fedvlp.utils.ranges import PositiveFloat
+
+
+@dataclass(frozen=True)
+class FedProx(AddOn):
+    """Holds clients to what they downloaded.
+
+    Args:
+        weight: mu, above 0; the paper tries 0.001, 0.01, 0.1 and 1.
+    """
+
+    weight: PositiveFloat = 0.01
+
+    needs_average = False
+
+    def loss(self, local: LocalContext, inputs: Inputs) -> Tensor | None:
+        """The proximal term mu / 2 |w - w_t|^2; None where nothing that is shared is trained."""
+        personal = (*local.module.personal, *local.module.train_only_personal)
+        start = {name: value for name, value in local.start.items() if not matches_prefix(personal, name)}
+        return self.weight / 2 * squared_distance(local.trained, start) if start else None
+
+
+def squared_distance(trained: Mapping[str, Tensor], start: State) -> Tensor:
+    """The squared Euclidean distance |w - w_t|^2 of trained tensors from where they started."""
+    moved = [(trained[name] - value).square().sum() for name, value in start.items()]
+    return torch.stack(moved).sum()

@@ -1,0 +1,343 @@
+"""The life of one client in one phase, and what is done about a client that fails."""
+
+from __future__ import annotations
+
+import errno
+import math
+import traceback
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Literal
+
+import torch
+from lightning import Fabric
+from torch import Tensor
+
+from fedvlp.core.module import FederatedModule
+from fedvlp.core.phases import RoundContext
+from fedvlp.core.protocols import Batch, EvaluationSplit, Inputs, Loader, TrainingData
+from fedvlp.core.state import ADD_ON, Client, ClientUpdate, State, detached, is_finite
+from fedvlp.core.update_check import upload_error
+from fedvlp.runs.client_store import ClientStore, StoredState
+from fedvlp.training.add_ons import AddOn, LocalContext
+from fedvlp.training.dispatch import Hooks
+from fedvlp.training.evaluation import accuracy_now
+from fedvlp.training.local_training import LocalTraining
+from fedvlp.training.optimizers import LocalOptimizer, make_optimizer
+from fedvlp.training.task import PhaseTask, of_method
+from fedvlp.utils.errors import MachineError, UserError
+from fedvlp.utils.files import write_text
+from fedvlp.utils.seeding import derive_seed, restored_generators, seed_generators
+from fedvlp.utils.tensor_files import add_prefix, strip_prefix
+
+FAILURES = "failures"
+"""Folder of the run in which tracebacks of clients that failed are."""
+
+DISK_FAULTS = {errno.ENOSPC, errno.EROFS, errno.EIO, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)}
+
+OnClientFailure = Literal["skip", "retry", "fail"]
+
+
+class ClientError(Exception):
+    """A client did something that its update can't be made of."""
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """What all clients that train in this process share: one module, whose tensors are swapped, data and devices.
+
+    Args:
+        fabric: device and precision.
+        module: the method.
+        data: the clients' batches.
+        local: how long a client trains and with which optimizer.
+        initial_personal: what stays on the module before the first round.
+        seed: of the federation; with round, phase and client it fixes every random draw.
+        store: keeps what stays on the clients.
+        hooks: of the callbacks.
+        validation: where an add-on measures clients, the splits of all their domains.
+        run_folder: gets the tracebacks of clients that fail; None to keep none.
+        errors: what clients raised in the running phase, by the client's id.
+    """
+
+    fabric: Fabric
+    module: FederatedModule
+    data: TrainingData
+    local: LocalTraining
+    initial_personal: State
+    seed: int
+    store: ClientStore
+    hooks: Hooks
+    validation: Sequence[EvaluationSplit] = ()
+    run_folder: Path | None = None
+    errors: dict[int, Exception] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ClientResult:
+    """What one client's local training left.
+
+    Attributes:
+        update: what it sends.
+        personal: what stays on it.
+        optimizer_state: what its optimizers and add-ons continue from; empty where they start from scratch.
+        is_finite: whether no value of what stays on it is NaN or infinite.
+        failure: why there is nothing of all this; empty if the client trained to the end.
+        retried: what went wrong in its first try; empty if there was but one.
+    """
+
+    update: ClientUpdate
+    personal: StoredState
+    optimizer_state: StoredState
+    is_finite: bool = True
+    failure: str = ""
+    retried: str = ""
+
+    @property
+    def client(self) -> Client:
+        """Who trained."""
+        return self.update.client
+
+    @classmethod
+    def of_failure(cls, client: Client, reason: str) -> ClientResult:
+        """What a client leaves that failed: nothing but the reason."""
+        return cls(ClientUpdate(client, {}, client.num_examples), {}, {}, failure=reason)
+
+
+def train_client(client: Client, task: PhaseTask, here: Workspace) -> ClientResult:
+    """The life of one client in one phase, in the order in which it happens."""
+    module = here.module
+    download = task.download(client)
+    module.load_state(of_method(download))
+    module.load_state(personal_state(client, task, here))
+    module.start_client(RoundContext(task.round, task.phase, client))
+    batches, steps = local_batches(client, task, here)
+
+    continued = {} if here.local.reset_optimizer else strip_prefix(task.kept(client), str(task.index))
+    optimizer = make_optimizer(here.fabric, module, task.learning_rate_factor, continued)
+    add_ons = AddOnsAtWork.begin(client, task, here, download, optimizer, steps)
+    here.hooks.call("on_client_start", phase=task.phase, client=client, steps=steps)
+    seed_generators(task.seeds[client.id])
+    if optimizer is not None:
+        if not module.training:  # looked at first, since to set it walks through all of CLIP
+            module.train()
+        for index, batch in enumerate(batches):
+            inputs, labels = here.fabric.to_device(batch)
+            with here.fabric.autocast():
+                loss = check_loss(module, module.training_step((inputs, labels), index))
+            here.fabric.backward(loss)
+            add_ons.backward(inputs)
+            add_ons.after_backward()
+            optimizer.step_and_clear()
+            module.on_train_batch_end(loss.detach(), (inputs, labels), index)
+            here.hooks.call("on_client_step", client=client, loss=loss.detach())
+
+    upload, kept = add_ons.finish(checked_upload(module))
+    update = ClientUpdate(client, upload, client.num_examples, module.logged_means())
+    here.hooks.call("on_client_end", phase=task.phase, update=update)
+    personal = module.personal_state()
+    remembered = {} if optimizer is None or here.local.reset_optimizer else optimizer.state()
+    continued = task.kept(client) | kept | add_prefix(remembered, str(task.index))
+    stored = here.store.keep(task.round, client.id, personal, continued)
+    return ClientResult(update, *stored, is_finite(personal, continued))
+
+
+@dataclass(frozen=True)
+class AddOnsAtWork:
+    """The add-ons in one client's training; where there are none, nothing is done.
+
+    Attributes:
+        pairs: each add-on with what it sees of the client.
+        index: place of the phase in the round.
+    """
+
+    pairs: Sequence[tuple[AddOn, LocalContext]]
+    index: int
+
+    @classmethod
+    def begin(
+        cls,
+        client: Client,
+        task: PhaseTask,
+        here: Workspace,
+        download: State,
+        optimizer: LocalOptimizer | None,
+        steps: int,
+    ) -> AddOnsAtWork:
+        """Begins those of the phase, once the client's tensors are in the module."""
+        if not task.setup.add_ons:
+            return cls((), task.index)
+        splits = [split for split in here.validation if client.id in {each.id for each in split.clients}]
+        trained = here.module.trainable_by_name()
+        common = LocalContext(
+            client=client,
+            module=here.module,
+            fabric=here.fabric,
+            optimizer=optimizer,
+            names=task.setup.names,
+            trained=trained,
+            start={name: value.detach().clone() for name, value in trained.items()},
+            downloaded=of_method(download),
+            received={},
+            kept={},
+            steps=steps,
+            seed=task.seeds[client.id],
+            accuracy=partial(accuracy_now, here.module, here.fabric, splits),
+        )
+        pairs: list[tuple[AddOn, LocalContext]] = []
+        for place, add_on in enumerate(task.setup.add_ons):
+            received = strip_prefix(download, f"{ADD_ON}/{place}")
+            kept = strip_prefix(task.kept(client), f"{ADD_ON}/{task.index}/{place}")
+            local = replace(
+                common,
+                received=here.fabric.to_device(received),
+                kept=here.fabric.to_device(kept),
+                scratch={},
+            )
+            add_on.begin(local)
+            pairs.append((add_on, local))
+        return cls(pairs, task.index)
+
+    def backward(self, inputs: Inputs) -> None:
+        """Adds the gradients of what add-ons add to the loss."""
+        for add_on, local in self.pairs:
+            with local.fabric.autocast():
+                added = add_on.loss(local, inputs)
+            if added is not None:
+                local.fabric.backward(added)
+
+    def after_backward(self) -> None:
+        """Lets add-ons see and change the gradients of a step."""
+        for add_on, local in self.pairs:
+            add_on.after_backward(local)
+
+    def finish(self, upload: State) -> tuple[State, State]:
+        """What the client sends, for the method and for add-ons, and what they keep on it."""
+        every_sent: State = {}
+        every_kept: State = {}
+        for place, (add_on, local) in enumerate(self.pairs):
+            upload, sent, kept = add_on.finish(local, upload)
+            every_sent |= add_prefix(detached(sent), f"{ADD_ON}/{place}")
+            every_kept |= add_prefix(detached(kept), f"{ADD_ON}/{self.index}/{place}")
+        return upload | every_sent, every_kept
+
+
+def personal_state(client: Client, task: PhaseTask, here: Workspace) -> State:
+    """What stays on a client: from its last round, or for its first."""
+    if client.id in task.state.personal:
+        return task.state.personal[client.id]
+    if not here.initial_personal:
+        return {}
+    seed_generators(derive_seed(here.seed, client.id))
+    return here.module.initial_personal_state(here.initial_personal)
+
+
+def local_batches(client: Client, task: PhaseTask, here: Workspace) -> tuple[Iterator[Batch], int]:
+    """A client's batches in a phase, and how many they are; a straggler gets fewer."""
+
+    def loader_of(shuffle: int) -> Loader:
+        """The client's batches in the order of a shuffle's number; the round's own has the client's seed."""
+        seed = task.seeds[client.id]
+        if shuffle != task.round:
+            seed = derive_seed(here.seed, shuffle, task.index, client.id)
+        return here.data.train_dataloader(client, seed=seed)
+
+    batches, steps = here.local.batches(loader_of, task.round)
+    if client.id in task.shares_of_steps:
+        steps = math.ceil(task.shares_of_steps[client.id] * steps)
+        batches = islice(batches, steps)
+    return batches, steps
+
+
+def check_loss(module: FederatedModule, loss: object) -> Tensor:
+    """The loss of a step, if it is one."""
+    if not isinstance(loss, Tensor):
+        raise UserError(f"{type(module).__name__}.training_step must return the loss, a tensor; got {loss!r}.")
+    return loss
+
+
+def checked_upload(module: FederatedModule) -> State:
+    """Copies of what the client in the module sends.
+
+    Raises:
+        ClientError: if that is something else than tensors.
+    """
+    upload = module.upload_state()
+    if problem := upload_error(upload):
+        raise ClientError(problem)
+    return detached(upload)
+
+
+def train_clients(
+    clients: Sequence[Client], task: PhaseTask, here: Workspace, on_failure: OnClientFailure
+) -> list[ClientResult]:
+    """The results of clients, trained sequentially in the one module."""
+    with restored_generators(), here.module.fixed_tensors():
+        results = [try_client(client, task, here, on_failure) for client in clients]
+    here.module.context = None
+    here.store.flush()
+    return results
+
+
+def try_client(client: Client, task: PhaseTask, here: Workspace, on_failure: OnClientFailure) -> ClientResult:
+    """The result of a client: that of its training, or that it failed.
+
+    Args:
+        client: who trains.
+        task: the phase.
+        here: module, data and devices.
+        on_failure: ``skip`` leaves a client out for the rest of the round, ``retry`` first lets it train again, and
+            ``fail`` ends the run.
+    """
+    retried = ""
+    while True:
+        try:
+            return replace(train_client(client, task, here), retried=retried)
+        except Exception as error:
+            # A callback's mistake is not the client's, nor is a fault of the machine.
+            if here.hooks.has_raised or is_of_machine(error) or on_failure == "fail":
+                raise
+            here.module.zero_grad()  # what it leaves must not count for the next client
+            if on_failure == "skip" or retried:
+                return ClientResult.of_failure(client, keep_error(client, task, here, error))
+            retried = reason_of(error)
+
+
+def keep_error(client: Client, task: PhaseTask, here: Workspace, error: Exception) -> str:
+    """Writes a client's traceback into the run's folder; what went wrong, in a line."""
+    here.errors[client.id] = error
+    reason = reason_of(error)
+    if here.run_folder is None or isinstance(error, ClientError):
+        return reason
+    name = f"round-{task.round + 1:05d}-{task.phase.name}-client-{client.id:06d}.txt"
+    path = here.run_folder / FAILURES / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, "".join(traceback.format_exception(error)))
+    return f"{reason} (traceback in {path})"
+
+
+def reason_of(error: Exception) -> str:
+    r"""What a client did, in a line that follows on its name.
+
+    >>> reason_of(ValueError("the file is gone\nand more"))
+    'raised ValueError: the file is gone'
+    """
+    first_line = str(error).strip().split("\n")[0]
+    if isinstance(error, ClientError):  # says what the client did; where that was noticed does not matter
+        return first_line
+    hint = "; lower data.batch_size" if is_out_of_memory(error) else ""
+    return f"raised {type(error).__name__}: {first_line}{hint}"
+
+
+def is_of_machine(error: Exception) -> bool:
+    """Whether no client is to blame: a process was killed, or the disk is full or broken."""
+    return isinstance(error, MachineError) or (isinstance(error, OSError) and error.errno in DISK_FAULTS)
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether a device, or the machine, had no memory left."""
+    no_memory_for_tensor = isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or no_memory_for_tensor

@@ -1,0 +1,181 @@
+"""The options of a federation in groups: what the server does, which clients take part, what the program uses.
+
+How a client trains is the group :class:`fedvlp.training.local_training.LocalTraining`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from fedvlp.core.aggregation import Aggregator, describe_aggregator
+from fedvlp.core.state import Client
+from fedvlp.training.attack import Attack
+from fedvlp.training.callback import RunView
+from fedvlp.training.client import OnClientFailure
+from fedvlp.utils.errors import UserError
+from fedvlp.utils.ranges import (
+    ClosedFraction,
+    FractionBelowOne,
+    PositiveFloat,
+    PositiveInt,
+    Seconds,
+    Seed,
+    Threads,
+    check_range,
+)
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Server:
+    """What the server does with the clients' updates.
+
+    Args:
+        aggregation: How the server makes one state of several clients' uploads, such as ``TrimmedMean`` or ``FedAdam``,
+            in every phase that averages; the method's own mean if not given.
+        min_clients: Updates that each phase needs; with fewer the run ends, and can be resumed from its last
+            checkpoint.
+        max_update_norm: The largest norm of an update's difference to what is shared; a larger one is left out. Any if
+            not given.
+    """
+
+    aggregation: Aggregator | None = None
+    min_clients: PositiveInt = 1
+    max_update_norm: PositiveFloat | None = None
+
+    def __post_init__(self) -> None:
+        """Checks the ranges."""
+        check_range("server.min_clients", self.min_clients, PositiveInt)
+        check_range("server.max_update_norm", self.max_update_norm, PositiveFloat)
+
+
+@dataclass(frozen=True)
+class Clients:
+    """Which clients take part in a round, what becomes of those that fail, and where they keep what is theirs.
+
+    Args:
+        cohort_size: Clients sampled each round; all of them if not given.
+        on_failure: What is done about a client that fails: ``skip`` leaves it out for the rest of the round, ``retry``
+            first lets it train again, ``fail`` ends the run.
+        dropout: Probability that a client of a round's cohort takes no part in it, for studies; drawn from the seed. As
+            many as ``server.min_clients`` or the aggregation needs always stay.
+        stragglers: Share of a round's clients that do only a part of their steps, for studies; who, and which part
+            from a tenth to all, is drawn from the seed (FedProx, Li et al. 2020, Section 5.2).
+        attack: What some clients do against the others, such as ``SignFlip`` or ``BackdoorPatch``, to test an
+            aggregation or a method; all clients are honest if not given.
+        personal_on_disk: Keep what stays on the clients (personal tensors, kept optimizers) in a file a client in the
+            run's folder; only those of the client that trains are in memory.
+    """
+
+    cohort_size: PositiveInt | None = None
+    on_failure: OnClientFailure = "skip"
+    dropout: FractionBelowOne = 0.0
+    stragglers: ClosedFraction = 0.0
+    attack: Attack | None = None
+    personal_on_disk: bool = False
+
+    def __post_init__(self) -> None:
+        """Checks the ranges."""
+        check_range("clients.cohort_size", self.cohort_size, PositiveInt)
+        check_range("clients.dropout", self.dropout, FractionBelowOne)
+        check_range("clients.stragglers", self.stragglers, ClosedFraction)
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """What the program uses of the machine, and what it writes; changes results by rounding at most.
+
+    Args:
+        num_threads: CPU threads of PyTorch; its own choice if not given. A tiny model is fastest with 1.
+        compile: Let torch.compile fuse what prompts go through; needs a C++ compiler, and a minute or two at the start.
+        default_callbacks: Write the run folder with checkpoints, metrics, table and plots.
+        collective_timeout: Seconds that processes wait for one of them before the run ends, such as for the one that
+            evaluates for all or that still trains.
+    """
+
+    num_threads: Threads | None = None
+    compile: bool = False
+    default_callbacks: bool = True
+    collective_timeout: Seconds = 1800
+
+    def __post_init__(self) -> None:
+        """Checks the ranges."""
+        check_range("runtime.num_threads", self.num_threads, Threads)
+        check_range("runtime.collective_timeout", self.collective_timeout, Seconds)
+
+
+class ConfiguredRun(RunView, Protocol):
+    """A run with all its options; :class:`fedvlp.Federation` is one.
+
+    Attributes:
+        server: what the server does with updates.
+        clients: which clients take part.
+        seed: of every random draw.
+        evaluate_every: rounds from one evaluation to the next.
+        patience: evaluations without a better one after which training stops; None for never.
+        precision: of the frozen towers' arithmetic.
+    """
+
+    server: Server
+    clients: Clients
+    seed: Seed
+    evaluate_every: PositiveInt
+    patience: PositiveInt | None
+    precision: str
+
+
+def check_clients(run: ConfiguredRun, clients: Sequence[Client]) -> None:
+    """Raises UserError if a round has fewer clients than its phases need, or if only a federation has an option."""
+    if any(client.is_pool for client in clients):
+        _check_pooled(run)
+    cohort = min(len(clients), run.clients.cohort_size or len(clients))
+    needed = run.server.min_clients
+    if cohort < needed:
+        raise UserError(f"A round has {cohort} clients, but min_clients is {needed}. Lower it, or let more take part.")
+
+
+def describe_training(run: ConfiguredRun) -> dict[str, Any]:
+    """Returns the options that must be equal for a run to be resumed; the number of rounds may differ."""
+    described = {
+        "seed": run.seed,
+        "cohort_size": run.clients.cohort_size,
+        "max_update_norm": run.server.max_update_norm,
+        **run.local.describe(run.rounds),
+        "precision": run.precision,
+    }
+    # Left out where they are not given, so that runs with and without such an option differ by its name alone.
+    if run.server.aggregation is not None:
+        described["aggregation"] = describe_aggregator(run.server.aggregation)
+    if run.clients.attack is not None:
+        described["attack"] = run.clients.attack.describe()
+    if run.clients.dropout:
+        described["client_dropout"] = run.clients.dropout
+    if run.clients.stragglers:
+        described["stragglers"] = run.clients.stragglers
+    return described
+
+
+def _check_pooled(run: ConfiguredRun) -> None:
+    """Raises UserError for what only a federation has; warns where the optimizer starts again each round."""
+    of_federation = {
+        "server.aggregation": run.server.aggregation is not None,
+        "server.max_update_norm": run.server.max_update_norm is not None,
+        "clients.attack": run.clients.attack is not None,
+        "clients.dropout": run.clients.dropout > 0,
+        "clients.stragglers": run.clients.stragglers > 0,
+        "local.add_ons": bool(run.local.add_ons),
+    }
+    if wrong := [name for name, is_given in of_federation.items() if is_given]:
+        raise UserError(
+            f"The partition Pooled trains centrally, without clients, so there can be no {', '.join(wrong)}. "
+            "Leave that out, or take another partition."
+        )
+    if run.local.reset_optimizer and run.rounds > 1:
+        log.warning(
+            "The optimizer starts from scratch in each round. Ordinary centralised training keeps it: "
+            "set trainer.local.reset_optimizer to false, as --config centralised does."
+        )

@@ -1,0 +1,246 @@
+"""One phase of one round: what each client is asked to do in it, and what the server makes of the uploads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from fedvlp.core.module import FederatedModule
+from fedvlp.core.phases import Phase
+from fedvlp.core.protocols import EvaluationSplit, MeasuredData
+from fedvlp.core.reductions import client_noise, guarantees
+from fedvlp.core.run_state import RunState
+from fedvlp.core.state import ADD_ON, Client, ClientUpdate, ServerState, State, matches_prefix
+from fedvlp.core.strategies import FedAvg, Reducer, Strategy
+from fedvlp.training.add_ons import AddOn, NoisyUpload, ServerRound
+from fedvlp.utils.errors import UserError
+from fedvlp.utils.tensor_files import add_prefix, strip_prefix
+
+
+@dataclass(frozen=True)
+class PhaseSetup:
+    """A phase with the add-ons that are at work in it; the same in every round.
+
+    Attributes:
+        phase: what is trained, sent and combined.
+        index: place of the phase in the round, from 0.
+        names: the trained tensors that are averaged over clients.
+        add_ons: those at work, in their order.
+    """
+
+    phase: Phase
+    index: int
+    names: tuple[str, ...] = ()
+    add_ons: tuple[AddOn, ...] = ()
+
+
+@dataclass(frozen=True)
+class PhaseTask:
+    """A phase of one round, as every client of the cohort is asked to train it.
+
+    What add-ons exchange stands beside the method's tensors under ``add_on/<place>/``.
+
+    Attributes:
+        setup: the phase and its add-ons.
+        state: where the federation stands before the phase.
+        seeds: of each client's random draws, by the client's id.
+        rounds: number of all rounds.
+        all_clients: all clients; of sites that come late it is only known later how many images they have.
+        learning_rate_factor: on the learning rates of every optimizer of the round.
+        shares_of_steps: the share of its steps that a straggler takes, in (0, 1], by the client's id; all others take
+            all.
+    """
+
+    setup: PhaseSetup
+    state: RunState
+    seeds: Mapping[int, int]
+    rounds: int
+    all_clients: Callable[[], Sequence[Client]]
+    learning_rate_factor: float = 1.0
+    shares_of_steps: Mapping[int, float] = field(default_factory=dict)
+
+    @property
+    def phase(self) -> Phase:
+        """The phase."""
+        return self.setup.phase
+
+    @property
+    def index(self) -> int:
+        """Place of the phase in the round, from 0."""
+        return self.setup.index
+
+    @property
+    def round(self) -> int:
+        """The number of finished rounds."""
+        return self.state.server.round
+
+    def download(self, client: Client) -> State:
+        """What a client downloads, for the method and for add-ons."""
+        server = self.state.server
+        download = dict(self.phase.broadcast(server, client))
+        averaged = {name: server.shared[name] for name in self.setup.names}
+        for place, add_on in enumerate(self.setup.add_ons):
+            download |= add_prefix(add_on.download(self._memory(place), averaged), f"{ADD_ON}/{place}")
+        return download
+
+    def kept(self, client: Client) -> State:
+        """What a client's optimizers and add-ons continue from, of all phases."""
+        return self.state.optimizer_states.get(client.id, {})
+
+    def sent_like(self, shared: State) -> State:
+        """Tensors such as each client uploads for add-ons."""
+        averaged = {name: shared[name] for name in self.setup.names}
+        sent: State = {}
+        for place, add_on in enumerate(self.setup.add_ons):
+            sent |= add_prefix(add_on.sent_like(averaged), f"{ADD_ON}/{place}")
+        return sent
+
+    def aggregate(self, updates: Sequence[ClientUpdate]) -> ServerState:
+        """The server's state after the cohort's updates; no updates change nothing.
+
+        Add-ons see the updates first, in their order; then the phase's strategy combines them.
+        """
+        server = self.state.server
+        if not self.setup.add_ons or not updates:
+            return self.phase.aggregate(server, updates)
+        weights = _weights(self.phase.strategy, self.all_clients())
+        sent = [update.state for update in updates]
+        updates = [replace(update, state=of_method(update.state)) for update in updates]
+        phase = self.phase
+        memory: State = {}
+        for place, add_on in enumerate(self.setup.add_ons):
+            server_round = ServerRound(
+                updates=updates,
+                sent=[strip_prefix(state, f"{ADD_ON}/{place}") for state in sent],
+                shared=server.shared,
+                memory=self._memory(place),
+                names=self.setup.names,
+                clients=self.all_clients(),
+                weights=weights,
+                round=server.round,
+                rounds=self.rounds,
+            )
+            updates, remembered = add_on.before_aggregation(server_round)
+            memory |= add_prefix(remembered, self._memory_name(place))
+            phase = replace(phase, strategy=_with_aggregator(phase.strategy, add_on, sum(weights.values())))
+        after = phase.aggregate(server, updates)
+        return replace(after, memory=after.memory | memory)
+
+    def _memory_name(self, place: int) -> str:
+        return f"{ADD_ON}/{self.index}/{place}"
+
+    def _memory(self, place: int) -> State:
+        return strip_prefix(self.state.server.memory, self._memory_name(place))
+
+
+def set_up_phases(module: FederatedModule, phases: Sequence[Phase], add_ons: Sequence[AddOn]) -> tuple[PhaseSetup, ...]:
+    """The phases of a round with the add-ons at work in each.
+
+    Args:
+        module: the method.
+        phases: of a round, with their aggregators.
+        add_ons: those that are asked for.
+
+    Raises:
+        UserError: if an add-on needs averages and no phase averages anything.
+    """
+    setups: list[PhaseSetup] = []
+    for index, phase in enumerate(phases):
+        names = averaged_names(module, phase)
+        at_work = [add_on for add_on in add_ons if names or not add_on.needs_average]
+        noise = client_noise(phase.strategy)
+        if noise is not None:
+            at_work.append(NoisyUpload(noise))
+        setups.append(PhaseSetup(phase, index, names, tuple(at_work)))
+    needing = [add_on for add_on in add_ons if add_on.needs_average]
+    if setups and needing and not any(setup.names for setup in setups):
+        raise UserError(
+            f"trainer.local.add_ons has {type(needing[0]).__name__}, but no phase of {type(module).__name__} averages "
+            "what clients train. Leave it out, or take a method that does."
+        )
+    return tuple(setups)
+
+
+def check_add_ons(add_ons: Sequence[AddOn], phases: Sequence[Phase], data: MeasuredData, precision: str) -> None:
+    """Checks add-ons against what they can't be had with, before anything is trained.
+
+    Args:
+        add_ons: those that are asked for.
+        phases: of a round, with their aggregators.
+        data: clients and splits.
+        precision: Lightning's name of the arithmetic.
+
+    Raises:
+        UserError: if gradients are scaled, uploads are hidden by noise, which what add-ons send would get past, weights
+            would not count, or a client has no validation images to measure on.
+    """
+    for add_on in add_ons:
+        name = type(add_on).__name__
+        if add_on.needs_gradients and precision == "16-mixed":
+            raise UserError(f"{name} needs gradients unchanged, but 16-mixed scales them. Use bf16-mixed or 32-true.")
+        if add_on.needs_average and guarantees(phases):
+            raise UserError(
+                f"DPFedAvg hides what clients send, but not what {name} makes of it. Leave it out of "
+                "trainer.local.add_ons, or take another trainer.server.aggregation."
+            )
+        for phase in phases if add_on.sets_weights else ():
+            for reducer in phase.strategy.reducers:
+                if reducer.reduces_cohort and not reducer.aggregator.is_linear:
+                    raise UserError(
+                        f"{name} decides how much each client counts, which {type(reducer.aggregator).__name__} does "
+                        "not look at. Leave one of them out, or take an aggregation of the weighted mean."
+                    )
+        if add_on.needs_accuracy:
+            measured = {client.id for split in validation_splits([add_on], data) for client in split.clients}
+            lacking = [client for client in data.clients if client.id not in measured]
+            if lacking:
+                raise UserError(
+                    f"{name} measures each client on validation images of its domains, but "
+                    f"{lacking[0].name or lacking[0].id!r} has none. Set data.validation_fraction above 0."
+                )
+
+
+def validation_splits(add_ons: Sequence[AddOn], data: MeasuredData) -> list[EvaluationSplit]:
+    """The splits on which add-ons measure clients; none where no add-on does."""
+    if not any(add_on.needs_accuracy for add_on in add_ons):
+        return []
+    return [split for split in data.evaluation_splits() if split.role == "validation"]
+
+
+def averaged_names(module: FederatedModule, phase: Phase) -> tuple[str, ...]:
+    """The parameters that a phase trains and averages over clients, in the module's order."""
+    kept = (*module.personal, *module.train_only_personal)
+    names: list[str] = []
+    for name, _ in module.named_parameters():
+        is_sent = matches_prefix(phase.train, name) and matches_prefix(phase.upload, name)
+        if is_sent and not matches_prefix(kept, name):
+            names.append(name)
+    return tuple(phase.strategy.averaged(names))
+
+
+def of_method(state: State) -> State:
+    """A state without what add-ons exchange.
+
+    >>> import torch
+    >>> list(of_method({"prompt": torch.zeros(2), "add_on/0/prompt": torch.zeros(2)}))
+    ['prompt']
+    """
+    return {name: value for name, value in state.items() if not name.startswith(f"{ADD_ON}/")}
+
+
+def _with_aggregator(strategy: Strategy, add_on: AddOn, total_weight: float) -> Strategy:
+    """The strategy in which an add-on stands around each aggregator that averages the cohort's uploads."""
+
+    def change(reducer: Reducer) -> Strategy:
+        if not reducer.reduces_cohort:
+            return reducer
+        return reducer.with_aggregator(add_on.aggregator(reducer.aggregator, total_weight))
+
+    return strategy.with_reducers(change)
+
+
+def _weights(strategy: Strategy, clients: Iterable[Client]) -> dict[int, float]:
+    """How much each client counts where a strategy averages: its images, or 1."""
+    averages = [reducer for reducer in strategy.reducers if isinstance(reducer, FedAvg)]
+    counts_once = all(average.weighting == "uniform" for average in averages)
+    return {client.id: 1.0 if counts_once else float(client.num_examples) for client in clients}

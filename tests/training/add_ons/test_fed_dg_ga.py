@@ -1,0 +1,143 @@
+"""FedDG-GA, against its steps with plain numbers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from fedvlp.core.aggregation import CoordinateMedian, ServerMomentum
+from fedvlp.core.phases import Phase
+from fedvlp.core.run_state import RunState
+from fedvlp.core.state import Client, ClientUpdate, ServerState
+from fedvlp.core.strategies import FedAvg
+from fedvlp.training.add_ons import FedDGGA
+from fedvlp.training.task import PhaseSetup, PhaseTask
+from fedvlp.utils.errors import UserError
+from tests.helpers.toy_federation import Linear, Split
+from tests.helpers.written_out import RATE, Hard, Whole, federation, gradient, loss
+
+STEP = 0.6
+
+
+def accuracy(data, client, weight):
+    """On the client's own validation images."""
+    points, labels = data.points(100 + client.id, 20)
+    return ((points @ weight.T).argmax(1) == labels).float().mean().item()
+
+
+def written_out(data, rounds, steps, centered):
+    """theta and the weights after the rounds; a round's gaps are known in the next."""
+    theta = torch.zeros(3, 4)
+    a = [1 / 3] * 3
+    before = None
+    for r in range(rounds):
+        if before is not None:
+            after = [accuracy(data, client, theta) for client in data.clients]
+            gaps = [local - averaged for local, averaged in zip(before, after, strict=True)]
+            mean = sum(gaps) / 3 if centered else 0.0
+            largest = max(abs(gap - mean) for gap in gaps)
+            step = (1 - (r - 1) / rounds) * STEP / 3
+            if largest:
+                a = [min(1.0, max(0.0, old + step * (gap - mean) / largest)) for old, gap in zip(a, gaps, strict=True)]
+            a = [value / sum(a) for value in a]
+        ends = []
+        for client in data.clients:
+            own = theta.clone()
+            for _ in range(steps):
+                own = own - RATE * gradient(lambda w, client=client: loss(data, client, w), own)
+            ends.append(own)
+        before = [accuracy(data, client, own) for client, own in zip(data.clients, ends, strict=True)]
+        theta = sum(weight * own for weight, own in zip(a, ends, strict=True))
+    return theta, a
+
+
+@pytest.mark.parametrize("centered", [True, False])
+def test_weights_follow_the_gaps_as_the_paper_says(tmp_path, centered):
+    add_on = FedDGGA(STEP, centered)
+    state = federation(tmp_path, rounds=5, steps=4, add_ons=add_on).fit(Linear(RATE), Hard())
+    theta, weights = written_out(Hard(), 5, 4, centered)
+    assert state.memory["add_on/0/0/weights"].tolist() == pytest.approx(weights, abs=1e-6)
+    torch.testing.assert_close(state.shared["weight"], theta, rtol=1e-5, atol=1e-5)
+    assert max(weights) - min(weights) > 0.1
+    assert sum(state.memory["add_on/0/0/weights"].tolist()) == pytest.approx(1)
+
+
+def test_equal_gaps_and_no_gaps_leave_weights_alone():
+    weights = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
+    for gaps in ({}, {1: 0.4}, {0: 0.1, 1: 0.1, 2: 0.1}, {0: 0.0, 2: 0.0}):
+        assert torch.equal(FedDGGA(STEP).adjusted(weights, gaps, 1.0), weights)
+    released = FedDGGA(STEP, centered=False).adjusted(weights, {0: 0.1, 1: 0.1, 2: 0.1}, 1.0)
+    assert released.tolist() == pytest.approx([0.7 / 1.6, 0.5 / 1.6, 0.4 / 1.6])
+
+
+def test_weights_stay_shares():
+    weights = torch.tensor([0.05, 0.9, 0.05], dtype=torch.float64)
+    found = FedDGGA(0.9).adjusted(weights, {0: -0.7, 1: 0.6, 2: 0.25}, 1.0)
+    assert found[0] == 0
+    assert found.sum().item() == pytest.approx(1)
+
+
+def test_who_has_no_gap_keeps_its_share_but_for_the_sum():
+    weights = torch.tensor([0.4, 0.35, 0.25], dtype=torch.float64)
+    found = FedDGGA(0.3).adjusted(weights, {0: 0.5, 2: 0.1}, 0.5)
+    assert found.tolist() == pytest.approx([0.45, 0.35, 0.2])
+
+
+def test_the_first_round_counts_each_client_once_also_where_the_method_does_not(tmp_path):
+    class Once(Linear):
+        def configure_phases(self):
+            return [Phase("train", train=("weight",), upload=("weight",), strategy=FedAvg("uniform"))]
+
+    options = {"rounds": 1, "steps": 3}
+    ruled = federation(tmp_path, **options, add_ons=FedDGGA()).fit(Linear(RATE), Whole())
+    once = federation(tmp_path, **options).fit(Once(RATE), Whole())
+    torch.testing.assert_close(ruled.shared["weight"], once.shared["weight"])
+    later = {"rounds": 4, "steps": 3, "add_ons": FedDGGA(STEP)}
+    one, other = (federation(tmp_path, **later).fit(kind(RATE), Hard()) for kind in (Linear, Once))
+    assert torch.equal(one.shared["weight"], other.shared["weight"])
+
+
+def test_nothing_is_measured_on_a_held_out_domain(tmp_path):
+    """With other images there, all but what is reported is the same."""
+
+    class Elsewhere(Hard):
+        def evaluation_splits(self):
+            *own, _ = super().evaluation_splits()
+            points, labels = self.points(7, 20)
+            return [*own, Split("held_out", "other", None, [({"features": points}, labels)])]
+
+    run = {"rounds": 3, "steps": 3, "add_ons": FedDGGA(STEP)}
+    one, other = (federation(tmp_path, **run).fit(Linear(RATE), data()) for data in (Hard, Elsewhere))
+    assert torch.equal(one.memory["add_on/0/0/weights"], other.memory["add_on/0/0/weights"])
+
+
+class Unmeasured(Whole):
+    """The second client's domain has no validation images."""
+
+    def evaluation_splits(self):
+        return [split for split in super().evaluation_splits() if split.domain != "client1"]
+
+
+def test_what_it_cannot_be_had_with_is_refused(tmp_path):
+    with pytest.raises(UserError, match="'client1' has none"):
+        federation(tmp_path, add_ons=FedDGGA()).fit(Linear(), Unmeasured())
+    with pytest.raises(UserError, match="CoordinateMedian does not look at"):
+        federation(tmp_path, add_ons=FedDGGA(), aggregation=CoordinateMedian()).fit(Linear(), Whole())
+    federation(tmp_path, rounds=1, add_ons=FedDGGA(), aggregation=ServerMomentum()).fit(Linear(), Whole())
+
+
+def test_clients_of_no_weight_still_count_where_they_are_alone():
+    server = ServerState.start({"p": torch.zeros(1)})
+    weights = torch.tensor([0.0, 1.0, 0.0], dtype=torch.float64)
+    clients = [Client(i, i, 5 + i) for i in range(3)]
+    state = RunState(replace(server, memory={"add_on/0/0/weights": weights}))
+    setup = PhaseSetup(Phase("train", ("p",), ("p",), FedAvg()), 0, ("p",), (FedDGGA(),))
+    sent = {0: 1.0, 2: 4.0}
+    updates = []
+    for id, value in sent.items():
+        upload = {"p": torch.tensor([value]), "add_on/0/gap": torch.zeros(2)}
+        updates.append(ClientUpdate(clients[id], upload, clients[id].num_examples))
+    task = PhaseTask(setup, state, seeds={}, rounds=3, all_clients=lambda: clients)
+    assert task.aggregate(updates).shared["p"].item() == pytest.approx(2.5)

@@ -1,0 +1,98 @@
+"""FedNova, against Eq. 6 with plain tensors."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fedvlp.training.add_ons import FedNova
+from fedvlp.training.add_ons.fed_nova import distance_of_steps
+from tests.helpers.toy_federation import Linear, Points
+from tests.helpers.written_out import RATE, Whole, federation, gradient, shares
+
+MOMENTUM = 0.8
+
+
+class Batches(Points):
+    """Three clients of 8, 12 and 16 points in batches of 4: 2, 3 and 4 steps a pass."""
+
+    def train_dataloader(self, client=None, seed=None):
+        return super().train_dataloader(client, seed=client.id)  # the same order in each round
+
+
+def with_momentum(rate=RATE, momentum=MOMENTUM):
+    module = Linear(rate)
+    module.make_optimizer = lambda parameters: torch.optim.SGD(parameters, lr=rate, momentum=momentum)
+    return module
+
+
+def written_out(data, rounds, momentum):
+    """x after rounds of Eq. 6 where each client goes once through its batches."""
+    x = torch.zeros(3, 4)
+    for _ in range(rounds):
+        directions = []
+        norms = []
+        for client in data.clients:
+            y = x.clone()
+            velocity = torch.zeros(3, 4)
+            batches = data.train_dataloader(client)
+            for inputs, labels in batches:
+                points = inputs["features"]
+                g = gradient(
+                    lambda w, p=points, t=labels: torch.nn.functional.cross_entropy(p @ w.T, t),
+                    y,
+                )
+                velocity = momentum * velocity + g
+                y = y - RATE * velocity
+            tau = len(batches)
+            # The gradient of step j is in the velocities of steps j to tau: 1 + rho + ... + rho^(tau - 1 - j).
+            vector = [sum(momentum**i for i in range(tau - j)) for j in range(tau)]
+            norms.append(sum(vector))
+            directions.append((x - y) / (RATE * sum(vector)))
+        effective = sum(p * norm for p, norm in zip(shares(data), norms, strict=True))
+        x = x - effective * RATE * sum(p * d for p, d in zip(shares(data), directions, strict=True))
+    return x
+
+
+@pytest.mark.parametrize("momentum", [0.0, MOMENTUM])
+def test_updates_of_unequal_steps_are_normalized_as_the_paper_says(tmp_path, momentum):
+    state = federation(tmp_path, rounds=4, add_ons=FedNova()).fit(with_momentum(momentum=momentum), Batches())
+    expected = written_out(Batches(), 4, momentum)
+    torch.testing.assert_close(state.shared["weight"], expected, rtol=1e-5, atol=1e-5)
+    plain = federation(tmp_path, rounds=4).fit(with_momentum(momentum=momentum), Batches())
+    assert not torch.allclose(plain.shared["weight"], expected, atol=1e-3)
+
+
+def test_clients_of_equally_many_steps_are_averaged_as_ever(tmp_path):
+    plain, ruled = (
+        federation(tmp_path, steps=3, **rule).fit(Linear(RATE), Whole()) for rule in ({}, {"add_ons": FedNova()})
+    )
+    assert torch.equal(plain.shared["weight"], ruled.shared["weight"])
+
+
+def test_stragglers_take_part_with_the_steps_that_they_took(tmp_path):
+    """A client's direction counts by its images, however many of its steps it did: gradients here are constant."""
+
+    class Constant(Linear):
+        """Each client's loss falls along its own direction at the same rate everywhere."""
+
+        def training_step(self, batch, batch_idx):
+            return self.weight[self.context.client.id].sum()
+
+    options = {"rounds": 1, "steps": 10, "stragglers": 1.0}
+    state = federation(tmp_path, **options, add_ons=FedNova()).fit(Constant(RATE), Whole())
+    moved = state.shared["weight"][:, 0]
+    torch.testing.assert_close(moved / moved.sum(), torch.tensor(shares(Whole())))
+    plain = federation(tmp_path, **options).fit(Constant(RATE), Whole()).shared["weight"][:, 0]
+    torch.testing.assert_close(moved.sum(), plain.sum())
+    assert not torch.allclose(moved, plain, atol=1e-2)
+
+
+def test_how_far_an_optimizer_moves():
+    plain, heavy = with_momentum(0.25, 0.0), with_momentum(0.25, 0.5)
+    assert distance_of_steps(plain, 7) == pytest.approx(7)
+    assert distance_of_steps(heavy, 3) == pytest.approx(1 + 1.5 + 1.75)
+    assert distance_of_steps(plain, 3, proximal_weight=0.4) == pytest.approx(0.9**2 + 0.9 + 1)
+    adam = Linear()
+    adam.make_optimizer = lambda parameters: torch.optim.AdamW(parameters, lr=0.125, weight_decay=0.5)
+    assert distance_of_steps(adam, 5) == pytest.approx(5, rel=1e-6)

@@ -1,0 +1,227 @@
+"""What every add-on must leave unchanged: resumed runs, clients that are left out, what is counted."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from fedvlp.callbacks import Communication, FederationCallback
+from fedvlp.commands.cli import main
+from fedvlp.core.aggregation import DPFedAvg
+from fedvlp.core.phases import Phase
+from fedvlp.core.strategies import ByName, FedAvg, Local, MovingAverage, Slots, ema_share
+from fedvlp.runs.checkpoint import load_checkpoint
+from fedvlp.training.add_ons import MOON, PUBLIC, AddOn, FedDGGA, FedDyn, FedNova, FedProx, Finished, Scaffold
+from fedvlp.training.communication import communication_cost
+from fedvlp.training.task import averaged_names
+from fedvlp.utils.errors import UserError
+from tests.helpers.toy_federation import Linear, PersonalBias, Points, file_callbacks
+from tests.helpers.written_out import Whole, federation
+
+ADD_ONS = [Scaffold(), FedDyn(0.3), FedNova(), FedDGGA(0.6), MOON(2.0), FedProx(0.1)]
+each_add_on = pytest.mark.parametrize("add_on", ADD_ONS, ids=lambda add_on: type(add_on).__name__)
+
+
+def content(path):
+    """A checkpoint's tensors, and its rounds without the seconds that they took."""
+    state, _ = load_checkpoint(path)
+    rows = [{name: value for name, value in row.items() if "seconds" not in name} for row in state.history]
+    own = {id: dict(kept) for id, kept in state.optimizer_states.items()}
+    return state.server.shared, state.server.memory, own, {id: dict(kept) for id, kept in state.personal.items()}, rows
+
+
+def assert_equal(one, other):
+    """Whether nested dicts, lists and tensors are equal bit for bit."""
+    if isinstance(one, torch.Tensor):
+        assert torch.equal(one, other)
+    elif isinstance(one, dict):
+        assert one.keys() == other.keys()
+        for name in one:
+            assert_equal(one[name], other[name])
+    elif isinstance(one, (list, tuple)):
+        assert len(one) == len(other)
+        for a, b in zip(one, other, strict=True):
+            assert_equal(a, b)
+    else:
+        assert one == other
+
+
+class Stopped(Exception):
+    """Ends a run."""
+
+
+class Stop(FederationCallback):
+    """Ends a run in its second round, when all clients have trained in the first phase."""
+
+    def on_phase_end(self, federation, phase, before, server, updates):
+        if federation.run_state.server.round == 1:
+            raise Stopped
+
+
+@pytest.mark.parametrize(("add_on", "on_disk"), [*zip(ADD_ONS, [True, False, True, False, True, False], strict=True)])
+def test_a_run_that_goes_on_equals_one_that_was_never_stopped(tmp_path, add_on, on_disk):
+    options = {"add_ons": add_on, "cohort_size": 2, "seed": 5, "personal_on_disk": on_disk, **file_callbacks()}
+    whole = federation(tmp_path / "whole", rounds=3, **options)
+    whole.fit(PersonalBias(), Points())
+    assert whole.description["training"]["add_ons"][0]["class"] == type(add_on).__name__
+    first = federation(tmp_path / "parts", rounds=3, **{**options, **file_callbacks()})
+    first.add_callback(Stop())
+    with pytest.raises(Stopped):
+        first.fit(PersonalBias(), Points())
+    second = federation(tmp_path / "parts", rounds=3, **{**options, **file_callbacks()})
+    second.fit(PersonalBias(), Points(), ckpt_path="last")
+    found = [sorted(run.folder.glob("checkpoints/*"))[-1] for run in (whole, second)]
+    one, other = map(content, found)
+    assert_equal(one, other)
+
+
+@each_add_on
+def test_the_order_of_clients_does_not_matter(tmp_path, add_on):
+    class Reversed(Points):
+        def __init__(self):
+            super().__init__()
+            self.clients = self.clients[::-1]
+
+    one, other = (federation(tmp_path, add_ons=add_on).fit(Linear(), data()) for data in (Points, Reversed))
+    assert torch.equal(one.shared["weight"], other.shared["weight"])
+
+
+@each_add_on
+def test_what_is_kept_on_a_client_that_is_left_out_stays_as_it_was(tmp_path, add_on):
+    class FailsLater(Points):
+        """The first client's images are spoilt in the second round."""
+
+        def train_dataloader(self, client=None, seed=None):
+            self.spoil = self.trainer.run_state.server.round == 1
+            return super().train_dataloader(client, seed)
+
+    kept = []
+    for rounds in (1, 2):
+        run = federation(tmp_path, rounds=rounds, add_ons=add_on)
+        run.fit(Linear(), FailsLater())
+        kept.append(run.run_state.optimizer_states)
+    if type(add_on) in (FedNova, FedProx):
+        assert kept == [{}, {}]
+        return
+    assert_equal(kept[0][0], kept[1][0])
+    changed = [name for name in kept[0][1] if not torch.equal(kept[0][1][name], kept[1][1][name])]
+    assert changed or type(add_on) is FedDGGA
+
+
+SENT = {
+    "Scaffold": (24, 24),
+    "FedDyn": (12, 12),
+    "FedNova": (13, 12),
+    "FedDGGA": (14, 12),
+    "MOON": (12, 12),
+    "FedProx": (12, 12),
+}
+"""Numbers that a client of a matrix of 12 uploads and downloads."""
+
+
+@each_add_on
+def test_what_is_sent_is_counted(tmp_path, add_on):
+    sent = SENT[type(add_on).__name__]
+    run = federation(tmp_path, rounds=2, add_ons=add_on, callbacks=[Communication()])
+    run.fit(Linear(), Points())
+    for row in run.run_state.history:
+        assert (row["upload_parameters"], row["download_parameters"]) == sent
+    cost = communication_cost(Linear(), Points().clients, [add_on]).rows(rounds=2)[-1]
+    assert (cost["upload_parameters"], cost["download_parameters"]) == sent
+    assert cost["total_parameters"] == 2 * 3 * sum(sent)
+
+
+def test_all_of_the_library_are_tried():
+    assert {type(add_on).__name__ for add_on in ADD_ONS} == PUBLIC.keys()
+
+
+@pytest.mark.parametrize("add_on", ADD_ONS[:-1], ids=lambda add_on: type(add_on).__name__)
+def test_privacy_is_not_claimed_where_an_add_on_gets_past_the_noise(tmp_path, add_on):
+    private = DPFedAvg(clip_norm=1.0, noise_multiplier=1.0)
+    with pytest.raises(UserError, match=f"not what {type(add_on).__name__} makes of it"):
+        federation(tmp_path, aggregation=private, add_ons=add_on).fit(Linear(), Points())
+
+
+def test_scaled_gradients_are_refused(tmp_path):
+    run = federation(tmp_path, add_ons=Scaffold())
+    run.precision = "16-mixed"
+    with pytest.raises(UserError, match="16-mixed scales them"):
+        run.fit(Linear(), Points())
+
+
+def test_a_method_that_averages_nothing_is_refused(tmp_path):
+    class Alone(Linear):
+        personal = ("weight",)
+
+        def configure_phases(self):
+            return [Phase("alone", train=("weight",), upload=(), strategy=Local())]
+
+    with pytest.raises(UserError, match="no phase of Alone averages"):
+        federation(tmp_path, add_ons=FedNova()).fit(Alone(), Points())
+
+
+class TwoTensors(Linear):
+    """A shared matrix, and a bias for each client that only the server keeps."""
+
+    def __init__(self):
+        super().__init__()
+        self.biases = torch.nn.Parameter(torch.zeros(3))
+
+
+def test_only_what_is_averaged_over_the_cohort_is_corrected():
+    phase = Phase("train", train=("weight", "biases"), upload=("weight", "biases"), strategy=FedAvg())
+    module = TwoTensors()
+    assert averaged_names(module, phase) == ("weight", "biases")
+    some = ByName({("biases",): Slots("client"), "weight": MovingAverage(FedAvg(), ema_share(0.5), ("weight",))})
+    assert averaged_names(module, Phase("train", phase.train, phase.upload, some)) == ("weight",)
+    assert averaged_names(module, Phase("train", phase.train, phase.upload, Slots("client"))) == ()
+    assert averaged_names(module, Phase("train", ("biases",), phase.upload, FedAvg())) == ("biases",)
+    assert averaged_names(PersonalBias(), PersonalBias().configure_phases()[0]) == ("weight",)
+
+
+def test_the_largest_update_is_of_the_methods_own_tensors(tmp_path):
+    """What an add-on sends is not counted: 900 would be too far."""
+
+    @dataclass(frozen=True)
+    class Loud(AddOn):
+        def finish(self, local, upload):
+            return Finished(upload, {"number": torch.full((1,), 900.0)})
+
+        def sent_like(self, averaged):
+            return {"number": torch.zeros(1)}
+
+    run = federation(tmp_path, rounds=1, add_ons=Loud(), max_update_norm=50.0)
+    run.fit(Linear(), Whole())
+    assert "clients/rejected" not in run.run_state.history[0]
+
+
+def test_what_an_add_on_sends_is_checked(tmp_path):
+    @dataclass(frozen=True)
+    class Broken(AddOn):
+        count: int
+
+        def finish(self, local, upload):
+            return Finished(upload, {"number": torch.full((self.count,), math.inf)})
+
+        def sent_like(self, averaged):
+            return {"number": torch.zeros(1)}
+
+    with pytest.raises(UserError, match="NaN or infinity"):
+        federation(tmp_path, add_ons=Broken(1)).fit(Linear(), Points())
+    with pytest.raises(UserError, match="add_on/0/number"):
+        federation(tmp_path, add_ons=Broken(2)).fit(Linear(), Points())
+
+
+def test_the_cost_of_an_add_on_is_counted_by_the_command(capsys):
+    words = ["--config", "promptfl", "--data.classes", "3", "--model.clip.name", "fedvlp-tiny", "--format", "json"]
+    counts = []
+    for add_on in ([], ["--trainer.local.add_ons", "Scaffold"], ["--trainer.local.add_ons", "FedDGGA"]):
+        assert main(["cost", *words, *add_on]) == 0
+        (row,) = json.loads(capsys.readouterr().out)
+        counts.append((row["upload_parameters"], row["download_parameters"]))
+    number = counts[0][0]
+    assert counts == [(number, number), (2 * number, 2 * number), (number + 2, number)]

@@ -1,0 +1,161 @@
+"""What a round gives to whom: seeds, cohorts, factors, metrics; and when rounds end. No two numbers are alike."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from fedvlp.core.phases import Phase
+from fedvlp.core.state import Client, ClientUpdate
+from fedvlp.core.strategies import FedAvg, MovingAverage, ema_share
+from fedvlp.training import round as one_round
+from fedvlp.training.callback import FederationCallback
+from fedvlp.training.cohort import sample_cohort
+from fedvlp.training.round import local_metrics
+from fedvlp.training.schedules import CosineDecay
+from fedvlp.utils.seeding import derive_seed
+from tests.helpers.toy_federation import Linear, PersonalBias, Points, federation
+
+
+class Asked(Points):
+    """Points that note which client's batches are asked for, with which seed."""
+
+    def __init__(self, clients=3):
+        super().__init__(clients)
+        self.asked = []
+
+    def train_dataloader(self, client=None, seed=None):
+        self.asked.append((client.id, seed))
+        return super().train_dataloader(client, seed)
+
+
+class Rounds(FederationCallback):
+    """Notes what callbacks are told."""
+
+    def __init__(self):
+        self.cohorts = []
+        self.phases = []
+
+    def on_round_start(self, cohort, phases):
+        self.cohorts.append(cohort)
+        self.phases.append([phase.name for phase in phases])
+
+    def on_phase_end(self, phase, before, server, updates):
+        self.phases.append((phase.name, before.round, server.round, [update.client.id for update in updates]))
+
+
+def expected_seeds(seed, numbers, phases, clients):
+    """One for each round, phase and client, in this order."""
+    found = []
+    for round in numbers:
+        for phase in range(phases):
+            found += [(client, derive_seed(seed, round, phase, client)) for client in clients]
+    return found
+
+
+def test_every_round_phase_and_client_has_its_own_seed(tmp_path):
+    data = Asked()
+    federation(tmp_path, rounds=2, seed=5).fit(PersonalBias(), data)
+    expected = expected_seeds(5, range(2), 2, range(3))
+    assert data.asked == expected
+    assert len({seed for _, seed in expected}) == 12
+
+
+def test_a_pass_that_goes_on_has_the_seed_of_the_pass(tmp_path):
+    """Client 1 has three batches, of which half a pass takes two: round 1 needs the end of pass 0 and pass 1."""
+    data = Asked()
+    federation(tmp_path, rounds=2, seed=5, epochs=0.5).fit(PersonalBias(), data)
+    of_one = {seed for client, seed in data.asked if client == 1}
+    assert of_one == {derive_seed(5, number, phase, 1) for number in range(2) for phase in range(2)}
+    of_two = {seed for client, seed in data.asked if client == 2}
+    assert of_two == {derive_seed(5, 0, phase, 2) for phase in range(2)}
+
+
+def test_cohorts_follow_seed_and_round_and_every_phase_has_the_same(tmp_path):
+    data = Points(clients=7)
+    told = Rounds()
+    federation(tmp_path, rounds=3, seed=5, cohort_size=3, callbacks=[told]).fit(PersonalBias(), data)
+    assert told.cohorts == [sample_cohort(data.clients, 3, derive_seed(5, number)) for number in range(3)]
+    expected = []
+    for number, cohort in enumerate(told.cohorts):
+        ids = [client.id for client in cohort]
+        expected += [["both", "weight"], ("both", number, number, ids), ("weight", number, number, ids)]
+    assert told.phases == expected
+
+
+def test_factors_are_those_of_the_schedule_over_all_rounds(tmp_path):
+    run = federation(tmp_path, rounds=3, schedule=CosineDecay())
+    run.fit(Linear(), Points())
+    factors = [row["learning_rate_factor"] for row in run.run_state.history]
+    assert factors == pytest.approx([1.0, (1 + math.cos(math.pi / 3)) / 2, (1 + math.cos(2 * math.pi / 3)) / 2])
+    plain = federation(tmp_path, rounds=1)
+    plain.fit(Linear(), Points())
+    assert "learning_rate_factor" not in plain.run_state.history[0]
+
+
+@pytest.mark.parametrize(("most", "named"), [(3, True), (2, False)])
+def test_many_clients_are_given_as_mean_least_and_largest(tmp_path, monkeypatch, most, named):
+    monkeypatch.setattr(one_round, "MOST_COLUMNS", most)
+    run = federation(tmp_path, rounds=1, cohort_size=2)
+    run.fit(Linear(), Points(clients=3))
+    columns = {name for name in run.run_state.history[0] if name.startswith("client")}
+    assert len(columns) == (2 if named else 3)
+    assert ("clients/loss/mean" in columns) != named
+
+
+def test_metrics_over_clients_leave_out_those_that_did_not_log_them():
+    logged = [{"loss": 4.5, "kl": 0.25}, {"loss": 1.0}, {"kl": 0.75, "loss": 2.0}]
+    updates = [ClientUpdate(Client(i, 0, 1, f"c{i}"), {}, 1, metrics) for i, metrics in enumerate(logged)]
+    assert local_metrics(updates, by_client=False) == {
+        "clients/loss/mean": 2.5,
+        "clients/loss/min": 1.0,
+        "clients/loss/max": 4.5,
+        "clients/kl/mean": 0.5,
+        "clients/kl/min": 0.25,
+        "clients/kl/max": 0.75,
+    }
+    assert local_metrics(updates, by_client=True)["client/c2/kl"] == 0.75
+    assert len(local_metrics(updates, by_client=True)) == 5
+
+
+@pytest.mark.parametrize(
+    ("scores", "patience", "rounds_run"),
+    [
+        ([50.0, 60.0, 55.0, 60.0, 40.0, 99.0], 3, 5),  # equal is no better
+        ([50.0, 60.0, 55.0, 61.0, 40.0, 30.0, 99.0], 2, 6),
+        ([70.0, 60.0, 99.0], 1, 2),
+        ([10.0, 20.0, 15.0, 30.0, 25.0], 2, 5),
+        ([10.0, 5.0, 4.0], None, 3),
+    ],
+)
+def test_patience_counts_evaluations_since_the_best(tmp_path, monkeypatch, scores, patience, rounds_run):
+    run = federation(tmp_path, rounds=len(scores), patience=patience, default_callbacks=False)
+    left = iter(scores)
+    monkeypatch.setattr(run, "evaluate", lambda *state: {"validation": next(left)})
+    run.fit(Linear(), Points())
+    assert [row["validation"] for row in run.run_state.history] == scores[:rounds_run]
+
+
+def test_patience_counts_evaluations_and_not_rounds(tmp_path, monkeypatch):
+    run = federation(tmp_path, rounds=20, patience=2, evaluate_every=3, default_callbacks=False)
+    left = iter([50.0, 40.0, 30.0, 99.0, 99.0, 99.0, 99.0])
+    monkeypatch.setattr(run, "evaluate", lambda *state: {"validation": next(left)})
+    run.fit(Linear(), Points())
+    assert len(run.run_state.history) == 9
+
+
+class Averaged(Linear):
+    """Deploys an average over rounds, and sends the newest weight."""
+
+    def configure_phases(self):
+        strategy = MovingAverage(FedAvg(), ema_share(0.75), ("weight",))
+        return [Phase("train", train=("weight",), upload=("weight",), strategy=strategy)]
+
+
+def test_the_method_holds_what_is_deployed_after_training(tmp_path):
+    module = Averaged()
+    server = federation(tmp_path, rounds=2).fit(module, Points())
+    assert not torch.equal(server.shared["weight"], server.deployed["weight"])
+    assert torch.equal(module.weight, server.deployed["weight"])
