@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from fedvlp.data.cache.feature_cache import Features, cache_key, load_features, save_features
+from fedvlp.data.cache import Features, cache_key, load_features, save_features
 from tests.helpers.data import batches, same
 
 CPU = torch.device("cpu")
