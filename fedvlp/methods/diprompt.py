@@ -27,7 +27,6 @@ Departures:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Literal, get_args
 
 import torch
@@ -168,11 +167,6 @@ class DiPrompT(PromptLearner):
             known = domains if self.domain_labels else None
             terms |= query_terms(features, labels, pairs, self._before, scale, known)
         return terms
-
-    def explain_hooks(self) -> DiPrompTExplanations:
-        """Returns the prompts that are deployed."""
-        query = None if "query_prompt" in self.train_only_personal else self.query_prompt
-        return DiPrompTExplanations(self.global_prompt, query, self.domain_prompts, self.domains)
 
 
 Part = Literal["global_prompt", "domain_prompts", "query_prompt", "contrast", "mse", "kl", "ensemble"]
@@ -364,32 +358,3 @@ def ensemble_logits(
         if global_features is not None:
             mixture = mixture + F.normalize(global_features.float(), dim=-1)
     return cosine_logits(image_features, mixture, scale)
-
-
-@dataclass(frozen=True)
-class DiPrompTExplanations:
-    """The functions of ``fedvlp.tools.explain.hooks`` that DiPrompT offers.
-
-    Attributes:
-        global_prompt: V^G [L, D], if it was not left out.
-        query_prompt: V^Q [L, D], if it is deployed.
-        domain_prompts: V^D [M, L, D], if they were not left out.
-        domains: The source domains, in their order.
-    """
-
-    global_prompt: Tensor | None
-    query_prompt: Tensor | None
-    domain_prompts: Tensor | None
-    domains: Sequence[str]
-
-    def text_prompts(self) -> dict[str, Tensor]:
-        """Returns the prompts [L, D] by name."""
-        found = {}
-        if self.global_prompt is not None:
-            found["global prompt"] = self.global_prompt
-        if self.query_prompt is not None:
-            found["query prompt"] = self.query_prompt
-        if self.domain_prompts is not None:
-            for domain, prompt in zip(self.domains, self.domain_prompts, strict=True):
-                found[f"prompt of {domain}"] = prompt
-        return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -106,10 +106,6 @@ class DualPromptLearner(FederatedModule):
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Moves the copies of the other domains' prompts (Fed-DPT, Eq. 8; ADAPT, Eq. 6)."""
         self.dual.follow(self.domain)
-
-    def explain_hooks(self) -> DualPromptExplanations:
-        """Returns the domains' text prompts, each one's own logits, and image features under the image tokens."""
-        return DualPromptExplanations(self, self.dual)
 
 
 class FedDPT(DualPromptLearner):
@@ -356,39 +352,3 @@ class PerDomainPrompts(nn.Module):
     def upload(self, domain: int) -> Tensor:
         """Returns what a client of this domain sends: its own slot, or all that it trained."""
         return self.shared if self.momentum is None else self.shared[domain]
-
-
-@dataclass(frozen=True)
-class DualPromptExplanations:
-    """The functions of ``fedvlp.tools.explain.hooks`` that these methods offer, for the server's prompts.
-
-    Attributes:
-        module: The method.
-        dual: Its prompts.
-    """
-
-    module: DualPromptLearner
-    dual: DualPrompts
-
-    def text_prompts(self) -> dict[str, Tensor]:
-        """Returns the text prompts [L, D], by domain where there is one for each."""
-        prompts = [] if self.dual.text is None else self.dual.text(None)
-        names = [f"prompt of {domain}" for domain in self.dual.domains] if self.dual.mixes else ["prompt"]
-        return dict(zip(names, prompts, strict=False))
-
-    def logits_by_prompt(self, inputs: Inputs) -> dict[str, Tensor]:
-        """Returns the logits [B, C] under each domain's text prompt alone; nothing where prompts are not mixed."""
-        images = self.module.constants(inputs)["images"]
-        features: DualFeatures = self.dual(images, None)
-        if not self.dual.mixes:
-            return {}
-        found = {}
-        for name, alone in zip(self.text_prompts(), torch.eye(len(features.text), device=images.device), strict=True):
-            weights = alone.expand(len(images), -1)
-            found[name] = replace(features, weights=weights).logits(self.module.clip.logit_scale)
-        return found
-
-    def image_features(self, images: Float[Tensor, "B 3 V V"]) -> Float[Tensor, "B d"]:
-        """Returns f_V, joint image features under the image tokens, not normalised."""
-        features: DualFeatures = self.dual(images, None)
-        return features.image

@@ -37,7 +37,6 @@ from fedvlp.core.protocols import Batch, Inputs
 from fedvlp.core.strategies import FedAvg, MovingAverage, Strategy, gaussian_share
 from fedvlp.methods.prompts import (
     DeepPromptedCLIP,
-    DeepPromptExplanations,
     PromptLearner,
     ZeroShotTeacher,
     distillation_kl,
@@ -122,10 +121,6 @@ class FedPromptSRC(PromptLearner):
         loss = losses["cross_entropy"] + distances + losses["kl"]
         self.log_dict(losses | {"loss": loss})
         return loss
-
-    def explain_hooks(self) -> DeepPromptExplanations:
-        """Returns the first block's text prompt among words, and image features under the visual prompts."""
-        return DeepPromptExplanations(self.prompted, self.prompts)
 
 
 def _mean_distance(ours: Float[Tensor, "rows d"], frozen: Float[Tensor, "rows d"]) -> Float[Tensor, ""]:

@@ -41,7 +41,6 @@ from fedvlp.core.strategies import FedAvg, ServerComputed, Slots
 from fedvlp.methods.prompts import (
     BlockLinear,
     DeepPromptedCLIP,
-    DeepPromptExplanations,
     PromptLearner,
     Prompts,
     ZeroShotTeacher,
@@ -162,10 +161,6 @@ class PLAN(PromptLearner):
     @property
     def _aggregates(self) -> bool:
         return self.context is not None and self.context.phase.name == "aggregators"
-
-    def explain_hooks(self) -> DeepPromptExplanations:
-        """Returns the global prompts among words, and image features under them."""
-        return DeepPromptExplanations(self.prompted, self.pool.globals)
 
 
 Aggregator = Literal["attention", "attention_over_clients"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 import torch
@@ -23,7 +22,7 @@ from fedvlp.clip import (
 )
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.protocols import DOMAIN, Inputs
-from fedvlp.core.state import Client, matches_prefix
+from fedvlp.core.state import Client
 from fedvlp.methods.zero_shot import ZeroShotCLIP
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.ranges import Names
@@ -55,25 +54,6 @@ class PromptLearner(FederatedModule):
     def baseline(self) -> ZeroShotCLIP:
         """Returns zero-shot CLIP with the same towers."""
         return ZeroShotCLIP(self.class_names, self.clip)
-
-    def text_prompts(self) -> dict[str, Tensor]:
-        """Returns the vectors [L, D] that were learned to stand among words, by name, for ``fedvlp explain``.
-
-        These are the method's own parameters, not its submodules', in the shape of a prompt of its text encoder; of a
-        stack [E, L, D] each one.
-        """
-        encoders = [module for module in self.children() if isinstance(module, PromptedTextEncoder)]
-        shapes = {(encoder.prompt_length, self.clip.text_width) for encoder in encoders}
-        found: dict[str, Tensor] = {}
-        for name, parameter in self.named_parameters(recurse=False):
-            if parameter.shape[-2:] not in shapes or matches_prefix(self.train_only_personal, name):
-                continue
-            title = name.replace("_", " ")
-            if parameter.ndim == 2:
-                found[title] = parameter
-            elif parameter.ndim == 3:
-                found |= {f"{title.removesuffix('s')} {i + 1}": prompt for i, prompt in enumerate(parameter)}
-        return found
 
 
 class ZeroShotTeacher:
@@ -307,24 +287,3 @@ class BlockLinear(nn.Module):
     def forward(self, tokens: Float[Tensor, "K J L inputs"]) -> Float[Tensor, "K J L outputs"]:
         """Returns each block's tokens through its own map."""
         return torch.einsum("kjli,jio->kjlo", tokens, self.weight) + self.bias[:, None]
-
-
-@dataclass(frozen=True)
-class DeepPromptExplanations:
-    """The functions of ``fedvlp.tools.explain.hooks`` that a method with deep prompts offers.
-
-    Attributes:
-        prompted: CLIP with prompts in both towers.
-        prompts: The global ones.
-    """
-
-    prompted: DeepPromptedCLIP
-    prompts: Prompts
-
-    def text_prompts(self) -> dict[str, Tensor]:
-        """Returns the first block's prompt [L, D] by name; deeper ones do not stand among words."""
-        return {"global prompt": self.prompts["text"][0]}
-
-    def image_features(self, images: Float[Tensor, "B 3 V V"]) -> Float[Tensor, "B d"]:
-        """Returns joint image features, not normalised."""
-        return self.prompted.visual.encode(images, self.prompts["visual"])

@@ -169,8 +169,11 @@ def _labelled(
         parts.append(frame)
     frame = pd.concat(parts, ignore_index=True)
     # A method whose rounds are not all known has no oracle: its mean would be over fewer runs.
-    complete = [label for label, of_method in runs.items() if all(record.history for record in of_method)]
-    frame = frame[(frame["round"] != ORACLE) | frame["method"].isin(complete)]
+    incomplete = set()
+    for label, of_method in runs.items():
+        if not all(record.history for record in of_method):
+            incomplete.add(label)
+    frame = frame[(frame["round"] != ORACLE) | ~frame["method"].isin(incomplete)]
     return frame, {label: runs[label] for label in sorted(runs, key=lambda each: not each.startswith(ZERO_SHOT_ROW))}
 
 
@@ -321,7 +324,10 @@ def _samples(by_seed: BySeed, metrics: Sequence[str], num_seeds: int) -> Samples
         num_seeds: how many seeds the cell is of.
     """
     # An interval of fewer seeds than the mean would be one of another number.
-    complete = [of_seed for of_seed in by_seed.values() if all(_splits(of_seed, metric) for metric in metrics)]
+    complete = []
+    for of_seed in by_seed.values():
+        if all(_splits(of_seed, metric) for metric in metrics):
+            complete.append(of_seed)
     if len(complete) != num_seeds:
         return None
     samples = []

@@ -82,10 +82,3 @@ def test_it_stands_beside_zero_shot_clip(clip):
     assert isinstance(baseline, ZeroShotCLIP)
     assert baseline.clip is clip
     assert baseline.class_names == CLASSES
-
-
-def test_text_prompts_are_parameters_in_the_shape_that_the_text_encoder_takes(clip):
-    module = Smallest(CLASSES, clip)
-    assert list(module.text_prompts()) == ["common prompt", "expert 1", "expert 2"]
-    assert {tuple(prompt.shape) for prompt in module.text_prompts().values()} == {(3, clip.text_width)}
-    assert module.explain_hooks() is module

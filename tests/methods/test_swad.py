@@ -43,7 +43,7 @@ def deployed(strategy, losses, weights):
     for round, (loss, weight) in enumerate(zip(losses, weights, strict=True)):
         last = torch.tensor([100.0 + round])
         update = ClientUpdate(POOL, {"visual.w": last, "mean.module.w": torch.tensor([weight])}, 10)
-        server = strategy.decided(strategy.aggregate(server, [update]), loss)
+        server = strategy.after_validation(strategy.aggregate(server, [update]), loss)
         assert torch.equal(server.shared["visual.w"], last)
         found.append(server.deployed["visual.w"].item())
     return found
