@@ -1,8 +1,4 @@
-"""Image files that are decoded once: kept on disk as they are after the fixed first steps of a transform.
-
-For CLIP's own transform these steps are the resize of the shorter side and the centre crop, so an image of 224 x 224
-pixels takes 150 kB. Random crops begin at the whole image, so ``augmentation="crop_flip"`` goes on decoding the files.
-"""
+"""What is computed once for each image and kept on disk: decoded images, and features of frozen parts."""
 
 from __future__ import annotations
 
@@ -10,20 +6,81 @@ import errno
 import hashlib
 import json
 import logging
+import re
 import shutil
 import zlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import PIL
+import torch
 from numpy.typing import NDArray
 from PIL import Image
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
 
-from fedvlp.data.cache.fixed_steps import FixedSteps
-from fedvlp.data.files.images import FolderImages, Indices, in_threads
-from fedvlp.utils.files import atomic_write, locked
+from fedvlp.data.files.images import FolderImages, Images, Indices, Transform, in_threads
+from fedvlp.utils.files import atomic_write, locked, write_cache_file
+
+COMPOSE = "torchvision.transforms.transforms.Compose"
+# By name, since these classes need not be imported to be recognised.
+FIXED = frozenset({
+    "torchvision.transforms.transforms.Resize", "torchvision.transforms.transforms.CenterCrop",
+    "open_clip.transform.MaybeConvertMode", "open_clip.transform.ResizeKeepRatio",
+    "open_clip.transform.CenterCropOrPad",
+})  # fmt: skip
+
+
+@dataclass(frozen=True)
+class FixedSteps:
+    """The fixed first steps of a transform; for CLIP's own they resize the shorter side and cut out the centre.
+
+    Attributes:
+        steps: from a PIL image to a PIL image.
+        rest: what is left of the transform: from there to a tensor.
+        size: height and width of what the steps give.
+    """
+
+    steps: Any
+    rest: Transform
+    size: tuple[int, int]
+
+    def __call__(self, image: Image.Image) -> Image.Image:
+        """Returns the image after the steps."""
+        return cast(Image.Image, self.steps(image))
+
+    def describe(self) -> list[Any]:
+        """Returns all settings of the steps, as JSON holds them."""
+        described = []
+        for step in self.steps.transforms:
+            settings = sorted((name, repr(value)) for name, value in vars(step).items() if not name.startswith("_"))
+            described.append([_kind(step), dict(settings)])
+        return described
+
+
+def fixed_steps(transform: Any) -> FixedSteps | None:
+    """Returns the fixed first steps of a ``torchvision.transforms.Compose``; None if it does not begin with such."""
+    if _kind(transform) != COMPOSE:
+        return None
+    steps = list(transform.transforms)
+    count = next((i for i, step in enumerate(steps) if _kind(step) not in FIXED), len(steps))
+    first = type(transform)(steps[:count])
+    rest = type(transform)(steps[count:])
+    # One wide and one tall image show whether all images come out in one size.
+    sizes = {first(Image.new("RGB", size)).size for size in ((96, 64), (64, 96))}
+    if len(sizes) > 1:  # the size follows the image's
+        return None
+    width, height = sizes.pop()
+    return FixedSteps(first, rest, (height, width))
+
+
+def _kind(step: Any) -> str:
+    return f"{type(step).__module__}.{type(step).__qualname__}"
+
 
 log = logging.getLogger(__name__)
 
@@ -215,3 +272,73 @@ def gb(size: int) -> str:
     ('88.3 GB', '0.0015 GB')
     """
     return f"{size / 1e9:.3g} GB"
+
+
+@dataclass(frozen=True)
+class Features:
+    """What the frozen parts of a module computed of some images of one domain.
+
+    Attributes:
+        tensors: [images, ...] by name.
+        seconds: how long computing them took, now or when the file was written.
+        is_cached: whether they were read from the cache.
+    """
+
+    tensors: dict[str, Tensor]
+    seconds: float
+    is_cached: bool = False
+
+
+def cache_key(key: str, transform: Transform, images: Images, rows: Indices, device: torch.device) -> str:
+    """Returns the hash of all that features depend on.
+
+    These are weights, options and code (``key``), the transform, the images, the kind of device, and the versions that
+    may round otherwise.
+    """
+    # Functions inside a transform print their address, which differs from process to process.
+    shown = re.sub(r" at 0x[0-9a-fA-F]+", "", repr(transform))
+    text = json.dumps([key, shown, images.fingerprint(rows), device.type, torch.__version__, PIL.__version__])
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def load_features(path: Path, count: int, device: torch.device) -> Features | None:
+    """Reads cached features onto ``device``; None if there are none or they are damaged.
+
+    On the CPU they are mapped, not copied: the system reads what is used, and may forget it when memory is short.
+
+    Args:
+        path: a file that ``save_features`` wrote.
+        count: rows that every tensor must have.
+        device: where they are wanted.
+    """
+    if not path.is_file():
+        return None
+    try:
+        with safe_open(path, framework="pt", device="cpu") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
+            metadata = file.metadata() or {}
+            seconds = float(metadata.get("seconds", 0))
+    except (SafetensorError, OSError, ValueError) as error:
+        log.warning("The cached features %s can't be read (%s); computing them again.", path, error)
+        return None
+    is_whole = metadata.get("checksum") == _tensor_checksum(tensors)
+    if not (is_whole and all(len(tensor) == count for tensor in tensors.values())):
+        log.warning("The cached features %s are damaged; computing them again.", path)
+        return None
+    return Features({name: tensor.to(device) for name, tensor in tensors.items()}, seconds, is_cached=True)
+
+
+def save_features(path: Path, features: Features) -> None:
+    """Writes features in one step, with the checksum that ``load_features`` asks for."""
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in features.tensors.items()}
+    metadata = {"checksum": _tensor_checksum(tensors), "seconds": f"{features.seconds:.3f}"}
+    write_cache_file(path, lambda temporary: save_file(tensors, temporary, metadata=metadata))
+
+
+def _tensor_checksum(tensors: dict[str, Tensor]) -> str:
+    """Covers names, types, shapes and numbers."""
+    value = 0
+    for name, tensor in sorted(tensors.items()):
+        value = zlib.crc32(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode(), value)
+        value = zlib.crc32(tensor.contiguous().view(torch.uint8).numpy().data, value)
+    return f"{value:08x}"

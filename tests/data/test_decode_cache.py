@@ -11,9 +11,8 @@ import pytest
 from torchvision.transforms import CenterCrop, Compose, InterpolationMode, RandomHorizontalFlip, Resize, ToTensor, v2
 
 from fedvlp.data import FolderImages
-from fedvlp.data.cache import decode_cache
-from fedvlp.data.cache.decode_cache import DecodedImages, keep_decoded
-from fedvlp.data.cache.fixed_steps import fixed_steps
+from fedvlp.data import cache as decode_cache
+from fedvlp.data.cache import DecodedImages, fixed_steps, keep_decoded
 
 TRANSFORM = Compose([Resize(6), CenterCrop(6), ToTensor()])
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from fedvlp.data.cache.feature_cache import Features, cache_key, load_features, save_features
+from fedvlp.data.cache import Features, cache_key, load_features, save_features
 from tests.helpers.data import batches, same
 
 CPU = torch.device("cpu")
@@ -198,7 +198,7 @@ def test_a_disk_that_refuses_costs_a_warning_only(arrays, transform, tmp_path, c
         count, found = run(arrays(cache_dir=str(tmp_path / "file")), transform)
     assert count == 43
     assert len(found) > 0
-    assert "going on without it" in caplog.text
+    assert "continuing without it" in caplog.text
 
 
 def test_augmentation_keeps_evaluation_images_alone(make, transform):

@@ -1,4 +1,7 @@
-"""Batches of images or of what was computed from them, the same for every number of workers."""
+"""Batches of images, or of what the frozen parts of a module computed from them.
+
+Orders and augmentations are drawn in the main process, so batches are the same for every number of workers.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +10,17 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
-from torch.utils.data import Dataset, Sampler
+from torch.utils.data import DataLoader, Dataset, Sampler
+from tqdm import tqdm
 
 from fedvlp.core.protocols import DOMAIN, Inputs
 from fedvlp.data.files.images import Images, Indices, Transform
-from fedvlp.data.loading.readers import SteadyLoader
 
-ImageLoader = SteadyLoader[tuple[Any, int]]
+ImageLoader = DataLoader[tuple[Any, int]]
 """Batches of (pixels, labels) as PyTorch makes them, on the CPU; in place of pixels perhaps a dict that has them."""
+Prepare = Callable[[Float[Tensor, "B 3 V V"]], dict[str, Tensor]]
 
 
 class Shuffle(Sampler[tuple[int, int]]):
@@ -102,7 +106,7 @@ def image_loader(
 
     Batches for a CUDA ``device`` lie in pinned memory, from which they are copied while others are computed.
     """
-    return SteadyLoader(
+    return DataLoader(
         dataset,
         batch_size=batch_size,
         sampler=None if seed is None else Shuffle(len(dataset), seed),
@@ -163,7 +167,7 @@ class PreparedLoader:
         self.labels = labels
         self.batch_size = batch_size
         self.rows = torch.cat(list(rows))
-        counts = torch.tensor([len(of_domain) for of_domain in rows])
+        counts = torch.tensor([len(domain_rows) for domain_rows in rows])
         self.domain = torch.repeat_interleave(counts).to(self.rows.device)
         self.number = None if domains is None else torch.tensor(domains, device=self.rows.device)[self.domain]
         self.shuffle = None if seed is None else Shuffle(len(self.rows), seed)
@@ -193,6 +197,42 @@ class PreparedLoader:
         rows_of_domains = [rows[domain == index] for index in range(len(tensors))]
         batch = {}
         for name in tensors[0]:
-            found = [of_domain[name][own] for of_domain, own in zip(tensors, rows_of_domains, strict=True)]
-            batch[name] = torch.cat(found)[place]
+            pieces = [domain_tensors[name][rows] for domain_tensors, rows in zip(tensors, rows_of_domains, strict=True)]
+            batch[name] = torch.cat(pieces)[place]
         return batch
+
+
+def encode(
+    dataset: ImageDataset,
+    prepare: Prepare,
+    device: torch.device,
+    num_workers: int = 0,
+    description: str = "encoding",
+    batch_size: int = 64,
+) -> dict[str, Tensor]:
+    """Returns what ``prepare`` gives for these images, [images, ...] by name, on ``device``.
+
+    Batches are cut in the order of the images and have their own size, so that the values do not depend on how clients
+    or evaluations are batched.
+
+    Raises:
+        ValueError: if ``prepare`` does not give one row an image.
+    """
+    encoded: dict[str, Tensor] = {}
+    start = 0
+    batches = image_loader(dataset, batch_size, num_workers, device=device)
+    bar = tqdm(total=len(dataset), desc=description, unit="image", leave=False, disable=None)
+    # Tensors made under inference mode could not be trained on.
+    with bar, torch.inference_mode(False), torch.no_grad():
+        for pixels, _ in batches:
+            count = len(pixels)
+            for name, value in prepare(pixels.to(device, non_blocking=device.type == "cuda")).items():
+                if len(value) != count:
+                    raise ValueError(f"Expected `prepare` to give {count} rows of {name!r}; got {len(value)}.")
+                # Shapes and types are known from the first batch on.
+                if name not in encoded:
+                    encoded[name] = torch.empty(len(dataset), *value.shape[1:], dtype=value.dtype, device=device)
+                encoded[name][start : start + count] = value
+            start += count
+            bar.update(count)
+    return encoded

@@ -6,7 +6,7 @@ import torch
 from torchvision.transforms.functional import to_tensor
 
 from fedvlp.data import ArrayImages
-from fedvlp.data.loading.loaders import DeviceLoader, ImageDataset, image_loader
+from fedvlp.data.loaders import DeviceLoader, ImageDataset, image_loader
 
 
 def black_images(count=3):
