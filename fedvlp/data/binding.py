@@ -58,7 +58,7 @@ class ModuleBinding:
     Attributes:
         transform: makes a tensor [3, V, V] of a PIL image.
         train_transform: the same with random crops and flips.
-        prepare: makes tensors [B, ...] by name of images [B, 3, V, V]; None leaves them as they are.
+        prepare: makes tensors [B, ...] by name of images [B, 3, V, V]; None leaves them unchanged.
         key: everything but transform, images and device that ``prepare`` depends on.
         device: where batches are wanted.
         cache_dir: folder below which computed tensors are kept; None keeps them in memory alone.
@@ -207,7 +207,7 @@ class EvaluationSplit:
 
     Attributes:
         name: ``<role>/<domain>``.
-        role: validation and test images belong to a source domain, held-out images to one that nobody trains on.
+        role: validation and test images belong to a source domain, held-out images to one that no client trains on.
         domain: name of the domain.
         clients: who trains on other images of the domain; none where held out.
         loader: batches of (inputs, labels) in a fixed order.
@@ -308,7 +308,7 @@ class BatchSource:
     def _dataset(
         self, parts: Sequence[SplitPart], is_augmented: bool = False, is_training: bool = False
     ) -> ImageDataset:
-        """Returns the images of some parts, one after another."""
+        """Returns the images of some parts, sequentially."""
         selections: list[RowSelection] = []
         for part in parts:
             selections += self._selections(part)
@@ -329,7 +329,7 @@ class BatchSource:
         return used if self.is_augmented or is_few else np.arange(count)
 
     def _fixed_rows(self, domain: str, parts: Sequence[SplitPart]) -> Indices:
-        """Returns the rows of a domain that are ever used as they are: all, but for training images that change."""
+        """Returns the rows of a domain that are ever used unchanged: all, but for training images that change."""
         used: list[Indices] = []
         for part in parts:
             # Augmented images are new in every pass, so nothing that was computed of them could be used again.

@@ -66,7 +66,7 @@ class OutOfDistribution:
         return BatchSource({name: self.images}, [part], binding, is_augmented=False)
 
     def splits(self, binding: ModuleBinding, batch_size: int) -> list[EvaluationSplit]:
-        """Returns the images as one split, which nobody trains on."""
+        """Returns the images as one split, which no client trains on."""
         found = self.source(binding).evaluation_splits(batch_size)
         return [replace(split, name=split.domain, domain=self.name) for split in found]
 

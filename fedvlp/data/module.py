@@ -51,7 +51,7 @@ class FederatedDataModule(L.LightningDataModule):
         test_fraction: Share of each class of each source domain that tests, in [0, 1).
         split_seed: Seed of the split into roles and of the partition.
         augmentation: "none", or "crop_flip" for random crops and flips of training images, which are then read and
-            encoded anew each time.
+            encoded again each time.
         class_names_map: Names for prompts in place of the data set's own, by its own, such as {"tv": "television"}.
         num_workers: Processes that read images; 0 reads them in the main process. Batches are the same for any number.
         cache_dir: Folder for computed features, and for images decoded or made up; null keeps nothing on disk.
@@ -213,7 +213,7 @@ class FederatedDataModule(L.LightningDataModule):
         return {"name": self.name, "images": image_hash(self._images, self._loaded[1]), **names, **split, **measured}
 
     def image_identities(self) -> dict[str, str]:
-        """Returns a text for each domain that is equal on all machines with the same images."""
+        """Returns a string for each domain that is equal on all machines with the same images."""
         own = {domain: identity(images) for domain, images in self._images.items()}
         return own | self.plan.image_identities()
 
@@ -229,7 +229,7 @@ class FederatedDataModule(L.LightningDataModule):
         module = getattr(self.trainer, "lightning_module", None)
         transform = getattr(module, "transform", None)
         if transform is not None and (self._binding is None or self._bound_to not in (None, module)):
-            # All that a plain Trainer needs; a federation binds once more, with what its method prepares.
+            # All that a plain Trainer needs; a federation binds again, with what its method prepares.
             train_transform = getattr(module, "train_transform", None)
             with_domains = getattr(module, "needs_domains", False)
             self.bind(transform, train_transform=train_transform, with_domains=with_domains)

@@ -288,7 +288,7 @@ class ProtocolPlan:
             seed: of what is drawn.
 
         Raises:
-            UserError: if a client has no test images of its own, or nobody has classes of his own.
+            UserError: if a client has no test images of its own, or no client has classes of its own.
         """
         base = self.num_base(num_classes)
         if base is not None:
@@ -332,7 +332,7 @@ class ProtocolPlan:
         return hash_lines([own, *(each.split_hash for each in self.transfers)]) if self.transfers else own
 
     def image_identities(self) -> dict[str, str]:
-        """Returns a text for each domain of other data sets that is equal on all machines with the same images."""
+        """Returns a string for each domain of other data sets that is equal on all machines with the same images."""
         found = {}
         for transfer in self.transfers:
             of_data_set = transfer.data.image_identities()
