@@ -105,6 +105,7 @@ class ModuleBinding:
             return self._encode(domain, images, rows)
         name = cache_key(self.key, self.transform, images, rows, self.device)
         path = self.cache_dir / "features" / f"{name}.safetensors"
+        # Processes that start together encode a domain once: the others wait and read the file.
         with locked(path):
             known = load_features(path, len(rows), self.device)
             if known is not None:
@@ -361,6 +362,7 @@ def _seen_as(images: Images, classes: Sequence[int]) -> Images:
     """Returns images whose labels are the places of their classes among some; -1 for other classes."""
     if not classes:
         return images
+    # Labels of a part that has only some classes count these alone, as the classifier of the part does.
     places = np.full(images.labels.max() + 1, -1)
     known = [label for label in classes if label < len(places)]
     places[known] = np.arange(len(known))

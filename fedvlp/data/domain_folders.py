@@ -120,6 +120,7 @@ class DomainFolders(FederatedDataModule):
             return unreadable(images.paths, f"checking {domain}")
         folder = hashlib.sha256(str(self.root.resolve()).encode("utf-8", "surrogateescape")).hexdigest()[:16]
         path = self.cache_dir / "verified" / f"{folder}-{images.fingerprint(range(len(images)))}.json"
+        # Decoding a data set takes minutes, so the rows that can't be read are kept until a file changes.
         bad_rows = _read_rows(path, len(images))
         if bad_rows is None:
             bad = unreadable(images.paths, f"checking {domain}")

@@ -45,6 +45,7 @@ def within_each_domain(
             f"num_clients={num_clients}. Raise it, or use a partition that ignores domains, such as Dirichlet."
         )
     clients: list[Indices] = []
+    # `array_split` gives the first domains one client more where it does not come out even.
     members = np.array_split(np.arange(num_clients), len(domain_indices))
     for domain, clients_of_domain in zip(domain_indices, members, strict=True):
         rows = np.flatnonzero(domains == domain)
@@ -299,6 +300,7 @@ class Shards(Partitioner):
             )
         order = generator.permutation(len(labels))  # so that a class is not cut by domain
         shards = np.array_split(order[np.argsort(labels[order], kind="stable")], count)
+        # Shards go to clients at random, as in the paper, so a client's classes are not neighbours.
         owners = generator.permutation(count).reshape(num_clients, self.shards_per_client)
         clients = []
         for own in owners:
@@ -382,6 +384,7 @@ class FewClasses(Partitioner):
                 "Raise num_clients or classes_per_client."
             )
         owners: dict[int, list[int]] = {int(label): [] for label in generator.permutation(classes)}
+        # Clients choose in turn among the classes that fewest have, so no class is left to no client.
         for client in range(num_clients):
             order = generator.permutation(classes).tolist()
             for label in sorted(order, key=lambda label: len(owners[label]))[:each]:

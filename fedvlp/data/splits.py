@@ -129,6 +129,7 @@ def _training_parts(
     labels = np.concatenate([images[domain].labels[rows] for domain, rows in train_rows.items()])
     positions = np.repeat(np.arange(len(sources)), [len(rows) for rows in train_rows.values()])
     rows = np.concatenate(list(train_rows.values()))
+    # Randomness of clients has a generator of its own, so other clients never change which images measure.
     groups = partitioner(labels, positions, generator)
     owned = [np.unique(positions[group]).tolist() for group in groups]
     is_pool = isinstance(partitioner, Pooled)
@@ -204,6 +205,7 @@ def client_test_parts(
     for domain, rows in test_rows.items():
         labels = images[domain].labels
         trained = [_class_counts(part, domain, labels) for part in training]
+        # Class by class, so that test images are in the proportions of the client's training images.
         for label in np.unique(labels[rows]):
             counts = np.asarray([of_client[int(label)] for of_client in trained])
             if not counts.any():

@@ -373,6 +373,7 @@ def _download(description: Description, source: HubSource | TorchvisionSource, r
         raise UserError(f"Expected the name of a folder to make for {description.name}; got {str(root)!r}.")
     if _is_done(description, root, say):
         return
+    # Nothing that is already on disk is written over or mixed with a download.
     check_target(description, root)
     if isinstance(source, TorchvisionSource):
         with locked(root):

@@ -120,6 +120,7 @@ def fetch(snapshot: Snapshot, file: HubFile, target: Path, title: str) -> None:
     if target.exists():
         return
     part = target.with_name(f"{target.name}.part")
+    # It is of another file than the hub has now.
     if part.exists() and part.stat().st_size > file.size:
         part.unlink()
     with explained(snapshot.repository, snapshot.revision, snapshot.hub):
