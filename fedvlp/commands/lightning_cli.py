@@ -50,7 +50,7 @@ class FederationCLI(LightningCLI):
     @staticmethod
     def subcommands() -> dict[str, set[str]]:
         """Returns the commands, and the arguments that come from the config's own keys."""
-        return {name: {"model", "datamodule"} for name in ("fit", "validate", "test", "predict", "diagnose")}
+        return {name: {"model", "datamodule"} for name in ("fit", "validate", "test", "predict")}
 
     def add_core_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Adds the three keys; Lightning's own version takes subclasses of its Trainer only."""

@@ -1,4 +1,4 @@
-"""What ``fedvlp diagnose`` says of routes, against numbers taken image by image, and as a command."""
+"""What ``fedvlp diagnose`` measures of routes, against numbers taken image by image, and as a command."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from fedvlp.commands.cli import main
-from fedvlp.core.diagnosis import Diagnosis
 from fedvlp.methods import TRIP
+from fedvlp.tools.explain.diagnosis import Diagnosis
+from fedvlp.tools.explain.routes import route_measurements
 
 CLASSES = ["red circle", "star", "big square"]
 
@@ -23,7 +24,7 @@ def domains(clip):
 
 
 def rows_of(module, domains):
-    return {(row["domain"], row["mode"]): row for row in module.diagnose(domains).rows}
+    return {(row["domain"], row["mode"]): row for row in route_measurements(module, domains)}
 
 
 def test_measurements_image_by_image(clip, domains):
@@ -72,7 +73,7 @@ def test_limit_cases(clip, domains):
 def test_leaves_the_module_as_it_was(clip, domains):
     module = TRIP(CLASSES, clip, num_experts=3, prompt_length=2)
     module.train()
-    module.diagnose(domains)
+    route_measurements(module, domains)
     assert module.router.training
     assert module.router.seed == 0
 
