@@ -296,7 +296,7 @@ class ProtocolPlan:
         if base is not None:
             measured = base_and_new_parts(parts, images, base, num_classes)
             # Clients' own parts come last, so the order of the others does not depend on `class_split`.
-        return measured + (self._local_parts(measured, images, base) if self.class_split == "client" else [])
+            return measured + (self._local_parts(measured, images, base) if self.class_split == "client" else [])
         return self._personal_parts(parts, images, seed) if self.name == "personal" else list(parts)
 
     def _local_parts(self, parts: Sequence[SplitPart], images: Mapping[str, Images], base: int) -> list[SplitPart]:
