@@ -198,7 +198,7 @@ def test_a_disk_that_refuses_costs_a_warning_only(arrays, transform, tmp_path, c
         count, found = run(arrays(cache_dir=str(tmp_path / "file")), transform)
     assert count == 43
     assert len(found) > 0
-    assert "going on without it" in caplog.text
+    assert "continuing without it" in caplog.text
 
 
 def test_augmentation_keeps_evaluation_images_alone(make, transform):

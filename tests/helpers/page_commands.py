@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedvlp.commands import cli
-from fedvlp.commands.parser import FederationParser
+from fedvlp.commands.lightning_cli import FederationParser
 from fedvlp.sites.flower import command as deploy
 from tests.helpers.desk import OFFLINE, Desk
 from tests.helpers.documents import EXAMPLE_PAGES, PAGES, brief
