@@ -24,8 +24,7 @@ from benchmarks.synthetic import write_images
 from benchmarks.tables import Table, number, percent
 from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder, load_clip
 from fedvlp.data.files.images import FolderImages
-from fedvlp.data.loading.encoding import encode
-from fedvlp.data.loading.loaders import ImageDataset
+from fedvlp.data.loaders import ImageDataset, encode
 from fedvlp.utils.memory import freed_memory_kept
 from fedvlp.utils.processor import has_bfloat16_tiles, has_bfloat16_units
 

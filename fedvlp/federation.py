@@ -14,7 +14,6 @@ from lightning.pytorch.callbacks import Callback
 
 from fedvlp.callbacks import Checkpoints, ProgressBar, RunFolderLogger
 from fedvlp.callbacks import default_callbacks as make_default_callbacks
-from fedvlp.core.diagnosis import Diagnosis
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.phases import Phase, check_phases
 from fedvlp.core.predictions import Predictions
@@ -31,7 +30,6 @@ from fedvlp.runs.run_folder import (
     load_deployed_to_all,
     load_trained,
     run_name,
-    run_of,
 )
 from fedvlp.training.agreement import on_every_process
 from fedvlp.training.dev_run import SAYS, with_short_splits
@@ -39,7 +37,6 @@ from fedvlp.training.dispatch import Hooks
 from fedvlp.training.engine import Engine, LocalEngine
 from fedvlp.training.evaluation import of_roles
 from fedvlp.training.fit_loop import FitLoop
-from fedvlp.training.inspection import inspect_method
 from fedvlp.training.lightning_hooks import check_callbacks
 from fedvlp.training.local_training import LocalTraining
 from fedvlp.training.options import Clients, Runtime, Server, check_clients, describe_training
@@ -289,35 +286,6 @@ class Federation(TrainerAttributes):
         self.fabric.print(f"{len(paths)} images -> {file}")
         self._score_folders(file, predictions, folder_labels(paths, given, model.hparams["class_names"]))
         return file
-
-    def diagnose(
-        self,
-        model: FederatedModule,
-        datamodule: FederatedData,
-        ckpt_path: str | None = None,
-        output: str | None = None,
-    ) -> Diagnosis:
-        """Prints what there is to see inside a method on every domain's evaluation images, and writes it as JSON.
-
-        Args:
-            model: the method.
-            datamodule: clients and splits.
-            ckpt_path: A run's ``prompts.safetensors``, a checkpoint, a run folder or ``last``; the model as it is if
-                not given.
-            output: JSON file, or a folder for it; the run's folder if not given, and no file without a run.
-
-        Returns:
-            What was printed.
-        """
-        self._attach(model, datamodule, serves_images=True)
-        if ckpt_path is not None:
-            model.load_state(load_trained(self._where(ckpt_path), model)[0])
-        diagnosis = inspect_method(model, datamodule, self.fabric)
-        self.fabric.print(diagnosis.table(), flush=True)
-        if self.is_global_zero and (output is not None or ckpt_path is not None):
-            path = run_of(self._where(str(ckpt_path))) if output is None else Path(output)
-            self.fabric.print(f"written to {diagnosis.write(path)}", flush=True)
-        return diagnosis
 
     def evaluate(self, module: FederatedModule, deployed: State, personal: Mapping[int, State]) -> dict[str, float]:
         """Returns the accuracies, in percent, of a state on all splits; one process measures for all."""

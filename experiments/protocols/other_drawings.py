@@ -8,7 +8,7 @@ import numpy as np
 from PIL import Image
 
 from fedvlp.data.styled_shapes.drawings import draw, sample_scene
-from fedvlp.data.styled_shapes.drawings.scene import COLOURS
+from fedvlp.data.styled_shapes.drawings.canvas import COLOURS
 from fedvlp.data.styled_shapes.drawings.things import THINGS
 from fedvlp.utils.files import write_json
 

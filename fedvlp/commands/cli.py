@@ -57,7 +57,11 @@ COMMANDS = (
     Command("validate", FEDERATION, "Measure a trained method on the source validation splits.", True),
     Command("test", FEDERATION, "Measure a trained method on held-out domains and test splits.", True),
     Command("predict", FEDERATION, "Classify images with a trained method and write a CSV.", True),
-    Command("diagnose", FEDERATION, "Look inside a method on every domain's images, such as at TRIP's routes.", True),
+    Command(
+        "diagnose",
+        "tools.explain.diagnosis:run_diagnose",
+        "Look inside a method on every domain's images, such as at TRIP's routes.",
+    ),
     Command(
         "explain",
         "tools.explain.command:run_explain",
@@ -66,7 +70,7 @@ COMMANDS = (
     Command(
         "export",
         "tools.export.command:run_export",
-        "Write a trained method as ONNX, TorchScript or torch.export.",
+        "Write a trained method as ONNX or torch.export.",
     ),
     Command(
         "audit",

@@ -1,4 +1,4 @@
-"""The commands that run a federation: ``fedvlp fit``, ``validate``, ``test``, ``predict`` and ``diagnose``."""
+"""The commands that run a federation: ``fedvlp fit``, ``validate``, ``test`` and ``predict``."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ import yaml
 from fedvlp.runs.checkpoint import read_model
 from fedvlp.runs.run_folder import run_of
 from fedvlp.runs.trusted_classes import check_classes
-from fedvlp.utils.config_files import CONFIG_OPTION
+from fedvlp.utils.config_files import CONFIG_OPTION, read_yaml
 from fedvlp.utils.errors import UserError
 
 LINKED = ("class_names", "domains", "num_clients", "rounds")
@@ -29,7 +29,7 @@ def trained_file(given: str | None, command: str) -> Path:
     """Returns the file of trained tensors that a command's ``--ckpt_path`` means.
 
     Raises:
-        UserError: if none is given, or ``last``, which only a run that goes on knows.
+        UserError: if none is given, or ``last``, which is for resuming alone.
     """
     if given is None or given == "last":
         raise UserError(f"{command} needs --ckpt_path: a run's folder, its prompts.safetensors or a checkpoint.")
@@ -37,19 +37,19 @@ def trained_file(given: str | None, command: str) -> Path:
 
 
 def file_of_run(where: Path) -> Path:
-    """Returns the trained tensors of a run's folder, or of the newest run in a folder; a file is taken as it is."""
+    """Returns the trained tensors of a run's folder, or of the newest run in a folder; a file itself."""
     return run_of(where) / "prompts.safetensors" if where.is_dir() else where
 
 
-def chosen_kinds(what: str, known: Collection[str]) -> list[str]:
+def chosen_kinds(what: str, choices: Collection[str]) -> list[str]:
     """Returns what ``--what`` names, each once.
 
     Raises:
         UserError: if one is not known.
     """
     kinds = list(dict.fromkeys(what.split(",")))
-    if unknown := [kind for kind in kinds if kind not in known]:
-        raise UserError(f"Expected --what of {', '.join(known)}, with commas between; got {', '.join(unknown)!r}.")
+    if unknown := [kind for kind in kinds if kind not in choices]:
+        raise UserError(f"Expected --what of {', '.join(choices)}, with commas between; got {', '.join(unknown)!r}.")
     return kinds
 
 
@@ -96,19 +96,11 @@ def data_of_run(path: Path, instead: str) -> dict[str, Any]:
     Raises:
         UserError: if there is none.
     """
-    data = _content_of_run(path, instead).get("data")
+    content = read_yaml(path)
+    data = content.get("data") if isinstance(content, dict) else None
     if not isinstance(data, dict):
-        raise UserError(f"{path} says nothing of data. Pass {instead}, so that it is not needed.")
+        raise UserError(f"{path} has no data. Pass {instead}, so that it is not needed.")
     return data
-
-
-def _content_of_run(path: Path, instead: str) -> dict[str, Any]:
-    """Returns the content of a run's config; empty if it is no mapping."""
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise UserError(f"{path} is no YAML. Pass {instead}, so that it is not needed.") from error
-    return content if isinstance(content, dict) else {}
 
 
 def config_option(config: Mapping[str, Any]) -> str:
@@ -145,22 +137,22 @@ def config_of_command(command: str, arguments: Sequence[str]) -> dict[str, Any] 
 def _with_data(config: dict[str, Any], command: str, where: Path, given: argparse.Namespace) -> dict[str, Any]:
     """Returns a config with the images and the precision of the run, from the config beside a trained file."""
     beside = run_of(where) / "config.yaml"
-    content = _content_of_run(beside, "--config") if beside.is_file() else {}
-    trainer = content.get("trainer")
-    precision = trainer.get("precision") if isinstance(trainer, dict) else None
-    found = {**config, "trainer": {**config["trainer"], **({} if precision is None else {"precision": precision})}}
-    del found["data"]
+    content = read_yaml(beside) if beside.is_file() else {}
+    precision = (content.get("trainer") or {}).get("precision")
+    with_images = {"model": config["model"], "trainer": dict(config["trainer"])}
+    if precision is not None:
+        with_images["trainer"]["precision"] = precision
     if given.data is not None:
-        return found
+        return with_images
     if not content:
         raise UserError(f"{command} needs images, and there is no {beside} that names them. Pass --data or --config.")
     data = data_of_run(beside, "--data")
     check_classes(beside, data, given.allow)
-    return {**found, "data": data}
+    return {**with_images, "data": data}
 
 
 def first_look(arguments: Sequence[str]) -> argparse.Namespace:
-    """Reads the few options that tell which config to begin with, before there is a parser of everything else.
+    """Reads the few options that decide which config is the first, before there is a parser of everything else.
 
     Returns:
         ``ckpt_path``, ``what``, ``images``, ``allow``, ``data``, ``help``, and ``method``, which is None if no config

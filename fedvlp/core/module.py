@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any, Literal
@@ -13,7 +13,6 @@ from jaxtyping import Float
 from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 
-from fedvlp.core.diagnosis import Diagnosis
 from fedvlp.core.other_classes import copy_tensors, with_classes
 from fedvlp.core.phases import Phase, RoundContext
 from fedvlp.core.prepare_key import prepare_key
@@ -124,14 +123,6 @@ class FederatedModule(L.LightningModule):
     def baseline(self) -> FederatedModule | None:
         """Returns an untrained method that results stand beside, such as zero-shot CLIP; None for none."""
         return None
-
-    def diagnose(self, domains: Mapping[str, Iterable[Float[Tensor, "B 3 V V"]]]) -> Diagnosis | None:
-        """Returns what there is to see inside the method on each domain's images, in batches; None for nothing."""
-        return None
-
-    def explain_hooks(self) -> object:
-        """Returns what offers the functions of ``fedvlp.tools.explain.hooks``; by default the method itself."""
-        return self
 
     def prepare(self, images: Float[Tensor, "B 3 V V"]) -> dict[str, Tensor]:
         """Returns what never changes for an image, each tensor [B, ...]; it is computed once an image and kept.

@@ -1,9 +1,9 @@
-"""Data sets of several domains, divided among clients. Imports core, utils and the catalog.
+"""Data sets of several domains, divided among clients. Imports core and utils.
 
-The way of an image: ``load_domains`` of a data module names the images of each domain (``files``); ``split_parts``
-gives each image its role and client (``splits``, ``partition``); ``bind`` takes from a module its transform, and what
-its frozen parts compute of an image; a ``BatchSource`` then makes the loaders (``loading``), whose batches come from
-the files, from the cache of decoded images or from the cache of features (``cache``).
+The way of an image: ``load_domains`` of a data module names the images of each domain (``files``, ``benchmarks``);
+``split_parts`` gives each image its role and client (``splits``, ``protocols``, ``partition``); ``bind`` takes from a
+module its transform, and what its frozen parts compute of an image; ``binding`` and ``bound_loaders`` make the
+``loaders``, whose batches come from the files, from decoded images or from features that are kept on disk (``cache``).
 """
 
 from __future__ import annotations
@@ -35,12 +35,11 @@ from fedvlp.data.benchmarks import (
     TerraIncognita,
     TinyImageNet,
 )
+from fedvlp.data.binding import EvaluationSplit
 from fedvlp.data.domain_folders import DomainFolders
 from fedvlp.data.files.images import ArrayImages, FolderImages, ImageFiles, Images, image_paths
-from fedvlp.data.loading.batch_source import EvaluationSplit
 from fedvlp.data.module import FederatedDataModule
-from fedvlp.data.partition import ByDomain, Dirichlet, Dispersed, Partitioner, Pooled, Shards
-from fedvlp.data.skew import FewClasses, QuantitySkew
+from fedvlp.data.partition import ByDomain, Dirichlet, Dispersed, FewClasses, Partitioner, Pooled, QuantitySkew, Shards
 from fedvlp.data.split_rule import few_shot, stratified_split
 from fedvlp.data.styled_shapes.module import StyledShapes
 

@@ -12,8 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedvlp.data.checks import check_utf8
-from fedvlp.data.files.folders import ImageFile, scan
+from fedvlp.data.files.folders import ImageFile, check_utf8, scan
 from fedvlp.data.files.images import FolderImages, Images, bad_images_message, unreadable
 from fedvlp.data.module import FederatedDataModule
 from fedvlp.utils.errors import UserError

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import unicodedata
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -13,24 +14,21 @@ import torch
 
 from fedvlp.core.roles import OUT_OF_DISTRIBUTION
 from fedvlp.core.state import Client
-from fedvlp.data.checks import NOT_BOUND, choose_held_out, mapped_names
+from fedvlp.data.binding import BatchLoader, EvaluationSplit, ModuleBinding
+from fedvlp.data.bound_loaders import BoundLoaders, OutOfDistribution, Transfer, checked_target, transfer_table
 from fedvlp.data.files.images import Images, Transform, identity
-from fedvlp.data.loading.batch_source import EvaluationSplit
-from fedvlp.data.loading.encoding import Prepare
-from fedvlp.data.loading.loaders import ImageLoader
-from fedvlp.data.loading.module_binding import BatchLoader, ModuleBinding
-from fedvlp.data.out_of_distribution import OutOfDistribution
+from fedvlp.data.loaders import ImageLoader, Prepare
 from fedvlp.data.partition import ByDomain, Partitioner
-from fedvlp.data.protocol_plan import ProtocolPlan
-from fedvlp.data.protocol_text import describe_protocol, describe_split
-from fedvlp.data.protocols import ClassSplit, Protocol, chosen
-from fedvlp.data.served import Served
+from fedvlp.data.protocols import ClassSplit, Protocol, ProtocolPlan, chosen, describe_protocol, describe_split
 from fedvlp.data.split_rule import OfficialSplit, SplitRule
-from fedvlp.data.split_table import image_hash, split_hash, split_table
-from fedvlp.data.splits import SplitPart, make_splits
-from fedvlp.data.transfer import Transfer, checked_target, transfer_table
-from fedvlp.utils.errors import UserError
+from fedvlp.data.splits import SplitPart, image_hash, make_splits, split_hash, split_table
+from fedvlp.utils.errors import UserError, did_you_mean_or_choose
 from fedvlp.utils.ranges import FractionBelowOne, OpenFraction, PositiveInt, Seed, Workers, check_range
+
+NOT_BOUND = (
+    "The data do not know how the module wants its images. Give it a `transform` (PIL image to tensor), "
+    "or call bind(transform=...)."
+)
 
 
 class FederatedDataModule(L.LightningDataModule):
@@ -114,7 +112,7 @@ class FederatedDataModule(L.LightningDataModule):
         self.cache_dir = None if cache_dir is None else Path(os.path.expanduser(cache_dir))
         self._binding: ModuleBinding | None = None
         self._bound_to: L.LightningModule | None = None
-        self._served: Served | None = None
+        self._served: BoundLoaders | None = None
 
     def load_domains(self) -> tuple[Mapping[str, Images], list[str]]:
         """Returns the images of each domain by name, in an order that never changes, and the class names.
@@ -282,13 +280,13 @@ class FederatedDataModule(L.LightningDataModule):
         self._batches.bind_classes(class_names, prepare, key)
 
     @property
-    def _batches(self) -> Served:
+    def _batches(self) -> BoundLoaders:
         """Makes the loaders for the bound module; made when first asked for, since it needs the images."""
         if self._served is None:
             names = self.all_class_names
             parts = self.split_parts
             options = (self.binding, self.augmentation == "crop_flip")
-            self._served = Served(self._images, parts, names, len(self.class_names), self.transfers, *options)
+            self._served = BoundLoaders(self._images, parts, names, len(self.class_names), self.transfers, *options)
         return self._served
 
     def encode(self) -> None:
@@ -336,3 +334,35 @@ class FederatedDataModule(L.LightningDataModule):
     def split_table(self) -> list[dict[str, Any]]:
         """Returns the names of the images for each role, domain and client, made to be written as JSON."""
         return [*split_table(self.split_parts, self._images), *transfer_table(self.transfers)]
+
+
+def choose_held_out(wanted: Sequence[str], domains: Sequence[str]) -> list[str]:
+    """Returns the held-out domains, sorted and each once.
+
+    Raises:
+        UserError: if one does not exist, or none would be left to train.
+    """
+    # File systems and keyboards keep accents in different forms.
+    composed = {unicodedata.normalize("NFC", name): name for name in domains}
+    names = sorted({composed.get(unicodedata.normalize("NFC", name), name) for name in wanted})
+    for name in names:
+        if name not in domains:
+            found = ", ".join(domains)
+            hint = did_you_mean_or_choose(name, domains)
+            raise UserError(f"Expected held_out to name one of the domains ({found}); got {name!r}. {hint}")
+    if len(names) == len(domains):
+        raise UserError(f"All {len(domains)} domains are held out, so none is left to train. Hold out fewer.")
+    return names
+
+
+def mapped_names(names: Sequence[str], replacements: dict[str, str]) -> list[str]:
+    """Returns the class names with replacements.
+
+    Raises:
+        UserError: if a replacement is for a class that does not exist.
+    """
+    for name in replacements:
+        if name not in names:
+            hint = did_you_mean_or_choose(name, names)
+            raise UserError(f"class_names_map renames {name!r}, but there is no such class. {hint}")
+    return [replacements.get(name, name) for name in names]

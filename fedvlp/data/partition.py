@@ -2,17 +2,118 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedvlp.core.roles import CENTRALISED
-from fedvlp.data.dealing import DRAWS, deal, in_order, where, with_enough, within_each_domain
 from fedvlp.data.files.images import Indices
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.ranges import PositiveFloat, PositiveInt
+
+DRAWS = 100
+"""How often a random partition is drawn anew before it is given up."""
+
+
+def within_each_domain(
+    labels: Indices, domains: Indices, num_clients: int, divide: Callable[[Indices, int], list[Indices]]
+) -> list[Indices]:
+    """Divides each domain by itself, so that a client has images of one domain.
+
+    Clients are spread over domains as evenly as they can be, the first domains having one more.
+
+    Args:
+        labels: class of each image.
+        domains: domain of each image.
+        num_clients: clients in all.
+        divide: divides the images of one domain, by their labels, among so many clients.
+
+    Returns:
+        The positions of each client's images, the clients of the first domain first.
+
+    Raises:
+        UserError: if there are fewer clients than domains.
+    """
+    known = np.unique(domains)
+    if num_clients < len(known):
+        raise UserError(
+            f"Expected at least one client for each of the {len(known)} source domains; got "
+            f"num_clients={num_clients}. Raise it, or use a partition that ignores domains, such as Dirichlet."
+        )
+    clients: list[Indices] = []
+    members = np.array_split(np.arange(num_clients), len(known))
+    for domain, clients_of_domain in zip(known, members, strict=True):
+        rows = np.flatnonzero(domains == domain)
+        divided = divide(labels[rows], len(clients_of_domain))
+        clients += [rows[positions] for positions in divided]
+    return clients
+
+
+def partition(
+    labels: Indices,
+    domains: Indices,
+    num_clients: int,
+    within_domains: bool,
+    divide: Callable[[Indices, int], list[Indices]],
+) -> list[Indices]:
+    """Divides all images together, or each domain by itself as :func:`within_each_domain`."""
+    if within_domains:
+        return within_each_domain(labels, domains, num_clients, divide)
+    return divide(labels, num_clients)
+
+
+def scope_suffix(within_domains: bool) -> str:
+    """Returns what the description of a partition ends with."""
+    return " within domains" if within_domains else ""
+
+
+def in_order(clients: Sequence[Indices]) -> list[Indices]:
+    """Returns each client's positions, ascending."""
+    return [np.sort(positions).astype(np.int64) for positions in clients]
+
+
+def resample_until(draw: Callable[[], list[Indices]], least: int, description: str, draws: int) -> list[Indices]:
+    """Returns the first draw in which each client has enough images.
+
+    Raises:
+        UserError: if none has.
+    """
+    most = 0
+    for _ in range(draws):
+        clients = draw()
+        fewest = min(len(positions) for positions in clients)
+        if fewest >= least:
+            return clients
+        most = max(most, fewest)
+    raise UserError(
+        f"{description}: could not give each of {len(clients)} clients {least} of {sum(map(len, clients))} training "
+        f"images in {draws} draw(s); the best gave the poorest client {most}. Lower num_clients or min_examples, "
+        "raise alpha, or give more images (shots, validation_fraction, test_fraction)."
+    )
+
+
+def apportion(total: int, shares: Sequence[float] | NDArray[np.float64]) -> Indices:
+    """Returns whole numbers that add up to a total and are in proportion to shares, by the largest remainders.
+
+    Of equal remainders the first counts.
+
+    Args:
+        total: what they add up to, at least 0.
+        shares: at least 0, not all 0.
+
+    >>> apportion(10, [1.0, 2.0, 3.0]).tolist(), apportion(2, [0.5, 0.5, 0.5]).tolist()
+    ([2, 3, 5], [1, 1, 0])
+    """
+    weights = np.asarray(shares, np.float64)
+    exact = np.round(total * weights / weights.sum(), 9)  # so that ties are ties on every machine
+    counts: Indices = np.floor(exact).astype(np.int64)
+    largest_first = np.argsort(np.round(counts - exact, 9), kind="stable")
+    counts[largest_first[: total - counts.sum()]] += 1
+    return counts
 
 
 @runtime_checkable
@@ -109,8 +210,10 @@ class Dispersed(Partitioner):
         alpha = self.alpha
         if alpha is None:
             order = generator.permutation(len(labels))
-            return with_enough(lambda: in_order(np.array_split(order, count)), self.min_examples, self.description, 1)
-        return with_enough(
+            return resample_until(
+                lambda: in_order(np.array_split(order, count)), self.min_examples, self.description, 1
+            )
+        return resample_until(
             lambda: _dirichlet(labels, count, alpha, generator), self.min_examples, self.description, DRAWS
         )
 
@@ -144,7 +247,7 @@ class Dirichlet(Partitioner):
 
     def __call__(self, labels: Indices, domains: Indices, generator: np.random.Generator) -> list[Indices]:
         """Returns the positions of each client's images."""
-        return with_enough(
+        return resample_until(
             lambda: _dirichlet(labels, self.num_clients, self.alpha, generator),
             self.min_examples,
             self.description,
@@ -180,7 +283,9 @@ class Shards(Partitioner):
 
     def __call__(self, labels: Indices, domains: Indices, generator: np.random.Generator) -> list[Indices]:
         """Returns the positions of each client's images."""
-        return deal(labels, domains, self.num_clients, self.within_domains, partial(self._divide, generator=generator))
+        return partition(
+            labels, domains, self.num_clients, self.within_domains, partial(self._divide, generator=generator)
+        )
 
     def _divide(self, labels: Indices, num_clients: int, generator: np.random.Generator) -> list[Indices]:
         count = num_clients * self.shards_per_client
@@ -200,7 +305,9 @@ class Shards(Partitioner):
     @property
     def description(self) -> str:
         """What a result says of it."""
-        return f"{self.num_clients} clients, {self.shards_per_client} class shards each{where(self.within_domains)}"
+        return (
+            f"{self.num_clients} clients, {self.shards_per_client} class shards each{scope_suffix(self.within_domains)}"
+        )
 
 
 def _describe_least(min_examples: int) -> str:
@@ -219,3 +326,134 @@ def _dirichlet(labels: Indices, count: int, alpha: float, generator: np.random.G
         for client, piece in zip(order, np.split(rows, cuts), strict=True):
             pieces[client].append(piece)
     return in_order([np.concatenate(own) if own else np.empty(0, np.int64) for own in pieces])
+
+
+Law = Literal["linear", "exponential", "dirichlet"]
+
+
+@dataclass(frozen=True)
+class FewClasses(Partitioner):
+    """Gives each client so many classes, and each class's images evenly and at random to the clients that have it.
+
+    It is the pathological partition of personalised federated learning. Classes have as equally many clients as can be,
+    so with as many places as classes no two clients share one, as FedTPG deals out the classes of a data set.
+
+    Args:
+        num_clients: Clients in all.
+        classes_per_client: Classes of each client; its images are of fewer if a class has fewer images than clients.
+        within_domains: Whether each domain is dealt out by itself, so that a client has images of one domain.
+
+    >>> labels = np.repeat([0, 1, 2, 3], 3)
+    >>> clients = FewClasses(num_clients=2)(labels, np.zeros(12, np.int64), np.random.default_rng(0))
+    >>> [np.bincount(labels[rows], minlength=4).tolist() for rows in clients]
+    [[0, 0, 3, 3], [3, 3, 0, 0]]
+    """
+
+    num_clients: PositiveInt
+    classes_per_client: PositiveInt = 2
+    within_domains: bool = False
+
+    def __call__(self, labels: Indices, domains: Indices, generator: np.random.Generator) -> list[Indices]:
+        """Returns the positions of each client's images."""
+        return partition(
+            labels, domains, self.num_clients, self.within_domains, partial(self._divide, generator=generator)
+        )
+
+    def _divide(self, labels: Indices, num_clients: int, generator: np.random.Generator) -> list[Indices]:
+        owners = self._owners(np.unique(labels), num_clients, generator)
+        pieces: list[list[Indices]] = [[] for _ in range(num_clients)]
+        for label, clients in owners.items():
+            rows = generator.permutation(np.flatnonzero(labels == label))
+            for client, piece in zip(clients, np.array_split(rows, len(clients)), strict=True):
+                pieces[client].append(piece)
+        return in_order([np.concatenate(own) for own in pieces])
+
+    def _owners(self, classes: Indices, num_clients: int, generator: np.random.Generator) -> dict[int, list[int]]:
+        """Returns the clients of each class: each client takes the classes that fewest have, at random among equals."""
+        each = self.classes_per_client
+        if each > len(classes):
+            raise UserError(f"Expected classes_per_client of at most {len(classes)}, as there are classes; got {each}.")
+        if num_clients * each < len(classes):
+            raise UserError(
+                f"{num_clients} clients of {each} classes each leave some of the {len(classes)} classes to nobody. "
+                "Raise num_clients or classes_per_client."
+            )
+        owners: dict[int, list[int]] = {int(label): [] for label in generator.permutation(classes)}
+        for client in range(num_clients):
+            order = generator.permutation(classes).tolist()
+            for label in sorted(order, key=lambda known: len(owners[known]))[:each]:
+                owners[label].append(client)
+        return owners
+
+    @property
+    def description(self) -> str:
+        """What a result says of it."""
+        return f"{self.num_clients} clients, {self.classes_per_client} classes each{scope_suffix(self.within_domains)}"
+
+
+@dataclass(frozen=True)
+class QuantitySkew(Partitioner):
+    """Deals images out at random, to clients that differ in how many they have and in nothing else.
+
+    Args:
+        num_clients: Clients in all.
+        law: How the sizes grow from the first client to the last: by one share from each to the next (linear), by a
+            factor (exponential), or by shares drawn from a Dirichlet distribution, in any order (dirichlet).
+        ratio: Factor from each client to the next, for the exponential law.
+        alpha: Concentration of the Dirichlet distribution: near 0 a client has nearly all, far above 1 all have alike.
+        min_examples: Training images that each client gets before the others are dealt out by the law.
+        within_domains: Whether each domain is dealt out by itself, so that a client has images of one domain.
+
+    >>> labels = np.zeros(12, np.int64)
+    >>> [len(rows) for rows in QuantitySkew(num_clients=3)(labels, labels, np.random.default_rng(0))]
+    [2, 4, 6]
+    """
+
+    num_clients: PositiveInt
+    law: Law = "linear"
+    ratio: PositiveFloat = 2.0
+    alpha: PositiveFloat = 0.5
+    min_examples: PositiveInt = 1
+    within_domains: bool = False
+
+    def __call__(self, labels: Indices, domains: Indices, generator: np.random.Generator) -> list[Indices]:
+        """Returns the positions of each client's images."""
+        return partition(
+            labels, domains, self.num_clients, self.within_domains, partial(self._divide, generator=generator)
+        )
+
+    def _divide(self, labels: Indices, num_clients: int, generator: np.random.Generator) -> list[Indices]:
+        least = num_clients * self.min_examples
+        if len(labels) < least:
+            raise UserError(
+                f"Expected at least {least} training images for {self.description}; got {len(labels)}. "
+                "Lower num_clients or min_examples."
+            )
+        sizes = np.maximum(apportion(len(labels), self._shares(num_clients, generator)), self.min_examples)
+        # What was given to the poor is taken from the rich, one image at a time.
+        while sizes.sum() > len(labels):
+            sizes[sizes.argmax()] -= 1
+        order = generator.permutation(len(labels))
+        return in_order(np.split(order, np.cumsum(sizes)[:-1]))
+
+    def _shares(self, num_clients: int, generator: np.random.Generator) -> NDArray[np.float64]:
+        """Returns the share of each client, up to a factor."""
+        places = np.arange(num_clients, dtype=np.float64)
+        shares: NDArray[np.float64] = places + 1
+        if self.law == "exponential":
+            growth = places * np.log(self.ratio)
+            shares = np.exp(growth - growth.max())  # the largest is 1, so that none is infinite
+        elif self.law == "dirichlet":
+            shares = generator.dirichlet(np.full(num_clients, self.alpha))
+        return shares
+
+    @property
+    def description(self) -> str:
+        """What a result says of it."""
+        law = {
+            "linear": "linear",
+            "exponential": f"exponential {self.ratio:g}",
+            "dirichlet": f"Dirichlet {self.alpha:g}",
+        }
+        least = f", at least {self.min_examples} images each" if self.min_examples > 1 else ""
+        return f"{self.num_clients} clients of {law[self.law]} sizes{scope_suffix(self.within_domains)}{least}"

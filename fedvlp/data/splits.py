@@ -1,16 +1,19 @@
-"""Which images train, validate and test, and on which client."""
+"""Which images train, validate and test, and on which client; a split written down, and its digest."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from fedvlp.core.roles import OF_CLIENTS
 from fedvlp.core.state import Client
 from fedvlp.data.files.images import Images, Indices
-from fedvlp.data.partition import Pooled
+from fedvlp.data.partition import Pooled, apportion
 from fedvlp.data.split_rule import OfficialSplit, Role, SplitRule, generator_for
 from fedvlp.utils.errors import UserError
 
@@ -171,3 +174,109 @@ def _check_not_empty(images: Mapping[str, Images], sources: Sequence[str]) -> No
             raise UserError(
                 f"The client {name!r} has no training image. Add images to that domain, hold it out or remove it."
             )
+
+
+def client_test_parts(
+    images: Mapping[str, Images],
+    test_rows: Mapping[str, Indices],
+    training: Sequence[SplitPart],
+    generator: np.random.Generator,
+) -> list[SplitPart]:
+    """Deals the test images of each domain and class to the clients that train on it, as their training images are.
+
+    What rounding leaves a client short of in one class, it is given first in the next. Test images of a class on which
+    nobody trains are nobody's.
+
+    Args:
+        images: images by domain.
+        test_rows: positions of the test images of each source domain.
+        training: the clients' training images.
+        generator: draws which image is whose.
+
+    Returns:
+        A part of role ``personal`` for each client.
+
+    Raises:
+        UserError: if a client gets none.
+    """
+    owned: list[dict[str, list[Indices]]] = [{} for _ in training]
+    due = np.zeros(len(training))  # test images that each client is still to be given, in fractions of one
+    for domain, rows in test_rows.items():
+        labels = images[domain].labels
+        trained = [_class_counts(part, domain, labels) for part in training]
+        for label in np.unique(labels[rows]):
+            counts = np.asarray([of_client[int(label)] for of_client in trained])
+            if not counts.any():
+                continue
+            members = generator.permutation(rows[labels[rows] == label])
+            due += len(members) * counts / counts.sum()
+            wanted = np.where(counts > 0, due.clip(min=0), 0)
+            given = apportion(len(members), wanted if wanted.any() else counts)
+            due -= given
+            for client, piece in enumerate(np.split(members, np.cumsum(given)[:-1])):
+                owned[client].setdefault(domain, []).append(piece)
+    return [_part(part.clients[0], of_client) for part, of_client in zip(training, owned, strict=True)]
+
+
+def _class_counts(part: SplitPart, domain: str, labels: Indices) -> Counter[int]:
+    """Returns how many training images of each class a client has of a domain."""
+    rows = part.rows_by_domain.get(domain)
+    return Counter() if rows is None else Counter(labels[rows].tolist())
+
+
+def _part(client: Client, pieces: Mapping[str, Sequence[Indices]]) -> SplitPart:
+    rows_by_domain = {domain: np.sort(np.concatenate(of_domain)) for domain, of_domain in pieces.items()}
+    found = {domain: rows for domain, rows in rows_by_domain.items() if len(rows)}
+    if not found:
+        raise UserError(
+            f"The protocol personal tests each client on images of its own, and the client {client.name!r} of "
+            f"{client.num_examples} training images got none. Raise data.test_fraction or the least that clients have "
+            "(data.partition.min_examples), or make fewer clients."
+        )
+    return SplitPart("personal", found, (client,))
+
+
+def split_hash(parts: Sequence[SplitPart], images: Mapping[str, Images], class_names: Sequence[str]) -> str:
+    """Returns 16 hexadecimal digits that change with any image's role, domain, client, name or class.
+
+    They do not change with the order of parts. A client that is all of a domain is not named, for it says no more; nor
+    is a pool of all of them, which is so the same split, of the same images, as that of a client a domain.
+    """
+    lines: list[str] = []
+    for part in parts:
+        for domain, rows in part.rows_by_domain.items():
+            clients = part.clients if part.is_of_client else ()
+            named = [client.name for client in clients if client.name != domain and not client.is_pool]
+            known = images[domain]
+            for row in rows:
+                lines.append("\0".join([part.role, domain, known.names[row], class_names[known.labels[row]], *named]))
+    return hash_lines(lines)
+
+
+def image_hash(images: Mapping[str, Images], class_names: Sequence[str]) -> str:
+    """Returns 16 hexadecimal digits that change with the name or class of any image of any domain.
+
+    Unlike ``split_hash`` they are the same whatever is held out, and however images are divided among clients.
+    """
+    lines: list[str] = []
+    for domain, known in images.items():
+        for name, label in zip(known.names, known.labels, strict=True):
+            lines.append(f"{domain}\0{name}\0{class_names[label]}")
+    return hash_lines(lines)
+
+
+def hash_lines(lines: Iterable[str]) -> str:
+    """Returns 16 hexadecimal digits that do not change with the order of the lines."""
+    # File names may hold bytes that are not UTF-8; Python keeps them as surrogates.
+    return hashlib.sha256("\n".join(sorted(lines)).encode("utf-8", "surrogateescape")).hexdigest()[:16]
+
+
+def split_table(parts: Sequence[SplitPart], images: Mapping[str, Images]) -> list[dict[str, Any]]:
+    """Returns the names of the images for each role, domain and client, made to be written as JSON."""
+    table: list[dict[str, Any]] = []
+    for part in parts:
+        client = part.clients[0].id if len(part.clients) == 1 else None
+        for domain, rows in part.rows_by_domain.items():
+            names = [images[domain].names[row] for row in rows]
+            table.append({"role": part.role, "domain": domain, "client": client, "images": names})
+    return table

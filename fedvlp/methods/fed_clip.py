@@ -95,7 +95,7 @@ class FedCLIP(PromptLearner):
         return loss
 
     def image_features(self, images: Float[Tensor, "B 3 V V"]) -> Float[Tensor, "B d"]:
-        """Returns the adapted image features, not normalised, for ``fedvlp explain``."""
+        """Returns the adapted image features, not normalised."""
         return self.adapted(images)
 
 

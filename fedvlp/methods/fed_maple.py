@@ -29,7 +29,6 @@ from torch import Tensor, nn
 from fedvlp.clip import CLIP, CLIPSpec
 from fedvlp.core.protocols import Inputs
 from fedvlp.methods._shared.block_linear import BlockLinear
-from fedvlp.methods._shared.deep_prompt_explanations import DeepPromptExplanations
 from fedvlp.methods._shared.deep_prompts import DeepPromptedCLIP
 from fedvlp.methods._shared.prompt_learner import PromptLearner
 from fedvlp.utils.ranges import Names, PositiveInt
@@ -73,7 +72,3 @@ class FedMaPLe(PromptLearner):
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
         """Returns the logits cos(w_c, f(x)) / tau with prompts in both towers."""
         return self.prompted.logits(self.constants(inputs)["images"], self.deep_prompts())
-
-    def explain_hooks(self) -> DeepPromptExplanations:
-        """Returns the first block's prompt among words, and image features under the visual prompts."""
-        return DeepPromptExplanations(self.prompted, self.deep_prompts())

@@ -99,7 +99,7 @@ class FedPR(PromptLearner):
         self.prompts.sub_(moved @ self.used.mT @ self.used)
 
     def image_features(self, images: Float[Tensor, "B 3 V V"]) -> Float[Tensor, "B d"]:
-        """Returns joint image features under the prompts, not normalised, for ``fedvlp explain``."""
+        """Returns joint image features under the prompts, not normalised."""
         features: Tensor = self.prompted.visual.encode(images, self.prompts)
         return features
 

@@ -35,7 +35,6 @@ from fedvlp.clip import CLIP, CLIPSpec
 from fedvlp.core.phases import Phase
 from fedvlp.core.protocols import Batch, Inputs
 from fedvlp.core.strategies import FedAvg, MovingAverage, Strategy, gaussian_share
-from fedvlp.methods._shared.deep_prompt_explanations import DeepPromptExplanations
 from fedvlp.methods._shared.deep_prompts import DeepPromptedCLIP, initial_prompt
 from fedvlp.methods._shared.prompt_learner import PromptLearner
 from fedvlp.methods._shared.teacher import ZeroShotTeacher
@@ -121,10 +120,6 @@ class FedPromptSRC(PromptLearner):
         loss = losses["cross_entropy"] + distances + losses["kl"]
         self.log_dict(losses | {"loss": loss})
         return loss
-
-    def explain_hooks(self) -> DeepPromptExplanations:
-        """Returns the first block's text prompt among words, and image features under the visual prompts."""
-        return DeepPromptExplanations(self.prompted, self.prompts)
 
 
 def _mean_distance(ours: Float[Tensor, "rows d"], frozen: Float[Tensor, "rows d"]) -> Float[Tensor, ""]:

@@ -82,10 +82,6 @@ class FedTPG(PromptLearner):
         features = self.constants(inputs)["features"]
         return cosine_logits(features, self.text(self.prompt()), self.clip.logit_scale)
 
-    def text_prompts(self) -> dict[str, Tensor]:
-        """Returns the prompt [L, D] that the network makes, for ``fedvlp explain``."""
-        return {"prompt": self.prompt()}
-
 
 class PromptNetwork(nn.Module):
     """Makes as many tokens as it has queries from a set of text features, in whatever order.

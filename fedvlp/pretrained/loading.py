@@ -37,7 +37,7 @@ def from_pretrained(
         source: a run's folder or one that was pushed, the folder of several runs, of which the newest, a
             ``prompts.safetensors`` or checkpoint, or a model on the hub as ``hf://user/name``, with ``@revision``
             behind it for another than the newest.
-        clip: the frozen CLIP, where it is loaded already or its weights lie elsewhere than where it was trained; it
+        clip: the frozen CLIP, where it is loaded already or its weights are elsewhere than where it was trained; it
             must have the same weights.
         allow: modules and paths of classes that the file may name, besides fedvlp's own. To import them runs their
             code.

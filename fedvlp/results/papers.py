@@ -84,8 +84,11 @@ class PrintedTable:
     def footnotes(self) -> list[Footnote]:
         """The notes on any of its cells, numbered from 1 in this order; those of the whole table are last."""
         notes = [note for note in all_footnotes() if f"{self.paper} {self.table}" in note.tables]
-        used = [note for note in notes if any(note.is_of(row.method, *row.numbers) for row in self.rows)]
-        return sorted(used, key=lambda note: note.is_of_whole_table)
+        # One entry of the file names several tables, and some of its rows and columns are in one of them alone.
+        return sorted(filter(self._has_cells_of, notes), key=lambda note: note.is_of_whole_table)
+
+    def _has_cells_of(self, note: Footnote) -> bool:
+        return any(note.is_of(row.method, *row.numbers) for row in self.rows)
 
 
 @dataclass(frozen=True)

@@ -169,7 +169,9 @@ def repeat_warnings(table: Table) -> list[str]:
     """Returns a line for each method of which two runs of one seed held out the same domain; the last one counts."""
     warnings = []
     for method in dict.fromkeys(method for method, name in table.rows if name != UNTRAINED):
-        measured = [(run.seed, domain) for run in table.runs[method] for domain in run.held_out or [""]]
+        measured: list[tuple[int, str]] = []
+        for run in table.runs[method]:
+            measured += [(run.seed, domain) for domain in run.held_out or [""]]
         if len(measured) > len(set(measured)):
             warnings.append(f"{method}: several runs of one seed measured the same domain; the last one counts")
     return warnings

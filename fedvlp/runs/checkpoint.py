@@ -16,9 +16,9 @@ from fedvlp.utils.errors import UserError
 from fedvlp.utils.tensor_files import add_prefix, check_header, read_header, read_tensors, strip_prefix, write_tensors
 
 AT_SITES = "at_sites"
-"""Says in a header that the clients' files are at their sites; it is left out of simulations' files."""
+"""The header's entry that the clients' files are at their sites; simulations' files lack it."""
 DEPLOYS_SHARED = "deploys_shared"
-"""Says in a checkpoint's header that the deployed tensors are the shared ones, which are then there once."""
+"""The header's entry that the deployed tensors are the shared ones, which are then stored once."""
 CALLBACKS = "callbacks"
 """Under which header and tensors hold what callbacks remember; left out where none does."""
 LONGEST_SHOWN = 200
@@ -30,7 +30,7 @@ class TrainedState(NamedTuple):
 
     Attributes:
         deployed: the tensors that are evaluated.
-        personal: the tensors that stay on each client, by client id.
+        personal: the personal tensors of each client, by client id.
         model: description of the method that they belong to.
     """
 
@@ -101,8 +101,7 @@ def load_checkpoint(path: Path) -> tuple[RunState, dict[str, Any]]:
 def save_prompts(path: Path, deployed: State, personal: Mapping[int, State], model: Mapping[str, Any]) -> None:
     """Writes what a deployment needs: the deployed tensors by name, personal ones as ``personal/<client>/<name>``.
 
-    Personal states on disk stay where they are, and the header says in which files of the run's folder; those at sites
-    stay there.
+    Personal states on disk or at sites are not copied: the header names their files.
     """
     files = files_of(personal)
     kept = {} if files else _of_all_clients(personal, "personal")
@@ -185,7 +184,7 @@ def _of_all_clients(states: Mapping[int, State], group: str) -> State:
 def _by_client(
     path: Path, group: str, clients: Sequence[int], tensors: State, header: Mapping[str, Any]
 ) -> Mapping[int, State]:
-    """Returns what stays on the clients: the tensors themselves, or where they are on disk."""
+    """Returns the states of clients: the tensors themselves, or their files on disk."""
     files = header["files"]
     if files:
         run = path.parent.parent if header["kind"] == "checkpoint" else path.parent

@@ -58,7 +58,7 @@ def read_events(run: Path) -> Iterator[dict[str, Any]]:
     """
     path = run / FILE
     if not path.is_file():
-        raise UserError(f"{path} is missing, so nothing is known of a run there. Pass the folder of a run.")
+        raise UserError(f"{path} is missing, so there is no run. Pass the folder of a run.")
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(keepends=True), 1):
         if not line.endswith("\n"):
             return
@@ -72,7 +72,7 @@ def read_events(run: Path) -> Iterator[dict[str, Any]]:
 
 @dataclass
 class RunStatus:
-    """Where a run stands.
+    """The status of a run.
 
     Attributes:
         run: its folder.
@@ -124,13 +124,13 @@ def find_run(where: Path) -> Path:
 
 
 def read_status(run: Path) -> RunStatus:
-    """Returns where a run stands.
+    """Returns the status of a run.
 
     Args:
         run: its folder.
 
     Raises:
-        UserError: if nothing is known of it, or its events can't be read.
+        UserError: if it has no events, or they can't be read.
     """
     status = RunStatus(run)
     for event in read_events(run):

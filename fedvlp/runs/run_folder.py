@@ -174,8 +174,8 @@ def find_checkpoints(where: Path) -> list[Path]:
     """Returns the checkpoints in a run folder, or in the newest run below a folder, newest first."""
     runs = [where] if (where / "checkpoints").is_dir() else sorted(where.glob("*/"), reverse=True)
     for run in runs:
-        if found := sorted((run / "checkpoints").glob("round-*.safetensors"), reverse=True):
-            return found
+        if checkpoints := sorted((run / "checkpoints").glob("round-*.safetensors"), reverse=True):
+            return checkpoints
     return []
 
 
@@ -192,12 +192,12 @@ def resume(
         where: a checkpoint, a run folder, or a folder of run folders.
         model: the method, whose tensors a checkpoint must hold.
         description: of the run that is to be resumed.
-        say: tells the user something.
+        say: prints a line for the user.
         may_start_anew: whether it is no mistake if there is no checkpoint.
 
     Raises:
-        UserError: if there is none and must be one, the checkpoint belongs to another run, or none of those found can
-            be read.
+        UserError: if there is none and must be one, the checkpoint belongs to another run, or none of the files
+            can be read.
     """
     candidates = [where] if where.is_file() else find_checkpoints(where)
     for path in candidates:
@@ -225,7 +225,7 @@ def resume(
 
 
 def run_of(trained: Path) -> Path:
-    """Returns the run folder in which trained tensors lie, from a file in it or a folder above it."""
+    """Returns the run folder of trained tensors, from a file in it or a folder above it."""
     if trained.is_file():
         return trained.parent.parent if trained.parent.name == "checkpoints" else trained.parent
     checkpoints = find_checkpoints(trained)

@@ -14,29 +14,29 @@ from fedvlp.utils.errors import UserError
 
 
 def check_trained(path: Path, deployed: State, personal: Mapping[int, State], model: FederatedModule) -> None:
-    """Compares names, types and shapes with the method's own tensors, and looks for what is no number.
+    """Compares names, types and shapes with the method's own tensors, and refuses what is not finite.
 
     Args:
         path: where the tensors are from, for the message.
         deployed: the tensors that are evaluated.
-        personal: the tensors that stay on each client, by client id; empty for a client that has none yet.
+        personal: the personal tensors of each client, by client id; empty for a client that has none yet.
         model: the method.
 
     Raises:
         UserError: with the first tensor's name, if one is missing, one too many, of another type or shape, or not
             finite.
     """
-    own = model.exchangeable_tensors()
+    expected = model.exchangeable_tensors()
     shared = model.shared_state().keys()
-    _check(path, deployed, {name: own[name] for name in own if name in shared}, _deployed_names(model))
-    kept = model.personal_state().keys()
+    _check(path, deployed, {name: expected[name] for name in expected if name in shared}, _deployed_names(model))
+    own = {name: expected[name] for name in model.personal_state()}
     for client, state in personal.items():
         if state:
-            _check(path, state, {name: own[name] for name in kept}, set(kept), f"personal/{client}/")
+            _check(path, state, own, set(own), f"personal/{client}/")
 
 
 def check_resumed(path: Path, state: RunState, model: FederatedModule) -> None:
-    """Compares all that a run goes on from with the method's own tensors, and looks for what is no number.
+    """Compares all that a run resumes from with the method's own tensors, and refuses what is not finite.
 
     Args:
         path: where the state is from, for the message.
@@ -46,8 +46,8 @@ def check_resumed(path: Path, state: RunState, model: FederatedModule) -> None:
     Raises:
         UserError: as :func:`check_trained`, for what the server shares and remembers and for optimizers, too.
     """
-    own = model.shared_state()
-    _check(path, state.server.shared, own, set(own), "shared/")
+    shared = model.shared_state()
+    _check(path, state.server.shared, shared, set(shared), "shared/")
     check_trained(path, state.server.deployed, state.personal, model)
     _check_finite(path, state.server.memory, "memory/")
     for client, moments in state.optimizer_states.items():

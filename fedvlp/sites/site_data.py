@@ -8,13 +8,11 @@ from functools import cached_property
 from typing import Any
 
 from fedvlp.core.state import Client
-from fedvlp.data.checks import check_utf8
+from fedvlp.data.binding import BatchLoader, EvaluationSplit
 from fedvlp.data.domain_folders import DomainFolders, labelled_images
-from fedvlp.data.files.folders import ImageFile, scan_domain
+from fedvlp.data.files.folders import ImageFile, check_utf8, scan_domain
 from fedvlp.data.files.images import Images
-from fedvlp.data.loading.batch_source import EvaluationSplit
-from fedvlp.data.loading.loaders import ImageLoader
-from fedvlp.data.loading.module_binding import BatchLoader
+from fedvlp.data.loaders import ImageLoader
 
 
 class SiteFolder(DomainFolders):

@@ -60,7 +60,7 @@ def code_digest(function: Callable[..., Any], packages: Sequence[str] = (), othe
 
 
 def _is_below(name: str, packages: Iterable[str]) -> bool:
-    """Whether a module is one of these or stands in one of them."""
+    """Whether a module is one of these or is in one of them."""
     return any(name == package or name.startswith(f"{package}.") for package in packages)
 
 

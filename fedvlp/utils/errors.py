@@ -32,7 +32,7 @@ def escape_control_chars(text: str) -> str:
 
 @contextmanager
 def unwrapped_errors() -> Iterator[None]:
-    """Lets a mistake of the user come out as it was raised, not as the parser wraps it.
+    """Raises a mistake of the user unchanged, not as the parser wraps it.
 
     Raises:
         UserError: in place of a ValueError that it caused.
@@ -66,7 +66,7 @@ def nearest_names(name: str, known: Iterable[str], count: int = 1, cutoff: float
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Returns ``Did you mean 'x'?`` for the nearest known name; an empty text if none is near.
+    """Returns ``Did you mean 'x'?`` for the nearest known name; an empty string if none is near.
 
     >>> did_you_mean("lenght", ["length", "depth"])
     "Did you mean 'length'?"

@@ -97,7 +97,7 @@ def write_cache_file(path: Path, write: Callable[[Path], None]) -> None:
         with atomic_write(path) as temporary:
             write(temporary)
     except (OSError, SafetensorError, UserError) as error:
-        log.warning("Could not write the cache file %s (%s); going on without it.", path, error)
+        log.warning("Could not write the cache file %s (%s); continuing without it.", path, error)
 
 
 @contextmanager
@@ -106,7 +106,7 @@ def locked(path: Path, wait: bool = True) -> Iterator[None]:
 
     Args:
         path: the file or folder; the lock is a file beside it.
-        wait: whether to wait for another process. Who waits only spares double work, so it goes on without a lock
+        wait: whether to wait for another process. Who waits only spares double work, so it continues without a lock
             where the disk refuses one.
 
     Raises:
@@ -115,6 +115,7 @@ def locked(path: Path, wait: bool = True) -> Iterator[None]:
     """
     lock = _lock_of(path)
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         lock.acquire(timeout=-1 if wait else 0)
     except Timeout:
         raise BlockingIOError(errno.EAGAIN, "Another process works on it", str(path)) from None
@@ -164,6 +165,4 @@ def size_in_words(count: int) -> str:
 
 
 def _lock_of(path: Path) -> FileLock:
-    with suppress(OSError):  # who takes the lock meets the reason
-        path.parent.mkdir(parents=True, exist_ok=True)
     return FileLock(path.with_name(f".{path.name}.lock"))

@@ -136,7 +136,7 @@ def test_download_stops_in_order(pacs_hub, tmp_path, monkeypatch, capsys):
     def stop(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("fedvlp.data.benchmarks.download.downloader.fetch", stop)
+    monkeypatch.setattr("fedvlp.data.benchmarks.download.fetch", stop)
     assert main(["data", "download", "pacs", f"--root={tmp_path / 'images'}"]) == 130
     assert capsys.readouterr().err == "fedvlp: stopped; the same command goes on where it stopped, or begins anew\n"
 

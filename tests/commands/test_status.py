@@ -59,14 +59,14 @@ def test_of_a_run_that_goes_on(run, tmp_path, capsys):
     assert lines["clients"] == "left out 1 times, trained again 1 times"
     assert lines["last"] == "out   round 2, client a\\x1b[31m: raised RuntimeError: no"
     assert lines["checkpoint"] == str(run / "checkpoints" / "round-00001.safetensors")
-    assert "go" not in lines
+    assert "resume" not in lines
 
 
 def test_of_a_run_whose_process_is_gone(run, capsys):
     code, text = told(capsys, run)
     assert code == 1
-    assert "state      dead: its process ended without a word\n" in text
-    assert f"go on      fedvlp fit --config {run / 'config.yaml'} --ckpt_path {run}\n" in text
+    assert "state      dead: its process was killed\n" in text
+    assert f"resume     fedvlp fit --config {run / 'config.yaml'} --ckpt_path {run}\n" in text
 
 
 def test_of_a_run_that_ended_by_an_error(run, capsys):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedvlp.data import FewClasses, QuantitySkew, Shards
-from fedvlp.data.dealing import apportion
+from fedvlp.data.partition import apportion
 from fedvlp.utils.errors import UserError
 
 LABELS = np.tile(np.repeat(np.arange(6), 10), 3)  # in each of 3 domains 10 images of each of 6 classes

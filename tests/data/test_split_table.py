@@ -8,8 +8,7 @@ import pytest
 
 from fedvlp.core.state import Client
 from fedvlp.data import ByDomain, Dirichlet, Dispersed, Shards
-from fedvlp.data.split_table import image_hash, split_hash, split_table
-from fedvlp.data.splits import SplitPart
+from fedvlp.data.splits import SplitPart, image_hash, split_hash, split_table
 from tests.helpers.data import images, split
 
 

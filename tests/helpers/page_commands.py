@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedvlp.commands import cli
-from fedvlp.commands.parser import FederationParser
+from fedvlp.commands.lightning_cli import FederationParser
 from fedvlp.sites.flower import command as deploy
 from tests.helpers.desk import OFFLINE, Desk
 from tests.helpers.documents import EXAMPLE_PAGES, PAGES, brief
@@ -23,7 +23,7 @@ PARSED_ALONE = {
     "--config methods/fine_tuning": "tests/methods trains it",
     "convert output": "tests/pretrained converts files of this kind",
     "cost --config": "test_pages.py runs it",
-    "diagnose --config": "tests/methods diagnoses runs of TRIP",
+    "diagnose --config": "tests/tools/explain diagnoses runs of TRIP",
     "deploy init": "test_sites.py writes the app",
     "export runs": "tests/tools/export exports, without the checks of shapes, which no graph can hold",
     "explain --ckpt_path prompts.safetensors": "a run's folder is explained",

@@ -85,13 +85,6 @@ def test_it_stands_beside_zero_shot_clip(clip):
     assert baseline.class_names == CLASSES
 
 
-def test_text_prompts_are_parameters_in_the_shape_that_the_text_encoder_takes(clip):
-    module = Smallest(CLASSES, clip)
-    assert list(module.text_prompts()) == ["common prompt", "expert 1", "expert 2"]
-    assert {tuple(prompt.shape) for prompt in module.text_prompts().values()} == {(3, clip.text_width)}
-    assert module.explain_hooks() is module
-
-
 def test_the_base_alone_is_no_method(clip):
     with pytest.raises(TypeError, match="forward"):
         PromptLearner(CLASSES, clip)

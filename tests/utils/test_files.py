@@ -89,5 +89,8 @@ def test_who_waits_goes_on_without_a_lock_where_the_disk_refuses_one(tmp_path, m
     monkeypatch.setattr("filelock.FileLock.acquire", refuse)
     with locked(tmp_path / "file"):
         pass
+    (tmp_path / "no folder").touch()
+    with locked(tmp_path / "no folder" / "file"):
+        pass
     with pytest.raises(PermissionError), locked(tmp_path / "file", wait=False):
         pass

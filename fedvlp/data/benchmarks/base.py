@@ -12,9 +12,9 @@ from fedvlp.data.benchmarks.download import obtain, read_source
 from fedvlp.data.benchmarks.layouts import some
 from fedvlp.data.benchmarks.on_disk import OnDisk, read_on_disk, splits_looked_for
 from fedvlp.data.catalog import ClassNameStyle, Description, prompt_names
-from fedvlp.data.checks import mapped_names
 from fedvlp.data.domain_folders import DomainFolders, classes_of, labelled_images
 from fedvlp.data.files.images import ArrayImages, Images, Indices
+from fedvlp.data.module import mapped_names
 from fedvlp.data.split_rule import OfficialSplit, Role
 from fedvlp.utils.errors import UserError
 

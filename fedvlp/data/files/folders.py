@@ -6,7 +6,7 @@ import logging
 import os
 import unicodedata
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -38,6 +38,21 @@ class ImageFile:
     class_name: str
     name: str
     path: str
+
+
+def check_utf8(names: Iterable[str]) -> None:
+    """Raises UserError for a name that is no UTF-8: no config can hold it, so what was trained could not be loaded.
+
+    Args:
+        names: of domains and classes.
+    """
+    for name in names:
+        try:
+            name.encode()
+        except UnicodeEncodeError as error:
+            raise UserError(
+                f"Expected names of domains and classes in UTF-8; {name!r} is none. Rename that folder."
+            ) from error
 
 
 def scan(root: Path, allow_single_domain: bool = False) -> dict[str, list[ImageFile]]:

@@ -15,10 +15,9 @@ from jaxtyping import Float
 from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor
 
-from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder, load_clip
+from fedvlp.clip import CLIP, CLIPSpec, load_clip
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.protocols import Batch, Inputs
-from fedvlp.core.state import matches_prefix
 from fedvlp.methods.zero_shot import ZeroShotCLIP
 from fedvlp.utils.ranges import Names
 
@@ -78,22 +77,3 @@ class PromptLearner(FederatedModule, ABC):
         loss = F.cross_entropy(self(inputs), labels)
         self.log("loss", loss)
         return loss
-
-    def text_prompts(self) -> dict[str, Tensor]:
-        """Returns the vectors [L, D] that were learned to stand among words, by name, for ``fedvlp explain``.
-
-        These are the method's own parameters, not its submodules', in the shape of a prompt of its text encoder; of a
-        stack [E, L, D] each one.
-        """
-        encoders = [module for module in self.children() if isinstance(module, PromptedTextEncoder)]
-        shapes = {(encoder.prompt_length, self.clip.text_width) for encoder in encoders}
-        found: dict[str, Tensor] = {}
-        for name, parameter in self.named_parameters(recurse=False):
-            if parameter.shape[-2:] not in shapes or matches_prefix(self.train_only_personal, name):
-                continue
-            title = name.replace("_", " ")
-            if parameter.ndim == 2:
-                found[title] = parameter
-            elif parameter.ndim == 3:
-                found |= {f"{title.removesuffix('s')} {i + 1}": prompt for i, prompt in enumerate(parameter)}
-        return found

@@ -40,7 +40,6 @@ from fedvlp.core.protocols import Batch, Inputs
 from fedvlp.core.strategies import ByName, beta_share
 from fedvlp.methods._shared.known_domain import known_domain
 from fedvlp.methods._shared.prompt_learner import PromptLearner
-from fedvlp.methods.diprompt.explain import DiPrompTExplanations
 from fedvlp.methods.diprompt.losses import (
     domain_terms,
     ensemble_logits,
@@ -178,8 +177,3 @@ class DiPrompT(PromptLearner):
             known = domains if self.domain_labels else None
             terms |= query_terms(features, labels, pairs, self._before, scale, known)
         return terms
-
-    def explain_hooks(self) -> DiPrompTExplanations:
-        """Returns the prompts that are deployed."""
-        query = None if "query_prompt" in self.train_only_personal else self.query_prompt
-        return DiPrompTExplanations(self.global_prompt, query, self.domain_prompts, self.domains)

@@ -15,7 +15,6 @@ from fedvlp.core.protocols import Inputs
 from fedvlp.core.state import State
 from fedvlp.methods._shared.prompt_learner import PromptLearner
 from fedvlp.methods.fed_dpt.dual_prompts import Components, DualFeatures, DualPrompts
-from fedvlp.methods.fed_dpt.explain import DualPromptExplanations
 from fedvlp.utils.ranges import FractionBelowOne, Names, PositiveFloat, PositiveInt
 
 
@@ -88,7 +87,3 @@ class DualPromptLearner(PromptLearner):
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Moves the copies of the other domains' prompts (Fed-DPT, Eq. 8; ADAPT, Eq. 6)."""
         self.dual.follow(self.domain)
-
-    def explain_hooks(self) -> DualPromptExplanations:
-        """Returns the domains' text prompts, each one's own logits, and image features under the image tokens."""
-        return DualPromptExplanations(self, self.dual)

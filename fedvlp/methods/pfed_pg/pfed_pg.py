@@ -101,6 +101,6 @@ class PFedPG(PersonalPromptLearner):
         return F.normalize(features.float(), dim=-1) @ self.head.float().T
 
     def image_features(self, images: Float[Tensor, "B 3 V V"]) -> Float[Tensor, "B d"]:
-        """Returns joint image features under the shared prompt, not normalised, for ``fedvlp explain``."""
+        """Returns joint image features under the shared prompt, not normalised."""
         features: Tensor = self.prompted.visual.encode(images, self.prompt[None])
         return features

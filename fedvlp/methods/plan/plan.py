@@ -35,7 +35,6 @@ from fedvlp.clip import CLIP, CLIPSpec
 from fedvlp.core.phases import Phase
 from fedvlp.core.protocols import Batch, Inputs
 from fedvlp.core.state import State, detached, select
-from fedvlp.methods._shared.deep_prompt_explanations import DeepPromptExplanations
 from fedvlp.methods._shared.deep_prompts import DeepPromptedCLIP, initial_prompt
 from fedvlp.methods._shared.prompt_learner import PromptLearner
 from fedvlp.methods._shared.teacher import ZeroShotTeacher, distillation_losses
@@ -155,7 +154,3 @@ class PLAN(PromptLearner):
     @property
     def _aggregates(self) -> bool:
         return self.context is not None and self.context.phase.name == "aggregators"
-
-    def explain_hooks(self) -> DeepPromptExplanations:
-        """Returns the global prompts among words, and image features under them."""
-        return DeepPromptExplanations(self.prompted, self.pool.globals)

@@ -26,7 +26,7 @@ Departures:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -37,14 +37,11 @@ from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 
 from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder
-from fedvlp.core.diagnosis import Diagnosis
 from fedvlp.core.phases import Phase
 from fedvlp.core.protocols import Batch, Inputs
 from fedvlp.core.strategies import MovingAverage, beta_share, ema_share
 from fedvlp.methods._shared.prompt_learner import PromptLearner
 from fedvlp.methods._shared.teacher import ZeroShotTeacher, distillation_losses
-from fedvlp.methods.trip.diagnosis import diagnose_routes
-from fedvlp.methods.trip.explain import TRIPExplanations
 from fedvlp.methods.trip.options import RouterOptions, Routing
 from fedvlp.methods.trip.routers import LearnedRouter, make_router
 from fedvlp.methods.trip.routing import KeyInit
@@ -172,11 +169,3 @@ class TRIP(PromptLearner):
         for name, value in losses.items():
             self.log(name, value)
         return losses["loss"]
-
-    def diagnose(self, domains: Mapping[str, Iterable[Float[Tensor, "B 3 V V"]]]) -> Diagnosis:
-        """Returns how much routes depend on the image rather than on the clustering's start."""
-        return diagnose_routes(self.router, self.clip, self.expert_features, domains)
-
-    def explain_hooks(self) -> TRIPExplanations:
-        """Returns the experts, each one's own logits, and the expert of each token."""
-        return TRIPExplanations(self, self.text, self.router, self.expert_features)

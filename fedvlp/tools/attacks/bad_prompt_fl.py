@@ -26,7 +26,7 @@ from fedvlp.core.module import FederatedModule
 from fedvlp.core.phases import RoundContext
 from fedvlp.core.state import Client
 from fedvlp.data import FederatedDataModule
-from fedvlp.data.loading.batch_source import BatchSource
+from fedvlp.data.binding import BatchSource
 from fedvlp.tools.attacks.backdoor import Backdoor
 from fedvlp.tools.attacks.trigger import Perturbation, Trigger
 from fedvlp.utils.errors import UserError

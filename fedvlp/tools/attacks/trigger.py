@@ -13,8 +13,8 @@ from PIL import Image
 
 from fedvlp.core.state import Client
 from fedvlp.data import EvaluationSplit, FederatedDataModule, Images
+from fedvlp.data.binding import BatchSource
 from fedvlp.data.files.images import Indices
-from fedvlp.data.loading.batch_source import BatchSource
 from fedvlp.data.splits import SplitPart
 
 SQUARES = 4

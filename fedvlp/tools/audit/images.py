@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedvlp.core.state import Client
 from fedvlp.data import FederatedDataModule
-from fedvlp.data.loading.loaders import ImageDataset
+from fedvlp.data.loaders import ImageDataset
 from fedvlp.utils.errors import UserError
 
 

@@ -9,7 +9,7 @@ import torch
 
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.state import State, detached, select
-from fedvlp.tools.explain.hooks import HasTextPrompts
+from fedvlp.tools.explain.methods import text_prompts
 from fedvlp.tools.explain.words import Words, prompt_words, token_embeddings, typical_distance
 
 
@@ -42,8 +42,7 @@ def server_words(module: FederatedModule, deployed: State, count: int = 3) -> Se
     # What stays on the clients is marked, and a prompt that bears the mark is none of the server's.
     mark = {name: torch.full_like(value, float("nan")) for name, value in kept.items() if value.is_floating_point()}
     module.load_state({**deployed, **mark})
-    hooks = module.explain_hooks()
-    prompts = hooks.text_prompts() if isinstance(hooks, HasTextPrompts) else {}
+    prompts = text_prompts(module)
     seen = {title: prompt.detach().cpu().clone() for title, prompt in prompts.items() if bool(prompt.isfinite().all())}
     module.load_state(kept)
     if not prompts:

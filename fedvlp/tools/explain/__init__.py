@@ -1,10 +1,10 @@
-"""What a trained method does, in pictures and words. Imports clip, core, data, report and results, and no method."""
+"""What a trained method does, in pictures and words. Its ``methods.py`` alone knows methods."""
 
 from fedvlp.tools.explain.artifacts import Artifact, write_artifacts
 from fedvlp.tools.explain.context import ExplainContext
 from fedvlp.tools.explain.embeddings import tsne
 from fedvlp.tools.explain.explanations import EXPLANATIONS, Explanation
-from fedvlp.tools.explain.hooks import ChangesImageFeatures, HasSinglePrompts, HasTextPrompts, RoutesTokens
+from fedvlp.tools.explain.methods import image_features, logits_by_prompt, text_prompts, token_experts
 from fedvlp.tools.explain.overlay_picture import overlay_picture
 from fedvlp.tools.explain.relevance import relevance
 from fedvlp.tools.explain.token_maps import token_map_picture
@@ -15,16 +15,16 @@ from fedvlp.tools.explain.words import prompt_words
 __all__ = [
     "EXPLANATIONS",
     "Artifact",
-    "ChangesImageFeatures",
     "ExplainContext",
     "Explanation",
-    "HasSinglePrompts",
-    "HasTextPrompts",
-    "RoutesTokens",
     "format_words",
+    "image_features",
+    "logits_by_prompt",
     "overlay_picture",
     "prompt_words",
     "relevance",
+    "text_prompts",
+    "token_experts",
     "token_map_picture",
     "tsne",
     "tsne_picture",

@@ -6,7 +6,7 @@ t-SNE is that of van der Maaten and Hinton, "Visualizing data using t-SNE", JMLR
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -16,11 +16,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedvlp.core.module import FederatedModule
-from fedvlp.tools.explain.hooks import ChangesImageFeatures
+from fedvlp.tools.explain.methods import image_features
 from fedvlp.utils.errors import UserError
 
 Points = NDArray[np.float32]
 """Places [N, 2] in the plane."""
+
+Shown = Literal["class logits", "image features"]
 
 
 def check_tsne(count: int, perplexity: float | None) -> float:
@@ -59,26 +61,34 @@ def tsne(features: Float[Tensor, "N d"], perplexity: float | None = None, seed: 
 
 
 @torch.no_grad()
-def embedding(
-    module: FederatedModule, trained: FederatedModule, images: Float[Tensor, "B 3 V V"]
-) -> Float[Tensor, "B d"]:
-    """Returns what t-SNE is shown of images: unit image features where the trained method changes these, else logits.
+def embeddings(
+    trained: FederatedModule, baseline: FederatedModule, images: Float[Tensor, "B 3 V V"]
+) -> tuple[Float[Tensor, "B d"], Float[Tensor, "B d"], Shown]:
+    """Returns what t-SNE is shown of images under the trained method and under its baseline, and what that is.
+
+    These are unit image features where the trained method changes them, else logits.
 
     A method that leaves image features as they are differs from CLIP in its logits alone; of these the mean over
     classes is taken off, which no probability depends on.
 
     Args:
-        module: The method that sees the images: the trained one, or what it stands beside.
         trained: The trained method.
-        images: A batch on its device.
+        baseline: What it is compared with.
+        images: A batch on their device.
     """
-    if not isinstance(trained.explain_hooks(), ChangesImageFeatures):
-        logits: Tensor = module(images).float()
-        return logits - logits.mean(dim=1, keepdim=True)
-    clip: Any = module.clip
-    hooks = module.explain_hooks()
-    features = hooks.image_features(images) if isinstance(hooks, ChangesImageFeatures) else clip.encode_image(images)
-    return F.normalize(features.float(), dim=-1)
+    changed = image_features(trained, images)
+    if changed is None:
+        centred = [_centred(module(images)) for module in (trained, baseline)]
+        return centred[0], centred[1], "class logits"
+    clip: Any = baseline.clip
+    unchanged = image_features(baseline, images)
+    if unchanged is None:
+        unchanged = clip.encode_image(images)
+    return F.normalize(changed.float(), dim=-1), F.normalize(unchanged.float(), dim=-1), "image features"
+
+
+def _centred(logits: Float[Tensor, "B C"]) -> Float[Tensor, "B C"]:
+    return logits.float() - logits.float().mean(dim=1, keepdim=True)
 
 
 def neighbour_agreement(points: Points, labels: Sequence[int]) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -14,8 +14,8 @@ from fedvlp.core.module import FederatedModule
 from fedvlp.data import FederatedDataModule
 from fedvlp.tools.explain.artifacts import Artifact, picture_artifact
 from fedvlp.tools.explain.context import ExplainContext
-from fedvlp.tools.explain.embeddings import check_tsne, embedding, tsne
-from fedvlp.tools.explain.hooks import ChangesImageFeatures, HasTextPrompts, RoutesTokens
+from fedvlp.tools.explain.embeddings import check_tsne, embeddings, tsne
+from fedvlp.tools.explain.methods import text_prompts, token_experts
 from fedvlp.tools.explain.overlay_picture import overlay_picture
 from fedvlp.tools.explain.overlays import FIXED, classes_in_question, views
 from fedvlp.tools.explain.predictions import prediction_picture
@@ -75,20 +75,19 @@ def make_overlays(context: ExplainContext) -> list[Artifact]:
 
 def check_experts(context: ExplainContext) -> None:
     """Raises UserError where no token has an expert."""
-    hooks = context.module.explain_hooks()
     images = context.require_samples().pixels[:1].to(context.device)
-    if not isinstance(hooks, RoutesTokens) or hooks.token_experts(images) is None:
+    if token_experts(context.module, images) is None:
         raise UserError(f"{context.name}, as it is set up here, sends no token to an expert.")
 
 
 def make_experts(context: ExplainContext) -> list[Artifact]:
     """Returns which expert each patch went to, a few images in each figure."""
-    hooks: Any = context.module.explain_hooks()
+    names = list(text_prompts(context.module))
     artifacts = []
     for file, samples in _pages(context.require_samples(), "experts"):
-        experts = hooks.token_experts(samples.pixels.to(context.device)).cpu()
+        experts = cast(Tensor, token_experts(context.module, samples.pixels.to(context.device))).cpu()
         pictures = visible(context.clip, samples.pixels)
-        picture = token_map_picture(samples, pictures, experts, list(hooks.text_prompts()), context.class_names)
+        picture = token_map_picture(samples, pictures, experts, names, context.class_names)
         artifacts.append(picture_artifact(file, picture))
     return artifacts
 
@@ -107,29 +106,28 @@ def check_tsne_of(context: ExplainContext) -> None:
 def make_tsne(context: ExplainContext) -> list[Artifact]:
     """Returns the images on which nobody trained, before and after training."""
     images = run_images(cast(FederatedDataModule, context.data), context.most_points)
-    modules = {FIXED: cast(FederatedModule, context.module.baseline()), context.name: context.module}
-    embedded: dict[str, list[Tensor]] = {name: [] for name in modules}
+    baseline = cast(FederatedModule, context.module.baseline())
+    before: list[Tensor] = []
+    after: list[Tensor] = []
     labels: list[int] = []
     for start in range(0, len(images), BATCH_SIZE):
         samples = read_samples(images[start : start + BATCH_SIZE])
         pixels = samples.pixels.to(context.device)
         labels += samples.labels.tolist()
-        for name, module in modules.items():
-            embedded[name].append(embedding(module, context.module, pixels).cpu())
+        of_trained, of_baseline, shown = embeddings(context.module, baseline, pixels)
+        before.append(of_baseline.cpu())
+        after.append(of_trained.cpu())
     perplexity = check_tsne(len(images), context.perplexity)
-    panels = {name: tsne(torch.cat(parts), perplexity) for name, parts in embedded.items()}
-    shown = "class logits (the method leaves image features as they are)"
-    if isinstance(context.module.explain_hooks(), ChangesImageFeatures):
-        shown = "image features"
-    shown += f", perplexity {perplexity:.3g}, seed 0"
+    panels = {FIXED: tsne(torch.cat(before), perplexity), context.name: tsne(torch.cat(after), perplexity)}
+    remark = " (the method leaves image features unchanged)" if shown == "class logits" else ""
+    caption = f"{shown}{remark}, perplexity {perplexity:.3g}, seed 0"
     domains = [image.domain for image in images]
-    return [picture_artifact("tsne.png", tsne_picture(panels, labels, domains, context.class_names, shown))]
+    return [picture_artifact("tsne.png", tsne_picture(panels, labels, domains, context.class_names, caption))]
 
 
 def check_words(context: ExplainContext) -> None:
     """Raises UserError where the method learns nothing among words."""
-    hooks = context.module.explain_hooks()
-    if not isinstance(hooks, HasTextPrompts) or not hooks.text_prompts():
+    if not text_prompts(context.module):
         raise UserError(f"{context.name} learns no vectors that stand among words.")
 
 
@@ -161,8 +159,7 @@ def named_prompts(context: ExplainContext) -> dict[str, Tensor]:
     by_client: dict[str, dict[str, Tensor]] = {}
     for client, state in (context.personal or {"": {}}).items():
         module.load_state({**context.deployed, **state})
-        hooks: Any = module.explain_hooks()
-        for name, prompt in hooks.text_prompts().items():
+        for name, prompt in text_prompts(module).items():
             by_client.setdefault(name, {})[client] = prompt.detach().cpu().clone()
     module.load_state(context.deployed)
     named: dict[str, Tensor] = {}

@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from fedvlp.core.module import FederatedModule
-from fedvlp.tools.explain.hooks import HasImageTower, HasSinglePrompts
+from fedvlp.tools.explain.methods import logits_by_prompt
 from fedvlp.tools.explain.relevance import Logits, Method, differentiable_constants, differentiable_logits, relevance
 from fedvlp.tools.explain.samples import Samples
 from fedvlp.utils.errors import UserError
@@ -40,11 +40,9 @@ def classifiers(module: FederatedModule, images: Float[Tensor, "B 3 V V"]) -> di
     if baseline is not None and baseline is not module:
         found[FIXED] = differentiable_logits(baseline)
     found[type(module).__name__] = differentiable_logits(module)
-    hooks = module.explain_hooks()
-    if isinstance(hooks, HasSinglePrompts):
-        with torch.no_grad():
-            names = list(hooks.logits_by_prompt(module.constants(images)))
-        found |= {name: _logits_of_prompt(module, name) for name in names}
+    with torch.no_grad():
+        names = list(logits_by_prompt(module, module.constants(images)))
+    found |= {name: _logits_of_prompt(module, name) for name in names}
     return found
 
 
@@ -65,8 +63,7 @@ def views(
         probabilities = {name: logits(images).float().softmax(dim=-1) for name, logits in by_name.items()}
     # All classifiers are asked for the same class, or their maps would not compare.
     classes = probabilities[type(module).__name__].argmax(dim=-1) if toward is None else toward
-    hooks = module.explain_hooks()
-    own = hooks.image_tower if isinstance(hooks, HasImageTower) else None
+    own = getattr(module, "image_tower", None)
     found = {}
     for name, logits in by_name.items():
         maps = relevance(clip, logits, images, classes, method, None if name == FIXED else own)
@@ -98,10 +95,8 @@ def classes_in_question(toward: str, samples: Samples, class_names: Sequence[str
 
 
 def _logits_of_prompt(module: FederatedModule, name: str) -> Logits:
-    hooks: Any = module.explain_hooks()
-
     def logits(images: Float[Tensor, "B 3 V V"]) -> Float[Tensor, "B C"]:
-        by_prompt: dict[str, Tensor] = hooks.logits_by_prompt(differentiable_constants(module, images))
+        by_prompt: dict[str, Tensor] = logits_by_prompt(module, differentiable_constants(module, images))
         return by_prompt[name]
 
     return logits

@@ -200,8 +200,11 @@ def runs_table(label: str, records: Sequence[Record]) -> TextTable:
 
 def versions_table(records: Sequence[Record]) -> TextTable:
     """Returns the versions of all packages that numbers depend on; of several versions how many runs had which."""
+    packages: dict[str, None] = {}
+    for record in records:
+        packages |= dict.fromkeys(record.versions)
     rows = []
-    for package in dict.fromkeys(name for record in records for name in record.versions):
+    for package in packages:
         counts = Counter(str(record.versions.get(package, "not said")) for record in records)
         several = [f"{version} ({count} runs)" for version, count in counts.items()]
         rows.append({"package": package, "version": ", ".join(several if len(counts) > 1 else counts)})

@@ -16,10 +16,9 @@ import torch
 from jsonargparse import Namespace
 
 from fedvlp.commands.compare import run_compare
-from fedvlp.commands.lightning_cli import ParsingCLI
-from fedvlp.commands.parser import FederationParser, with_plain_numbers
+from fedvlp.commands.lightning_cli import FederationParser, ParsingCLI, with_plain_numbers
 from fedvlp.data import FederatedDataModule
-from fedvlp.data.checks import choose_held_out
+from fedvlp.data.module import choose_held_out
 from fedvlp.data.protocols import HOLDING_OUT, Protocol
 from fedvlp.results.record import SWEEP_FILE
 from fedvlp.tools.sweep.arguments import split_arguments, sweep_parser

@@ -1,29 +1,65 @@
+"""Text features under prompts against full sequences of 77 tokens, deeper prompts replaced by hooks on the blocks."""
+
 from __future__ import annotations
 
-from copy import deepcopy
+import itertools
 
 import open_clip
 import pytest
 import torch
-from torch import nn
 
 from fedvlp.clip import CLIPSpec, PromptedTextEncoder, load_clip
 from fedvlp.utils.errors import UserError
 from tests.helpers.text_features import NAMES, assert_same, coop_features, features_and_gradient
 
 
-@pytest.mark.parametrize("kind", ["vit", "custom", "quick"])
-@pytest.mark.parametrize("position", ["end", "middle", "front"])
-@pytest.mark.parametrize("layout", ["packed", "cut", "plain"])
-def test_equals_full_sequences(make_clip, configs, kind, position, layout):
+def deep_features(clip, names, prompts, position):
+    """Text features as deep-prompt code makes them: full sequences, whose prompt is replaced by hooks on the blocks.
+
+    `prompts` [J + 1, L, D]: the first goes into the tower, the others replace it before the following blocks.
+    """
+    tower = getattr(clip.model, "text", clip.model)
+    length = prompts.shape[1]
+    before = {"end": length, "middle": length // 2, "front": 0}[position]
+    starts = [1 + (0 if position == "end" else len(clip.tokenizer.encode(name))) for name in names]
+
+    def replacing(level):
+        def hook(block, arguments):
+            hidden = arguments[0].clone()
+            for row, start in enumerate(starts):
+                hidden[row, 1 : 1 + before] = prompts[level, :before]
+                hidden[row, start + before : start + length] = prompts[level, before:]
+            return (hidden, *arguments[1:])
+
+        return hook
+
+    blocks = tower.transformer.resblocks
+    handles = [blocks[level].register_forward_pre_hook(replacing(level)) for level in range(1, len(prompts))]
+    try:
+        return coop_features(clip, names, prompts[0], position)
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+LAYOUTS = [*itertools.product(["vit"], ["end", "middle", "front"], ["packed", "cut", "plain"])]
+
+
+@pytest.mark.parametrize(
+    ("kind", "position", "layout"), [*LAYOUTS, ("custom", "end", "packed"), ("quick", "middle", "cut")]
+)
+@pytest.mark.parametrize("levels", [0, 2])
+def test_equals_full_sequences(make_clip, configs, kind, position, layout, levels):
     clip = make_clip(configs[kind])
     torch.manual_seed(0)
-    prompt = torch.randn(5, 32)
+    prompts = torch.randn(1 + levels, 5, 32)
     signal = torch.randn(len(NAMES), 24)
     encoder = PromptedTextEncoder(clip, NAMES, prompt_length=5, class_position=position, layout=layout)
-    found = features_and_gradient(encoder, prompt, signal)
-    expected = features_and_gradient(lambda p: coop_features(clip, encoder.class_names, p, position), prompt, signal)
+    found = features_and_gradient(lambda p: encoder(p[0], p[1:] if levels else None), prompts, signal)
+    expected = features_and_gradient(lambda p: deep_features(clip, encoder.class_names, p, position), prompts, signal)
     assert_same(found, expected)
+    if levels:
+        assert not torch.allclose(found[0], encoder(prompts[0]), atol=1e-3)
 
 
 @pytest.mark.parametrize("position", ["end", "front"])
@@ -156,52 +192,46 @@ def test_a_prompt_that_leaves_no_room_is_refused(clip):
         PromptedTextEncoder(clip, ["dog", "w " * 90], prompt_length=4)
 
 
-def test_runs_in_bfloat16(clip):
-    encoder = PromptedTextEncoder(clip, NAMES, prompt_length=4)
-    prompt = encoder.initial_prompt(generator=torch.Generator().manual_seed(0)).requires_grad_()
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        features = encoder(prompt)
-    features.float().square().sum().backward()
-    assert prompt.grad.dtype == torch.float32
-    similarity = nn.functional.cosine_similarity(features.float(), encoder(prompt), dim=-1)
-    assert similarity.min() > 0.99
-
-
-def test_nothing_frozen_is_trained_or_saved(clip):
-    class Method(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.clip = clip
-            self.encoder = PromptedTextEncoder(clip, NAMES, prompt_length=4)
-            self.prompt = nn.Parameter(self.encoder.initial_prompt())
-
-    method = Method()
-    assert list(method.state_dict()) == ["prompt"]
-    assert [name for name, parameter in method.named_parameters() if parameter.requires_grad] == ["prompt"]
-    method.load_state_dict(method.state_dict())
-    copied = deepcopy(method)
-    copied.load_state_dict(method.state_dict())
-    with pytest.raises(RuntimeError, match="prompt"):
-        method.load_state_dict({})
-    method.train()
-    assert not clip.model.training
-
-
 def test_towers_that_are_not_causal_are_refused(make_clip, configs):
     text = {**configs["custom"]["text_cfg"], "no_causal_mask": True, "pool_type": "last"}
     with pytest.raises(UserError, match="causal"):
         PromptedTextEncoder(make_clip({**configs["custom"], "text_cfg": text}), NAMES, prompt_length=4)
 
 
+@pytest.mark.parametrize("token_budget", [1, 20, 1000])
+def test_batches_of_deeper_prompts_in_chunks(clip, token_budget):
+    torch.manual_seed(0)
+    prompts = torch.randn(2, 3, 3, 4, 32)
+    signal = torch.randn(2, 3, len(NAMES), 24)
+    whole = PromptedTextEncoder(clip, NAMES, prompt_length=4, layout="plain")
+    chunked = PromptedTextEncoder(clip, NAMES, prompt_length=4, token_budget=token_budget)
+    found = features_and_gradient(lambda p: chunked(p[:, :, 0], p[:, :, 1:]), prompts, signal)
+    assert_same(found, features_and_gradient(lambda p: whole(p[:, :, 0], p[:, :, 1:]), prompts, signal))
+    for first in range(2):
+        for second in range(3):
+            alone = chunked(prompts[first, second, 0], prompts[first, second, 1:])
+            torch.testing.assert_close(found[0][first, second], alone, atol=1e-6, rtol=1e-5)
+
+
+def test_no_deeper_prompts_are_a_prompt_alone(clip):
+    torch.manual_seed(0)
+    prompt = torch.randn(4, 32)
+    encoder = PromptedTextEncoder(clip, NAMES, prompt_length=4)
+    assert torch.equal(encoder(prompt, prompt.new_empty(0, 4, 32)), encoder(prompt))
+
+
+def test_more_prompts_than_blocks_are_refused(clip):
+    encoder = PromptedTextEncoder(clip, NAMES, prompt_length=4)
+    with pytest.raises(UserError, match="at most 3"):
+        encoder(torch.zeros(4, 32), torch.zeros(3, 4, 32))
+
+
 def test_vit_b_16():
     clip = load_clip(CLIPSpec("ViT-B-16", "random"))
     torch.manual_seed(0)
-    prompt = 0.02 * torch.randn(16, 512)
+    prompts = 0.02 * torch.randn(12, 8, 512)
     signal = torch.randn(len(NAMES), 512)
-    plain = PromptedTextEncoder(clip, NAMES, prompt_length=16, layout="plain")
-    packed = PromptedTextEncoder(clip, NAMES, prompt_length=16)
-    expected = features_and_gradient(plain, prompt, signal)
-    assert_same(features_and_gradient(packed, prompt, signal), expected)
-    ids = open_clip.tokenize(["X " * 16 + f"{name}." for name in packed.class_names])
-    embedding = clip.model.token_embedding(ids[:1, 1:2])[0, 0]
-    torch.testing.assert_close(packed(embedding.expand(16, -1)), clip.encode_text(ids), atol=1e-5, rtol=1e-4)
+    plain = PromptedTextEncoder(clip, NAMES, prompt_length=8, layout="plain")
+    packed = PromptedTextEncoder(clip, NAMES, prompt_length=8)
+    expected = features_and_gradient(lambda p: plain(p[0], p[1:]), prompts, signal)
+    assert_same(features_and_gradient(lambda p: packed(p[0], p[1:]), prompts, signal), expected)

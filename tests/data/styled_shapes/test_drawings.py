@@ -25,7 +25,7 @@ from fedvlp.data.styled_shapes.drawings import (
     styled_shape,
     styled_shapes,
 )
-from fedvlp.data.styled_shapes.drawings.captions import ATTRIBUTES
+from fedvlp.data.styled_shapes.drawings.benchmark import ATTRIBUTES
 from fedvlp.data.styled_shapes.drawings.things import THINGS
 
 FROZEN_MEANS = {"photo": 115.444, "painting": 139.267, "cartoon": 127.333, "sketch": 211.808}

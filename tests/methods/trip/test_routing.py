@@ -7,7 +7,6 @@ from scipy.optimize import linear_sum_assignment
 
 from fedvlp.methods.trip.clustering import cluster_capacities
 from fedvlp.methods.trip.hashing import image_seeds, random_shares, random_start, random_token_shares, random_uniforms
-from fedvlp.methods.trip.route_statistics import correlations
 from fedvlp.methods.trip.routers import load_balance
 from fedvlp.methods.trip.routing import (
     image_routing_weights,
@@ -17,6 +16,7 @@ from fedvlp.methods.trip.routing import (
     orthogonal_keys,
     routing_weights,
 )
+from fedvlp.tools.explain.routes import correlations
 from fedvlp.utils.errors import UserError
 from tests.helpers.shapes import unchecked
 

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from fedvlp.methods import ADAPT, PLAN, PromptFL, ZeroShotCLIP
-from fedvlp.tools.explain.embeddings import check_tsne, embedding, neighbour_agreement, tsne
+from fedvlp.tools.explain.embeddings import check_tsne, embeddings, neighbour_agreement, tsne
 from fedvlp.tools.explain.tsne_picture import tsne_picture
 from fedvlp.utils.errors import UserError
 
@@ -53,13 +53,16 @@ def test_what_is_embedded(clip):
     plain = F.normalize(clip.encode_image(images), dim=-1)
     prompted = PromptFL(NAMES, clip=clip)
     logits = prompted(images).detach()
-    torch.testing.assert_close(embedding(prompted, prompted, images), logits - logits.mean(dim=1, keepdim=True))
-    assert embedding(zero_shot, prompted, images).shape == (2, 3)
+    after, before, shown = embeddings(prompted, zero_shot, images)
+    assert shown == "class logits"
+    torch.testing.assert_close(after, logits - logits.mean(dim=1, keepdim=True))
+    assert before.shape == (2, 3)
     for module in (PLAN(NAMES, 2, clip), ADAPT(NAMES, ["ink", "oil"], clip)):
-        features = embedding(module, module, images)
+        features, before, shown = embeddings(module, zero_shot, images)
+        assert shown == "image features"
         torch.testing.assert_close(features.norm(dim=1), torch.ones(2))
         assert not torch.allclose(features, plain, atol=1e-3)
-        torch.testing.assert_close(embedding(zero_shot, module, images), plain)
+        torch.testing.assert_close(before, plain)
         texts = module.prompted.text_features(module.pool.globals) if isinstance(module, PLAN) else None
         if texts is not None:
             wanted = features @ F.normalize(texts, dim=-1).T * clip.logit_scale

@@ -6,7 +6,7 @@ import torch
 from matplotlib.patches import Rectangle
 
 from fedvlp.methods import TRIP, PromptFL
-from fedvlp.tools.explain.hooks import RoutesTokens
+from fedvlp.tools.explain.methods import token_experts
 from fedvlp.tools.explain.samples import Samples
 from fedvlp.tools.explain.token_maps import DROPPED, expert_shares, token_map_picture
 
@@ -21,7 +21,7 @@ def images_for(clip, count=3):
 def test_shares_of_tokens_are_the_weights_of_the_mixture(clip, options):
     module = TRIP(NAMES, clip=clip, num_experts=3, prompt_length=2, **options).eval()
     images = images_for(clip)
-    experts = module.explain_hooks().token_experts(images)
+    experts = token_experts(module, images)
     constants = module.prepare(images)
     weights = module.router(constants, module.expert_features)
     assert experts.shape == (3, clip.num_image_tokens)
@@ -29,7 +29,7 @@ def test_shares_of_tokens_are_the_weights_of_the_mixture(clip, options):
         assert expert_shares(tokens, 3) == pytest.approx(of_image.tolist())
         assert (tokens >= 0).float().mean() == pytest.approx(float(kept))
     if options.get("matched_to") is None:
-        alone = module.explain_hooks().token_experts(images[1:2])
+        alone = token_experts(module, images[1:2])
         assert torch.equal(alone[0], experts[1])
 
 
@@ -37,14 +37,14 @@ def test_learned_router_sends_each_token_to_its_likeliest_expert(clip):
     module = TRIP(NAMES, clip=clip, num_experts=3, prompt_length=2, routing="learned_token").eval()
     images = images_for(clip)
     tokens = clip.encode_image_tokens(images)[1]
-    assert torch.equal(module.explain_hooks().token_experts(images), module.router.linear(tokens).argmax(dim=-1))
+    assert torch.equal(token_experts(module, images), module.router.linear(tokens).argmax(dim=-1))
 
 
 @pytest.mark.parametrize("routing", ["image", "uniform", "random", "random_tokens", "learned_image"])
 def test_other_routers_send_no_token(clip, routing):
     module = TRIP(NAMES, clip=clip, num_experts=3, prompt_length=2, routing=routing).eval()
-    assert module.explain_hooks().token_experts(images_for(clip)) is None
-    assert not isinstance(PromptFL(NAMES, clip=clip), RoutesTokens)
+    assert token_experts(module, images_for(clip)) is None
+    assert token_experts(PromptFL(NAMES, clip=clip), images_for(clip)) is None
 
 
 def test_picture_has_a_patch_for_each_token():

@@ -58,7 +58,7 @@ WORDS = {
 def test_tables():
     assert format_words(WORDS, "table").splitlines()[2:] == [
         "1       a|b 0.250  猫 0.125",
-        "2         ` 0.500         ",
+        "2         ` 0.500",
     ]
     assert format_words(WORDS, "markdown").splitlines() == [
         "| vector | ink | oil |",

@@ -8,8 +8,20 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-from fedvlp.data.styled_shapes.drawings.canvas import SIDE, Canvas, Picture, Plane, blend, blur, noise, place
-from fedvlp.data.styled_shapes.drawings.scene import COLOURS, GROUNDS, Colour, Scene
+from fedvlp.data.styled_shapes.drawings.canvas import (
+    COLOURS,
+    GROUNDS,
+    SIDE,
+    Canvas,
+    Colour,
+    Picture,
+    Plane,
+    Scene,
+    blend,
+    blur,
+    noise,
+    place,
+)
 
 _WHITE = np.array([0.98, 0.97, 0.94])
 _BLACK = np.array([0.08, 0.07, 0.09])

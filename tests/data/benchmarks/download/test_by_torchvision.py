@@ -9,8 +9,7 @@ import pytest
 import torchvision
 
 import fedvlp.data
-from fedvlp.data.benchmarks.download import download, obtain
-from fedvlp.data.benchmarks.download.source_file import read_source
+from fedvlp.data.benchmarks.download import download, obtain, read_source
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import free_bytes
 from tests.helpers.family_trees import cifar, with_small_batches

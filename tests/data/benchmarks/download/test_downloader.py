@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 import fedvlp.data
-from fedvlp.data.benchmarks.download import downloader, read_source, staging
-from fedvlp.data.benchmarks.download import hub as hub_module
+from fedvlp.data.benchmarks import download as downloader
+from fedvlp.data.benchmarks import hub as hub_module
+from fedvlp.data.benchmarks.download import Staging, read_source
 from fedvlp.data.catalog import DATA_SETS
 from fedvlp.data.files.folders import scan
 from fedvlp.utils.errors import UserError
@@ -229,7 +230,7 @@ def test_room_is_counted_without_what_is_there(download, hub, tmp_path, monkeypa
     with pytest.raises(UserError):
         download("PACS")
     snapshot = hub_module.find_snapshot(DATA_SETS["PACS"].hub)
-    begun = staging.Staging.beside(tmp_path / "PACS", snapshot)
+    begun = Staging.beside(tmp_path / "PACS", snapshot)
     size = snapshot.size
     assert begun.needed(48) == 2 * size - 3000 + 48 * 4096
     begun.rows = {PACS_FILE: 48}

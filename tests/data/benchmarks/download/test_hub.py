@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from huggingface_hub import constants
 
-from fedvlp.data.benchmarks.download.hub import fetch, find_snapshot
+from fedvlp.data.benchmarks.hub import fetch, find_snapshot
 from fedvlp.data.catalog import DATA_SETS
 from fedvlp.utils.errors import UserError
 from tests.helpers.hub import Hub, Repository, use_hub
@@ -65,7 +65,7 @@ def test_no_network_is_one_message(monkeypatch):
 def test_a_mirror_that_sends_no_parts_is_refused(hub, tmp_path, monkeypatch):
     upload(hub, "PACS")
     hub.sends_parts = False
-    monkeypatch.setattr("fedvlp.data.benchmarks.download.hub.BLOCK", 1000)
+    monkeypatch.setattr("fedvlp.data.benchmarks.hub.BLOCK", 1000)
     snapshot = find_snapshot(PACS)
     with pytest.raises(UserError, match=r"Expected 1,000 bytes .* That hub sends no parts of files"):
         fetch(snapshot, snapshot.files[0], tmp_path / "file", "")

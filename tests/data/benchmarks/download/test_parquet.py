@@ -7,8 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fedvlp.data.benchmarks.download.parquet import ImageTable
-from fedvlp.data.benchmarks.download.writing import write_images
+from fedvlp.data.benchmarks.hub import ImageTable, write_images
 from fedvlp.data.catalog import DATA_SETS
 from fedvlp.utils.errors import UserError
 from tests.helpers.benchmark_trees import picture

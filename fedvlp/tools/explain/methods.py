@@ -1,0 +1,157 @@
+"""What explanations need of a method, by its class; a method without an entry gets the general function.
+
+Another method is added by ``text_prompts.register`` and the like, in any module that is imported before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import singledispatch
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from fedvlp.clip import PromptedTextEncoder
+from fedvlp.core.module import FederatedModule
+from fedvlp.core.protocols import Inputs
+from fedvlp.core.state import matches_prefix
+from fedvlp.methods import ADAPT, PLAN, TRIP, DiPrompT, FedDPT, FedMaPLe, FedPromptSRC, FedTPG
+from fedvlp.ops import cosine_logits
+
+
+@singledispatch
+def text_prompts(module: FederatedModule) -> dict[str, Float[Tensor, "L D"]]:
+    """The learned vectors that stand among a sentence's token embeddings, by what a reader calls each prompt.
+
+    In general these are the module's own parameters, not its submodules', in the shape of a prompt of its text encoder;
+    of a stack [E, L, D] each one.
+    """
+    encoders = [child for child in module.children() if isinstance(child, PromptedTextEncoder)]
+    clip: Any = module.clip
+    shapes = {(encoder.prompt_length, clip.text_width) for encoder in encoders}
+    prompts: dict[str, Tensor] = {}
+    for name, parameter in module.named_parameters(recurse=False):
+        # What only helps in training, such as DiPrompT's query prompt of a client, is not deployed.
+        if parameter.shape[-2:] not in shapes or matches_prefix(module.train_only_personal, name):
+            continue
+        title = name.replace("_", " ")
+        if parameter.ndim == 2:
+            prompts[title] = parameter
+        elif parameter.ndim == 3:
+            prompts |= {f"{title.removesuffix('s')} {i}": prompt for i, prompt in enumerate(parameter, start=1)}
+    return prompts
+
+
+@singledispatch
+def logits_by_prompt(module: FederatedModule, inputs: Inputs) -> dict[str, Float[Tensor, "B C"]]:
+    """The logits under each prompt alone, of a method that mixes several; differentiable in the inputs."""
+    return {}
+
+
+@singledispatch
+def token_experts(module: FederatedModule, images: Float[Tensor, "B 3 V V"]) -> Int[Tensor, "B P"] | None:
+    """The expert of each token, from 0 in the order of the text prompts, -1 for a dropped token; None without any."""
+    return None
+
+
+@singledispatch
+def image_features(module: FederatedModule, images: Float[Tensor, "B 3 V V"]) -> Float[Tensor, "B d"] | None:
+    """Joint image features, not normalised; None where they are those of the frozen CLIP."""
+    encode = getattr(module, "image_features", None)
+    return None if encode is None else encode(images)
+
+
+@text_prompts.register
+def _(module: FedTPG) -> dict[str, Tensor]:
+    return {"prompt": module.prompt()}  # made by the network from the class names
+
+
+@text_prompts.register
+def _(module: DiPrompT) -> dict[str, Tensor]:
+    prompts: dict[str, Tensor] = {}
+    if module.global_prompt is not None:
+        prompts["global prompt"] = module.global_prompt
+    if module.query_prompt is not None and "query_prompt" not in module.train_only_personal:
+        prompts["query prompt"] = module.query_prompt
+    if module.domain_prompts is not None:
+        for domain, prompt in zip(module.domains, module.domain_prompts, strict=True):
+            prompts[f"prompt of {domain}"] = prompt
+    return prompts
+
+
+@logits_by_prompt.register
+def _(module: TRIP, inputs: Inputs) -> dict[str, Tensor]:
+    features = module.constants(inputs)["features"]
+    scale = module.clip.logit_scale
+    return {name: cosine_logits(features, module.text(prompt), scale) for name, prompt in text_prompts(module).items()}
+
+
+@token_experts.register
+@torch.no_grad()
+def _(module: TRIP, images: Float[Tensor, "B 3 V V"]) -> Int[Tensor, "B P"] | None:
+    router: Any = module.router
+    _, tokens = module.clip.encode_image_tokens(images)
+    if hasattr(router, "token_experts"):
+        experts: Tensor = router.token_experts(images, tokens, module.expert_features)
+        return experts
+    # A learned router mixes experts for each token; the likeliest is shown.
+    if router.options.routing == "learned_token":
+        likeliest: Tensor = router.probabilities({"tokens": tokens}).argmax(dim=-1)
+        return likeliest
+    return None
+
+
+@text_prompts.register(ADAPT)
+@text_prompts.register(FedDPT)
+def _(module: Any) -> dict[str, Tensor]:
+    prompts = [] if module.dual.text is None else module.dual.text(None)  # None: as the server has them
+    if not module.dual.mixes:
+        return dict(zip(["prompt"], prompts, strict=False))
+    return {f"prompt of {domain}": prompt for domain, prompt in zip(module.dual.domains, prompts, strict=False)}
+
+
+@logits_by_prompt.register(ADAPT)
+@logits_by_prompt.register(FedDPT)
+def _(module: Any, inputs: Inputs) -> dict[str, Tensor]:
+    images = module.constants(inputs)["images"]
+    features = module.dual(images, None)
+    if not module.dual.mixes:
+        return {}
+    logits = {}
+    one_hot = torch.eye(len(features.text), device=images.device)
+    for name, weights in zip(text_prompts(module), one_hot, strict=True):
+        alone = replace(features, weights=weights.expand(len(images), -1))
+        logits[name] = alone.logits(module.clip.logit_scale)
+    return logits
+
+
+@image_features.register(ADAPT)
+@image_features.register(FedDPT)
+def _(module: Any, images: Float[Tensor, "B 3 V V"]) -> Tensor:
+    features: Tensor = module.dual(images, None).image
+    return features
+
+
+@text_prompts.register(PLAN)
+@text_prompts.register(FedMaPLe)
+@text_prompts.register(FedPromptSRC)
+def _(module: Any) -> dict[str, Tensor]:
+    # Prompts of deeper blocks do not stand among words.
+    return {"global prompt": _deep_prompts(module)["text"][0]}
+
+
+@image_features.register(PLAN)
+@image_features.register(FedMaPLe)
+@image_features.register(FedPromptSRC)
+def _(module: Any, images: Float[Tensor, "B 3 V V"]) -> Tensor:
+    features: Tensor = module.prompted.visual.encode(images, _deep_prompts(module)["visual"])
+    return features
+
+
+def _deep_prompts(module: PLAN | FedMaPLe | FedPromptSRC) -> Any:
+    """The prompts of both towers that all clients share."""
+    if isinstance(module, PLAN):
+        return module.pool.globals
+    return module.deep_prompts() if isinstance(module, FedMaPLe) else module.prompts

@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from fedvlp.clip import PromptedTextEncoder
+from fedvlp.methods import ADAPT, PLAN, TRIP, DiPrompT, FedDPT, FedMaPLe, FedTPG, PromptLearner, ZeroShotCLIP
+from fedvlp.tools.explain.methods import image_features, logits_by_prompt, text_prompts
+
+CLASSES = ["cat", "dog", "bird"]
+DOMAINS = ["ink", "oil"]
+
+
+class TwoKinds(PromptLearner):
+    """Two kinds of prompts of three vectors, and parameters that are none."""
+
+    def __init__(self, class_names, clip):
+        super().__init__(class_names, clip, None)
+        width = self.clip.text_width
+        self.text = PromptedTextEncoder(self.clip, class_names, prompt_length=3)
+        self.common_prompt = nn.Parameter(torch.zeros(3, width))
+        self.experts = nn.Parameter(torch.zeros(2, 3, width))
+        self.residual = nn.Parameter(torch.zeros(len(class_names), width + 1))
+
+    def forward(self, inputs):
+        return self.constants(inputs)["features"][:, :2]
+
+
+def test_in_general_prompts_are_parameters_in_the_shape_that_the_text_encoder_takes(clip):
+    prompts = text_prompts(TwoKinds(CLASSES, clip))
+    assert list(prompts) == ["common prompt", "expert 1", "expert 2"]
+    assert {tuple(prompt.shape) for prompt in prompts.values()} == {(3, clip.text_width)}
+    assert text_prompts(ZeroShotCLIP(CLASSES, clip=clip)) == {}
+
+
+@pytest.mark.parametrize(
+    ("make", "names"),
+    [
+        (lambda clip: FedTPG(CLASSES, clip), ["prompt"]),
+        (lambda clip: FedMaPLe(CLASSES, clip), ["global prompt"]),
+        (lambda clip: PLAN(CLASSES, 2, clip), ["global prompt"]),
+        (lambda clip: ADAPT(CLASSES, DOMAINS, clip), ["prompt of ink", "prompt of oil"]),
+        (lambda clip: FedDPT(CLASSES, DOMAINS, clip), ["prompt of ink", "prompt of oil"]),
+        (lambda clip: DiPrompT(CLASSES, DOMAINS, clip), ["global prompt", "prompt of ink", "prompt of oil"]),
+    ],
+)
+def test_methods_with_other_prompts_name_those_that_are_deployed(clip, make, names):
+    prompts = text_prompts(make(clip))
+    assert [name for name in prompts if name != "query prompt"] == names
+    assert {prompt.shape[-1] for prompt in prompts.values()} == {clip.text_width}
+
+
+def test_each_prompt_of_a_mixture_classifies_alone(clip):
+    images = torch.randn(2, 3, clip.image_size, clip.image_size, generator=torch.Generator().manual_seed(3))
+    for module in (TRIP(CLASSES, clip, num_experts=3, prompt_length=2), ADAPT(CLASSES, DOMAINS, clip)):
+        logits = logits_by_prompt(module, module.constants(images))
+        assert list(logits) == list(text_prompts(module))
+        assert {tuple(of_prompt.shape) for of_prompt in logits.values()} == {(2, 3)}
+    assert logits_by_prompt(PLAN(CLASSES, 2, clip), images) == {}
+
+
+def test_image_features_are_none_where_they_are_those_of_clip(clip):
+    images = torch.zeros(1, 3, clip.image_size, clip.image_size)
+    assert image_features(ZeroShotCLIP(CLASSES, clip=clip), images) is None
+    assert image_features(FedMaPLe(CLASSES, clip), images).shape == (1, clip.embed_dim)
