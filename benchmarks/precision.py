@@ -25,7 +25,6 @@ from benchmarks.tables import Table, number, percent
 from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder, load_clip
 from fedvlp.data.files.images import FolderImages
 from fedvlp.data.loaders import ImageDataset, encode
-from fedvlp.utils.memory import freed_memory_kept
 from fedvlp.utils.processor import has_bfloat16_tiles, has_bfloat16_units
 
 TYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -86,7 +85,6 @@ def units() -> str:
     return f"This processor's units for bfloat16: {'AMX' if has_bfloat16_tiles() else 'AVX512-BF16'}."
 
 
-@freed_memory_kept()
 def measure_step(method: str, num_classes: int, spec: CLIPSpec, quick: bool) -> tuple[Sides, float]:
     """Returns what a method's steps took, and the least operations of one."""
     steps: dict[str, Callable[[], object]] = {}
@@ -98,7 +96,6 @@ def measure_step(method: str, num_classes: int, spec: CLIPSpec, quick: bool) -> 
     return in_turn(steps, 1.0 if quick else 12.0), least
 
 
-@freed_memory_kept()
 def measure_preparation(spec: CLIPSpec, images: int, quick: bool) -> tuple[Sides, float]:
     """Returns what reading and encoding files took, and the operations of doing so."""
     clips = _both(spec)
@@ -117,7 +114,6 @@ def measure_preparation(spec: CLIPSpec, images: int, quick: bool) -> tuple[Sides
     return sides, images * work
 
 
-@freed_memory_kept()
 def measure_memory(method: str, num_classes: int, spec: CLIPSpec, name: str) -> float:
     """Returns the peak memory of loading CLIP and two steps, in MB."""
     before = resident_megabytes()
@@ -131,7 +127,6 @@ def measure_memory(method: str, num_classes: int, spec: CLIPSpec, name: str) -> 
     return peak_megabytes() - before
 
 
-@freed_memory_kept()
 def measure_budget(num_classes: int, budget: int, spec: CLIPSpec, quick: bool) -> Sides:
     """Returns what the text tower took forward and backward with chunks of so many tokens."""
     calls: dict[str, Callable[[], object]] = {}

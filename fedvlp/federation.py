@@ -31,9 +31,9 @@ from fedvlp.runs.run_folder import (
     load_trained,
     run_name,
 )
-from fedvlp.training.agreement import on_every_process
 from fedvlp.training.dev_run import SAYS, with_short_splits
 from fedvlp.training.dispatch import Hooks
+from fedvlp.training.distributed import on_every_process
 from fedvlp.training.engine import Engine, LocalEngine
 from fedvlp.training.evaluation import of_roles
 from fedvlp.training.fit_loop import FitLoop

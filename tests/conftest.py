@@ -11,7 +11,6 @@ import gc
 import os
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import IO
 
 import pytest
@@ -58,11 +57,8 @@ def _prepare() -> None:
     """Imports what most tests need, one thread for each process."""
     import torch
 
-    from fedvlp.utils import memory
     from tests.helpers import clips, figures
 
-    # Every run asks whether objects are frozen, and Python counts them one by one: a million, in a tenth of a second.
-    memory.gc = SimpleNamespace(get_freeze_count=partial(int, 1))
     torch.set_num_threads(1)
     clips.make_once()
     figures.leave_unrendered()

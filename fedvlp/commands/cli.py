@@ -70,7 +70,7 @@ COMMANDS = (
     Command(
         "export",
         "tools.export.command:run_export",
-        "Write a trained method as ONNX, TorchScript or torch.export.",
+        "Write a trained method as ONNX or torch.export.",
     ),
     Command(
         "audit",

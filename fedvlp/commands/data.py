@@ -41,7 +41,7 @@ def _run_download(name: str, root: Path | None) -> int:
     try:
         download_data_set(name, root)
     except KeyboardInterrupt:
-        sys.stderr.write("fedvlp: stopped; the same command goes on where it stopped, or begins anew\n")
+        sys.stderr.write("fedvlp: stopped; the same command resumes where it stopped, or begins again\n")
         return 130
     return 0
 
@@ -56,12 +56,12 @@ def _parser() -> argparse.ArgumentParser:
         help="download a data set from the Hugging Face hub, or by torchvision from its publisher",
         description="Downloads a data set: from the Hugging Face hub, written out as folders domain/class/image, or by "
         "torchvision from its publisher. Says the source, the owners' terms and the size first, checks the room on the "
-        "disk, then digests and the published counts. The same command goes on after an interruption, or begins anew "
+        "disk, then digests and the published counts. The same command resumes after an interruption, or begins again "
         "where torchvision downloads, and does nothing once it is done.",
         epilog="HF_ENDPOINT names a mirror of the hub, HF_TOKEN a token for what needs a login.",
         allow_abbrev=False,
     )
-    names = [_short_name(known) for known in DESCRIPTIONS if known.download_source]
+    names = [_short_name(each) for each in DESCRIPTIONS if each.download_source]
     download.add_argument("name", help=", ".join(names))
     download.add_argument("--root", type=Path, help="folder to make; datasets/NAME, as the config says, if not given")
     check = commands.add_parser(
@@ -77,12 +77,12 @@ def _parser() -> argparse.ArgumentParser:
 def list_of_data_sets() -> str:
     """Returns the published data sets as a table."""
     rows = [["data set", "domains", "classes", "images", "split", "download", "config"]]
-    for known in DESCRIPTIONS:
-        images = "-" if known.images is None else f"{known.images:,}"
-        sizes = [str(len(known.domains)), str(len(known.class_names)), images]
-        source = known.download_source
+    for each in DESCRIPTIONS:
+        images = "-" if each.images is None else f"{each.images:,}"
+        sizes = [str(len(each.domains)), str(len(each.class_names)), images]
+        source = each.download_source
         size = size_in_words(source.download_bytes) if source else "-"
-        rows.append([known.name, *sizes, known.official_parts or "drawn", size, known.config])
+        rows.append([each.name, *sizes, each.official_parts or "drawn", size, each.config])
     width = max(len(row[-1]) for row in rows)
     table = text_table([[*row[:-1], row[-1].ljust(width)] for row in rows])
     return "\n".join([
@@ -140,15 +140,15 @@ def checked(name: str, root: Path) -> tuple[str, bool]:
 
     description = _described(name)
     if description is None:
-        found = OnDisk(root, scan(root), {}, "", {})
+        on_disk = OnDisk(root, scan(root), {}, "", {})
     else:
         try:
-            found = read_on_disk(root, description)
+            on_disk = read_on_disk(root, description)
         except UserError as error:
             raise UserError(f"{error}\n{description.name} can be had from {description.source}.") from error
-    findings = compare(found, description)
-    published = None if description is None else description.in_layout(found.layout, found.files)
-    return _page(found, published, findings), not findings.problems
+    findings = compare(on_disk, description)
+    published = None if description is None else description.in_layout(on_disk.layout, on_disk.files)
+    return _page(on_disk, published, findings), not findings.problems
 
 
 def _described(name: str) -> Description | None:
@@ -156,9 +156,9 @@ def _described(name: str) -> Description | None:
     wanted = normalise_name(name.removeprefix("data/"))
     if wanted in ("folders", "domainfolders"):
         return None
-    for known in DESCRIPTIONS:
-        if wanted == normalise_name(known.name):
-            return known
+    for each in DESCRIPTIONS:
+        if wanted == normalise_name(each.name):
+            return each
     names = [*map(_short_name, DESCRIPTIONS), "folders"]
     raise UserError(f"Expected the name of a data set; got {name!r}. {did_you_mean_or_choose(name, names)}")
 
@@ -167,10 +167,15 @@ def _short_name(description: Description) -> str:
     return description.config.removeprefix("data/")
 
 
-def _page(found: OnDisk, description: Description | None, findings: Findings) -> str:
+def _page(on_disk: OnDisk, description: Description | None, findings: Findings) -> str:
     """Returns counts, names, notes and problems, in one screen."""
-    lines = [f"{description.name if description else 'images'} in {found.folder}", "", *_counts(found, description), ""]
-    lines += _class_names(found, description)
+    lines = [
+        f"{description.name if description else 'images'} in {on_disk.folder}",
+        "",
+        *_counts(on_disk, description),
+        "",
+    ]
+    lines += _class_names(on_disk, description)
     if description is not None and description.licence:
         lines.append(f"licence, as far as known: {description.licence}")
     lines += [f"note: {note}" for note in findings.notes]
@@ -184,31 +189,31 @@ def _page(found: OnDisk, description: Description | None, findings: Findings) ->
     return "\n".join([*lines, "", last])
 
 
-def _counts(found: OnDisk, description: Description | None) -> list[str]:
+def _counts(on_disk: OnDisk, description: Description | None) -> list[str]:
     """Returns the table of domains, with the official split if there is one."""
     from fedvlp.data.benchmarks.comparison import role_counts
 
-    by_domain = {domain: role_counts(found, domain) for domain in found.files}
+    by_domain = {domain: role_counts(on_disk, domain) for domain in on_disk.files}
     totals = sum((Counter(counts) for counts in by_domain.values()), Counter())
     roles = [role for role in ROLES if totals[role]]
     rows = [["domain", "images", "published", "classes", *roles]]
-    for domain, files in found.files.items():
+    for domain, files in on_disk.files.items():
         published = description.domain_counts[domain] if description else None
         classes = {image.class_name for image in files}
         numbers = [len(files), published, len(classes), *(by_domain[domain][role] for role in roles)]
         rows.append([domain, *("-" if number is None else f"{number:,}" for number in numbers)])
-    split = f"official {found.split} split" if found.roles else "no official split here: one is drawn"
+    split = f"official {on_disk.split} split" if on_disk.roles else "no official split here: one is drawn"
     return [*text_table(rows).splitlines(), split]
 
 
-def _class_names(found: OnDisk, description: Description | None) -> list[str]:
+def _class_names(on_disk: OnDisk, description: Description | None) -> list[str]:
     """Returns how prompts call the classes, where that is not just the name of the folder."""
     if description is None:
         return []
     from fedvlp.data.benchmarks.layouts import some
 
     here: set[str] = set()
-    for files in found.files.values():
+    for files in on_disk.files.values():
         here.update(image.class_name for image in files)
     names = [name for name in description.class_names if name in here]
     clip_names = prompt_names(description.name, names, "clip")

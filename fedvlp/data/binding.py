@@ -58,7 +58,7 @@ class ModuleBinding:
     Attributes:
         transform: makes a tensor [3, V, V] of a PIL image.
         train_transform: the same with random crops and flips.
-        prepare: makes tensors [B, ...] by name of images [B, 3, V, V]; None leaves them as they are.
+        prepare: makes tensors [B, ...] by name of images [B, 3, V, V]; None leaves them unchanged.
         key: everything but transform, images and device that ``prepare`` depends on.
         device: where batches are wanted.
         cache_dir: folder below which computed tensors are kept; None keeps them in memory alone.
@@ -105,6 +105,7 @@ class ModuleBinding:
             return self._encode(domain, images, rows)
         name = cache_key(self.key, self.transform, images, rows, self.device)
         path = self.cache_dir / "features" / f"{name}.safetensors"
+        # Processes that start together encode a domain once: the others wait and read the file.
         with locked(path):
             known = load_features(path, len(rows), self.device)
             if known is not None:
@@ -207,7 +208,7 @@ class EvaluationSplit:
 
     Attributes:
         name: ``<role>/<domain>``.
-        role: validation and test images belong to a source domain, held-out images to one that nobody trains on.
+        role: validation and test images belong to a source domain, held-out images to one that no client trains on.
         domain: name of the domain.
         clients: who trains on other images of the domain; none where held out.
         loader: batches of (inputs, labels) in a fixed order.
@@ -308,7 +309,7 @@ class BatchSource:
     def _dataset(
         self, parts: Sequence[SplitPart], is_augmented: bool = False, is_training: bool = False
     ) -> ImageDataset:
-        """Returns the images of some parts, one after another."""
+        """Returns the images of some parts, sequentially."""
         selections: list[RowSelection] = []
         for part in parts:
             selections += self._selections(part)
@@ -329,7 +330,7 @@ class BatchSource:
         return used if self.is_augmented or is_few else np.arange(count)
 
     def _fixed_rows(self, domain: str, parts: Sequence[SplitPart]) -> Indices:
-        """Returns the rows of a domain that are ever used as they are: all, but for training images that change."""
+        """Returns the rows of a domain that are ever used unchanged: all, but for training images that change."""
         used: list[Indices] = []
         for part in parts:
             # Augmented images are new in every pass, so nothing that was computed of them could be used again.
@@ -361,6 +362,7 @@ def _seen_as(images: Images, classes: Sequence[int]) -> Images:
     """Returns images whose labels are the places of their classes among some; -1 for other classes."""
     if not classes:
         return images
+    # Labels of a part that has only some classes count these alone, as the classifier of the part does.
     places = np.full(images.labels.max() + 1, -1)
     known = [label for label in classes if label < len(places)]
     places[known] = np.arange(len(known))

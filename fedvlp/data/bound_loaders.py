@@ -66,7 +66,7 @@ class OutOfDistribution:
         return BatchSource({name: self.images}, [part], binding, is_augmented=False)
 
     def splits(self, binding: ModuleBinding, batch_size: int) -> list[EvaluationSplit]:
-        """Returns the images as one split, which nobody trains on."""
+        """Returns the images as one split, which no client trains on."""
         found = self.source(binding).evaluation_splits(batch_size)
         return [replace(split, name=split.domain, domain=self.name) for split in found]
 
@@ -183,8 +183,8 @@ class BoundLoaders:
         """The names of the classes of splits that are of others than those that train, each list once."""
         lists = [self._names(part.classes) for part in self.parts if part.classes]
         lists += [transfer.class_names for transfer in self.transfers]
-        own = tuple(self.class_names[: self.num_trained])
-        return [names for names in dict.fromkeys(lists) if names != own]
+        trained = tuple(self.class_names[: self.num_trained])
+        return [names for names in dict.fromkeys(lists) if names != trained]
 
     def bind_classes(self, class_names: Sequence[str], prepare: Prepare | None, key: str) -> None:
         """Takes what the method asks of images whose classes are these, before anything is computed.
@@ -199,7 +199,7 @@ class BoundLoaders:
         self.of_classes[tuple(class_names)] = binding
 
     @cached_property
-    def own(self) -> BatchSource:
+    def main_source(self) -> BatchSource:
         """Makes the loaders of the data set itself."""
         bindings: dict[tuple[int, ...], ModuleBinding] = {}
         for part in self.parts:
@@ -210,24 +210,24 @@ class BoundLoaders:
 
     def encode(self) -> None:
         """Computes, or reads from the cache, all that is prepared of images; without it, keeps images decoded."""
-        for source in (self.own, *self._of_transfers):
+        for source in (self.main_source, *self._transfer_sources):
             source.encode()
 
     def evaluation_splits(self, batch_size: int) -> list[EvaluationSplit]:
         """Returns every split that is measured, those of other data sets at the end."""
-        own_names = self.class_names[: self.num_trained]
+        trained_names = self.class_names[: self.num_trained]
         splits = []
-        for split in self.own.evaluation_splits(batch_size):
+        for split in self.main_source.evaluation_splits(batch_size):
             splits.append(split)
             if split.role == "personal":
                 # The same images under the global model, beside the client's own.
                 splits.append(replace(split, name=f"global/{split.domain}", role="global"))
-        for transfer, source in zip(self.transfers, self._of_transfers, strict=True):
-            splits.append(transfer.split(source, batch_size, own_names))
+        for transfer, source in zip(self.transfers, self._transfer_sources, strict=True):
+            splits.append(transfer.split(source, batch_size, trained_names))
         return splits
 
     @cached_property
-    def _of_transfers(self) -> list[BatchSource]:
+    def _transfer_sources(self) -> list[BatchSource]:
         return [each.source(self.of_classes.get(each.class_names, self.binding)) for each in self.transfers]
 
     def _names(self, classes: Sequence[int]) -> tuple[str, ...]:

@@ -261,6 +261,7 @@ def keep_decoded(wanted: Sequence[tuple[str, DecodedImages, Indices]], workers: 
 def _check_room(folder: Path, size: int) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(folder).free
+    # Checked before the first image, since holes are filled at random and a full disk shows late.
     if size > free:
         raise OSError(errno.ENOSPC, f"{gb(size)} are needed, {gb(free)} are free")
 
@@ -321,6 +322,7 @@ def load_features(path: Path, count: int, device: torch.device) -> Features | No
     except (SafetensorError, OSError, ValueError) as error:
         log.warning("The cached features %s can't be read (%s); computing them again.", path, error)
         return None
+    # A disk may return other bytes than were written; the checksum finds it before a run uses them.
     is_whole = metadata.get("checksum") == _tensor_checksum(tensors)
     if not (is_whole and all(len(tensor) == count for tensor in tensors.values())):
         log.warning("The cached features %s are damaged; computing them again.", path)

@@ -120,14 +120,15 @@ class DomainFolders(FederatedDataModule):
             return unreadable(images.paths, f"checking {domain}")
         folder = hashlib.sha256(str(self.root.resolve()).encode("utf-8", "surrogateescape")).hexdigest()[:16]
         path = self.cache_dir / "verified" / f"{folder}-{images.fingerprint(range(len(images)))}.json"
-        known = _read_rows(path, len(images))
-        if known is None:
+        # Decoding a data set takes minutes, so the rows that can't be read are kept until a file changes.
+        bad_rows = _read_rows(path, len(images))
+        if bad_rows is None:
             bad = unreadable(images.paths, f"checking {domain}")
             write_cache_file(path, lambda temporary: _write_rows(temporary, sorted(bad)))
             return bad
         # A right to read that was given since then changes neither size nor time of the file.
-        again = unreadable([images.paths[row] for row in known], f"checking {domain}")
-        return {known[position]: reason for position, reason in again.items()}
+        again = unreadable([images.paths[row] for row in bad_rows], f"checking {domain}")
+        return {bad_rows[position]: reason for position, reason in again.items()}
 
 
 def classes_of(domains: Mapping[str, Sequence[ImageFile]]) -> dict[str, set[str]]:

@@ -51,7 +51,7 @@ class FederatedDataModule(L.LightningDataModule):
         test_fraction: Share of each class of each source domain that tests, in [0, 1).
         split_seed: Seed of the split into roles and of the partition.
         augmentation: "none", or "crop_flip" for random crops and flips of training images, which are then read and
-            encoded anew each time.
+            encoded again each time.
         class_names_map: Names for prompts in place of the data set's own, by its own, such as {"tv": "television"}.
         num_workers: Processes that read images; 0 reads them in the main process. Batches are the same for any number.
         cache_dir: Folder for computed features, and for images decoded or made up; null keeps nothing on disk.
@@ -200,6 +200,7 @@ class FederatedDataModule(L.LightningDataModule):
     @property
     def protocol(self) -> str:
         """What is trained on, by whom, and what it is measured on, in one line."""
+        # Results are compared only if this line is equal, so each option that changes them is in it.
         first = self.plan.text(self.all_class_names)
         return describe_protocol(self.held_out_domains, self.rule, self.partition, self.official, first)
 
@@ -213,7 +214,7 @@ class FederatedDataModule(L.LightningDataModule):
         return {"name": self.name, "images": image_hash(self._images, self._loaded[1]), **names, **split, **measured}
 
     def image_identities(self) -> dict[str, str]:
-        """Returns a text for each domain that is equal on all machines with the same images."""
+        """Returns a string for each domain that is equal on all machines with the same images."""
         own = {domain: identity(images) for domain, images in self._images.items()}
         return own | self.plan.image_identities()
 
@@ -229,7 +230,7 @@ class FederatedDataModule(L.LightningDataModule):
         module = getattr(self.trainer, "lightning_module", None)
         transform = getattr(module, "transform", None)
         if transform is not None and (self._binding is None or self._bound_to not in (None, module)):
-            # All that a plain Trainer needs; a federation binds once more, with what its method prepares.
+            # All that a plain Trainer needs; a federation binds again, with what its method prepares.
             train_transform = getattr(module, "train_transform", None)
             with_domains = getattr(module, "needs_domains", False)
             self.bind(transform, train_transform=train_transform, with_domains=with_domains)
@@ -257,6 +258,7 @@ class FederatedDataModule(L.LightningDataModule):
         """
         if self.augmentation == "crop_flip" and train_transform is None:
             raise UserError('augmentation="crop_flip" needs a module with a `train_transform`. Add it, or use "none".')
+        # Loaders of the module before would serve its features, so they are made again.
         self._bound_to = getattr(self.trainer, "lightning_module", None)
         self._served = None
         domains = tuple(self.source_domains) if with_domains else ()
@@ -304,8 +306,9 @@ class FederatedDataModule(L.LightningDataModule):
         """
         seed = torch.initial_seed() if seed is None else seed
         if client is None:
-            return self._batches.own.train_image_loader(self.batch_size, seed)
-        return self._batches.own.train_loader(client.id, self.batch_size, seed)
+            # A plain Trainer knows no client: one loader of all training images.
+            return self._batches.main_source.train_image_loader(self.batch_size, seed)
+        return self._batches.main_source.train_loader(client.id, self.batch_size, seed)
 
     def evaluation_splits(self) -> list[EvaluationSplit]:
         """Returns the validation and test splits of each source domain, then the held-out domains; none is empty.
@@ -320,11 +323,13 @@ class FederatedDataModule(L.LightningDataModule):
 
     def val_dataloader(self) -> list[ImageLoader]:
         """Returns a loader of images for each source domain's validation split."""
-        return self._batches.own.image_loaders(self.eval_batch_size, "validation")
+        return self._batches.main_source.image_loaders(self.eval_batch_size, "validation")
 
     def test_dataloader(self) -> list[ImageLoader]:
         """Returns a loader of images for each test split and held-out domain, or the validation loaders if none is."""
-        return self._batches.own.image_loaders(self.eval_batch_size, "test", "held_out") or self.val_dataloader()
+        return (
+            self._batches.main_source.image_loaders(self.eval_batch_size, "test", "held_out") or self.val_dataloader()
+        )
 
     @cached_property
     def split_hash(self) -> str:

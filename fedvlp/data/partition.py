@@ -16,7 +16,7 @@ from fedvlp.utils.errors import UserError
 from fedvlp.utils.ranges import PositiveFloat, PositiveInt
 
 DRAWS = 100
-"""How often a random partition is drawn anew before it is given up."""
+"""How often a random partition is drawn again before it is given up."""
 
 
 def within_each_domain(
@@ -38,15 +38,16 @@ def within_each_domain(
     Raises:
         UserError: if there are fewer clients than domains.
     """
-    known = np.unique(domains)
-    if num_clients < len(known):
+    domain_indices = np.unique(domains)
+    if num_clients < len(domain_indices):
         raise UserError(
-            f"Expected at least one client for each of the {len(known)} source domains; got "
+            f"Expected at least one client for each of the {len(domain_indices)} source domains; got "
             f"num_clients={num_clients}. Raise it, or use a partition that ignores domains, such as Dirichlet."
         )
     clients: list[Indices] = []
-    members = np.array_split(np.arange(num_clients), len(known))
-    for domain, clients_of_domain in zip(known, members, strict=True):
+    # `array_split` gives the first domains one client more where it does not come out even.
+    members = np.array_split(np.arange(num_clients), len(domain_indices))
+    for domain, clients_of_domain in zip(domain_indices, members, strict=True):
         rows = np.flatnonzero(domains == domain)
         divided = divide(labels[rows], len(clients_of_domain))
         clients += [rows[positions] for positions in divided]
@@ -202,7 +203,10 @@ class Dispersed(Partitioner):
     def __call__(self, labels: Indices, domains: Indices, generator: np.random.Generator) -> list[Indices]:
         """Returns the positions of each client's images, the clients of the first domain first."""
         return within_each_domain(
-            labels, domains, self.num_clients, lambda own, count: self._divide(own, count, generator)
+            labels,
+            domains,
+            self.num_clients,
+            lambda domain_labels, count: self._divide(domain_labels, count, generator),
         )
 
     def _divide(self, labels: Indices, count: int, generator: np.random.Generator) -> list[Indices]:
@@ -296,6 +300,7 @@ class Shards(Partitioner):
             )
         order = generator.permutation(len(labels))  # so that a class is not cut by domain
         shards = np.array_split(order[np.argsort(labels[order], kind="stable")], count)
+        # Shards go to clients at random, as in the paper, so a client's classes are not neighbours.
         owners = generator.permutation(count).reshape(num_clients, self.shards_per_client)
         clients = []
         for own in owners:
@@ -379,9 +384,10 @@ class FewClasses(Partitioner):
                 "Raise num_clients or classes_per_client."
             )
         owners: dict[int, list[int]] = {int(label): [] for label in generator.permutation(classes)}
+        # Clients choose in turn among the classes that fewest have, so no class is left to no client.
         for client in range(num_clients):
             order = generator.permutation(classes).tolist()
-            for label in sorted(order, key=lambda known: len(owners[known]))[:each]:
+            for label in sorted(order, key=lambda label: len(owners[label]))[:each]:
                 owners[label].append(client)
         return owners
 

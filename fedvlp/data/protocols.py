@@ -121,6 +121,7 @@ def base_and_new_parts(
         The parts, those of new classes behind the others of their role; without those that are empty.
     """
     found = [part for part in parts if part.role not in OF_NEW]
+    # New classes follow the base classes of a role, the order in which results list them.
     for role, role_of_new in OF_NEW.items():
         of_role = [part for part in parts if part.role == role]
         found += [_of_classes(part, images, range(num_base)) for part in of_role]
@@ -141,6 +142,7 @@ def local_parts(parts: Sequence[SplitPart], images: Mapping[str, Images], num_ba
     for part in parts:
         if part.role != "train":
             continue
+        # A client is measured on what it can know: its domains, and the classes that it trains on.
         classes = classes_of(part, images)
         rows: dict[str, Indices] = {}
         for test in parts:
@@ -288,11 +290,12 @@ class ProtocolPlan:
             seed: of what is drawn.
 
         Raises:
-            UserError: if a client has no test images of its own, or nobody has classes of his own.
+            UserError: if a client has no test images of its own, or no client has classes of its own.
         """
         base = self.num_base(num_classes)
         if base is not None:
             measured = base_and_new_parts(parts, images, base, num_classes)
+            # Clients' own parts come last, so the order of the others does not depend on `class_split`.
             return measured + (self._local_parts(measured, images, base) if self.class_split == "client" else [])
         return self._personal_parts(parts, images, seed) if self.name == "personal" else list(parts)
 
@@ -332,7 +335,7 @@ class ProtocolPlan:
         return hash_lines([own, *(each.split_hash for each in self.transfers)]) if self.transfers else own
 
     def image_identities(self) -> dict[str, str]:
-        """Returns a text for each domain of other data sets that is equal on all machines with the same images."""
+        """Returns a string for each domain of other data sets that is equal on all machines with the same images."""
         found = {}
         for transfer in self.transfers:
             of_data_set = transfer.data.image_identities()

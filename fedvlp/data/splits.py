@@ -29,7 +29,7 @@ class SplitPart:
 
     Attributes:
         role: ``train`` images belong to a client; ``validation`` and ``test`` images to a domain that clients have,
-            ``held_out`` images to one that none has. Roles with ``new`` are of classes on which nobody trains, and
+            ``held_out`` images to one that none has. Roles with ``new`` are of classes on which no client trains, and
             ``local`` and ``personal`` images belong to a client as ``train`` images do.
         rows_by_domain: positions in each domain, ascending; of one domain unless a client has several.
         clients: who trains on them, or on other images of their domain; none where held out.
@@ -129,6 +129,7 @@ def _training_parts(
     labels = np.concatenate([images[domain].labels[rows] for domain, rows in train_rows.items()])
     positions = np.repeat(np.arange(len(sources)), [len(rows) for rows in train_rows.values()])
     rows = np.concatenate(list(train_rows.values()))
+    # Randomness of clients has a generator of its own, so other clients never change which images measure.
     groups = partitioner(labels, positions, generator)
     owned = [np.unique(positions[group]).tolist() for group in groups]
     is_pool = isinstance(partitioner, Pooled)
@@ -185,7 +186,7 @@ def client_test_parts(
     """Deals the test images of each domain and class to the clients that train on it, as their training images are.
 
     What rounding leaves a client short of in one class, it is given first in the next. Test images of a class on which
-    nobody trains are nobody's.
+    no client trains belong to no client.
 
     Args:
         images: images by domain.
@@ -204,6 +205,7 @@ def client_test_parts(
     for domain, rows in test_rows.items():
         labels = images[domain].labels
         trained = [_class_counts(part, domain, labels) for part in training]
+        # Class by class, so that test images are in the proportions of the client's training images.
         for label in np.unique(labels[rows]):
             counts = np.asarray([of_client[int(label)] for of_client in trained])
             if not counts.any():
@@ -247,9 +249,13 @@ def split_hash(parts: Sequence[SplitPart], images: Mapping[str, Images], class_n
         for domain, rows in part.rows_by_domain.items():
             clients = part.clients if part.is_of_client else ()
             named = [client.name for client in clients if client.name != domain and not client.is_pool]
-            known = images[domain]
+            domain_images = images[domain]
             for row in rows:
-                lines.append("\0".join([part.role, domain, known.names[row], class_names[known.labels[row]], *named]))
+                lines.append(
+                    "\0".join(
+                        [part.role, domain, domain_images.names[row], class_names[domain_images.labels[row]], *named]
+                    )
+                )
     return hash_lines(lines)
 
 
@@ -259,8 +265,8 @@ def image_hash(images: Mapping[str, Images], class_names: Sequence[str]) -> str:
     Unlike ``split_hash`` they are the same whatever is held out, and however images are divided among clients.
     """
     lines: list[str] = []
-    for domain, known in images.items():
-        for name, label in zip(known.names, known.labels, strict=True):
+    for domain, domain_images in images.items():
+        for name, label in zip(domain_images.names, domain_images.labels, strict=True):
             lines.append(f"{domain}\0{name}\0{class_names[label]}")
     return hash_lines(lines)
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -12,7 +12,7 @@ import torch
 
 from fedvlp.core.metrics.bootstrap import Samples, interval, resample
 from fedvlp.core.predictions import Predictions, stack
-from fedvlp.results.frame import runs_frame
+from fedvlp.results.frame import COLUMNS, runs_frame
 from fedvlp.results.grouping import Group, Measure, group_records, measure_of, row_labels
 from fedvlp.results.record import BEST_ROW, COSTS, LAST_ROW, ZERO_SHOT_ROW, Record
 from fedvlp.results.selection import is_accuracy, oracle_round
@@ -153,7 +153,7 @@ def _labelled(
     """Returns ``runs_frame`` with the labels of methods and the names of rounds, and the runs of each method."""
     labels = row_labels(record for record in records if record.method != ZERO_SHOT)
     runs: dict[str, tuple[Record, ...]] = {}
-    parts = []
+    rows: list[dict[Hashable, Any]] = []
     for record in records:
         # The oracle is one more row of the run, so that all that follows treats it as the others.
         oracle = _oracle(record, role) if ORACLE in rounds else {}
@@ -166,8 +166,8 @@ def _labelled(
         # A run that was never evaluated has no row here, but its method is still named below the table.
         for label in dict.fromkeys([*frame["method"], method]):
             runs[label] = (*runs.get(label, ()), record)
-        parts.append(frame)
-    frame = pd.concat(parts, ignore_index=True)
+        rows += frame.to_dict("records")
+    frame = pd.DataFrame(rows, columns=[*COLUMNS, "round"])
     # A method whose rounds are not all known has no oracle: its mean would be over fewer runs.
     incomplete = set()
     for label, of_method in runs.items():

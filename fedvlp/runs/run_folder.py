@@ -92,6 +92,10 @@ def describe_phases(phases: Sequence[Phase]) -> dict[str, dict[str, Any]]:
             "upload": list(phase.upload),
             "strategy": _describe_strategy(phase.strategy),
         }
+        if phase.download is not None:
+            described[phase.name]["download"] = list(phase.download)
+        if phase.deploy is not None:
+            described[phase.name]["deploy"] = list(phase.deploy)
     return described
 
 

@@ -55,10 +55,10 @@ def check_resumed(path: Path, state: RunState, model: FederatedModule) -> None:
 
 
 def _deployed_names(model: FederatedModule) -> set[str]:
-    """Returns the names that are always deployed: all that is shared, or what a strategy ``deploys`` of it."""
+    """The names that are always deployed: all that is shared, or what phases deploy of it."""
     deployed: Mapping[str, Tensor] = model.shared_state()
     for phase in model.configure_phases():
-        names = getattr(phase.strategy, "deploys", None)
+        names = phase.deploy or getattr(phase.strategy, "deploys", None)
         deployed = deployed if names is None else select(deployed, names)
     return set(deployed)
 

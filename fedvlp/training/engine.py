@@ -17,7 +17,7 @@ from fedvlp.runs.client_store import ClientStore, DiskStore, MemoryStore
 from fedvlp.training.accept import AcceptancePolicy
 from fedvlp.training.client import ClientResult, Workspace, train_clients
 from fedvlp.training.cohort import balance_clients
-from fedvlp.training.collectives import gathered
+from fedvlp.training.distributed import gather_results
 from fedvlp.training.evaluation import evaluate
 from fedvlp.training.task import PhaseTask
 
@@ -90,7 +90,7 @@ class LocalEngine:
         )
         here.errors.clear()
         results = train_clients(shares[here.fabric.global_rank], task, here, policy.on_failure)
-        return gathered(here.fabric, results)
+        return gather_results(here.fabric, results)
 
     def evaluate(
         self,

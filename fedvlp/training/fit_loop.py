@@ -15,18 +15,17 @@ from fedvlp.core.state import ServerState
 from fedvlp.runs.client_store import ClientStore, DiskStore
 from fedvlp.runs.run_folder import claimed, find_checkpoints, new_run_folder, resume
 from fedvlp.training.accept import AcceptancePolicy
-from fedvlp.training.agreement import Facts, check_agreement, facts_of_run, on_every_process
 from fedvlp.training.availability import Availability
 from fedvlp.training.callback_states import restore, states_of
 from fedvlp.training.client import Workspace
 from fedvlp.training.dispatch import Hooks
+from fedvlp.training.distributed import check_same_run, on_every_process
 from fedvlp.training.engine import Engine
 from fedvlp.training.evaluation import validation_loss
 from fedvlp.training.lightning_hooks import check_monitored
 from fedvlp.training.options import ConfiguredRun
 from fedvlp.training.round import Run, run_round
 from fedvlp.training.task import PhaseSetup, validation_splits
-from fedvlp.utils.memory import freed_memory_kept, old_objects_kept
 
 RESUME_MAY_CHANGE = ("rounds", "evaluate_every", "patience", "server", "clients")
 """Options that a resumed run may change, but that are equal on all processes."""
@@ -72,9 +71,8 @@ class FitLoop:
         self._restore_callbacks()
         self.hooks.call("on_fit_start")
         self.hooks.call("on_train_start")
-        with freed_memory_kept(), old_objects_kept():
-            while self.setups and run.run_state.server.round < self.run.rounds and not self._is_stopped():
-                self._round(rounds)
+        while self.setups and run.run_state.server.round < self.run.rounds and not self._is_stopped():
+            self._round(rounds)
         run.current_epoch = run.run_state.server.round
         self._say_who_stopped()
         self.hooks.call("on_train_end")
@@ -104,7 +102,8 @@ class FitLoop:
         if checkpoint is not None:
             resumed = partial(self._resumed, checkpoint, may_start_anew, claims)
             run.run_state, run.folder = on_every_process(run.fabric, resumed) or (run.run_state, None)
-        check_agreement(run.fabric, self._facts)
+        options = {name: getattr(run, name) for name in RESUME_MAY_CHANGE}
+        check_same_run(run.fabric, run.data, run.description, run.run_state, options)
         if run.is_global_zero:
             if run.folder is None:
                 run.folder = new_run_folder(parent)
@@ -119,15 +118,6 @@ class FitLoop:
         if run.is_global_zero and found and found[0].parent.name == "checkpoints":
             claims.enter_context(claimed(found[0].parent.parent))
         return resume(checkpoint, run.module, run.description, run.fabric.print, may_start_anew)
-
-    def _facts(self) -> Facts:
-        """Returns what all processes must have in common."""
-        run = self.run
-        strategies = [setup.phase.strategy for setup in self.setups]
-        chosen = (run.server.aggregation, run.clients.attack, run.local.schedule, *run.local.every_add_on)
-        parts = (run.module, run.data, *strategies, *chosen, *self.hooks.callbacks)
-        how = {name: getattr(run, name) for name in RESUME_MAY_CHANGE}
-        return facts_of_run(run.data, run.description, run.run_state, parts, how)
 
     def _open_store(self) -> ClientStore:
         """Returns the store of what stays on the clients, which now holds the states that the run continues from."""

@@ -103,7 +103,7 @@ class LocalTraining:
     def describe(self, rounds: int) -> dict[str, Any]:
         """Returns the options that must be equal for a run to be continued, by their names on the command line."""
         described: dict[str, Any] = {
-            "local.epochs": self.epochs,
+            "local_epochs": self.epochs,
             "local_steps": self.steps,
             "reset_optimizer": self.reset_optimizer,
             "schedule": describe_schedule(self.schedule, rounds),

@@ -16,7 +16,7 @@ from torch import nn
 
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.protocols import FederatedData
-from fedvlp.training.several_processes import SeveralProcesses
+from fedvlp.training.distributed import GlooStrategy
 from fedvlp.utils.errors import UserError
 
 MOST_DEVICES = 4096
@@ -41,7 +41,7 @@ def make_fabric(*, devices: int | str | list[int], collective_timeout: float = 1
             return fabric
         if options["strategy"] not in STRATEGIES:
             raise ValueError(f"several processes are started by {' or '.join(STRATEGIES)} alone")
-        return Fabric(devices=devices, **{**options, "strategy": SeveralProcesses(collective_timeout)})
+        return Fabric(devices=devices, **{**options, "strategy": GlooStrategy(collective_timeout)})
     except Exception as error:  # Lightning raises nearly every type for an option that it refuses
         asked = ", ".join(f"{name}={options[name]!r}" for name in ("accelerator", "strategy", "precision"))
         reason = " ".join(str(error).split())

@@ -204,7 +204,7 @@ def test_short_class_names(image_root, tmp_path):
         (["--model.prompt_lenght=3"], "prompt_lenght"),
         (["--model=Trip"], "Trip"),
         (["--trainer.rounds=two"], "trainer.rounds"),
-        (["--trainer.local_epochs=0"], "0 does not conform to restriction v>0"),
+        (["--trainer.local.epochs=0"], "0 does not conform to restriction v>0"),
     ],
 )
 def test_a_bad_option_is_named(options, arguments, message, capsys, tmp_path):

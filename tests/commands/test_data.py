@@ -138,7 +138,7 @@ def test_download_stops_in_order(pacs_hub, tmp_path, monkeypatch, capsys):
 
     monkeypatch.setattr("fedvlp.data.benchmarks.download.fetch", stop)
     assert main(["data", "download", "pacs", f"--root={tmp_path / 'images'}"]) == 130
-    assert capsys.readouterr().err == "fedvlp: stopped; the same command goes on where it stopped, or begins anew\n"
+    assert capsys.readouterr().err == "fedvlp: stopped; the same command resumes where it stopped, or begins again\n"
 
 
 def test_download_of_what_has_no_source(capsys, tmp_path):

@@ -10,7 +10,6 @@ from dataclasses import is_dataclass
 
 import pytest
 import torch
-from fedvlp.training.local_rules import FedDyn, LocalRule
 
 from fedvlp.core import aggregation
 from fedvlp.core.aggregation import (
@@ -26,8 +25,10 @@ from fedvlp.federation import Federation
 from fedvlp.runs.run_folder import describe_run
 from fedvlp.tools import attacks
 from fedvlp.tools.attacks import SignFlip
-from fedvlp.training import local_rules, schedules
+from fedvlp.training import schedules
+from fedvlp.training.add_ons import PUBLIC, FedDyn
 from fedvlp.training.attack import Attack
+from fedvlp.training.options import describe_training
 from fedvlp.training.schedules import ExponentialDecay, Schedule
 from tests.helpers.options import different, options_of, other_value, record
 from tests.helpers.toy_federation import Linear, Points, federation, file_callbacks
@@ -51,7 +52,7 @@ VALUES = {
     "on_failure": "retry",
     "max_update_norm": 3.5,
     "aggregation": TrimmedMean(0.375),
-    "rule": FedDyn(0.375),
+    "add_ons": FedDyn(0.375),
     "gradient_clip_val": 1.5,
     "attack": SignFlip(clients=2, seed=5, scale=0.625),
 }
@@ -73,8 +74,7 @@ MAY_DIFFER = {
     "personal_on_disk": "keeps the same elsewhere",
     "compile": "results differ by rounding",
     "on_failure": "what is done about a failure, which a run that goes on may have to change",
-    "min_clients": "as on_client_failure",
-    "client_timeout": "as on_client_failure",
+    "min_clients": "as on_failure",
     "deterministic": "as accelerator",
     "fast_dev_run": "leaves nothing to go on from",
     "collective_timeout": "says how long processes wait for each other",
@@ -99,7 +99,7 @@ def begun(tmp_path, **options):
 
 
 FLAT = [name for name in options_of(Federation) if name not in GROUPS]
-DESCRIBED_AS = {"epochs": "local_epochs", "steps": "local_steps", "rule": "local_rule", "dropout": "client_dropout"}
+DESCRIBED_AS = {"epochs": "local_epochs", "steps": "local_steps", "dropout": "client_dropout"}
 """Where a description has another name than the option."""
 
 
@@ -141,7 +141,7 @@ def kinds(package, base):
 PARTS = [("schedule", kind) for kind in kinds(schedules, Schedule)]
 PARTS += [("aggregation", kind) for kind in kinds(aggregation, Aggregator)]
 PARTS += [("attack", kind) for kind in kinds(attacks, Attack)]
-PARTS += [("rule", kind) for kind in kinds(local_rules, LocalRule)]
+PARTS += [("add_ons", kind) for kind in PUBLIC.values()]
 PART_OPTIONS = [(option, kind, name) for option, kind in PARTS for name in options_of(kind)]
 PART_VALUES = {"inner": CoordinateMedian(), "clients": 2}
 PART_BASE = {
@@ -176,25 +176,28 @@ def test_a_run_goes_on_only_with_the_same_schedule_rule_and_attack(option, kind,
     base = PART_BASE.get(kind, {})
     value = other_value(kind, name, PART_NEEDED)
     one, other = (describe(**{option: kind(**given)}) for given in (base, base | {name: value}))
-    assert one["training"][described]["class"] == kind.__name__
-    assert one["training"][described].keys() == other["training"][described].keys()
-    found = different(one, other)
-    assert all(each.startswith(f"training.{described}.{name}") for each in found)
-    assert found
+    parts = [each["training"][described] for each in (one, other)]
+    first, second = [part[0] if isinstance(part, list) else part for part in parts]
+    assert first["class"] == kind.__name__
+    assert first.keys() == second.keys()
+    assert first[name] != second[name]
+    assert different(one, other)
     assert record(one).settings != record(other).settings
 
 
 def describe(**options):
     """What is written of a run with these options."""
     with_all = federation("runs", default_callbacks=False, **options)
+    with_all.module = Linear()
+    with_all.data = Points()
     return describe_run(Linear(), Points(), (), describe_training(with_all))
 
 
 def test_all_kinds_of_parts_are_found():
     """Else nothing above would say anything of them."""
     found = [option for option, _ in PARTS]
-    counts = {option: found.count(option) for option in ("schedule", "aggregation", "attack", "local_rule")}
-    assert counts == {"schedule": 3, "aggregation": 11, "attack": 6, "rule": 5}
+    counts = {option: found.count(option) for option in ("schedule", "aggregation", "attack", "add_ons")}
+    assert counts == {"schedule": 3, "aggregation": 11, "attack": 6, "add_ons": 6}
 
 
 OPTIMIZERS = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop, torch.optim.Adagrad)

@@ -7,21 +7,30 @@ from collections.abc import Iterator
 
 import pytest
 import yaml
-from fedvlp.training.local_rules import LocalRule
 
 from fedvlp.commands.cli import main
 from fedvlp.commands.trained_config import trained_config
 from fedvlp.core.aggregation import Aggregator
 from fedvlp.data.partition import Partitioner
 from fedvlp.runs.trusted_classes import check_classes, is_own_class
+from fedvlp.training.add_ons import AddOn
 from fedvlp.training.attack import Attack
 from fedvlp.training.schedules import Schedule
 from fedvlp.utils.errors import UserError
 from tests.helpers.files import rewritten
 
 OWN = "fedvlp.methods.promptfl.PromptFL"
-NOT_CHOSEN = ("ServerOptimizer", "FedDynServer", "ModelAttack", "Backdoor")
-"""What others build on, and what FedDyn makes of the rule that was chosen."""
+NOT_CHOSEN = (
+    "OuterAggregator",
+    "ServerOptimizer",
+    "FedDynServer",
+    "ModelAttack",
+    "Backdoor",
+    "ClipGradients",
+    "NoisyUpload",
+    "HostileUpload",
+)
+"""What others build on, and what the library makes of what was chosen."""
 METHOD = """
 import pathlib
 pathlib.Path("imported").touch()
@@ -125,7 +134,7 @@ def subclasses(kind: type) -> Iterator[type]:
         yield from subclasses(each)
 
 
-@pytest.mark.parametrize("kind", [Schedule, LocalRule, Aggregator, Attack, Partitioner])
+@pytest.mark.parametrize("kind", [Schedule, AddOn, Aggregator, Attack, Partitioner])
 def test_whatever_an_option_takes_is_own(kind):
     ours = [each for each in subclasses(kind) if each.__module__.startswith("fedvlp.")]
     own = [each for each in ours if each.__name__ not in NOT_CHOSEN]

@@ -10,7 +10,7 @@ from fedvlp.core.run_state import CallbackStates, RunState
 from fedvlp.core.state import ServerState
 from fedvlp.runs.checkpoint import load_checkpoint, save_checkpoint
 from fedvlp.training.callback_states import restore, states_of
-from fedvlp.training.several_processes import SeveralProcesses
+from fedvlp.training.distributed import GlooStrategy
 from fedvlp.utils.errors import UserError
 from tests.helpers.toy_federation import Linear, Points, federation, file_callbacks
 
@@ -115,7 +115,7 @@ def test_what_no_checkpoint_keeps_is_refused(value):
     ("own", "others", "any_of", "all_of"), [(True, [False], True, False), (True, [True], True, True)]
 )
 def test_processes_decide_together(own, others, any_of, all_of):
-    processes = SeveralProcesses(limit=1.0)
+    processes = GlooStrategy(limit=1.0)
     processes.gather = lambda value: [value, *others]
     assert processes.reduce_boolean_decision(own, all=False) is any_of
     assert processes.reduce_boolean_decision(own) is all_of

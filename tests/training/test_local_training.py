@@ -88,7 +88,7 @@ def test_optimizer_and_fractions_are_part_of_the_run(tmp_path):
     federation(tmp_path, name="run").fit(Linear(), Points())
     for change, expected in [
         ({"reset_optimizer": False}, "training.reset_optimizer: was True, is False"),
-        ({"epochs": 0.5}, "training.local.epochs: was 1, is 0.5"),
+        ({"epochs": 0.5}, "training.local_epochs: was 1, is 0.5"),
     ]:
         with pytest.raises(UserError, match=expected):
             federation(tmp_path, name="run", **change).fit(Linear(), Points(), ckpt_path="last")

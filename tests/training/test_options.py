@@ -7,13 +7,16 @@ import pytest
 from fedvlp.core.state import Client
 from fedvlp.training.options import check_clients
 from fedvlp.utils.errors import UserError
-from tests.helpers.toy_federation import federation
+from tests.helpers.toy_federation import Linear, Points, federation
 
 CLIENTS = [Client(id, 0, 5) for id in (3, 0, 8, 1)]
 
 
 def federation_of(tmp_path, cohort_size, min_clients):
-    return federation(tmp_path, cohort_size=cohort_size, min_clients=min_clients)
+    made = federation(tmp_path, cohort_size=cohort_size, min_clients=min_clients)
+    made.module = Linear()
+    made.data = Points()
+    return made
 
 
 @pytest.mark.parametrize(("cohort_size", "min_clients"), [(None, 4), (3, 3), (9, 4), (2, 1)])

@@ -6,8 +6,8 @@ import os
 import pytest
 import torch
 
+from fedvlp.training.distributed import GlooStrategy
 from fedvlp.training.preconditions import check_writable, make_fabric
-from fedvlp.training.several_processes import SeveralProcesses
 from fedvlp.utils.errors import UserError
 from tests.helpers.shapes import unchecked
 from tests.helpers.toy_federation import Linear, Points, federation
@@ -48,10 +48,10 @@ def test_a_federation_that_cannot_be(tmp_path, options):
 def test_processes_that_run_the_same_program(tmp_path):
     for strategy in ("auto", "ddp"):
         made = federation(tmp_path, devices=2, strategy=strategy, collective_timeout=7.5)
-        assert isinstance(made.fabric.strategy, SeveralProcesses)
+        assert isinstance(made.fabric.strategy, GlooStrategy)
         assert made.fabric.strategy.limit == 7.5
         assert made.fabric.world_size == 2
-    assert not isinstance(federation(tmp_path, devices=1).fabric.strategy, SeveralProcesses)
+    assert not isinstance(federation(tmp_path, devices=1).fabric.strategy, GlooStrategy)
     with pytest.raises(UserError, match="by auto or ddp alone"):
         federation(tmp_path, devices=2, strategy="ddp_spawn")
 

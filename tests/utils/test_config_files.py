@@ -47,4 +47,4 @@ def test_a_method_and_a_rule_are_two_configs(name):
         for name, value in ruled["trainer"][group].items()
         if value != plain["trainer"][group][name]
     ]
-    assert chosen in (["rule"], ["aggregation"], ["proximal_weight"])
+    assert chosen in (["add_ons"], ["aggregation"])

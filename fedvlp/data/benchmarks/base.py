@@ -72,14 +72,14 @@ class Benchmark(DomainFolders):
         """The data set as it is on disk; what was left out is logged."""
         if self.download:
             obtain(self.description, self.root)
-        found = read_on_disk(self.root, self.description)
-        for note in found.notes:
+        on_disk = read_on_disk(self.root, self.description)
+        for note in on_disk.notes:
             log.warning("%s: %s", self.name, note)
-        return self._chosen(found)
+        return self._chosen(on_disk)
 
-    def _chosen(self, found: OnDisk) -> OnDisk:
+    def _chosen(self, on_disk: OnDisk) -> OnDisk:
         """Returns what is used of the data set; all of it, but for a family of which some are named."""
-        return found
+        return on_disk
 
     @cached_property
     def _files(self) -> tuple[dict[str, Images], list[str]]:
@@ -128,12 +128,12 @@ class Benchmark(DomainFolders):
         """
         if self.split == "stratified":
             return None
-        found = self._on_disk
-        if not found.roles:
+        on_disk = self._on_disk
+        if not on_disk.roles:
             self._raise_if_asked_for()
             self._tell_if_nothing_tests()
             return None
-        split = OfficialSplit(found.split, {domain: self._positions(domain) for domain in self.domains})
+        split = OfficialSplit(on_disk.split, {domain: self._positions(domain) for domain in self.domains})
         # Two sets of test images in one domain would leave it open which of them a result is of.
         if split.has("test") and self.rule.test_fraction:
             log.warning(
@@ -167,9 +167,9 @@ class Benchmark(DomainFolders):
     def _positions(self, domain: str) -> dict[Role, Indices]:
         """Returns the positions of a domain's images by official role."""
         role_of = self._on_disk.roles.get(domain, {})
-        given = np.array([role_of.get(name, "") for name in self._images[domain].names])
+        roles_of_images = np.array([role_of.get(name, "") for name in self._images[domain].names])
         roles: tuple[Role, ...] = ("train", "validation", "test")
-        positions = {role: np.flatnonzero(given == role) for role in roles if role in given}
+        positions = {role: np.flatnonzero(roles_of_images == role) for role in roles if role in roles_of_images}
         # Published results are of the test list alone, also where the whole domain is held out.
         if self.description.tests_on_list and "test" in positions:
             positions["held_out"] = positions["test"]

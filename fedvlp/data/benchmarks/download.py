@@ -32,17 +32,17 @@ def check_target(description: Description, root: Path) -> None:
         )
 
 
-def check_counts(found: OnDisk, description: Description, came_from: str, images: Path, folder: Path) -> None:
+def check_counts(on_disk: OnDisk, description: Description, came_from: str, images: Path, folder: Path) -> None:
     """Raises UserError if what came is not what was published; it stays where it is.
 
     Args:
-        found: what came.
+        on_disk: what came.
         description: the data set.
         came_from: what messages call its source.
         images: where it lies.
         folder: what to remove to be rid of it.
     """
-    problems = differences(found, description)
+    problems = differences(on_disk, description)
     if not problems:
         return
     more = f"; {len(problems) - 1} other domains differ, too" if len(problems) > 1 else ""
@@ -57,15 +57,15 @@ SOURCE_FILE = "source.json"
 """Says where downloaded images came from; it is beside their domains' folders."""
 
 
-def write_source(folder: Path, content: dict[str, Any], found: OnDisk) -> None:
+def write_source(folder: Path, content: dict[str, Any], on_disk: OnDisk) -> None:
     """Writes where images came from, and how many there are of each domain.
 
     Args:
         folder: of the data set.
         content: its name, ``repository``, ``revision`` and terms, made to be written as JSON.
-        found: the images.
+        on_disk: the images.
     """
-    images = {domain: len(files) for domain, files in found.files.items()}
+    images = {domain: len(files) for domain, files in on_disk.files.items()}
     write_json(folder / SOURCE_FILE, {**content, "images": images})
 
 
@@ -221,7 +221,7 @@ def full_disk_explained(staging: Staging, images: int) -> Iterator[None]:
             raise
         raise UserError(
             f"The disk of {staging.folder.parent} is full: {size_in_words(staging.needed(images))} are still needed, "
-            f"{size_in_words(free_bytes(staging.folder))} are free. Make room; the same command goes on where it "
+            f"{size_in_words(free_bytes(staging.folder))} are free. Make room; the same command resumes where it "
             "stopped."
         ) from error
 
@@ -267,22 +267,22 @@ def download_by_torchvision(
     free = check_room(root, needed)
     size = f"about {size_in_words(source.download_bytes)}"
     say(f"{size}, to {root}: needs {size_in_words(needed)} of room, {size_in_words(free)} are free")
-    # What torchvision was stopped at looks whole to it, so it begins anew.
+    # What torchvision was stopped at looks whole to it, so it begins again.
     staging = root.with_name(f".{root.name}.download")
     shutil.rmtree(staging, ignore_errors=True)
     staging.mkdir(parents=True)
     _fetch(description, source, staging)
-    found = read_on_disk(staging, description)
-    check_counts(found, description, f"What torchvision's {source.reader} downloads", staging, staging)
+    on_disk = read_on_disk(staging, description)
+    check_counts(on_disk, description, f"What torchvision's {source.reader} downloads", staging, staging)
     content = {
         "data_set": description.name,
         "repository": f"torchvision.datasets.{source.reader}",
         "revision": torchvision.__version__,
         "terms": description.licence,
     }
-    write_source(staging, content, found)
+    write_source(staging, content, on_disk)
     _rename(staging, root)
-    count = sum(map(len, found.files.values()))
+    count = sum(map(len, on_disk.files.values()))
     say(f"{count:,} images in {root}; their counts are those that were published")
 
 
@@ -312,11 +312,11 @@ def _fetch(description: Description, source: TorchvisionSource, folder: Path) ->
 def _reason(description: Description, source: TorchvisionSource, folder: Path, error: Exception) -> str:
     """Returns why nothing came, and what to do."""
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return f"The disk of {folder.parent} became full. Make room; the same command begins anew."
-    told = " ".join(str(error).split()) or type(error).__name__
+        return f"The disk of {folder.parent} became full. Make room; the same command begins again."
+    reason = " ".join(str(error).split()) or type(error).__name__
     return (
-        f"torchvision's {source.reader} could not download {description.name} ({told}). Check the network; the same "
-        f"command begins anew. It can also be had from {description.source}."
+        f"torchvision's {source.reader} could not download {description.name} ({reason}). Check the network; the same "
+        f"command begins again. It can also be had from {description.source}."
     )
 
 
@@ -373,6 +373,7 @@ def _download(description: Description, source: HubSource | TorchvisionSource, r
         raise UserError(f"Expected the name of a folder to make for {description.name}; got {str(root)!r}.")
     if _is_done(description, root, say):
         return
+    # Nothing that is already on disk is written over or mixed with a download.
     check_target(description, root)
     if isinstance(source, TorchvisionSource):
         with locked(root):
@@ -445,8 +446,8 @@ def _complete(staging: Staging, source: HubSource, description: Description, roo
     with full_disk_explained(staging, 0):
         if source.has_official_split:
             write_lists(staging.images, find_tree(staging.images, description).files, description)
-        found = read_on_disk(staging.images, description)
+        on_disk = read_on_disk(staging.images, description)
         came_from = f"{staging.snapshot.page} at {staging.snapshot.revision}"
-        check_counts(found, description, came_from, staging.images, staging.folder)
-        write_source(staging.images, staging.describe(description, source), found)
+        check_counts(on_disk, description, came_from, staging.images, staging.folder)
+        write_source(staging.images, staging.describe(description, source), on_disk)
     staging.move_to(root)

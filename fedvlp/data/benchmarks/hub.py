@@ -120,6 +120,7 @@ def fetch(snapshot: Snapshot, file: HubFile, target: Path, title: str) -> None:
     if target.exists():
         return
     part = target.with_name(f"{target.name}.part")
+    # It is of another file than the hub has now.
     if part.exists() and part.stat().st_size > file.size:
         part.unlink()
     with explained(snapshot.repository, snapshot.revision, snapshot.hub):
@@ -210,10 +211,10 @@ def _reason(error: Exception, repository: str, revision: str | None, hub: str) -
         return (
             f"{page} answered {status}. If it asks for a login, set HF_TOKEN; else call the same command again later."
         )
-    told = " ".join(str(error).split()) or type(error).__name__
+    reason = " ".join(str(error).split()) or type(error).__name__
     return (
-        f"{hub} could not be reached ({told}). Check the network, or name a mirror in HF_ENDPOINT; the same command "
-        "goes on where it stopped."
+        f"{hub} could not be reached ({reason}). Check the network, or name a mirror in HF_ENDPOINT; the same command "
+        "resumes where it stopped."
     )
 
 

@@ -67,6 +67,7 @@ def find_tree(root: Path, description: Description) -> Tree:
         named = _named(domain, found)
         files[domain] = [image for image, _ in named]
         split_folders[domain] = {image.name: of for image, of in named if of}
+    # A subset lies among the other classes of the larger data set, which are no mistake.
     if strangers and not description.is_subset:
         raise UserError(
             f"Expected the class folders of {description.name} ({some(description.class_names)}) in {folder}; found "
@@ -94,6 +95,7 @@ def find_domains(root: Path, description: Description) -> tuple[Path, dict[str, 
     best: tuple[Path, dict[str, str]] = (root, {})
     for folder in nearest_first(root):
         names = _domains_in(folder, description)
+        # The first folder with all domains counts: users name the root at various levels.
         if len(names) == len(description.domains):
             return folder, names
         if len(names) > len(best[1]):

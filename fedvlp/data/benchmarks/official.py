@@ -127,6 +127,7 @@ def _title(lists: Sequence[ListFile], tree: Tree, description: Description) -> s
 
 def find_lists(root: Path, folder: Path, description: Description) -> list[ListFile]:
     """Returns the lists of the first place and style that has any; places are near the images first."""
+    # Lists of several sources do not mix: the first place and style with any list counts.
     for place in list_places(root, folder, description):
         for style in description.lists:
             if found := sorted(_lists_in(place, style, description), key=lambda file: file.path):

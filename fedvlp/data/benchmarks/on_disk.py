@@ -72,6 +72,7 @@ def read_on_disk(root: Path, description: Description) -> OnDisk:
     match = find_layout(root, description)
     if match is not None:
         return _in_layout(*match, description)
+    # A folder of classes alone could be any data set, so nothing is guessed.
     if not description.is_tree:
         raise _no_layout(root, description)
     return _in_tree(root, description)
@@ -137,6 +138,7 @@ def _in_tree(root: Path, description: Description) -> OnDisk:
     """Reads a data set that lies in folders domain/class/image."""
     tree = find_tree(root, description)
     listed = split_of_folders(tree, description)
+    # Folders between domain and class are the split itself; list files only speak of one.
     if not listed.title:
         listed = split_of_lists(root, tree, description)
     # Cleaned versions have lists of the images that stayed, others a list of the duplicates.

@@ -97,6 +97,7 @@ def read_description(file: str) -> Description:
         if key in content:
             content[key] = source(**content[key])
     facts = {"domain_counts": totals} | {key: _frozen(value) for key, value in content.items()}
+    # Spellings of the table come first; a TOML file adds those that are no property of a single class.
     facts["class_spellings"] = {**classes.spellings, **content.get("class_spellings", {})}
     facts["layouts"] = tuple(_layout(layout) for layout in content.get("layouts", ()))
     return Description(

@@ -51,11 +51,11 @@ class StyledShapes(FederatedDataModule):
             return draw(self.drawing_seed)
         # A later version draws other images, so it must not read these.
         path = self.cache_dir / "styled_shapes" / f"version-{STYLED_SHAPES_VERSION}-seed-{self.drawing_seed}.npz"
-        known = _read(path)
-        if known is None:
-            known = draw(self.drawing_seed)
-            write_cache_file(path, lambda temporary: _write(temporary, known))
-        return known
+        arrays = _read(path)
+        if arrays is None:
+            arrays = draw(self.drawing_seed)
+            write_cache_file(path, lambda temporary: _write(temporary, arrays))
+        return arrays
 
 
 def draw(seed: int) -> Arrays:

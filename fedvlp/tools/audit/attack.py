@@ -16,8 +16,7 @@ from torch import Tensor
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.phases import Phase, RoundContext
 from fedvlp.core.state import Client
-from fedvlp.tools.audit.closed_form import image_of_gradient
-from fedvlp.tools.audit.gradients import Gradient, loss_gradient, sent_parameters, trainable_tower
+from fedvlp.tools.audit.gradients import Gradient, image_of_gradient, loss_gradient, sent_parameters, trainable_tower
 from fedvlp.tools.audit.images import RunImages
 from fedvlp.tools.audit.inversion import InversionOptions, Inverted, invert
 from fedvlp.tools.audit.similarity import normalised, pictures, pixel_bounds, similarities

@@ -2,15 +2,13 @@
 
 from fedvlp.tools.explain.artifacts import Artifact, write_artifacts
 from fedvlp.tools.explain.context import ExplainContext
-from fedvlp.tools.explain.embeddings import tsne
+from fedvlp.tools.explain.embeddings import tsne, tsne_picture
 from fedvlp.tools.explain.explanations import EXPLANATIONS, Explanation
 from fedvlp.tools.explain.methods import image_features, logits_by_prompt, text_prompts, token_experts
-from fedvlp.tools.explain.overlay_picture import overlay_picture
+from fedvlp.tools.explain.overlays import overlay_picture
 from fedvlp.tools.explain.relevance import relevance
 from fedvlp.tools.explain.token_maps import token_map_picture
-from fedvlp.tools.explain.tsne_picture import tsne_picture
-from fedvlp.tools.explain.word_tables import format_words
-from fedvlp.tools.explain.words import prompt_words
+from fedvlp.tools.explain.words import format_words, prompt_words
 
 __all__ = [
     "EXPLANATIONS",

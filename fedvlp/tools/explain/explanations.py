@@ -14,17 +14,14 @@ from fedvlp.core.module import FederatedModule
 from fedvlp.data import FederatedDataModule
 from fedvlp.tools.explain.artifacts import Artifact, picture_artifact
 from fedvlp.tools.explain.context import ExplainContext
-from fedvlp.tools.explain.embeddings import check_tsne, embeddings, tsne
+from fedvlp.tools.explain.embeddings import check_tsne, embeddings, tsne, tsne_picture
 from fedvlp.tools.explain.methods import text_prompts, token_experts
-from fedvlp.tools.explain.overlay_picture import overlay_picture
-from fedvlp.tools.explain.overlays import FIXED, classes_in_question, views
+from fedvlp.tools.explain.overlays import FIXED, classes_in_question, overlay_picture, views
 from fedvlp.tools.explain.predictions import prediction_picture
 from fedvlp.tools.explain.relevance import check_tower
 from fedvlp.tools.explain.samples import Samples, read_samples, run_images, visible
 from fedvlp.tools.explain.token_maps import token_map_picture
-from fedvlp.tools.explain.tsne_picture import tsne_picture
-from fedvlp.tools.explain.word_tables import format_words, words_picture
-from fedvlp.tools.explain.words import prompt_words, token_embeddings, typical_distance
+from fedvlp.tools.explain.words import format_words, prompt_words, token_embeddings, typical_distance, words_picture
 from fedvlp.utils.errors import UserError
 
 IMAGES_IN_A_FIGURE = 6
@@ -39,7 +36,7 @@ def check_predictions(context: ExplainContext) -> None:
 
 @torch.no_grad()
 def make_predictions(context: ExplainContext) -> list[Artifact]:
-    """Returns what images are taken for before and after training, a few images in each figure."""
+    """Returns the predicted classes before and after training, a few images in each figure."""
     baseline = context.module.baseline()
     modules: dict[str, FederatedModule] = {} if baseline in (None, context.module) else {FIXED: baseline}
     modules[context.name] = context.module

@@ -13,12 +13,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from fedvlp.clip import PromptedTextEncoder
+from fedvlp.clip import PromptedTextEncoder, cosine_logits
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.protocols import Inputs
 from fedvlp.core.state import matches_prefix
 from fedvlp.methods import ADAPT, PLAN, TRIP, DiPrompT, FedDPT, FedMaPLe, FedPromptSRC, FedTPG
-from fedvlp.ops import cosine_logits
 
 
 @singledispatch

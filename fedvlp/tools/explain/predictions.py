@@ -1,4 +1,4 @@
-"""The picture of predictions: each image with its class, and what each classifier takes it for."""
+"""The picture of predictions: each image with its class, and the class that each classifier predicts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def prediction_picture(
     by_classifier: Mapping[str, Float[Tensor, "B C"]],
     class_names: Sequence[str],
 ) -> Picture:
-    """Returns the images, below each what every classifier takes it for, with its probability.
+    """Returns the images, below each the class that every classifier predicts, with its probability.
 
     Args:
         samples: The images.
@@ -36,7 +36,7 @@ def prediction_picture(
     lines = [_lines(samples, row, by_classifier, class_names) for row in range(len(samples))]
     caption = (
         "Images on which nobody trained, evenly spread over their domains and not chosen by result: domain and class "
-        "above, below what each classifier takes the image for and with which probability. ✓ is right, ✗ is wrong."
+        "above, below the class that each classifier predicts, with its probability. ✓ is right, ✗ is wrong."
     )
     alt_texts = [f"{samples.title(row, class_names)} – {'; '.join(of_image)}" for row, of_image in enumerate(lines)]
     figure = _draw([samples.title(row, class_names) for row in range(len(samples))], pictures, lines)
@@ -46,7 +46,7 @@ def prediction_picture(
 def _lines(
     samples: Samples, row: int, by_classifier: Mapping[str, Float[Tensor, "B C"]], class_names: Sequence[str]
 ) -> list[str]:
-    """Returns what each classifier takes an image for; whether that is right only where its class is known."""
+    """Returns the class that each classifier predicts; whether that is right only where the image's class is known."""
     label = int(samples.labels[row])
     lines = []
     for name, probabilities in by_classifier.items():

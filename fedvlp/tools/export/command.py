@@ -11,7 +11,7 @@ from fedvlp.commands.trained_config import ALLOW_HELP, config_option, file_of_ru
 from fedvlp.utils.errors import unwrapped_errors
 
 RUN_HELP = "a run's folder, the folder of several, of which the newest, a prompts.safetensors or a checkpoint"
-FORMATS = ("onnx", "torchscript", "torch_export")
+FORMATS = ("onnx", "torch_export")
 DESCRIPTION = """\
 Write a trained method as one graph from images to logits, with a JSON of its classes
 and of how images become its input. Dotted options, such as --model.clip.pretrained,
@@ -19,14 +19,15 @@ say where CLIP's weights are now."""
 
 
 def run_export(arguments: Sequence[str]) -> int:
-    """Writes the file, says how far its logits are from the method's own, and returns the exit code.
+    """Writes the file, prints how far its logits are from the method's own, and returns the exit code.
 
     Raises:
-        UserError: if there is no trained method with one model for everybody, or its file would compute something else.
+        UserError: if there is no trained method, it has no one model for all clients, or its file would compute
+            something else.
     """
-    given, options = _parser().parse_known_args(arguments)
-    where = file_of_run(given.run)
-    config = trained_config(where, given.allow)
+    options, others = _parser().parse_known_args(arguments)
+    trained = file_of_run(options.run)
+    config = trained_config(trained, options.allow)
     from fedvlp.commands.lightning_cli import FederationCLI
     from fedvlp.commands.run import quiet_lightning
     from fedvlp.runs.run_folder import load_deployed_to_all
@@ -37,13 +38,13 @@ def run_export(arguments: Sequence[str]) -> int:
     with unwrapped_errors():
         command = FederationCLI(
             run=False,
-            args=[config_option(config), *options],
+            args=[config_option(config), *others],
             save_config_callback=None,
             parser_kwargs={"prog": "fedvlp export"},
         )
         model = command.model
-        model.load_state(load_deployed_to_all(where, model))
-        exported = export_method(model, given.format, given.output)
+        model.load_state(load_deployed_to_all(trained, model))
+        exported = export_method(model, options.format, options.output)
     sys.stdout.write(f"{exported.file}: its logits differ from ours by at most {exported.difference:.1e}\n")
     sys.stdout.write(f"{exported.description}: classes and preprocessing\n")
     return 0

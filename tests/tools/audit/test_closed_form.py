@@ -9,8 +9,7 @@ import torch.nn.functional as F
 from fedvlp.core.phases import RoundContext
 from fedvlp.core.state import Client
 from fedvlp.methods import PromptFL
-from fedvlp.tools.audit.closed_form import PATCH_LAYER, POSITIONS, image_of_gradient
-from fedvlp.tools.audit.gradients import loss_gradient, trainable_tower
+from fedvlp.tools.audit.gradients import PATCH_LAYER, POSITIONS, image_of_gradient, loss_gradient, trainable_tower
 
 
 def embedding_gradient(image, width, size):

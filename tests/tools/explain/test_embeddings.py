@@ -8,8 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from fedvlp.methods import ADAPT, PLAN, PromptFL, ZeroShotCLIP
-from fedvlp.tools.explain.embeddings import check_tsne, embeddings, neighbour_agreement, tsne
-from fedvlp.tools.explain.tsne_picture import tsne_picture
+from fedvlp.tools.explain.embeddings import check_tsne, embeddings, neighbour_agreement, tsne, tsne_picture
 from fedvlp.utils.errors import UserError
 
 NAMES = ["cat", "dog", "bird"]

@@ -6,8 +6,7 @@ import torch
 from matplotlib.figure import Figure
 
 from fedvlp.methods import ADAPT, TRIP, PromptFL, ZeroShotCLIP
-from fedvlp.tools.explain.overlay_picture import draw_map, overlay_picture
-from fedvlp.tools.explain.overlays import View, classes_in_question, views
+from fedvlp.tools.explain.overlays import View, classes_in_question, draw_map, overlay_picture, views
 from fedvlp.tools.explain.samples import Samples
 from fedvlp.utils.errors import UserError
 

@@ -7,8 +7,16 @@ import numpy as np
 import pytest
 import torch
 
-from fedvlp.tools.explain.word_tables import format_words, words_picture
-from fedvlp.tools.explain.words import Word, nearest, prompt_words, token_embeddings, token_text, typical_distance
+from fedvlp.tools.explain.words import (
+    Word,
+    format_words,
+    nearest,
+    prompt_words,
+    token_embeddings,
+    token_text,
+    typical_distance,
+    words_picture,
+)
 
 
 def test_nearest_rows_one_by_one():

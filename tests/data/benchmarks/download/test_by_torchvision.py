@@ -94,7 +94,7 @@ def test_an_interrupted_download_begins_anew(tmp_path, publisher):
             RuntimeError("File not found or corrupted."),
             r"could not download Food101 \(File not found or corrupted.\). Check",
         ),
-        (OSError(28, "No space left on device"), "became full. Make room; the same command begins anew"),
+        (OSError(28, "No space left on device"), "became full. Make room; the same command begins again"),
         (tarfile.ReadError(""), r"could not download Food101 \(ReadError\)"),
     ],
     ids=["network", "disk", "archive"],

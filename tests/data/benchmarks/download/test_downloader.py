@@ -85,7 +85,7 @@ def test_a_download_goes_on_where_it_was_interrupted(download, hub, tmp_path, mo
     monkeypatch.setattr(hub_module, "BLOCK", 1000)
     size = len(pacs_repository(hub).files[PACS_FILE])
     hub.bytes_left = 2500
-    with pytest.raises(UserError, match=r"could not be reached .* the same command goes on where it stopped"):
+    with pytest.raises(UserError, match=r"could not be reached .* the same command resumes where it stopped"):
         download("PACS")
     assert not (tmp_path / "PACS").exists()
     assert hub.sent[PACS_FILE] == 2500

@@ -1,4 +1,4 @@
-"""Constants of an exported graph, computed once: text features of prompts that no image changes are numbers then."""
+"""From a classifier to one graph of tensor operators with a free batch size, from which both formats are written."""
 
 from __future__ import annotations
 
@@ -6,9 +6,39 @@ import operator
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
+from torch.export import Dim, ExportedProgram
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
+
+from fedvlp.utils.errors import UserError
+
+LARGEST_BATCH = 2**31 - 1
+
+
+@torch.no_grad()
+def exported_program(classifier: nn.Module, examples: Float[Tensor, "B 3 V V"]) -> ExportedProgram:
+    """Returns the classifier's graph, in which all that does not depend on the images is a constant.
+
+    Args:
+        classifier: on the CPU and in evaluation mode.
+        examples: images to trace it with, at least two; a batch of one looks like no batch.
+
+    Raises:
+        UserError: If this PyTorch cannot export loops.
+    """
+    if not hasattr(torch, "while_loop"):
+        raise UserError(f"Export needs a PyTorch with torch.while_loop; this is {torch.__version__}. Update torch.")
+    classifier(examples)  # what is computed when it is first asked for, such as a teacher's texts, is known afterwards
+    traced = _export(classifier, examples).run_decompositions({})
+    return _export(fold_constants(traced.module()), examples)
+
+
+def _export(module: nn.Module, examples: Tensor) -> ExportedProgram:
+    # PyTorch 2.7 takes no dimension without an upper bound
+    shapes = ({0: Dim("batch", max=LARGEST_BATCH)},)
+    return torch.export.export(module, (examples,), dynamic_shapes=shapes, strict=False)
 
 
 @torch.no_grad()
@@ -23,8 +53,8 @@ def fold_constants(traced: GraphModule) -> GraphModule:
     constants = _Constants(traced, graph, values)
     for node in graph.nodes:
         if node not in values:
-            node.args = map_arg(node.args, constants.in_place_of)
-            node.kwargs = map_arg(node.kwargs, constants.in_place_of)
+            node.args = map_arg(node.args, constants.substitute)
+            node.kwargs = map_arg(node.kwargs, constants.substitute)
     # Checks that tracing adds go, too; so does attention, which by itself counts as random, for it may have dropout.
     graph.eliminate_dead_code(is_impure_node=lambda node: node.op in ("placeholder", "output"))
     return GraphModule(traced, graph)  # takes along what the graph still names, and nothing else
@@ -64,7 +94,7 @@ class _Constants:
         self._made: dict[Node, Any] = {}
         self._first = next(node for node in graph.nodes if node.op != "placeholder")
 
-    def in_place_of(self, node: Node) -> Any:
+    def substitute(self, node: Node) -> Any:
         """Returns the node itself, if it depends on an input or is a weight; a number; or a node of a new constant.
 
         A weight that is a part of another tensor becomes a constant, too: torch.export would store it with all of that.

@@ -7,13 +7,19 @@ import subprocess
 import sys
 from itertools import chain, compress, product
 
+import pytest
 import torch
+from lightning import Fabric
 
-from fedvlp.core.state import Client
+from fedvlp.core.run_state import RunState
+from fedvlp.core.state import Client, ServerState
 from fedvlp.training.cohort import balance_clients
+from fedvlp.training.distributed import GlooStrategy, _state_digest, check_same_run, on_every_process
+from fedvlp.utils.errors import UserError
 from fedvlp.utils.tensor_files import read_tensors
 from tests.helpers.assertions import assert_equal, run_metrics, run_tensors
 from tests.helpers.processes import finished
+from tests.helpers.toy_federation import Points
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
 
@@ -60,3 +66,45 @@ def test_two_processes_of_torchrun_equal_one_bit_for_bit(tmp_path):
         found, header = read_tensors(tmp_path / f"{on_disk}.safetensors")
         assert header["rows"] == run_metrics(expected)
         assert_equal(found, run_tensors(expected))
+
+
+@pytest.fixture
+def two_ranks(monkeypatch):
+    """A fabric of two ranks, of which the other sends what a function makes of this one's values."""
+
+    def make(other):
+        strategy = GlooStrategy(limit=1.0)
+        monkeypatch.setattr(strategy, "gather", lambda value: [value, other(value)])
+        fabric = Fabric(accelerator="cpu", devices=1)
+        fabric._strategy = strategy
+        return fabric
+
+    return make
+
+
+def test_ranks_of_another_run_are_refused(two_ranks):
+    description = {"model": {"init_args": {}}, "split": "x", "optimizer": {"lr": 0.1}}
+    state = RunState(ServerState.start({"prompt": torch.tensor([1.0, 2.0], dtype=torch.bfloat16)}))
+    about = (Points(), description, state, {"patience": None})
+    check_same_run(two_ranks(dict), *about)
+    with pytest.raises(UserError, match=r"^Rank 1 has another config than rank 0 "):
+        check_same_run(two_ranks(lambda parts: {**parts, "config": "other"}), *about)
+
+
+def test_the_digest_of_a_checkpoint_follows_its_tensors():
+    first, same, other = (
+        _state_digest(RunState(ServerState.start({"prompt": torch.tensor([value], dtype=torch.bfloat16)})))
+        for value in (1.0, 1.0, 1.5)
+    )
+    assert first == same != other
+
+
+def test_an_error_of_one_rank_ends_all(two_ranks):
+    def fails():
+        raise UserError("no images")
+
+    assert on_every_process(two_ranks(lambda problem: ""), lambda: 3) == 3
+    with pytest.raises(UserError, match=r"^no images$"):
+        on_every_process(two_ranks(lambda problem: ""), fails)
+    with pytest.raises(UserError, match=r"^no folder \(found by rank 1\)$"):
+        on_every_process(two_ranks(lambda problem: "no folder"), lambda: 3)

@@ -1,0 +1,185 @@
+"""Several processes of one run: they train different clients, and exchange what these send and keep."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import timedelta
+from importlib.metadata import version
+from typing import Any, Protocol, TypeVar, cast, runtime_checkable
+
+import torch
+import torch.distributed
+from lightning import Fabric
+from lightning.fabric.strategies.ddp import DDPStrategy
+
+from fedvlp.core.protocols import FederatedData
+from fedvlp.core.run_state import RunState
+from fedvlp.core.state import detached
+from fedvlp.runs.client_store import StoredState
+from fedvlp.runs.run_folder import comparable
+from fedvlp.training.client import ClientResult
+from fedvlp.utils.digests import digest, to_jsonable
+from fedvlp.utils.errors import MachineError, UserError
+from fedvlp.version import __version__
+
+Value = TypeVar("Value")
+
+
+@runtime_checkable
+class IdentifiesImages(Protocol):
+    """Data that can tell their images from others of the same names."""
+
+    def image_identities(self) -> dict[str, str]:
+        """Returns a string for each domain that is equal on all machines with the same images."""
+        ...
+
+
+class GlooStrategy(DDPStrategy):
+    """Starts processes as Lightning's ``ddp`` does, which exchange Python objects in the CPU's memory.
+
+    Args:
+        limit: seconds that a process waits for the others, above 0.
+    """
+
+    def __init__(self, limit: float) -> None:
+        # No gradient is shared between processes, so nothing is gained by NCCL; gloo's time limit raises an error.
+        super().__init__(process_group_backend="gloo", timeout=timedelta(seconds=limit))
+        self.limit = limit
+
+    def gather(self, value: Value) -> list[Value]:
+        """Returns the values of all processes, by rank.
+
+        Raises:
+            MachineError: if one does not answer.
+        """
+        values: list[Value | None] = [None] * self.world_size
+        with self._all_answer():
+            torch.distributed.all_gather_object(values, value)
+        return cast(list[Value], values)
+
+    def broadcast(self, obj: Value, src: int = 0) -> Value:
+        """Returns the value of one process.
+
+        Raises:
+            MachineError: if one does not answer.
+        """
+        with self._all_answer():
+            return super().broadcast(obj, src)
+
+    def reduce_boolean_decision(self, decision: bool, all: bool = True) -> bool:
+        """Whether all processes decide so, or any."""
+        decisions = self.gather(bool(decision))
+        return min(decisions) if all else max(decisions)
+
+    @contextmanager
+    def _all_answer(self) -> Iterator[None]:
+        """Raises MachineError where a process has ended, or is busy for longer than the limit."""
+        try:
+            # Unlike other collectives it names the first rank that is missing.
+            torch.distributed.monitored_barrier(timeout=timedelta(seconds=self.limit))
+            yield
+        except RuntimeError as error:
+            reason = str(error).strip().split("\n")[0]
+            raise MachineError(
+                f"One of {self.world_size} processes does not answer within "
+                f"runtime.collective_timeout={self.limit:g} seconds: {reason}. The last checkpoint is whole; resume "
+                "with --ckpt_path last."
+            ) from error
+
+
+def gather_results(fabric: Fabric, results: list[ClientResult]) -> list[ClientResult]:
+    """Returns all processes' results, sorted by client id."""
+    processes = fabric.strategy
+    if isinstance(processes, GlooStrategy):
+        by_rank = processes.gather([_on_cpu(result) for result in results])
+        results = [result for of_rank in by_rank for result in of_rank]
+    return sorted(results, key=lambda result: result.update.client.id)
+
+
+def on_every_process(fabric: Fabric, step: Callable[[], Value]) -> Value:
+    """Returns what a step gives on this process, once it succeeded on all.
+
+    Raises:
+        UserError: on every process, if the step raised one on any.
+    """
+    processes = fabric.strategy
+    if not isinstance(processes, GlooStrategy):
+        return step()
+    value: Value | None = None
+    problem = ""
+    try:
+        value = step()
+    except UserError as error:
+        problem = str(error)
+    # Who failed must tell the others, which would else wait for it in the next collective.
+    for rank, message in enumerate(processes.gather(problem)):
+        if message:
+            raise UserError(message if rank == fabric.global_rank else f"{message} (found by rank {rank})")
+    return cast(Value, value)
+
+
+def check_same_run(
+    fabric: Fabric, data: FederatedData, description: Mapping[str, Any], state: RunState, options: Mapping[str, Any]
+) -> None:
+    """Checks that all processes have the same images, options, libraries and checkpoint; does nothing in one process.
+
+    Args:
+        fabric: devices and processes.
+        data: clients and splits.
+        description: of the run.
+        state: what the run starts or resumes from.
+        options: those that a resumed run may change, so that the description leaves them out.
+
+    Raises:
+        UserError: on every process, if they differ on any.
+    """
+    processes = fabric.strategy
+    if not isinstance(processes, GlooStrategy):
+        return
+    described = comparable(description)
+    images = data.image_identities() if isinstance(data, IdentifiesImages) else {}
+    sizes = [client.num_examples for client in data.clients]
+    parts = {
+        "data": digest([described.pop("split"), list(data.class_names), sizes, images]),
+        "config": digest(to_jsonable([described, dict(options)])),
+        "library": f"fedvlp {__version__}, torch {torch.__version__}, lightning {version('lightning')}",
+        "checkpoint": f"{state.server.round} finished rounds, {_state_digest(state)}",
+    }
+    by_rank = processes.gather(parts)
+    for rank, others in enumerate(by_rank):
+        names = [name for name, value in others.items() if value != by_rank[0][name]]
+        if names:
+            details = "; ".join(f"{name}: {others[name]}, not {by_rank[0][name]}" for name in names)
+            raise UserError(
+                f"Rank {rank} has another {' and '.join(names)} than rank 0 ({details}). Make them equal on every "
+                "machine; nothing was trained."
+            )
+
+
+def _on_cpu(result: ClientResult) -> ClientResult:
+    """Copies a result's tensors: pickle would send the whole storage of a view, and GPUs differ by process."""
+    return replace(
+        result,
+        update=replace(result.update, state=detached(result.update.state)),
+        personal=_stored_on_cpu(result.personal),
+        optimizer_state=_stored_on_cpu(result.optimizer_state),
+    )
+
+
+def _stored_on_cpu(state: StoredState) -> StoredState:
+    return state if isinstance(state, str) else detached(state)
+
+
+def _state_digest(state: RunState) -> str:
+    """A digest of the server's tensors, and of which clients have personal ones."""
+    server = state.server
+    parts: list[Any] = [sorted(state.personal), sorted(state.optimizer_states)]
+    for tensors in (server.shared, server.deployed, server.memory):
+        for name in sorted(tensors):
+            value = tensors[name].detach().cpu()
+            content = value.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+            parts.append([name, str(value.dtype), list(value.shape), hashlib.sha256(content).hexdigest()])
+    return digest(parts)
