@@ -69,7 +69,7 @@ def write_run(folder, seed=0, held_out="sketch", method="TRIP", row=None, **opti
 def test_a_record_has_what_a_real_run_wrote(image_root, tmp_path):
     arguments = ["--config=methods/promptfl", "--config=data/folders", "--model.clip.name=fedvlp-tiny"]
     arguments += [f"--data.root={image_root}", "--data.shots=1", "--data.held_out=ink", "--data.cache_dir=null"]
-    arguments += [f"--trainer.default_root_dir={tmp_path}", "--trainer.rounds=2", "--trainer.num_threads=1"]
+    arguments += [f"--trainer.default_root_dir={tmp_path}", "--trainer.rounds=2", "--trainer.runtime.num_threads=1"]
     assert main(["fit", *arguments, "--seed_everything=3"]) == 0
     (record,), problems = find_records([tmp_path])
     assert problems == []
