@@ -9,7 +9,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 from pathlib import Path
 
-NEEDED = {"flower": "flwr"}
+NEEDED = {"sites/flower": "flwr"}
 """From folders of fedvlp to the packages that they import."""
 
 
