@@ -21,7 +21,7 @@ from benchmarks.synthetic import IdleMethod, NoImages, Points, write_images
 from benchmarks.tables import Table
 from fedvlp.clip import PromptedTextEncoder
 from fedvlp.core.state import Client, ClientUpdate, ServerState
-from fedvlp.core.update_check import Start, UpdateCheck
+from fedvlp.training import accept
 
 
 def test_a_function_in_a_subprocess_prints_nothing(capsys):
@@ -131,10 +131,9 @@ def test_rounds_with_and_without_checks_are_measured_by_turns():
 
 
 def test_what_is_measured_without_checks_checks_nothing():
+    update = ClientUpdate(Client(0, 0, 5), {"p": torch.tensor([torch.nan])}, 5)
     with ExitStack() as changes:
         for name, nothing in overhead.WITHOUT_CHECKS.items():
             changes.enter_context(patch(name, nothing))
-        update = ClientUpdate(Client(0, 0, 5), {"p": torch.tensor([torch.nan])}, 5)
-        assert UpdateCheck().wrong_form(update, {}) == UpdateCheck().wrong_numbers(update, Start({})) == ""
-    assert UpdateCheck().wrong_form(update, {}) != ""
-    assert UpdateCheck().wrong_numbers(update, Start({})) != ""
+        assert accept.update_error(update, {}, {}, None) == ""
+    assert accept.update_error(update, {}, {}, None) != ""

@@ -99,8 +99,8 @@ def test_schedules(desk):
     assert [row["learning_rate_factor"] for row in metrics] == ["0.1"]
     table = "\n".join(row[0] for row in rows(TRAINING, "## Schedules and local training"))
     options = set(re.findall(r"--trainer\.local\.(\w+)", table))
-    assert options == {"epochs", "steps", "schedule", "reset_optimizer", "proximal_weight", "rule"}
-    assert options <= inspect.signature(LocalTraining).parameters.keys()
+    assert options == {"epochs", "steps", "schedule", "reset_optimizer", "add_ons"}
+    assert options <= inspect.signature(fedvlp.LocalTraining).parameters.keys()
     for name in ("ExponentialDecay", "CosineDecay", "Constant"):
         assert name in TRAINING.text
         assert issubclass(getattr(fedvlp.training.schedules, name), fedvlp.training.schedules.Schedule)

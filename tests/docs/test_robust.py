@@ -4,11 +4,11 @@ import dataclasses
 import re
 
 import pytest
-from fedvlp.training.local_rules import KNOWN
 
 import fedvlp.core.aggregation
 import fedvlp.tools.attacks
 from fedvlp.core.aggregation import Aggregator
+from fedvlp.training.add_ons import PUBLIC
 from fedvlp.training.attack import Attack
 from tests.helpers.documents import ROOT, Document
 
@@ -28,14 +28,15 @@ def rows(section):
 
 def test_every_rule_is_in_the_table():
     concrete = {name for name in fedvlp.core.aggregation.__all__ if name[0].isupper()}
-    assert set(rows("The rule by which uploads become one")) == concrete - {"Aggregator", "ServerOptimizer"}
+    bases = {"Aggregator", "OuterAggregator", "ServerOptimizer"}
+    assert set(rows("The rule by which uploads become one")) == concrete - bases
 
 
-def test_every_rule_of_local_training_is_in_the_table_with_its_options():
-    found = rows("Rules of local training")
-    assert found.keys() == KNOWN.keys()
+def test_every_add_on_is_in_the_table_with_its_options():
+    found = rows("Add-ons of local training")
+    assert found.keys() == PUBLIC.keys()
     for name, options in found.items():
-        assert options == {field.name for field in dataclasses.fields(KNOWN[name])}, name
+        assert options == {field.name for field in dataclasses.fields(PUBLIC[name])}, name
 
 
 def test_every_attack_is_in_the_table():

@@ -36,7 +36,7 @@ def test_the_app_can_be_written(tmp_path, monkeypatch, capsys):
     assert main(words[1:]) == 0
     config = yaml.safe_load((tmp_path / "skin" / "config.yaml").read_text(encoding="utf-8"))
     assert config["data"]["init_args"]["sites"] == ["north", "south", "west"]
-    assert config["trainer"]["min_clients"] == 2
+    assert config["trainer"]["server"]["min_clients"] == 2
 
 
 def test_every_fault_has_its_row():

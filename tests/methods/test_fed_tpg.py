@@ -10,6 +10,7 @@ import torch
 from fedvlp.clip import PromptedTextEncoder
 from fedvlp.core.state import numel
 from fedvlp.methods import FedTPG
+from fedvlp.tools.explain.methods import text_prompts
 from fedvlp.utils.errors import UserError
 from tests.helpers.slow import unit
 
@@ -102,7 +103,7 @@ def test_the_network_serves_other_classes(method, clip, images):
     other.load_state(method.shared_state())
     assert other(images).shape == (4, 2)
     assert not torch.allclose(other.prompt(), method.prompt(), atol=1e-3)
-    assert other.text_prompts().keys() == {"prompt"}
+    assert text_prompts(other).keys() == {"prompt"}
 
 
 def test_what_is_sent(clip):

@@ -132,7 +132,7 @@ def test_second_stage_is_the_cross_entropy_of_the_mixture(plan, images):
 
 def test_the_server_computes_what_the_clients_would(plan):
     server = ServerState.start(plan.shared_state())
-    first, second = (phase.strategy for phase in check_phases(plan))
+    first, second = check_phases(plan)
     client = Client(2, 2, 10)
     begin(plan, 0, client=2)
     server = first.aggregate(server, [ClientUpdate(client, plan.upload_state(), 10)])
@@ -167,7 +167,7 @@ def test_without_aggregators_there_is_one_stage(clip):
     (phase,) = check_phases(module)
     begin(module, 0)
     update = ClientUpdate(Client(1, 1, 10), module.upload_state(), 10)
-    server = phase.strategy.aggregate(ServerState.start(module.shared_state()), [update])
+    server = phase.aggregate(ServerState.start(module.shared_state()), [update])
     expected = torch.stack([module.pool.clients["text"][0], module.pool.own["text"], module.pool.clients["text"][2]])
     torch.testing.assert_close(server.deployed["pool.globals.text"], expected.mean(0))
 
@@ -177,7 +177,7 @@ def test_a_single_client_without_aggregators_is_deployed_as_it_is(clip):
     module = PLAN(CLASSES, 1, clip, prompt_length=4, aggregate_text=False, aggregate_visual=False)
     begin(module, 0, client=0)
     update = ClientUpdate(Client(0, 0, 10), module.upload_state(), 10)
-    server = check_phases(module)[0].strategy.aggregate(ServerState.start(module.shared_state()), [update])
+    server = check_phases(module)[0].aggregate(ServerState.start(module.shared_state()), [update])
     assert torch.equal(server.deployed["pool.globals.visual"], module.pool.own["visual"])
 
 
@@ -248,7 +248,7 @@ def test_parameters_of_each_stage_with_vit_b_16(vit_b_16, options, upload, downl
     counts = []
     for stage, phase in enumerate(check_phases(module)):
         begin(module, stage, client=0)
-        counts.append((numel(module.upload_state()), numel(phase.strategy.broadcast(server, client))))
+        counts.append((numel(module.upload_state()), numel(phase.broadcast(server, client))))
     assert counts == [(122_880, 122_880), (upload, download)]
 
 

@@ -99,7 +99,7 @@ def test_a_tolerance_lets_measured_numbers_differ_and_no_others(entry, capsys):
     change(entry / "summary.json", round_off)
     assert main(["verify", str(entry), "--tolerance", "0.5"]) == 0
     capsys.readouterr()
-    change(entry / "config.yaml", lambda config: config["trainer"].update(steps=7))
+    change(entry / "config.yaml", lambda config: config["trainer"]["local"].update(steps=7))
     assert "training.local_steps: the summary says 4, found 7" in refused(capsys, entry, "--tolerance", "20")
 
 
