@@ -38,7 +38,7 @@ def test_parameters_each_way(vit_b_16, make, parameters):
         for phase in check_phases(module):
             module.start_client(RoundContext(0, phase, client))
             update = ClientUpdate(client, module.upload_state(), 10)
-            counter.on_phase_end(None, phase, server, server, [update])
+            counter.on_phase_end(None, phase, server, server, [update], lambda client: server.shared)
         counter.on_round_metrics(None, row)
     assert row["upload_parameters"] == row["download_parameters"] == parameters
     assert row["upload_bytes"] == 4 * parameters == row["total_bytes"] // 2

@@ -143,7 +143,7 @@ def test_without_keys_clusters_go_to_the_experts_nearest_in_the_joint_space(clip
     weights = route(module, images, training)
     visual = clip.model.visual
     for image in range(9):
-        centroids = (visual.ln_post(clusters.centroids[image]) @ visual.proj).double().numpy()
+        centroids = (visual.ln_post(clusters.centroids[image].float()) @ visual.proj).double().numpy()
         lengths = np.outer(np.linalg.norm(centroids, axis=1), np.linalg.norm(places, axis=1))
         experts = linear_sum_assignment(1 - centroids @ places.T / lengths)[1]
         sizes = clusters.sizes[image].numpy()
