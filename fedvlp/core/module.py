@@ -23,7 +23,7 @@ from fedvlp.core.strategies import FedAvg
 from fedvlp.core.tensors import check_not_replaced, copy_state
 from fedvlp.utils.digests import to_jsonable
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.signatures import constructor_arguments
+from fedvlp.utils.signatures import constructor_arguments, constructor_parameters
 
 Unseen = Literal["each", "mean", "shared"]
 Logs = dict[str, list[Tensor]]  # by name, one value a local step
@@ -76,6 +76,23 @@ class FederatedModule(L.LightningModule):
         self._logged: Logs = {}
         self._fixed_tensors: dict[str, Tensor] | None = None
         self._of_other_classes: dict[tuple[str, ...], FederatedModule] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leaves the default optimizer out, a lambda of the constructor's signature, which no pickle can hold."""
+        state: dict[str, Any] = {**super().__getstate__(), "_of_other_classes": {}}
+        if self.make_optimizer is self._default_optimizer():
+            del state["make_optimizer"]
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Takes the default optimizer from the constructor's signature again, where it was left out."""
+        restore: Any = super().__setstate__
+        restore({"make_optimizer": self._default_optimizer(), **state})
+
+    def _default_optimizer(self) -> OptimizerCallable | None:
+        """Returns what the constructor takes as ``optimizer`` where it is given none."""
+        parameter = constructor_parameters(type(self)).get("optimizer")
+        return None if parameter is None else parameter.default
 
     def set_backbone(self, clip: Backbone) -> None:
         """Takes the frozen CLIP as ``self.clip`` and records in ``hparams`` which one it is."""

@@ -21,6 +21,9 @@ KeyInit = Literal["orthogonal", "uniform", "normal", "binary"]
 _LARGEST_ENUMERATED = 6
 """More experts than this have too many orders to try all of them."""
 
+_LARGEST_EXPORTED = 12
+"""Two to the power of this is the number of subsets that an exported assignment goes through."""
+
 
 def make_keys(kind: KeyInit, num_experts: int, width: int, seed: int) -> Float[Tensor, "E W"]:
     """Returns the keys v_m, drawn from a generator of their own (TRIP, Table VI).
@@ -77,7 +80,7 @@ def match_clusters(centroids: Float[Tensor, "B M W"], keys: Float[Tensor, "M W"]
     """Returns the expert of each cluster: the one-to-one assignment of least total 1 - cos(mu_i, v_j) (Eqs. 5 to 7).
 
     Raises:
-        UserError: If there are not as many keys as clusters, or a method with more than 6 experts is exported.
+        UserError: If there are not as many keys as clusters, or a method with more than 12 experts is exported.
     """
     if centroids.shape[1] != len(keys):
         raise UserError(
@@ -87,9 +90,7 @@ def match_clusters(centroids: Float[Tensor, "B M W"], keys: Float[Tensor, "M W"]
     costs = 1 - F.normalize(centroids.double(), dim=-1) @ F.normalize(keys.double(), dim=-1).T  # [B, M, E]
     if len(keys) > _LARGEST_ENUMERATED:
         if torch.compiler.is_exporting():
-            raise UserError(
-                f"Routes of more than {_LARGEST_ENUMERATED} experts can't be exported, as SciPy finds them."
-            )
+            return cheapest_assignment(costs)
         matched = np.stack([linear_sum_assignment(cost)[1] for cost in costs.cpu().numpy()])
         return torch.from_numpy(matched).to(costs.device)
     # Few experts have few orders: all of them, for all images at once. Totals that differ by rounding alone are equal.
@@ -167,3 +168,42 @@ def image_routing_weights(
     clustered = clusters.assignment[0]
     weights = F.one_hot(matched[clustered.clamp(min=0)], len(keys)).float()  # [B, E]
     return weights.masked_fill((clustered < 0)[:, None], 1 / len(keys))
+
+
+def cheapest_assignment(costs: Float[Tensor, "B M E"]) -> Int[Tensor, "B M"]:
+    """Returns the expert of each cluster, all different, such that the costs' total is least.
+
+    By dynamic programming over subsets of experts, in tensors alone, which can be exported.
+
+    Args:
+        costs: of each cluster with each of as many experts.
+
+    Raises:
+        UserError: If there are more than 12 experts.
+
+    Example:
+        >>> cheapest_assignment(torch.tensor([[[1.0, 2.0, 9.0], [0.0, 5.0, 9.0], [4.0, 1.0, 3.0]]])).tolist()
+        [[1, 0, 2]]
+    """
+    count = costs.shape[2]
+    if count > _LARGEST_EXPORTED:
+        raise UserError(
+            f"Routes of {count} experts are matched outside of tensors; at most {_LARGEST_EXPORTED} can be exported."
+        )
+    experts = torch.arange(count)
+    subsets = torch.arange(2**count)
+    holds = (subsets[:, None] >> experts) & 1 == 1  # [subsets, E]
+    without = (subsets[:, None] - 2**experts).clamp(min=0)
+    total = torch.where(subsets == 0, 0.0, torch.inf).to(costs.dtype).expand(costs.shape[0], -1)  # of no clusters
+    choices = []
+    for cluster in range(count):
+        with_last = (total[:, without] + costs[:, cluster, None]).masked_fill(~holds, torch.inf)  # [B, subsets, E]
+        total, choice = with_last.min(dim=2)
+        choices.append(choice)
+    left = torch.full_like(choices[0][:, :1], 2**count - 1)  # [B, 1]
+    matched: list[Tensor] = []
+    for choice in reversed(choices):
+        chosen = choice.gather(1, left)
+        matched.insert(0, chosen)
+        left = left - (2**experts)[chosen]
+    return torch.cat(matched, dim=1)

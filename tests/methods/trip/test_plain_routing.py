@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from scipy.optimize import linear_sum_assignment
 
 from fedvlp.methods.trip.hashing import float_bits
-from fedvlp.methods.trip.routing import match_clusters
+from fedvlp.methods.trip.routing import cheapest_assignment
 from fedvlp.methods.trip.trip import TRIP
 from fedvlp.utils.errors import UserError
 from tests.helpers.exporting import take_the_exported_way
@@ -28,7 +29,10 @@ def test_a_route_that_depends_on_the_batch_is_not_exported(clip, monkeypatch):
         module(torch.zeros(2, 3, 64, 64))
 
 
-def test_routes_of_many_experts_are_not_exported(monkeypatch):
-    take_the_exported_way(monkeypatch)
-    with pytest.raises(UserError, match="more than 6 experts"):
-        match_clusters(torch.ones(1, 7, 8), torch.ones(7, 8))
+def test_the_cheapest_assignment_is_that_of_scipy():
+    costs = torch.rand(20, 8, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    assigned = cheapest_assignment(costs)
+    for image in range(20):
+        assert assigned[image].tolist() == linear_sum_assignment(costs[image].numpy())[1].tolist()
+    with pytest.raises(UserError, match="at most 12"):
+        cheapest_assignment(torch.zeros(1, 13, 13))

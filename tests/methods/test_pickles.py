@@ -1,0 +1,72 @@
+"""Methods go through a pickle in memory, and can be copied: worker processes and other libraries do both."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+
+import pytest
+import torch
+
+import fedvlp.methods
+from fedvlp import CLIP, Classifier, PromptFL
+from fedvlp.utils.signatures import constructor_arguments
+from tests.helpers.assertions import assert_equal
+
+KNOWN = {"class_names": ["red", "pale blue", "green"], "domains": ["ink", "paint"], "num_clients": 2}
+METHODS = [name for name in fedvlp.methods.__all__ if name != "PromptLearner"]
+
+
+class Pickler(pickle.Pickler):
+    """Leaves the CLIP out, the same in all methods and by far the largest part of each."""
+
+    def persistent_id(self, value):
+        return "clip" if isinstance(value, CLIP) else None
+
+
+def images(clip):
+    return torch.randn(2, 3, clip.image_size, clip.image_size, generator=torch.Generator().manual_seed(3))
+
+
+def through_a_pickle(method):
+    file = io.BytesIO()
+    Pickler(file).dump(method)
+    unpickler = pickle.Unpickler(io.BytesIO(file.getvalue()))
+    unpickler.persistent_load = {"clip": method.clip}.__getitem__
+    return unpickler.load()
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_comes_out_of_a_pickle_as_it_was(name, clip):
+    kind = getattr(fedvlp.methods, name)
+    arguments = constructor_arguments(kind)
+    method = kind(clip=clip, **{option: value for option, value in KNOWN.items() if option in arguments}).eval()
+    again = through_a_pickle(method)
+    assert_equal(again.state_dict(), method.state_dict())
+    with torch.no_grad():
+        assert torch.equal(again(images(clip)), method(images(clip)))
+    assert again.make_optimizer is method.make_optimizer  # of the signature, by reference
+    assert again.describe() == method.describe()
+
+
+def test_a_classifier_takes_its_clip_along(clip):
+    classifier = Classifier(PromptFL(["red", "blue"], clip))
+    again = pickle.loads(pickle.dumps(classifier))
+    assert again.method.clip is not clip
+    assert torch.equal(again(images(clip)), classifier(images(clip)))
+
+
+def test_a_copy_has_tensors_of_its_own_and_the_same_optimizer(clip):
+    method = PromptFL(["red", "blue"], clip)
+    again = copy.deepcopy(method)
+    with torch.no_grad():
+        again.prompt.zero_()
+    assert method.prompt.abs().sum() > 0
+    assert again.configure_optimizers().param_groups[0]["params"][0] is again.prompt
+    assert again.configure_optimizers().defaults == method.configure_optimizers().defaults
+
+
+def test_an_optimizer_of_the_users_own_is_kept(clip):
+    method = PromptFL(["red", "blue"], clip, optimizer=torch.optim.Adagrad)
+    assert through_a_pickle(method).make_optimizer is torch.optim.Adagrad
