@@ -130,3 +130,16 @@ def test_extras_are_explained():
     extras = re.findall(r"^(\w+) = \[", section, re.MULTILINE)
     page = (ROOT / "docs" / "install.md").read_text(encoding="utf-8")
     assert sorted(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)) == sorted(extras)
+
+
+def test_every_folder_of_tests_is_run_by_the_readme_or_by_ci():
+    folders = {path.relative_to(ROOT).as_posix() for path in (ROOT / "tests").iterdir() if has_tests(path)}
+    run = set(re.findall(r"tests/\w+(?:\.py)?", (ROOT / ".ci" / "run").read_text(encoding="utf-8")))
+    quick = set(re.findall(r'"(tests/\w+(?:\.py)?)"', (ROOT / "pyproject.toml").read_text(encoding="utf-8")))
+    assert folders <= quick | run
+    assert not quick & {"tests/docs", "tests/experiments"}
+
+
+def has_tests(path):
+    """Whether a file holds tests, or a folder has a file that does."""
+    return path.name.startswith("test_") if path.is_file() else any(path.rglob("test_*.py"))
