@@ -42,7 +42,7 @@ from fedvlp.clip.text.prompt_cache import PromptFeatureCache
 from fedvlp.core.module import Unseen
 from fedvlp.core.phases import Phase, RoundContext
 from fedvlp.core.protocols import Inputs
-from fedvlp.core.state import Client, ClientUpdate, ServerState, State, detached, select
+from fedvlp.core.state import Client, ClientUpdate, ServerState, State, detached
 from fedvlp.core.strategies import FedAvg, Slots, Strategy
 from fedvlp.methods.prompts import PromptLearner
 from fedvlp.utils.errors import UserError
@@ -107,7 +107,11 @@ class PFedMoAP(PromptLearner):
 
     def configure_phases(self) -> Sequence[Phase]:
         """Returns one phase: the own prompt to its slot, the gating stays."""
-        return (Phase("train", train=("local_prompt", "gating"), upload=("prompts",), strategy=self.pool),)
+        return (
+            Phase(
+                "train", train=("local_prompt", "gating"), upload=("prompts",), strategy=self.pool, deploy=("prompt",)
+            ),
+        )
 
     def configure_optimizers(self) -> torch.optim.Optimizer | None:
         """Returns one optimizer, in which the gating has its own learning rate."""
@@ -223,7 +227,6 @@ class ExpertPool(Strategy):
         selection: Whose: the ``nearest`` by the distance of their prompts to its own, or ``random`` ones.
         slots: Keeps the prompts.
         mean: Makes the mean of a cohort's.
-        deploys: All that evaluation needs of what is shared.
 
     >>> server = ServerState.start({"prompts": torch.zeros(3, 1, 1), "prompt": torch.zeros(1, 1)})
     >>> pool = ExpertPool(1, "nearest", Slots("client", 3))
@@ -238,7 +241,6 @@ class ExpertPool(Strategy):
     selection: Selection
     slots: Slots
     mean: FedAvg = field(default_factory=FedAvg)
-    deploys: tuple[str, ...] = ("prompt",)
 
     def broadcast(self, server: ServerState, client: Client) -> State:
         """Returns the mean prompt and those of the client's experts."""
@@ -263,11 +265,10 @@ class ExpertPool(Strategy):
         return [others[place] for place in order[: self.count].tolist()]
 
     def aggregate(self, server: ServerState, updates: Sequence[ClientUpdate]) -> ServerState:
-        """Fills the slots of those who took part and averages their prompts; only the mean is deployed."""
+        """Fills the slots of those who took part and averages their prompts."""
         server = self.slots.aggregate(server, updates)
         renamed = [replace(update, state={"prompt": update.state["prompts"]}) for update in updates]
-        server = self.mean.aggregate(server, renamed)
-        return replace(server, deployed=select(server.deployed, self.deploys))
+        return self.mean.aggregate(server, renamed)
 
     def check(self, clients: Sequence[Client]) -> None:
         """Raises UserError if slots are missing."""

@@ -24,7 +24,7 @@ Departures:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -87,7 +87,7 @@ class PFedPG(PromptLearner):
 
     def configure_phases(self) -> Sequence[Phase]:
         """Returns one phase: the trained prompt goes up, the head stays."""
-        return (Phase("train", train=self.personal, upload=("prompt",), strategy=self.server),)
+        return (Phase("train", train=self.personal, upload=("prompt",), strategy=self.server, deploy=("prompt",)),)
 
     def shared_state(self) -> State:
         """Returns the mean descriptor's prompt and the generator, which never leaves the server."""
@@ -167,13 +167,11 @@ class PromptGeneration(Strategy):
         generator: Makes prompts of parameters; its own are not looked at.
         learning_rate: alpha, above 0.
         clients: Refuses more clients than there are descriptors.
-        deploys: All that evaluation needs of what is shared.
     """
 
     generator: PromptGenerator
     learning_rate: float
     clients: Slots
-    deploys: tuple[str, ...] = ("prompt",)
 
     @torch.no_grad()
     def broadcast(self, server: ServerState, client: Client) -> State:
@@ -192,8 +190,7 @@ class PromptGeneration(Strategy):
         after = {name: phi[name].detach() + self.learning_rate * step for name, step in zip(phi, steps, strict=True)}
         with torch.no_grad():
             after["prompt"] = self._prompt(after, None)
-        server = server.updated(after)
-        return replace(server, deployed=select(server.deployed, self.deploys))
+        return server.updated(after)
 
     def check(self, clients: Sequence[Client]) -> None:
         """Raises UserError if descriptors are missing."""

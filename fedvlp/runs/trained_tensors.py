@@ -58,8 +58,7 @@ def _deployed_names(model: FederatedModule) -> set[str]:
     """The names that are always deployed: all that is shared, or what phases deploy of it."""
     deployed: Mapping[str, Tensor] = model.shared_state()
     for phase in model.configure_phases():
-        names = phase.deploy or getattr(phase.strategy, "deploys", None)
-        deployed = deployed if names is None else select(deployed, names)
+        deployed = deployed if phase.deploy is None else select(deployed, phase.deploy)
     return set(deployed)
 
 

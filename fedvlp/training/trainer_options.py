@@ -59,7 +59,8 @@ INSTEAD = {
 RENAMED = {
     "local_epochs": "local.epochs",
     "local_steps": "local.steps",
-    "local_rule": "local.rule",
+    "local_rule": "local.add_ons",
+    "proximal_weight": "local.add_ons",
     "on_client_failure": "clients.on_failure",
     "client_dropout": "clients.dropout",
 }

@@ -71,7 +71,7 @@ def test_continuous_integration_does_as_the_readme_and_the_check_of_a_clone():
     install_and_test = Document(ROOT / "README.md").blocks("bash")[1].strip().split(" && ")
     install, test = install_and_test[-2:]
     jobs = steps("ci.yml")
-    assert lines(jobs["tests"]) == [install, test]
+    assert lines(jobs["tests"])[:2] == [install, test]
     assert lines(jobs["lowest"])[-1] == test
     check = (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
     assert [line for line in lines(jobs["lint"]) if line != install] == [
