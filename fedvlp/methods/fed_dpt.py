@@ -1,4 +1,25 @@
-"""Fed-DPT and ADAPT but for their losses: prompts, phases, what is sent, and the forward pass."""
+"""Fed-DPT: a text prompt and an image token for each domain; attention on the tokens says how the prompts are mixed.
+
+Paper: Wei et al., "Dual prompt tuning for domain-aware federated learning" (Fed-DPT), arXiv 2310.03103.
+
+Symbols: P_T^k text prompts -> ``dual.text``; [v]_1 .. [v]_n image tokens -> ``dual.visual``; m -> ``prompt_length``;
+tau_d -> ``temperature``; alpha -> ``text_momentum``; f_V -> ``image``; f_T^k -> ``text``; w -> ``weights``.
+    p(c | x) from cos(f_V, f_T(c)) / tau, Eq. 1        :meth:`DualPromptLearner.forward`
+    f_T^k(c), f_V, w, Eqs. 3-5                         :class:`DualPrompts`
+    f_T(c) = sum_k w_k f_T^k(c), Eq. 6                 :class:`DualFeatures`
+    L = -cos(f_V, f_T(y)), Eqs. 7, 9                   :meth:`FedDPT.training_step`
+    P^k <- alpha P^k + (1 - alpha) [P^k], Eq. 8        :class:`PerDomainPrompts`
+    server: P^k of its owner, mean of V, Algorithm 1   :class:`.Slots`, ``FedAvg("uniform")``
+
+Departures:
+    * Eq. 7 is printed without its minus; Eq. 9 of the paper's appendix has it.
+    * <q_cls, k_j> is divided by the root of a head's width and averaged over heads, as attention has it: undivided
+      products over tau_d = 0.1 would make w a maximum.
+    * Each f_T^k is normalised before it is mixed, so that no domain weighs more for its length.
+    * A domain held out is classified by the same mixture over the source domains; the paper tests seen domains only.
+    * Clients of one domain are averaged by their training images; the paper only says averaged.
+    * Batches have 32 images; the paper does not say.
+"""
 
 from __future__ import annotations
 

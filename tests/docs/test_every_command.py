@@ -31,7 +31,7 @@ TOOLS = {"build", "pytest", "sphinx", "twine", "venv"}
 PLACES = {page.path.relative_to(ROOT).as_posix(): page for page in PAGES}
 FOLLOWED = {name: page for name, page in PLACES.items() if page not in EXAMPLE_PAGES}
 SHORTER = {
-    "rounds=3": "rounds=1, steps=2",
+    "rounds=3": "rounds=1, local=__import__('fedvlp').LocalTraining(steps=2)",
     "max_epochs=3": "max_steps=2, limit_val_batches=1, limit_test_batches=1",
     "range(3)": "range(1)",
 }
