@@ -9,14 +9,14 @@ from benchmarks.house import House
 HOUSE = House(Path(__file__).parents[1])
 TABLE = HOUSE.table()
 WHOLE = {
-    "lines": 45_300,
+    "lines": 45_500,
     "files": 342,
-    "lines outside tools and sites": 34_000,
+    "lines outside tools and sites": 34_100,
     "folders": 14,
     "floors of modules": 31,
     "trainer options": 16,
     "groups of trainer options": 4,
-    "lines of tests": 38_300,
+    "lines of tests": 38_500,
     "classes between a method and LightningModule": 2,
 }
 LEAST_COMMENTS = 370
