@@ -260,10 +260,6 @@ class FederatedModule(L.LightningModule):
         self._logged = {}
         return logs
 
-    def put_logs(self, logs: Logs) -> None:
-        """Replaces what was logged by what a client's steps logged elsewhere."""
-        self._logged = logs
-
     def configure_optimizers(self) -> torch.optim.Optimizer | None:
         """Returns a fresh optimizer over the tensors that are trainable now; None if there are none."""
         if not (trainable := self.trainable()):

@@ -6,11 +6,11 @@ the tables of TRIP and PLAN. The linear head is that of Wortsman et al., "Robust
 CVPR 2022.
 
 Symbols: f(x) feature of the trained image tower -> ``image_features`` [B, d]; t_c text feature of class c; s scale
--> ``logit_scale``; W, b -> ``head``; theta all that is trained; mu -> ``trainer.local.proximal_weight``.
+-> ``logit_scale``; W, b -> ``head``; theta all that is trained; mu -> ``FedProx.weight``.
     p(c | x) = softmax_c(s cos(f(x), t_c))                          CLIP; :meth:`FineTuning.logits`
     p(c | x) = softmax_c(W_c f(x) / |f(x)| + b_c), W_c = s t_c first   Wortsman, Section 2; :class:`.NormalizedLinear`
     theta <- sum_k |S_k| theta_k / sum_k |S_k|                      McMahan, Algorithm 1; :class:`.FedAvg`
-    CE + mu / 2 |theta - theta_t|^2                                 Li, Eq. 2; :class:`.ProximalTerm`
+    CE + mu / 2 |theta - theta_t|^2                                 Li, Eq. 2; :class:`.FedProx`
 
 Departures:
     * The papers' tables say that 149.62 M parameters are trained, all of CLIP, and neither with what loss nor from

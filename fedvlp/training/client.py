@@ -170,7 +170,7 @@ class AddOnsAtWork:
         """Begins those of the phase, once the client's tensors are in the module."""
         if not task.setup.add_ons:
             return cls((), task.index)
-        splits = [split for split in here.validation if client.id in {each.id for each in split.clients}]
+        splits = [split for split in here.validation if client in split.clients]
         trained = here.module.trainable_by_name()
         common = LocalContext(
             client=client,

@@ -124,7 +124,8 @@ def drop_out(run: Run, cohort: Sequence[Client], number: int, metrics: RoundMetr
 def cohort_seed(run: Run, number: int) -> int:
     """The seed by which a round's clients are drawn; a secret one where the noise is secret."""
     # A cohort that follows from the run's seed hides no client from who knows that.
-    if any(not guarantee.repeats for guarantee in guarantees([setup.phase for setup in run.setups])):
+    phases = [setup.phase for setup in run.setups]
+    if any(not guarantee.repeats for guarantee in guarantees(phases)):
         return secrets.randbits(63)
     return derive_seed(run.here.seed, number)
 
