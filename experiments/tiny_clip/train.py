@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim.lr_scheduler import OneCycleLR
 
-from fedvlp.clip.loading.sources import bundled_config, expand
+from fedvlp.clip.loading import bundled_config, expand
 from fedvlp.data.styled_shapes.drawings.benchmark import describe, is_true, pretraining_drawing, scene_codes
 from fedvlp.data.styled_shapes.drawings.canvas import Scene
 

@@ -10,7 +10,7 @@ import torch
 from open_clip import CLIP
 from safetensors.torch import load_file
 
-from fedvlp.clip.loading import sources
+from fedvlp.clip import loading
 from fedvlp.data.styled_shapes.drawings import (
     PRETRAINING_STYLES,
     STYLES,
@@ -109,24 +109,24 @@ def test_truth_by_hand() -> None:
 
 
 def test_bundled_weights_load_strictly_and_give_patch_tokens() -> None:
-    model = CLIP(**sources.bundled_config())
-    model.load_state_dict(sources.bundled_state_dict(), strict=True)
-    assert all(value.dtype == torch.float32 for value in sources.bundled_state_dict().values())
+    model = CLIP(**loading.bundled_config())
+    model.load_state_dict(loading.bundled_state_dict(), strict=True)
+    assert all(value.dtype == torch.float32 for value in loading.bundled_state_dict().values())
     assert model.encode_image(torch.zeros(2, 3, 64, 64)).shape == (2, model.visual.output_dim)
     assert model.visual.positional_embedding.shape[0] == 65
 
 
 def test_bundled_weights_are_small_and_the_same_at_each_load() -> None:
-    folder = sources.TINY_FOLDER
+    folder = loading.TINY_FOLDER
     assert sum(file.stat().st_size for file in folder.iterdir()) < 8e6
-    first = sources.bundled_state_dict()
-    second = sources.bundled_state_dict()
+    first = loading.bundled_state_dict()
+    second = loading.bundled_state_dict()
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
 def test_trained_rows_are_put_where_they_belong() -> None:
-    stored = load_file(sources.TINY_FOLDER / "weights.safetensors")
-    weight = sources.expand(stored, 49408)["token_embedding.weight"]
+    stored = load_file(loading.TINY_FOLDER / "weights.safetensors")
+    weight = loading.expand(stored, 49408)["token_embedding.weight"]
     rows = stored["token_embedding.index"].long()
     assert torch.equal(weight[rows], stored["token_embedding.rows"].float())
     assert weight.std() == pytest.approx(0.02, rel=0.2)
