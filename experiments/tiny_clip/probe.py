@@ -133,10 +133,6 @@ def accuracy(scores: Float[Tensor, "B C"], labels: Int[Tensor, "B"]) -> float:
     return 100 * (scores.argmax(dim=1) == labels).float().mean().item()
 
 
-Shapes = Mapping[str, tuple[NDArray[np.uint8], NDArray[np.int64]]]
-"""Images and labels by style."""
-
-
 def encoded(model: CLIP, shapes: Shapes) -> Features:
     """Returns the image features and labels of all styles."""
     return {

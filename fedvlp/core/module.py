@@ -74,7 +74,7 @@ class FederatedModule(L.LightningModule):
         self.make_optimizer = optimizer
         self.context: RoundContext | None = None
         self._logged: Logs = {}
-        self._fixed_tensors: dict[str, Tensor] | None = None
+        self._frozen_tensors: dict[str, Tensor] | None = None
         self._of_other_classes: dict[tuple[str, ...], FederatedModule] = {}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -124,7 +124,7 @@ class FederatedModule(L.LightningModule):
         """Returns an untrained method that results stand beside, such as zero-shot CLIP; None for none."""
         return None
 
-    def prepare(self, images: Float[Tensor, "B 3 V V"]) -> dict[str, Tensor]:
+    def precompute(self, images: Float[Tensor, "B 3 V V"]) -> dict[str, Tensor]:
         """Returns what never changes for an image, each tensor [B, ...]; it is computed once an image and kept.
 
         By default this is the joint image feature f(x), ``features`` [B, d]. A method of its own may add more, such as
@@ -135,21 +135,21 @@ class FederatedModule(L.LightningModule):
         return {"features": self.clip.encode_image(images)}
 
     @property
-    def prepares(self) -> bool:
+    def precomputes(self) -> bool:
         """Whether there are constants worth keeping; else batches hold images."""
-        return not self.needs_images or type(self).prepare is not FederatedModule.prepare
+        return not self.needs_images or type(self).precompute is not FederatedModule.precompute
 
-    def prepare_key(self) -> str:
-        """Returns a digest of all that :meth:`prepare` depends on besides the image; equal keys share a cache.
+    def precompute_key(self) -> str:
+        """Returns a digest of all that :meth:`precompute` depends on besides the image; equal keys share a cache.
 
-        CLIP's features alone depend on CLIP. What a method's own ``prepare`` returns may depend on any of its options.
+        CLIP's features depend on CLIP alone. What a method's own ``precompute`` returns may depend on any option.
         """
-        if not self.needs_images and type(self).prepare is FederatedModule.prepare:
+        if not self.needs_images and type(self).precompute is FederatedModule.precompute:
             return prepare_key(type(self.clip).encode_image, (), self.clip, {})
         classes = type(self).mro()[: type(self).mro().index(FederatedModule)]
-        return prepare_key(type(self).prepare, classes, self.clip, self.describe())
+        return prepare_key(type(self).precompute, classes, self.clip, self.describe())
 
-    def constants(self, inputs: Inputs) -> dict[str, Tensor]:
+    def precomputed(self, inputs: Inputs) -> dict[str, Tensor]:
         """Returns the constants of a batch: as they came from the cache, or prepared from images now."""
         if isinstance(inputs, dict):
             known = {name: value.float() for name, value in inputs.items() if name != DOMAIN}
@@ -157,7 +157,7 @@ class FederatedModule(L.LightningModule):
                 return known
             inputs = known["images"]
         with torch.no_grad():
-            return self.prepare(inputs)
+            return self.precompute(inputs)
 
     @property
     def transform(self) -> Callable[[Any], Tensor]:
@@ -180,18 +180,18 @@ class FederatedModule(L.LightningModule):
         uploaded: list[str] = []
         for phase in self.configure_phases():
             uploaded.extend(phase.upload)
-        return detached(select(self.exchangeable_tensors(), uploaded))
+        return detached(select(self.communicable_state(), uploaded))
 
     def upload_state(self) -> State:
         """Returns what the client sends after the running phase: the tensors themselves, which the loop copies."""
         if self.context is None:
             raise RuntimeError("upload_state() is for a running phase. Call start_client(context) first.")
-        return select(self.exchangeable_tensors(), self.context.phase.upload)
+        return select(self.communicable_state(), self.context.phase.upload)
 
     def personal_state(self) -> State:
         """Returns what stays on the client."""
         kept = (*self.personal, *self.train_only_personal)
-        return detached(select(self.exchangeable_tensors(), kept)) if kept else {}
+        return detached(select(self.communicable_state(), kept)) if kept else {}
 
     def initial_personal_state(self, start: State) -> State:
         """Returns what a client keeps before its first round; by default what the module began with."""
@@ -212,26 +212,26 @@ class FederatedModule(L.LightningModule):
         Raises:
             UserError: if a name is unknown or a shape differs.
         """
-        copy_state(state, self.exchangeable_tensors(), owner=type(self).__name__)
+        copy_state(state, self.communicable_state(), owner=type(self).__name__)
 
-    def exchangeable_tensors(self) -> dict[str, Tensor]:
+    def communicable_state(self) -> dict[str, Tensor]:
         """Returns all tensors by name, themselves and no copies; those of the frozen CLIP are not among them."""
-        return self._fixed_tensors or self.state_dict(keep_vars=True)
+        return self._frozen_tensors or self.state_dict(keep_vars=True)
 
     @contextmanager
-    def fixed_tensors(self) -> Iterator[None]:
-        """Looks for :meth:`exchangeable_tensors` only once in the block, where none may be replaced.
+    def frozen_tensor_set(self) -> Iterator[None]:
+        """Looks for :meth:`communicable_state` only once in the block, where none may be replaced.
 
         Raises:
             UserError: at the end, if one was replaced, for what was trained in it was then never sent.
         """
-        fixed = self.exchangeable_tensors()
-        self._fixed_tensors = fixed
+        fixed = self.communicable_state()
+        self._frozen_tensors = fixed
         try:
             yield
         finally:
-            self._fixed_tensors = None
-        check_not_replaced(fixed, self.exchangeable_tensors(), owner=type(self).__name__)
+            self._frozen_tensors = None
+        check_not_replaced(fixed, self.communicable_state(), owner=type(self).__name__)
 
     def trainable(self) -> list[Tensor]:
         """Returns the parameters that get gradients now."""
@@ -239,14 +239,14 @@ class FederatedModule(L.LightningModule):
 
     def trainable_by_name(self) -> dict[str, Tensor]:
         """Returns the same by their names."""
-        tensors = self.exchangeable_tensors().items()
+        tensors = self.communicable_state().items()
         return {name: each for name, each in tensors if each.requires_grad and isinstance(each, nn.Parameter)}
 
     def start_client(self, context: RoundContext) -> None:
         """Prepares for one client's local training: only the phase's tensors get gradients."""
         self.context = context
         self._logged = {}
-        for name, tensor in self.exchangeable_tensors().items():
+        for name, tensor in self.communicable_state().items():
             if isinstance(tensor, nn.Parameter):
                 tensor.requires_grad_(matches_prefix(context.phase.train, name))
 

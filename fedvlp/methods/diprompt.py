@@ -121,7 +121,7 @@ class DiPrompT(PromptLearner):
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
         """Returns the logits of the ensemble (Eq. 8), or without it of the D-prompt of the likeliest domain."""
-        features = self.constants(inputs)["features"]
+        features = self.precomputed(inputs)["features"]
         scale = self.clip.logit_scale
         if self.domain_prompts is None:
             return cosine_logits(features, self.text(self.global_prompt), scale)
@@ -136,7 +136,7 @@ class DiPrompT(PromptLearner):
     def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
         """Returns L_G + lambda L_D + L_Q, without the terms that are left out."""
         inputs, labels = batch
-        features = self.constants(inputs)["features"]
+        features = self.precomputed(inputs)["features"]
         terms: dict[str, Tensor] = {}
         if self.global_prompt is not None:
             logits = cosine_logits(features, self.text(self.global_prompt), self.clip.logit_scale)

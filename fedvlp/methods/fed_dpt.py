@@ -117,7 +117,7 @@ class DualPromptLearner(FederatedModule):
 
     def features(self, inputs: Inputs) -> DualFeatures:
         """Returns what both towers say of a batch, as the client that trains has their prompts, or the server."""
-        features: DualFeatures = self.dual(self.constants(inputs)["images"], self.domain)
+        features: DualFeatures = self.dual(self.precomputed(inputs)["images"], self.domain)
         return features
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:

@@ -73,7 +73,7 @@ class FedLoRA(PromptLearner):
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
         """Returns the logits cos(w(t_c), f(x)) / tau under the updates."""
-        features = self.image_features(self.constants(inputs)["images"])
+        features = self.image_features(self.precomputed(inputs)["images"])
         return cosine_logits(features, self.adapted.text_features(self.text_updates), self.clip.logit_scale)
 
 

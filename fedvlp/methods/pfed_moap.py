@@ -147,7 +147,7 @@ class PFedMoAP(PromptLearner):
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
         """Returns the logits of the client's own model, or under the mean prompt where the shared part is alone."""
-        features = self.constants(inputs)["features"]
+        features = self.precomputed(inputs)["features"]
         if not self.uses_personal:
             return cosine_logits(features, self.text(self.prompt), self.clip.logit_scale)
         texts = self.text(self.own_prompt())

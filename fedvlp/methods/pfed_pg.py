@@ -113,7 +113,7 @@ class PFedPG(PromptLearner):
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
         """Returns the logits of the client's own model, or of the shared part alone."""
-        images = self.constants(inputs)["images"]
+        images = self.precomputed(inputs)["images"]
         if not self.uses_personal:
             return self.prompted.logits(images, self.prompt[None])
         features = self.prompted.visual.encode(images, self.own_prompt()[None])

@@ -59,7 +59,7 @@ class SingleDomain(PromptLearner):
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
         """Returns the logits cos(w_c, f(x)) / tau (CoOp, Eq. 2)."""
-        features = self.constants(inputs)["features"]
+        features = self.precomputed(inputs)["features"]
         return cosine_logits(features, self.text(self.prompt), self.clip.logit_scale)
 
     def configure_phases(self) -> Sequence[Phase]:

@@ -81,7 +81,7 @@ class SWAD(ImageTowerLearner):
 
     def shared_state(self) -> State:
         """Returns the weights alone, for a mean is the server's business."""
-        return detached(select(self.exchangeable_tensors(), ("visual",)))
+        return detached(select(self.communicable_state(), ("visual",)))
 
     def start_client(self, context: RoundContext) -> None:
         """Begins a round, in which the mean has no step yet."""

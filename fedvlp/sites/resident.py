@@ -240,4 +240,4 @@ def _reason(error: Exception) -> str:
 def starting_tensors(module: FederatedModule) -> dict[str, Tensor]:
     """Returns all tensors with which every site begins: what is exchanged or kept, and constants that are sent once."""
     every = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-    return {**module.exchangeable_tensors(), **select(every, module.broadcast_once)}
+    return {**module.communicable_state(), **select(every, module.broadcast_once)}

@@ -275,7 +275,7 @@ def train_clients(
     clients: Sequence[Client], task: PhaseTask, here: Workspace, on_failure: OnClientFailure
 ) -> list[ClientResult]:
     """The results of clients, trained sequentially in the one module."""
-    with restored_generators(), here.module.fixed_tensors():
+    with restored_generators(), here.module.frozen_tensor_set():
         results = [try_client(client, task, here, on_failure) for client in clients]
     here.module.context = None
     here.store.flush()

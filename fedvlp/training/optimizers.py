@@ -40,7 +40,7 @@ class LocalOptimizer:
 
     def state(self) -> State:
         """Its moments and step counts, to continue from in the next round."""
-        return optimizer_state(self.plain, self.module.exchangeable_tensors())
+        return optimizer_state(self.plain, self.module.communicable_state())
 
 
 def make_optimizer(fabric: Fabric, module: FederatedModule, factor: float, state: State) -> LocalOptimizer | None:
@@ -59,7 +59,7 @@ def make_optimizer(fabric: Fabric, module: FederatedModule, factor: float, state
     for group in plain.param_groups:
         group["lr"] *= factor
     if state:
-        load_optimizer_state(plain, module.exchangeable_tensors(), state)
+        load_optimizer_state(plain, module.communicable_state(), state)
     # Gradients are scaled from scratch, so that no client depends on those before it.
     scaler = getattr(fabric.strategy.precision, "scaler", None)
     if scaler is not None:
