@@ -1,8 +1,9 @@
-"""What the core asks of backbones and data, so that it need not import them."""
+"""What the core asks of backbones and of data, so that it need not import them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -13,10 +14,12 @@ from fedvlp.core.state import Client
 
 Inputs = Tensor | dict[str, Tensor]
 DOMAIN = "domain"
-"""The name under which inputs say of which source domain each image is, [B], where a method asks for it."""
+"""The name under which inputs hold of which source domain each image is, [B], where a method asks for it."""
 Batch = tuple[Inputs, Tensor] | list[Any]
 """Inputs and labels; a list where PyTorch's own DataLoader made it."""
 Transform = Callable[[Any], Tensor]
+Precompute = Callable[[Tensor], dict[str, Tensor]]
+"""Makes tensors [B, ...] by name of images [B, 3, V, V]."""
 
 
 @runtime_checkable
@@ -57,7 +60,7 @@ class Backbone(Protocol):
 
 @runtime_checkable
 class Loader(Protocol):
-    """Batches of (inputs, labels); the inputs are images or prepared constants."""
+    """Batches of (inputs, labels); the inputs are images or precomputed tensors."""
 
     def __len__(self) -> int:
         """The number of batches."""
@@ -68,38 +71,28 @@ class Loader(Protocol):
         ...
 
 
-@runtime_checkable
-class EvaluationSplit(Protocol):
-    """Images of one domain on which accuracy is measured.
+@dataclass(frozen=True)
+class EvaluationSplit:
+    """Images of one domain, or of one client, on which accuracy is measured.
 
-    A split whose images are of other classes than those that train says by ``class_names`` which they are, in the order
-    of its labels; a split without that attribute, or with none in it, is of those that train.
+    Attributes:
+        name: ``<role>/<domain>`` or ``<role>/<client>``.
+        role: validation and test images belong to a source domain, held-out images to one that no client trains on.
+        domain: name of the domain, or of the client.
+        clients: who trains on other images of the domain; none where held out.
+        loader: batches of (inputs, labels) in a fixed order.
+        num_examples: number of images.
+        class_names: the classes that the images are told apart by, in the order of the labels; none where it is those
+            that train.
     """
 
-    @property
-    def name(self) -> str:
-        """``<role>/<domain>``."""
-        ...
-
-    @property
-    def role(self) -> MeasuredRole:
-        """Whether clients train on other images of the domain, or nobody does."""
-        ...
-
-    @property
-    def domain(self) -> str:
-        """The domain's name."""
-        ...
-
-    @property
-    def clients(self) -> Sequence[Client]:
-        """Who trains on other images of the domain; nobody where held out."""
-        ...
-
-    @property
-    def loader(self) -> Loader:
-        """The images, in a fixed order."""
-        ...
+    name: str
+    role: MeasuredRole
+    domain: str
+    clients: Sequence[Client]
+    loader: Loader
+    num_examples: int
+    class_names: tuple[str, ...] = ()
 
 
 @runtime_checkable
@@ -108,7 +101,7 @@ class TrainingData(Protocol):
 
     @property
     def clients(self) -> list[Client]:
-        """All clients."""
+        """All clients; known after ``setup``."""
         ...
 
     def train_dataloader(self, client: Client | None = None, seed: int | None = None) -> Loader:
@@ -122,12 +115,12 @@ class MeasuredData(Protocol):
 
     @property
     def class_names(self) -> list[str]:
-        """The classes, in the order of the labels."""
+        """The classes that train, in the order of the labels."""
         ...
 
     @property
     def clients(self) -> list[Client]:
-        """All clients."""
+        """All clients; known after ``setup``."""
         ...
 
     def evaluation_splits(self) -> Sequence[EvaluationSplit]:
@@ -137,44 +130,22 @@ class MeasuredData(Protocol):
 
 @runtime_checkable
 class HasOutOfDistribution(Protocol):
-    """Data with images of other things than the classes, which a method should be less sure of."""
+    """Data with images of other things than the classes, in which a method should have less confidence."""
 
     def out_of_distribution_splits(self) -> Sequence[EvaluationSplit]:
-        """Returns them; labels mean nothing, names begin with ``out_of_distribution/``, and nobody trains on them."""
+        """Returns them; their labels mean nothing, their names begin with ``out_of_distribution/``."""
         ...
 
 
 @runtime_checkable
-class MeasuresOtherClasses(Protocol):
-    """Data of which some splits are of other classes than those that train."""
+class FederatedData(TrainingData, MeasuredData, Protocol):
+    """All that a federation asks of a ``LightningDataModule``; ``fedvlp.data.FederatedDataModule`` offers it.
 
-    @property
-    def other_classes(self) -> Sequence[Sequence[str]]:
-        """The names of the classes of such splits, each list once; none where there are none."""
-        ...
-
-    def bind_classes(
-        self, class_names: Sequence[str], prepare: Callable[[Tensor], dict[str, Tensor]] | None, key: str
-    ) -> None:
-        """Takes what the method asks of images whose classes are these; called after ``bind``, for each list."""
-        ...
-
-
-@runtime_checkable
-class FederatedData(Protocol):
-    """The data module of a federation; ``fedvlp.data.FederatedDataModule`` is one."""
+    It is called in this order: ``prepare_data``, ``setup``, ``bind``, ``encode``, then ``train_dataloader`` for each
+    client and ``evaluation_splits`` in every round.
+    """
 
     trainer: Any
-
-    @property
-    def class_names(self) -> list[str]:
-        """The classes, in the order of the labels."""
-        ...
-
-    @property
-    def clients(self) -> list[Client]:
-        """All clients; known after ``setup``."""
-        ...
 
     @property
     def held_out_domains(self) -> list[str]:
@@ -192,7 +163,7 @@ class FederatedData(Protocol):
         ...
 
     def describe(self) -> dict[str, Any]:
-        """Returns what results must have in common to stand in one table, made to be written as JSON."""
+        """Returns what results must have in common to be in one table, made to be written as JSON."""
         ...
 
     def prepare_data(self) -> None:
@@ -200,7 +171,7 @@ class FederatedData(Protocol):
         ...
 
     def setup(self, stage: str) -> None:
-        """Reads what there is and splits it."""
+        """Reads the images and splits them."""
         ...
 
     def bind(
@@ -208,22 +179,15 @@ class FederatedData(Protocol):
         *,
         transform: Transform,
         train_transform: Transform,
-        prepare: Callable[[Tensor], dict[str, Tensor]] | None,
+        precompute: Precompute | None,
         key: str,
         device: torch.device,
         with_domains: bool,
+        for_classes: Callable[[Sequence[str]], tuple[Precompute | None, str]],
     ) -> None:
-        """Takes what the method asks of images."""
+        """Receives what the method asks of images; of other classes by ``for_classes``: ``precompute`` and ``key``."""
         ...
 
     def encode(self) -> None:
-        """Computes once per image what never changes, with ``prepare``."""
-        ...
-
-    def train_dataloader(self, client: Client | None = None, seed: int | None = None) -> Loader:
-        """Returns one client's training images, shuffled by ``seed`` alone."""
-        ...
-
-    def evaluation_splits(self) -> Sequence[EvaluationSplit]:
-        """Returns every split on which accuracy is measured."""
+        """Computes once for each image what ``precompute`` gives."""
         ...

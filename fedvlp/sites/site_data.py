@@ -7,8 +7,8 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
+from fedvlp.core.protocols import EvaluationSplit, Loader
 from fedvlp.core.state import Client
-from fedvlp.data.binding import BatchLoader, EvaluationSplit
 from fedvlp.data.domain_folders import DomainFolders, labelled_images
 from fedvlp.data.files.folders import ImageFile, check_utf8, scan_domain
 from fedvlp.data.files.images import Images
@@ -47,7 +47,7 @@ class SiteFolder(DomainFolders):
         own = super().clients[0]
         return [Client(self.place[0], self.place[1], own.num_examples, self.domain)]
 
-    def train_dataloader(self, client: Client | None = None, seed: int | None = None) -> BatchLoader | ImageLoader:
+    def train_dataloader(self, client: Client | None = None, seed: int | None = None) -> Loader | ImageLoader:
         """Returns the shuffled batches of the one client, whatever its id."""
         return super().train_dataloader(None if client is None else super().clients[0], seed)
 

@@ -58,26 +58,8 @@ class NoBatches:
         return iter(())
 
 
-@dataclass(frozen=True)
-class SplitAtSite:
-    """A split on which a site measures.
-
-    Attributes:
-        role: validation or test.
-        domain: the site's name.
-        clients: the site's client.
-        loader: gives nothing here.
-    """
-
-    role: Literal["validation", "test"]
-    domain: str
-    clients: tuple[Client, ...]
-    loader: NoBatches = NoBatches()
-
-    @property
-    def name(self) -> str:
-        """``<role>/<site>``."""
-        return f"{self.role}/{self.domain}"
+class SplitAtSite(EvaluationSplit):
+    """A validation or test split on which a site measures; its loader gives nothing here."""
 
 
 class SitesData(FederatedDataModule):
@@ -109,14 +91,14 @@ class SitesData(FederatedDataModule):
         super().__init__(**options)
         if not isinstance(self.partition, ByDomain):
             raise UserError("Each site is one client with a domain of its own. Leave out data.partition.")
-        if self.outside is not None:
+        if self.out_of_distribution is not None:
             raise UserError(
                 "Sites do not tell how sure they are of single images. Leave out data.out_of_distribution, and give it "
                 "to fedvlp test with the run's prompts and images of your own."
             )
-        if self.given_protocol not in (None, "leave_domains_out", "all_seen"):
+        if self.protocol_option not in (None, "leave_domains_out", "all_seen"):
             raise UserError(
-                f"Sites measure all classes, each on its own images: the protocol {self.given_protocol} is for "
+                f"Sites measure all classes, each on its own images: the protocol {self.protocol_option} is for "
                 "simulations. Leave out data.protocol."
             )
         if len(set(sites)) < len(sites):
@@ -184,7 +166,7 @@ class SitesData(FederatedDataModule):
         """
         raise UserError("The training images are at the sites, so `fedvlp fit` can't train on them. Serve the run.")
 
-    def evaluation_splits(self) -> list[Any]:
+    def evaluation_splits(self) -> list[EvaluationSplit]:
         """Returns the sites' validation and test splits, then the held-out domains; none is empty."""
         found: list[EvaluationSplit] = []
         clients = self.clients
@@ -192,7 +174,8 @@ class SitesData(FederatedDataModule):
             for client in clients:
                 # Of a site that was not there yet it is known only that it will validate.
                 if self._count(client.name, role) or (role == "validation" and client.name not in self.facts):
-                    found.append(SplitAtSite(role, client.name, (client,)))
+                    count = self._count(client.name, role)
+                    found.append(SplitAtSite(f"{role}/{client.name}", role, client.name, (client,), NoBatches(), count))
         return [*found, *super().evaluation_splits()]
 
     def describe(self) -> dict[str, Any]:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 from fedvlp.core.protocols import Batch, EvaluationSplit, FederatedData, HasOutOfDistribution, Loader
-from fedvlp.core.roles import MeasuredRole
-from fedvlp.core.state import Client
 
 SAYS = (
     "fast_dev_run: 1 round, 1 step of each client, 1 batch of each split; no accuracy means anything, nothing is kept"
@@ -35,33 +33,11 @@ class FirstBatch:
         return islice(iter(self.loader), 1)
 
 
-@dataclass(frozen=True)
-class ShortSplit:
-    """An evaluation split with few images; its attributes are those of the protocol ``EvaluationSplit``."""
-
-    name: str
-    role: MeasuredRole
-    domain: str
-    clients: Sequence[Client]
-    loader: Loader
-    class_names: Sequence[str] = ()
-
-
 def with_short_splits(data: FederatedData) -> FederatedData:
     """Returns a copy of a data module that evaluates on one batch of each split; what was read is shared."""
 
-    def short_of(splits: Callable[[], Sequence[EvaluationSplit]]) -> Callable[[], list[ShortSplit]]:
-        return lambda: [
-            ShortSplit(
-                split.name,
-                split.role,
-                split.domain,
-                split.clients,
-                FirstBatch(split.loader),
-                getattr(split, "class_names", ()),
-            )
-            for split in splits()
-        ]
+    def short_of(splits: Callable[[], Sequence[EvaluationSplit]]) -> Callable[[], list[EvaluationSplit]]:
+        return lambda: [replace(split, loader=FirstBatch(split.loader)) for split in splits()]
 
     short = copy.copy(data)
     vars(short)["evaluation_splits"] = short_of(data.evaluation_splits)

@@ -74,7 +74,7 @@ def evaluate(
 
 def _judge(module: FederatedModule, split: EvaluationSplit) -> FederatedModule:
     """Returns what classifies the images of a split: the method, or the method for the split's own classes."""
-    class_names = getattr(split, "class_names", ())
+    class_names = split.class_names
     return module.for_classes(class_names) if class_names else module
 
 

@@ -38,4 +38,4 @@ def together(
     is_of_each = bool(module.personal) and module.unseen == "each"
     owners = split.clients or (clients if is_of_each else ())
     found = [each for each in of_states if each is not None]
-    return stack(found, [client.name for client in owners], getattr(split, "class_names", ()))
+    return stack(found, [client.name for client in owners], split.class_names)

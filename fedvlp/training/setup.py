@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 
 import torch
 from lightning import Fabric
 
 from fedvlp.core.module import FederatedModule
-from fedvlp.core.protocols import FederatedData, MeasuresOtherClasses
+from fedvlp.core.protocols import FederatedData, Precompute
 from fedvlp.core.state import State
 
 
@@ -59,36 +58,39 @@ def set_up_data(
     Raises:
         UserError: if splits are of other classes than those that train, and the method can't tell others.
     """
+
+    def asked(method: FederatedModule) -> tuple[Precompute | None, str]:
+        """What a method precomputes of each image, and the key of it."""
+        key = f"{method.precompute_key()}-{precision}"
+        return None if serves_images else _precompute(fabric, method), key
+
     data.prepare_data()
     data.setup("fit")
     module.eval()
+    precompute, key = asked(module)
     data.bind(
         transform=module.transform,
         train_transform=module.train_transform,
-        prepare=None if serves_images else _prepare(fabric, module),
-        key=f"{module.precompute_key()}-{precision}",
+        precompute=precompute,
+        key=key,
         device=fabric.device,
         with_domains=module.needs_domains,
+        for_classes=lambda class_names: asked(module.for_classes(class_names)),
     )
-    if isinstance(data, MeasuresOtherClasses):
-        for class_names in data.other_classes:
-            others = module.for_classes(class_names)
-            prepare = None if serves_images else _prepare(fabric, others)
-            data.bind_classes(class_names, prepare, f"{others.precompute_key()}-{precision}")
     if not serves_images:  # else each is read but once
         data.encode()
 
 
-def _prepare(fabric: Fabric, module: FederatedModule) -> Callable[[torch.Tensor], State] | None:
+def _precompute(fabric: Fabric, module: FederatedModule) -> Precompute | None:
     """Returns what computes once for each image all that a method prepares; None where that is nothing."""
     if not module.precomputes:
         return None
 
-    def prepare(images: torch.Tensor) -> State:
+    def precompute(images: torch.Tensor) -> State:
         with torch.no_grad(), fabric.autocast():
             return {name: _compact(value) for name, value in module.precompute(images).items()}
 
-    return prepare
+    return precompute
 
 
 def _compact(value: torch.Tensor) -> torch.Tensor:

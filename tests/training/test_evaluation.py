@@ -10,7 +10,7 @@ from fedvlp.core.metrics.classes import confusion_of
 from fedvlp.core.state import Client
 from fedvlp.training.evaluation import Tally, evaluate, of_roles
 from fedvlp.utils.errors import UserError
-from tests.helpers.toy_federation import Linear, PersonalBias, Points, Split, federation
+from tests.helpers.toy_federation import Linear, PersonalBias, Points, federation, points_split
 
 LABELS = [2, 0, 0, 0, 0, 1, 0]
 GUESSES = [2, 0, 0, 1, 0, 0, 2]  # 4 of 7 are right: 3 of 5, 0 of 1, 1 of 1
@@ -31,11 +31,11 @@ class Unequal(Points):
         self.clients = [Client(4, 0, 8, "four"), Client(1, 0, 8, "one"), Client(2, 1, 8, "two")]
 
     def evaluation_splits(self):
-        ink = Split("validation", "ink", self.clients[0], points(GUESSES, LABELS, [2, 5]))
+        ink = points_split("validation", "ink", self.clients[0], points(GUESSES, LABELS, [2, 5]))
         ink.clients.append(self.clients[1])
-        paint = Split("validation", "paint", self.clients[2], points([1, 1, 0], [1, 2, 0], [3]))
-        test = Split("test", "paint", self.clients[2], points([1, 2], [1, 0], [1, 1]))
-        other = Split("held_out", "other", None, points([1, 1, 1, 0], [1, 1, 1, 2], [3, 1]))
+        paint = points_split("validation", "paint", self.clients[2], points([1, 1, 0], [1, 2, 0], [3]))
+        test = points_split("test", "paint", self.clients[2], points([1, 2], [1, 0], [1, 1]))
+        other = points_split("held_out", "other", None, points([1, 1, 1, 0], [1, 1, 1, 2], [3, 1]))
         return [ink, paint, test, other]
 
 

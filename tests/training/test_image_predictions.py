@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from fedvlp.core.predictions import single_state
 from fedvlp.training.evaluation import evaluate
-from tests.helpers.toy_federation import Linear, PersonalBias, Points, Split, federation
+from tests.helpers.toy_federation import Linear, PersonalBias, Points, federation, points_split
 
 BIASES = {0: [0.0, 0.0, 9.0], 1: [3.0, 0.0, 0.0], 2: [0.0, 0.0, 0.0]}
 PERSONAL = {client: {"bias": torch.tensor(bias)} for client, bias in BIASES.items()}
@@ -17,9 +19,8 @@ class WithOthers(Points):
     """Points, with some that are of no class."""
 
     def out_of_distribution_splits(self):
-        split = Split("held_out", "noise", None, [({"features": torch.eye(4)[2:]}, torch.tensor([-1, -1]))])
-        split.name = "out_of_distribution/noise"
-        return [split]
+        noise = points_split("held_out", "noise", None, [({"features": torch.eye(4)[2:]}, torch.tensor([-1, -1]))])
+        return [replace(noise, name="out_of_distribution/noise")]
 
 
 def measured(tmp_path, module, data, personal=None):

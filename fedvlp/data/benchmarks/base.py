@@ -15,7 +15,7 @@ from fedvlp.data.catalog import ClassNameStyle, Description, prompt_names
 from fedvlp.data.domain_folders import DomainFolders, classes_of, labelled_images
 from fedvlp.data.files.images import ArrayImages, Images, Indices
 from fedvlp.data.module import mapped_names
-from fedvlp.data.split_rule import OfficialSplit, Role
+from fedvlp.data.splits import OfficialSplit, Role
 from fedvlp.utils.errors import UserError
 
 log = logging.getLogger(__name__)

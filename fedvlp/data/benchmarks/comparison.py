@@ -15,7 +15,7 @@ from fedvlp.data.benchmarks.on_disk import KNOWN_BAD, OnDisk
 from fedvlp.data.catalog import Description
 from fedvlp.data.files.folders import ImageFile
 from fedvlp.data.files.images import in_threads, unreadable
-from fedvlp.data.split_rule import Role
+from fedvlp.data.splits import Role
 
 ROLES: tuple[Role, ...] = ("train", "validation", "test")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from fedvlp.data.benchmarks.layouts import Tree, some
 from fedvlp.data.catalog import Description
 from fedvlp.data.files.folders import ImageFile
-from fedvlp.data.split_rule import Role
+from fedvlp.data.splits import Role
 from fedvlp.utils.errors import UserError
 
 Roles = Mapping[str, Mapping[str, Role]]

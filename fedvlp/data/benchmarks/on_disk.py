@@ -24,7 +24,7 @@ from fedvlp.data.benchmarks.readers import find_layout, read_layout
 from fedvlp.data.catalog import Description
 from fedvlp.data.catalog.description import Layout
 from fedvlp.data.files.folders import ImageFile
-from fedvlp.data.split_rule import Role
+from fedvlp.data.splits import Role
 from fedvlp.utils.errors import UserError
 
 KNOWN_BAD = "known bad images"

@@ -19,7 +19,7 @@ from fedvlp.commands.compare import run_compare
 from fedvlp.commands.lightning_cli import FederationParser, ParsingCLI, with_plain_numbers
 from fedvlp.data import FederatedDataModule
 from fedvlp.data.module import choose_held_out
-from fedvlp.data.protocols import HOLDING_OUT, Protocol
+from fedvlp.data.protocols import PROTOCOLS, Protocol
 from fedvlp.results.record import SWEEP_FILE
 from fedvlp.tools.sweep.arguments import split_arguments, sweep_parser
 from fedvlp.tools.sweep.jobs import Job, run_jobs
@@ -206,7 +206,7 @@ def _held_out_in_turn(wanted: str | Sequence[str], domains: Sequence[str], proto
     Raises:
         UserError: if there is no such domain, or the protocol holds none out.
     """
-    holds_out = protocol is None or protocol in HOLDING_OUT
+    holds_out = protocol is None or PROTOCOLS[protocol].holds_domains_out
     if wanted == "none" or (wanted == "all" and not holds_out):
         return []
     if not holds_out:
