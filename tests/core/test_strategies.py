@@ -6,17 +6,9 @@ import pytest
 import scipy.stats
 import torch
 
+from fedvlp.core.slots import IndicatorMean, Slots
 from fedvlp.core.state import Client, ClientUpdate, ServerState, weighted_mean
-from fedvlp.core.strategies import (
-    ByName,
-    FedAvg,
-    IndicatorMean,
-    Local,
-    MovingAverage,
-    Slots,
-    beta_share,
-    ema_share,
-)
+from fedvlp.core.strategies import ByName, FedAvg, Local, MovingAverage, beta_share, ema_share
 from fedvlp.utils.errors import UserError
 
 

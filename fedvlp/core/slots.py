@@ -10,9 +10,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedvlp.core.aggregation import Aggregator, WeightedMean
+from fedvlp.core.aggregation.base import Aggregator, WeightedMean
 from fedvlp.core.state import Client, ClientUpdate, ServerState, State
-from fedvlp.core.strategies.base import Reducer
+from fedvlp.core.strategies import Reducer
 from fedvlp.utils.errors import UserError
 
 
@@ -161,8 +161,3 @@ def groups_by_domain(clients: Sequence[Client]) -> Mapping[str, int]:
     if max(counts.values(), default=0) <= 1:
         return {}
     return {f"domain {domain}": counts[domain] for domain in sorted(counts)}
-
-
-def clients_of_group(group: str, clients: Sequence[Client]) -> list[Client]:
-    """Those of some clients whose uploads are reduced in a group that ``groups`` names."""
-    return [client for client in clients if group in ("", f"domain {client.domain}")]

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from fedvlp.core.phases import Phase
+from fedvlp.core.slots import Slots
 from fedvlp.core.state import Client, ClientUpdate, ServerState
-from fedvlp.core.strategies import FedAvg, MovingAverage, ServerComputed, Slots, ema_share
+from fedvlp.core.strategies import FedAvg, MovingAverage, ServerComputed, ema_share
 from fedvlp.utils.errors import UserError
 
 
