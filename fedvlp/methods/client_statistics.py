@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from fedvlp.clip.towers.blocks import Between
+from fedvlp.clip.blocks import Between
 from fedvlp.core.phases import Phase, RoundContext
 from fedvlp.core.slots import Slots
 from fedvlp.core.state import State

@@ -38,7 +38,7 @@ from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 
 from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder, cosine_logits
-from fedvlp.clip.text.prompt_cache import PromptFeatureCache
+from fedvlp.clip.prompted_text import PromptFeatureCache
 from fedvlp.core.module import Unseen
 from fedvlp.core.phases import Phase, RoundContext
 from fedvlp.core.protocols import Inputs

@@ -16,8 +16,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from fedvlp.clip.towers.attention_mask import BlockDiagonalMask, ChunkedMask
-from fedvlp.clip.towers.text_tower import TextTower, causal_mask
+from fedvlp.clip.blocks import BlockDiagonalMask, ChunkedMask
+from fedvlp.clip.towers import TextTower, causal_mask
 
 
 def prompt_ids(prompt_length: int) -> list[int]:
@@ -73,6 +73,11 @@ class TokenRows(nn.Module):
     def mask(self) -> ChunkedMask:
         """What the tokens of a row see."""
         return ChunkedMask(self.prefix, self._of_chunks("mask"))
+
+    def encode_words(self, tower: TextTower) -> Float[Tensor, "sequences d"]:
+        """Returns the joint features of sequences without a prompt, not normalised."""
+        no_prompt = tower.embed(torch.empty(1, 0, dtype=torch.long, device=self.ids.device))  # [1, L = 0, D]
+        return self.encode(tower, no_prompt)[0]
 
     def encode(
         self,

@@ -1,10 +1,14 @@
-"""An open_clip transformer, run block by block: tokens may be replaced between blocks, the last block may be cut."""
+"""An open_clip transformer, run block by block: tokens may be replaced between blocks, and the last block may be cut.
+
+First the masks: which tokens of a row see which, chunk by chunk, and attention that reads no more than that.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from functools import partial
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -12,10 +16,8 @@ from jaxtyping import Float, Int
 from open_clip import transformer as open_clip_transformer
 from open_clip.transformer import ResidualAttentionBlock
 from torch import Tensor, nn
-from torch.nn.functional import linear
-from torch.utils.checkpoint import checkpoint
+from torch.nn.functional import linear, scaled_dot_product_attention
 
-from fedvlp.clip.towers.attention_mask import Mask, attend
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.processor import has_bfloat16_tiles
 
@@ -23,23 +25,137 @@ Between = Callable[[Tensor], Tensor]
 """Changes tokens [sequences, length, width] between two blocks, for example by replacing those of a prompt."""
 
 
+@dataclass(frozen=True)
+class ChunkedMask:
+    """A row of chunks behind one prefix: a token sees the prefix and its own chunk, as far as an additive mask allows.
+
+    A row of S tokens in one chunk has a mask of S x S, which attention fills whatever is hidden in it. In chunks of T
+    tokens behind a prefix of P it fills S x (P + T).
+
+    Attributes:
+        prefix: P, the number of first tokens, which all chunks see.
+        masks: For each chunk 0 where a token (row) sees another (column), -inf elsewhere. Columns are the prefix, then
+            the chunk; rows are those tokens of the chunk whose queries are taken. The first chunk begins with the
+            prefix itself.
+    """
+
+    prefix: int
+    masks: tuple[Float[Tensor, "_ _"], ...]
+
+    @property
+    def num_queries(self) -> int:
+        """The number of tokens whose queries are taken."""
+        return sum(map(len, self.masks))
+
+    @property
+    def length(self) -> int:
+        """The number of tokens in the row."""
+        return sum(self._lengths)
+
+    def attend(
+        self,
+        query: Float[Tensor, "sequences queries width"],
+        key: Float[Tensor, "sequences length width"],
+        value: Float[Tensor, "sequences length width"],
+        num_heads: int,
+    ) -> Float[Tensor, "sequences queries width"]:
+        """Returns what tokens read from those that they see."""
+        queries = torch.split(query, [len(mask) for mask in self.masks], dim=1)
+        chunks = zip(queries, self._seen(key), self._seen(value), self.masks, strict=True)
+        # Each chunk is attended separately: no score is computed that the mask would hide.
+        read = [attend(q, k, v, num_heads, mask) for q, k, v, mask in chunks]
+        return read[0] if len(read) == 1 else torch.cat(read, dim=1)
+
+    def select_queries(self, indices: Sequence[Int[Tensor, "_"]]) -> ChunkedMask:
+        """Returns the mask for the queries of some of each chunk's tokens; indices count from the chunk's start."""
+        return ChunkedMask(self.prefix, tuple(mask[chosen] for mask, chosen in zip(self.masks, indices, strict=True)))
+
+    def to(self, dtype: torch.dtype) -> ChunkedMask:
+        """Returns the mask in the type of the tokens."""
+        return ChunkedMask(self.prefix, tuple(mask.to(dtype) for mask in self.masks))
+
+    @property
+    def _lengths(self) -> list[int]:
+        """The number of tokens in each chunk, the prefix being in the first."""
+        lengths = [mask.shape[1] - self.prefix for mask in self.masks]
+        # The first chunk's mask begins with the prefix itself.
+        lengths[0] += self.prefix
+        return lengths
+
+    def _seen(self, tokens: Tensor) -> Iterator[Tensor]:
+        """Yields what each chunk sees of keys or values."""
+        chunks = torch.split(tokens, self._lengths, dim=1)
+        yield chunks[0]
+        # Later chunks get the prefix's keys and values, but not its queries, which the first chunk answers.
+        shared = chunks[0][:, : self.prefix]
+        for chunk in chunks[1:]:
+            yield torch.cat([shared, chunk], dim=1)
+
+
+@dataclass(frozen=True)
+class BlockDiagonalMask:
+    """The masks of rows that are joined to one, none of which sees another's tokens.
+
+    Attributes:
+        rows: Each row's mask.
+    """
+
+    rows: tuple[ChunkedMask, ...]
+
+    def attend(
+        self,
+        query: Float[Tensor, "sequences queries width"],
+        key: Float[Tensor, "sequences length width"],
+        value: Float[Tensor, "sequences length width"],
+        num_heads: int,
+    ) -> Float[Tensor, "sequences queries width"]:
+        """Returns what tokens read from those that they see."""
+        lengths = [row.length for row in self.rows]
+        queries = torch.split(query, [row.num_queries for row in self.rows], dim=1)
+        keys = torch.split(key, lengths, dim=1)
+        values = torch.split(value, lengths, dim=1)
+        # Rows see nothing of each other: a joint mask would only add scores of -inf.
+        rows = zip(self.rows, queries, keys, values, strict=True)
+        return torch.cat([row.attend(q, k, v, num_heads) for row, q, k, v in rows], dim=1)
+
+
+Mask = ChunkedMask | BlockDiagonalMask
+"""Which tokens of a row see which."""
+
+
+def attend(
+    query: Float[Tensor, "sequences queries width"],
+    key: Float[Tensor, "sequences length width"],
+    value: Float[Tensor, "sequences length width"],
+    num_heads: int,
+    mask: Float[Tensor, "queries length"] | None = None,
+) -> Float[Tensor, "sequences queries width"]:
+    """Returns what tokens read from others in all heads."""
+    query = _split_heads(query, num_heads)
+    key = _split_heads(key, num_heads)
+    value = _split_heads(value, num_heads)
+    return scaled_dot_product_attention(query, key, value, attn_mask=mask).transpose(1, 2).flatten(2)
+
+
+def _split_heads(tokens: Tensor, num_heads: int) -> Float[Tensor, "sequences heads tokens width"]:
+    return torch.unflatten(tokens, -1, (num_heads, -1)).transpose(1, 2)
+
+
 class Blocks:
     """The blocks of a frozen open_clip transformer; sequences come first in all that it takes and returns.
 
-    Compiled code belongs to this object; nothing is written onto the transformer. A copy has a copy of the transformer,
-    and is compiled if this is.
+    Nothing is written onto the transformer. A copy has a copy of the transformer.
 
     Args:
         transformer: The transformer of a text or an image tower.
+
+    Attributes:
+        is_compiled: Whether the steps of a block are fused, by code that all transformers share.
     """
 
     def __init__(self, transformer: Any) -> None:
         self._transformer = transformer
-        self._run_block: Callable[..., Tensor] = run_block
-
-    def __reduce__(self) -> tuple[Callable[..., Blocks], tuple[Any, bool]]:
-        # Compiled code cannot be pickled.
-        return _copy, (self._transformer, self._run_block is not run_block)
+        self.is_compiled = False
 
     def __len__(self) -> int:
         return len(self._transformer.resblocks)
@@ -72,20 +188,21 @@ class Blocks:
         """Whether the last block is CLIP's own kind, whose queries can be run alone and whose keys can be read."""
         return is_standard_block(self._transformer.resblocks[-1])
 
+    @property
+    def are_standard(self) -> bool:
+        """Whether all blocks are CLIP's own kind."""
+        return all(map(is_standard_block, self))
+
     def run(
         self, index: int, hidden: Float[Tensor, "sequences length width"], mask: Mask | None = None
     ) -> Float[Tensor, "sequences length width"]:
         """Returns the output of the block of this index, from 0; without a mask all tokens see each other."""
         block = self._transformer.resblocks[index]
         if is_standard_block(block):
-            run = partial(self._run_block, block, attention=attention_dtype(block))
-        else:
-            run = partial(self._run_other_block, block)
-        with self._own_types(hidden):
-            # Activations are then computed again in the backward pass, which saves memory for time.
-            if self._transformer.grad_checkpointing:
-                return checkpoint(run, hidden, mask, use_reentrant=False)
-            return run(hidden, mask)
+            return self._run_block(block, hidden, mask)
+        # Blocks of another kind are those of image towers, whose tokens all see each other.
+        output: Tensor = block(hidden)
+        return output
 
     def run_before_last(
         self,
@@ -104,21 +221,18 @@ class Blocks:
         hidden: Float[Tensor, "sequences length width"],
         indices: Int[Tensor, "queries"],
         mask: Mask | None = None,
-        query_mask: Mask | None = None,
     ) -> Float[Tensor, "sequences queries width"]:
         """Returns the last block's output for some tokens, for which alone it is run where that can be.
 
         Args:
             hidden: What goes into the last block.
             indices: Which tokens are returned.
-            mask: What all tokens see; None for everything.
-            query_mask: What the returned tokens see.
+            mask: What the returned tokens see; None for everything.
         """
         last = self._transformer.resblocks[-1]
         if not is_standard_block(last):
-            return self.run(len(self) - 1, hidden, mask)[:, indices]
-        with self._own_types(hidden):
-            return self._run_block(last, hidden, query_mask, indices, attention_dtype(last))
+            return self.run(len(self) - 1, hidden)[:, indices]
+        return self._run_block(last, hidden, mask, indices)
 
     def last_scores(
         self, hidden: Float[Tensor, "sequences length width"], query: int, keys: Int[Tensor, "keys"]
@@ -144,24 +258,14 @@ class Blocks:
     def cast(self, dtype: torch.dtype) -> None:
         """Rounds the large weights of each block of CLIP's own kind to a type; products are taken in it from then."""
         for block in filter(is_standard_block, self):
-            for layer, name in _large_weights(block):
-                weight = getattr(layer, name).detach().to(dtype)
-                setattr(layer, name, nn.Parameter(weight, requires_grad=False))
-
-    def compile(self) -> None:
-        """Fuses the steps of a block, once for all blocks; each new kind of input takes a while."""
-        self._run_block = torch.compile(run_block)
+            attention: Any = block.attn
+            perceptron: Any = block.mlp
+            attention.in_proj_weight = _frozen(attention.in_proj_weight, dtype)
+            for layer in (attention.out_proj, perceptron.c_fc, perceptron.c_proj):
+                layer.weight = _frozen(layer.weight, dtype)
 
     def check_depth(self, depth: int, tower: str) -> None:
-        """Refuses prompts for more blocks than there are.
-
-        Args:
-            depth: The number of blocks that get their own prompts.
-            tower: The name of the tower, for the message.
-
-        Raises:
-            UserError: If there are fewer blocks.
-        """
+        """Refuses prompts for more blocks than there are; the tower's name is for the message."""
         if depth > len(self):
             raise UserError(
                 f"Prompts for {depth} blocks were given, but the {tower} tower has {len(self)}. Use a depth of at most "
@@ -172,25 +276,11 @@ class Blocks:
     def _first(self) -> Any:
         return self._transformer.resblocks[0]
 
-    def _own_types(self, hidden: Tensor) -> AbstractContextManager[Any]:
-        """Returns a context in which blocks whose weights were cast compute in no other type."""
-        return torch.autocast(hidden.device.type, enabled=False) if self.is_cast else nullcontext()
-
-    def _run_other_block(self, block: nn.Module, hidden: Tensor, mask: Mask | None) -> Tensor:
-        """Returns the output of a block that is not CLIP's own kind."""
-        batch_first = self._transformer.batch_first
-        # open_clip's own forward knows no chunks.
-        dense_mask = None if mask is None else mask.dense()
-        hidden = hidden if batch_first else hidden.transpose(0, 1)
-        hidden = block(hidden, None, None, dense_mask)
-        return hidden if batch_first else hidden.transpose(0, 1)
-
-
-def _copy(transformer: Any, is_compiled: bool) -> Blocks:
-    blocks = Blocks(transformer)
-    if is_compiled:
-        blocks.compile()
-    return blocks
+    def _run_block(self, block: nn.Module, hidden: Tensor, mask: Mask | None, indices: Tensor | None = None) -> Tensor:
+        run = compiled_run_block() if self.is_compiled else run_block
+        # Blocks whose weights were cast compute in no other type than these, whatever the caller's autocast says.
+        with torch.autocast(hidden.device.type, enabled=False) if self.is_cast else nullcontext():
+            return run(block, hidden, mask, indices, attention_dtype(block))
 
 
 def is_standard_block(block: nn.Module) -> bool:
@@ -203,14 +293,8 @@ def _computes_as(module: Any, kind: type[nn.Module]) -> bool:
     return isinstance(module, kind) and type(module).forward is kind.forward
 
 
-def _large_weights(block: Any) -> list[tuple[nn.Module, str]]:
-    """Returns the layers of a block that have a large weight, and its name."""
-    return [
-        (block.attn, "in_proj_weight"),
-        (block.attn.out_proj, "weight"),
-        (block.mlp.c_fc, "weight"),
-        (block.mlp.c_proj, "weight"),
-    ]
+def _frozen(weight: Tensor, dtype: torch.dtype) -> nn.Parameter:
+    return nn.Parameter(weight.detach().to(dtype), requires_grad=False)
 
 
 def is_cast(block: Any) -> bool:
@@ -257,6 +341,12 @@ def run_block(
     return output
 
 
+@cache
+def compiled_run_block() -> Callable[..., Tensor]:
+    """Returns `run_block` with its steps fused; each new kind of input takes a while."""
+    return torch.compile(run_block)
+
+
 def _self_attention(
     layer: nn.MultiheadAttention, queries: Tensor, keys: Tensor, mask: Mask | None, dtype: torch.dtype | None
 ) -> Tensor:
@@ -291,8 +381,6 @@ def multiply(
 
 class QuickGELU(torch.autograd.Function):
     """x sigmoid(1.702 x), with which OpenAI's CLIP was trained; it keeps one tensor for the gradient instead of two."""
-
-    generate_vmap_rule = True
 
     @staticmethod
     def forward(inputs: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:

@@ -1,4 +1,4 @@
-"""Text features under prompts against full sequences of 77 tokens, deeper prompts replaced by hooks on the blocks."""
+"""Text features under prompts against full sequences of 77 tokens; pairs of class and domain; the cache of features."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ import open_clip
 import pytest
 import torch
 
-from fedvlp.clip import CLIPSpec, PromptedTextEncoder, load_clip
+from fedvlp.clip import CLIP, CLIPSpec, DomainTextEncoder, PromptedTextEncoder, load_clip, zero_shot_text_features
+from fedvlp.clip import prompted_text as domain_text
+from fedvlp.clip.packing import encode_side_by_side
+from fedvlp.clip.prompted_text import PromptFeatureCache
 from fedvlp.utils.errors import UserError
 from tests.helpers.text_features import NAMES, assert_same, coop_features, features_and_gradient
 
@@ -95,20 +98,6 @@ def test_chunks_change_nothing(clip, token_budget):
     assert_same(features_and_gradient(chunked, prompt, signal), features_and_gradient(whole, prompt, signal))
 
 
-@pytest.mark.parametrize("token_budget", [1, 20, 1000])
-def test_blocks_of_another_kind_in_chunks(make_clip, configs, token_budget):
-    class Block(open_clip.transformer.ResidualAttentionBlock):
-        """The same, but of a type that is run as it is."""
-
-    clip = make_clip(configs["vit"])
-    prompts = torch.randn(2, 4, 32, generator=torch.Generator().manual_seed(0))
-    encoder = PromptedTextEncoder(clip, NAMES, prompt_length=4, token_budget=token_budget)
-    expected = encoder(prompts)
-    for block in clip.model.transformer.resblocks:
-        block.__class__ = Block
-    torch.testing.assert_close(encoder(prompts), expected, atol=1e-5, rtol=1e-5)
-
-
 def test_prompts_without_gradients_are_encoded_again_only_when_they_change(clip, monkeypatch):
     encoder = PromptedTextEncoder(clip, NAMES, prompt_length=4)
     encode = encoder._encode
@@ -192,10 +181,15 @@ def test_a_prompt_that_leaves_no_room_is_refused(clip):
         PromptedTextEncoder(clip, ["dog", "w " * 90], prompt_length=4)
 
 
-def test_towers_that_are_not_causal_are_refused(make_clip, configs):
-    text = {**configs["custom"]["text_cfg"], "no_causal_mask": True, "pool_type": "last"}
-    with pytest.raises(UserError, match="causal"):
-        PromptedTextEncoder(make_clip({**configs["custom"], "text_cfg": text}), NAMES, prompt_length=4)
+def test_towers_with_attention_of_another_kind_are_refused(make_clip, configs):
+    class Block(open_clip.transformer.ResidualAttentionBlock):
+        def forward(self, *given):
+            return super().forward(*given)
+
+    clip = make_clip(configs["vit"])
+    clip.model.transformer.resblocks[1].__class__ = Block
+    with pytest.raises(UserError, match="attention of another kind"):
+        PromptedTextEncoder(CLIP(clip.model, clip.tokenizer, configs["vit"]), NAMES, prompt_length=4)
 
 
 @pytest.mark.parametrize("token_budget", [1, 20, 1000])
@@ -235,3 +229,152 @@ def test_vit_b_16():
     packed = PromptedTextEncoder(clip, NAMES, prompt_length=8)
     expected = features_and_gradient(lambda p: plain(p[0], p[1:]), prompts, signal)
     assert_same(features_and_gradient(lambda p: packed(p[0], p[1:]), prompts, signal), expected)
+
+
+CLASSES = ["red circle", "star"]
+DOMAINS = ["art_painting", "photo", "sketch"]
+
+
+@pytest.fixture
+def text(clip):
+    return DomainTextEncoder(clip, CLASSES, DOMAINS, prompt_length=5)
+
+
+def plain(clip, name, prompt):
+    return PromptedTextEncoder(clip, [name], prompt_length=5, layout="plain")(prompt)[0]
+
+
+def prompts(clip, count):
+    return torch.randn(count, 5, clip.text_width, generator=torch.Generator().manual_seed(0))
+
+
+def test_one_prompt_has_the_class_before_the_domain(clip, text):
+    (prompt,) = prompts(clip, 1)
+    found = text.under_one(prompt)
+    for c, name in enumerate(CLASSES):
+        for m, domain in enumerate(("art painting", "photo", "sketch")):
+            assert torch.allclose(found[c, m], plain(clip, f"{name} with the domain of {domain}", prompt), atol=1e-4)
+
+
+def test_each_domains_prompt_has_the_domain_before_the_class(clip, text):
+    own = prompts(clip, 3)
+    found = text.under_each(own)
+    for c, name in enumerate(CLASSES):
+        for m, domain in enumerate(("art painting", "photo", "sketch")):
+            assert torch.allclose(found[c, m], plain(clip, f"{domain} {name}", own[m]), atol=1e-4)
+
+
+def test_handwritten_takes_the_place_of_no_prompt(clip, text):
+    expected = zero_shot_text_features(clip, ["star with the domain of photo"])[0]
+    assert torch.allclose(text.under_one(None)[1, 1], expected, atol=1e-5)
+
+
+def test_domains_that_do_not_learn_get_no_gradient_and_the_same_features(clip, text):
+    own = prompts(clip, 3).requires_grad_()
+    found = text.under_each(own, learning=torch.tensor([1, 1]))
+    torch.testing.assert_close(found, text.under_each(own), atol=1e-6, rtol=1e-5)
+    found.square().sum().backward()
+    assert own.grad[1].any()
+    assert not own.grad[0].any()
+    assert not own.grad[2].any()
+
+
+def test_side_by_side_equals_one_after_another(clip):
+    rows = [PromptedTextEncoder(clip, [f"{m} a", f"{m} b c"], prompt_length=5, token_budget=9).rows for m in DOMAINS]
+    together = prompts(clip, 3).requires_grad_()
+    alone = prompts(clip, 3).requires_grad_()
+    signal = prompts(clip, 3)
+    found = torch.stack(encode_side_by_side(clip.text, rows, list(together)))
+    expected = torch.cat([row.encode(clip.text, prompt[None]) for row, prompt in zip(rows, alone, strict=True)])
+    torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-5)
+    for features in (found, expected):
+        (features * signal[:, :2, :24]).sum().backward()
+    torch.testing.assert_close(together.grad, alone.grad, atol=1e-6, rtol=1e-4)
+
+
+def test_prompts_that_do_not_learn_are_encoded_when_they_change(clip, text, monkeypatch):
+    calls = []
+
+    def counted(*given):
+        calls.append(1)
+        return encode_side_by_side(*given)
+
+    monkeypatch.setattr(domain_text, "encode_side_by_side", counted)
+    own = prompts(clip, 3).requires_grad_()
+    for _ in range(2):
+        text.under_each(own, learning=torch.tensor([1]))
+    assert len(calls) == 3  # what learns twice, the others once
+    with torch.no_grad():
+        own[0] += 1
+    torch.testing.assert_close(text.under_each(own, learning=torch.tensor([1])), text.under_each(own))
+
+
+class Counted:
+    """A function of prompts that counts how often it ran."""
+
+    def __init__(self):
+        self.calls = 0
+
+    def __call__(self, *prompts):
+        self.calls += 1
+        return sum(prompts) * 2
+
+
+@pytest.fixture
+def function():
+    return Counted()
+
+
+def test_equal_prompts_are_computed_once(function):
+    cache = PromptFeatureCache()
+    one = torch.ones(2, 3)
+    other = torch.zeros(2, 3)
+    for _ in range(2):
+        assert torch.equal(cache("f", function, one.clone()), one * 2)
+        assert torch.equal(cache("f", function, one, other), one * 2)
+        assert torch.equal(cache("f", function, other), other)
+    assert function.calls == 3
+    cache("g", function, one)
+    assert function.calls == 4
+
+
+def test_changed_prompts_are_computed_again(function):
+    cache = PromptFeatureCache()
+    prompt = torch.ones(2, 3)
+    cache("f", function, prompt)
+    prompt += 1
+    assert torch.equal(cache("f", function, prompt), torch.full((2, 3), 4.0))
+    assert function.calls == 2
+
+
+def test_prompts_with_gradients_are_computed_each_time(function):
+    cache = PromptFeatureCache()
+    prompt = torch.ones(2, 3, requires_grad=True)
+    for _ in range(2):
+        assert cache("f", function, prompt).requires_grad
+    assert function.calls == 2
+    with torch.no_grad():
+        assert not cache("f", function, prompt).requires_grad
+        cache("f", function, prompt)
+    assert function.calls == 3
+
+
+def test_the_oldest_is_dropped(function):
+    cache = PromptFeatureCache(capacity=2)
+    prompts = [torch.full((1,), float(value)) for value in range(3)]
+    for prompt in [*prompts, *prompts[1:]]:
+        cache("f", function, prompt)
+    assert function.calls == 3
+    cache("f", function, prompts[0])
+    assert function.calls == 4
+
+
+def test_what_was_found_in_another_mode_is_not_taken(function):
+    cache = PromptFeatureCache()
+    prompt = torch.ones(2, 3)
+    with torch.inference_mode():
+        cache("f", function, prompt)
+    assert not cache("f", function, prompt).is_inference()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        cache("f", function, prompt)
+    assert function.calls == 3

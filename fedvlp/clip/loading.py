@@ -1,9 +1,10 @@
-"""What a name in a config stands for: a CLIP's architecture, transform, tokenizer and weights, perhaps bundled ones."""
+"""From a name in a config to an open_clip model: architecture, weights, tokenizer and image transforms."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -12,12 +13,17 @@ from typing import Any
 import open_clip
 import torch
 from open_clip.constants import HF_CONFIG_NAME
+from open_clip.convert import convert_state_dict
+from open_clip.model import convert_to_custom_text_state_dict
 from open_clip.pretrained import download_pretrained_from_hf
-from open_clip.transform import PreprocessCfg
+from open_clip.transform import AugmentationCfg, PreprocessCfg, image_transform_v2
+from PIL import Image
 from safetensors.torch import load_file
-from torch import Tensor
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torchvision.transforms import Compose, RandomHorizontalFlip
 
-from fedvlp.clip.loading.weights import WEIGHT_SUFFIXES, config_beside, fetch_weights, read_weights, uses_quick_gelu
+from fedvlp.clip.weights import WEIGHT_SUFFIXES, config_beside, fetch_weights, read_weights, uses_quick_gelu
 from fedvlp.utils.errors import UserError, nearest_names
 from fedvlp.utils.ranges import Seed
 
@@ -26,6 +32,7 @@ HUB_PREFIX = "hf-hub:"
 QUICK_GELU_SUFFIX = "-quickgelu"
 TINY_FOLDER = Path(__file__).parent / "tiny"
 Tokenizer = Callable[[Sequence[str]], Tensor]
+ImageTransform = Callable[[Image.Image], Tensor]
 
 
 @dataclass
@@ -72,23 +79,28 @@ def resolve(spec: CLIPSpec) -> Blueprint:
 
 
 def _resolve_bundled(spec: CLIPSpec) -> Blueprint:
-    """Returns the tiny CLIP that the package ships."""
+    """The tiny CLIP that the package ships."""
     config = bundled_config()
     tokenizer = _bundled_tokenizer(config["text_cfg"].get("context_length", 77))
     if spec.pretrained == "auto":
-        weights: dict[str, Tensor] | None = bundled_state_dict()
-        options: dict[str, Any] = {}
-    else:
-        path = _weights_path(spec, tags=[])
-        weights = read_weights(path) if path else None
-        options = _options(config_beside(path) or {}, config, str(path)) if path else {}
-    return Blueprint(spec.name, config, tokenizer, weights, options)
+        return Blueprint(spec.name, config, tokenizer, bundled_state_dict())
+    path = _weights_path(spec, tags=[])
+    if path is None:
+        return Blueprint(spec.name, config, tokenizer, None)
+    options = _transform_options(config_beside(path) or {}, config, str(path))
+    return Blueprint(spec.name, config, tokenizer, read_weights(path), options)
 
 
 def bundled_config() -> dict[str, Any]:
     """Returns the keyword arguments with which open_clip's ``CLIP`` class builds the tiny CLIP."""
     config: dict[str, Any] = json.loads((TINY_FOLDER / "model.json").read_text(encoding="utf-8"))
     return config
+
+
+def bundled_state_dict() -> dict[str, Tensor]:
+    """Returns the tiny CLIP's weights in float32, by the names of open_clip's ``CLIP`` class."""
+    stored = load_file(TINY_FOLDER / "weights.safetensors")
+    return expand(stored, int(bundled_config()["text_cfg"]["vocab_size"]))
 
 
 def expand(stored: dict[str, Tensor], vocabulary_size: int, seed: int = 0) -> dict[str, Tensor]:
@@ -112,21 +124,15 @@ def expand(stored: dict[str, Tensor], vocabulary_size: int, seed: int = 0) -> di
     return state
 
 
-def bundled_state_dict() -> dict[str, Tensor]:
-    """Returns the tiny CLIP's weights in float32, by the names of open_clip's ``CLIP`` class."""
-    stored = load_file(TINY_FOLDER / "weights.safetensors")
-    return expand(stored, int(bundled_config()["text_cfg"]["vocab_size"]))
-
-
+# It takes longer to make than all else of the tiny CLIP, and never changes.
 @cache
 def _bundled_tokenizer(context_length: int) -> Tokenizer:
-    """Returns the tiny CLIP's tokenizer; it takes longer to make than all else of that CLIP, and never changes."""
     tokenizer: Tokenizer = open_clip.SimpleTokenizer(context_length=context_length)
     return tokenizer
 
 
 def _resolve_hub(spec: CLIPSpec) -> Blueprint:
-    """Returns a model of the hub, or from its cache on this machine."""
+    """A model of the hub, or from its cache on this machine."""
     path = None if spec.pretrained == "auto" else _weights_path(spec, tags=[])
     repository = spec.name.removeprefix(HUB_PREFIX)
     try:
@@ -145,38 +151,38 @@ def _resolve_hub(spec: CLIPSpec) -> Blueprint:
         ) from error
     weights = read_weights(path) if path else None
     config = description["model_cfg"]
-    return Blueprint(spec.name, config, tokenizer, weights, _options(description, config, spec.name))
+    return Blueprint(spec.name, config, tokenizer, weights, _transform_options(description, config, spec.name))
 
 
 def _resolve_registered(spec: CLIPSpec) -> Blueprint:
-    """Returns a model of open_clip's own list, with the activation that its weights were trained with."""
+    """A model of open_clip's own list, with the activation that its weights were trained with."""
     name = spec.name.replace("/", "-")
     config = _registered_config(name)
     path = _weights_path(spec, tags=open_clip.list_pretrained_tags_by_model(name))
-    published: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     weights: dict[str, Tensor] | None = None
     if path is not None:
         weights = read_weights(path)
-        # A wrong activation raises no error but costs accuracy, so it is found out from the file.
+        # A wrong activation raises no error but costs accuracy, so it is inferred from the file.
         config["quick_gelu"] = config.get("quick_gelu", False) or uses_quick_gelu(path, weights)
-        published = _options(config_beside(path) or {}, config, str(path))
+        options = _transform_options(config_beside(path) or {}, config, str(path))
     elif spec.pretrained not in (None, "random"):
         tag = "openai" if spec.pretrained == "auto" else str(spec.pretrained)
-        published = open_clip.get_pretrained_cfg(name, tag)
+        options = open_clip.get_pretrained_cfg(name, tag)
         weights = read_weights(fetch_weights(name, tag))
-        config["quick_gelu"] = bool(published.get("quick_gelu", False))
+        config["quick_gelu"] = bool(options.get("quick_gelu", False))
     # open_clip lists some architectures twice, with and without the suffix; both read the same tokens.
     tokenizer = open_clip.get_tokenizer(name.removesuffix(QUICK_GELU_SUFFIX))
-    return Blueprint(spec.name, config, tokenizer, weights, published)
+    return Blueprint(spec.name, config, tokenizer, weights, options)
 
 
 def _registered_config(name: str) -> dict[str, Any]:
-    """Returns open_clip's config of a name, with QuickGELU if the name ends so."""
-    known = open_clip.list_models()
+    """open_clip's config of a name, with QuickGELU if the name ends so."""
+    registered = open_clip.list_models()
     # Some names end so in open_clip's own list; for others the suffix only changes the activation.
-    base = name if name in known else name.removesuffix(QUICK_GELU_SUFFIX)
-    if base not in known:
-        nearest = nearest_names(name, [BUNDLED_NAME, *known], count=3, cutoff=0.4)
+    base = name if name in registered else name.removesuffix(QUICK_GELU_SUFFIX)
+    if base not in registered:
+        nearest = nearest_names(name, [BUNDLED_NAME, *registered], count=3, cutoff=0.4)
         raise UserError(
             f"There is no CLIP named '{name}'. Nearest: {', '.join(nearest) or 'none'}. Take {BUNDLED_NAME}, a name of "
             f"open_clip.list_models(), or {HUB_PREFIX}organisation/model."
@@ -197,33 +203,32 @@ def _foreign_tokenizer(name: str) -> UserError:
     )
 
 
-def _options(description: dict[str, Any], config: dict[str, Any], origin: str) -> dict[str, Any]:
+def _transform_options(description: dict[str, Any], config: dict[str, Any], origin: str) -> dict[str, Any]:
     """Reads the transform's options from the content of an `open_clip_config.json`, for a model of this config.
 
     Raises:
         UserError: If the transform can't do what they ask for: images would not be as in training.
     """
     published = description.get("preprocess_cfg", {})
-    known = {*PreprocessCfg.__annotations__} - {"size"}
-    options = {name: value for name, value in published.items() if name in known and value is not None}
+    names = {*PreprocessCfg.__annotations__} - {"size"}
+    options = {name: value for name, value in published.items() if name in names and value is not None}
     for name in ("mean", "std"):
         if name in options:  # a list in JSON, and part of the fingerprint
             options[name] = tuple(float(number) for number in options[name])
     model_size = config["vision_cfg"].get("image_size", 224)  # open_clip's own default
     size = published.get("size") or model_size
-    if size not in (model_size, [model_size, model_size]):
-        raise _unfit(origin, "size", size, f"{model_size}, for which the model is built")
     interpolation = options.get("interpolation", "bicubic")
-    if interpolation not in ("bicubic", "bilinear"):  # open_clip would take bicubic without a word
-        raise _unfit(origin, "interpolation", interpolation, "bicubic or bilinear")
+    problem = ""
+    if size not in (model_size, [model_size, model_size]):
+        problem = f"size {size!r}, but expected was {model_size}, for which the model is built"
+    elif interpolation not in ("bicubic", "bilinear"):  # open_clip would take bicubic without a word
+        problem = f"interpolation {interpolation!r}, but expected was bicubic or bilinear"
+    if problem:
+        raise UserError(
+            f"The preprocess_cfg of {origin} has {problem}. Give --model.clip.name the architecture of these weights, "
+            "or correct the file."
+        )
     return options
-
-
-def _unfit(origin: str, name: str, value: Any, expected: str) -> UserError:
-    return UserError(
-        f"The preprocess_cfg of {origin} has {name} {value!r}, but expected was {expected}. Give --model.clip.name the "
-        "architecture of these weights, or correct the file."
-    )
 
 
 def _weights_path(spec: CLIPSpec, tags: list[str]) -> Path | None:
@@ -242,8 +247,109 @@ def _weights_path(spec: CLIPSpec, tags: list[str]) -> Path | None:
     # A misspelt tag must not be reported as a missing file: only what looks like a path is taken for one.
     if wanted != "auto" and (path.suffix in WEIGHT_SUFFIXES or path.exists() or len(path.parts) > 1):
         return path
-    found = "no weights by OpenAI" if wanted == "auto" else f"no weights '{wanted}'"
+    missing = "no weights by OpenAI" if wanted == "auto" else f"no weights '{wanted}'"
     raise UserError(
-        f"There are {found} for {spec.name}. Give --model.clip.pretrained one of: "
+        f"There are {missing} for {spec.name}. Give --model.clip.pretrained one of: "
         f"{', '.join([*tags, 'random', 'the path of a weights file'])}."
     )
+
+
+_RANDOM_FILLS = frozenset({"kaiming_normal_", "kaiming_uniform_", "normal_", "trunc_normal_", "uniform_"})
+
+
+class shapes_only(TorchFunctionMode):  # noqa: N801, a context manager
+    """Fills new weights with zeros, where they are overwritten or only counted: random numbers take seconds."""
+
+    def __torch_function__(
+        self, function: Callable[..., Any], types: Any, arguments: Any = (), options: dict[str, Any] | None = None
+    ) -> Any:
+        """Calls the function, or fills with zeros the tensor that it would fill with random numbers."""
+        options = options or {}
+        if function.__name__ not in _RANDOM_FILLS:
+            return function(*arguments, **options)
+        with torch.no_grad():
+            return (arguments[0] if arguments else options["tensor"]).zero_()
+
+
+def build_model(config: dict[str, Any], seed: int = 0) -> nn.Module:
+    """Builds an open_clip model with random weights; global random generators keep their states.
+
+    Args:
+        config: open_clip's model config: `embed_dim`, `vision_cfg`, `text_cfg` and perhaps `quick_gelu`, `custom_text`.
+        seed: Seed of the weights.
+
+    Raises:
+        UserError: If the architecture is one in which prompts cannot be learned.
+    """
+    options = deepcopy(config)
+    custom = options.pop("custom_text", False)
+    if "multimodal_cfg" in options or options["text_cfg"].get("hf_model_name"):
+        raise UserError(
+            "Prompts are learned in CLIP's own text transformer, but this model has a text tower of another library or "
+            "a caption decoder. Choose another --model.clip.name, for example ViT-B-16."
+        )
+    if "timm_model_name" in options["vision_cfg"]:
+        # Else timm would download the image tower's weights, which are overwritten.
+        options["vision_cfg"]["timm_model_pretrained"] = False
+    # open_clip draws from the global generator; a run's own draws must not depend on how its CLIP was loaded.
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        model: nn.Module = (open_clip.CustomTextCLIP if custom else open_clip.CLIP)(**options)
+    return model
+
+
+def install_weights(model: nn.Module, blueprint: Blueprint, origin: str) -> None:
+    """Loads weights into a model, cast to the model's types.
+
+    Args:
+        model: Gets the weights.
+        blueprint: Has the weights, by OpenAI's or open_clip's names.
+        origin: Where the weights are from, for the message.
+
+    Raises:
+        UserError: If the weights are those of another architecture.
+    """
+    state: dict[str, Tensor] = convert_state_dict(model, dict(blueprint.weights or {}))
+    # The file is of a `CLIP`, and the model a `CustomTextCLIP`, whose text tower is a module of its own.
+    if "positional_embedding" in state and not hasattr(model, "positional_embedding"):
+        state = convert_to_custom_text_state_dict(state)
+    expected = model.state_dict()
+    if "logit_scale" in state:  # a number in some files, a list of one in others
+        state["logit_scale"] = state["logit_scale"].reshape(expected["logit_scale"].shape)
+    differences = _differences(expected, state)
+    if differences:
+        more = f"; and {len(differences) - 3} more" if len(differences) > 3 else ""
+        raise UserError(
+            f"The weights '{origin}' do not fit {blueprint.name}: {'; '.join(differences[:3])}{more}. "
+            "Give --model.clip.name the architecture that they were trained with."
+        )
+    model.load_state_dict({name: state[name].to(expected[name].dtype) for name in expected})
+
+
+def _differences(expected: dict[str, Tensor], state: dict[str, Tensor]) -> list[str]:
+    """Describes tensors that are missing, unexpected or of another shape."""
+    differences = []
+    for name, value in expected.items():
+        if name not in state:
+            differences.append(f"{name} is missing")
+        elif state[name].shape != value.shape:
+            shape = tuple(state[name].shape)
+            # A wrong shape says more than a missing name, and only three differences are shown.
+            differences.insert(0, f"{name} has shape {shape} instead of {tuple(value.shape)}")
+    # Buffers that some versions of open_clip save and others compute.
+    ignored = ("position_ids", "attn_mask", "num_batches_tracked")
+    unexpected = [name for name in state if name not in expected and not name.endswith(ignored)]
+    return [*differences, *(f"{name} is unexpected" for name in unexpected)]
+
+
+def evaluation_transform(options: PreprocessCfg) -> ImageTransform:
+    """Returns CLIP's own transform: bicubic resize of the shorter side, centre crop, RGB, CLIP's mean and deviation."""
+    transform: ImageTransform = image_transform_v2(options, is_train=False)
+    return transform
+
+
+def training_transform(options: PreprocessCfg) -> ImageTransform:
+    """Returns CoOp's augmentation: a bicubic crop of 8 to 100 % of the area, half of the pictures mirrored."""
+    crop = image_transform_v2(options, is_train=True, aug_cfg=AugmentationCfg(scale=(0.08, 1.0)))
+    transform: ImageTransform = Compose([RandomHorizontalFlip(), crop])
+    return transform

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from copy import deepcopy
-
 import pytest
 import torch
 
@@ -85,35 +83,6 @@ def test_equals_attention_written_out_on_the_bundled_clip(shallow):
 def test_equals_attention_written_out_on_vit_b_16():
     torch.manual_seed(0)
     assert_equals_slow(load_clip(CLIPSpec("ViT-B-16", "random")), torch.randn(12, 8, 768), 1)
-
-
-def test_blocks_that_want_the_length_first(clip):
-    """The same weights with `batch_first` off in transformer and attention."""
-    torch.manual_seed(0)
-    prompts = torch.randn(2, 3, 48)
-    images = images_of(clip)
-    other = deepcopy(clip)
-    other.model.visual.transformer.batch_first = False
-    for block in other.model.visual.transformer.resblocks:
-        block.attn.batch_first = False
-    expected = PromptedImageEncoder(clip)(images, prompts)
-    found = PromptedImageEncoder(other)(images, prompts)
-    for name in ("features", "prompt_features", "scores"):
-        torch.testing.assert_close(getattr(found, name), getattr(expected, name), atol=1e-5, rtol=1e-5)
-
-
-def test_checkpointing_changes_nothing(clip):
-    torch.manual_seed(0)
-    prompts = torch.randn(2, 3, 48)
-    images = images_of(clip)
-    other = deepcopy(clip)
-    other.model.visual.transformer.grad_checkpointing = True
-    gradients = []
-    for each in (clip, other):
-        leaf = prompts.clone().requires_grad_()
-        PromptedImageEncoder(each).encode(images, leaf).square().sum().backward()
-        gradients.append(leaf.grad)
-    torch.testing.assert_close(*gradients)
 
 
 def test_no_prompts_are_clips_own_features(clip):

@@ -11,19 +11,13 @@ from open_clip import OPENAI_IMAGENET_TEMPLATES
 from torch import Tensor
 
 from fedvlp.clip.backbone import CLIP
-from fedvlp.clip.text.packing import pack
+from fedvlp.clip.packing import pack
 from fedvlp.utils.errors import UserError
 
 SINGLE_TEMPLATE = "a photo of a {}."
 
 
-def _ensemble() -> tuple[str, ...]:
-    """Returns OpenAI's ImageNet templates as strings; the single template is moved to the front."""
-    listed = [template("{}") for template in OPENAI_IMAGENET_TEMPLATES]
-    return (SINGLE_TEMPLATE, *(template for template in listed if template != SINGLE_TEMPLATE))
-
-
-TEMPLATES = _ensemble()
+TEMPLATES = tuple(dict.fromkeys([SINGLE_TEMPLATE, *(template("{}") for template in OPENAI_IMAGENET_TEMPLATES)]))
 """OpenAI's 80 templates, "a photo of a {}." first; the first 60, up to "itap of the {}.", are TRIP's ensemble."""
 
 
@@ -95,15 +89,7 @@ def zero_shot_text_features(
     # The baseline must not depend on the precision of the run beside which it is reported.
     with torch.autocast(device.type, enabled=False):
         for template in chosen:
-            texts = [template.replace("{}", name) for name in names]
-            total += _template_features(clip, texts, token_budget).float()
+            strings = [template.replace("{}", name) for name in names]
+            # Strings of one template begin alike, so they are packed behind what they share.
+            total += pack(clip.tokenize(strings), token_budget).to(device).encode_words(clip.text).float()
     return F.normalize(total / len(chosen), dim=-1)
-
-
-def _template_features(clip: CLIP, texts: list[str], token_budget: int) -> Tensor:
-    """Returns the joint features of texts that begin alike, packed behind what they share."""
-    rows = pack(clip.tokenize(texts), token_budget)
-    tower = clip.text
-    device = next(clip.parameters()).device
-    no_prompt = tower.embed(torch.empty(1, 0, dtype=torch.long, device=device))  # [1, L = 0, D]
-    return rows.to(device).encode(tower, no_prompt).squeeze(0)

@@ -11,13 +11,13 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from fedvlp.clip.backbone import CLIP
-from fedvlp.clip.towers.image_tower import VisionTransformerTower
+from fedvlp.clip.towers import VisionTransformerTower
 from fedvlp.utils.errors import UserError
 
 
 @dataclass(frozen=True)
 class PromptedImages:
-    """What the prompted image tower says of a batch.
+    """What the prompted image tower makes of a batch.
 
     Attributes:
         features: Joint features of the images, from CLS, not normalised.
@@ -34,8 +34,8 @@ class PromptedImages:
 class PromptedImageEncoder(nn.Module):
     """The image tower with learned tokens behind an image's own, differentiable in these tokens alone.
 
-    `prompts[0]` goes in before `ln_pre`, without positions. `prompts[j]` takes the place of the prompt tokens before
-    block j + 1; in blocks without prompts of their own the tokens go on as they are.
+    `prompts[0]` goes in before `ln_pre`, without positions. `prompts[j]` replaces the prompt tokens before block j + 1;
+    blocks without prompts of their own take the tokens as they come.
 
     Args:
         clip: The frozen CLIP, shared and not copied.
@@ -64,14 +64,14 @@ class PromptedImageEncoder(nn.Module):
         Raises:
             UserError: If there are fewer than J blocks.
         """
-        tower = self._tower
-        hidden = _before_last(tower, images, prompts)
+        blocks = self._tower.blocks
+        hidden = self._before_last(images, prompts)  # [B, P + L, W]
         num_tokens = hidden.shape[1]
         of_prompt = torch.arange(num_tokens - prompts.shape[1], num_tokens, device=hidden.device)
         # Fused attention returns no scores, so those few are computed beside it.
-        scores = tower.blocks.last_scores(hidden, 0, of_prompt)
+        scores = blocks.last_scores(hidden, 0, of_prompt)
         indices = torch.cat([of_prompt.new_zeros(1), of_prompt])
-        features = tower.project(tower.blocks.run_last(hidden, indices))
+        features = self._tower.project(blocks.run_last(hidden, indices))  # [B, 1 + L, d]
         return PromptedImages(features[:, 0], features[:, 1:], scores)
 
     def encode(
@@ -80,7 +80,7 @@ class PromptedImageEncoder(nn.Module):
         """Returns `forward(images, prompts).features` alone, for less work; without prompts CLIP's own features."""
         if prompts is None or not prompts.numel():
             return self.clip.encode_image(images)
-        return self._class_features(_before_last(self._tower, images, prompts))
+        return self._class_features(self._before_last(images, prompts))
 
     def encode_each(
         self,
@@ -98,35 +98,33 @@ class PromptedImageEncoder(nn.Module):
         prompts = tower.embed_prompt(make(tokens[:, 1:]).to(tokens.dtype))
         return self._class_features(tower.blocks.run_before_last(torch.cat([tokens, prompts], dim=1)))
 
-    def _class_features(self, hidden: Float[Tensor, "B tokens W"]) -> Float[Tensor, "B d"]:
-        """Returns joint features of the class token, from what goes into the last block."""
-        class_token = torch.zeros(1, dtype=torch.long, device=hidden.device)
-        return self._tower.project(self._tower.blocks.run_last(hidden, class_token))[:, 0]
-
     @property
     def _tower(self) -> VisionTransformerTower:
         return self.clip.image.for_prompts()
 
+    def _class_features(self, hidden: Float[Tensor, "B tokens W"]) -> Float[Tensor, "B d"]:
+        """Joint features of the class token, from what goes into the last block."""
+        class_token = torch.zeros(1, dtype=torch.long, device=hidden.device)
+        return self._tower.project(self._tower.blocks.run_last(hidden, class_token))[:, 0]
 
-def _before_last(
-    tower: VisionTransformerTower, images: Float[Tensor, "B 3 V V"], prompts: Float[Tensor, "J L W"]
-) -> Float[Tensor, "B tokens W"]:
-    """Returns what goes into the last block."""
-    tower.blocks.check_depth(len(prompts), "image")
-    tokens = tower.embed(images)  # [B, P, W]
-    # `prompts[0]` enters with the image; the others replace the prompt's places between blocks.
-    first, *deeper = prompts.to(tokens.dtype)
-    between = [partial(_replace, prompt=prompt) for prompt in deeper]
-    return tower.blocks.run_before_last(_append(tokens, tower.embed_prompt(first)), between)
+    def _before_last(
+        self, images: Float[Tensor, "B 3 V V"], prompts: Float[Tensor, "J L W"]
+    ) -> Float[Tensor, "B tokens W"]:
+        """What goes into the last block."""
+        tower = self._tower
+        tower.blocks.check_depth(len(prompts), "image")
+        tokens = tower.embed(images)  # [B, P, W]
+        # `prompts[0]` enters with the image; the others replace the prompt's places between blocks.
+        first, *deeper = prompts.to(tokens.dtype)
+        between = [partial(_with_prompt, tokens.shape[1], prompt) for prompt in deeper]
+        return tower.blocks.run_before_last(_with_prompt(tokens.shape[1], tower.embed_prompt(first), tokens), between)
 
 
-def _append(tokens: Float[Tensor, "B tokens W"], prompt: Float[Tensor, "L W"]) -> Float[Tensor, "B longer W"]:
-    return torch.cat([tokens, prompt.to(tokens.dtype).expand(tokens.shape[0], -1, -1)], dim=1)
-
-
-def _replace(hidden: Float[Tensor, "B tokens W"], prompt: Float[Tensor, "L W"]) -> Float[Tensor, "B tokens W"]:
-    """Returns the tokens with a prompt in place of the last ones."""
-    return _append(hidden[:, : hidden.shape[1] - len(prompt)], prompt)
+def _with_prompt(
+    num_tokens: int, prompt: Float[Tensor, "L W"], hidden: Float[Tensor, "B tokens W"]
+) -> Float[Tensor, "B longer W"]:
+    """The image's own tokens with a prompt behind them."""
+    return torch.cat([hidden[:, :num_tokens], prompt.to(hidden.dtype).expand(hidden.shape[0], -1, -1)], dim=1)
 
 
 def project_image_tokens(clip: CLIP, tokens: Float[Tensor, "*batch W"]) -> Float[Tensor, "*batch d"]:

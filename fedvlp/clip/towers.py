@@ -1,17 +1,17 @@
-"""The image tower of an open_clip model: its sizes, its joint features, its tokens."""
+"""The two towers of an open_clip model: an image tower with its joint features and tokens, and a causal text tower."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from open_clip.modified_resnet import ModifiedResNet
 from open_clip.transformer import VisionTransformer
 from torch import Tensor, nn
 
-from fedvlp.clip.towers.blocks import Between, Blocks
+from fedvlp.clip.blocks import Between, Blocks, Mask
 from fedvlp.utils.errors import UserError
 
 
@@ -37,7 +37,11 @@ class ImageTower:
 
     def __init__(self, visual: nn.Module) -> None:
         self._visual: Any = visual
-        self.image_size = _square_size(visual.image_size)
+        size: Any = visual.image_size
+        sides = {int(side) for side in size} if isinstance(size, (tuple, list)) else {int(size)}
+        if len(sides) > 1:
+            raise UserError(f"Images must be square, but this model reads {size}. Choose another --model.clip.name.")
+        self.image_size = sides.pop()
 
     @property
     def kind(self) -> str:
@@ -69,22 +73,14 @@ class ImageTower:
         return features
 
     def encode(self, images: Float[Tensor, "B 3 V V"]) -> tuple[Float[Tensor, "B d"], Float[Tensor, "B P W"]]:
-        """Returns joint features, not normalised, and the image's tokens.
-
-        Raises:
-            UserError: If the tower is neither a ViT nor a ResNet of open_clip.
-        """
+        """Returns joint features, not normalised, and the image's tokens; refused if it is no ViT and no ResNet."""
         raise UserError(
             f"Image tokens are read from ViT and ResNet towers of open_clip, but this one is {self.kind}. "
             "Choose another --model.clip.name, for example ViT-B-16."
         )
 
     def for_prompts(self) -> VisionTransformerTower:
-        """Returns this tower, refused where image prompts cannot be learned in it.
-
-        Raises:
-            UserError: If it is not a ViT that is read at its class token, or has attention of another kind than CLIP's.
-        """
+        """Returns this tower, refused unless it is a ViT that is read at its class token, with CLIP's attention."""
         raise _refusal(f"is a {self.kind}")
 
 
@@ -127,11 +123,7 @@ class ResNetTower(ImageTower):
 
 
 class VisionTransformerTower(ImageTower):
-    """open_clip's ViT; its tokens are the output of the last block, the class token first.
-
-    Args:
-        visual: The open_clip model's `visual`.
-    """
+    """open_clip's ViT; its tokens are the output of the last block, the class token first."""
 
     blocks: Blocks
 
@@ -206,14 +198,7 @@ class VisionTransformerTower(ImageTower):
 
 
 def make_image_tower(visual: nn.Module) -> ImageTower:
-    """Returns the tower of a kind of open_clip's `visual`.
-
-    Args:
-        visual: The open_clip model's `visual`.
-
-    Raises:
-        UserError: If it does not read square images.
-    """
+    """Returns the tower of open_clip's `visual`, by its kind; refused if it does not read square images."""
     if isinstance(visual, VisionTransformer):
         return VisionTransformerTower(visual)
     if isinstance(visual, ModifiedResNet):
@@ -233,8 +218,141 @@ def _check_stages(between: Sequence[Between], stages: int) -> None:
         raise UserError(f"Features of {len(between)} stages are to be changed, but the image tower has {stages}.")
 
 
-def _square_size(size: Any) -> int:
-    sides = {int(side) for side in size} if isinstance(size, (tuple, list)) else {int(size)}
-    if len(sides) > 1:
-        raise UserError(f"Images must be square, but this model reads {size}. Choose another --model.clip.name.")
-    return sides.pop()
+class TextTower:
+    """A causal CLIP text tower: token embedding, open_clip's unmodified transformer, and the projection of EOT.
+
+    It refers to the open_clip model, whose weights it does not copy, so it follows the model to any device and
+    precision.
+
+    Args:
+        model: An open_clip `CLIP` or `CustomTextCLIP`.
+
+    Attributes:
+        blocks: The transformer; in an unsuited tower, which `for_prompts` refuses, it cannot be run.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._tower: Any = getattr(model, "text", model)
+        self._pool = getattr(self._tower, "text_pool_type", None) or getattr(self._tower, "pool_type", None)
+        self._end_id = int(getattr(self._tower, "text_eos_id", None) or getattr(self._tower, "eos_id", None) or 0)
+        self.blocks = Blocks(getattr(self._tower, "transformer", None))
+        self._unsuited = self._why_unsuited()
+
+    @property
+    def depth(self) -> int:
+        """The number of blocks."""
+        return len(self.blocks)
+
+    @property
+    def width(self) -> int:
+        """D, the width of a token."""
+        return int(self._tower.token_embedding.embedding_dim)
+
+    @property
+    def is_suited(self) -> bool:
+        """Whether prompts can be learned in it."""
+        return self._unsuited is None
+
+    def for_prompts(self) -> TextTower:
+        """Returns this tower, refused unless it is causal and read at its end-of-text token."""
+        if self._unsuited is not None:
+            raise UserError(
+                "Prompts are learned in a causal CLIP text transformer that is read at its end-of-text token, but this "
+                f"model's text tower {self._unsuited}. Choose another --model.clip.name, for example ViT-B-16."
+            )
+        return self
+
+    def trim(self, ids: Int[Tensor, "sequences context"]) -> list[list[int]]:
+        """Returns each sequence's token ids through the end-of-text token, without padding."""
+        # OpenAI's end-of-text token has the largest id of the vocabulary.
+        ends = ids.argmax(dim=-1) if self._pool == "argmax" else (ids == self._end_id).int().argmax(dim=-1)
+        return [row[: int(end) + 1].tolist() for row, end in zip(ids, ends, strict=True)]
+
+    def embed(self, ids: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape D"]:
+        """Returns token embeddings, without positions."""
+        embeddings: Tensor = self._tower.token_embedding(ids)
+        return embeddings
+
+    def positions(self, indices: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape D"]:
+        """Returns the positional embeddings at these positions of a sequence."""
+        embeddings: Tensor = self._tower.positional_embedding[indices]
+        return embeddings
+
+    def transform(
+        self,
+        tokens: Float[Tensor, "sequences length D"],
+        mask: Mask,
+        between: Sequence[Between] = (),
+    ) -> Float[Tensor, "sequences length D"]:
+        """Returns the last block's output for embedded tokens.
+
+        Args:
+            tokens: Embedded tokens with their positions.
+            mask: Which tokens see which.
+            between: `between[j]` changes the tokens between blocks j + 1 and j + 2.
+        """
+        hidden = self._before_last(tokens, mask, between)
+        return self.blocks.run(len(self.blocks) - 1, hidden, mask)
+
+    def transform_at(
+        self,
+        tokens: Float[Tensor, "sequences length D"],
+        mask: Mask,
+        indices: Int[Tensor, "queries"],
+        query_mask: Mask,
+        between: Sequence[Between] = (),
+    ) -> Float[Tensor, "sequences queries D"]:
+        """Returns `transform(tokens, mask, between)[:, indices]`, for which alone the last block is run."""
+        hidden = self._before_last(tokens, mask, between)
+        return self.blocks.run_last(hidden, indices, query_mask)
+
+    def project(self, ends: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch d"]:
+        """Returns joint features, not normalised, from the last block's output at end-of-text tokens."""
+        normalised: Tensor = self._tower.ln_final(ends)
+        projection = self._tower.text_projection
+        if projection is None:
+            return normalised
+        if isinstance(projection, nn.Linear):
+            projected: Tensor = projection(normalised)
+            return projected
+        return normalised @ cast(Tensor, projection)
+
+    def _before_last(self, tokens: Tensor, mask: Mask, between: Sequence[Between]) -> Tensor:
+        """Returns what goes into the last block."""
+        # A prompt in the first block and one for each change.
+        self.blocks.check_depth(1 + len(between), "text")
+        return self.blocks.run_before_last(tokens.to(self.blocks.dtype), between, mask)
+
+    def _why_unsuited(self) -> str | None:
+        """Says why prompts cannot be learned in this tower; None if they can."""
+        tower = self._tower
+        if getattr(tower, "transformer", None) is None or not hasattr(tower, "token_embedding"):
+            return "is not open_clip's own transformer"
+        if getattr(tower, "attn_mask", None) is None:
+            return "is not causal"
+        if getattr(tower, "cls_emb", None) is not None:
+            return "appends a class token"
+        if self._pool not in ("argmax", "eos"):
+            return f"pools its tokens by '{self._pool}'"
+        # Only attention of CLIP's own kind can be computed chunk by chunk.
+        return None if self.blocks.are_standard else "has attention of another kind than CLIP's"
+
+
+def causal_mask(parents: Sequence[int]) -> Float[Tensor, "length length"]:
+    """Returns the additive mask under which a token sees itself, the one it follows, and all that this one sees.
+
+    Args:
+        parents: The place of the token that each one follows, always an earlier one; -1 for none.
+
+    Example:
+        >>> causal_mask([-1, 0, 0])
+        tensor([[0., -inf, -inf],
+                [0., 0., -inf],
+                [0., -inf, 0.]])
+    """
+    visible = torch.eye(len(parents), dtype=torch.bool)
+    for place, parent in enumerate(parents):
+        if parent >= 0:
+            # Parents come first, so all that the parent sees is known by now.
+            visible[place] |= visible[parent]
+    return torch.zeros(visible.shape).masked_fill(~visible, float("-inf"))

@@ -3,21 +3,26 @@
 CoOp-style code encodes C sequences of 77 tokens for every prompt. The tower is causal: `[SOS][prompt]` has the same
 hidden states for all classes, and nothing behind EOT matters. So the prompt is encoded once, with the classes' own few
 tokens behind it in one packed sequence. Features and gradients are those of the 77-token sequences.
+
+:class:`DomainTextEncoder` has all pairs of a class and a domain, and :class:`PromptFeatureCache` keeps the features of
+prompts that are not trained at present, which change with a round and not with a step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal
+from collections import deque
+from collections.abc import Callable, Hashable, Sequence
+from functools import cached_property
+from itertools import product
+from typing import Any, Literal, cast
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from fedvlp.clip.backbone import CLIP
-from fedvlp.clip.text.packing import TokenRows, pack, prompt_ids, stack
-from fedvlp.clip.text.prompt_cache import PromptFeatureCache
-from fedvlp.clip.text.zero_shot import clean_class_names
+from fedvlp.clip.packing import encode_side_by_side, pack, prompt_ids, stack
+from fedvlp.clip.zero_shot import clean_class_names, zero_shot_text_features
 from fedvlp.utils.errors import UserError
 
 ClassPosition = Literal["end", "middle", "front"]
@@ -60,12 +65,14 @@ class PromptedTextEncoder(nn.Module):
         self.class_names = clean_class_names(class_names)
         self.prompt_length = prompt_length
         sequences = self._sequences(class_position)
-        self._check_lengths(sequences)
+        longest = self._check_lengths(sequences)
         if class_specific:
             # Class c's prompt is rows c L to (c + 1) L of what `forward` takes.
             sequences = [_shifted(ids, number * prompt_length) for number, ids in enumerate(sequences)]
-            layout = "plain" if layout == "plain" else "cut"
-        self.rows = _lay_out(sequences, class_position, layout, token_budget, clip.context_length)
+        if layout == "packed" and class_position == "end" and not class_specific:
+            self.rows = pack(sequences, token_budget)
+        else:
+            self.rows = stack(sequences, clip.context_length if layout == "plain" else longest)
         self._cache = PromptFeatureCache()
 
     def forward(
@@ -134,7 +141,7 @@ class PromptedTextEncoder(nn.Module):
         return prompt
 
     def _sequences(self, class_position: ClassPosition) -> list[list[int]]:
-        """Returns each class's token ids, prompt included, through its end-of-text token."""
+        """Each class's token ids, prompt included, through its end-of-text token."""
         texts = self.clip.tokenize([f"{name}." for name in self.class_names])
         name_lengths = [len(ids) - 2 for ids in self.clip.tokenize(self.class_names)]
         slots = prompt_ids(self.prompt_length)
@@ -144,8 +151,8 @@ class PromptedTextEncoder(nn.Module):
             for ids, length in zip(texts, name_lengths, strict=True)
         ]
 
-    def _check_lengths(self, sequences: list[list[int]]) -> None:
-        """Refuses a prompt that leaves too little room for a class's name."""
+    def _check_lengths(self, sequences: list[list[int]]) -> int:
+        """Returns the largest length; refuses a prompt that leaves too little room for a class's name."""
         longest = max(range(len(sequences)), key=lambda index: len(sequences[index]))
         length = len(sequences[longest])
         context = self.clip.context_length
@@ -155,20 +162,112 @@ class PromptedTextEncoder(nn.Module):
                 f"tokens, but the text tower reads {context}. Use a prompt_length of at most "
                 f"{self.prompt_length - (length - context)} or a shorter name for this class."
             )
+        return length
 
 
 def _shifted(ids: list[int], by: int) -> list[int]:
-    """Returns token ids whose places for a prompt's vectors stand for those `by` further behind."""
+    """Token ids whose places for a prompt's vectors stand for those `by` further behind."""
     return [token if token >= 0 else token - by for token in ids]
 
 
-def _lay_out(
-    sequences: list[list[int]],
-    class_position: ClassPosition,
-    layout: Layout,
-    token_budget: int,
-    context_length: int,
-) -> TokenRows:
-    if layout == "packed" and class_position == "end":
-        return pack(sequences, token_budget)
-    return stack(sequences, context_length if layout == "plain" else max(map(len, sequences)))
+class PromptFeatureCache:
+    """Keeps the last results of functions of prompts; none of prompts that get gradients.
+
+    Args:
+        capacity: How many results are kept; the oldest is dropped first.
+    """
+
+    def __init__(self, capacity: int = 8) -> None:
+        self._entries: deque[tuple[Hashable, list[Tensor], Tensor]] = deque(maxlen=capacity)
+
+    def __call__(self, name: Hashable, function: Callable[..., Tensor], *prompts: Tensor) -> Tensor:
+        """Returns `function(*prompts)`, from the cache if it was computed for equal prompts before.
+
+        Args:
+            name: Stands for the function, which depends on its prompts alone.
+            function: Makes the result.
+            prompts: Its arguments.
+        """
+        needs_grad = torch.is_grad_enabled() and any(prompt.requires_grad for prompt in prompts)
+        if needs_grad or torch.compiler.is_exporting():  # what is exported has no values yet
+            return function(*prompts)
+        device = prompts[0].device.type
+        # A tensor of inference mode can't be used in a later graph, and autocast changes the numbers.
+        mode = (torch.is_inference_mode_enabled(), torch.is_autocast_enabled(device), torch.get_autocast_dtype(device))
+        key = (name, mode, *((prompt.shape, prompt.dtype, prompt.device) for prompt in prompts))
+        for cached_key, cached_prompts, result in self._entries:
+            if cached_key == key and all(map(torch.equal, cached_prompts, prompts)):
+                # Equal values, not the same tensor: an optimizer changes prompts in place.
+                return result
+        result = function(*prompts)
+        self._entries.append((key, [prompt.detach().clone() for prompt in prompts], result.detach()))
+        return result
+
+    def __deepcopy__(self, memo: Any) -> PromptFeatureCache:
+        """Returns an empty cache: a copied module may have another CLIP."""
+        return PromptFeatureCache(self._entries.maxlen or 0)
+
+
+class DomainTextEncoder(nn.Module):
+    """Encodes each class's name together with each domain's; the words of both are fixed.
+
+    Args:
+        clip: The frozen CLIP, shared and not copied.
+        class_names: One name for each class; `_` and `-` are read as spaces.
+        domains: One name for each domain; `_` and `-` are read as spaces.
+        prompt_length: L, the number of learned vectors in a prompt.
+    """
+
+    def __init__(self, clip: CLIP, class_names: Sequence[str], domains: Sequence[str], *, prompt_length: int) -> None:
+        super().__init__()
+        self.num_domains = len(domains)
+        pairs = [f"{name} with the domain of {domain}" for name, domain in product(class_names, domains)]
+        self.pairs = PromptedTextEncoder(clip, pairs, prompt_length=prompt_length)
+        self.each = nn.ModuleList()
+        for domain in domains:
+            names = [f"{domain} {name}" for name in class_names]
+            self.each.append(PromptedTextEncoder(clip, names, prompt_length=prompt_length))
+        self._cache = PromptFeatureCache()
+
+    @cached_property
+    def handwritten(self) -> Float[Tensor, "C M d"]:
+        """Features of "a photo of a <class> with the domain of <domain>.", normalised."""
+        features = zero_shot_text_features(self.pairs.clip, self.pairs.class_names)
+        return features.view(-1, self.num_domains, features.shape[-1])
+
+    def under_one(self, prompt: Float[Tensor, "L D"] | None) -> Float[Tensor, "C M d"]:
+        """Returns the features of "[prompt][class] with the domain of [domain].", not normalised; None: handwritten."""
+        if prompt is None:
+            return self.handwritten
+        features: Tensor = self.pairs(prompt)
+        return features.view(-1, self.num_domains, features.shape[-1])
+
+    def under_each(
+        self, prompts: Float[Tensor, "M L D"], learning: Int[Tensor, "*batch"] | None = None
+    ) -> Float[Tensor, "C M d"]:
+        """Returns the features of "[prompt m][domain m][class]." for every domain m, not normalised.
+
+        Args:
+            prompts: One prompt for each domain.
+            learning: Indices of the domains whose prompts get gradients, in any number and order; those of all others
+                are exactly zero. None is all.
+        """
+        # Prompts without a gradient change once a round: their features come from the cache.
+        every = range(self.num_domains)
+        chosen = sorted(set(every if learning is None else learning.tolist()))
+        others = sorted(set(every) - set(chosen))
+        features = dict(zip(chosen, self._encode(chosen, prompts), strict=True))
+        # Prompts without gradients are encoded apart, as their features can be taken from the cache.
+        features |= zip(others, self._encode(others, prompts.detach()), strict=True)
+        return torch.stack([features[domain] for domain in every], dim=1)
+
+    def _encode(self, domains: list[int], prompts: Float[Tensor, "M L D"]) -> Sequence[Float[Tensor, "C d"]]:
+        """The features of some domains' class prompts, each domain under its own learned one."""
+        if not domains:
+            return ()
+        rows = [cast(PromptedTextEncoder, self.each[domain]).rows for domain in domains]
+
+        def encode(chosen: Tensor) -> Tensor:
+            return torch.stack(encode_side_by_side(self.pairs.clip.text, rows, list(chosen)))
+
+        return self._cache(tuple(domains), encode, prompts[domains]).unbind()

@@ -11,7 +11,6 @@ from typing import Any
 import open_clip
 import torch
 from open_clip.constants import HF_CONFIG_NAME, HF_SAFE_WEIGHTS_NAME
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -21,7 +20,7 @@ WEIGHT_SUFFIXES = (".safetensors", ".pt", ".pth", ".bin")
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
-    """Returns the tensors of a checkpoint file, by name.
+    """Reads the tensors of a checkpoint file, by name.
 
     Args:
         path: A `.safetensors` file, a `.pt`, `.pth` or `.bin` file with a state dict (also under the key `state_dict`),
@@ -35,7 +34,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
             f"There is no weights file {path}. Give --model.clip.pretrained an existing "
             f"{', '.join(WEIGHT_SUFFIXES)} file, a tag that open_clip knows, or 'random'."
         )
-    content = load_file_safely(path) if path.suffix == ".safetensors" else _load_archive(path)
+    content = _load(path)
     if isinstance(content, dict) and isinstance(content.get("state_dict"), dict):
         content = content["state_dict"]
     if not isinstance(content, dict) or not all(isinstance(value, Tensor) for value in content.values()):
@@ -52,16 +51,38 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     return tensors
 
 
-def load_file_safely(path: Path) -> dict[str, Tensor]:
-    """Returns the tensors of a safetensors file.
-
-    Raises:
-        UserError: If the file is damaged or cut short.
-    """
+def _load(path: Path) -> Any:
+    """Loads a file, restricted to tensors and plain containers."""
     try:
-        return dict(load_file(path))
-    except (SafetensorError, OSError) as error:
-        raise UserError(f"{path} is no readable safetensors file ({error}). Copy or download it again.") from error
+        if path.suffix == ".safetensors":
+            return load_file(path)
+        if _is_torchscript(path):
+            return _load_torchscript(path)
+        return torch.load(path, map_location="cpu", weights_only=True)
+    # For a file of another kind the unpickler raises nearly every type.
+    except Exception as error:
+        raise UserError(
+            f"{path} cannot be read as plain tensors: it is damaged or holds pickled code, which is never run. "
+            "Copy or download it again, or save model.state_dict() alone, best as .safetensors."
+        ) from error
+
+
+def _is_torchscript(path: Path) -> bool:
+    """Whether a file is a TorchScript archive: a zip file with a table of constants."""
+    if not zipfile.is_zipfile(path):
+        return False
+    with zipfile.ZipFile(path) as archive:
+        return any(entry.endswith("/constants.pkl") for entry in archive.namelist())
+
+
+def _load_torchscript(path: Path) -> dict[str, Tensor]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # TorchScript is deprecated, but these archives still exist
+        state: dict[str, Tensor] = torch.jit.load(path, map_location="cpu").state_dict()  # type: ignore[no-untyped-call]
+    # OpenAI's archives have these sizes among their tensors.
+    for number in ("input_resolution", "context_length", "vocab_size"):
+        state.pop(number, None)
+    return state
 
 
 def fetch_weights(name: str, tag: str) -> Path:
@@ -75,11 +96,22 @@ def fetch_weights(name: str, tag: str) -> Path:
         return Path(open_clip.download_pretrained(published))
     # The hub's client raises many kinds of errors; all of them mean that there is no file.
     except Exception as error:
-        raise UserError(_download_help(name, tag, published, error)) from error
+        # open_clip lists a file of the hub as `organisation/model/file`, or without a file's name.
+        repository, _, file = published.get("hf_hub", "").rpartition("/")
+        addresses = [published.get("url", "")]
+        if repository:
+            addresses.insert(0, f"https://huggingface.co/{repository}/resolve/main/{file or HF_SAFE_WEIGHTS_NAME}")
+        suffix = "-quickgelu" if published.get("quick_gelu") and not name.endswith("-quickgelu") else ""
+        raise UserError(
+            f"The weights '{tag}' of {name} are not on this machine and could not be downloaded "
+            f"({type(error).__name__}: {str(error).strip() or 'no message'}). Download "
+            f"{' or '.join(filter(None, addresses))} elsewhere, copy it here and give --model.clip.name {name}{suffix} "
+            "--model.clip.pretrained /path/to/the/file."
+        ) from error
 
 
 def config_beside(path: Path) -> dict[str, Any] | None:
-    """Returns the `open_clip_config.json` in a weights file's folder; None if there is none.
+    """Reads the `open_clip_config.json` in a weights file's folder; None if there is none.
 
     Raises:
         UserError: If it is no JSON.
@@ -95,7 +127,7 @@ def config_beside(path: Path) -> dict[str, Any] | None:
 
 
 def uses_quick_gelu(path: Path, weights: dict[str, Tensor]) -> bool:
-    """Guesses whether a weights file is of a model with QuickGELU; its tensors do not say so themselves.
+    """Guesses whether a weights file is of a model with QuickGELU, which its tensors do not tell.
 
     An `open_clip_config.json` beside the file decides. Else it is assumed of TorchScript archives, in which OpenAI
     published its models; of files whose name, or whose folder in the hub's cache, contains `openai` or `quickgelu`; and
@@ -116,56 +148,3 @@ def _are_widened_halves(weights: dict[str, Tensor]) -> bool:
     return bool(perceptrons) and all(
         value.dtype == torch.float32 and torch.equal(value, value.half().float()) for value in perceptrons
     )
-
-
-def _download_help(name: str, tag: str, published: dict[str, Any], error: Exception) -> str:
-    """Returns what to tell a person whose machine cannot download."""
-    addresses = [_hub_address(published.get("hf_hub", "")), published.get("url", "")]
-    known = " or ".join(address for address in addresses if address)
-    needs_suffix = published.get("quick_gelu") and not name.endswith("-quickgelu")
-    return (
-        f"The weights '{tag}' of {name} are not on this machine and could not be downloaded ({type(error).__name__}: "
-        f"{str(error).strip() or 'no message'}). Download {known} elsewhere, copy it here and give "
-        f"--model.clip.name {name}{'-quickgelu' if needs_suffix else ''} --model.clip.pretrained /path/to/the/file."
-    )
-
-
-def _hub_address(entry: str) -> str:
-    """Returns the address of a file that open_clip lists as `organisation/model/file`, or without a file's name."""
-    parts = entry.rpartition("/")
-    if not parts[0]:
-        return ""
-    return f"https://huggingface.co/{parts[0]}/resolve/main/{parts[2] or HF_SAFE_WEIGHTS_NAME}"
-
-
-def _load_archive(path: Path) -> Any:
-    """Returns what torch saved in a file, restricted to tensors and plain containers."""
-    try:
-        if _is_torchscript(path):
-            return _load_torchscript(path)
-        return torch.load(path, map_location="cpu", weights_only=True)
-    # For a file of another kind the unpickler raises nearly every type.
-    except Exception as error:
-        raise UserError(
-            f"{path} cannot be read as plain tensors: it is damaged or holds pickled code, which is never run. "
-            "Save model.state_dict() alone, best as .safetensors, and give that file."
-        ) from error
-
-
-def _load_torchscript(path: Path) -> dict[str, Tensor]:
-    """Returns the tensors of a TorchScript archive, such as OpenAI's own."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # TorchScript is deprecated, but these archives still exist
-        state: dict[str, Tensor] = torch.jit.load(path, map_location="cpu").state_dict()  # type: ignore[no-untyped-call]
-    # OpenAI's archives have these sizes among their tensors.
-    for number in ("input_resolution", "context_length", "vocab_size"):
-        state.pop(number, None)
-    return state
-
-
-def _is_torchscript(path: Path) -> bool:
-    """Whether a file is a TorchScript archive: a zip file with a table of constants."""
-    if not zipfile.is_zipfile(path):
-        return False
-    with zipfile.ZipFile(path) as archive:
-        return any(entry.endswith("/constants.pkl") for entry in archive.namelist())

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from fedvlp.clip import SINGLE_TEMPLATE, TEMPLATES, clean_class_name, clean_class_names, zero_shot_text_features
-from fedvlp.clip.text.zero_shot import choose_templates
+from fedvlp.clip.zero_shot import choose_templates
 from fedvlp.utils.errors import UserError
 
 NAMES = ["dog", "Alarm_Clock", "see-saw"]

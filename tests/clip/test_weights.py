@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedvlp.clip import CLIPSpec, load_clip
-from fedvlp.clip.loading import weights
+from fedvlp.clip import CLIPSpec, load_clip, weights
 from fedvlp.utils.errors import UserError
 from tests.helpers.assertions import assert_equal
 
