@@ -24,7 +24,8 @@ from fedvlp.sites.engine import SitesEngine
 from fedvlp.sites.registry import SiteRegistry
 from fedvlp.sites.wire import Message, Transport, is_plain_name
 from fedvlp.sites.worker import parse_config, starting_tensors
-from fedvlp.training.add_ons import PUBLIC, describe_add_on
+from fedvlp.training.add_ons import PUBLIC
+from fedvlp.training.add_ons.base import describe_add_on
 from fedvlp.training.callback import FederationCallback, RunView
 from fedvlp.training.config_links import link_method_options
 from fedvlp.utils.config_files import read_yaml

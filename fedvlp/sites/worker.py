@@ -17,19 +17,18 @@ from jsonargparse import ArgumentError, ArgumentParser, Namespace
 from torch import Tensor
 
 import fedvlp.methods  # noqa: F401 (its classes are then known by their short names)
-from fedvlp.core.aggregation.noise import ClientNoise
-from fedvlp.core.module import FederatedModule
+from fedvlp.core.aggregation.base import ClientNoise
+from fedvlp.core.module import FederatedModule, copy_state
 from fedvlp.core.phases import check_phases
-from fedvlp.core.run_state import RunState
-from fedvlp.core.state import Client, ServerState, State, select
+from fedvlp.core.state import Client, RunState, ServerState, State, select
 from fedvlp.core.strategies import FedAvg
-from fedvlp.core.tensors import copy_state
 from fedvlp.runs.client_store import DiskStore, StatesOnDisk
 from fedvlp.runs.trusted_classes import check_classes
 from fedvlp.sites.data import LOADER_OPTIONS, SPLIT_OPTIONS, SiteFolder
 from fedvlp.sites.site_config import SiteConfig, read_site_config
 from fedvlp.sites.wire import Message, WireError, failure, is_plain_name, read_request, versions_here
-from fedvlp.training.add_ons import PUBLIC, AddOn, NoisyUpload
+from fedvlp.training.add_ons import PUBLIC, AddOn
+from fedvlp.training.add_ons.base import NoisyUpload
 from fedvlp.training.client import ClientError, Workspace, train_clients
 from fedvlp.training.dispatch import Hooks
 from fedvlp.training.evaluation import split_tally

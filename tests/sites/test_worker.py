@@ -119,10 +119,7 @@ def test_where_the_images_are_is_not_the_servers_affair(site):
 
 def test_a_run_has_the_name_of_a_folder(site):
     values = {"data": {"classes": CLASSES}, "model": {}, "training": {}, "fingerprint": "", "client": 0, "domain": 0}
-    assert (
-        reason(site, "prepare", run="../elsewhere", **values)
-        == "received a run's name that can't name a folder"
-    )
+    assert reason(site, "prepare", run="../elsewhere", **values) == "received a run's name that can't name a folder"
 
 
 class TestPrepared:
