@@ -136,7 +136,7 @@ class BoundLoaders:
 
     def feature_counts(self) -> dict[str, float]:
         """Returns how many images were encoded, how many were in the cache, and the seconds that took or saved."""
-        counts = {"computed_seconds": 0.0, "saved_seconds": 0.0, "computed_images": 0.0, "cached_images": 0.0}
+        counts: dict[str, float] = {"computed_seconds": 0, "saved_seconds": 0, "computed_images": 0, "cached_images": 0}
         for key, features in self._features.items():
             counts["saved_seconds" if features.is_cached else "computed_seconds"] += features.seconds
             counts["cached_images" if features.is_cached else "computed_images"] += len(self._rows[key])

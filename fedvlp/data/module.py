@@ -209,7 +209,7 @@ class FederatedDataModule(L.LightningDataModule):
     def split_parts(self) -> list[SplitPart]:
         """Which images play which role: training by client, then validation, test and held-out by domain."""
         plan = self.plan  # before the images, so that a wrong option is found before files are read
-        plan.check()
+        plan.check(self.held_out)
         return plan.parts(self._images, len(self.all_class_names))
 
     @property

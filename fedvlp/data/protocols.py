@@ -140,16 +140,19 @@ class SplitPlan:
             parts = _with_client_tests(parts, images, self.rule.seed)
         return [part for part in parts if len(part)]
 
-    def check(self) -> None:
+    def check(self, held_out: Sequence[str]) -> None:
         """Checks that there is what the protocol measures, and nothing else, before any image is read.
+
+        Args:
+            held_out: domains that the user holds out; a data set may have others that never train.
 
         Raises:
             UserError: if not.
         """
         facts = PROTOCOLS[self.protocol]
-        if facts.holds_domains_out and not self.held_out:
+        if facts.holds_domains_out and not held_out:
             raise UserError(f"The protocol {self.protocol} holds domains out. Name them with data.held_out.")
-        if self.held_out and not facts.holds_domains_out:
+        if held_out and not facts.holds_domains_out:
             raise UserError(
                 f"The protocol {self.protocol} trains on every domain. Leave out data.held_out, or data.protocol."
             )

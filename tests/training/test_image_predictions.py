@@ -76,12 +76,12 @@ def test_images_of_no_class_are_measured_without_an_accuracy(tmp_path):
 def test_predictions_do_not_depend_on_batches(tmp_path):
     class Smaller(Points):
         def evaluation_splits(self):
-            splits = super().evaluation_splits()
-            for split in splits:
-                ((inputs, labels),) = split.loader
-                parts = zip(inputs["features"].split(3), labels.split(3), strict=True)
-                split.loader = [({"features": features}, of_part) for features, of_part in parts]
-            return splits
+            return [replace(split, loader=parts_of(split.loader)) for split in super().evaluation_splits()]
+
+    def parts_of(loader):
+        ((inputs, labels),) = loader
+        parts = zip(inputs["features"].split(3), labels.split(3), strict=True)
+        return [({"features": features}, of_part) for features, of_part in parts]
 
     _, whole = measured(tmp_path, PersonalBias(), Points(), PERSONAL)
     _, parts = measured(tmp_path, PersonalBias(), Smaller(), PERSONAL)
