@@ -22,7 +22,7 @@ from fedvlp.core.reductions import with_aggregation
 from fedvlp.core.roles import TESTED
 from fedvlp.core.run_state import RunState
 from fedvlp.core.state import ServerState, State
-from fedvlp.data.files.folders import FolderLabels, folder_labels
+from fedvlp.data.domain_folders import FolderLabels, folder_labels
 from fedvlp.data.files.images import ImageFiles, image_paths
 from fedvlp.runs.run_folder import (
     describe_data,

@@ -14,8 +14,7 @@ from torch import Tensor
 
 from fedvlp.core.protocols import EvaluationSplit, Inputs
 from fedvlp.core.state import Client
-from fedvlp.data.domain_folders import labelled_images
-from fedvlp.data.files.folders import scan_domain
+from fedvlp.data.domain_folders import labelled_images, scan_domain
 from fedvlp.data.files.images import Images
 from fedvlp.data.module import FederatedDataModule, mapped_names
 from fedvlp.data.partition import ByDomain
