@@ -13,7 +13,7 @@ from jsonargparse import ArgumentError, ArgumentParser, Namespace
 import fedvlp.methods  # noqa: F401 (its classes are then known by their short names)
 from fedvlp.core.module import FederatedModule
 from fedvlp.data import FederatedDataModule
-from fedvlp.training.config_links import link_method_options
+from fedvlp.training.options import link_method_options
 from fedvlp.utils.config_files import read_yaml
 from fedvlp.utils.errors import UserError, unwrapped_errors
 from fedvlp.utils.plugins import import_plugins

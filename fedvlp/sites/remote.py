@@ -12,6 +12,7 @@ from typing import Any
 from lightning import Fabric
 
 from fedvlp.core.module import FederatedModule
+from fedvlp.core.predictions import percent
 from fedvlp.core.protocols import MeasuredData
 from fedvlp.core.reductions import client_noise
 from fedvlp.core.state import Client, ClientUpdate, State
@@ -22,7 +23,7 @@ from fedvlp.sites.transport import SiteError
 from fedvlp.sites.wire import Message
 from fedvlp.training.accept import AcceptancePolicy
 from fedvlp.training.client import ClientResult, Workspace
-from fedvlp.training.evaluation import Tally, split_accuracy, with_means
+from fedvlp.training.evaluation import shared_predictions, with_means
 from fedvlp.training.task import PhaseTask
 
 log = logging.getLogger(__name__)
@@ -169,14 +170,14 @@ class SitesEngine:
         at_sites = [split for split in splits if isinstance(split, SplitAtSite)]
         clients = dict.fromkeys(chain.from_iterable(split.clients for split in at_sites))
         requests = {client: self._request(module, client, deployed, personal) for client in clients}
-        tallies = self._tallies(self.sites.ask(requests))
-        accuracy = {split.name: tallies[split.name].percent for split in at_sites if split.name in tallies}
+        accuracies = self._accuracies(self.sites.ask(requests))
+        accuracy = {split.name: accuracies[split.name] for split in at_sites if split.name in accuracies}
         is_complete = len(accuracy) == len(at_sites)
         module.eval()
         is_measurable = not module.personal or module.unseen == "shared"
         for split in splits:
             if is_measurable and not isinstance(split, SplitAtSite):
-                accuracy[split.name] = split_accuracy(module, fabric, split, deployed)
+                accuracy[split.name] = shared_predictions(module, fabric, split, deployed).accuracy
         means = with_means(accuracy)
         return means if is_complete else {name: means[name] for name in means if name not in MEASURED}
 
@@ -193,28 +194,28 @@ class SitesEngine:
         }
         return Message("evaluate", values, deployed)
 
-    def _tallies(self, replies: Mapping[Client, Message | SiteError]) -> dict[str, Tally]:
-        """Returns the sums by split; of a site without a usable reply none, which is said."""
-        found: dict[str, Tally] = {}
+    def _accuracies(self, replies: Mapping[Client, Message | SiteError]) -> dict[str, float]:
+        """Returns the accuracy of each split in percent; of a site without a usable reply none, which is logged."""
+        found: dict[str, float] = {}
         for client, reply in replies.items():
             if isinstance(reply, SiteError):
                 log.warning("The site %r could not measure: it %s.", client.name, reply)
             elif reply.kind != "evaluated":
                 log.warning("The site %r could not measure: it answered something else than it was asked.", client.name)
             else:
-                found |= self._own_tallies(client.name, reply.values)
+                found |= self._own_accuracies(client.name, reply.values)
         return found
 
-    def _own_tallies(self, site: str, values: Mapping[str, Any]) -> dict[str, Tally]:
-        """Returns the sums of a site's own splits, if they are of as many images as it said at first."""
+    def _own_accuracies(self, site: str, values: Mapping[str, Any]) -> dict[str, float]:
+        """Returns the accuracies of a site's own splits, if they are of as many images as it said at first."""
         known = self.roster.data.facts[site].counts
-        found: dict[str, Tally] = {}
+        found: dict[str, float] = {}
         for role in MEASURED:
             name = f"{role}/{site}"
             count = values["count"].get(name, 0)
             correct = values["correct"].get(name, 0)
             if 0 < count == known.get(role) and correct <= count:
-                found[name] = Tally(correct, count)
+                found[name] = percent(correct, count)
         return found
 
 

@@ -23,8 +23,8 @@ from fedvlp.core.state import ADD_ON, Client, ClientUpdate, State, detached, is_
 from fedvlp.core.update_check import upload_error
 from fedvlp.runs.client_store import ClientStore, StoredState
 from fedvlp.training.add_ons import AddOn, LocalContext
-from fedvlp.training.dispatch import Hooks
 from fedvlp.training.evaluation import accuracy_now
+from fedvlp.training.lightning_hooks import Hooks
 from fedvlp.training.local_training import LocalTraining
 from fedvlp.training.optimizers import LocalOptimizer, make_optimizer
 from fedvlp.training.task import PhaseTask, of_method
