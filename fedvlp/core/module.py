@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any, Literal
@@ -14,16 +14,15 @@ from jaxtyping import Float
 from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 
-from fedvlp.core.other_classes import copy_tensors, with_classes
+from fedvlp.core.other_classes import with_classes
 from fedvlp.core.phases import Phase, RoundContext
-from fedvlp.core.prepare_key import prepare_key
 from fedvlp.core.protocols import DOMAIN, Backbone, Batch, Inputs
 from fedvlp.core.state import State, detached, matches_prefix, select
 from fedvlp.core.strategies import FedAvg
-from fedvlp.core.tensors import check_not_replaced, copy_state
-from fedvlp.utils.digests import to_jsonable
+from fedvlp.utils.digests import code_digest, digest, to_jsonable
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.signatures import constructor_arguments, constructor_parameters
+from fedvlp.version import __version__
 
 Unseen = Literal["each", "mean", "shared"]
 Logs = dict[str, list[Tensor]]  # by name, one value a local step
@@ -117,7 +116,7 @@ class FederatedModule(L.LightningModule):
         if names not in self._of_other_classes:
             self._of_other_classes[names] = with_classes(self, names)
         method = self._of_other_classes[names].to(self.device)
-        copy_tensors(self, method)
+        method.load_state(self.communicable_state())
         return method.train(self.training)
 
     def baseline(self) -> FederatedModule | None:
@@ -145,9 +144,17 @@ class FederatedModule(L.LightningModule):
         CLIP's features depend on CLIP alone. What a method's own ``precompute`` returns may depend on any option.
         """
         if not self.needs_images and type(self).precompute is FederatedModule.precompute:
-            return prepare_key(type(self.clip).encode_image, (), self.clip, {})
-        classes = type(self).mro()[: type(self).mro().index(FederatedModule)]
-        return prepare_key(type(self).precompute, classes, self.clip, self.describe())
+            function: Callable[..., Any] = type(self.clip).encode_image
+            classes: list[type] = []
+            options: dict[str, Any] = {}
+        else:
+            function = type(self).precompute
+            classes = type(self).mro()[: type(self).mro().index(FederatedModule)]
+            options = self.describe()
+        # The source of all that the function refers to counts, in the library and where the method is defined.
+        homes = [each.__module__ for each in (*classes, type(self.clip))]
+        code = code_digest(function, ("fedvlp.clip", "fedvlp.methods"), homes)
+        return digest([code, __version__, self.clip.fingerprint(), options])
 
     def precomputed(self, inputs: Inputs) -> dict[str, Tensor]:
         """Returns the constants of a batch: as they came from the cache, or prepared from images now."""
@@ -231,7 +238,12 @@ class FederatedModule(L.LightningModule):
             yield
         finally:
             self._frozen_tensors = None
-        check_not_replaced(fixed, self.communicable_state(), owner=type(self).__name__)
+        replaced = [name for name, tensor in self.communicable_state().items() if fixed.get(name) is not tensor]
+        if replaced:
+            raise UserError(
+                f"{type(self).__name__} put new tensors in place of {', '.join(replaced)} during training. "
+                "Change them in place (copy_, mul_), or register them with persistent=False if they are not sent."
+            )
 
     def trainable(self) -> list[Tensor]:
         """Returns the parameters that get gradients now."""
@@ -317,3 +329,26 @@ class FederatedModule(L.LightningModule):
         """Returns class probabilities; a batch may come with labels, which are ignored."""
         inputs = batch[0] if isinstance(batch, (tuple, list)) else batch
         return torch.softmax(self(inputs), -1)
+
+
+def copy_state(state: State, tensors: Mapping[str, Tensor], owner: str) -> None:
+    """Copies a state's values into the tensors of the same names.
+
+    Args:
+        state: What is copied.
+        tensors: All tensors of the module; those that the state does not name stay as they are.
+        owner: The module's name, for errors.
+
+    Raises:
+        UserError: If a name is unknown or a shape differs.
+    """
+    if unknown := sorted(state.keys() - tensors.keys()):
+        raise UserError(f"{owner} has no tensors named {unknown}; it has {sorted(tensors)}.")
+    for name, value in state.items():
+        expected = tuple(tensors[name].shape)
+        if value.shape != expected:
+            raise UserError(
+                f"{owner} expects {name!r} in shape {expected}, got {tuple(value.shape)}. "
+                "Use the prompt length, experts and CLIP that it was trained with."
+            )
+        tensors[name].detach().copy_(value)

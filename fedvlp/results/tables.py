@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from fedvlp.core.metrics.bootstrap import Samples, interval, resample
+from fedvlp.core.metrics import Samples, interval, resample
 from fedvlp.core.predictions import Predictions, stack
 from fedvlp.results.frame import COLUMNS, runs_frame
 from fedvlp.results.grouping import Group, Measure, group_records, measure_of, row_labels

@@ -12,19 +12,18 @@ from typing import Any
 from lightning import Fabric
 
 from fedvlp.core.module import FederatedModule
+from fedvlp.core.phases import client_noise
 from fedvlp.core.predictions import percent
 from fedvlp.core.protocols import MeasuredData
-from fedvlp.core.reductions import client_noise
 from fedvlp.core.state import Client, ClientUpdate, State
 from fedvlp.runs.client_store import ClientStore, StoreAtSites, files_of
 from fedvlp.sites.roster import Roster
 from fedvlp.sites.sites_data import MEASURED, SplitAtSite
 from fedvlp.sites.transport import SiteError
 from fedvlp.sites.wire import Message
-from fedvlp.training.accept import AcceptancePolicy
 from fedvlp.training.client import ClientResult, Workspace
 from fedvlp.training.evaluation import shared_predictions, with_means
-from fedvlp.training.task import PhaseTask
+from fedvlp.training.task import AcceptancePolicy, PhaseTask
 
 log = logging.getLogger(__name__)
 

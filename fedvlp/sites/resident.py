@@ -10,13 +10,11 @@ from typing import Any
 
 from torch import Tensor
 
-from fedvlp.core.aggregation.noise import ClientNoise
-from fedvlp.core.module import FederatedModule
+from fedvlp.core.aggregation.base import ClientNoise
+from fedvlp.core.module import FederatedModule, copy_state
 from fedvlp.core.phases import check_phases
-from fedvlp.core.run_state import RunState
-from fedvlp.core.state import Client, ServerState, State, select
+from fedvlp.core.state import Client, RunState, ServerState, State, select
 from fedvlp.core.strategies import FedAvg
-from fedvlp.core.tensors import copy_state
 from fedvlp.runs.client_store import StatesOnDisk
 from fedvlp.runs.trusted_classes import check_classes
 from fedvlp.sites.building import build_method
@@ -25,7 +23,8 @@ from fedvlp.sites.site_data import SiteFolder
 from fedvlp.sites.site_errors import SiteProblem
 from fedvlp.sites.site_store import SiteStore
 from fedvlp.sites.wire import Message
-from fedvlp.training.add_ons import PUBLIC, AddOn, NoisyUpload
+from fedvlp.training.add_ons import PUBLIC, AddOn
+from fedvlp.training.add_ons.base import NoisyUpload
 from fedvlp.training.client import ClientError, ClientResult, Workspace, train_clients
 from fedvlp.training.evaluation import split_predictions
 from fedvlp.training.lightning_hooks import Hooks

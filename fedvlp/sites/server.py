@@ -19,7 +19,8 @@ from fedvlp.sites.run_file import SitesFile, read_sites_file
 from fedvlp.sites.sites_data import SitesData, options_for_sites
 from fedvlp.sites.transport import Transport
 from fedvlp.sites.wire import Message
-from fedvlp.training.add_ons import PUBLIC, describe_add_on
+from fedvlp.training.add_ons import PUBLIC
+from fedvlp.training.add_ons.base import describe_add_on
 from fedvlp.utils.errors import UserError
 
 log = logging.getLogger(__name__)

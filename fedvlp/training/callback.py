@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from lightning import Fabric
@@ -17,8 +17,14 @@ from fedvlp.core.module import FederatedModule
 from fedvlp.core.phases import Phase
 from fedvlp.core.predictions import Predictions
 from fedvlp.core.protocols import FederatedData
-from fedvlp.core.run_state import RunState
-from fedvlp.core.state import Client, ClientUpdate, ServerState, State
+from fedvlp.core.state import Client, ClientUpdate, RunState, ServerState, State
+
+
+class CountsSteps(Protocol):
+    """How a client trains; :class:`fedvlp.LocalTraining` is one."""
+
+    def num_steps(self, client: Client, batch_size: int) -> int:
+        """How many optimizer steps a client takes in one phase, from its images and those of a batch."""
 
 
 class RunView:
@@ -52,7 +58,7 @@ class RunView:
     default_root_dir: Path
     rounds: int
     evaluate_every: int
-    local: Any
+    local: CountsSteps
     should_stop: bool = False
     current_epoch: int = 0
     fast_dev_run: bool = False

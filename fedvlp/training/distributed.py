@@ -5,10 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from datetime import timedelta
 from importlib.metadata import version
-from itertools import chain
 from typing import Any, TypeVar, cast
 
 import torch
@@ -17,11 +15,8 @@ from lightning import Fabric
 from lightning.fabric.strategies.ddp import DDPStrategy
 
 from fedvlp.core.protocols import FederatedData
-from fedvlp.core.run_state import RunState
-from fedvlp.core.state import detached
-from fedvlp.runs.client_store import StoredState
+from fedvlp.core.state import RunState
 from fedvlp.runs.run_folder import comparable
-from fedvlp.training.client import ClientResult
 from fedvlp.utils.digests import digest, to_jsonable
 from fedvlp.utils.errors import MachineError, UserError
 from fedvlp.version import __version__
@@ -80,28 +75,6 @@ class GlooStrategy(DDPStrategy):
                 f"runtime.collective_timeout={self.limit:g} seconds: {reason}. The last checkpoint is whole; resume "
                 "with --ckpt_path last."
             ) from error
-
-
-def gather_results(fabric: Fabric, results: list[ClientResult]) -> list[ClientResult]:
-    """Returns all processes' results, sorted by client id."""
-    processes = fabric.strategy
-    if isinstance(processes, GlooStrategy):
-        sent = [
-            replace(
-                result,
-                update=replace(result.update, state=detached(result.update.state)),
-                personal=_on_cpu(result.personal),
-                optimizer_state=_on_cpu(result.optimizer_state),
-            )
-            for result in results
-        ]
-        results = list(chain.from_iterable(processes.gather(sent)))
-    return sorted(results, key=lambda result: result.update.client.id)
-
-
-def _on_cpu(state: StoredState) -> StoredState:
-    """Copies tensors: pickle would send the whole storage of a view, and GPUs differ by process."""
-    return state if isinstance(state, str) else detached(state)
 
 
 def on_every_process(fabric: Fabric, step: Callable[[], Value]) -> Value:

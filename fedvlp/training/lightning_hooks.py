@@ -14,7 +14,7 @@ from lightning.pytorch.callbacks import Callback, EarlyStopping, Timer
 
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.roles import ROLES
-from fedvlp.core.run_state import CallbackStates
+from fedvlp.core.state import CallbackStates
 from fedvlp.training.callback import FederationCallback, RunView
 from fedvlp.utils.errors import UserError
 

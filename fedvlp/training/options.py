@@ -14,8 +14,8 @@ from fedvlp.core.aggregation import Aggregator, describe_aggregator
 from fedvlp.core.state import Client
 from fedvlp.training.attack import Attack
 from fedvlp.training.callback import RunView
-from fedvlp.training.client import OnClientFailure
 from fedvlp.training.local_training import LocalTraining
+from fedvlp.training.task import OnClientFailure
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.ranges import ClosedFraction, FractionBelowOne, PositiveFloat, PositiveInt, check_range
 

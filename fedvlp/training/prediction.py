@@ -11,8 +11,7 @@ import torch
 from lightning import Fabric
 from torch import Tensor
 
-from fedvlp.core.metrics.classes import confusion_of
-from fedvlp.core.metrics.scores import all_scores
+from fedvlp.core.metrics import all_scores, confusion_of
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.predictions import Predictions, single_state
 from fedvlp.core.roles import OUT_OF_DISTRIBUTION

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedvlp.core.metrics.classes import confusion_of
+from fedvlp.core.metrics import confusion_of
 from fedvlp.core.predictions import single_state
 from fedvlp.core.state import Client
 from fedvlp.training.evaluation import evaluate, filter_roles

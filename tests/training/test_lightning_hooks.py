@@ -11,8 +11,7 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import Callback, EarlyStopping, LambdaCallback, ModelCheckpoint, Timer
 
-from fedvlp.core.run_state import RunState
-from fedvlp.core.state import ServerState
+from fedvlp.core.state import RunState, ServerState
 from fedvlp.runs.checkpoint import load_checkpoint, save_checkpoint
 from fedvlp.training.callback import FederationCallback
 from fedvlp.training.lightning_hooks import REFUSED, Hooks, check_callbacks

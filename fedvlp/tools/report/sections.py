@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from fedvlp.core.metrics.classes import Confusion, confusion_of
+from fedvlp.core.metrics import Confusion, confusion_of
 from fedvlp.core.roles import role_title
 from fedvlp.results.frame import DETECTION, SCORES, WORST, runs_frame
 from fedvlp.results.grouping import measure_of
