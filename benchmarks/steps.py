@@ -71,10 +71,10 @@ def make_batch(module: FederatedModule, batch_size: int) -> StepBatch:
     generator = torch.Generator().manual_seed(0)
     images = torch.randn(batch_size, 3, clip.image_size, clip.image_size, generator=generator)
     labels = torch.randint(len(module.class_names), (batch_size,), generator=generator)  # type: ignore[arg-type]
-    if not module.prepares:
+    if not module.precomputes:
         return StepBatch(images, labels, {"images": images})
     # Preparing takes long and its values do not matter to the time of a step.
-    few = module.constants(images[:2])
+    few = module.precomputed(images[:2])
     return StepBatch(images, labels, {name: _repeat(value, batch_size) for name, value in few.items()})
 
 

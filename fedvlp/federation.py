@@ -15,13 +15,11 @@ from lightning.pytorch.callbacks import Callback
 from fedvlp.callbacks import Checkpoints, ProgressBar, RunFolderLogger
 from fedvlp.callbacks import default_callbacks as make_default_callbacks
 from fedvlp.core.module import FederatedModule
-from fedvlp.core.phases import Phase, check_phases
+from fedvlp.core.phases import Phase, check_phases, with_aggregation
 from fedvlp.core.predictions import Predictions
 from fedvlp.core.protocols import FederatedData
-from fedvlp.core.reductions import with_aggregation
 from fedvlp.core.roles import TESTED
-from fedvlp.core.run_state import RunState
-from fedvlp.core.state import ServerState, State
+from fedvlp.core.state import RunState, ServerState, State
 from fedvlp.data.files.folders import FolderLabels, folder_labels
 from fedvlp.data.files.images import ImageFiles, image_paths
 from fedvlp.runs.run_folder import (

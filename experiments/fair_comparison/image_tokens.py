@@ -44,7 +44,7 @@ def main() -> None:
         with_tokens = [
             accuracy(image_tokens(clip, class_names, seed)(images, None).logits(clip.logit_scale)) for seed in SEEDS
         ]
-        lines.append([domain, f"{accuracy(plain(plain.prepare(images))):.1f}", spread(with_tokens)])
+        lines.append([domain, f"{accuracy(plain(plain.precompute(images))):.1f}", spread(with_tokens)])
     sys.stdout.write(markdown(["style", "zero-shot CLIP", "with untrained image tokens"], lines) + "\n")
 
 

@@ -35,7 +35,7 @@ def routes(dtype: torch.dtype) -> dict[str, Float[Tensor, "N E"]]:
         for start in range(0, len(images), BATCH):
             count = range(start, min(start + BATCH, len(images)))
             pixels = torch.stack([clip.preprocess(images[row]) for row in count])
-            rows.append(module.prepare(pixels)["train_weights"])
+            rows.append(module.precompute(pixels)["train_weights"])
         found[name] = torch.cat(rows)
     return found
 

@@ -7,9 +7,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from fedvlp.data.styled_shapes.drawings import draw, sample_scene
-from fedvlp.data.styled_shapes.drawings.canvas import COLOURS
-from fedvlp.data.styled_shapes.drawings.things import THINGS
+from experiments.tiny_clip.drawings import THINGS, draw, sample_scene
+from fedvlp.data.styled_shapes.drawings import COLOURS
 from fedvlp.utils.files import write_json
 
 STYLES = ("photo", "painting", "cartoon", "sketch")

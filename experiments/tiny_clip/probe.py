@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,9 +17,11 @@ from open_clip.tokenizer import SimpleTokenizer
 from torch import Tensor
 from torch.nn import functional
 
-from fedvlp.clip.loading.sources import bundled_config, bundled_state_dict
-from fedvlp.data.styled_shapes.drawings import StyledShapesImages, styled_shapes
+from fedvlp.clip.loading import bundled_config, bundled_state_dict
+from fedvlp.data.styled_shapes.drawings import CLASS_NAMES, styled_shapes
 
+Shapes = Mapping[str, tuple[NDArray[np.uint8], NDArray[np.int64]]]
+"""Images and labels by style."""
 Features = dict[str, tuple[Float[Tensor, "B d"], Int[Tensor, "B"]]]
 """Image features and labels by style."""
 
@@ -131,19 +133,18 @@ def accuracy(scores: Float[Tensor, "B C"], labels: Int[Tensor, "B"]) -> float:
     return 100 * (scores.argmax(dim=1) == labels).float().mean().item()
 
 
-def encoded(model: CLIP, shapes: StyledShapesImages) -> Features:
+def encoded(model: CLIP, shapes: Shapes) -> Features:
     """Returns the image features and labels of all styles."""
     return {
-        style: (encode_images(model, images), torch.from_numpy(labels))
-        for style, (images, labels) in shapes.domains.items()
+        style: (encode_images(model, images), torch.from_numpy(labels)) for style, (images, labels) in shapes.items()
     }
 
 
-def measure(model: CLIP, shapes: StyledShapesImages, extra: Features, options: argparse.Namespace) -> list[str]:
+def measure(model: CLIP, shapes: Shapes, extra: Features, options: argparse.Namespace) -> list[str]:
     """Returns a Markdown table: a row per held-out style, and the means, in percent."""
     domains = encoded(model, shapes)
-    plain = zero_shot(model, shapes.class_names, "a photo of a {}.")
-    encoder = Prompted.of(model, shapes.class_names)
+    plain = zero_shot(model, CLASS_NAMES, "a photo of a {}.")
+    encoder = Prompted.of(model, CLASS_NAMES)
     rows = []
     for held_out, (features, labels) in domains.items():
         sources = {style: data for style, data in domains.items() if style != held_out}

@@ -23,9 +23,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim.lr_scheduler import OneCycleLR
 
-from fedvlp.clip.loading.sources import bundled_config, expand
-from fedvlp.data.styled_shapes.drawings.benchmark import describe, is_true, pretraining_drawing, scene_codes
-from fedvlp.data.styled_shapes.drawings.canvas import Scene
+from experiments.tiny_clip.drawings import describe, is_true, pretraining_drawing, scene_codes
+from fedvlp.clip.loading import bundled_config, expand
+from fedvlp.data.styled_shapes.drawings import Scene
 
 _LOG = logging.getLogger(__name__)
 _ATTRIBUTE_WEIGHTS = (0.15, 1.0, 0.6, 0.15, 0.15, 0.15)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedvlp.callbacks.baseline import Baseline
-from fedvlp.core.metrics.scores import all_scores
+from fedvlp.core.metrics import all_scores
 from fedvlp.core.phases import Phase
 from fedvlp.core.protocols import FederatedData
 from fedvlp.core.roles import CENTRALISED

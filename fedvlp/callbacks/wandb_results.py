@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from fedvlp.core.metrics.classes import confusion_of
+from fedvlp.core.metrics import confusion_of
 from fedvlp.results.record import LAST_ROW, ZERO_SHOT_ROW, Record, load_record, sweep_name
 
 FILES = ("prompts.safetensors", "prompts_best.safetensors", "config.yaml", "summary.json")

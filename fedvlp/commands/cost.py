@@ -11,7 +11,7 @@ from jsonargparse import Namespace
 from lightning.pytorch.cli import LightningArgumentParser
 
 from fedvlp.clip import CLIPSpec
-from fedvlp.clip.loading.models import shapes_only
+from fedvlp.clip.loading import shapes_only
 from fedvlp.commands.lightning_cli import FederationCLI
 from fedvlp.commands.run import quiet_lightning
 from fedvlp.data import FederatedDataModule

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any, Literal
@@ -14,16 +14,15 @@ from jaxtyping import Float
 from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 
-from fedvlp.core.other_classes import copy_tensors, with_classes
+from fedvlp.core.other_classes import with_classes
 from fedvlp.core.phases import Phase, RoundContext
-from fedvlp.core.prepare_key import prepare_key
 from fedvlp.core.protocols import DOMAIN, Backbone, Batch, Inputs
 from fedvlp.core.state import State, detached, matches_prefix, select
 from fedvlp.core.strategies import FedAvg
-from fedvlp.core.tensors import check_not_replaced, copy_state
-from fedvlp.utils.digests import to_jsonable
+from fedvlp.utils.digests import code_digest, digest, to_jsonable
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.signatures import constructor_arguments, constructor_parameters
+from fedvlp.version import __version__
 
 Unseen = Literal["each", "mean", "shared"]
 Logs = dict[str, list[Tensor]]  # by name, one value a local step
@@ -74,7 +73,7 @@ class FederatedModule(L.LightningModule):
         self.make_optimizer = optimizer
         self.context: RoundContext | None = None
         self._logged: Logs = {}
-        self._fixed_tensors: dict[str, Tensor] | None = None
+        self._frozen_tensors: dict[str, Tensor] | None = None
         self._of_other_classes: dict[tuple[str, ...], FederatedModule] = {}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -117,14 +116,14 @@ class FederatedModule(L.LightningModule):
         if names not in self._of_other_classes:
             self._of_other_classes[names] = with_classes(self, names)
         method = self._of_other_classes[names].to(self.device)
-        copy_tensors(self, method)
+        method.load_state(self.communicable_state())
         return method.train(self.training)
 
     def baseline(self) -> FederatedModule | None:
         """Returns an untrained method that results stand beside, such as zero-shot CLIP; None for none."""
         return None
 
-    def prepare(self, images: Float[Tensor, "B 3 V V"]) -> dict[str, Tensor]:
+    def precompute(self, images: Float[Tensor, "B 3 V V"]) -> dict[str, Tensor]:
         """Returns what never changes for an image, each tensor [B, ...]; it is computed once an image and kept.
 
         By default this is the joint image feature f(x), ``features`` [B, d]. A method of its own may add more, such as
@@ -135,21 +134,29 @@ class FederatedModule(L.LightningModule):
         return {"features": self.clip.encode_image(images)}
 
     @property
-    def prepares(self) -> bool:
+    def precomputes(self) -> bool:
         """Whether there are constants worth keeping; else batches hold images."""
-        return not self.needs_images or type(self).prepare is not FederatedModule.prepare
+        return not self.needs_images or type(self).precompute is not FederatedModule.precompute
 
-    def prepare_key(self) -> str:
-        """Returns a digest of all that :meth:`prepare` depends on besides the image; equal keys share a cache.
+    def precompute_key(self) -> str:
+        """Returns a digest of all that :meth:`precompute` depends on besides the image; equal keys share a cache.
 
-        CLIP's features alone depend on CLIP. What a method's own ``prepare`` returns may depend on any of its options.
+        CLIP's features depend on CLIP alone. What a method's own ``precompute`` returns may depend on any option.
         """
-        if not self.needs_images and type(self).prepare is FederatedModule.prepare:
-            return prepare_key(type(self.clip).encode_image, (), self.clip, {})
-        classes = type(self).mro()[: type(self).mro().index(FederatedModule)]
-        return prepare_key(type(self).prepare, classes, self.clip, self.describe())
+        if not self.needs_images and type(self).precompute is FederatedModule.precompute:
+            function: Callable[..., Any] = type(self.clip).encode_image
+            classes: list[type] = []
+            options: dict[str, Any] = {}
+        else:
+            function = type(self).precompute
+            classes = type(self).mro()[: type(self).mro().index(FederatedModule)]
+            options = self.describe()
+        # The source of all that the function refers to counts, in the library and where the method is defined.
+        homes = [each.__module__ for each in (*classes, type(self.clip))]
+        code = code_digest(function, ("fedvlp.clip", "fedvlp.methods"), homes)
+        return digest([code, __version__, self.clip.fingerprint(), options])
 
-    def constants(self, inputs: Inputs) -> dict[str, Tensor]:
+    def precomputed(self, inputs: Inputs) -> dict[str, Tensor]:
         """Returns the constants of a batch: as they came from the cache, or prepared from images now."""
         if isinstance(inputs, dict):
             known = {name: value.float() for name, value in inputs.items() if name != DOMAIN}
@@ -157,7 +164,7 @@ class FederatedModule(L.LightningModule):
                 return known
             inputs = known["images"]
         with torch.no_grad():
-            return self.prepare(inputs)
+            return self.precompute(inputs)
 
     @property
     def transform(self) -> Callable[[Any], Tensor]:
@@ -180,18 +187,18 @@ class FederatedModule(L.LightningModule):
         uploaded: list[str] = []
         for phase in self.configure_phases():
             uploaded.extend(phase.upload)
-        return detached(select(self.exchangeable_tensors(), uploaded))
+        return detached(select(self.communicable_state(), uploaded))
 
     def upload_state(self) -> State:
         """Returns what the client sends after the running phase: the tensors themselves, which the loop copies."""
         if self.context is None:
             raise RuntimeError("upload_state() is for a running phase. Call start_client(context) first.")
-        return select(self.exchangeable_tensors(), self.context.phase.upload)
+        return select(self.communicable_state(), self.context.phase.upload)
 
     def personal_state(self) -> State:
         """Returns what stays on the client."""
         kept = (*self.personal, *self.train_only_personal)
-        return detached(select(self.exchangeable_tensors(), kept)) if kept else {}
+        return detached(select(self.communicable_state(), kept)) if kept else {}
 
     def initial_personal_state(self, start: State) -> State:
         """Returns what a client keeps before its first round; by default what the module began with."""
@@ -212,26 +219,31 @@ class FederatedModule(L.LightningModule):
         Raises:
             UserError: if a name is unknown or a shape differs.
         """
-        copy_state(state, self.exchangeable_tensors(), owner=type(self).__name__)
+        copy_state(state, self.communicable_state(), owner=type(self).__name__)
 
-    def exchangeable_tensors(self) -> dict[str, Tensor]:
+    def communicable_state(self) -> dict[str, Tensor]:
         """Returns all tensors by name, themselves and no copies; those of the frozen CLIP are not among them."""
-        return self._fixed_tensors or self.state_dict(keep_vars=True)
+        return self._frozen_tensors or self.state_dict(keep_vars=True)
 
     @contextmanager
-    def fixed_tensors(self) -> Iterator[None]:
-        """Looks for :meth:`exchangeable_tensors` only once in the block, where none may be replaced.
+    def frozen_tensor_set(self) -> Iterator[None]:
+        """Looks for :meth:`communicable_state` only once in the block, where none may be replaced.
 
         Raises:
             UserError: at the end, if one was replaced, for what was trained in it was then never sent.
         """
-        fixed = self.exchangeable_tensors()
-        self._fixed_tensors = fixed
+        fixed = self.communicable_state()
+        self._frozen_tensors = fixed
         try:
             yield
         finally:
-            self._fixed_tensors = None
-        check_not_replaced(fixed, self.exchangeable_tensors(), owner=type(self).__name__)
+            self._frozen_tensors = None
+        replaced = [name for name, tensor in self.communicable_state().items() if fixed.get(name) is not tensor]
+        if replaced:
+            raise UserError(
+                f"{type(self).__name__} put new tensors in place of {', '.join(replaced)} during training. "
+                "Change them in place (copy_, mul_), or register them with persistent=False if they are not sent."
+            )
 
     def trainable(self) -> list[Tensor]:
         """Returns the parameters that get gradients now."""
@@ -239,14 +251,14 @@ class FederatedModule(L.LightningModule):
 
     def trainable_by_name(self) -> dict[str, Tensor]:
         """Returns the same by their names."""
-        tensors = self.exchangeable_tensors().items()
+        tensors = self.communicable_state().items()
         return {name: each for name, each in tensors if each.requires_grad and isinstance(each, nn.Parameter)}
 
     def start_client(self, context: RoundContext) -> None:
         """Prepares for one client's local training: only the phase's tensors get gradients."""
         self.context = context
         self._logged = {}
-        for name, tensor in self.exchangeable_tensors().items():
+        for name, tensor in self.communicable_state().items():
             if isinstance(tensor, nn.Parameter):
                 tensor.requires_grad_(matches_prefix(context.phase.train, name))
 
@@ -317,3 +329,26 @@ class FederatedModule(L.LightningModule):
         """Returns class probabilities; a batch may come with labels, which are ignored."""
         inputs = batch[0] if isinstance(batch, (tuple, list)) else batch
         return torch.softmax(self(inputs), -1)
+
+
+def copy_state(state: State, tensors: Mapping[str, Tensor], owner: str) -> None:
+    """Copies a state's values into the tensors of the same names.
+
+    Args:
+        state: What is copied.
+        tensors: All tensors of the module; those that the state does not name stay as they are.
+        owner: The module's name, for errors.
+
+    Raises:
+        UserError: If a name is unknown or a shape differs.
+    """
+    if unknown := sorted(state.keys() - tensors.keys()):
+        raise UserError(f"{owner} has no tensors named {unknown}; it has {sorted(tensors)}.")
+    for name, value in state.items():
+        expected = tuple(tensors[name].shape)
+        if value.shape != expected:
+            raise UserError(
+                f"{owner} expects {name!r} in shape {expected}, got {tuple(value.shape)}. "
+                "Use the prompt length, experts and CLIP that it was trained with."
+            )
+        tensors[name].detach().copy_(value)

@@ -1,11 +1,12 @@
-"""What travels between clients and server: named tensors, nothing else."""
+"""What travels between clients and server, what an update must be, and where a federation stands."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from numbers import Real
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -100,6 +101,25 @@ def select(state: Mapping[str, Value], prefixes: Iterable[str]) -> dict[str, Val
     return {name: value for name, value in state.items() if matches_prefix(chosen, name)}
 
 
+def add_prefix(tensors: State, group: str) -> State:
+    """The tensors under ``group/``.
+
+    >>> add_prefix({"prompt": torch.zeros(1)}, "3")
+    {'3/prompt': tensor([0.])}
+    """
+    return {f"{group}/{name}": value for name, value in tensors.items()}
+
+
+def strip_prefix(tensors: State, group: str) -> State:
+    """Those of the tensors that are under ``group/``, without that prefix.
+
+    >>> strip_prefix({"3/prompt": torch.zeros(1), "30/prompt": torch.ones(1)}, "3")
+    {'prompt': tensor([0.])}
+    """
+    start = f"{group}/"
+    return {name.removeprefix(start): value for name, value in tensors.items() if name.startswith(start)}
+
+
 def weighted_mean(states: Sequence[State], weights: Sequence[float]) -> State:
     """Averages states key by key, sum_k w_k s_k / sum_k w_k, in float32 and in the order given.
 
@@ -170,3 +190,145 @@ def is_finite(*states: State) -> bool:
             if not bool(torch.isfinite(tensor).all()):
                 return False
     return True
+
+
+NOT_FINITE = "uploads NaN or infinity"
+
+
+class TensorSpec(NamedTuple):
+    """What is known of a tensor before it comes.
+
+    Attributes:
+        shape: its shape.
+        dtype: the type of its numbers.
+    """
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    @property
+    def num_bytes(self) -> int:
+        """How many bytes its numbers take."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    def is_of(self, value: Tensor) -> bool:
+        """Whether a tensor has this shape and type."""
+        return value.shape == self.shape and value.dtype == self.dtype
+
+    def __str__(self) -> str:
+        """Returns ``[2, 3] of float32``."""
+        return f"{list(self.shape)} of {str(self.dtype).removeprefix('torch.')}"
+
+
+def tensor_specs(state: Mapping[str, Tensor]) -> dict[str, TensorSpec]:
+    """The spec of each tensor of a state."""
+    return {name: TensorSpec(tuple(value.shape), value.dtype) for name, value in state.items()}
+
+
+def upload_error(state: object) -> str:
+    """Returns why something can't be sent as a state; an empty string if it can.
+
+    >>> upload_error({"prompt": torch.zeros(2)}), upload_error({"prompt": [0.0]})
+    ('', "uploads 'prompt' as a list, not a tensor")
+    """
+    if not isinstance(state, dict):
+        return f"uploads a {type(state).__name__}, not a dict of tensors by name"
+    for name, value in state.items():
+        if not isinstance(value, Tensor):
+            return f"uploads {name!r} as a {type(value).__name__}, not a tensor"
+        if value.layout != torch.strided or value.is_meta:
+            return f"uploads {name!r} as a tensor without plain numbers in memory"
+    return ""
+
+
+def update_error(
+    update: ClientUpdate, expected: Mapping[str, TensorSpec], shared: State, max_norm: float | None = None
+) -> str:
+    """Why an update can't be combined with others; an empty string if it can.
+
+    Args:
+        update: what a client sent.
+        expected: the spec of each tensor that the phase uploads.
+        shared: the tensors that clients started from.
+        max_norm: the largest Euclidean norm, over all its tensors, of the difference to what is shared; of the tensors
+            themselves where the server keeps them in another shape. Above 0; None for any. What add-ons send is no
+            tensor of the method and does not count.
+    """
+    if problem := _wrong_tensors(update.state, expected) or _wrong_weight(update):
+        return problem
+    if not is_finite(update.state):
+        return NOT_FINITE
+    if max_norm is None:
+        return ""
+    norms: list[float] = []
+    for name, value in update.state.items():
+        if name.startswith(f"{ADD_ON}/"):
+            continue
+        start = shared.get(name)
+        moved = value.double()
+        if start is not None and start.shape == value.shape:
+            moved = moved - start.double()
+        norms.append(torch.linalg.vector_norm(moved).item())
+    norm = math.hypot(*norms)
+    return f"has moved by {norm:.4g}, more than max_update_norm of {max_norm:g}" if norm > max_norm else ""
+
+
+def _wrong_tensors(state: State, expected: Mapping[str, TensorSpec]) -> str:
+    """Returns which tensor is missing, unknown, or of another shape or type."""
+    # Compared without making anything, as nearly all updates are as they should be.
+    if state.keys() == expected.keys() and all(expected[name].is_of(value) for name, value in state.items()):
+        return ""
+    specs = tensor_specs(state)
+    for name, spec in expected.items():
+        if name not in specs:
+            return f"uploads no {name!r}"
+        if specs[name] != spec:
+            return f"uploads {name!r} as {specs[name]}, not {spec}"
+    unknown = sorted(specs.keys() - expected.keys())
+    return f"uploads {unknown[0]!r}, which the phase does not send"
+
+
+def _wrong_weight(update: ClientUpdate) -> str:
+    weight = update.num_examples
+    if type(weight) is int and weight > 0:  # as nearly always; to ask about a real number takes longer
+        return ""
+    if isinstance(weight, bool) or not isinstance(weight, Real) or not 0 < weight < math.inf:
+        return f"says that it trained on {weight!r} images"
+    return ""
+
+
+RoundMetrics = dict[str, Any]
+"""What was measured in one round, by the names of the columns of ``metrics.csv``."""
+
+
+@dataclass(frozen=True)
+class CallbackStates:
+    """What callbacks remember after a round.
+
+    Attributes:
+        states: what each remembers, by its key: JSON values and tensors, at any depth.
+        stopped_by: the keys of those that asked the run to stop.
+    """
+
+    states: Mapping[str, Any] = field(default_factory=dict)
+    stopped_by: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class RunState:
+    """Where a federation stands after a round; nothing else is needed to continue it.
+
+    Attributes:
+        server: the server's state; ``server.round`` rounds are finished.
+        personal: the tensors that stay on each client, by client id.
+        history: the metrics of each finished round.
+        optimizer_states: what each client's optimizers continue from, and what a rule of local training kept on it, by
+            client id; empty where optimizers start anew in each round and no rule keeps anything.
+        callbacks: what callbacks remember.
+    """
+
+    server: ServerState
+    personal: Mapping[int, State] = field(default_factory=dict)
+    history: tuple[RoundMetrics, ...] = ()
+    optimizer_states: Mapping[int, State] = field(default_factory=dict)
+    callbacks: CallbackStates = field(default_factory=CallbackStates)

@@ -129,7 +129,7 @@ class CCST(ImageTowerLearner):
         """Returns the cross-entropy of a batch, each image in K styles."""
         inputs, labels = batch
         slots = self.draw(len(labels))
-        images = self.constants(inputs)["images"].repeat_interleave(slots.shape[1], dim=0)
+        images = self.precomputed(inputs)["images"].repeat_interleave(slots.shape[1], dim=0)
         features = self.image_features(images, after_stage(self.stage, partial(self.restyled, slots)))
         loss = F.cross_entropy(self.logits(features), labels.repeat_interleave(slots.shape[1]))
         self.log("loss", loss)

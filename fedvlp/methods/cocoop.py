@@ -71,7 +71,7 @@ class CoCoOp(PromptLearner):
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
         """Returns the logits cos(x, g(t(x))) / tau, each image's under its own prompt (Eq. 3)."""
-        features = self.constants(inputs)["features"]
+        features = self.precomputed(inputs)["features"]
         return cosine_logits(features, self.text(self.prompts(features)), self.clip.logit_scale)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:

@@ -38,7 +38,8 @@ from torch import Tensor, nn
 from fedvlp.clip import CLIP, CLIPSpec, DomainTextEncoder, PromptedTextEncoder, cosine_logits
 from fedvlp.core.phases import Phase, RoundContext
 from fedvlp.core.protocols import Batch, Inputs
-from fedvlp.core.strategies import ByName, FedAvg, IndicatorMean, MovingAverage, Strategy, beta_share
+from fedvlp.core.slots import IndicatorMean
+from fedvlp.core.strategies import ByName, FedAvg, MovingAverage, Strategy, beta_share
 from fedvlp.methods.prompts import PromptLearner, distillation_kl, known_domain
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.ranges import Names, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
@@ -121,7 +122,7 @@ class DiPrompT(PromptLearner):
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
         """Returns the logits of the ensemble (Eq. 8), or without it of the D-prompt of the likeliest domain."""
-        features = self.constants(inputs)["features"]
+        features = self.precomputed(inputs)["features"]
         scale = self.clip.logit_scale
         if self.domain_prompts is None:
             return cosine_logits(features, self.text(self.global_prompt), scale)
@@ -136,7 +137,7 @@ class DiPrompT(PromptLearner):
     def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
         """Returns L_G + lambda L_D + L_Q, without the terms that are left out."""
         inputs, labels = batch
-        features = self.constants(inputs)["features"]
+        features = self.precomputed(inputs)["features"]
         terms: dict[str, Tensor] = {}
         if self.global_prompt is not None:
             logits = cosine_logits(features, self.text(self.global_prompt), self.clip.logit_scale)

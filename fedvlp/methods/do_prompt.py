@@ -98,14 +98,14 @@ class DoPrompt(ImageTowerLearner):
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
         """Returns the logits of a batch with adapted prompts, whatever the images' domains."""
-        images = self.constants(inputs)["images"]
+        images = self.precomputed(inputs)["images"]
         return self.prompted(images, self.adapted(self.domain_weights(images)))
 
     def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
         """Returns L_dp + L_a + lambda L_w."""
         inputs, labels = batch
         domains = domains_of(inputs, "DoPrompt")
-        images = self.constants(inputs)["images"]
+        images = self.precomputed(inputs)["images"]
         weights = self.domain_weights(images)
         is_domain = F.one_hot(domains, len(self.prompts)).float()[..., None].expand_as(weights)
         losses = {

@@ -139,7 +139,7 @@ class ELCFS(ImageTowerLearner):
     def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
         """Returns the cross-entropy of a batch, plus that of its transformed images after a step on the batch."""
         inputs, labels = batch
-        images = self.constants(inputs)["images"]
+        images = self.precomputed(inputs)["images"]
         self.collect(images)
         inner = F.cross_entropy(self(images), labels)
         trained = self.trainable_by_name()

@@ -99,7 +99,7 @@ class FedADG(ImageTowerLearner):
     def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
         """Returns the losses of tower, discriminator and generator, each with a gradient to its own network alone."""
         inputs, labels = batch
-        features = self.image_features(self.constants(inputs)["images"])
+        features = self.image_features(self.precomputed(inputs)["images"])
         classes = F.one_hot(labels, len(self.class_names)).to(features.dtype)
         noise = torch.rand(features.shape).to(features.device)
         references = self.generator(torch.cat([noise, classes], dim=1))

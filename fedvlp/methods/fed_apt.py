@@ -92,7 +92,7 @@ class FedAPT(PromptLearner):
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
         """Returns the logits under the prompts that each image's own mixture of keys makes."""
-        features = self.constants(inputs)["features"]
+        features = self.precomputed(inputs)["features"]
         with torch.no_grad():
             weights = domain_weights(self.domain_classifier(features), self.temperature)
         return cosine_logits(features, self._texts(weights), self.clip.logit_scale)
@@ -100,7 +100,7 @@ class FedAPT(PromptLearner):
     def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
         """Returns the cross-entropy of classes, under the prompts of the client's domain, plus that of domains."""
         inputs, labels = batch
-        features = self.constants(inputs)["features"]
+        features = self.precomputed(inputs)["features"]
         domain = self._own_domain()  # [M]
         logits = cosine_logits(features, self.text(self.prompts(domain).flatten(0, 1)), self.clip.logit_scale)
         class_loss = F.cross_entropy(logits, labels)

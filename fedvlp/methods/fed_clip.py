@@ -72,7 +72,7 @@ class FedCLIP(PromptLearner):
 
     def adapted(self, inputs: Inputs) -> Float[Tensor, "B d"]:
         """Returns I* = g(I) * I, the image features weighed element by element, not normalised."""
-        features = self.constants(inputs)["features"]
+        features = self.precomputed(inputs)["features"]
         weighed: Tensor = self.adapter(features) * features
         return weighed
 

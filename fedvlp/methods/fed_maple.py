@@ -67,4 +67,4 @@ class FedMaPLe(PromptLearner):
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
         """Returns the logits cos(w_c, f(x)) / tau with prompts in both towers."""
-        return self.prompted.logits(self.constants(inputs)["images"], self.deep_prompts())
+        return self.prompted.logits(self.precomputed(inputs)["images"], self.deep_prompts())

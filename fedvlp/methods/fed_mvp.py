@@ -34,7 +34,7 @@ from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 
 from fedvlp.clip import CLIP, CLIPSpec, PromptedImageEncoder, zero_shot_text_features
-from fedvlp.clip.text.zero_shot import choose_templates
+from fedvlp.clip.zero_shot import choose_templates
 from fedvlp.core.protocols import Batch, Inputs
 from fedvlp.methods.prompts import PromptLearner
 from fedvlp.utils.errors import UserError
@@ -99,12 +99,12 @@ class FedMVP(PromptLearner):
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
         """Returns the logits under the images' own prompts."""
-        return self.logits(self.image_features(self.constants(inputs)["images"]))
+        return self.logits(self.image_features(self.precomputed(inputs)["images"]))
 
     def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
         """Returns the cross-entropy of a batch plus alpha times the mean distance from features without prompts."""
         inputs, labels = batch
-        images = self.constants(inputs)["images"]
+        images = self.precomputed(inputs)["images"]
         features = self.image_features(images)
         with torch.no_grad():
             frozen = self.clip.encode_image(images)

@@ -32,7 +32,7 @@ from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 
 from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder
-from fedvlp.clip.image.prompted_image import project_image_tokens
+from fedvlp.clip.prompted_image import project_image_tokens
 from fedvlp.core.protocols import Inputs
 from fedvlp.methods.prompts import PromptLearner
 from fedvlp.utils.ranges import FractionAboveZero, Names, PositiveFloat, PositiveInt
@@ -85,7 +85,7 @@ class FedOTP(PromptLearner):
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
         """Returns the logits <cos, T> / tau, which are (1 - <C, T>) / tau less a constant; T has no gradient."""
-        patches = self.patches(self.constants(inputs)["images"])
+        patches = self.patches(self.precomputed(inputs)["images"])
         prompts = [self.global_prompt, self.local_prompt] if self.uses_personal else [self.global_prompt]
         texts = torch.stack([self.text(prompt) for prompt in prompts])  # [N, C, d]
         with torch.autocast(patches.device.type, enabled=False):

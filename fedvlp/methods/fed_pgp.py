@@ -83,7 +83,7 @@ class FedPGP(PromptLearner):
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
         """Returns the logits under p_i, or under p_G where the shared part is on its own."""
         prompt = self.prompts()[1] if self.uses_personal else self.global_prompt
-        return cosine_logits(self.constants(inputs)["features"], self.text(prompt), self.clip.logit_scale)
+        return cosine_logits(self.precomputed(inputs)["features"], self.text(prompt), self.clip.logit_scale)
 
     def contrast(self, texts: Float[Tensor, "2 C d"]) -> Float[Tensor, ""]:
         """Returns the mean of L_con over classes, from their features under p_G and p_i."""
@@ -97,7 +97,7 @@ class FedPGP(PromptLearner):
         """Returns the cross-entropy of a batch under p_i plus mu times the contrast."""
         inputs, labels = batch
         texts = self.text(self.prompts())  # [2, C, d]
-        logits = cosine_logits(self.constants(inputs)["features"], texts[1], self.clip.logit_scale)
+        logits = cosine_logits(self.precomputed(inputs)["features"], texts[1], self.clip.logit_scale)
         cross_entropy = F.cross_entropy(logits, labels)
         contrast = self.contrast(texts)
         loss = cross_entropy + self.contrast_weight * contrast

@@ -84,7 +84,7 @@ class FedPR(PromptLearner):
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
         """Returns the logits under the prompts."""
-        return self.prompted.logits(self.constants(inputs)["images"], self.prompts)
+        return self.prompted.logits(self.precomputed(inputs)["images"], self.prompts)
 
     @torch.no_grad()
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:

@@ -99,12 +99,12 @@ class FedPromptSRC(PromptLearner):
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
         """Returns the logits cos(g_c, f(x)) / tau with prompts in both towers."""
-        return self.prompted.logits(self.constants(inputs)["images"], self.prompts)
+        return self.prompted.logits(self.precomputed(inputs)["images"], self.prompts)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
         """Returns the cross-entropy of a batch and the three distances from the frozen CLIP (Section 3.2.1)."""
         inputs, labels = batch
-        images = self.constants(inputs)["images"]
+        images = self.precomputed(inputs)["images"]
         text = self.prompted.text_features(self.prompts)
         image = self.prompted.visual.encode(images, self.prompts["visual"])
         logits = cosine_logits(image, text, self.clip.logit_scale)

@@ -69,7 +69,7 @@ class FedSR(ImageTowerLearner):
     def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
         """Returns the cross-entropy of drawn features, plus their mean length and divergence by their weights."""
         inputs, labels = batch
-        means = self.image_features(self.constants(inputs)["images"]).float()
+        means = self.image_features(self.precomputed(inputs)["images"]).float()
         deviations = F.softplus(self.deviation(means).float())
         features = means + deviations * torch.randn(means.shape).to(means.device)
         cross_entropy = F.cross_entropy(self.logits(features), labels)

@@ -76,7 +76,7 @@ class FedTPG(PromptLearner):
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
         """Returns the logits cos(w_c(v), f(x)) / tau."""
-        features = self.constants(inputs)["features"]
+        features = self.precomputed(inputs)["features"]
         return cosine_logits(features, self.text(self.prompt()), self.clip.logit_scale)
 
 

@@ -97,14 +97,14 @@ class HCVP(ImageTowerLearner):
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
         """Returns the logits of a batch, whatever the images' domains."""
-        images = self.constants(inputs)["images"]
+        images = self.precomputed(inputs)["images"]
         return self.logits(self.features(images, *self.generated(images)))
 
     def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
         """Returns the cross-entropy and the three contrastive losses."""
         inputs, labels = batch
         domains = domains_of(inputs, "HCVP")
-        images = self.constants(inputs)["images"]
+        images = self.precomputed(inputs)["images"]
         domain, task = self.generated(images)
         features = self.features(images, domain, task)
         same_domain = domains[:, None] == domains

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedvlp.clip import CLIP, CLIPSpec, cosine_logits, load_clip, zero_shot_text_features
-from fedvlp.clip.towers.blocks import Between
-from fedvlp.clip.towers.image_tower import ImageTower, VisionTransformerTower, make_image_tower
+from fedvlp.clip.blocks import Between
+from fedvlp.clip.towers import ImageTower, VisionTransformerTower, make_image_tower
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.phases import Phase
 from fedvlp.core.protocols import Inputs
@@ -109,11 +109,11 @@ class ImageTowerLearner(FederatedModule):
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
         """Returns the logits of a batch."""
-        return self.logits(self.image_features(self.constants(inputs)["images"]))
+        return self.logits(self.image_features(self.precomputed(inputs)["images"]))
 
     def configure_phases(self) -> Sequence[Phase]:
         """Returns one phase: train all, upload all and the statistics that are averaged."""
-        tensors = self.exchangeable_tensors()  # gradients are off in a phase that trains nothing
+        tensors = self.communicable_state()  # gradients are off in a phase that trains nothing
         trained = tuple(name for name, tensor in tensors.items() if isinstance(tensor, nn.Parameter))
         shared = tuple(name for name in trained if not matches_prefix(self.personal, name))
         sent = (*shared, *self._statistics()) if self.batch_norm == "averaged" else shared
@@ -146,7 +146,7 @@ class ImageTowerLearner(FederatedModule):
     def _shortened(self, names: tuple[str, ...]) -> tuple[str, ...]:
         """Returns the first parts of names in place of hundreds of names, where they stand for the same tensors."""
         parts = tuple(dict.fromkeys(name.partition(".")[0] for name in names))
-        return parts if set(select(self.exchangeable_tensors(), parts)) == set(names) else names
+        return parts if set(select(self.communicable_state(), parts)) == set(names) else names
 
     def _normalisations(self) -> dict[str, nn.Module]:
         """Returns the tower's batch normalisations by their names."""

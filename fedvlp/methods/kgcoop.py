@@ -26,7 +26,7 @@ from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 
 from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder, cosine_logits
-from fedvlp.clip.text.prompted_text import ClassPosition
+from fedvlp.clip.prompted_text import ClassPosition
 from fedvlp.core.protocols import Batch, Inputs
 from fedvlp.methods.prompts import PromptLearner, ZeroShotTeacher
 from fedvlp.utils.ranges import Names, NonNegativeFloat, PositiveInt
@@ -69,14 +69,14 @@ class KgCoOp(PromptLearner):
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
         """Returns the logits cos(w_c, f(x)) / tau (CoOp, Eq. 2)."""
-        features = self.constants(inputs)["features"]
+        features = self.precomputed(inputs)["features"]
         return cosine_logits(features, self.text(self.prompt), self.clip.logit_scale)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
         """Returns the cross-entropy of a batch plus lambda times the distance (Sec. 3.2)."""
         inputs, labels = batch
         texts = self.text(self.prompt)  # [C, d]
-        logits = cosine_logits(self.constants(inputs)["features"], texts, self.clip.logit_scale)
+        logits = cosine_logits(self.precomputed(inputs)["features"], texts, self.clip.logit_scale)
         cross_entropy = F.cross_entropy(logits, labels)
         distance = self.distance(texts)
         loss = cross_entropy + self.distance_weight * distance

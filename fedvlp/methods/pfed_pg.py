@@ -37,8 +37,9 @@ from fedvlp.clip import CLIP, CLIPSpec
 from fedvlp.core.module import Unseen
 from fedvlp.core.phases import Phase, RoundContext
 from fedvlp.core.protocols import Inputs
+from fedvlp.core.slots import Slots
 from fedvlp.core.state import Client, ClientUpdate, ServerState, State, detached, select
-from fedvlp.core.strategies import Slots, Strategy
+from fedvlp.core.strategies import Strategy
 from fedvlp.methods.prompts import PromptLearner, VisualPromptedCLIP
 from fedvlp.utils.ranges import Names, PositiveFloat, PositiveInt, Templates
 
@@ -113,7 +114,7 @@ class PFedPG(PromptLearner):
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
         """Returns the logits of the client's own model, or of the shared part alone."""
-        images = self.constants(inputs)["images"]
+        images = self.precomputed(inputs)["images"]
         if not self.uses_personal:
             return self.prompted.logits(images, self.prompt[None])
         features = self.prompted.visual.encode(images, self.own_prompt()[None])

@@ -36,8 +36,9 @@ from torch.func import functional_call
 from fedvlp.clip import CLIP, CLIPSpec
 from fedvlp.core.phases import Phase
 from fedvlp.core.protocols import Batch, Inputs
+from fedvlp.core.slots import Slots
 from fedvlp.core.state import State, detached, select
-from fedvlp.core.strategies import FedAvg, ServerComputed, Slots
+from fedvlp.core.strategies import FedAvg, ServerComputed
 from fedvlp.methods.prompts import (
     BlockLinear,
     DeepPromptedCLIP,
@@ -116,12 +117,12 @@ class PLAN(PromptLearner):
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
         """Returns the logits under the global prompts (Eq. 8)."""
-        return self.prompted.logits(self.constants(inputs)["images"], self.pool.globals)
+        return self.prompted.logits(self.precomputed(inputs)["images"], self.pool.globals)
 
     def local_logits(self, inputs: Inputs) -> Float[Tensor, "B C"]:
         """Returns the logits under the client's own prompts in stage 1, under the aggregated ones in stage 2."""
         prompts = self.pool.aggregate() if self._aggregates else self.pool.own
-        return self.prompted.logits(self.constants(inputs)["images"], prompts)
+        return self.prompted.logits(self.precomputed(inputs)["images"], prompts)
 
     @torch.no_grad()
     def reference(self, images: Float[Tensor, "B 3 V V"]) -> Float[Tensor, "B C"] | None:
@@ -136,7 +137,7 @@ class PLAN(PromptLearner):
     def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
         """Returns the loss of stage 1 (Eq. 10) or of stage 2 (Eqs. 14, 15)."""
         inputs, labels = batch
-        images = self.constants(inputs)["images"]
+        images = self.precomputed(inputs)["images"]
         if self._aggregates:
             return self._aggregation_loss(images, labels)
         logits = self.prompted.logits(images, self.pool.own)

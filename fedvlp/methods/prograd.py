@@ -26,7 +26,7 @@ from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 
 from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder, cosine_logits
-from fedvlp.clip.text.prompted_text import ClassPosition
+from fedvlp.clip.prompted_text import ClassPosition
 from fedvlp.core.protocols import Batch, Inputs
 from fedvlp.methods.prompts import PromptLearner, ZeroShotTeacher, distillation_losses
 from fedvlp.utils.ranges import ClosedFraction, Names, PositiveInt
@@ -66,13 +66,13 @@ class ProGrad(PromptLearner):
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
         """Returns the logits cos(w_c, f(x)) / tau (CoOp, Eq. 2)."""
-        features = self.constants(inputs)["features"]
+        features = self.precomputed(inputs)["features"]
         return cosine_logits(features, self.text(self.prompt), self.clip.logit_scale)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
         """Returns the cross-entropy of a batch, whose gradient is the aligned one."""
         inputs, labels = batch
-        features = self.constants(inputs)["features"]
+        features = self.precomputed(inputs)["features"]
         start = self.prompt.detach()
         prompt = start.clone().requires_grad_()
         logits = cosine_logits(features, self.text(prompt), self.clip.logit_scale)

@@ -38,7 +38,7 @@ from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 
 from fedvlp.clip import CLIP, CLIPSpec
-from fedvlp.clip.towers.blocks import Between
+from fedvlp.clip.blocks import Between
 from fedvlp.core.phases import Phase, RoundContext
 from fedvlp.core.protocols import Batch, Inputs
 from fedvlp.core.state import State
@@ -114,7 +114,7 @@ class StableFDG(ImageTowerLearner):
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
         """Returns the logits of a batch, in which each image is its own partner."""
-        images = self.constants(inputs)["images"]
+        images = self.precomputed(inputs)["images"]
         return self.logits_of(images, torch.arange(images.shape[0], device=images.device), [])
 
     def logits_of(
@@ -135,7 +135,7 @@ class StableFDG(ImageTowerLearner):
     def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
         """Returns the cross-entropy of a batch in other styles and, every second time, of some of its images again."""
         inputs, labels = batch
-        images = self.constants(inputs)["images"]
+        images = self.precomputed(inputs)["images"]
         explores, shifts = (torch.rand(2) < 0.5).tolist()
         extra = oversampled(labels, len(labels) if explores else 0)
         every = torch.cat([torch.arange(len(labels)), extra]).to(labels.device)

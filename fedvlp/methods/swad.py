@@ -33,12 +33,11 @@ from torch.optim.swa_utils import AveragedModel
 
 from fedvlp.clip import CLIP, CLIPSpec
 from fedvlp.core.phases import Phase, RoundContext
-from fedvlp.core.state import Client, ClientUpdate, ServerState, State, detached, select
-from fedvlp.core.strategies.base import Strategy
+from fedvlp.core.state import Client, ClientUpdate, ServerState, State, add_prefix, detached, select, strip_prefix
+from fedvlp.core.strategies import Strategy
 from fedvlp.methods.image_tower import ImageTowerLearner
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.ranges import FractionAboveZero, Names, PositiveFloat, PositiveInt
-from fedvlp.utils.tensor_files import add_prefix, strip_prefix
 
 
 class SWAD(ImageTowerLearner):
@@ -81,7 +80,7 @@ class SWAD(ImageTowerLearner):
 
     def shared_state(self) -> State:
         """Returns the weights alone, for a mean is the server's business."""
-        return detached(select(self.exchangeable_tensors(), ("visual",)))
+        return detached(select(self.communicable_state(), ("visual",)))
 
     def start_client(self, context: RoundContext) -> None:
         """Begins a round, in which the mean has no step yet."""

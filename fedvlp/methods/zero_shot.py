@@ -49,5 +49,5 @@ class ZeroShotCLIP(FederatedModule):
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
         """Returns the logits cos(w_c, f(x)) / tau."""
-        features = self.constants(inputs)["features"]
+        features = self.precomputed(inputs)["features"]
         return cosine_logits(features, self.text_features, self.clip.logit_scale)

@@ -84,7 +84,7 @@ class Classifier(nn.Module):
             folder: where ``prompts.safetensors`` is written; made if it is not there.
         """
         path = Path(folder) / PROMPTS_FILE
-        tensors = self.method.exchangeable_tensors()
+        tensors = self.method.communicable_state()
         learned = detached({name: tensors[name] for name in self._learned})
         save_prompts(path, learned, {}, describe_model(self.method))
         return path

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from fedvlp.core.metrics.bootstrap import Samples, interval, resample
+from fedvlp.core.metrics import Samples, interval, resample
 from fedvlp.core.predictions import Predictions, stack
 from fedvlp.results.grouping import Measure, describe_records, group_records, measure_of, row_labels
 from fedvlp.results.record import BEST_ROW, COSTS, LAST_ROW, ZERO_SHOT_ROW, Record, runs_frame

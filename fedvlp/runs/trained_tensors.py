@@ -8,8 +8,7 @@ from pathlib import Path
 from torch import Tensor
 
 from fedvlp.core.module import FederatedModule
-from fedvlp.core.run_state import RunState
-from fedvlp.core.state import State, is_finite, select
+from fedvlp.core.state import RunState, State, is_finite, select
 from fedvlp.utils.errors import UserError
 
 
@@ -26,7 +25,7 @@ def check_trained(path: Path, deployed: State, personal: Mapping[int, State], mo
         UserError: with the first tensor's name, if one is missing, one too many, of another type or shape, or not
             finite.
     """
-    expected = model.exchangeable_tensors()
+    expected = model.communicable_state()
     shared = model.shared_state().keys()
     _check(path, deployed, {name: expected[name] for name in expected if name in shared}, _deployed_names(model))
     own = {name: expected[name] for name in model.personal_state()}

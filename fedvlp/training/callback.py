@@ -15,9 +15,14 @@ from fedvlp.core.module import FederatedModule
 from fedvlp.core.phases import Phase
 from fedvlp.core.predictions import Predictions
 from fedvlp.core.protocols import FederatedData
-from fedvlp.core.run_state import RunState
-from fedvlp.core.state import Client, ClientUpdate, ServerState, State
-from fedvlp.training.local_training import LocalTraining
+from fedvlp.core.state import Client, ClientUpdate, RunState, ServerState, State
+
+
+class CountsSteps(Protocol):
+    """How a client trains; :class:`fedvlp.LocalTraining` is one."""
+
+    def num_steps(self, client: Client, batch_size: int) -> int:
+        """How many optimizer steps a client takes in one phase, from its images and those of a batch."""
 
 
 @runtime_checkable
@@ -34,7 +39,6 @@ class RunView(Protocol):
         should_stop: whether the run is to end after this round, as a callback may ask.
         current_epoch: the round that runs, from 0, under Lightning's name.
         rounds: the number of all rounds.
-        local: how a client trains in each phase.
     """
 
     fabric: Fabric
@@ -46,7 +50,11 @@ class RunView(Protocol):
     should_stop: bool
     current_epoch: int
     rounds: int
-    local: LocalTraining
+
+    @property
+    def local(self) -> CountsSteps:
+        """How a client trains in each phase."""
+        ...
 
     @property
     def log_dir(self) -> str:

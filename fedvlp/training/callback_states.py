@@ -9,7 +9,7 @@ from typing import Any
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 
-from fedvlp.core.run_state import CallbackStates
+from fedvlp.core.state import CallbackStates
 from fedvlp.utils.errors import UserError
 
 log = logging.getLogger(__name__)

@@ -8,10 +8,9 @@ from typing import Any
 
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.phases import RoundContext, check_phases
-from fedvlp.core.run_state import RunState
-from fedvlp.core.state import Client, ClientUpdate, ServerState, State, detached, num_bytes, numel, select
+from fedvlp.core.state import Client, ClientUpdate, RunState, ServerState, State, detached, num_bytes, numel, select
 from fedvlp.core.strategies import FedAvg
-from fedvlp.training.add_ons import AddOn
+from fedvlp.training.add_ons.base import AddOn
 from fedvlp.training.task import PhaseTask, of_method, set_up_phases
 
 COUNTS = ("upload_parameters", "upload_bytes", "download_parameters", "download_bytes")

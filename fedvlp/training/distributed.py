@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from datetime import timedelta
 from importlib.metadata import version
 from typing import Any, Protocol, TypeVar, cast, runtime_checkable
@@ -16,11 +15,8 @@ from lightning import Fabric
 from lightning.fabric.strategies.ddp import DDPStrategy
 
 from fedvlp.core.protocols import FederatedData
-from fedvlp.core.run_state import RunState
-from fedvlp.core.state import detached
-from fedvlp.runs.client_store import StoredState
+from fedvlp.core.state import RunState
 from fedvlp.runs.run_folder import comparable
-from fedvlp.training.client import ClientResult
 from fedvlp.utils.digests import digest, to_jsonable
 from fedvlp.utils.errors import MachineError, UserError
 from fedvlp.version import __version__
@@ -90,15 +86,6 @@ class GlooStrategy(DDPStrategy):
             ) from error
 
 
-def gather_results(fabric: Fabric, results: list[ClientResult]) -> list[ClientResult]:
-    """Returns all processes' results, sorted by client id."""
-    processes = fabric.strategy
-    if isinstance(processes, GlooStrategy):
-        by_rank = processes.gather([_on_cpu(result) for result in results])
-        results = [result for of_rank in by_rank for result in of_rank]
-    return sorted(results, key=lambda result: result.update.client.id)
-
-
 def on_every_process(fabric: Fabric, step: Callable[[], Value]) -> Value:
     """Returns what a step gives on this process, once it succeeded on all.
 
@@ -157,20 +144,6 @@ def check_same_run(
                 f"Rank {rank} has another {' and '.join(names)} than rank 0 ({details}). Make them equal on every "
                 "machine; nothing was trained."
             )
-
-
-def _on_cpu(result: ClientResult) -> ClientResult:
-    """Copies a result's tensors: pickle would send the whole storage of a view, and GPUs differ by process."""
-    return replace(
-        result,
-        update=replace(result.update, state=detached(result.update.state)),
-        personal=_stored_on_cpu(result.personal),
-        optimizer_state=_stored_on_cpu(result.optimizer_state),
-    )
-
-
-def _stored_on_cpu(state: StoredState) -> StoredState:
-    return state if isinstance(state, str) else detached(state)
 
 
 def _state_digest(state: RunState) -> str:

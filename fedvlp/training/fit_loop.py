@@ -10,14 +10,12 @@ from functools import partial
 from pathlib import Path
 
 from fedvlp.core.roles import ROLES
-from fedvlp.core.run_state import RoundMetrics, RunState
-from fedvlp.core.state import ServerState
+from fedvlp.core.state import RoundMetrics, RunState, ServerState
 from fedvlp.runs.client_store import ClientStore, DiskStore
 from fedvlp.runs.run_folder import claimed, find_checkpoints, new_run_folder, resume
-from fedvlp.training.accept import AcceptancePolicy
-from fedvlp.training.availability import Availability
 from fedvlp.training.callback_states import restore, states_of
 from fedvlp.training.client import Workspace
+from fedvlp.training.cohort import Availability
 from fedvlp.training.dispatch import Hooks
 from fedvlp.training.distributed import check_same_run, on_every_process
 from fedvlp.training.engine import Engine
@@ -25,7 +23,7 @@ from fedvlp.training.evaluation import validation_loss
 from fedvlp.training.lightning_hooks import check_monitored
 from fedvlp.training.options import ConfiguredRun
 from fedvlp.training.round import Run, run_round
-from fedvlp.training.task import PhaseSetup, validation_splits
+from fedvlp.training.task import AcceptancePolicy, PhaseSetup, validation_splits
 
 RESUME_MAY_CHANGE = ("rounds", "evaluate_every", "patience", "server", "clients")
 """Options that a resumed run may change, but that are equal on all processes."""

@@ -9,7 +9,7 @@ from typing import Any
 from lightning.pytorch.callbacks import Callback, EarlyStopping, Timer
 
 from fedvlp.core.roles import ROLES
-from fedvlp.core.run_state import RoundMetrics
+from fedvlp.core.state import RoundMetrics
 from fedvlp.training.callback import FederationCallback
 from fedvlp.training.dispatch import hook_of
 from fedvlp.utils.errors import UserError, did_you_mean

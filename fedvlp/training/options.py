@@ -14,7 +14,8 @@ from fedvlp.core.aggregation import Aggregator, describe_aggregator
 from fedvlp.core.state import Client
 from fedvlp.training.attack import Attack
 from fedvlp.training.callback import RunView
-from fedvlp.training.client import OnClientFailure
+from fedvlp.training.local_training import LocalTraining
+from fedvlp.training.task import OnClientFailure
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.ranges import (
     ClosedFraction,
@@ -114,6 +115,7 @@ class ConfiguredRun(RunView, Protocol):
     Attributes:
         server: what the server does with updates.
         clients: which clients take part.
+        local: how a client trains in each phase.
         seed: of every random draw.
         evaluate_every: rounds from one evaluation to the next.
         patience: evaluations without a better one after which training stops; None for never.
@@ -122,6 +124,7 @@ class ConfiguredRun(RunView, Protocol):
 
     server: Server
     clients: Clients
+    local: LocalTraining
     seed: Seed
     evaluate_every: PositiveInt
     patience: PositiveInt | None

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedvlp.core.metrics.classes import confusion_of
-from fedvlp.core.metrics.scores import all_scores
+from fedvlp.core.metrics import all_scores, confusion_of
 from fedvlp.core.predictions import Predictions
 from fedvlp.core.roles import OUT_OF_DISTRIBUTION
 from fedvlp.utils.files import check_replaceable, write_json

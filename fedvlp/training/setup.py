@@ -66,7 +66,7 @@ def set_up_data(
         transform=module.transform,
         train_transform=module.train_transform,
         prepare=None if serves_images else _prepare(fabric, module),
-        key=f"{module.prepare_key()}-{precision}",
+        key=f"{module.precompute_key()}-{precision}",
         device=fabric.device,
         with_domains=module.needs_domains,
     )
@@ -74,19 +74,19 @@ def set_up_data(
         for class_names in data.other_classes:
             others = module.for_classes(class_names)
             prepare = None if serves_images else _prepare(fabric, others)
-            data.bind_classes(class_names, prepare, f"{others.prepare_key()}-{precision}")
+            data.bind_classes(class_names, prepare, f"{others.precompute_key()}-{precision}")
     if not serves_images:  # else each is read but once
         data.encode()
 
 
 def _prepare(fabric: Fabric, module: FederatedModule) -> Callable[[torch.Tensor], State] | None:
     """Returns what computes once for each image all that a method prepares; None where that is nothing."""
-    if not module.prepares:
+    if not module.precomputes:
         return None
 
     def prepare(images: torch.Tensor) -> State:
         with torch.no_grad(), fabric.autocast():
-            return {name: _compact(value) for name, value in module.prepare(images).items()}
+            return {name: _compact(value) for name, value in module.precompute(images).items()}
 
     return prepare
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.protocols import FederatedData
-from fedvlp.core.run_state import RunState
+from fedvlp.core.state import RunState
 
 
 class TrainerAttributes:

@@ -20,7 +20,7 @@ def test_the_reference_has_our_loss_and_our_gradients(clip, method, cut):
     names = ["dog", "fire truck", "The Great Wall of China", "t-shirt"]
     module = make_module(method, clip, names)
     made = make_batch(module, 6)
-    batch = replace(made, constants=module.constants(made.images))
+    batch = replace(made, constants=module.precomputed(made.images))
     ours = module.training_step((batch.constants, batch.labels), 0)
     ours.backward()
     expected = gradients(module)

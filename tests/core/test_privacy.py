@@ -5,20 +5,10 @@ from dataclasses import dataclass
 import pytest
 
 from fedvlp.core.aggregation import CoordinateMedian, DPFedAvg, FedAdam
-from fedvlp.core.phases import Phase
-from fedvlp.core.reductions import guarantees, with_aggregation
+from fedvlp.core.phases import Phase, guarantees, with_aggregation
+from fedvlp.core.slots import IndicatorMean, Slots
 from fedvlp.core.state import Client
-from fedvlp.core.strategies import (
-    ByName,
-    FedAvg,
-    IndicatorMean,
-    Local,
-    MovingAverage,
-    ServerComputed,
-    Slots,
-    Wrapper,
-    ema_share,
-)
+from fedvlp.core.strategies import ByName, FedAvg, Local, MovingAverage, ServerComputed, Wrapper, ema_share
 from fedvlp.utils.errors import UserError
 
 CLIENTS = [Client(id, id // 3, 2 + id, f"client {id}") for id in range(6)]

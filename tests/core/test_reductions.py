@@ -4,19 +4,10 @@ import pytest
 import torch
 
 from fedvlp.core.aggregation import CoordinateMedian, FedAdam, Krum, ServerMomentum, TrimmedMean, WeightedMean
-from fedvlp.core.phases import Phase
-from fedvlp.core.reductions import most_needed_uploads, too_few_uploads, with_aggregation
+from fedvlp.core.phases import Phase, most_needed_uploads, too_few_uploads, with_aggregation
+from fedvlp.core.slots import IndicatorMean, Slots
 from fedvlp.core.state import Client, ClientUpdate, ServerState
-from fedvlp.core.strategies import (
-    ByName,
-    FedAvg,
-    IndicatorMean,
-    Local,
-    MovingAverage,
-    ServerComputed,
-    Slots,
-    ema_share,
-)
+from fedvlp.core.strategies import ByName, FedAvg, Local, MovingAverage, ServerComputed, ema_share
 from fedvlp.utils.errors import UserError
 
 CLIENTS = [Client(id, id // 3, 2 + id, f"client {id}") for id in range(6)]

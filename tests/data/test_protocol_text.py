@@ -10,7 +10,8 @@ import yaml
 
 from fedvlp.commands.cli import main
 from fedvlp.core.phases import Phase
-from fedvlp.core.strategies import ByName, Slots
+from fedvlp.core.slots import Slots
+from fedvlp.core.strategies import ByName
 from fedvlp.data import Dispersed, Shards
 from fedvlp.training.evaluation import split_accuracy
 from fedvlp.utils.errors import UserError

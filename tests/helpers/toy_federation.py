@@ -52,11 +52,11 @@ class Linear(FederatedModule):
         self.clip = Backbone()
         self.weight = nn.Parameter(torch.zeros(3, 4))
 
-    def prepare(self, images):
+    def precompute(self, images):
         return {"features": images}
 
     def forward(self, inputs):
-        return self.constants(inputs)["features"] @ self.weight.mT
+        return self.precomputed(inputs)["features"] @ self.weight.mT
 
     def training_step(self, batch, batch_idx):
         loss = F.cross_entropy(self(batch[0]), batch[1])

@@ -1,7 +1,7 @@
 """DiPrompT: which prompts learn from which images, what classifies, and its limit cases.
 
 The equations of its losses and of the ensemble are in tests/methods/diprompt/test_losses.py, those of the server in
-tests/core/strategies/test_strategies.py.
+tests/core/test_strategies.py.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def begin(module, domain=0):
 
 def assigned(module, images):
     """The domain that the Q-prompt finds for each image under its true class, one image at a time."""
-    features = F.normalize(module.prepare(images)["features"], dim=-1)
+    features = F.normalize(module.precompute(images)["features"], dim=-1)
     found = []
     for feature, label in zip(features, LABELS.tolist(), strict=True):
         texts = [f"{CLASSES[label]} with the domain of {domain}" for domain in DOMAINS]
@@ -86,7 +86,7 @@ def optimizer_step(module, images):
 
 def test_loss_is_the_sum_of_its_parts(make, images):
     module = begin(make(domain_weight=0.7))
-    features = module.prepare(images)["features"]
+    features = module.precompute(images)["features"]
     scale = module.clip.logit_scale
     texts = module.domain_text
     domains = assigned(module, images)
@@ -115,7 +115,7 @@ def test_query_prompt_moves_and_is_held_by_where_the_round_began(make, images):
     module = begin(make())
     optimizer_step(module, images)
     pairs = module.domain_text.under_one(module.query_prompt)
-    features = module.prepare(images)["features"]
+    features = module.precompute(images)["features"]
     scale = module.clip.logit_scale
     terms = query_terms(features, LABELS, pairs, module._before, scale)
     assert terms["mse"] > 0
@@ -134,7 +134,7 @@ def test_known_domains_take_the_place_of_the_query(make, images):
 
 def test_without_the_ensemble_known_domains_teach_the_query(make, images):
     module = begin(make(domain_labels=True, without=("ensemble",)), domain=2)
-    features = module.prepare(images)["features"]
+    features = module.precompute(images)["features"]
     scale = module.clip.logit_scale
 
     def share():
@@ -207,7 +207,7 @@ def test_without_domain_prompts_it_is_promptfl(make, images):
 def test_without_ensemble_one_domain_classifies(make, images):
     """The domain of the likeliest of all pairs of class and domain under Q (Sec. 3.3)."""
     module = make(without=("ensemble",))
-    features = module.prepare(images)["features"]
+    features = module.precompute(images)["features"]
     scale = module.clip.logit_scale
     joint = pair_logits(features, module.domain_text.under_one(module.query_prompt), scale)
     found = module(images)
@@ -226,7 +226,7 @@ def test_one_source_domain(make, images):
     own = module.domain_text.under_each(module.domain_prompts)[:, 0]
     common = module.text(module.global_prompt)
     mixture = F.normalize(own, dim=-1) + F.normalize(common, dim=-1)
-    features = F.normalize(module.prepare(images)["features"], dim=-1)
+    features = F.normalize(module.precompute(images)["features"], dim=-1)
     expected = module.clip.logit_scale * features @ F.normalize(mixture, dim=-1).T
     assert torch.allclose(module(images), expected, atol=1e-3)
 

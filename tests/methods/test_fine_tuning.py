@@ -147,7 +147,7 @@ class Images(Points):
         return pixels(self.module.clip, count, number), labels
 
     def train_dataloader(self, client=None, seed=None):
-        found = [(self.module.prepare(x["features"]), y) for x, y in super().train_dataloader(client, seed)]
+        found = [(self.module.precompute(x["features"]), y) for x, y in super().train_dataloader(client, seed)]
         self.batches += found
         return found
 
@@ -285,7 +285,7 @@ def test_parameters_sent_with_vit_b_16(vit_b_16):
     for options in VARIANTS:
         module = FineTuning(CLASSES, vit_b_16, **options)
         (phase,) = module.configure_phases()
-        counts[phase.upload] = numel(select(module.exchangeable_tensors(), phase.upload))
+        counts[phase.upload] = numel(select(module.communicable_state(), phase.upload))
     assert counts == {
         ("visual",): 86_192_640,
         ("visual", "head"): 86_192_640 + head,

@@ -70,4 +70,4 @@ def test_what_is_sent_and_what_is_prepared(clip):
     """L D parameters, 2,048 with ViT-B/16; the features are those of all methods."""
     method = KgCoOp(CLASSES, clip)
     assert numel(method.shared_state()) == 4 * clip.text_width
-    assert method.prepare_key() == PromptFL(CLASSES, clip).prepare_key()
+    assert method.precompute_key() == PromptFL(CLASSES, clip).precompute_key()

@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 
 from fedvlp.core.phases import RoundContext
+from fedvlp.core.slots import Slots
 from fedvlp.core.state import Client, ClientUpdate, ServerState, numel
-from fedvlp.core.strategies import Slots
 from fedvlp.methods import PFedMoAP
 from fedvlp.methods.pfed_moap import ExpertPool, Gating
 from fedvlp.utils.errors import UserError

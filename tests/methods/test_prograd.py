@@ -115,5 +115,5 @@ def test_a_direction_is_followed_only_if_it_is_longer_than_rounding(length, step
 def test_what_is_sent_and_who_teaches(clip, images):
     """L D parameters, 8,192 with ViT-B/16; the teacher's logits are those of one template."""
     assert numel(ProGrad(CLASSES, clip).shared_state()) == 16 * clip.text_width
-    features = made(clip).prepare(images)["features"]
+    features = made(clip).precompute(images)["features"]
     torch.testing.assert_close(made(clip).teacher(features), ZeroShotCLIP(CLASSES, clip)(images))

@@ -25,7 +25,7 @@ class Smallest(PromptLearner):
         self.scale = nn.Parameter(torch.zeros(7))
 
     def forward(self, inputs):
-        return self.constants(inputs)["features"][:, :2]
+        return self.precomputed(inputs)["features"][:, :2]
 
     def training_step(self, batch, batch_idx):
         return self(batch[0]).mean()
@@ -38,8 +38,8 @@ class NeedsImages(Smallest):
 class Doubled(PromptFL):
     """Prepares something of its own, although there is no teacher."""
 
-    def prepare(self, images):
-        return {"features": 2 * super().prepare(images)["features"]}
+    def precompute(self, images):
+        return {"features": 2 * super().precompute(images)["features"]}
 
 
 class OtherTeacher(TRIP):
@@ -53,22 +53,22 @@ def images(clip):
 
 def test_features_are_prepared_unless_images_are_needed(clip, images):
     features = Smallest(CLASSES, clip)
-    assert features.prepares
-    assert torch.equal(features.prepare(images)["features"], clip.encode_image(images))
+    assert features.precomputes
+    assert torch.equal(features.precompute(images)["features"], clip.encode_image(images))
     whole = NeedsImages(CLASSES, clip)
-    assert not whole.prepares
-    assert whole.prepare(images) == {"images": images}
+    assert not whole.precomputes
+    assert whole.precompute(images) == {"images": images}
 
 
 def test_the_cache_is_shared_where_features_are_all_there_is(clip):
-    key = ZeroShotCLIP(CLASSES, clip).prepare_key()
-    assert Smallest(CLASSES, clip).prepare_key() == key
-    assert Smallest(["bird"], clip, depth=2).prepare_key() == key
-    assert Doubled(CLASSES, clip).prepare_key() != key
+    key = ZeroShotCLIP(CLASSES, clip).precompute_key()
+    assert Smallest(CLASSES, clip).precompute_key() == key
+    assert Smallest(["bird"], clip, depth=2).precompute_key() == key
+    assert Doubled(CLASSES, clip).precompute_key() != key
 
 
 def test_an_inherited_prepare_counts_the_source_of_the_subclass(clip):
-    assert OtherTeacher(CLASSES, clip).prepare_key() != TRIP(CLASSES, clip).prepare_key()
+    assert OtherTeacher(CLASSES, clip).precompute_key() != TRIP(CLASSES, clip).precompute_key()
 
 
 def test_options_are_recorded_with_which_clip_it_is(clip):

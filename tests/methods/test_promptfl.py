@@ -69,4 +69,4 @@ def test_without_a_weight_there_is_no_teacher(clip):
     taught = PromptFL(CLASSES, clip, kl_weight=0.8)
     assert plain.teacher is None
     assert taught.teacher is not None
-    assert plain.prepare_key() == taught.prepare_key()  # both are CLIP's features alone
+    assert plain.precompute_key() == taught.precompute_key()  # both are CLIP's features alone

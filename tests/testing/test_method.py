@@ -127,12 +127,12 @@ def test_what_is_prepared_is_told(contract, changed):
     check = use_checks.prepared_constants_give_the_same_as_images
     model = contract.whole.run.model
     cases = {
-        "same bits for images and for what prepare": lambda self, images: shifted(model.prepare(images)),
-        "has a gradient": lambda self, images: {**model.prepare(images), "odd": torch.ones(5, requires_grad=True)},
-        "of 3 images for 5": lambda self, images: {**model.prepare(images), "odd": torch.ones(3)},
+        "same bits for images and for what precompute": lambda self, images: shifted(model.precompute(images)),
+        "has a gradient": lambda self, images: {**model.precompute(images), "odd": torch.ones(5, requires_grad=True)},
+        "of 3 images for 5": lambda self, images: {**model.precompute(images), "odd": torch.ones(3)},
     }
     for message, prepare in cases.items():
-        run = model_with(contract, prepare=prepare, __call__=lambda self, inputs: model(inputs))
+        run = model_with(contract, precompute=prepare, __call__=lambda self, inputs: model(inputs))
         with pytest.raises(ContractError, match=message):
             check(changed(run=run))
 

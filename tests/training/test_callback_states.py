@@ -6,8 +6,7 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import Callback, EarlyStopping, LambdaCallback
 
-from fedvlp.core.run_state import CallbackStates, RunState
-from fedvlp.core.state import ServerState
+from fedvlp.core.state import CallbackStates, RunState, ServerState
 from fedvlp.runs.checkpoint import load_checkpoint, save_checkpoint
 from fedvlp.training.callback_states import restore, states_of
 from fedvlp.training.distributed import GlooStrategy

@@ -11,10 +11,9 @@ import pytest
 import torch
 from lightning import Fabric
 
-from fedvlp.core.run_state import RunState
-from fedvlp.core.state import Client, ServerState
-from fedvlp.training.cohort import balance_clients
+from fedvlp.core.state import Client, RunState, ServerState
 from fedvlp.training.distributed import GlooStrategy, _state_digest, check_same_run, on_every_process
+from fedvlp.training.engine import balance_clients
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.tensor_files import read_tensors
 from tests.helpers.assertions import assert_equal, run_metrics, run_tensors

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torchmetrics.classification import MulticlassAccuracy
 
-from fedvlp.core.metrics.classes import confusion_of
+from fedvlp.core.metrics import confusion_of
 from fedvlp.core.state import Client
 from fedvlp.training.evaluation import Tally, evaluate, of_roles
 from fedvlp.utils.errors import UserError

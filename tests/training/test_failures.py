@@ -11,9 +11,8 @@ import torch
 
 from fedvlp.callbacks import Checkpoints
 from fedvlp.core.aggregation import Aggregator, CoordinateMedian, TrimmedMean, WeightedMean
-from fedvlp.core.state import Client, ClientUpdate, State
-from fedvlp.core.strategies import Slots
-from fedvlp.core.update_check import tensor_specs, update_error
+from fedvlp.core.slots import Slots
+from fedvlp.core.state import Client, ClientUpdate, State, tensor_specs, update_error
 from fedvlp.runs.checkpoint import load_checkpoint
 from fedvlp.training.callback import FederationCallback
 from fedvlp.utils.errors import UserError
@@ -161,7 +160,7 @@ class BySlots(Failing):
         self.weight = torch.nn.Parameter(torch.zeros(2, 3, 4))
 
     def forward(self, inputs):
-        return self.constants(inputs)["features"] @ self.weight[self.context.client.domain if self.context else 0].mT
+        return self.precomputed(inputs)["features"] @ self.weight[self.context.client.domain if self.context else 0].mT
 
     def upload_state(self):
         return {"weight": self.weight[self.context.client.domain]}

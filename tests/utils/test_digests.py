@@ -64,7 +64,7 @@ def test_methods_with_plain_image_features_share_them(clip):
     names = ["a", "b"]
     plain = [ZeroShotCLIP(names, clip), PromptFL(names[:1], clip), SingleDomain(names, clip)]
     plain.append(DiPrompT(names, ["x", "y"], clip))
-    assert len({module.prepare_key() for module in plain}) == 1
-    assert PromptFL(names, clip, kl_weight=0.5).prepare_key() == plain[0].prepare_key()
+    assert len({module.precompute_key() for module in plain}) == 1
+    assert PromptFL(names, clip, kl_weight=0.5).precompute_key() == plain[0].precompute_key()
     others = [TRIP(names, clip), TRIP(names, clip, num_experts=2)]
-    assert len({module.prepare_key() for module in [plain[0], *others]}) == 3
+    assert len({module.precompute_key() for module in [plain[0], *others]}) == 3

@@ -1,4 +1,4 @@
-"""Aggregators that bound what hostile clients can do: medians, trimmed means, Krum, and clipped updates."""
+"""Aggregators that bound what hostile clients can do, or hold back what clients disagree about."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fedvlp.core.aggregation.base import Aggregator, OuterAggregator, WeightedMean, cast_like, stacked
-from fedvlp.core.aggregation.noise import clip_to_norm, norm_of, update_of
-from fedvlp.core.state import State, check_alike
+from fedvlp.core.aggregation.privacy import clip_to_norm, norm_of, update_of
+from fedvlp.core.state import State, check_alike, weighted_mean
 from fedvlp.utils.errors import UserError
 
 
@@ -29,10 +29,7 @@ class CoordinateMedian(Aggregator):
     {'p': tensor([2.])}
     """
 
-    @property
-    def min_clients(self) -> int:
-        """Three: of fewer the median is the mean."""
-        return 3
+    min_clients = 3  # of fewer the median is the mean
 
     def combine(self, states: Sequence[State], weights: Sequence[float], before: State) -> State:
         """Returns the median of each number."""
@@ -194,19 +191,13 @@ class NormClipping(OuterAggregator):
         if not 0 < self.max_norm < math.inf:
             raise UserError(f"NormClipping needs a max_norm above 0; got {self.max_norm}.")
 
-    def combine(self, states: Sequence[State], weights: Sequence[float], before: State) -> State:
-        """Returns what the inner aggregator makes of the shortened updates."""
-        return self.inner.combine(self._clipped(states, before), weights, before)
-
     def aggregate(
         self, states: Sequence[State], weights: Sequence[float], before: State, memory: State
     ) -> tuple[State, State]:
-        """Returns the same, with the inner aggregator's memory."""
-        return self.inner.aggregate(self._clipped(states, before), weights, before, memory)
-
-    def _clipped(self, states: Sequence[State], before: State) -> list[State]:
+        """What the inner aggregator makes of the shortened updates, with its memory."""
         check_alike(states)
-        return [clipped(state, before, self.max_norm) for state in states]
+        shortened = [clipped(state, before, self.max_norm) for state in states]
+        return self.inner.aggregate(shortened, weights, before, memory)
 
 
 def clipped(state: State, before: State, max_norm: float) -> State:
@@ -216,3 +207,43 @@ def clipped(state: State, before: State, max_norm: float) -> State:
         return state
     shorter = clip_to_norm(update, max_norm)
     return {name: (before[name].double() + move).to(state[name].dtype) for name, move in shorter.items()}
+
+
+@dataclass(frozen=True)
+class FedGMA(Aggregator):
+    """The mean update, in which numbers that clients move to and fro are held back (Algorithm 1).
+
+    A = |mean_k sign(Delta_k)| with each client counted once, the mask m is 1 where A >= tau and A elsewhere, and
+    w <- w + eta m * mean_k Delta_k with the clients' weights. With tau = 0 and eta = 1 it is the weighted mean.
+
+    Args:
+        agreement: tau, in [0, 1]; 0.8 of ten clients are nine in one direction and one in the other.
+        learning_rate: eta, above 0.
+
+    >>> states = [{"p": torch.tensor([1.0, 1.0])}, {"p": torch.tensor([3.0, -3.0])}]
+    >>> FedGMA(0.5).combine(states, [1, 1], {"p": torch.zeros(2)})
+    {'p': tensor([2., 0.])}
+    """
+
+    agreement: float = 0.4
+    learning_rate: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Refuses what is no share and no rate."""
+        if not 0 <= self.agreement <= 1:
+            raise UserError(f"FedGMA needs an agreement in [0, 1]; got {self.agreement}.")
+        if not 0 < self.learning_rate < math.inf:
+            raise UserError(f"FedGMA needs a learning_rate above 0; got {self.learning_rate}.")
+
+    def combine(self, states: Sequence[State], weights: Sequence[float], before: State) -> State:
+        """Returns the masked step from ``before``."""
+        mean = weighted_mean(states, weights)
+        after: State = {}
+        for name, values in stacked(states).items():
+            start = before[name].float()
+            agreement = torch.sign(values - start).mean(0).abs()
+            mask = torch.where(agreement >= self.agreement, torch.ones_like(agreement), agreement)
+            value = mean[name].float()
+            # Equal to start + eta m step, and exactly the mean where the whole step is taken.
+            after[name] = value + (self.learning_rate * mask - 1) * (value - start)
+        return cast_like(after, mean)

@@ -18,9 +18,8 @@ import torch
 from torch import Tensor
 
 from fedvlp.core.aggregation.base import Aggregator, OuterAggregator, WeightedMean
-from fedvlp.core.state import State
+from fedvlp.core.state import State, add_prefix, strip_prefix
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.tensor_files import add_prefix, strip_prefix
 
 
 class ServerOptimizer(OuterAggregator):
@@ -46,10 +45,6 @@ class ServerOptimizer(OuterAggregator):
             moments: those of the last round, by name; empty in the first.
         """
         ...
-
-    def combine(self, states: Sequence[State], weights: Sequence[float], before: State) -> State:
-        """Returns the state after a first round."""
-        return self.aggregate(states, weights, before, {})[0]
 
     def aggregate(
         self, states: Sequence[State], weights: Sequence[float], before: State, memory: State

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from fedvlp.data.files.images import ArrayImages, Images
 from fedvlp.data.module import FederatedDataModule
+from fedvlp.data.styled_shapes import drawings
 from fedvlp.utils.files import write_cache_file
 from fedvlp.utils.ranges import Seed
 
@@ -36,43 +37,35 @@ class StyledShapes(FederatedDataModule):
     def load_domains(self) -> tuple[Mapping[str, Images], list[str]]:
         """Returns the drawings of each style and the names of what is drawn, from the cache or drawn now."""
         arrays = self._read_or_draw()
-        class_names = [str(name) for name in arrays["class_names"]]
-        domains = sorted(name.removeprefix("labels/") for name in arrays if name.startswith("labels/"))
+        class_names = list(drawings.CLASS_NAMES)
         images: dict[str, Images] = {}
-        for domain in domains:
-            images[domain] = _images(domain, arrays[f"images/{domain}"], arrays[f"labels/{domain}"], class_names)
+        for domain in sorted(drawings.STYLES):
+            labels = arrays[f"labels/{domain}"]
+            names = [f"{domain}/{class_names[label]}/{row:05d}" for row, label in enumerate(labels)]
+            images[domain] = ArrayImages(arrays[f"images/{domain}"], labels, names)
         return images, class_names
 
     def _read_or_draw(self) -> Arrays:
         """Reads the drawings from the cache, or draws them and keeps them there."""
-        from fedvlp.data.styled_shapes.drawings import STYLED_SHAPES_VERSION
-
         if self.cache_dir is None:
-            return draw(self.drawing_seed)
+            return _draw(self.drawing_seed)
         # A later version draws other images, so it must not read these.
-        path = self.cache_dir / "styled_shapes" / f"version-{STYLED_SHAPES_VERSION}-seed-{self.drawing_seed}.npz"
+        name = f"version-{drawings.STYLED_SHAPES_VERSION}-seed-{self.drawing_seed}.npz"
+        path = self.cache_dir / "styled_shapes" / name
         arrays = _read(path)
         if arrays is None:
-            arrays = draw(self.drawing_seed)
+            arrays = _draw(self.drawing_seed)
             write_cache_file(path, lambda temporary: _write(temporary, arrays))
         return arrays
 
 
-def draw(seed: int) -> Arrays:
-    """Returns the drawings as arrays: ``class_names``, and ``images/<style>`` and ``labels/<style>`` for each style."""
-    from fedvlp.data.styled_shapes.drawings import styled_shapes
-
-    shapes = styled_shapes(seed)
-    arrays: Arrays = {"class_names": np.asarray(shapes.class_names)}
-    for domain, (images, labels) in shapes.domains.items():
+def _draw(seed: int) -> Arrays:
+    """Returns the drawings as arrays ``images/<style>`` and ``labels/<style>``."""
+    arrays: Arrays = {}
+    for domain, (images, labels) in drawings.styled_shapes(seed).items():
         arrays[f"images/{domain}"] = images
         arrays[f"labels/{domain}"] = labels
     return arrays
-
-
-def _images(domain: str, images: NDArray[np.uint8], labels: NDArray[np.int64], class_names: list[str]) -> ArrayImages:
-    names = [f"{domain}/{class_names[label]}/{i:05d}" for i, label in enumerate(labels)]
-    return ArrayImages(images, labels, names)
 
 
 def _read(path: Path) -> Arrays | None:
@@ -87,7 +80,7 @@ def _read(path: Path) -> Arrays | None:
         return None
 
 
-def _write(path: Path, arrays: Arrays) -> None:
-    arguments: dict[str, Any] = dict(arrays)
+def _write(path: Path, arrays: Mapping[str, Any]) -> None:
+    # Through an open file: NumPy would put .npz behind a name that has another ending.
     with path.open("wb") as file:
-        np.savez(file, **arguments)
+        np.savez(file, **arrays)

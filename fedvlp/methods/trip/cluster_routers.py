@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from fedvlp.clip import CLIP
-from fedvlp.clip.image.prompted_image import project_image_tokens
+from fedvlp.clip.prompted_image import project_image_tokens
 from fedvlp.methods.trip.clustering import Clusters
 from fedvlp.methods.trip.hashing import image_seeds, random_start, random_uniforms
 from fedvlp.methods.trip.options import Experts, RouterOptions
@@ -40,7 +40,7 @@ class TokenRouter(nn.Module):
         self.seed = options.key_seed
         self.register_buffer("keys", options.keys(width), persistent=False)  # made from a seed
 
-    def prepare(self, images: Tensor, features: Tensor, tokens: Tensor) -> dict[str, Tensor]:
+    def precompute(self, images: Tensor, features: Tensor, tokens: Tensor) -> dict[str, Tensor]:
         """Returns pi under both capacities, and which share of the tokens was kept."""
         constants = {}
         for mode, clusters in self._clusters(images, tokens).items():
@@ -78,7 +78,7 @@ class ExpertMatchingRouter(nn.Module):
         self.seed = options.key_seed
         self._project = partial(project_image_tokens, clip)  # not a submodule, which it would be saved with
 
-    def prepare(self, images: Tensor, features: Tensor, tokens: Tensor) -> dict[str, Tensor]:
+    def precompute(self, images: Tensor, features: Tensor, tokens: Tensor) -> dict[str, Tensor]:
         """Returns the clusters' centroids and shares under both capacities, and which share of the tokens was kept."""
         constants = {}
         for mode, clusters in clusters_by_mode(self.options, self.seed, images, tokens).items():
@@ -118,7 +118,7 @@ class ImageRouter(nn.Module):
         self.seed = options.key_seed
         self.register_buffer("keys", options.keys(width), persistent=False)  # made from a seed
 
-    def prepare(self, images: Tensor, features: Tensor, tokens: Tensor) -> dict[str, Tensor]:
+    def precompute(self, images: Tensor, features: Tensor, tokens: Tensor) -> dict[str, Tensor]:
         """Returns each image's lot; the images of the lowest lots are where the clusters of their batch start."""
         return {"lots": random_uniforms(image_seeds(images), 1, self.seed)[:, 0].float()}
 

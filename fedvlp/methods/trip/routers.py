@@ -1,6 +1,6 @@
 """Routers of TRIP: from an image to the weights pi of the prompt experts.
 
-Each has `prepare`, whose tensors never change for an image and are cached, and `forward`, which makes pi of them.
+Each has `precompute`, whose tensors never change for an image and are cached, and `forward`, which makes pi of them.
 
     clusters to keys, the paper's              :class:`TokenRouter`
     clusters to the experts (Table V)          :class:`ExpertMatchingRouter`
@@ -71,7 +71,7 @@ class LearnedRouter(nn.Module):
         self.balance_weight = balance_weight
         self.linear = nn.Linear(width, options.num_experts)
 
-    def prepare(self, images: Tensor, features: Tensor, tokens: Tensor) -> dict[str, Tensor]:
+    def precompute(self, images: Tensor, features: Tensor, tokens: Tensor) -> dict[str, Tensor]:
         """Returns the tokens, where these are routed."""
         return {"tokens": tokens} if self.options.routing == "learned_token" else {}
 
@@ -103,7 +103,7 @@ class RandomRouter(nn.Module):
         self.options = options
         self.seed = options.key_seed
 
-    def prepare(self, images: Tensor, features: Tensor, tokens: Tensor) -> dict[str, Tensor]:
+    def precompute(self, images: Tensor, features: Tensor, tokens: Tensor) -> dict[str, Tensor]:
         """Returns pi."""
         seeds = image_seeds(images)
         num_experts = self.options.num_experts
@@ -128,7 +128,7 @@ class UniformRouter(nn.Module):
         self.options = options
         self.seed = options.key_seed
 
-    def prepare(self, images: Tensor, features: Tensor, tokens: Tensor) -> dict[str, Tensor]:
+    def precompute(self, images: Tensor, features: Tensor, tokens: Tensor) -> dict[str, Tensor]:
         """Returns nothing."""
         return {}
 

@@ -125,15 +125,15 @@ class TRIP(PromptLearner):
             share = beta_share(0.2, self.rounds, repeats_first=True)
         return (replace(phase, strategy=MovingAverage(phase.strategy, share, phase.upload)),)
 
-    def prepare(self, images: Float[Tensor, "B 3 V V"]) -> dict[str, Tensor]:
+    def precompute(self, images: Float[Tensor, "B 3 V V"]) -> dict[str, Tensor]:
         """Returns f(x), and what the router knows of the image: pi, for the paper's router."""
         features, tokens = self.clip.encode_image_tokens(images)
-        routes = self.router.prepare(images, features, tokens)
+        routes = self.router.precompute(images, features, tokens)
         return {"features": features, **routes}
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
         """Returns the logits cos(w_c(E(x)), f(x)) / tau under the mixture E(x) = sum_m pi_m E_m (Eqs. 8, 9)."""
-        constants = self.constants(inputs)
+        constants = self.precomputed(inputs)
         weights = self.router(constants, self.expert_features)
         prompts = torch.einsum("be,eld->bld", weights, self.experts)  # [B, L, D]
         return cosine_logits(constants["features"], self.text(prompts), self.clip.logit_scale)
@@ -146,7 +146,7 @@ class TRIP(PromptLearner):
     def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
         """Returns cross-entropy + beta KL(zero-shot || local) (Eq. 12), and a learned router's balance loss."""
         inputs, labels = batch
-        constants = self.constants(inputs)
+        constants = self.precomputed(inputs)
         losses = distillation_losses(self(constants), labels, self.teacher(constants["features"]), self.kl_weight)
         if isinstance(self.router, LearnedRouter):
             losses["loss"] = losses["loss"] + self.router.balance_weight * self.router.imbalance(constants)

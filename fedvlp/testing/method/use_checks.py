@@ -17,21 +17,23 @@ from fedvlp.utils.signatures import constructor_arguments
 
 
 def prepared_constants_give_the_same_as_images(contract: MethodContract) -> None:
-    """What `prepare` computes once stands for the images themselves."""
+    """What `precompute` computes once stands for the images themselves."""
     model = contract.whole.run.model
     size = model.clip.image_size
     images = torch.rand(5, 3, size, size, generator=torch.Generator().manual_seed(0))
     model.eval()
-    constants = model.prepare(images)
+    constants = model.precompute(images)
     same = torch.equal(model(images), model(constants))
     require(
         same,
-        f"{contract.name}: forward must give the same bits for images and for what prepare makes of them. Ask "
-        "self.constants(inputs) for them, and let prepare depend on nothing that is trained.",
+        f"{contract.name}: forward must give the same bits for images and for what precompute makes of them. Ask "
+        "self.precomputed(inputs) for them, and let precompute depend on nothing that is trained.",
     )
     for name, value in constants.items():
-        require(len(value) == 5, f"{contract.name}: prepare gives {name!r} of {len(value)} images for 5.")
-        require(not value.requires_grad, f"{contract.name}: {name!r} of prepare has a gradient; use torch.no_grad().")
+        require(len(value) == 5, f"{contract.name}: precompute gives {name!r} of {len(value)} images for 5.")
+        require(
+            not value.requires_grad, f"{contract.name}: {name!r} of precompute has a gradient; use torch.no_grad()."
+        )
 
 
 def a_deployed_file_scores_the_same(contract: MethodContract) -> None:

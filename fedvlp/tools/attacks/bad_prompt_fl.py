@@ -141,7 +141,7 @@ class PixelRange:
 
 def _loss(module: FederatedModule, images: Tensor, labels: Tensor) -> Tensor:
     """Returns a method's loss of images, whose gradient goes on to their pixels where the method lets it."""
-    loss: Any = module.training_step((module.prepare(images), labels), 0)
+    loss: Any = module.training_step((module.precompute(images), labels), 0)
     made: Tensor = loss
     return made
 
@@ -160,7 +160,7 @@ def _batches(data: FederatedDataModule, clients: Sequence[Client], seed: int) ->
 @contextmanager
 def _left_as_it_is(module: FederatedModule) -> Iterator[None]:
     """Restores the method's tensors after the block, in which it may be trained."""
-    before = {name: value.detach().clone() for name, value in module.exchangeable_tensors().items()}
+    before = {name: value.detach().clone() for name, value in module.communicable_state().items()}
     was_training = module.training
     module.train()
     try:

@@ -143,7 +143,7 @@ def _recover(
     if sent:
         found.append(_attack(module, target, "prompts", sent, start, options)[0])
     with trainable_tower(module) as tower:
-        trained = {name: value for name, value in module.exchangeable_tensors().items() if value.requires_grad}
+        trained = {name: value for name, value in module.communicable_state().items() if value.requires_grad}
         attacked, gradient = _attack(module, target, "full model", {**trained, **tower}, start, options)
     found.append(attacked)
     exact = image_of_gradient(gradient) if options.images == 1 else None

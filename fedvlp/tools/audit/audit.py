@@ -82,7 +82,7 @@ def audit(method: AuditedMethod, request: AuditRequest) -> Audit:
 @contextmanager
 def _unchanged(module: FederatedModule) -> Iterator[None]:
     """Puts the method's tensors back after the block, in which those of clients are loaded."""
-    before = detached(module.exchangeable_tensors())
+    before = detached(module.communicable_state())
     try:
         yield
     finally:

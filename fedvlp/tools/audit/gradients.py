@@ -31,7 +31,7 @@ def sent_parameters(module: FederatedModule) -> dict[str, Tensor]:
     """
     upload = module.upload_state()
     sent: dict[str, Tensor] = {}
-    for name, tensor in module.exchangeable_tensors().items():
+    for name, tensor in module.communicable_state().items():
         if isinstance(tensor, nn.Parameter) and tensor.requires_grad and _is_among(name, tensor, upload):
             sent[name] = tensor
     return sent
@@ -69,8 +69,8 @@ def loss_gradient(
     """
     # Fused attention has no second derivative.
     with sdpa_kernel(SDPBackend.MATH), torch.enable_grad():
-        # Not `constants`, which cuts the graph off between images and what is prepared of them.
-        loss: Any = module.training_step((module.prepare(images), labels), 0)
+        # Not `precomputed`, which cuts the graph off between images and what is prepared of them.
+        loss: Any = module.training_step((module.precompute(images), labels), 0)
         weights = tuple(parameters.values())
         found = torch.autograd.grad(loss, weights, create_graph=is_differentiable, allow_unused=True)
     module.take_logs()

@@ -38,7 +38,7 @@ def server_words(module: FederatedModule, deployed: State, count: int = 3) -> Se
         count: how many words of each vector.
     """
     clip: Any = module.clip
-    kept = detached(select(module.exchangeable_tensors(), (*module.personal, *module.train_only_personal)))
+    kept = detached(select(module.communicable_state(), (*module.personal, *module.train_only_personal)))
     # What stays on the clients is marked, and a prompt that bears the mark is none of the server's.
     mark = {name: torch.full_like(value, float("nan")) for name, value in kept.items() if value.is_floating_point()}
     module.load_state({**deployed, **mark})

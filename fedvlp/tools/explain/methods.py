@@ -82,7 +82,7 @@ def _(module: DiPrompT) -> dict[str, Tensor]:
 
 @logits_by_prompt.register
 def _(module: TRIP, inputs: Inputs) -> dict[str, Tensor]:
-    features = module.constants(inputs)["features"]
+    features = module.precomputed(inputs)["features"]
     scale = module.clip.logit_scale
     return {name: cosine_logits(features, module.text(prompt), scale) for name, prompt in text_prompts(module).items()}
 
@@ -114,7 +114,7 @@ def _(module: Any) -> dict[str, Tensor]:
 @logits_by_prompt.register(ADAPT)
 @logits_by_prompt.register(FedDPT)
 def _(module: Any, inputs: Inputs) -> dict[str, Tensor]:
-    images = module.constants(inputs)["images"]
+    images = module.precomputed(inputs)["images"]
     features = module.dual(images, None)
     if not module.dual.mixes:
         return {}

@@ -49,7 +49,7 @@ def classifiers(module: FederatedModule, images: Float[Tensor, "B 3 V V"]) -> di
         found[FIXED] = differentiable_logits(baseline)
     found[type(module).__name__] = differentiable_logits(module)
     with torch.no_grad():
-        names = list(logits_by_prompt(module, module.constants(images)))
+        names = list(logits_by_prompt(module, module.precomputed(images)))
     found |= {name: _logits_of_prompt(module, name) for name in names}
     return found
 

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from fedvlp.clip import CLIP
-from fedvlp.clip.towers.image_tower import ImageTower, ResNetTower, VisionTransformerTower
+from fedvlp.clip.towers import ImageTower, ResNetTower, VisionTransformerTower
 from fedvlp.core.module import FederatedModule
 from fedvlp.utils.errors import UserError
 
@@ -108,7 +108,7 @@ def _is_plain_vit(tower: ImageTower) -> bool:
 
 
 def differentiable_logits(module: FederatedModule) -> Logits:
-    """Returns a method's logits with a gradient to the image tower, which its own ``constants`` cut off.
+    """Returns a method's logits with a gradient to the image tower, which its own ``precomputed`` cuts off.
 
     A prepared ``features`` is computed anew; all else that is prepared, such as routing weights, stays constant.
     """
@@ -117,7 +117,7 @@ def differentiable_logits(module: FederatedModule) -> Logits:
 
 def differentiable_constants(module: FederatedModule, images: Float[Tensor, "B 3 V V"]) -> dict[str, Tensor]:
     """Returns what a method prepares of images, ``features`` with a gradient."""
-    constants = module.constants(images)
+    constants = module.precomputed(images)
     if "features" not in constants:
         return constants
     clip: Any = module.clip

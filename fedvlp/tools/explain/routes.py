@@ -91,7 +91,7 @@ def _constants(
     router: Any, images: Float[Tensor, "B 3 V V"], encoded: tuple[Float[Tensor, "B d"], Float[Tensor, "B P W"]]
 ) -> dict[str, Tensor]:
     features, tokens = encoded
-    return {"features": features, **router.prepare(images, features, tokens)}
+    return {"features": features, **router.precompute(images, features, tokens)}
 
 
 def _joined(parts: Sequence[dict[str, Observed]]) -> dict[str, Observed]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from fedvlp.core.metrics.classes import Confusion, confusion_of
+from fedvlp.core.metrics import Confusion, confusion_of
 from fedvlp.core.roles import role_title
 from fedvlp.results.grouping import measure_of
 from fedvlp.results.printing import TextTable, describe_group, format_cell, format_range, table_text

@@ -13,7 +13,7 @@ from typing import Any, cast
 from fedvlp.commands.lightning_cli import FederationCLI
 from fedvlp.commands.run import quiet_lightning
 from fedvlp.commands.trained_config import ALLOW_HELP, config_option
-from fedvlp.core.metrics.scores import all_scores
+from fedvlp.core.metrics import all_scores
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.state import State
 from fedvlp.federation import Federation

@@ -7,9 +7,11 @@ import pytest
 import torch
 
 from fedvlp.core.aggregation import DPFedAvg, FedAdam, NormClipping
-from fedvlp.core.aggregation.noise import ClientNoise, seeded_normals
-from fedvlp.core.reductions import client_noise
-from fedvlp.core.strategies import FedAvg, Slots
+from fedvlp.core.aggregation.base import ClientNoise
+from fedvlp.core.aggregation.privacy import noised_upload, seeded_normals
+from fedvlp.core.phases import client_noise
+from fedvlp.core.slots import Slots
+from fedvlp.core.strategies import FedAvg
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.seeding import derive_seed
 
@@ -24,7 +26,7 @@ def flat(state):
 
 @pytest.mark.parametrize("upload", [LONG, SHORT])
 def test_against_a_loop(upload):
-    found = ClientNoise(clip_norm=0.75, noise_multiplier=0.5, seed=11).protected(upload, BEFORE, client_seed=29)
+    found = noised_upload(ClientNoise(clip_norm=0.75, noise_multiplier=0.5, seed=11), upload, BEFORE, client_seed=29)
     draw = seeded_normals(derive_seed(11, 29))
     normals = [*draw(3).tolist(), *draw(1).tolist()]
     move = [after - before for after, before in zip(flat(upload), flat(BEFORE), strict=True)]
@@ -40,17 +42,17 @@ def test_against_a_loop(upload):
 
 def test_noise_differs_between_clients_and_repeats_only_with_a_seed():
     noise = ClientNoise(0.75, 0.5, seed=11)
-    one, again, other = (flat(noise.protected(SHORT, BEFORE, seed)) for seed in (29, 29, 30))
+    one, again, other = (flat(noised_upload(noise, SHORT, BEFORE, seed)) for seed in (29, 29, 30))
     assert one.tolist() == again.tolist()
     assert not np.isclose(one, other).any()
     secret = ClientNoise(0.75, 0.5, seed=None)
-    one, again = (flat(secret.protected(SHORT, BEFORE, 29)) for _ in range(2))
+    one, again = (flat(noised_upload(secret, SHORT, BEFORE, 29)) for _ in range(2))
     assert not np.isclose(one, again).any()
 
 
 def test_spread_of_the_noise():
     before = {"p": torch.zeros(200, 100)}
-    found = ClientNoise(0.5, 3.0, seed=4).protected(before, before, 1)["p"]
+    found = noised_upload(ClientNoise(0.5, 3.0, seed=4), before, before, 1)["p"]
     assert found.std().item() == pytest.approx(1.5, rel=0.02)
     assert found.mean().item() == pytest.approx(0.0, abs=0.05)
 
@@ -67,7 +69,7 @@ def test_without_noise_it_matters_not_who_shortens():
         DPFedAvg(0.75, 0.0, noise_at=where, expected_clients=5, seed=3) for where in ("server", "client")
     )
     assert at_server.client_noise is None
-    sent = [at_client.client_noise.protected(state, BEFORE, 8) for state in (LONG, SHORT)]
+    sent = [noised_upload(at_client.client_noise, state, BEFORE, 8) for state in (LONG, SHORT)]
     found = at_client.combine(sent, [1, 1], BEFORE)
     expected = at_server.combine([LONG, SHORT], [1, 1], BEFORE)
     assert flat(found) == pytest.approx(flat(expected), abs=1e-6)

@@ -7,8 +7,8 @@ import pytest
 import torch
 from scipy import stats
 
-from fedvlp.core.aggregation import noise
-from fedvlp.core.aggregation.noise import seeded_normals, system_normals, with_noise
+from fedvlp.core.aggregation import privacy as noise
+from fedvlp.core.aggregation.privacy import seeded_normals, system_normals, with_noise
 
 
 def test_numbers_are_normal_and_independent():

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedvlp.core.metrics import bootstrap
-from fedvlp.core.metrics.bootstrap import interval, resample
-from fedvlp.core.metrics.classes import class_scores, confusion_of
+from fedvlp.core import metrics
+from fedvlp.core.metrics import class_scores, confusion_of, interval, resample
 from tests.helpers.predictions import chosen, draw
 
 SCORES = ("accuracy", "balanced_accuracy", "macro_f1")
@@ -30,7 +29,7 @@ def test_quantiles_are_those_of_drawing_images_one_by_one(images, states):
         drawn = chosen(predictions, generator.integers(images, size=images))
         slow.append(scored(drawn, 3))
     for name, expected in zip(SCORES, np.transpose(slow), strict=True):
-        assert len(found[name]) == bootstrap.RESAMPLES
+        assert len(found[name]) == metrics.RESAMPLES
         assert found[name].mean() == pytest.approx(expected.mean(), abs=1.0)
         assert found[name].std() == pytest.approx(expected.std(), rel=0.15)
         assert interval(found[name]) == pytest.approx(np.quantile(expected, [0.025, 0.975]), abs=3.0)

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 import torch
 
-from fedvlp.core.metrics.classes import class_scores, confusion_of
+from fedvlp.core.metrics import class_scores, confusion_of
 from tests.helpers.predictions import chosen, draw, renamed
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fedvlp.core.metrics.confidence import calibration_error, detection
+from fedvlp.core.metrics import calibration_error, detection
 from fedvlp.core.predictions import Predictions
 from tests.helpers.predictions import chosen, draw, renamed
 

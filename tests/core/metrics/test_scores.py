@@ -7,8 +7,7 @@ import json
 import pytest
 import torch
 
-from fedvlp.core.metrics.confidence import detection
-from fedvlp.core.metrics.scores import all_scores
+from fedvlp.core.metrics import all_scores, detection
 from fedvlp.core.predictions import Predictions
 from tests.helpers.predictions import draw
 

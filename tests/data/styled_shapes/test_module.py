@@ -1,58 +1,52 @@
 from __future__ import annotations
 
-import sys
-from types import ModuleType, SimpleNamespace
-
 import numpy as np
 import pytest
 
 from fedvlp.data import StyledShapes
+from fedvlp.data.styled_shapes import drawings
 
 
 @pytest.fixture
-def drawn(monkeypatch):
+def drawn_seeds(monkeypatch):
     """Puts a quick stand-in for the drawings in place, and lists the seeds that were drawn."""
     seeds = []
 
     def styled_shapes(seed):
         seeds.append(seed)
         generator = np.random.default_rng(seed)
-        domains = {
-            name: (generator.integers(0, 256, (6, 64, 64, 3), dtype=np.uint8), np.arange(6, dtype=np.int64) % 3)
-            for name in ("sketch", "photo")
+        pixels = (6, 64, 64, 3)
+        return {
+            name: (generator.integers(0, 256, pixels, dtype=np.uint8), np.arange(6) % 3) for name in drawings.STYLES
         }
-        return SimpleNamespace(class_names=["red ball", "bell", "cup"], domains=domains)
 
-    stand_in = ModuleType("fedvlp.data.styled_shapes.drawings")
-    stand_in.styled_shapes = styled_shapes
-    stand_in.STYLED_SHAPES_VERSION = 1
-    monkeypatch.setitem(sys.modules, "fedvlp.data.styled_shapes.drawings", stand_in)
+    monkeypatch.setattr(drawings, "styled_shapes", styled_shapes)
     return seeds
 
 
-def test_each_style_is_a_domain(drawn):
+def test_each_style_is_a_domain(drawn_seeds):
     data = StyledShapes(held_out="sketch", cache_dir=None)
-    assert data.class_names == ["red ball", "bell", "cup"]
-    assert data.domains == ["photo", "sketch"]
-    assert data.split_table()[-1]["images"][0] == "sketch/red ball/00000"
-    assert drawn == [0]
+    assert data.class_names[:2] == ["banded balloon", "spotted balloon"]
+    assert data.domains == ["cartoon", "painting", "photo", "sketch"]
+    assert data.split_table()[-1]["images"][0] == "sketch/banded balloon/00000"
+    assert drawn_seeds == [0]
 
 
-def test_drawings_are_cached_by_seed(drawn, tmp_path):
+def test_drawings_are_cached_by_seed(drawn_seeds, tmp_path):
     hashes = [
         StyledShapes(drawing_seed=seed, cache_dir=str(tmp_path))._images["photo"].fingerprint([0]) for seed in (0, 0, 1)
     ]
-    assert drawn == [0, 1]
+    assert drawn_seeds == [0, 1]
     assert hashes[0] == hashes[1] != hashes[2]
     assert len(list((tmp_path / "styled_shapes").iterdir())) == 2
 
 
 @pytest.mark.parametrize("damage", ["cut", "flipped", "text"])
-def test_damaged_drawings_are_drawn_again(drawn, tmp_path, damage):
+def test_damaged_drawings_are_drawn_again(drawn_seeds, tmp_path, damage):
     first = StyledShapes(cache_dir=str(tmp_path))._images["photo"].fingerprint(range(6))
     path = next((tmp_path / "styled_shapes").iterdir())
     content = bytearray(path.read_bytes())
     content[len(content) // 3] ^= 1
     path.write_bytes({"cut": content[:-100], "flipped": content, "text": b"nonsense"}[damage])
     assert StyledShapes(cache_dir=str(tmp_path))._images["photo"].fingerprint(range(6)) == first
-    assert drawn == [0, 0]
+    assert drawn_seeds == [0, 0]

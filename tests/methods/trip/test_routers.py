@@ -8,7 +8,7 @@ import torch
 from scipy.optimize import linear_sum_assignment
 
 from fedvlp.clip import CLIPSpec, load_clip
-from fedvlp.clip.image.prompted_image import project_image_tokens
+from fedvlp.clip.prompted_image import project_image_tokens
 from fedvlp.methods import TRIP, PromptFL
 from fedvlp.methods.trip.clustering import cluster_capacities
 from fedvlp.methods.trip.hashing import image_seeds, random_start
@@ -43,7 +43,7 @@ def make(clip, **options):
 
 
 def route(module, images, training):
-    return module.train(training).router(module.prepare(images), module.expert_features)
+    return module.train(training).router(module.precompute(images), module.expert_features)
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -110,7 +110,7 @@ def test_learned_routing_of_tokens_is_their_mean_probability(clip, images):
         everything.append(probabilities)
     everything = np.concatenate(everything)
     fractions = np.bincount(everything.argmax(1), minlength=3) / len(everything)
-    imbalance = module.router.imbalance(module.prepare(images)).item()
+    imbalance = module.router.imbalance(module.precompute(images)).item()
     assert imbalance == pytest.approx(3 * (fractions * everything.mean(0)).sum(), rel=1e-4)
 
 
@@ -126,7 +126,7 @@ def test_balance_loss_is_added_with_its_weight(clip, images):
     module = make(clip, routing="learned_token").train()
     labels = torch.arange(9) % 3
     with_balance = module.training_step((images, labels), 0)
-    imbalance = module.router.imbalance(module.prepare(images))
+    imbalance = module.router.imbalance(module.precompute(images))
     module.router.balance_weight = 0.0
     without = module.training_step((images, labels), 0)
     assert with_balance.item() == pytest.approx(without.item() + 0.01 * imbalance.item(), rel=1e-5)
@@ -153,7 +153,7 @@ def test_without_keys_clusters_go_to_the_experts_nearest_in_the_joint_space(clip
 
 def test_without_keys_routes_follow_the_experts(clip, images):
     module = make(clip, matched_to="experts").eval()
-    constants = module.prepare(images)
+    constants = module.precompute(images)
     before = module.router(constants, module.expert_features)
     with torch.no_grad():
         module.experts.copy_(module.experts.flip(0))
@@ -192,21 +192,21 @@ def test_capacities_of_images_are_those_of_training_and_evaluation(clip):
 def test_key_inits_change_the_routes(clip, images):
     """All but normal keys, which in many dimensions are orthogonal ones of the same seed but for their length."""
     routers = {kind: make(clip, key_init=kind) for kind in ("orthogonal", "uniform", "normal", "binary")}
-    routes = {kind: module.prepare(images)["train_weights"] for kind, module in routers.items()}
+    routes = {kind: module.precompute(images)["train_weights"] for kind, module in routers.items()}
     assert len({tuple(weights.flatten().tolist()) for weights in routes.values()}) >= 3
     assert not torch.equal(routers["normal"].router.keys, routers["orthogonal"].router.keys)
 
 
 @pytest.mark.parametrize("routing", ["random", "random_tokens"])
 def test_random_weights_follow_pixels_and_seed(clip, images, routing):
-    weights = make(clip, routing=routing).prepare(images)["weights"]
+    weights = make(clip, routing=routing).precompute(images)["weights"]
     assert len({tuple(row) for row in weights.tolist()}) > 1  # few tokens may fall alike for two images
     changed = images.clone()
     changed[0, 0, 0, 0] += 1e-3
-    again = make(clip, routing=routing).prepare(changed)["weights"]
+    again = make(clip, routing=routing).precompute(changed)["weights"]
     assert torch.equal(again[1:], weights[1:])
     assert image_seeds(changed)[0] != image_seeds(images)[0]
-    assert not torch.equal(make(clip, routing=routing, key_seed=1).prepare(images)["weights"], weights)
+    assert not torch.equal(make(clip, routing=routing, key_seed=1).precompute(images)["weights"], weights)
 
 
 def trained(run, **options):

@@ -45,7 +45,7 @@ def cosine(one, other):
 def test_logits_are_those_of_each_images_own_mixture(trip, images, training):
     """Eqs. 8 and 9, one image and one class at a time, through sequences of the full context."""
     trip.train(training)
-    constants = trip.prepare(images)
+    constants = trip.precompute(images)
     plain = PromptedTextEncoder(trip.clip, CLASSES, prompt_length=5, layout="plain")
     weights = constants["train_weights" if training else "eval_weights"]
     expected = np.empty((6, 3))
@@ -62,7 +62,7 @@ def test_loss_is_cross_entropy_and_divergence_from_the_teacher(trip, images):
     trip.train()
     labels = torch.tensor([0, 1, 2, 0, 1, 2])
     text = zero_shot_text_features(trip.clip, CLASSES, 60).numpy()
-    features = trip.prepare(images)["features"].numpy()
+    features = trip.precompute(images)["features"].numpy()
     teacher = softmax(np.array([[trip.clip.logit_scale * cosine(f, w) for w in text] for f in features]))
     student = softmax(trip(images).detach().double().numpy())
     cross_entropy = -np.log(student[np.arange(6), labels]).mean()
@@ -95,19 +95,19 @@ def test_one_expert_is_promptfl_with_the_divergence(clip, images, options):
 def test_equal_experts_make_the_routes_irrelevant(trip, images):
     with torch.no_grad():
         trip.experts.copy_(trip.experts[:1].expand_as(trip.experts))
-    constants = trip.prepare(images)
+    constants = trip.precompute(images)
     other = {**constants, "train_weights": constants["train_weights"].flip(1)}
     assert torch.allclose(trip(constants), trip(other), atol=1e-4)
 
 
 def test_routes_sum_to_one_and_depend_on_the_image_alone(trip, images):
-    together = trip.prepare(images)
+    together = trip.precompute(images)
     order = torch.tensor([3, 0, 5, 1, 4, 2])
-    shuffled = trip.prepare(images[order])
+    shuffled = trip.precompute(images[order])
     for name in ("train_weights", "eval_weights"):
         assert torch.allclose(together[name].sum(1), torch.ones(6))
         assert torch.equal(together[name][order], shuffled[name])
-        alone = torch.cat([trip.prepare(image[None])[name] for image in images])
+        alone = torch.cat([trip.precompute(image[None])[name] for image in images])
         assert torch.equal(together[name], alone)
 
 
@@ -130,7 +130,7 @@ def test_experts_start_from_different_values(clip):
 )
 def test_options_that_make_no_sense_are_refused(clip, images, options):
     with unchecked(), pytest.raises(UserError):
-        TRIP(CLASSES, clip, **options).prepare(images)
+        TRIP(CLASSES, clip, **options).precompute(images)
 
 
 def test_keys_are_orthogonal_and_come_from_their_seed(clip):
@@ -151,7 +151,7 @@ def test_released_experts_start_alike(clip):
 
 
 def test_without_a_capacity_no_token_is_dropped(clip, images):
-    constants = TRIP(CLASSES, clip, train_capacity=None, eval_capacity=1.0).prepare(images)
+    constants = TRIP(CLASSES, clip, train_capacity=None, eval_capacity=1.0).precompute(images)
     assert torch.equal(constants["train_kept"], torch.ones(6))
     assert (constants["eval_kept"] < 1).any()
 

@@ -156,7 +156,7 @@ class Corners(Linear):
 
     transform = staticmethod(pixels)
 
-    def prepare(self, images):
+    def precompute(self, images):
         seen = means(images)
         ones = torch.ones_like(seen["own"])
         contrast = images[:, :, 4:, 4:].std((1, 2, 3))

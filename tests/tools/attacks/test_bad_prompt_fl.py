@@ -53,18 +53,18 @@ class OnPixels(Linear):
     def transform(self):
         return normalised
 
-    def prepare(self, images):
+    def precompute(self, images):
         return {"features": images.mean((1, 2)).unflatten(1, (3, 2)).mean(2)}
 
     def forward(self, inputs):
-        return self.constants(inputs)["features"] * self.weight.mT
+        return self.precomputed(inputs)["features"] * self.weight.mT
 
 
 def bound():
     data = StripedImages()
     data.prepare_data()
     data.setup("fit")
-    data.bind(normalised, prepare=OnPixels().prepare, key="thirds")
+    data.bind(normalised, prepare=OnPixels().precompute, key="thirds")
     data.encode()
     return data
 
@@ -75,7 +75,9 @@ def success(module, data, trigger, target):
     for images in data._images.values():
         for index, label in enumerate(images.labels):
             if label != target:
-                scores = module({"features": module.prepare(normalised(trigger.on(images[index]))[None])["features"]})
+                scores = module(
+                    {"features": module.precompute(normalised(trigger.on(images[index]))[None])["features"]}
+                )
                 found.append(int(scores.argmax()) == target)
     return np.mean(found)
 
@@ -197,9 +199,9 @@ def test_a_run_measures_its_success(tmp_path):
 class Blind(OnPixels):
     """Lets no gradient through to its images."""
 
-    def prepare(self, images):
+    def precompute(self, images):
         with torch.no_grad():
-            return super().prepare(images)
+            return super().precompute(images)
 
 
 def test_what_no_gradient_reaches_is_told():

@@ -134,9 +134,9 @@ def test_an_audit_leaves_the_method_as_it_was(audited, kind, options):
     method = audited(kind, **options)
     if method.module.personal:
         method = replace(method, personal={client: {"prompt": torch.full((2, 64), 0.1 * client)} for client in (0, 1)})
-    before = {name: value.clone() for name, value in method.module.exchangeable_tensors().items()}
+    before = {name: value.clone() for name, value in method.module.communicable_state().items()}
     audit(method, SHORT)
-    for name, value in method.module.exchangeable_tensors().items():
+    for name, value in method.module.communicable_state().items():
         assert torch.equal(value, before[name]), name
     assert method.module.context is None
     assert not any(weight.requires_grad for weight in method.clip.parameters())

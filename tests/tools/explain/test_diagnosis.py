@@ -32,15 +32,15 @@ def test_measurements_image_by_image(clip, domains):
     rows = rows_of(module, domains)
     assert list(rows) == [(name, mode) for mode in ("train", "eval") for name in ("ink", "photo", "all domains")]
     module.router.seed = 1
-    reseeded = {name: [module.prepare(batch) for batch in batches] for name, batches in domains.items()}
+    reseeded = {name: [module.precompute(batch) for batch in batches] for name, batches in domains.items()}
     module.router.seed = 0
     for (name, mode), row in rows.items():
         batches = [batch for known, of in domains.items() for batch in of if name in (known, "all domains")]
         again = [constants for known, of in reseeded.items() for constants in of if name in (known, "all domains")]
-        constants = [module.prepare(batch) for batch in batches]
+        constants = [module.precompute(batch) for batch in batches]
         weights = np.concatenate([found[f"{mode}_weights"].numpy() for found in constants])
         other = np.concatenate([found[f"{mode}_weights"].numpy() for found in again])
-        mirror = np.concatenate([module.prepare(batch.flip(-1))[f"{mode}_weights"].numpy() for batch in batches])
+        mirror = np.concatenate([module.precompute(batch.flip(-1))[f"{mode}_weights"].numpy() for batch in batches])
         kept = np.concatenate([found[f"{mode}_kept"].numpy() for found in constants])
         largest = np.bincount(weights.argmax(1), minlength=3) / len(weights)
         each = [np.corrcoef(weights[:, m], other[:, m])[0, 1] for m in range(3)]

@@ -24,7 +24,7 @@ class TwoKinds(PromptLearner):
         self.residual = nn.Parameter(torch.zeros(len(class_names), width + 1))
 
     def forward(self, inputs):
-        return self.constants(inputs)["features"][:, :2]
+        return self.precomputed(inputs)["features"][:, :2]
 
 
 def test_in_general_prompts_are_parameters_in_the_shape_that_the_text_encoder_takes(clip):
@@ -54,7 +54,7 @@ def test_methods_with_other_prompts_name_those_that_are_deployed(clip, make, nam
 def test_each_prompt_of_a_mixture_classifies_alone(clip):
     images = torch.randn(2, 3, clip.image_size, clip.image_size, generator=torch.Generator().manual_seed(3))
     for module in (TRIP(CLASSES, clip, num_experts=3, prompt_length=2), ADAPT(CLASSES, DOMAINS, clip)):
-        logits = logits_by_prompt(module, module.constants(images))
+        logits = logits_by_prompt(module, module.precomputed(images))
         assert list(logits) == list(text_prompts(module))
         assert {tuple(of_prompt.shape) for of_prompt in logits.values()} == {(2, 3)}
     assert logits_by_prompt(PLAN(CLASSES, 2, clip), images) == {}

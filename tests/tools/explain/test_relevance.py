@@ -152,7 +152,7 @@ def test_the_mixture_is_a_constant(clip):
     module = TRIP(NAMES, clip=clip, num_experts=2, prompt_length=2).eval()
     images = images_for(clip)
     labels = torch.tensor([0, 2])
-    weights = module.prepare(images)["eval_weights"]
+    weights = module.precompute(images)["eval_weights"]
     texts = F.normalize(module.text(torch.einsum("be,eld->bld", weights, module.experts)), dim=-1).detach()
 
     def logits(pixels):

@@ -22,7 +22,7 @@ def test_shares_of_tokens_are_the_weights_of_the_mixture(clip, options):
     module = TRIP(NAMES, clip=clip, num_experts=3, prompt_length=2, **options).eval()
     images = images_for(clip)
     experts = token_experts(module, images)
-    constants = module.prepare(images)
+    constants = module.precompute(images)
     weights = module.router(constants, module.expert_features)
     assert experts.shape == (3, clip.num_image_tokens)
     for tokens, of_image, kept in zip(experts, weights, constants["eval_kept"], strict=True):

@@ -1,0 +1,90 @@
+"""The drawings that the bundled CLIP was trained on, their captions, and its weights."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+import torch
+from open_clip import CLIP
+from safetensors.torch import load_file
+
+from experiments.tiny_clip.drawings import (
+    ATTRIBUTES,
+    PRETRAINING_STYLES,
+    STYLES,
+    THINGS,
+    describe,
+    draw,
+    is_true,
+    pretraining_drawing,
+    sample_scene,
+    scene_codes,
+)
+from fedvlp.clip.loading import sources
+from fedvlp.data.styled_shapes.drawings import Scene
+
+
+def test_styles_look_different_and_things_stand_out():
+    for thing in THINGS:
+        scene = Scene("poster", thing, "plain", "red", "snow", "large")
+        image = draw(scene, np.random.default_rng(0)).astype(float)
+        off_ground = np.abs(image - image[0, 0]).sum(axis=2) > 90
+        assert 0.08 < off_ground.mean() < 0.8
+    scenes = [Scene(style, "fish", "striped", "red", "sky", "large") for style in STYLES]
+    looks = [draw(scene, np.random.default_rng(0)).astype(float) for scene in scenes]
+    assert min(np.abs(one - other).mean() for one, other in combinations(looks, 2)) > 4
+
+
+def test_pretraining_shows_no_style_of_the_benchmark():
+    assert not {"photo", "painting", "cartoon", "sketch"} & set(PRETRAINING_STYLES)
+    first, scene = pretraining_drawing(0, 7)
+    again, same = pretraining_drawing(0, 7)
+    assert np.array_equal(first, again)
+    assert scene == same
+    assert scene.style in PRETRAINING_STYLES
+
+
+def test_a_caption_is_true_of_its_own_scene_and_names_what_it_says():
+    generator = np.random.default_rng(0)
+    styles = list(STYLES)
+    scenes = [sample_scene(generator, styles[i % len(styles)]) for i in range(60)]
+    captions = [describe(scene, generator) for scene in scenes]
+    truth = is_true(np.array([c.codes for c in captions]), np.stack([scene_codes(s) for s in scenes]))
+    assert truth.diagonal().all()
+    assert truth.mean() < 0.5
+    for caption, scene in zip(captions, scenes, strict=True):
+        assert caption.text
+        names_ground = caption.codes[ATTRIBUTES.index("ground")] >= 0
+        assert (f"on {scene.ground}" in caption.text) == names_ground
+
+
+def test_truth_by_hand():
+    fish = Scene("ink", "fish", "striped", "red", "sky", "large")
+    star = Scene("poster", "star", "striped", "red", "sky", "large")
+    scenes = np.stack([scene_codes(fish), scene_codes(star)])
+    red_striped = np.full((1, 6), -1)
+    red_striped[0, [2, 3]] = scene_codes(star)[[2, 3]]
+    striped = np.full((1, 6), -1)
+    striped[0, 2] = scene_codes(star)[2]
+    assert is_true(np.concatenate([red_striped, striped]), scenes).tolist() == [[False, True], [True, True]]
+
+
+def test_bundled_weights_load_strictly_and_are_the_same_at_each_load():
+    state = sources.bundled_state_dict()
+    model = CLIP(**sources.bundled_config())
+    model.load_state_dict(state, strict=True)
+    assert all(value.dtype == torch.float32 for value in state.values())
+    assert model.encode_image(torch.zeros(2, 3, 64, 64)).shape == (2, model.visual.output_dim)
+    assert sum(file.stat().st_size for file in sources.TINY_FOLDER.iterdir()) < 8e6
+    again = sources.bundled_state_dict()
+    assert all(torch.equal(state[name], again[name]) for name in state)
+
+
+def test_trained_rows_are_put_where_they_belong():
+    stored = load_file(sources.TINY_FOLDER / "weights.safetensors")
+    weight = sources.expand(stored, 49408)["token_embedding.weight"]
+    rows = stored["token_embedding.index"].long()
+    assert torch.equal(weight[rows], stored["token_embedding.rows"].float())
+    assert weight.std() == pytest.approx(0.02, rel=0.2)
