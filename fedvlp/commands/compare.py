@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -18,7 +19,7 @@ from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import write_text
 
 ROUNDS = {"last": [LAST], "best": [BEST], "both": [LAST, BEST]}
-Part = tuple[Table | None, PrintedTable | None]
+Part = tuple[Any, PrintedTable | None]
 """One of our tables alone, a printed one alone after None, or a printed one after that of ours which is shown in it."""
 
 
@@ -94,7 +95,7 @@ def _parts(compared: Sequence[Table], wanted: Sequence[str] | None, data: str | 
     return parts + [(None, printed) for printed in papers_tables if printed not in shown]
 
 
-def _format(parts: Sequence[Part], form: str) -> str:
+def _format(parts: Sequence[Part], form: Any) -> str:
     if form == "csv":
         cells = [
             tidy_printed(printed, number, table) if printed else tidy(table, number)

@@ -162,11 +162,14 @@ def printed_tables() -> tuple[PrintedTable, ...]:
     # As strings, with the digits that are printed; the file has the papers' order of tables, rows and columns.
     lines = pd.read_csv(FOLDER / "numbers.csv", dtype=str, keep_default_na=False)
     printed = []
+    table: Any  # pandas types keys as scalars; those of several columns are tuples of them
+    row: Any
     for table, of_table in lines.groupby(TABLE, sort=False):
         rows = []
         for row, of_row in of_table.groupby(ROW, sort=False):
-            rows.append(PrintedRow(*row, numbers=dict(zip(of_row["domain"], of_row["accuracy"], strict=True))))
-        printed.append(PrintedTable(*table, rows=tuple(rows)))
+            numbers = dict(zip(of_row["domain"], of_row["accuracy"], strict=True))
+            rows.append(PrintedRow(*row, numbers))
+        printed.append(PrintedTable(*table, tuple(rows)))
     return tuple(printed)
 
 
@@ -284,8 +287,9 @@ def paper_text(printed: PrintedTable, table: Table | None = None) -> TextTable:
     for row in printed.rows:
         cells = [row.numbers[name] + printed.marks(row.method, name) for name in columns]
         rows.append([row.method + printed.marks(row.method), BACKBONES[row.backbone], *cells])
-        for ours in [] if table is None else matching_rows(table, row.method):
-            rows += _our_rows(table, ours, row)
+        if table is not None:
+            for ours in matching_rows(table, row.method):
+                rows += _our_rows(table, ours, row)
     paper = papers()[printed.paper]
     shots = "all images" if printed.shots == "full" else f"{printed.shots}-shot"
     lines = [
@@ -354,7 +358,9 @@ def tidy_printed(printed: PrintedTable, number: int, table: Table | None = None)
         for name, value in row.numbers.items():
             notes = " ".join(note.text for note in printed.footnotes if note.is_of(row.method, name))
             rows.append({**common, "column": name, "mean": value, "note": notes})
-        for method, name in [] if table is None else matching_rows(table, row.method):
+        if table is None:
+            continue
+        for method, name in matching_rows(table, row.method):
             ours = {**common, "source": f"ours - {printed.name}", "method": method, "round": name}
             differences = _differences(table, (method, name), row)
             rows += [{**ours, "column": column, "mean": value} for column, value in differences.items()]
