@@ -164,10 +164,7 @@ class Wrapper(Strategy):
 class Local(Strategy):
     """No communication at all, the baseline that every federation must beat: each client keeps what it trains."""
 
-    @property
-    def reduces_cohort(self) -> bool:
-        """True: no upload changes the server."""
-        return True
+    reduces_cohort = True  # no upload changes the server
 
     def broadcast(self, server: ServerState, client: Client) -> State:
         """Nothing."""
@@ -187,8 +184,6 @@ class FedAvg(Reducer):
         aggregator: what combines the uploads; some count each client once, whatever the weighting.
         memory_name: names the aggregator's memory; the federation gives each of a round its own.
 
-    >>> import torch
-    >>> from fedvlp.core.state import Client
     >>> server = ServerState.start({"prompt": torch.zeros(1)})
     >>> few = ClientUpdate(Client(0, 0, 10), {"prompt": torch.tensor([1.0])}, num_examples=10)
     >>> many = ClientUpdate(Client(1, 1, 30), {"prompt": torch.tensor([5.0])}, num_examples=30)
@@ -202,10 +197,7 @@ class FedAvg(Reducer):
     aggregator: Aggregator = field(default_factory=WeightedMean)
     memory_name: str = "FedAvg"
 
-    @property
-    def reduces_cohort(self) -> bool:
-        """True: all uploads go through the aggregator."""
-        return True
+    reduces_cohort = True  # all uploads go through the aggregator
 
     def aggregate(self, server: ServerState, updates: Sequence[ClientUpdate]) -> ServerState:
         """Replaces the uploaded tensors by what is made of them; too few uploads for the aggregator change nothing."""
@@ -230,8 +222,6 @@ class ByName(Strategy):
     Args:
         parts: from a name, or several, to the strategy that combines the tensors of these names.
 
-    >>> import torch
-    >>> from fedvlp.core.state import Client
     >>> from fedvlp.core.slots import Slots
     >>> server = ServerState.start({"visual": torch.zeros(1), "text": torch.zeros(2, 1)})
     >>> upload = {"visual": torch.tensor([7.0]), "text": torch.tensor([9.0])}
@@ -295,8 +285,6 @@ class MovingAverage(Wrapper):
         names: the tensors (or prefixes) that are averaged; all others are deployed unchanged.
         sends_average: whether clients start from the average (DiPrompT), not from the newest tensors.
 
-    >>> from fedvlp.core.state import Client
-    >>> from fedvlp.core.strategies import FedAvg
     >>> server = ServerState.start({"prompt": torch.zeros(1)})
     >>> update = ClientUpdate(Client(0, 0, 1), {"prompt": torch.tensor([8.0])}, 1)
     >>> server = MovingAverage(FedAvg(), ema_share(0.75), ("prompt",)).aggregate(server, [update])
@@ -328,7 +316,6 @@ class ServerComputed(Wrapper):
         inner: The strategy that combines the uploads.
         make: From all shared tensors to those computed; pure, and run without gradients.
 
-    >>> from fedvlp.core.state import Client
     >>> from fedvlp.core.slots import Slots
     >>> server = ServerState.start({"prompts": torch.zeros(2, 1), "mean": torch.zeros(1)})
     >>> mean = lambda shared: {"mean": shared["prompts"].mean(0)}
