@@ -30,7 +30,7 @@ ROOMS = {  # lines and files of each folder of the library
     "pretrained": (300, 3),
     "results": (2500, 14),
     "runs": (1200, 7),
-    "sites": (2950, 32),
+    "sites": (2450, 14),
     "testing": (1100, 14),
     "tools": (8450, 64),
     "training": (4700, 37),

@@ -20,7 +20,7 @@ from fedvlp.results import load_record
 from fedvlp.results.grouping import row_labels
 from fedvlp.results.printing import table_text
 from fedvlp.results.tables import tables
-from fedvlp.sites.sites_data import SitesData
+from fedvlp.sites.data import SitesData
 from fedvlp.tools.attacks import SignFlip
 from fedvlp.training.add_ons import FedProx
 from fedvlp.training.local_training import CosineDecay

@@ -1,10 +1,10 @@
-"""The data of a federation of sites, as the server knows them: names, numbers, digests; and held-out images."""
+"""The data of a federation of sites at both ends: the server's, of which it knows numbers, and one site's images."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NoReturn
@@ -12,17 +12,22 @@ from typing import Any, Literal, NoReturn
 import numpy as np
 from torch import Tensor
 
-from fedvlp.core.protocols import EvaluationSplit, Inputs
+from fedvlp.core.protocols import Inputs
 from fedvlp.core.state import Client
-from fedvlp.data.domain_folders import labelled_images
-from fedvlp.data.files.folders import scan_domain
+from fedvlp.data.binding import BatchLoader, EvaluationSplit
+from fedvlp.data.domain_folders import DomainFolders, labelled_images
+from fedvlp.data.files.folders import ImageFile, check_utf8, scan_domain
 from fedvlp.data.files.images import Images
+from fedvlp.data.loaders import ImageLoader
 from fedvlp.data.module import FederatedDataModule, mapped_names
 from fedvlp.data.partition import ByDomain
 from fedvlp.data.splits import SplitPart
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.ranges import Names, Seconds
 
+SPLIT_OPTIONS = frozenset({"classes", "class_names_map", "validation_fraction", "test_fraction", "shots", "split_seed"})
+LOADER_OPTIONS = frozenset({"batch_size", "eval_batch_size", "augmentation", "cache_images"})
+"""What a server may set of a site's data; where the images are is the site's own decision."""
 MEASURED: tuple[Literal["validation", "test"], ...] = ("validation", "test")
 
 
@@ -46,19 +51,6 @@ class SiteFacts:
 
 
 @dataclass(frozen=True)
-class NoBatches:
-    """In the place of a loader of images that are at a site."""
-
-    def __len__(self) -> int:
-        """Counts no batch."""
-        return 0
-
-    def __iter__(self) -> Iterator[tuple[Inputs, Tensor]]:
-        """Yields nothing."""
-        return iter(())
-
-
-@dataclass(frozen=True)
 class SplitAtSite:
     """A split on which a site measures.
 
@@ -66,13 +58,13 @@ class SplitAtSite:
         role: validation or test.
         domain: the site's name.
         clients: the site's client.
-        loader: gives nothing here.
+        loader: the batches that are here: none.
     """
 
     role: Literal["validation", "test"]
     domain: str
     clients: tuple[Client, ...]
-    loader: NoBatches = NoBatches()
+    loader: Sequence[tuple[Inputs, Tensor]] = ()
 
     @property
     def name(self) -> str:
@@ -111,7 +103,7 @@ class SitesData(FederatedDataModule):
             raise UserError("Each site is one client with a domain of its own. Leave out data.partition.")
         if self.outside is not None:
             raise UserError(
-                "Sites do not tell how sure they are of single images. Leave out data.out_of_distribution, and give it "
+                "Sites do not send the confidence of single images. Leave out data.out_of_distribution, and give it "
                 "to fedvlp test with the run's prompts and images of your own."
             )
         if self.given_protocol not in (None, "leave_domains_out", "all_seen"):
@@ -137,7 +129,7 @@ class SitesData(FederatedDataModule):
         self.facts: dict[str, SiteFacts] = {}
 
     def load_domains(self) -> tuple[Mapping[str, Images], list[str]]:
-        """Returns the held-out domains' images, which are the server's own."""
+        """The held-out domains' images, which are the server's own."""
         images: dict[str, Images] = {}
         for domain in self.held_out if self.root is not None else ():
             files = scan_domain(Path(str(self.root)) / domain, domain)
@@ -185,21 +177,21 @@ class SitesData(FederatedDataModule):
         raise UserError("The training images are at the sites, so `fedvlp fit` can't train on them. Serve the run.")
 
     def evaluation_splits(self) -> list[Any]:
-        """Returns the sites' validation and test splits, then the held-out domains; none is empty."""
-        found: list[EvaluationSplit] = []
+        """The sites' validation and test splits, then the held-out domains; none is empty."""
+        at_sites: list[Any] = []
         clients = self.clients
         for role in MEASURED:
             for client in clients:
-                # Of a site that was not there yet it is known only that it will validate.
+                # All that is certain of a site that has not connected yet is that it will validate.
                 if self._count(client.name, role) or (role == "validation" and client.name not in self.facts):
-                    found.append(SplitAtSite(role, client.name, (client,)))
-        return [*found, *super().evaluation_splits()]
+                    at_sites.append(SplitAtSite(role, client.name, (client,)))
+        return [*at_sites, *super().evaluation_splits()]
 
     def describe(self) -> dict[str, Any]:
-        """Returns what results must have in common to stand in one table, made to be written as JSON."""
-        own = super().describe()
-        digests = [own["images"], *(f"{name}: {facts.images}" for name, facts in sorted(self.facts.items()))]
-        return {**own, "images": _digest(digests)}
+        """What results must have in common to be in one table, made to be written as JSON."""
+        described = super().describe()
+        digests = [described["images"], *(f"{name}: {facts.images}" for name, facts in sorted(self.facts.items()))]
+        return {**described, "images": _digest(digests)}
 
     @property
     def split_hash(self) -> str:  # type: ignore[override]
@@ -211,8 +203,59 @@ class SitesData(FederatedDataModule):
         return self.facts[site].counts.get(role, 0) if site in self.facts else 0
 
 
+class SiteFolder(DomainFolders):
+    """The images of one client, in folders of classes: the same client as that of this domain in a simulation.
+
+    Args:
+        root: Folder with a folder for each class.
+        domain: The site's name, which is that of its domain.
+        classes: Names of the class folders of all sites, in the order of the labels.
+        place: The client's id and the position of its domain, as the server has them.
+        **options: The arguments of DomainFolders.
+    """
+
+    def __init__(
+        self, root: str, domain: str, classes: Sequence[str], place: tuple[int, int] = (0, 0), **options: Any
+    ) -> None:
+        super().__init__(root=root, **options)
+        self.domain = domain
+        self.classes = list(classes)
+        self.place = place
+
+    @cached_property
+    def classes_with_images(self) -> list[str]:
+        """The class folders that have images, sorted, also those that the server does not list."""
+        names = sorted({file.class_name for file in self._image_files})
+        check_utf8(names)
+        return names
+
+    # The base class deals a single domain to client 0; the two overrides below translate to the server's ids and back.
+    @property
+    def clients(self) -> list[Client]:
+        """The one client, under the id that the server gave it."""
+        return [Client(self.place[0], self.place[1], super().clients[0].num_examples, self.domain)]
+
+    def train_dataloader(self, client: Client | None = None, seed: int | None = None) -> BatchLoader | ImageLoader:
+        """The shuffled batches of the one client, whatever its id."""
+        return super().train_dataloader(None if client is None else super().clients[0], seed)
+
+    def evaluation_splits(self) -> list[EvaluationSplit]:
+        """The site's validation and test splits, whose one client has the id that the server gave it."""
+        return [replace(split, clients=tuple(self.clients)) for split in super().evaluation_splits()]
+
+    @cached_property
+    def _files(self) -> tuple[dict[str, Images], list[str]]:
+        """The images of the server's classes; the server refuses a site with others."""
+        files = [file for file in self._image_files if file.class_name in self.classes]
+        return {self.domain: labelled_images(files, self.classes)}, self.classes
+
+    @cached_property
+    def _image_files(self) -> list[ImageFile]:
+        return scan_domain(self.root, self.domain)
+
+
 def options_for_sites(data: SitesData) -> dict[str, Any]:
-    """Returns what a site must know to read and split its images as a simulation would, made for JSON."""
+    """What a site must know to read and split its images as a simulation would, made for JSON."""
     return {
         "classes": data.class_folders,
         "class_names_map": data.class_names_map,

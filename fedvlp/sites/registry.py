@@ -1,4 +1,4 @@
-"""Who is who: which connected site is which client, whether it has what the server expects, and what it was told."""
+"""Which connected site is which client, whether it has what the server expects, and how it is reached."""
 
 from __future__ import annotations
 
@@ -8,11 +8,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedvlp.sites.envelope import WireError
-from fedvlp.sites.sites_data import SiteFacts, SitesData, options_for_sites
-from fedvlp.sites.transport import SiteError, Transport
-from fedvlp.sites.versions import versions_here
-from fedvlp.sites.wire import Message, read_reply
+from fedvlp.sites.data import SiteFacts, SitesData, options_for_sites
+from fedvlp.sites.wire import Message, SiteError, Transport, WireError, read_reply, versions_here
 from fedvlp.utils.errors import UserError
 from fedvlp.version import __version__
 
@@ -22,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass
-class Roster:
+class SiteRegistry:
     """The connected sites.
 
     Args:
@@ -50,7 +47,7 @@ class Roster:
             least: how many are enough.
 
         Raises:
-            UserError: if fewer are there by then, or a site has not what is expected.
+            UserError: if fewer are there by then, or a site lacks what is expected.
         """
         self._wait_until(lambda: not self.missing() or bool(self.problems))
         if self.problems:
@@ -60,7 +57,7 @@ class Roster:
             log.warning("Not there yet: %s. Sites that come later take part from then on.", _listed(missing))
 
     def regather(self, least: int) -> None:
-        """Looks who is there, and waits only while too few are.
+        """Looks for sites that came or left, and waits only while too few are there.
 
         Args:
             least: how many a phase needs.
@@ -68,58 +65,72 @@ class Roster:
         Raises:
             UserError: if fewer are there when the time for that is over.
         """
-        self._wait_until(lambda: self._there() >= least)
+        self._wait_until(lambda: len(self.places) >= least)
         self._check_enough(least)
 
     def missing(self) -> list[str]:
-        """Returns the names of the sites that are not connected."""
+        """Names of the sites that are not connected."""
         return [name for name in self.data.sites if name not in self.places]
 
     def look(self) -> None:
-        """Asks those that are newly connected who they are; forgets those that are gone."""
+        """Asks newly connected sites for their descriptions, and forgets those that have left."""
         connected = self.transport.names()
         self.places = {name: place for name, place in self.places.items() if place in connected}
-        known = {*self.places.values(), *self.refused}
+        already_asked = {*self.places.values(), *self.refused}
         request = Message("describe", {"run": self.run, "data": options_for_sites(self.data)}).to_bytes()
-        new = {place: request for place in connected if place not in known}
+        new = {place: request for place in connected if place not in already_asked}
         replies = self.transport.exchange(new, self.data.arrival_seconds) if new else {}
+        # Sorted, so that of two sites of one name the same is admitted in every run.
         for place, reply in sorted(replies.items()):
-            self._welcome(place, reply)
+            self._admit(place, reply)
 
     def exchange(self, messages: Mapping[str, Message]) -> dict[str, Message | SiteError]:
-        """Sends each site its message and returns the replies; whatever is no reply is why.
+        """Sends each site its message; collects the replies, or why there is none.
 
         Args:
             messages: by the site's own name.
         """
-        sendable = {name: message for name, message in messages.items() if name in self.places}
-        requests = {self.places[name]: message.to_bytes() for name, message in sendable.items()}
+        places = {name: self.places[name] for name in messages if name in self.places}
+        requests = {place: messages[name].to_bytes() for name, place in places.items()}
         replies = self.transport.exchange(requests, self.data.reply_seconds) if requests else {}
-        found: dict[str, Message | SiteError] = {}
+        by_name: dict[str, Message | SiteError] = {}
         for name in messages:
-            none = SiteError("is not connected" if name not in sendable else "gave no reply")
-            found[name] = _understood(replies.get(self.places.get(name, ""), none))
-        return found
+            if name in places:
+                by_name[name] = _decoded(replies.get(places[name], SiteError("gave no reply")))
+            else:
+                by_name[name] = SiteError("is not connected")
+        return by_name
 
     def dismiss(self) -> None:
-        """Tells the sites that the run is over; what does not answer at once may keep its method for a while."""
+        """Tells the sites that the run is over; one that does not answer at once may keep its method for a while."""
         request = Message("leave", {"run": self.run}).to_bytes()
         self.transport.exchange(dict.fromkeys(self.places.values(), request), SECONDS_TO_LEAVE)
 
-    def _welcome(self, place: str, reply: bytes | SiteError) -> None:
-        """Takes a site in, if it is on the list and nobody else is it."""
-        message = _understood(reply)
+    def has_same_images(self, name: str, digests: Mapping[str, Any]) -> bool:
+        """Whether a site has the images that it had when the run began, split as then; true of one that is new.
+
+        Args:
+            name: the site's own name.
+            digests: of its images and of its split.
+        """
+        facts = self.data.facts.get(name)
+        return facts is None or (facts.images, facts.split) == (digests["images"], digests["split"])
+
+    def _admit(self, place: str, reply: bytes | SiteError) -> None:
+        """Registers a site, if it is listed, has what is expected and its name is not taken."""
+        message = _decoded(reply)
         if isinstance(message, SiteError):
             log.warning("A site that has just connected (%s) %s.", place, message)
             return
         if message.kind != "described":
-            log.warning("A site that has just connected (%s) does not say who it is.", place)
+            log.warning("A site that has just connected (%s) does not describe itself.", place)
             return
-        name = message.values["name"]
-        facts = _facts(message.values)
+        values = dict(message.values)
+        name = values.pop("name")
+        facts = SiteFacts(**{**values, "classes": tuple(values["classes"])})
         if name not in self.data.sites:
             self.refused.add(place)
-            log.warning("A site says that it is %r, which data.sites does not list; it is left out.", name)
+            log.warning("A site calls itself %r, which data.sites does not list; it is left out.", name)
         elif problem := self._problem(name, place, facts):
             if name not in self.places:  # else it may take that place once the other one is gone
                 self.refused.add(place)
@@ -131,7 +142,7 @@ class Roster:
             _compare_versions(name, facts.versions)
 
     def _problem(self, name: str, place: str, facts: SiteFacts) -> str:
-        """Returns what is wrong with a site: its node, classes, images, version, or that it is there twice."""
+        """What is wrong with a site: its node, classes, images, version, or that it is there twice."""
         if self.data.nodes.get(name, place) != place:
             return f"is connected as the node {place}, which data.nodes does not give it"
         if name in self.places:
@@ -151,19 +162,6 @@ class Roster:
             problems.append("has other images than when the run began")
         return "; it ".join(problems)
 
-    def has_same_images(self, name: str, digests: Mapping[str, Any]) -> bool:
-        """Whether a site has the images that it had when the run began, split as then; true of one that is new.
-
-        Args:
-            name: the site's own name.
-            digests: of its images and of its split.
-        """
-        known = self.data.facts.get(name)
-        return known is None or (known.images, known.split) == (digests["images"], digests["split"])
-
-    def _there(self) -> int:
-        return len(self.data.sites) - len(self.missing())
-
     def _wait_until(self, is_enough: Callable[[], bool]) -> None:
         """Looks for sites until it is enough or the time is over; at least once."""
         deadline = time.monotonic() + self.data.arrival_seconds
@@ -173,16 +171,16 @@ class Roster:
             self.look()
 
     def _check_enough(self, least: int) -> None:
-        if self._there() < least:
+        if len(self.places) < least:
             raise UserError(
-                f"{self._there()} of {len(self.data.sites)} sites are there after {self.data.arrival_seconds:g} s, and "
-                f"{least} are needed. Not there: {_listed(self.missing())}. Start them, or raise data.arrival_seconds. "
-                "A run goes on from its last checkpoint with ckpt_path last."
+                f"{len(self.places)} of {len(self.data.sites)} sites are there after {self.data.arrival_seconds:g} s, "
+                f"and {least} are needed. Not there: {_listed(self.missing())}. Start them, or raise "
+                "data.arrival_seconds. A run resumes from its last checkpoint with ckpt_path last."
             )
 
 
-def _understood(reply: bytes | SiteError) -> Message | SiteError:
-    """Returns the reply in some bytes; what is none, or says that there is none, becomes why."""
+def _decoded(reply: bytes | SiteError) -> Message | SiteError:
+    """The reply in some bytes; bytes that hold none, and a reply of the kind ``failed``, become why."""
     if isinstance(reply, SiteError):
         return reply
     try:
@@ -193,22 +191,13 @@ def _understood(reply: bytes | SiteError) -> Message | SiteError:
 
 
 def _compare_versions(name: str, versions: Mapping[str, str]) -> None:
-    """Says where a site's numbers may differ from those of other sites by rounding."""
-    own = versions_here()
-    other = [f"{package} {versions.get(package, 'none')}, not {own[package]}" for package in own]
-    differing = [text for package, text in zip(own, other, strict=True) if versions.get(package) != own[package]]
+    """Warns where a site's numbers may differ from those of other sites by rounding."""
+    differing: list[str] = []
+    for package, here in versions_here().items():
+        if versions.get(package) != here:
+            differing.append(f"{package} {versions.get(package, 'none')}, not {here}")
     if differing:
         log.warning("The site %r has %s: its numbers may differ in rounding.", name, "; ".join(differing))
-
-
-def _facts(values: Mapping[str, Any]) -> SiteFacts:
-    return SiteFacts(
-        classes=tuple(values["classes"]),
-        counts=values["counts"],
-        images=values["images"],
-        split=values["split"],
-        versions=values["versions"],
-    )
 
 
 def _listed(names: Iterable[str]) -> str:

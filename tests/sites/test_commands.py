@@ -1,4 +1,4 @@
-"""``fedvlp deploy init`` writes an app that Flower takes, and says what is wrong."""
+"""``fedvlp site`` shows a site's process; ``fedvlp deploy init`` writes an app that Flower takes."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import pytest
 import yaml
 
 from fedvlp.commands.cli import main
-from fedvlp.sites.flower import command as deploy
+from fedvlp.sites import commands as deploy
 from fedvlp.utils.config_files import configs_folder
+from tests.helpers.sites import make_site
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -103,3 +104,26 @@ def test_a_config_is_needed_and_must_be_one(tmp_path, capsys):
     assert ended.value.code == 2
     assert "--trainer.round=3" in capsys.readouterr().err
     assert not (tmp_path / "app").exists()
+
+
+def test_start_look_and_stop(tmp_path, capsys):
+    home = make_site(tmp_path / "ink", "ink", tmp_path)
+    assert main(["site", "status", str(home)]) == 1
+    assert capsys.readouterr().out == "state stopped\n"
+    try:
+        assert main(["site", "start", str(home)]) == 0
+        assert "process" in capsys.readouterr().out
+        assert main(["site", "status", str(home)]) == 0
+    finally:
+        assert main(["site", "stop", str(home)]) == 0
+    assert capsys.readouterr().out.endswith("stopped\n")
+    assert main(["site", "stop", str(home)]) == 0
+    assert capsys.readouterr().out == "there was none\n"
+
+
+def test_a_folder_that_is_no_sites_and_an_unknown_action(tmp_path, capsys):
+    assert main(["site", "status", str(tmp_path)]) == 1
+    assert "Expected site.yaml" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as caught:
+        main(["site", "begin", str(tmp_path)])
+    assert caught.value.code == 2
