@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -360,18 +359,15 @@ def beta_share(beta: float, rounds: int, repeats_first: bool = False) -> Callabl
     if repeats_first:
         weights = [weights[0], *weights[:-1]]
 
-    return partial(_share_of_weights, weights)  # a function of the module's, which pickles with a method that keeps it
+    def share(finished: int) -> float:
+        if finished >= rounds:
+            raise UserError(
+                f"The Beta average was made for {rounds} rounds, but round {finished + 1} was run. "
+                "Give the method as many rounds as the federation."
+            )
+        return weights[finished + 1] / sum(weights[: finished + 2])
 
-
-def _share_of_weights(weights: Sequence[float], finished: int) -> float:
-    """Returns the newest round's weight over those of the start and of all rounds; weights are of these, in order."""
-    rounds = len(weights) - 1
-    if finished >= rounds:
-        raise UserError(
-            f"The Beta average was made for {rounds} rounds, but round {finished + 1} was run. "
-            "Give the method as many rounds as the federation."
-        )
-    return weights[finished + 1] / sum(weights[: finished + 2])
+    return share
 
 
 def gaussian_share(mean: float, std: float) -> Callable[[int], float]:
