@@ -84,7 +84,7 @@ COMMANDS = (
     ),
     Command(
         "deploy",
-        "sites.flower.command:run_deploy",
+        "sites.commands:run_deploy",
         "Write a Flower app that trains a config on real sites.",
     ),
     Command(
@@ -114,7 +114,7 @@ COMMANDS = (
     ),
     Command(
         "site",
-        "sites.command:run_site",
+        "sites.commands:run_site",
         "Start, stop or look at the process that answers for a site's images.",
     ),
     Command(

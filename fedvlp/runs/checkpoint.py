@@ -9,11 +9,10 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from fedvlp.core.run_state import CallbackStates, RunState
-from fedvlp.core.state import ServerState, State
+from fedvlp.core.state import CallbackStates, RunState, ServerState, State, add_prefix, strip_prefix
 from fedvlp.runs.client_store import FOLDER, StatesOnDisk, are_at_sites, files_of
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.tensor_files import add_prefix, check_header, read_header, read_tensors, strip_prefix, write_tensors
+from fedvlp.utils.tensor_files import check_header, read_header, read_tensors, write_tensors
 
 AT_SITES = "at_sites"
 """The header's entry that the clients' files are at their sites; simulations' files lack it."""

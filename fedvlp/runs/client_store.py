@@ -8,17 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol, TypeVar, runtime_checkable
 
-from fedvlp.core.state import State
+from fedvlp.core.state import State, add_prefix
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.tensor_files import (
-    add_prefix,
-    check_header,
-    make_durable,
-    read_group,
-    read_header,
-    read_tensors,
-    write_tensors,
-)
+from fedvlp.utils.tensor_files import check_header, make_durable, read_group, read_header, read_tensors, write_tensors
 
 FOLDER = "clients"
 

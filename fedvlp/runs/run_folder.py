@@ -14,8 +14,7 @@ from torch import nn
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.phases import Phase
 from fedvlp.core.protocols import FederatedData
-from fedvlp.core.run_state import RunState
-from fedvlp.core.state import State
+from fedvlp.core.state import RunState, State
 from fedvlp.runs.checkpoint import differences, load_checkpoint, load_deployed
 from fedvlp.runs.client_store import are_at_sites
 from fedvlp.runs.trained_tensors import check_resumed, check_trained

@@ -8,8 +8,7 @@ from pathlib import Path
 from torch import Tensor
 
 from fedvlp.core.module import FederatedModule
-from fedvlp.core.run_state import RunState
-from fedvlp.core.state import State, is_finite, select
+from fedvlp.core.state import RunState, State, is_finite, select
 from fedvlp.utils.errors import UserError
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.protocols import FederatedData, TrainingData
 from fedvlp.core.state import Client, State
-from fedvlp.training.add_ons import AddOn
+from fedvlp.training.add_ons.base import AddOn
 from fedvlp.training.callback import RunView
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.seeding import derive_seeds

@@ -7,21 +7,30 @@ import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from fedvlp.core.phases import RoundContext
-from fedvlp.core.reductions import guarantees, most_needed_uploads
-from fedvlp.core.run_state import RoundMetrics, RunState
-from fedvlp.core.state import Client, ClientUpdate, ServerState
-from fedvlp.core.update_check import TensorSpec, tensor_specs, upload_error
+from fedvlp.core.phases import RoundContext, guarantees, most_needed_uploads, too_few_uploads
+from fedvlp.core.state import (
+    NOT_FINITE,
+    Client,
+    ClientUpdate,
+    RoundMetrics,
+    RunState,
+    ServerState,
+    TensorSpec,
+    tensor_specs,
+    update_error,
+    upload_error,
+)
 from fedvlp.runs.client_store import restored, with_stored
-from fedvlp.training.accept import AcceptancePolicy, Accepted, accept
-from fedvlp.training.availability import Availability
 from fedvlp.training.client import ClientResult, Workspace
-from fedvlp.training.cohort import sample_cohort
+from fedvlp.training.cohort import Availability, sample_cohort
 from fedvlp.training.engine import Engine
-from fedvlp.training.task import PhaseSetup, PhaseTask
+from fedvlp.training.task import AcceptancePolicy, PhaseSetup, PhaseTask
+from fedvlp.utils.errors import UserError
 from fedvlp.utils.seeding import derive_seed, derive_seeds
 
 DROPPED_OUT = "dropped out"
+KEEPS_NOT_FINITE = "keeps NaN or infinity"
+NOTHING_COUNTS = "Nothing of this round counts; the last checkpoint is from before it."
 MOST_COLUMNS = 100
 """With more clients than these, metrics are given as mean, least and largest, and not client by client."""
 
@@ -67,11 +76,11 @@ def run_round(run: Run, state: RunState) -> tuple[RunState, RoundMetrics]:
         task = make_task(run, setup, state, cohort, shares_of_steps)
         clients = [client for client in cohort if client.id not in rejected]
         results = run.engine.train(clients, task, run.here, run.policy)
-        accepted = accept(results, task, expected_upload(run, task, cohort[0]), run.policy, run.here, metrics)
-        server = task.aggregate(accepted.updates)
+        accepted, reasons = accept(run, results, task, metrics)
+        server = task.aggregate([result.update for result in accepted])
         report_phase(run, task, server, results, metrics)
         state = after_phase(state, server, accepted)
-        rejected |= accepted.rejected
+        rejected |= reasons
     return after_round(state, before, rejected), metrics
 
 
@@ -91,6 +100,95 @@ def make_task(
         learning_rate_factor=run.here.local.factor(number, run.rounds),
         shares_of_steps=shares_of_steps,
     )
+
+
+def accept(
+    run: Run, results: Sequence[ClientResult], task: PhaseTask, metrics: RoundMetrics
+) -> tuple[list[ClientResult], dict[int, str]]:
+    """The results that count, by ascending id, and why the others do not, by their clients' ids.
+
+    Looks once at each: did the client train, is its update of the right form, finite and not too large?
+
+    Args:
+        run: how many clients may fail, and whose hooks and output are told of each that is left out.
+        results: of all clients that were asked, at least one.
+        task: the phase.
+        metrics: the round's; ``clients/failed``, ``clients/rejected`` and ``clients/retried`` are added where there
+            are any.
+
+    Raises:
+        UserError: if fewer clients are left than a phase or its aggregator needs, or none may be left out.
+        Exception: what a client raised, if every client failed.
+    """
+    expected = expected_upload(run, task, results[0].client)
+    accepted: list[ClientResult] = []
+    rejected: dict[int, str] = {}
+    for result in sorted(results, key=lambda each: each.client.id):
+        reason = result.failure or update_error(
+            result.update, expected, task.state.server.shared, run.policy.max_update_norm
+        )
+        if not reason and not result.is_finite:
+            reason = KEEPS_NOT_FINITE
+        if reason:
+            rejected[result.client.id] = reason
+        else:
+            accepted.append(result)
+        report_client(run, task, result, reason, metrics)
+    check_enough(run, task, len(results), rejected)
+    check_aggregators(run, task, [result.client for result in accepted])
+    return accepted, rejected
+
+
+def report_client(run: Run, task: PhaseTask, result: ClientResult, reason: str, metrics: RoundMetrics) -> None:
+    """Tells output, callbacks and metrics of a client that is left out for a reason, or trained in a second try."""
+    client = result.client
+    name = repr(client.name or str(client.id))
+    if reason:
+        column, hook = "clients/failed" if result.failure else "clients/rejected", "on_client_left_out"
+        line = f"client {name} is left out: it {reason}"
+    elif result.retried:
+        column, hook = "clients/retried", "on_client_retried"
+        line = f"client {name} trained in a second try; in the first it {result.retried}"
+    else:
+        return
+    metrics[column] = metrics.get(column, 0) + 1
+    run.here.fabric.print(f"round {task.round + 1}: {line}", flush=True)
+    run.here.hooks.call(hook, phase=task.phase, client=client, reason=reason or result.retried)
+
+
+def check_enough(run: Run, task: PhaseTask, asked: int, rejected: Mapping[int, str]) -> None:
+    """Ends the run where too few clients are left, or none may be left out."""
+    left = asked - len(rejected)
+    if (not rejected or run.policy.on_failure != "fail") and left >= run.policy.min_clients:
+        return
+    errors = run.here.errors
+    if errors and not left:
+        # No client can train, which is a mistake of the method or of the data and shown unchanged.
+        raise errors[min(errors)]
+    where = f"Round {task.round + 1}, phase {task.phase.name!r}"
+    if set(rejected.values()) <= {NOT_FINITE, KEEPS_NOT_FINITE}:
+        raise UserError(
+            f"{where}: NaN or infinity on {len(rejected)} of {asked} clients, so training diverged. Lower the "
+            f"learning rate or use precision 32-true. {NOTHING_COUNTS}"
+        )
+    first = next(iter(rejected.values()))
+    raise UserError(
+        f"{where}: {left} of {asked} clients could be used, and {run.policy.min_clients} are needed. The first that "
+        f"was left out {first}. {NOTHING_COUNTS}"
+    )
+
+
+def check_aggregators(run: Run, task: PhaseTask, uploading: Sequence[Client]) -> None:
+    """Reports where an aggregator has too few uploads, and ends the run where they are those of the whole cohort."""
+    lacking = too_few_uploads(task.phase.strategy, run.here.data.clients, len(task.seeds), uploading)
+    where = f"Round {task.round + 1}, phase {task.phase.name!r}"
+    for group, problem in lacking.items():
+        if not group:
+            raise UserError(
+                f"{where}: {problem}. {NOTHING_COUNTS} Let more clients take part, or take another "
+                "trainer.server.aggregation."
+            )
+        run.here.fabric.print(f"{where}, {group}: {problem}, so its tensors are unchanged.", flush=True)
 
 
 def expected_upload(run: Run, task: PhaseTask, client: Client) -> Mapping[str, TensorSpec]:
@@ -142,10 +240,10 @@ def report_phase(
     )
 
 
-def after_phase(state: RunState, server: ServerState, accepted: Accepted) -> RunState:
+def after_phase(state: RunState, server: ServerState, accepted: Sequence[ClientResult]) -> RunState:
     """Where the federation stands after a phase: what stays on a client is replaced where its update counted."""
-    personal = {result.client.id: result.personal for result in accepted.results}
-    optimizer_states = {result.client.id: result.optimizer_state for result in accepted.results}
+    personal = {result.client.id: result.personal for result in accepted}
+    optimizer_states = {result.client.id: result.optimizer_state for result in accepted}
     return replace(
         state,
         server=server,

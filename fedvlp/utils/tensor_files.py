@@ -34,25 +34,6 @@ FIELDS: Mapping[str, Mapping[str, type]] = {
 """The fields of each kind of file and their types. What is not named here is compared where a run resumes."""
 
 
-def add_prefix(tensors: Tensors, group: str) -> Tensors:
-    """Returns the tensors under ``group/``.
-
-    >>> add_prefix({"prompt": torch.zeros(1)}, "3")
-    {'3/prompt': tensor([0.])}
-    """
-    return {f"{group}/{name}": value for name, value in tensors.items()}
-
-
-def strip_prefix(tensors: Tensors, group: str) -> Tensors:
-    """Returns those of the tensors that are under ``group/``, without that prefix.
-
-    >>> strip_prefix({"3/prompt": torch.zeros(1), "30/prompt": torch.ones(1)}, "3")
-    {'prompt': tensor([0.])}
-    """
-    start = f"{group}/"
-    return {name.removeprefix(start): value for name, value in tensors.items() if name.startswith(start)}
-
-
 def write_tensors(path: Path, tensors: Tensors, header: Mapping[str, Any], is_durable: bool = True) -> None:
     """Writes tensors and a JSON header to a safetensors file, in one step that can't be seen half done.
 
@@ -99,7 +80,8 @@ def read_header(path: Path) -> dict[str, Any]:
 
 def read_group(path: Path, group: str) -> Tensors:
     """Reads the tensors under ``group/`` alone; raises as :func:`read_tensors` does."""
-    return strip_prefix(_read(path, f"{group}/")[0], group)
+    start = f"{group}/"
+    return {name.removeprefix(start): value for name, value in _read(path, start)[0].items()}
 
 
 def _read(path: Path, prefix: str | None) -> tuple[Tensors, dict[str, Any]]:

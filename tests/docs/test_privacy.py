@@ -11,8 +11,9 @@ import torch
 import fedvlp.core.aggregation
 from docs.privacy import COMMAND, HEAD, PAGE, sum_suffices, updates_of, uploads_table, used, with_table
 from fedvlp.core.phases import Phase
+from fedvlp.core.slots import IndicatorMean, Slots
 from fedvlp.core.state import ServerState
-from fedvlp.core.strategies import FedAvg, IndicatorMean, MovingAverage, Slots, ema_share
+from fedvlp.core.strategies import FedAvg, MovingAverage, ema_share
 from fedvlp.tools.audit import AUDITS, InversionOptions, MembershipOptions
 from tests.helpers.configs import METHODS
 from tests.helpers.documents import Document

@@ -7,7 +7,7 @@ from pathlib import Path
 import yaml
 
 from fedvlp.sites import InProcess, Site, serve
-from fedvlp.sites.building import build_parts
+from fedvlp.sites.server import build_parts
 from fedvlp.utils.config_files import configs_folder
 from tests.helpers.images import CLASSES
 from tests.helpers.trainer_options import nested
@@ -45,7 +45,7 @@ def write_config(path: Path, config: dict, class_path: str, **data) -> Path:
 def sites_config(path: Path, config: dict, sites, **data) -> Path:
     """Writes the server's config."""
     options = {"sites": list(sites), "class_names": CLASSES, "cache_dir": None, "arrival_seconds": 0.1, **data}
-    return write_config(path, config, "fedvlp.sites.sites_data.SitesData", **options)
+    return write_config(path, config, "fedvlp.sites.data.SitesData", **options)
 
 
 def simulate(folder: Path, config: dict, root: Path, **data):

@@ -10,8 +10,8 @@ import pytest
 
 from fedvlp.core.aggregation import TrimmedMean
 from fedvlp.core.state import Client
-from fedvlp.training.availability import Availability
 from fedvlp.training.callback import FederationCallback
+from fedvlp.training.cohort import Availability
 from fedvlp.utils.errors import UserError
 from tests.helpers.assertions import assert_same_run
 from tests.helpers.toy_federation import Linear, PersonalBias, Points, federation, file_callbacks

@@ -8,7 +8,8 @@ from collections import Counter
 import pytest
 
 from fedvlp.core.state import Client
-from fedvlp.training.cohort import balance_clients, sample_cohort
+from fedvlp.training.cohort import sample_cohort
+from fedvlp.training.engine import balance_clients
 
 CLIENTS = [Client(id, 0, size, str(id)) for id, size in ((7, 5), (2, 31), (9, 8), (4, 13), (0, 13), (11, 2), (5, 8))]
 

@@ -5,9 +5,8 @@ strategies that average.
 """
 
 from fedvlp.core.aggregation.base import Aggregator, OuterAggregator, WeightedMean, describe_aggregator
-from fedvlp.core.aggregation.dp_fed_avg import DPFedAvg
-from fedvlp.core.aggregation.fed_gma import FedGMA
-from fedvlp.core.aggregation.robust import CoordinateMedian, Krum, MultiKrum, NormClipping, TrimmedMean
+from fedvlp.core.aggregation.privacy import DPFedAvg
+from fedvlp.core.aggregation.robust import CoordinateMedian, FedGMA, Krum, MultiKrum, NormClipping, TrimmedMean
 from fedvlp.core.aggregation.server_optimizers import FedAdam, FedYogi, ServerMomentum, ServerOptimizer
 
 __all__ = [

@@ -9,7 +9,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from fedvlp.clip.loading.sources import BUNDLED_NAME
+from fedvlp.clip.loading import BUNDLED_NAME
 from fedvlp.core.module import FederatedModule
 from fedvlp.data import FederatedDataModule
 from fedvlp.tools.explain.artifacts import Artifact, picture_artifact

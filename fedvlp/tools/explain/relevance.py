@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from fedvlp.clip import CLIP
-from fedvlp.clip.towers.image_tower import ImageTower, ResNetTower, VisionTransformerTower
+from fedvlp.clip.towers import ImageTower, ResNetTower, VisionTransformerTower
 from fedvlp.core.module import FederatedModule
 from fedvlp.utils.errors import UserError
 

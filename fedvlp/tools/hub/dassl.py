@@ -16,7 +16,7 @@ from torch.optim import lr_scheduler
 
 import fedvlp
 from fedvlp.clip import CLIP, CLIPSpec, load_clip
-from fedvlp.clip.text.prompted_text import ClassPosition
+from fedvlp.clip.prompted_text import ClassPosition
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.state import State
 from fedvlp.pretrained.classifier import Classifier

@@ -13,7 +13,7 @@ from typing import Any, cast
 from fedvlp.commands.lightning_cli import FederationCLI
 from fedvlp.commands.run import quiet_lightning
 from fedvlp.commands.trained_config import ALLOW_HELP, config_option
-from fedvlp.core.metrics.scores import all_scores
+from fedvlp.core.metrics import all_scores
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.state import State
 from fedvlp.federation import Federation
@@ -28,7 +28,7 @@ from fedvlp.tools.verify.verification import (
     not_measured_again,
 )
 from fedvlp.training.communication import COUNTS, communication_cost
-from fedvlp.training.scores_file import without_validation
+from fedvlp.training.prediction import without_validation
 from fedvlp.utils.config_files import read_yaml, with_config_paths
 from fedvlp.utils.errors import UserError, unwrapped_errors
 from fedvlp.utils.ranges import NonNegativeFloat

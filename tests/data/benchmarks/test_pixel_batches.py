@@ -84,7 +84,7 @@ def test_a_damaged_archive(tmp_path):
             read_manifest(tmp_path, known)
     with tarfile.open(path, "w:gz"):
         pass
-    with pytest.raises(UserError, match=r"Expected the file .*/batches.meta; it is missing. Extract the archive cifar-10-python"):
+    with pytest.raises(UserError, match=r"/batches.meta; it is missing. Extract the archive cifar-10-python"):
         read_manifest(tmp_path, known)
 
 
