@@ -1,4 +1,4 @@
-"""What the core asks of backbones and of data, so that it need not import them."""
+"""What the core asks of backbones and data, so that it need not import them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from fedvlp.core.state import Client
 
 Inputs = Tensor | dict[str, Tensor]
 DOMAIN = "domain"
-"""The name under which inputs hold of which source domain each image is, [B], where a method asks for it."""
+"""The name under which inputs say of which source domain each image is, [B], where a method asks for it."""
 Batch = tuple[Inputs, Tensor] | list[Any]
 """Inputs and labels; a list where PyTorch's own DataLoader made it."""
 Transform = Callable[[Any], Tensor]
 Precompute = Callable[[Tensor], dict[str, Tensor]]
-"""Makes tensors [B, ...] by name of images [B, 3, V, V]."""
+"""Makes of images [B, 3, V, V] what never changes for each, tensors [B, ...] by name."""
 
 
 @runtime_checkable
@@ -29,46 +29,37 @@ class Backbone(Protocol):
     @property
     def spec(self) -> Any:
         """A dataclass that says which model it is."""
-        ...
 
     @property
     def preprocess(self) -> Transform:
         """The transform for evaluation, PIL image to [3, height, width]."""
-        ...
 
     @property
     def train_preprocess(self) -> Transform:
         """The transform with augmentation, PIL image to [3, height, width]."""
-        ...
 
     def encode_image(self, images: Tensor) -> Tensor:
         """Joint features [B, d] of images [B, 3, V, V]."""
-        ...
 
     def fingerprint(self) -> str:
         """A digest of the weights."""
-        ...
 
     def cast_towers(self, dtype: torch.dtype) -> None:
         """Rounds the towers' large weights to a type, in which products with them are taken."""
-        ...
 
     def compile_towers(self) -> None:
-        """Lets a compiler fuse what prompts go through."""
-        ...
+        """Has a compiler fuse what prompts go through."""
 
 
 @runtime_checkable
 class Loader(Protocol):
-    """Batches of (inputs, labels); the inputs are images or precomputed tensors."""
+    """Batches of (inputs, labels); the inputs are images or what was precomputed of them."""
 
     def __len__(self) -> int:
         """The number of batches."""
-        ...
 
     def __iter__(self) -> Iterator[Batch]:
         """Goes through the images once."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -102,11 +93,9 @@ class TrainingData(Protocol):
     @property
     def clients(self) -> list[Client]:
         """All clients; known after ``setup``."""
-        ...
 
     def train_dataloader(self, client: Client | None = None, seed: int | None = None) -> Loader:
-        """Returns one client's training images, shuffled by ``seed`` alone."""
-        ...
+        """One client's training images, shuffled by ``seed`` alone."""
 
 
 @runtime_checkable
@@ -115,31 +104,27 @@ class MeasuredData(Protocol):
 
     @property
     def class_names(self) -> list[str]:
-        """The classes that train, in the order of the labels."""
-        ...
+        """The classes, in the order of the labels."""
 
     @property
     def clients(self) -> list[Client]:
         """All clients; known after ``setup``."""
-        ...
 
     def evaluation_splits(self) -> Sequence[EvaluationSplit]:
-        """Returns every split on which accuracy is measured."""
-        ...
+        """Every split on which accuracy is measured."""
 
 
 @runtime_checkable
 class HasOutOfDistribution(Protocol):
-    """Data with images of other things than the classes, in which a method should have less confidence."""
+    """Data with images of other things than the classes, for which a method's confidence should be lower."""
 
     def out_of_distribution_splits(self) -> Sequence[EvaluationSplit]:
-        """Returns them; their labels mean nothing, their names begin with ``out_of_distribution/``."""
-        ...
+        """Splits named ``out_of_distribution/...``, whose labels mean nothing and on which no client trains."""
 
 
 @runtime_checkable
 class FederatedData(TrainingData, MeasuredData, Protocol):
-    """All that a federation asks of a ``LightningDataModule``; ``fedvlp.data.FederatedDataModule`` offers it.
+    """All that a federation asks of a ``LightningDataModule``; ``fedvlp.data.FederatedDataModule`` is one.
 
     It is called in this order: ``prepare_data``, ``setup``, ``bind``, ``encode``, then ``train_dataloader`` for each
     client and ``evaluation_splits`` in every round.
@@ -150,29 +135,23 @@ class FederatedData(TrainingData, MeasuredData, Protocol):
     @property
     def held_out_domains(self) -> list[str]:
         """Domains that no client has."""
-        ...
 
     @property
     def protocol(self) -> str:
         """What is trained on, by whom, and what it is measured on, in one line."""
-        ...
 
     @property
     def split_hash(self) -> str:
         """A digest of which image is in which split."""
-        ...
 
     def describe(self) -> dict[str, Any]:
-        """Returns what results must have in common to be in one table, made to be written as JSON."""
-        ...
+        """What results must have in common to be in one table, made to be written as JSON."""
 
     def prepare_data(self) -> None:
         """Lightning's hook."""
-        ...
 
     def setup(self, stage: str) -> None:
-        """Reads the images and splits them."""
-        ...
+        """Reads what there is and splits it."""
 
     def bind(
         self,
@@ -186,8 +165,6 @@ class FederatedData(TrainingData, MeasuredData, Protocol):
         for_classes: Callable[[Sequence[str]], tuple[Precompute | None, str]],
     ) -> None:
         """Receives what the method asks of images; of other classes by ``for_classes``: ``precompute`` and ``key``."""
-        ...
 
     def encode(self) -> None:
-        """Computes once for each image what ``precompute`` gives."""
-        ...
+        """Computes once per image what never changes, with ``precompute``."""

@@ -9,7 +9,7 @@ decoded images or from features that are kept on disk (``cache``).
 from __future__ import annotations
 
 from fedvlp.core.protocols import EvaluationSplit
-from fedvlp.data.benchmarks import (
+from fedvlp.data.benchmarks.modules import (
     CIFAR10,
     CIFAR100,
     DTD,

@@ -18,13 +18,13 @@ import torch
 from fedvlp.core.protocols import EvaluationSplit, Loader, Precompute
 from fedvlp.core.roles import OUT_OF_DISTRIBUTION
 from fedvlp.core.state import Client
-from fedvlp.data.files.folders import check_utf8
 from fedvlp.data.files.images import (
     FolderImages,
     Images,
     Indices,
     Transform,
     bad_images_message,
+    check_utf8,
     identity,
     image_paths,
     unreadable,

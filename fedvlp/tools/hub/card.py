@@ -10,8 +10,8 @@ import yaml
 
 from fedvlp.data.catalog import DESCRIPTIONS
 from fedvlp.pretrained.classifier import Classifier
-from fedvlp.results.accuracy_table import accuracy_columns, column_title
 from fedvlp.results.record import Record
+from fedvlp.results.rounds import accuracy_columns, column_title
 from fedvlp.utils.text_table import markdown_cell, markdown_table, markdown_text
 
 TINY_CLIP = "The tiny CLIP comes with fedvlp and is under the Apache licence 2.0."

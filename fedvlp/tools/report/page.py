@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
@@ -14,7 +15,7 @@ from markupsafe import Markup
 
 from fedvlp.results.grouping import by_settings, describe_differences, row_labels
 from fedvlp.results.printing import finding, table_title
-from fedvlp.results.record import Record, saved_pictures
+from fedvlp.results.record import Record
 from fedvlp.results.tables import BEST, LAST, ORACLE, UNTRAINED, Table, ranked, ranking, tables, with_intervals
 from fedvlp.tools.report.figures import compared_rows, pictures_of
 from fedvlp.tools.report.sections import (
@@ -57,10 +58,10 @@ def report_page(
         num_runs=len(records),
         methods=methods,
         sections=[_section(number, table, compared) for number, table in enumerate(compared, start=1)],
-        differences=describe_differences([table.group for table in compared]),
+        differences=describe_differences([table.about for table in compared]),
         problems=[*problems, *missing],
         explanations=explanations,
-        data=[(table_title(table.group.about), _about(table)) for table in compared],
+        data=[(table_title(table.about), _about(table)) for table in compared],
         runs=_runs(records),
         versions=versions_table(records),
     )
@@ -82,14 +83,14 @@ def leaderboard_page(records: Sequence[Record], root: Path, heading: str, day: d
         methods = [method for method, _ in rows]
         boards.append(
             {
-                "title": table_title(table.group.about),
+                "title": table_title(table.about),
                 "table": ranking_table(table) if rows else None,
                 "best": 0 if len(rows) > 1 else None,
                 "entries": [(row[0], entries(table.runs[row[0]], root)) for row in rows if row[1] != UNTRAINED],
                 "left_out": sorted(set(table.runs) - set(methods)),
             }
         )
-    differences = describe_differences([table.group for table in compared])
+    differences = describe_differences([table.about for table in compared])
     return _render(
         "leaderboard.html.jinja", heading, day, num_runs=len(records), boards=boards, differences=differences
     )
@@ -113,7 +114,7 @@ def _render(template: str, heading: str, day: date, **content: Any) -> str:
 
 def _section(number: int, table: Table, compared: Sequence[Table]) -> dict[str, Any]:
     """Returns what the page shows of one table: the table in the order of its results, its figures, and its classes."""
-    about = table.group.about
+    about = table.about
     ordered = ranked(table)
     rows = list(ranking(ordered).index)
     shown = {method for method, _ in compared_rows(ordered)}
@@ -141,25 +142,43 @@ def _explanations(records: Sequence[Record]) -> tuple[list[dict[str, Any]], list
     problems: list[str] = []
     total_bytes = 0
     for record in records:
-        pictures, missing = saved_pictures(record.folder)
+        pictures, missing = _saved_pictures(record.folder / "explanations")
         problems += missing
         shown = []
         for picture in pictures:
-            size = picture.path.stat().st_size
+            size = picture["path"].stat().st_size
             if total_bytes + size > MAX_PICTURE_BYTES:
-                problems.append(f"{picture.path} is left out, to keep this page small.")
+                problems.append(f"{picture['path']} is left out, to keep this page small.")
                 continue
             total_bytes += size
-            shown.append((picture, picture.path.read_bytes()))
+            shown.append((picture, picture["path"].read_bytes()))
         if shown:
             held_out = f", {' and '.join(record.held_out)} held out" if record.held_out else ""
             sections.append({"title": f"{record.method}{held_out}, seed {record.seed}", "pictures": shown})
     return sections, problems
 
 
+def _saved_pictures(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
+    """Returns the pictures of a run with path, title, caption and alt, and what is wrong with the list of them."""
+    listed = folder / "captions.json"
+    if not listed.is_file():
+        return [], []
+    try:
+        entries = json.loads(listed.read_text(encoding="utf-8"))
+        pictures = [{name: entry[name] for name in ("title", "caption", "alt")} for entry in entries]
+        # The name alone: a list of pictures must not lead out of its own folder.
+        for picture, entry in zip(pictures, entries, strict=True):
+            picture["path"] = folder / Path(entry["file"]).name
+    except (ValueError, KeyError, TypeError) as error:
+        return [], [f"{listed} can't be read ({error!r}). Make the explanations again."]
+    missing = [picture["path"] for picture in pictures if not picture["path"].is_file()]
+    problems = [f"{path} is missing. Make the explanations again." for path in missing]
+    return [picture for picture in pictures if picture["path"] not in missing], problems
+
+
 def _about(table: Table) -> list[tuple[str, str]]:
     """Returns data, protocol, splits and backbone of a table's runs, by name."""
-    records = table.group.records
+    records = table.records
     data = records[0].data
     saved_seconds = sum(record.features.get("saved_seconds", 0.0) for record in records)
     splits = []
@@ -167,7 +186,7 @@ def _about(table: Table) -> list[tuple[str, str]]:
         held_out = " and ".join(record.held_out)
         splits.append(f"{record.split} ({held_out} held out)" if held_out else record.split)
     return [
-        *table.group.about.items(),
+        *table.about.items(),
         ("domains", ", ".join(data.get("domains", table.columns))),
         ("split hashes", ", ".join(dict.fromkeys(splits))),
         ("seeds", ", ".join(map(str, table.seeds)) or "none"),

@@ -11,10 +11,9 @@ import pandas as pd
 
 from fedvlp.core.metrics import Confusion, confusion_of
 from fedvlp.core.roles import role_title
-from fedvlp.results.frame import DETECTION, SCORES, WORST, runs_frame
 from fedvlp.results.grouping import measure_of
 from fedvlp.results.printing import TextTable, describe_group, format_cell, format_range, table_text
-from fedvlp.results.record import LAST_ROW, ZERO_SHOT_ROW, Record
+from fedvlp.results.record import DETECTION, LAST_ROW, SCORES, WORST, ZERO_SHOT_ROW, Record, runs_frame
 from fedvlp.results.tables import AVERAGE, UNTRAINED, Cell, Row, Table, costs, ranking
 from fedvlp.tools.report.figures import compared_rows
 
@@ -39,7 +38,7 @@ def comparison(table: Table) -> TextTable:
     columns = ["method", "round", table.average_title]
     frame = text.frame[[*columns, *(title for title in text.frame if title not in columns)]]
     notes = [*text.notes, *text.lines[1:]]
-    return TextTable(f"Accuracy in %, {table.group.about['data']}", (), frame, text.text_columns, notes)
+    return TextTable(f"Accuracy in %, {table.about['data']}", (), frame, text.text_columns, notes)
 
 
 def beside_accuracy(table: Table) -> TextTable | None:
@@ -68,7 +67,7 @@ def beside_accuracy(table: Table) -> TextTable | None:
 def _scored_role(table: Table) -> str:
     """Returns the role whose scores are shown: what rows are ranked by, or the first column that has scores."""
     measured: set[str] = set()
-    for record in table.group.records:
+    for record in table.records:
         measured.update(*record.metrics.values())
     return next((name for name in (table.role, *table.measure.columns.values()) if name in measured), table.role)
 
@@ -83,7 +82,7 @@ def _scores(table: Table, row: Row) -> dict[str, str]:
         frame = frame[frame["seed"] == frame["seed"].min()]
     frame = frame.drop_duplicates(["seed", "held_out"], keep="last")
     # A seed without some held-out domain would have the mean of other domains than the rest.
-    choices = len({record.held_out for record in table.group.records})
+    choices = len({record.held_out for record in table.records})
     seeds = frame.groupby("seed").filter(lambda runs: len(runs) == choices)
     outside = {str(record.data["out_of_distribution"]["name"]) for record in table.runs[row[0]] if _has_outside(record)}
     scores = {}
@@ -111,7 +110,7 @@ def classes(table: Table) -> TextTable | None:
     if not counted:
         return None
     best = next(iter(counted))
-    names = [str(name) for name in table.group.records[0].data.get("classes", [])]
+    names = [str(name) for name in table.records[0].data.get("classes", [])]
     hardest_first = sorted(_totals(counted[best]), key=lambda label: (_percent(counted[best], label), label))
     images = _images_of_classes(table)
     rows = []
@@ -148,7 +147,7 @@ def _images_of_classes(table: Table) -> Counter[int]:
     """Returns how many images of each class one seed measured."""
     # Runs that hold out the same domains measure the same images, so one of each is enough.
     totals: Counter[int] = Counter()
-    for record in {record.held_out: record for record in table.group.records if record.predictions}.values():
+    for record in {record.held_out: record for record in table.records if record.predictions}.values():
         by_split = next(iter(record.predictions.values()))
         for split, of_split in by_split.items():
             if split.split("/")[0] == table.role:
@@ -230,7 +229,7 @@ def ranking_table(table: Table) -> TextTable:
                 "down": format_range(*sent["download_parameters"]) if sent else "-",
             }
         )
-    notes = [describe_group(table.group.about), "up, down: parameters of one client and round"]
+    notes = [describe_group(table.about), "up, down: parameters of one client and round"]
     return TextTable("Accuracy after the last round, in %", (), pd.DataFrame(rows), notes=notes)
 
 

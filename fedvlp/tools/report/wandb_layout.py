@@ -9,6 +9,7 @@ from typing import Any
 from fedvlp.results import Record
 from fedvlp.results.grouping import measure_of
 from fedvlp.results.printing import finding
+from fedvlp.results.record import sweep_name
 from fedvlp.results.tables import tables
 from fedvlp.utils.errors import UserError
 
@@ -37,10 +38,10 @@ def wandb_report(records: Sequence[Record], entity: str, project: str, heading: 
     blocks = _blocks()
     content: list[Any] = []
     for table in tables(records):
-        about = table.group.about
+        about = table.about
         content.append(blocks.H2(text=f"{about['data']}, {about['protocol']}"))
         content.append(blocks.P(text=finding(table)))
-        runs = table.group.records
+        runs = table.records
         sets = [_run_set(blocks, entity, project, name) for name in _groups(runs)]
         content.append(blocks.PanelGrid(runsets=sets, panels=_panels(blocks, runs)))
     return blocks.Report(entity=entity, project=project, title=heading, blocks=content, width="fluid")
@@ -57,7 +58,7 @@ def _blocks() -> Any:
 
 def _groups(records: Iterable[Record]) -> list[str]:
     """Returns the groups of the runs on the service, each once."""
-    names = [record.sweep or f"{record.method}, {record.data.get('name', '')}" for record in records]
+    names = [sweep_name(record.folder) or f"{record.method}, {record.data.get('name', '')}" for record in records]
     return list(dict.fromkeys(names))
 
 

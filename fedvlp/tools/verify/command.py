@@ -28,7 +28,7 @@ from fedvlp.tools.verify.verification import (
     not_measured_again,
 )
 from fedvlp.training.communication import COUNTS, communication_cost
-from fedvlp.training.scores_file import without_validation
+from fedvlp.training.prediction import without_validation
 from fedvlp.utils.config_files import read_yaml, with_config_paths
 from fedvlp.utils.errors import UserError, unwrapped_errors
 from fedvlp.utils.ranges import NonNegativeFloat
