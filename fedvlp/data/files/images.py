@@ -31,15 +31,6 @@ MOST_ASPECT = 200
 EXTENSIONS = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm"})
 
 
-def is_image_name(name: str) -> bool:
-    """Whether a file name ends like an image's and is not hidden.
-
-    >>> is_image_name("Dog 1.JPG"), is_image_name("._dog.jpg"), is_image_name("labels.txt")
-    (True, False, False)
-    """
-    return not is_hidden(name) and os.path.splitext(name)[1].lower() in EXTENSIONS
-
-
 def is_hidden(name: str) -> bool:
     """Whether an operating system or an archiver put it there: ``.DS_Store``, ``__MACOSX`` and the like."""
     return name.startswith(".") or name == "__MACOSX"
@@ -96,7 +87,7 @@ def _images_below(folder: Path, parts: tuple[str, ...], above: frozenset[str]) -
                 continue
             if entry.is_dir():
                 yield from _images_below(Path(entry.path), (*parts, entry.name), above | {real_path})
-            elif is_image_name(entry.name):
+            elif os.path.splitext(entry.name)[1].lower() in EXTENSIONS:
                 yield (*parts, entry.name), entry.path
 
 
