@@ -174,10 +174,7 @@ class DomainFolders(FederatedDataModule):
 
 def classes_of(domains: Mapping[str, Sequence[ImageFile]]) -> dict[str, set[str]]:
     """Returns the names of the classes that each domain has images of."""
-    classes = {}
-    for domain, files in domains.items():
-        classes[domain] = {file.class_name for file in files}
-    return classes
+    return {domain: {file.class_name for file in files} for domain, files in domains.items()}
 
 
 def labelled_images(files: Sequence[ImageFile], class_names: Sequence[str]) -> Images:

@@ -187,7 +187,7 @@ def _in_domain_folders(root: Path, description: Description) -> Manifest:
             left_out["images that are in no list"].append(image.name)
         else:
             files[image.domain].append(image)
-    is_unclean = description.duplicates_list is not None and not (duplicates or lists.names)
+    is_unclean = bool(description.duplicates_list) and not (duplicates or lists.names)
     return Manifest(folder, files, lists.title, dict(left_out), is_unclean)
 
 

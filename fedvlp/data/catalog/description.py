@@ -214,7 +214,7 @@ class Description:
         has_numbered_classes: whether class folders may be named by their number, from 0.
         tests_on_list: whether of a held-out domain only its official test images test, and not all.
         known_bad: images that many leave out because they can't be read.
-        duplicates_list: name of a list of images to leave out, where the data set is known to have duplicates.
+        duplicates_list: name of a list of images to leave out, where the data set is known to have them.
         known_gaps: classes that a domain is known to lack.
         may_lack_classes: whether domains lack classes, and it is not published which.
         is_subset: whether it is a part of a larger data set, so that other classes may lie in the folders.
@@ -243,7 +243,7 @@ class Description:
     has_numbered_classes: bool = False
     tests_on_list: bool = False
     known_bad: tuple[str, ...] = ()
-    duplicates_list: str | None = None
+    duplicates_list: str = ""
     known_gaps: tuple[tuple[str, str], ...] = ()
     may_lack_classes: bool = False
     is_subset: bool = False
