@@ -20,7 +20,7 @@ from fedvlp.federation import Federation
 from fedvlp.results.record import LAST_ROW, ZERO_SHOT_ROW, load_record
 from fedvlp.runs.run_folder import load_trained
 from fedvlp.runs.trusted_classes import check_classes
-from fedvlp.tools.sweep.arguments import split_arguments
+from fedvlp.tools.sweep.command import split_arguments
 from fedvlp.tools.verify.verification import (
     contradictions,
     joined_contradictions,
