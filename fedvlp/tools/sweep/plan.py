@@ -73,7 +73,8 @@ class Sweep:
         for seed in self.seeds:
             for method in self.methods:
                 choices = self.choices(method)
-                for held_out in domains[method.label] or [None]:
+                in_turn: Sequence[str | None] = domains[method.label] or [None]
+                for held_out in in_turn:
                     name = run_name(method.label, choices, held_out, seed)
                     arguments = fit_arguments(choices, held_out, seed, output, name)
                     axes = {"model": method.label, "config": method.config, "held_out": held_out, "seed": seed}
