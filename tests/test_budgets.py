@@ -28,7 +28,7 @@ ROOMS = {  # lines and files of each folder of the library
     "data": (7950, 35),
     "methods": (6800, 43),
     "pretrained": (300, 3),
-    "results": (2500, 14),
+    "results": (2200, 9),
     "runs": (1200, 7),
     "sites": (2450, 14),
     "testing": (1100, 14),

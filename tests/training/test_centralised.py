@@ -145,7 +145,7 @@ def test_says_that_it_is_not_federated_wherever_results_stand(build, capsys):
     rows = {row[0]: row for row in table_text(table).frame.to_numpy().tolist()}
     assert rows[f"CoOp ({CENTRALISED})"][-4:-1] == ["-", "-", "-"]
     assert rows["PromptFL"][-4] == "1,024"
-    assert table.group.about["clients"] == "one client a domain"
+    assert table.about["clients"] == "one client a domain"
 
 
 REFUSED = {

@@ -18,8 +18,8 @@ from fedvlp.commands.trained_config import ALLOW_HELP
 from fedvlp.data.catalog import DESCRIPTIONS
 from fedvlp.pretrained.classifier import Classifier
 from fedvlp.pretrained.loading import SIGN_IN, check_repository, from_pretrained, hub_problem
-from fedvlp.results.accuracy_table import accuracy_columns, column_title
 from fedvlp.results.record import Record, load_record
+from fedvlp.results.rounds import accuracy_columns, column_title
 from fedvlp.runs.run_folder import run_of
 from fedvlp.utils.config_files import read_yaml
 from fedvlp.utils.errors import UserError

@@ -13,7 +13,7 @@ from typing import Any
 from fedvlp.results import Record, find_records
 from fedvlp.results.grouping import measure_of
 from fedvlp.results.printing import finding
-from fedvlp.results.record import SWEEP_FILE
+from fedvlp.results.record import SWEEP_FILE, sweep_name
 from fedvlp.results.tables import UNTRAINED, ranking, tables
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import check_replaceable, write_bytes
@@ -179,16 +179,18 @@ def wandb_report(records: Sequence[Record], path: str, heading: str) -> Any:
         raise UserError(message) from error
     content: list[Any] = []
     for table in tables(records):
-        runs = table.group.records
+        runs = table.records
         run_sets = []
-        for group in dict.fromkeys(run.sweep or f"{run.method}, {run.data.get('name', '')}" for run in runs):
+        for group in dict.fromkeys(
+            sweep_name(run.folder) or f"{run.method}, {run.data.get('name', '')}" for run in runs
+        ):
             # Runs that were stopped have no `ended`; those of a method are under one line.
             ended = expr.And(expr.Metric("Group") == group, expr.Summary("ended") == True)  # noqa: E712 (a filter)
             run_set = blocks.Runset(
                 entity=entity, project=project, name=group, filters=ended, groupby=["config.method"]
             )
             run_sets.append(run_set)
-        content.append(blocks.H2(text=f"{table.group.about['data']}, {table.group.about['protocol']}"))
+        content.append(blocks.H2(text=f"{table.about['data']}, {table.about['protocol']}"))
         content.append(blocks.P(text=finding(table)))
         content.append(blocks.PanelGrid(runsets=run_sets, panels=_panels(blocks, runs)))
     return blocks.Report(entity=entity, project=project, title=heading, blocks=content, width="fluid")

@@ -13,9 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from fedvlp.core.roles import role_title
-from fedvlp.results.grouping import settings_of
-from fedvlp.results.record import ZERO_SHOT_ROW
-from fedvlp.results.style import (
+from fedvlp.results.figures import (
     MAX_SERIES,
     Picture,
     SeriesStyle,
@@ -25,6 +23,8 @@ from fedvlp.results.style import (
     new_axes,
     series_style,
 )
+from fedvlp.results.grouping import settings_of
+from fedvlp.results.record import ZERO_SHOT_ROW
 from fedvlp.results.tables import AVERAGE, LAST, UNTRAINED, Cell, Row, Table, costs
 
 MIN_VALUES = 3
@@ -66,7 +66,7 @@ def history_frame(table: Table, role: str) -> pd.DataFrame:
             values += [(method, run.seed, row["round"], run.held_out, row[role]) for row in measured]
     frame = pd.DataFrame(values, columns=["method", "seed", "round", "held_out", "accuracy"])
     frame = frame.drop_duplicates(["method", "seed", "round", "held_out"], keep="last")
-    choices = len({run.held_out for run in table.group.records})
+    choices = len({run.held_out for run in table.records})
     groups = frame.groupby(["method", "seed", "round"], sort=False)["accuracy"]
     means = groups.agg(["mean", "count"]).reset_index()
     return means[means["count"] == choices].rename(columns={"mean": "accuracy"}).drop(columns="count")

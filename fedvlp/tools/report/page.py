@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import math
 import os
 from collections import Counter
@@ -18,7 +19,6 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from fedvlp.core.roles import role_title
-from fedvlp.results.frame import DETECTION, SCORES, WORST, runs_frame
 from fedvlp.results.grouping import by_settings, describe_differences, measure_of, row_labels
 from fedvlp.results.printing import (
     TextTable,
@@ -29,7 +29,7 @@ from fedvlp.results.printing import (
     table_text,
     table_title,
 )
-from fedvlp.results.record import LAST_ROW, ZERO_SHOT_ROW, Record, saved_pictures
+from fedvlp.results.record import DETECTION, LAST_ROW, SCORES, WORST, ZERO_SHOT_ROW, Record, runs_frame
 from fedvlp.results.tables import (
     AVERAGE,
     BEST,
@@ -87,10 +87,10 @@ def report_page(
         num_runs=len(records),
         methods=methods,
         sections=[_section(number, table, compared) for number, table in enumerate(compared, start=1)],
-        differences=describe_differences([table.group for table in compared]),
+        differences=describe_differences([table.about for table in compared]),
         problems=[*problems, *missing],
         explanations=explanations,
-        data=[(table_title(table.group.about), _about(table)) for table in compared],
+        data=[(table_title(table.about), _about(table)) for table in compared],
         runs=_runs(records),
         versions=versions_table(records),
     )
@@ -112,14 +112,14 @@ def leaderboard_page(records: Sequence[Record], root: Path, heading: str, day: d
         methods = [method for method, _ in rows]
         boards.append(
             {
-                "title": table_title(table.group.about),
+                "title": table_title(table.about),
                 "table": ranking_table(table) if rows else None,
                 "best": 0 if len(rows) > 1 else None,
                 "entries": [(row[0], _entries(table.runs[row[0]], root)) for row in rows if row[1] != UNTRAINED],
                 "left_out": sorted(set(table.runs) - set(methods)),
             }
         )
-    differences = describe_differences([table.group for table in compared])
+    differences = describe_differences([table.about for table in compared])
     return _render(
         "leaderboard.html.jinja", heading, day, num_runs=len(records), boards=boards, differences=differences
     )
@@ -143,7 +143,7 @@ def _render(template: str, heading: str, day: date, **content: Any) -> str:
 
 def _section(number: int, table: Table, compared: Sequence[Table]) -> dict[str, Any]:
     """What the page shows of one table: the table in the order of its results, its figures, and its classes."""
-    about = table.group.about
+    about = table.about
     ordered = ranked(table)
     rows = list(ranking(ordered).index)
     shown = {method for method, _ in compared_rows(ordered)}
@@ -171,25 +171,46 @@ def _explanations(records: Sequence[Record]) -> tuple[list[dict[str, Any]], list
     problems: list[str] = []
     total_bytes = 0
     for record in records:
-        pictures, missing = saved_pictures(record.folder)
+        pictures, missing = _saved_pictures(record.folder / "explanations")
         problems += missing
         shown = []
         for picture in pictures:
-            size = picture.path.stat().st_size
+            size = picture["path"].stat().st_size
             if total_bytes + size > MAX_PICTURE_BYTES:
-                problems.append(f"{picture.path} is left out, to keep this page small.")
+                problems.append(f"{picture['path']} is left out, to keep this page small.")
                 continue
             total_bytes += size
-            shown.append((picture, picture.path.read_bytes()))
+            shown.append((picture, picture["path"].read_bytes()))
         if shown:
             held_out = f", {' and '.join(record.held_out)} held out" if record.held_out else ""
             sections.append({"title": f"{record.method}{held_out}, seed {record.seed}", "pictures": shown})
     return sections, problems
 
 
+def _saved_pictures(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
+    """The pictures of a run with path, title, caption and alt, and what is wrong with the list of them."""
+    listed = folder / "captions.json"
+    if not listed.is_file():
+        return [], []
+    pictures: list[dict[str, Any]] = []
+    problems: list[str] = []
+    try:
+        for entry in json.loads(listed.read_text(encoding="utf-8")):
+            # The name alone: a list of pictures must not lead out of its own folder.
+            picture = {name: entry[name] for name in ("title", "caption", "alt")}
+            picture["path"] = folder / Path(entry["file"]).name
+            if picture["path"].is_file():
+                pictures.append(picture)
+            else:
+                problems.append(f"{picture['path']} is missing. Make the explanations again.")
+    except (ValueError, KeyError, TypeError) as error:
+        return [], [f"{listed} can't be read ({error!r}). Make the explanations again."]
+    return pictures, problems
+
+
 def _about(table: Table) -> list[tuple[str, str]]:
     """Data, protocol, splits and backbone of a table's runs, by name."""
-    records = table.group.records
+    records = table.records
     data = records[0].data
     saved_seconds = sum(record.features.get("saved_seconds", 0.0) for record in records)
     splits = []
@@ -197,7 +218,7 @@ def _about(table: Table) -> list[tuple[str, str]]:
         held_out = " and ".join(record.held_out)
         splits.append(f"{record.split} ({held_out} held out)" if held_out else record.split)
     return [
-        *table.group.about.items(),
+        *table.about.items(),
         ("domains", ", ".join(data.get("domains", table.columns))),
         ("split hashes", ", ".join(dict.fromkeys(splits))),
         ("seeds", ", ".join(map(str, table.seeds)) or "none"),
@@ -228,7 +249,7 @@ def comparison(table: Table) -> TextTable:
     columns = ["method", "round", table.average_title]
     frame = text.frame[[*columns, *(title for title in text.frame if title not in columns)]]
     notes = [*text.notes, *text.lines[1:]]
-    return TextTable(f"Accuracy in %, {table.group.about['data']}", (), frame, text.text_columns, notes)
+    return TextTable(f"Accuracy in %, {table.about['data']}", (), frame, text.text_columns, notes)
 
 
 def beside_accuracy(table: Table) -> TextTable | None:
@@ -257,7 +278,7 @@ def beside_accuracy(table: Table) -> TextTable | None:
 def _scored_role(table: Table) -> str:
     """The role whose scores are shown: what rows are ranked by, or the first column that has scores."""
     measured: set[str] = set()
-    for record in table.group.records:
+    for record in table.records:
         measured.update(*record.metrics.values())
     return next((name for name in (table.role, *table.measure.columns.values()) if name in measured), table.role)
 
@@ -272,7 +293,7 @@ def _scores(table: Table, row: Row) -> dict[str, str]:
         frame = frame[frame["seed"] == frame["seed"].min()]
     frame = frame.drop_duplicates(["seed", "held_out"], keep="last")
     # A seed without some held-out domain would have the mean of other domains than the rest.
-    choices = len({record.held_out for record in table.group.records})
+    choices = len({record.held_out for record in table.records})
     seeds = frame.groupby("seed").filter(lambda runs: len(runs) == choices)
     outside = {str(record.data["out_of_distribution"]["name"]) for record in table.runs[row[0]] if _has_outside(record)}
     scores = {}
@@ -301,7 +322,7 @@ def classes(table: Table) -> TextTable | None:
         return None
     accuracies = pd.DataFrame({method: _class_accuracies(of_method) for method, of_method in counts.items()})
     best = next(iter(counts))
-    names = [str(name) for name in table.group.records[0].data.get("classes", [])]
+    names = [str(name) for name in table.records[0].data.get("classes", [])]
     images = _images_of_classes(table)
     rows = []
     # The sort keeps the order of the labels where two classes are equally hard.
@@ -353,7 +374,7 @@ def _mistake(row: pd.Series, label: int, names: Sequence[str]) -> str:
 def _images_of_classes(table: Table) -> pd.Series:
     """How many images of each class one seed measured."""
     # Runs that hold out the same domains measure the same images, so one of each is enough.
-    runs = {record.held_out: record for record in table.group.records if record.predictions}.values()
+    runs = {record.held_out: record for record in table.records if record.predictions}.values()
     labels = [np.empty(0, int)]
     for record in runs:
         by_split = next(iter(record.predictions.values()))
@@ -414,7 +435,7 @@ def ranking_table(table: Table) -> TextTable:
                 "down": format_range(*sent["download_parameters"]) if sent else "-",
             }
         )
-    notes = [describe_group(table.group.about), "up, down: parameters of one client and round"]
+    notes = [describe_group(table.about), "up, down: parameters of one client and round"]
     return TextTable("Accuracy after the last round, in %", (), pd.DataFrame(rows), notes=notes)
 
 

@@ -21,7 +21,7 @@ from fedvlp.runs.run_folder import load_trained
 from fedvlp.runs.trusted_classes import check_classes
 from fedvlp.tools.sweep.command import split_arguments
 from fedvlp.training.communication import COUNTS, communication_cost
-from fedvlp.training.scores_file import without_validation
+from fedvlp.training.prediction import without_validation
 from fedvlp.utils.config_files import read_yaml, with_config_paths
 from fedvlp.utils.errors import UserError, unwrapped_errors
 from fedvlp.utils.ranges import NonNegativeFloat

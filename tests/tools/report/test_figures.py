@@ -9,7 +9,7 @@ import pytest
 from matplotlib.colors import to_hex
 
 from fedvlp.results import find_records
-from fedvlp.results.style import MAX_SERIES
+from fedvlp.results.figures import MAX_SERIES
 from fedvlp.results.tables import tables
 from fedvlp.tools.report.figures import (
     accuracy_over_communication,

@@ -1,4 +1,4 @@
-"""Which round is reported: the last, and the best on source validation. Target data never choose."""
+"""Which rounds a run reports, the last and the best on source validation, and the table of them at its end."""
 
 from __future__ import annotations
 
@@ -6,15 +6,38 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedvlp.core.roles import COMPUTED, ROLES
+from fedvlp.core.roles import COMPUTED, OF_CLIENTS, ROLES
+from fedvlp.results.record import BEST_ROW, LAST_ROW, ZERO_SHOT_ROW
+from fedvlp.utils.text_table import text_table
 
 HARM = 10.0
 """Percentage points below the untrained baseline from which accuracy is far below it."""
 NEAR_CHANCE = 1.25
 """Up to how many times the accuracy of a guess counts as one."""
 
+ORDER = {
+    "validation": "",
+    "local": "",
+    "test": "+",
+    "test_new": "+n",
+    "test_harmonic": "",
+    "held_out": "*",
+    "held_out_new": "*n",
+    "held_out_harmonic": "",
+    "transfer": "&",
+    "personal": "",
+    "personal_worst": "",
+    "personal_spread": "",
+    "global": "",
+    "global_worst": "",
+    "global_spread": "",
+}
+"""The order of the columns by role, each with the mark after its title."""
+
 History = Sequence[Mapping[str, Any]]
 """A row of metrics for each round."""
+AccuracyRows = Sequence[tuple[str, Mapping[str, Any]]]
+"""Titles of rows, each with the accuracies in percent, by ``<role>/<domain>``, or by role for a mean."""
 
 
 def is_accuracy(name: str) -> bool:
@@ -36,22 +59,13 @@ def last_round(history: History) -> Mapping[str, Any] | None:
     return [*history, *evaluated][-1] if history else None
 
 
-def best_round(history: History) -> Mapping[str, Any] | None:
-    """Returns the row of the round with the best mean source validation accuracy, the first of equals.
-
-    >>> best_round([{"round": 1, "validation": 60.0, "held_out": 9.0}, {"round": 2, "validation": 50.0}])["round"]
-    1
-    """
-    return oracle_round(history, "validation")
-
-
-def oracle_round(history: History, role: str) -> Mapping[str, Any] | None:
+def best_round(history: History, role: str = "validation") -> Mapping[str, Any] | None:
     """Returns the row of the round with the highest mean accuracy of a role, the first of equals; None without one.
 
     Of any role but source validation this is an oracle, which no result may use. It is here to be subtracted: tables
     that report the best round on the test images are higher than those of a last round by as much as they were lucky.
 
-    >>> oracle_round([{"round": 1, "held_out": 9.0}, {"round": 2, "held_out": 8.0}], "held_out")["round"]
+    >>> best_round([{"round": 1, "validation": 60.0, "held_out": 9.0}, {"round": 2, "validation": 50.0}])["round"]
     1
     """
     evaluated = [row for row in history if role in row]
@@ -96,8 +110,62 @@ Lower the learning rate.'
 
 
 def _mean_loss(row: Mapping[str, Any]) -> float | None:
-    """Returns the mean loss over the clients of a round; None if the method logs none."""
     if "clients/loss/mean" in row:
         return float(row["clients/loss/mean"])
     values = [value for name, value in row.items() if name.startswith("client/") and name.endswith("/loss")]
     return math.fsum(values) / len(values) if values else None
+
+
+def accuracy_table(baseline: Mapping[str, float], history: History) -> AccuracyRows:
+    """Returns the rows of the final table: zero-shot CLIP, the last round, and the round best on source validation."""
+    rows = [(ZERO_SHOT_ROW, baseline)] if baseline else []
+    for name, row in ((LAST_ROW, last_round(history)), (BEST_ROW, best_round(history))):
+        if row is not None:
+            rows.append((f"{name} ({row['round']})", row))
+    return rows
+
+
+def accuracy_columns(rows: AccuracyRows) -> list[str]:
+    """Returns the columns: each domain's accuracy and the mean, by role in the order of ``ORDER``.
+
+    Of what is measured by client there are means alone, since clients may be many.
+    """
+    names: set[str] = set()
+    for _, row in rows:
+        names.update(name for name in row if is_accuracy(name) and ("/" not in name or _role(name) not in OF_CLIENTS))
+    # Within a role the domains are sorted by name, and their mean follows them.
+    return sorted(names, key=lambda name: (list(ORDER).index(_role(name)), "/" not in name, name))
+
+
+def _role(name: str) -> str:
+    return name.split("/")[0]
+
+
+def format_accuracies(rows: AccuracyRows) -> str:
+    """Returns the accuracies in percent as an aligned table.
+
+    A column of a held-out domain is marked with a star, one of a source domain's test split with a plus.
+
+    >>> print(format_accuracies([("last round (1)", {"validation/ink": 50.0, "validation": 50.0, "test/ink": 7.5})]))
+    accuracy in %     ink   mean  ink+
+    ----------------------------------
+    last round (1)  50.00  50.00  7.50
+    """
+    columns = accuracy_columns(rows)
+    table = [["accuracy in %", *map(column_title, columns)]]
+    for title, row in rows:
+        table.append([title, *(f"{row[name]:.2f}" if name in row else "-" for name in columns)])
+    return text_table(table)
+
+
+def column_title(name: str) -> str:
+    """Returns the title of a column: the domain, or which mean, with the mark of its role; or what was computed.
+
+    >>> column_title("held_out/sketch"), column_title("validation")
+    ('sketch*', 'mean')
+    """
+    role, _, domain = name.partition("/")
+    if role in COMPUTED:
+        return COMPUTED[role]
+    mean = "mean" if role == "validation" else f"{ROLES[role]} mean"
+    return (domain or mean) + ORDER[role]
