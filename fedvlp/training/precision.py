@@ -6,8 +6,6 @@ from typing import Literal, NamedTuple
 
 import torch
 
-from fedvlp.utils.processor import has_bfloat16_tiles, has_bfloat16_units
-
 Precision = Literal["32-true", "bf16-mixed", "16-mixed"]
 """Lightning's names of arithmetics."""
 AskedPrecision = Literal["32-true", "bf16-mixed", "16-mixed", "auto"]
@@ -39,7 +37,16 @@ def choose_precision(asked: AskedPrecision, accelerator: str) -> PrecisionChoice
     on_cpu = accelerator == "cpu" or (accelerator == "auto" and not torch.backends.mps.is_available())
     if not on_cpu:
         return PrecisionChoice("32-true", "bfloat16 was tried on processors and CUDA alone")
-    if not has_bfloat16_units():
+    units = bfloat16_units()
+    if not units:
         return PrecisionChoice("32-true", "this processor has no units for bfloat16")
-    kind = "AMX" if has_bfloat16_tiles() else "AVX512-BF16"
-    return PrecisionChoice("bf16-mixed", f"this processor multiplies bfloat16 by {kind}")
+    return PrecisionChoice("bf16-mixed", f"this processor multiplies bfloat16 by {units}")
+
+
+def bfloat16_units() -> str:
+    """Returns by what the processor multiplies bfloat16, ``AMX`` or ``AVX512-BF16``; empty if that is slow."""
+    # PyTorch's questions are private; where one is missing, the answer counts as no.
+    for kind, question in (("AMX", "_is_amx_tile_supported"), ("AVX512-BF16", "_is_avx512_bf16_supported")):
+        if getattr(torch.cpu, question, bool)():
+            return kind
+    return ""

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedvlp.training.precision import choose_precision
-from fedvlp.utils import processor
+from fedvlp.training.precision import bfloat16_units, choose_precision
 from tests.helpers.toy_federation import Linear, Points, federation
 
 
@@ -52,7 +51,7 @@ def test_what_is_asked_for_is_taken(machine):
 def test_questions_that_pytorch_no_longer_answers_count_as_no(monkeypatch):
     monkeypatch.delattr(torch.cpu, "_is_avx512_bf16_supported", raising=False)
     monkeypatch.delattr(torch.cpu, "_is_amx_tile_supported", raising=False)
-    assert not processor.has_bfloat16_units()
+    assert bfloat16_units() == ""
 
 
 def test_a_run_says_what_was_chosen_and_records_it(machine, tmp_path, capsys):
