@@ -53,7 +53,9 @@ class StatesOnDisk(Mapping[int, State]):
 
     def check(self) -> None:
         """Raises UserError if a file is missing, damaged or of another kind."""
-        for name in set(self.files.values()) if self.folder else ():
+        if self.folder is None:
+            return
+        for name in set(self.files.values()):
             check_header(self.folder / name, read_tensors(self.folder / name)[1], "client")
 
 

@@ -75,7 +75,7 @@ def test_other_files_are_refused(tmp_path):
         ({"kind": "prompts", "clients": [0], "files": {}}, "lacks model in its header"),
         (
             {"kind": "checkpoint", "description": {"model": {}}, "round": 1},
-            "lacks clients, optimizers, history, files, deploys_shared, callbacks",
+            "lacks clients, optimizers, history, files, deploys_s",
         ),
     ],
 )
