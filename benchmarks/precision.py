@@ -25,7 +25,7 @@ from benchmarks.tables import Table, number, percent
 from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder, load_clip
 from fedvlp.data.files.images import FolderImages
 from fedvlp.data.loaders import ImageDataset, encode
-from fedvlp.training.precision import bfloat16_units
+from fedvlp.training.setup import bfloat16_units
 
 TYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 RATES = ("GFLOP/s float32", "GFLOP/s bfloat16", "share of float32", "share of bfloat16")

@@ -28,10 +28,24 @@ from fedvlp.core.roles import OF_CLIENTS, OUT_OF_DISTRIBUTION
 
 Confusion = Counter[tuple[int, int]]
 """How many images there are of each true and predicted class; pairs without an image are left out."""
+Samples = NDArray[np.float64]
+"""One score for each resample, in percent."""
+Scores = dict[str, Any]
+BySplit = Mapping[str, Predictions]
+"""By split, ``<role>/<domain>``."""
+
+GRID = 2**24
+"""Confidences are rounded to multiples of 1 / GRID, float32's own step below 1, so that their sums are exact."""
+RESAMPLES = 1000
+LEVEL = 0.95
+AT_ONCE = 100
+"""Of these resamples in memory together."""
+AVERAGED = ("accuracy", "balanced_accuracy", "macro_f1", "calibration_error")
+"""Scores of which a role has the mean over its domains."""
 
 
 def confusion_of(predictions: Predictions) -> Confusion:
-    """Returns how many images there are of each true and predicted class, over all states.
+    """How many images there are of each true and predicted class, over all states.
 
     >>> labels, predicted = torch.tensor([0, 1, 1]).int(), torch.tensor([[0, 0, 0]]).int()
     >>> dict(confusion_of(Predictions(labels, predicted, torch.ones(1, 3))))
@@ -74,7 +88,7 @@ class ClassScores:
 
 
 def class_scores(confusion: Confusion, num_classes: int) -> ClassScores:
-    """Returns the scores of each class.
+    """The scores of each class.
 
     >>> scores = class_scores(Confusion({(0, 0): 3, (0, 1): 1, (1, 1): 2}), 3)
     >>> scores.accuracy.tolist(), scores.balanced_accuracy, round(scores.macro_f1, 2)
@@ -91,12 +105,8 @@ def class_scores(confusion: Confusion, num_classes: int) -> ClassScores:
     )
 
 
-GRID = 2**24
-"""Confidences are rounded to multiples of 1 / GRID, float32's own step below 1, so that their sums are exact."""
-
-
 def calibration_error(predictions: Predictions, bins: int = 15) -> float:
-    """Returns the expected calibration error (Guo et al., ICML 2017, Eq. 3), in points; of several states the mean.
+    """The expected calibration error (Guo et al., ICML 2017, Eq. 3), in points; of several states the mean.
 
     Images are put into bins of equal width by their confidence; the error is the mean over images of the distance
     between their bin's mean confidence and its accuracy. A bin has its lower bound, and the last one 1 as well. Sums
@@ -106,20 +116,19 @@ def calibration_error(predictions: Predictions, bins: int = 15) -> float:
         predictions: with the confidence of each image.
         bins: how many.
     """
-    rights = predictions.predicted == predictions.labels
+    is_right = predictions.predicted == predictions.labels
     confidence = predictions.confidence.double().mul(GRID).round().div(GRID)
     below_one = confidence.clamp(max=1 - torch.finfo(torch.float64).eps)  # else torchmetrics gives 1 a bin of its own
-    errors = [
-        binary_calibration_error(sure, right.int(), bins, "l1", validate_args=False)
-        for sure, right in zip(below_one, rights, strict=True)
-    ]
-    return 100 * statistics.fmean(map(float, errors))
+    errors: list[float] = []
+    for of_state, right in zip(below_one, is_right, strict=True):
+        errors.append(float(binary_calibration_error(of_state, right.int(), bins, "l1", validate_args=False)))
+    return 100 * statistics.fmean(errors)
 
 
 def detection(inside: Predictions, outside: Predictions) -> dict[str, float]:
-    """Returns how well the maximum softmax probability tells images of the classes from others (Hendrycks & Gimpel).
+    """How well the maximum softmax probability tells images of the classes from others (Hendrycks & Gimpel).
 
-    Of several states each is compared with itself, and the mean is taken.
+    Of several states each is compared with itself, and the mean is taken; one state measures either kind for all.
 
     Args:
         inside: of images of the classes, on one split.
@@ -130,12 +139,20 @@ def detection(inside: Predictions, outside: Predictions) -> dict[str, float]:
         ``fpr_at_95``, the share of other images above the highest threshold that keeps 95 % of the classes' images;
         both in percent.
     """
-    by_state = [_detection(*pair) for pair in _of_each_state(inside, outside)]
+    by_state: list[dict[str, float]] = []
+    for row, of_inside in enumerate(inside.confidence):
+        has_own = row < len(inside.clients) and inside.clients[row] in outside.clients
+        of_outside = outside.confidence[outside.of_client(inside.clients[row]) if has_own else 0]
+        confidence = torch.cat([of_inside, of_outside])
+        is_inside = torch.cat([torch.ones_like(of_inside), torch.zeros_like(of_outside)]).int()
+        false_positives, true_positives, _ = binary_roc(confidence, is_inside, validate_args=False)
+        auroc = float(binary_auroc(confidence, is_inside, validate_args=False))
+        by_state.append({"auroc": auroc, "fpr_at_95": float(false_positives[true_positives >= 0.95].min())})
     return {name: 100 * mean_of(by_state, name) for name in ("auroc", "fpr_at_95")}
 
 
 def mean_of(scores: Sequence[Mapping[str, float]], name: str) -> float:
-    """Returns the mean of one of several scores that each of some measurements has.
+    """The mean of one of several scores that each of some measurements has.
 
     >>> mean_of([{"auroc": 0.5}, {"auroc": 1.0}], "auroc")
     0.75
@@ -143,37 +160,8 @@ def mean_of(scores: Sequence[Mapping[str, float]], name: str) -> float:
     return statistics.fmean(each[name] for each in scores)
 
 
-def _of_each_state(inside: Predictions, outside: Predictions) -> list[tuple[Float[Tensor, "N"], Float[Tensor, "M"]]]:
-    """Returns the confidences of each state on both kinds of images; one state measures one of them for all."""
-    pairs = []
-    for row, sure in enumerate(inside.confidence):
-        is_known = row < len(inside.clients) and inside.clients[row] in outside.clients
-        other = outside.of_client(inside.clients[row]) if is_known else 0
-        pairs.append((sure, outside.confidence[other]))
-    return pairs
-
-
-def _detection(inside: Float[Tensor, "N"], outside: Float[Tensor, "M"]) -> dict[str, float]:
-    confidence = torch.cat([inside, outside])
-    is_inside = torch.cat([torch.ones_like(inside), torch.zeros_like(outside)]).int()
-    false_positives, true_positives, _ = binary_roc(confidence, is_inside, validate_args=False)
-    return {
-        "auroc": float(binary_auroc(confidence, is_inside, validate_args=False)),
-        "fpr_at_95": float(false_positives[true_positives >= 0.95].min()),
-    }
-
-
-Samples = NDArray[np.float64]
-"""One score for each resample, in percent."""
-
-RESAMPLES = 1000
-LEVEL = 0.95
-AT_ONCE = 100
-"""Of these resamples in memory together."""
-
-
 def resample(predictions: Predictions, num_classes: int, name: str, seed: int = 0) -> dict[str, Samples]:
-    """Returns scores of as many images, drawn with replacement, again and again.
+    """Scores of as many images, drawn with replacement again and again: the bootstrap over images (Efron, 1979).
 
     An image is drawn with the predictions of all states, so several seeds' predictions of the same images, stacked, are
     drawn together. The draws depend on how often each combination of true and predicted classes occurs, not on order.
@@ -193,45 +181,39 @@ def resample(predictions: Predictions, num_classes: int, name: str, seed: int = 
     labels = kinds[0]
     predicted = kinds[1:]
     generator = np.random.default_rng([seed, zlib.crc32(name.encode("utf-8", "surrogateescape"))])
-    true = _matrix(labels[None], np.full(len(labels), len(predicted)), num_classes)
-    as_predicted = _matrix(predicted, np.ones(predicted.size), num_classes)
+    by_label = _matrix(labels[None], np.full(len(labels), len(predicted)), num_classes)
+    by_prediction = _matrix(predicted, np.ones(predicted.size), num_classes)
     right = _matrix(labels[None], (predicted == labels).sum(0), num_classes)
     total = int(counts.sum())
     parts = []
     for _ in range(0, RESAMPLES, AT_ONCE):
         draws = generator.multinomial(total, counts / total, size=AT_ONCE)
-        parts.append(_scores(draws @ true, draws @ as_predicted, draws @ right))
+        parts.append(_resampled_scores(draws @ by_label, draws @ by_prediction, draws @ right))
     return {score: np.concatenate([part[score] for part in parts]) for score in parts[0]}
 
 
 def _matrix(classes: NDArray[np.int32], values: NDArray[Any], num_classes: int) -> Any:
-    """Returns [kinds, C] with the sum of a kind's values of each class.
-
-    Args:
-        classes: [.., kinds] of the values.
-        values: one for each.
-        num_classes: C.
-    """
+    """[kinds, C] with the sum of a kind's values of each class, from classes [.., kinds] and one value for each."""
     kinds = np.broadcast_to(np.arange(classes.shape[1]), classes.shape)
     shape = (classes.shape[1], num_classes)
     return csr_matrix((values.astype(np.float64), (kinds.ravel(), classes.ravel())), shape)
 
 
-def _scores(true: Samples, taken: Samples, right: Samples) -> dict[str, Samples]:
-    """Returns each resample's scores from its counts [resamples, C] by true class, by predicted class, and of both."""
-    has_images = true > 0
-    recall = np.divide(right, true, where=has_images, out=np.zeros_like(true))
-    is_used = true + taken > 0
-    f1 = np.divide(2 * right, true + taken, where=is_used, out=np.zeros_like(true))
+def _resampled_scores(by_label: Samples, by_prediction: Samples, right: Samples) -> dict[str, Samples]:
+    """Each resample's scores from its counts [resamples, C] by true class, by predicted class, and of both."""
+    has_images = by_label > 0
+    recall = np.divide(right, by_label, where=has_images, out=np.zeros_like(by_label))
+    is_used = by_label + by_prediction > 0
+    f1 = np.divide(2 * right, by_label + by_prediction, where=is_used, out=np.zeros_like(by_label))
     return {
-        "accuracy": 100 * right.sum(1) / true.sum(1),
+        "accuracy": 100 * right.sum(1) / by_label.sum(1),
         "balanced_accuracy": 100 * recall.sum(1) / has_images.sum(1),
         "macro_f1": 100 * f1.sum(1) / is_used.sum(1),
     }
 
 
 def interval(samples: Samples) -> list[float]:
-    """Returns the lower and the upper end of the percentile interval, as JSON holds them.
+    """The lower and the upper end of the percentile interval, as JSON holds them.
 
     >>> [round(end, 6) for end in interval(np.arange(1001.0))]
     [25.0, 975.0]
@@ -241,22 +223,14 @@ def interval(samples: Samples) -> list[float]:
     return [float(low), float(high)]
 
 
-Scores = dict[str, Any]
-OfSplits = Mapping[str, Predictions]
-"""By split, ``<role>/<domain>``."""
-
-AVERAGED = ("accuracy", "balanced_accuracy", "macro_f1", "calibration_error")
-"""Scores of which a role has the mean over its domains."""
-
-
-def all_scores(predictions: OfSplits, class_names: Sequence[str]) -> dict[str, Scores]:
-    """Returns the scores of each split, then those of each role, in percent or points.
+def all_scores(predictions: BySplit, class_names: Sequence[str]) -> dict[str, Scores]:
+    """The scores of each split, then those of each role, in percent or points, made to be written as JSON.
 
     Args:
         predictions: of all splits that are to be scored, and of images out of distribution, if there are any.
         class_names: the classes that train, in the order of the labels.
     """
-    outside = {}
+    outside: dict[str, Predictions] = {}
     by_role: dict[str, dict[str, Predictions]] = {}
     for name, of_split in predictions.items():
         role, _, domain = name.partition("/")
@@ -281,10 +255,7 @@ def all_scores(predictions: OfSplits, class_names: Sequence[str]) -> dict[str, S
 
 
 def _split_scores(
-    predictions: Predictions,
-    samples: Mapping[str, Samples],
-    outside: OfSplits,
-    class_names: Sequence[str],
+    predictions: Predictions, samples: Mapping[str, Samples], outside: BySplit, class_names: Sequence[str]
 ) -> Scores:
     classes = class_scores(confusion_of(predictions), len(class_names))
     detected = {name: detection(predictions, others) for name, others in outside.items()}
@@ -302,23 +273,30 @@ def _split_scores(
     }
 
 
-def _role_scores(scores: Mapping[str, Scores], splits: OfSplits, samples: Sequence[Mapping[str, Samples]]) -> Scores:
-    """Returns means over domains, the intervals of these means, and what is worst."""
+def _role_scores(scores: Mapping[str, Scores], splits: BySplit, samples: Sequence[Mapping[str, Samples]]) -> Scores:
+    """Means over domains, the intervals of these means, and what is worst."""
     of_splits = list(scores.values())
     means: Scores = {name: mean_of(of_splits, name) for name in AVERAGED}
     means["intervals"] = {}
     for name in samples[0]:
         means["intervals"][name] = interval(np.mean([each[name] for each in samples], axis=0))
     if OUT_OF_DISTRIBUTION in of_splits[0]:
-        means[OUT_OF_DISTRIBUTION] = _mean_detection([each[OUT_OF_DISTRIBUTION] for each in of_splits])
+        by_domain: Scores = {}
+        for domain, detected in of_splits[0][OUT_OF_DISTRIBUTION].items():
+            of_domain = [each[OUT_OF_DISTRIBUTION][domain] for each in of_splits]
+            by_domain[domain] = {score: mean_of(of_domain, score) for score in detected}
+        means[OUT_OF_DISTRIBUTION] = by_domain
     clients = client_accuracies(list(splits.values()))
     return means | ({"worst_client": _worst(clients)} if clients else {})
 
 
 def client_accuracies(splits: Sequence[Predictions]) -> dict[str, float]:
-    """Returns each client's accuracy in percent: the mean over the splits of its domains, or measured with its state.
+    """Each client's accuracy in percent: the mean over the splits of its domains, or measured with its state.
 
     Where all share one state, clients of the same domains are equal.
+
+    Args:
+        splits: of one role.
     """
     accuracies: dict[str, list[float]] = {}
     for predictions in splits:
@@ -328,14 +306,6 @@ def client_accuracies(splits: Sequence[Predictions]) -> dict[str, float]:
 
 
 def _worst(accuracies: Mapping[str, float]) -> Scores:
-    """Returns the name with the lowest accuracy, the first of equals."""
+    """The name with the lowest accuracy, the first of equals."""
     name = min(accuracies, key=lambda each: accuracies[each])
     return {"name": name, "accuracy": accuracies[name]}
-
-
-def _mean_detection(of_splits: Sequence[Mapping[str, Mapping[str, float]]]) -> Scores:
-    means: Scores = {}
-    for name, scores in of_splits[0].items():
-        of_name = [each[name] for each in of_splits]
-        means[name] = {score: mean_of(of_name, score) for score in scores}
-    return means

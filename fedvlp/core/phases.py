@@ -15,6 +15,9 @@ from fedvlp.core.strategies import Reducer, Strategy
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.seeding import derive_seed
 
+AGGREGATORS = 0x52756C65
+"""Marks the draws of aggregators among all that depend on a seed."""
+
 
 @dataclass(frozen=True)
 class Phase:
@@ -53,7 +56,7 @@ class Phase:
 
 @dataclass(frozen=True)
 class RoundContext:
-    """Where training stands; read-only for methods.
+    """Where training is; read-only for methods.
 
     Attributes:
         round: number of finished rounds, from 0.
@@ -75,52 +78,37 @@ class HasPhases(Protocol):
 
     def configure_phases(self) -> Sequence[Phase]:
         """The phases of a round."""
-        ...
 
     def state_dict(self) -> dict[str, Any]:
         """All tensors that can be sent or kept, by name."""
-        ...
 
     def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
         """All parameters, by name."""
-        ...
 
 
 def check_phases(module: HasPhases) -> Sequence[Phase]:
-    """Returns the method's phases, checked before a round is run.
+    """The method's phases, checked before a round is run.
 
     Raises:
         UserError: if a phase names a tensor that does not exist, or trains one that it neither uploads nor keeps and
             that would thus leak from one simulated client to the next.
     """
     phases = tuple(module.configure_phases())
+    method = type(module).__name__
+    parameters = [name for name, _ in module.named_parameters()]
+    existing = [*module.state_dict(), *parameters]
+    kept = (*module.personal, *module.train_only_personal)
     for phase in phases:
-        _check_names(module, phase)
-        _check_nothing_leaks(module, phase)
+        for prefix in (*phase.train, *phase.upload, *(phase.download or ()), *(phase.deploy or ()), *kept):
+            if not any(matches_prefix((prefix,), name) for name in existing):
+                raise UserError(f"Phase {phase.name!r} of {method} names {prefix!r}, but no tensor is called so.")
+        for name in parameters:
+            if matches_prefix(phase.train, name) and not matches_prefix((*phase.upload, *kept), name):
+                raise UserError(
+                    f"{method} trains {name!r} in phase {phase.name!r} but neither uploads nor keeps it, so it would "
+                    "leak from one client to the next. Add it to the phase's upload or to `personal`."
+                )
     return phases
-
-
-def _check_names(module: HasPhases, phase: Phase) -> None:
-    known = [*module.state_dict(), *(name for name, _ in module.named_parameters())]
-    named = (*phase.train, *phase.upload, *(phase.download or ()), *(phase.deploy or ()))
-    for prefix in (*named, *module.personal, *module.train_only_personal):
-        if not any(matches_prefix((prefix,), name) for name in known):
-            method = type(module).__name__
-            raise UserError(f"Phase {phase.name!r} of {method} names {prefix!r}, but no tensor is called so.")
-
-
-def _check_nothing_leaks(module: HasPhases, phase: Phase) -> None:
-    sent_or_kept = (*phase.upload, *module.personal, *module.train_only_personal)
-    for name, _ in module.named_parameters():
-        if matches_prefix(phase.train, name) and not matches_prefix(sent_or_kept, name):
-            raise UserError(
-                f"{type(module).__name__} trains {name!r} in phase {phase.name!r} but neither uploads nor keeps it, "
-                "so it would leak from one client to the next. Add it to the phase's upload or to `personal`."
-            )
-
-
-AGGREGATORS = 0x52756C65
-"""Marks the draws of aggregators among all that depend on a seed."""
 
 
 def with_aggregation(
@@ -147,47 +135,51 @@ def with_aggregation(
             differential privacy and a phase does not.
     """
     size = min(cohort_size or len(clients), len(clients))
-    bound: list[Phase] = []
-    for index, phase in enumerate(phases):
-        numbers = count()
-
-        def bind(
-            reducer: Reducer, phase: Phase = phase, index: int = index, numbers: Iterator[int] = numbers
-        ) -> Strategy:
-            groups = reducer.groups(clients, size)
-            aggregator = aggregation if aggregation is not None and groups else reducer.aggregator
-            for name, num_clients in groups.items():
-                aggregator.check(num_clients, f"phase {phase.name!r}{', ' if name else ''}{name}")
-            number = next(numbers)
-            drawn = derive_seed(AGGREGATORS, seed, index, number)
-            return reducer.with_aggregator(aggregator.bound(sum(groups.values()) or size, drawn), f"{index}/{number}")
-
-        bound.append(replace(phase, strategy=phase.strategy.with_reducers(bind)))
+    bound = tuple(_bound(index, phase, aggregation, clients, size, seed) for index, phase in enumerate(phases))
     guarantees(bound)
-    reduces = [bool(reducer.groups(clients, size)) for phase in bound for reducer in phase.strategy.reducers]
-    if aggregation is not None and phases and not any(reduces):
+    reducers = [reducer for phase in bound for reducer in phase.strategy.reducers]
+    if aggregation is not None and phases and not any(reducer.groups(clients, size) for reducer in reducers):
         raise UserError(
             f"trainer.server.aggregation is {describe_aggregator(aggregation)}, but no phase of the method makes one "
             "state of several clients' uploads. Leave it out, or use a partition with several clients a domain."
         )
-    return tuple(bound)
+    return bound
+
+
+def _bound(
+    index: int, phase: Phase, aggregation: Aggregator | None, clients: Sequence[Client], size: int, seed: int
+) -> Phase:
+    """A phase whose aggregators know how many clients there are, what their memory is called, and what they draw."""
+    numbers = count()
+
+    def bind(reducer: Reducer) -> Strategy:
+        groups = reducer.groups(clients, size)
+        aggregator = aggregation if aggregation is not None and groups else reducer.aggregator
+        for name, num_clients in groups.items():
+            aggregator.check(num_clients, f"phase {phase.name!r}{', ' if name else ''}{name}")
+        number = next(numbers)
+        # Two places of a round never draw the same, whether they have one aggregator or two.
+        drawn = derive_seed(AGGREGATORS, seed, index, number)
+        return reducer.with_aggregator(aggregator.bound(sum(groups.values()) or size, drawn), f"{index}/{number}")
+
+    return replace(phase, strategy=phase.strategy.with_reducers(bind))
 
 
 def too_few_uploads(
     strategy: Strategy, clients: Sequence[Client], cohort_size: int, uploading: Sequence[Client]
 ) -> Mapping[str, str]:
-    """What is wrong, in a line, where an aggregator needs more uploads than a round has, by whose they are.
+    """Where an aggregator needs more uploads than a round has: what is wrong, in a line, by whose uploads they are.
 
     Args:
         strategy: of a phase.
         clients: all clients.
         cohort_size: clients of the round.
-        uploading: those whose uploads count; a group from which none uploads lacks nothing.
+        uploading: those whose uploads count; a group from which no client uploads lacks nothing.
     """
     problems: dict[str, str] = {}
     for reducer in strategy.reducers:
         needed = reducer.aggregator.min_clients
-        if needed == 1:
+        if needed == 1:  # as for any mean: to group all clients takes longer than a round's other checks
             continue
         for group in reducer.groups(clients, cohort_size):
             uploads = len(clients_of_group(group, uploading))
@@ -198,23 +190,14 @@ def too_few_uploads(
 
 
 def clients_of_group(group: str, clients: Sequence[Client]) -> list[Client]:
-    """Those of some clients whose uploads are reduced in a group that ``groups`` names."""
+    """Those of some clients whose uploads are reduced in a group that ``Reducer.groups`` names."""
     return [client for client in clients if group in ("", f"domain {client.domain}")]
 
 
 def most_needed_uploads(strategy: Strategy, clients: Sequence[Client], cohort_size: int) -> int:
-    """How many uploads of a round's cohort a strategy's aggregators need, at least 1.
-
-    Args:
-        strategy: of a phase.
-        clients: all clients.
-        cohort_size: clients of the round.
-    """
-    needed = 1
-    for reducer in strategy.reducers:
-        if "" in reducer.groups(clients, cohort_size):
-            needed = max(needed, reducer.aggregator.min_clients)
-    return needed
+    """How many uploads of a round's cohort a strategy's aggregators need, at least 1."""
+    whole_cohort = [reducer for reducer in strategy.reducers if "" in reducer.groups(clients, cohort_size)]
+    return max([1, *(reducer.aggregator.min_clients for reducer in whole_cohort)])
 
 
 def client_noise(strategy: Strategy) -> ClientNoise | None:
@@ -241,26 +224,23 @@ def guarantees(phases: Sequence[Phase]) -> tuple[PrivacyGuarantee, ...]:
         for reducer in phase.strategy.reducers:
             if reducer.aggregator.guarantee is not None:
                 given.append(reducer.aggregator.guarantee)
-    if given:
-        for phase in phases:
-            _check_privacy(phase)
+    for phase in phases if given else ():
+        if reason := _exposed(phase.strategy):
+            raise UserError(
+                f"Phase {phase.name!r} can't be differentially private: {reason}. Leave DPFedAvg out, or take a method "
+                "that averages all that is sent, such as PromptFL or TRIP."
+            )
     return tuple(given)
 
 
-def _check_privacy(phase: Phase) -> None:
-    """Raises UserError if anything of the uploads gets past the noise."""
-    reducers = phase.strategy.reducers
-    exposed = [type(reducer).__name__ for reducer in reducers if not reducer.reduces_cohort]
-    if not phase.strategy.reduces_cohort:
-        name = exposed[0] if exposed else type(phase.strategy).__name__
-        reason = f"its strategy {name} looks at uploads one by one, and does not average the cohort's"
-    elif len(reducers) > 1 and any(reducer.aggregator.client_noise for reducer in reducers):
-        reason = "clients add noise to a whole upload, and its tensors are combined in several ways"
-    elif plain := [type(each.aggregator).__name__ for each in reducers if each.aggregator.guarantee is None]:
-        reason = f"its aggregator {plain[0]} adds no noise"
-    else:
-        return
-    raise UserError(
-        f"Phase {phase.name!r} can't be differentially private: {reason}. Leave DPFedAvg out, or take a method that "
-        "averages all that is sent, such as PromptFL or TRIP."
-    )
+def _exposed(strategy: Strategy) -> str:
+    """Why something of the uploads gets past the noise; an empty string if nothing does."""
+    if not strategy.reduces_cohort:
+        one_by_one = [type(reducer).__name__ for reducer in strategy.reducers if not reducer.reduces_cohort]
+        name = one_by_one[0] if one_by_one else type(strategy).__name__
+        return f"its strategy {name} looks at uploads one by one, and does not average the cohort's"
+    aggregators = [reducer.aggregator for reducer in strategy.reducers]
+    if len(aggregators) > 1 and any(aggregator.client_noise for aggregator in aggregators):
+        return "clients add noise to a whole upload, and its tensors are combined in several ways"
+    plain = [type(aggregator).__name__ for aggregator in aggregators if aggregator.guarantee is None]
+    return f"its aggregator {plain[0]} adds no noise" if plain else ""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -164,10 +163,7 @@ class Wrapper(Strategy):
 class Local(Strategy):
     """No communication at all, the baseline that every federation must beat: each client keeps what it trains."""
 
-    @property
-    def reduces_cohort(self) -> bool:
-        """True: no upload changes the server."""
-        return True
+    reduces_cohort = True  # no upload changes the server
 
     def broadcast(self, server: ServerState, client: Client) -> State:
         """Nothing."""
@@ -187,8 +183,6 @@ class FedAvg(Reducer):
         aggregator: what combines the uploads; some count each client once, whatever the weighting.
         memory_name: names the aggregator's memory; the federation gives each of a round its own.
 
-    >>> import torch
-    >>> from fedvlp.core.state import Client
     >>> server = ServerState.start({"prompt": torch.zeros(1)})
     >>> few = ClientUpdate(Client(0, 0, 10), {"prompt": torch.tensor([1.0])}, num_examples=10)
     >>> many = ClientUpdate(Client(1, 1, 30), {"prompt": torch.tensor([5.0])}, num_examples=30)
@@ -202,10 +196,7 @@ class FedAvg(Reducer):
     aggregator: Aggregator = field(default_factory=WeightedMean)
     memory_name: str = "FedAvg"
 
-    @property
-    def reduces_cohort(self) -> bool:
-        """True: all uploads go through the aggregator."""
-        return True
+    reduces_cohort = True  # all uploads go through the aggregator
 
     def aggregate(self, server: ServerState, updates: Sequence[ClientUpdate]) -> ServerState:
         """Replaces the uploaded tensors by what is made of them; too few uploads for the aggregator change nothing."""
@@ -230,8 +221,6 @@ class ByName(Strategy):
     Args:
         parts: from a name, or several, to the strategy that combines the tensors of these names.
 
-    >>> import torch
-    >>> from fedvlp.core.state import Client
     >>> from fedvlp.core.slots import Slots
     >>> server = ServerState.start({"visual": torch.zeros(1), "text": torch.zeros(2, 1)})
     >>> upload = {"visual": torch.tensor([7.0]), "text": torch.tensor([9.0])}
@@ -295,8 +284,6 @@ class MovingAverage(Wrapper):
         names: the tensors (or prefixes) that are averaged; all others are deployed unchanged.
         sends_average: whether clients start from the average (DiPrompT), not from the newest tensors.
 
-    >>> from fedvlp.core.state import Client
-    >>> from fedvlp.core.strategies import FedAvg
     >>> server = ServerState.start({"prompt": torch.zeros(1)})
     >>> update = ClientUpdate(Client(0, 0, 1), {"prompt": torch.tensor([8.0])}, 1)
     >>> server = MovingAverage(FedAvg(), ema_share(0.75), ("prompt",)).aggregate(server, [update])
@@ -328,7 +315,6 @@ class ServerComputed(Wrapper):
         inner: The strategy that combines the uploads.
         make: From all shared tensors to those computed; pure, and run without gradients.
 
-    >>> from fedvlp.core.state import Client
     >>> from fedvlp.core.slots import Slots
     >>> server = ServerState.start({"prompts": torch.zeros(2, 1), "mean": torch.zeros(1)})
     >>> mean = lambda shared: {"mean": shared["prompts"].mean(0)}
@@ -373,18 +359,15 @@ def beta_share(beta: float, rounds: int, repeats_first: bool = False) -> Callabl
     if repeats_first:
         weights = [weights[0], *weights[:-1]]
 
-    return partial(_share_of_weights, weights)  # a function of the module's, which pickles with a method that keeps it
+    def share(finished: int) -> float:
+        if finished >= rounds:
+            raise UserError(
+                f"The Beta average was made for {rounds} rounds, but round {finished + 1} was run. "
+                "Give the method as many rounds as the federation."
+            )
+        return weights[finished + 1] / sum(weights[: finished + 2])
 
-
-def _share_of_weights(weights: Sequence[float], finished: int) -> float:
-    """Returns the newest round's weight over those of the start and of all rounds; weights are of these, in order."""
-    rounds = len(weights) - 1
-    if finished >= rounds:
-        raise UserError(
-            f"The Beta average was made for {rounds} rounds, but round {finished + 1} was run. "
-            "Give the method as many rounds as the federation."
-        )
-    return weights[finished + 1] / sum(weights[: finished + 2])
+    return share
 
 
 def gaussian_share(mean: float, std: float) -> Callable[[int], float]:

@@ -105,8 +105,9 @@ def save_prompts(path: Path, deployed: State, personal: Mapping[int, State], mod
     """
     files = files_of(personal)
     copied = {} if files else _of_all_clients(personal, "personal")
-    header = {"kind": "prompts", "model": dict(model), "clients": sorted(personal), "files": files}
-    header |= {AT_SITES: True} if are_at_sites(personal) else {}
+    header: dict[str, Any] = {"kind": "prompts", "model": dict(model), "clients": sorted(personal), "files": files}
+    if are_at_sites(personal):
+        header[AT_SITES] = True
     write_tensors(path, {**deployed, **copied}, header)
 
 

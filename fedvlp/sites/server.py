@@ -27,7 +27,7 @@ from fedvlp.sites.worker import parse_config, starting_tensors
 from fedvlp.training.add_ons import PUBLIC
 from fedvlp.training.add_ons.base import describe_add_on
 from fedvlp.training.callback import FederationCallback, RunView
-from fedvlp.training.config_links import link_method_options
+from fedvlp.training.options import link_method_options
 from fedvlp.utils.config_files import read_yaml
 from fedvlp.utils.errors import UserError, unwrapped_errors
 from fedvlp.utils.files import write_json, write_text

@@ -282,7 +282,7 @@ def test_a_weight_is_a_number_above_zero(weight):
     assert refusal(update) == ""
     with unchecked():
         wrong = replace(update, num_examples=weight)
-    assert "says that it trained on" in refusal(wrong)
+    assert "reports that it trained on" in refusal(wrong)
 
 
 def test_the_norm_is_that_of_the_difference_over_all_tensors():

@@ -20,9 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from fedvlp.core.aggregation.base import Aggregator, ClientNoise, PrivacyGuarantee
@@ -32,27 +30,30 @@ from fedvlp.utils.ranges import NonNegativeFloat, NonNegativeInt, OpenFraction, 
 from fedvlp.utils.seeding import derive_seed
 
 Draw = Callable[[int], Tensor]
-"""Returns so many independent standard normal numbers in float64, others at each call."""
+"""Draws so many independent standard normal numbers in float64, others at each call."""
 
 
-def seeded_normals(seed: int) -> Draw:
-    """Returns a draw that repeats with its seed: for studies, since who knows the seed can take the noise off.
+def normals(seed: int | None) -> Draw:
+    """A draw that repeats with its seed, for studies; with None one of the system's secure randomness.
 
-    >>> torch.equal(seeded_normals(3)(4), seeded_normals(3)(4)), torch.equal(seeded_normals(3)(4), seeded_normals(4)(4))
+    >>> torch.equal(normals(3)(4), normals(3)(4)), torch.equal(normals(3)(4), normals(4)(4))
     (True, False)
     """
     # Raw words are the same in every version of NumPy; its own normal numbers need not be.
-    generator = np.random.PCG64(seed)
-    return lambda count: _normals(np.asarray(generator.random_raw(count), np.uint64))
+    generator = None if seed is None else np.random.PCG64(seed)
 
+    def draw(count: int) -> Tensor:
+        words = os.urandom(8 * count) if generator is None else generator.random_raw(count).tobytes()
+        # 52 bits and a half step are exact in float64 and never reach 0 or 1, where the inverse is infinite.
+        shares = ((np.frombuffer(words, np.uint64) >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
+        drawn: Tensor = torch.special.ndtri(torch.from_numpy(shares))
+        return drawn
 
-def system_normals() -> Draw:
-    """Returns a draw from the operating system's cryptographic generator, which never repeats."""
-    return lambda count: _normals(np.frombuffer(os.urandom(8 * count), np.uint64))
+    return draw
 
 
 def with_noise(state: State, std: float, draw: Draw) -> State:
-    """Returns a state with independent Gaussian noise on each number, in float64.
+    """A state with independent Gaussian noise on each number, in float64.
 
     The server adds it to a sum of clipped updates; a client that trusts no server can add its share to its own.
 
@@ -66,27 +67,19 @@ def with_noise(state: State, std: float, draw: Draw) -> State:
     return {name: value.double() + std * draw(value.numel()).reshape(value.shape) for name, value in state.items()}
 
 
-def _normals(words: npt.NDArray[np.uint64]) -> Float[Tensor, "count"]:
-    """Returns one standard normal number for each random word, by the inverse of the normal distribution."""
-    # 52 bits and a half step are exact in float64 and never reach 0 or 1, where the inverse is infinite.
-    shares = ((words >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
-    normals: Tensor = torch.special.ndtri(torch.from_numpy(shares))
-    return normals
-
-
 def clip_to_norm(update: State, max_norm: float) -> State:
-    """Returns an update in float64 that is no longer than the norm, in its own direction."""
+    """An update in float64 that is no longer than the norm, in its own direction."""
     norm = norm_of(update)
     return {name: move * (max_norm / norm) for name, move in update.items()} if norm > max_norm else update
 
 
 def update_of(state: State, before: State) -> State:
-    """Returns the difference of an upload from ``before``, in float64."""
+    """The difference of an upload from ``before``, in float64."""
     return {name: value.double() - before[name].double() for name, value in state.items()}
 
 
 def norm_of(update: State) -> float:
-    """Returns the Euclidean norm over all tensors of an update in float64."""
+    """The Euclidean norm over all tensors of an update in float64."""
     return math.sqrt(sum(move.square().sum().item() for move in update.values()))
 
 
@@ -104,7 +97,7 @@ def noised_upload(noise: ClientNoise, upload: State, before: State, client_seed:
     >>> noised_upload(ClientNoise(1.0, 0.0, seed=0), {"p": torch.tensor([3.0, 4.0])}, {"p": torch.zeros(2)}, 5)
     {'p': tensor([0.6000, 0.8000])}
     """
-    draw = system_normals() if noise.seed is None else seeded_normals(derive_seed(noise.seed, client_seed))
+    draw = normals(None if noise.seed is None else derive_seed(noise.seed, client_seed))
     update = clip_to_norm(update_of(upload, before), noise.clip_norm)
     noised = with_noise(update, noise.noise_multiplier * noise.clip_norm, draw)
     return {name: (before[name].double() + move).to(upload[name].dtype) for name, move in noised.items()}
@@ -143,8 +136,8 @@ class DPFedAvg(Aggregator):
         seed: Of the noise; made of the run's seed if not given.
 
     >>> sent = [{"p": torch.tensor([3.0, 4.0])}, {"p": torch.tensor([0.0, 1.0])}]
-    >>> rule = DPFedAvg(clip_norm=1.0, noise_multiplier=0.0, expected_clients=4, seed=0)
-    >>> rule.combine(sent, [9, 1], {"p": torch.zeros(2)})
+    >>> server = DPFedAvg(clip_norm=1.0, noise_multiplier=0.0, expected_clients=4, seed=0)
+    >>> server.combine(sent, [9, 1], {"p": torch.zeros(2)})
     {'p': tensor([0.1500, 0.4500])}
     """
 
@@ -199,14 +192,15 @@ class DPFedAvg(Aggregator):
     def aggregate(
         self, states: Sequence[State], weights: Sequence[float], before: State, memory: State
     ) -> tuple[State, State]:
-        """Returns the state after the noised mean update; remembers the number of draws, and clip_norm if it adapts."""
+        """The state after the noised mean update; remembers the number of draws, and clip_norm if it adapts."""
         check_alike(states)
         draws = int(memory["draws"].item()) if memory else 0
         clip_norm = memory["clip_norm"].item() if "clip_norm" in memory else self.clip_norm
         if self.noise_at == "client":
             noised, _ = _clipped_sum(states, before, math.inf)
             return self._moved(states, before, noised), {}
-        draw = self._draw(draws)
+        seed = self._noise_seed()
+        draw = normals(None if seed is None else derive_seed(seed, draws))
         total, norms = _clipped_sum(states, before, clip_norm)
         noised = with_noise(total, self.update_noise_multiplier * clip_norm, draw)
         after = self._moved(states, before, noised)
@@ -217,27 +211,22 @@ class DPFedAvg(Aggregator):
         return after, remembered
 
     def _moved(self, states: Sequence[State], before: State, total: State) -> State:
-        """Returns the tensors moved by a sum over the fixed number of clients."""
+        """The tensors moved by a sum over the fixed number of clients."""
         after: State = {}
         for name, value in total.items():
             after[name] = (before[name].double() + value / self._clients()).to(states[0][name].dtype)
         return after
 
     def _followed(self, clip_norm: float, norms: Sequence[float], quantile: float, draw: Draw) -> float:
-        """Returns the next round's clip_norm."""
+        """The next round's clip_norm."""
         # Of each client one half is taken off, so that one more or less changes the sum by half as much.
         within = sum(0.5 if norm <= clip_norm else -0.5 for norm in norms)
         noise = self._count_std() * draw(1).item() if self.noise_multiplier > 0 else 0.0
         share = (within + noise) / self._clients() + 0.5
         return clip_norm * math.exp(-self.clip_learning_rate * (share - quantile))
 
-    def _draw(self, draws: int) -> Draw:
-        """Returns where this round's noise comes from."""
-        seed = self._noise_seed()
-        return system_normals() if seed is None else seeded_normals(derive_seed(seed, draws))
-
     def _noise_seed(self) -> int | None:
-        """Returns the seed of noise that repeats; None for the system's."""
+        """The seed of noise that repeats; None for the system's."""
         if self.noise_from == "system":
             return None
         if self.seed is None:
@@ -251,7 +240,7 @@ class DPFedAvg(Aggregator):
         return self.expected_clients
 
     def _count_std(self) -> float:
-        """Returns sigma_b; by default what Andrew et al. recommend."""
+        """The value of sigma_b; by default what Andrew et al. recommend."""
         return self._clients() / 20 if self.count_noise is None else self.count_noise
 
     def _check_count_noise(self) -> None:
@@ -264,7 +253,7 @@ class DPFedAvg(Aggregator):
 
 
 def _clipped_sum(states: Sequence[State], before: State, clip_norm: float) -> tuple[State, list[float]]:
-    """Returns the sum of the updates, each shortened to the norm, in float64, and their norms before that."""
+    """The sum of the updates, each shortened to the norm, in float64, and their norms before that."""
     total = {name: torch.zeros_like(value, dtype=torch.float64) for name, value in states[0].items()}
     norms: list[float] = []
     for state in states:

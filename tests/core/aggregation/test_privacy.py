@@ -1,17 +1,84 @@
-"""DP-FedAvg against loops over single numbers: clipping, the fixed denominator, the noise, and the adaptive limit."""
+"""DP-FedAvg, and noise that clients add themselves, against loops over single numbers."""
 
 import copy
 import itertools
 import math
+import os
 
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 
 from fedvlp.core.aggregation import CoordinateMedian, DPFedAvg, FedAdam, NormClipping, ServerMomentum, WeightedMean
-from fedvlp.core.aggregation.base import PrivacyGuarantee
+from fedvlp.core.aggregation.base import ClientNoise, PrivacyGuarantee
+from fedvlp.core.aggregation.privacy import noised_upload, normals, with_noise
+from fedvlp.core.phases import client_noise
+from fedvlp.core.slots import Slots
+from fedvlp.core.strategies import FedAvg
 from fedvlp.utils.errors import UserError
+from fedvlp.utils.seeding import derive_seed
 from tests.helpers.shapes import unchecked
+
+
+def test_numbers_are_normal_and_independent():
+    drawn = normals(5)(40_000).numpy()
+    assert stats.kstest(drawn, "norm").pvalue > 0.01
+    assert abs(np.corrcoef(drawn[1:], drawn[:-1])[0, 1]) < 0.02
+    assert stats.kstest(2 * drawn, "norm").pvalue < 1e-6, "or the test shows nothing"
+
+
+def test_system_draws_from_the_operating_system_alone(monkeypatch):
+    asked = []
+
+    def urandom(count):
+        asked.append(count)
+        return np.random.default_rng(len(asked)).bytes(count)
+
+    monkeypatch.setattr(os, "urandom", urandom)
+    drawn = normals(None)(20_000)
+    assert asked == [160_000]
+    assert drawn.dtype == torch.float64
+    assert stats.kstest(drawn.numpy(), "norm").pvalue > 0.01
+
+
+def test_system_never_repeats():
+    assert not torch.equal(normals(None)(8), normals(None)(8))
+
+
+def test_seeded_draws_go_on_and_do_not_repeat():
+    draw = normals(5)
+    first, second = draw(6), draw(6)
+    assert not torch.equal(first, second)
+    assert torch.equal(torch.cat([first, second]), normals(5)(12))
+
+
+def test_first_and_last_words_are_finite_and_opposite(monkeypatch):
+    words = np.array([0, 2**64 - 1, 2**63], np.uint64).tobytes()
+    monkeypatch.setattr(os, "urandom", lambda count: words)
+    ends = normals(None)(3)
+    assert ends[0] == -ends[1]
+    assert 8 < ends[1] < 9
+    assert abs(ends[2]) < 1e-15
+
+
+def test_noise_of_each_number_is_its_own_and_of_the_asked_size():
+    state = {"p": torch.full((300, 40), 7.0), "scalar": torch.tensor(-2.0).half()}
+    noised = with_noise(state, 0.5, normals(1))
+    assert noised["p"].std().item() == pytest.approx(0.5, rel=0.02)
+    assert noised["p"].mean().item() == pytest.approx(7.0, abs=0.02)
+    assert noised["p"].unique().numel() == 12_000
+    assert (noised["scalar"].dtype, noised["scalar"].shape) == (torch.float64, ())
+    assert noised["scalar"] != -2
+
+
+def test_without_noise_nothing_is_drawn():
+    def draw(count):
+        raise AssertionError
+
+    state = {"p": torch.tensor([0.5, -3.0])}
+    assert with_noise(state, 0.0, draw)["p"].tolist() == [0.5, -3.0]
+
 
 BEFORE = {"prompt": torch.tensor([[0.5, -1.0, 2.0]]), "bias": torch.tensor(-0.25)}
 SENT = [
@@ -242,3 +309,81 @@ def test_outside_of_a_federation_what_is_open_is_named():
 def test_different_uploads_are_refused():
     with pytest.raises(ValueError, match="different tensors"):
         rule().combine([*SENT, {"prompt": SENT[0]["prompt"]}], [1] * 5, BEFORE)
+
+
+START = {"prompt": torch.tensor([[0.5, -1.0, 2.0]]), "bias": torch.tensor(-0.25), "other": torch.ones(7)}
+LONG = {"prompt": torch.tensor([[4.5, 2.0, -7.0]]), "bias": torch.tensor(1.75)}
+SHORT = {"prompt": torch.tensor([[0.6, -1.2, 2.0]]), "bias": torch.tensor(-0.25)}
+
+
+def numbers(state):
+    return np.concatenate([state[name].double().numpy().ravel() for name in ("prompt", "bias")])
+
+
+@pytest.mark.parametrize("upload", [LONG, SHORT])
+def test_against_a_loop(upload):
+    found = noised_upload(ClientNoise(clip_norm=0.75, noise_multiplier=0.5, seed=11), upload, START, client_seed=29)
+    draw = normals(derive_seed(11, 29))
+    drawn = [*draw(3).tolist(), *draw(1).tolist()]
+    move = [after - before for after, before in zip(numbers(upload), numbers(START), strict=True)]
+    norm = math.sqrt(sum(number * number for number in move))
+    shrink = 0.75 / norm if norm > 0.75 else 1.0
+    expected = []
+    for before, number, normal in zip(numbers(START), move, drawn, strict=True):
+        expected.append(before + shrink * number + 0.5 * 0.75 * normal)
+    assert numbers(found) == pytest.approx(expected, abs=1e-6)
+    assert found.keys() == upload.keys()
+    assert found["prompt"].dtype == torch.float32
+
+
+def test_noise_differs_between_clients_and_repeats_only_with_a_seed():
+    noise = ClientNoise(0.75, 0.5, seed=11)
+    one, again, other = (numbers(noised_upload(noise, SHORT, START, seed)) for seed in (29, 29, 30))
+    assert one.tolist() == again.tolist()
+    assert not np.isclose(one, other).any()
+    secret = ClientNoise(0.75, 0.5, seed=None)
+    one, again = (numbers(noised_upload(secret, SHORT, START, 29)) for _ in range(2))
+    assert not np.isclose(one, again).any()
+
+
+def test_spread_of_the_noise():
+    before = {"p": torch.zeros(200, 100)}
+    found = noised_upload(ClientNoise(0.5, 3.0, seed=4), before, before, 1)["p"]
+    assert found.std().item() == pytest.approx(1.5, rel=0.02)
+    assert found.mean().item() == pytest.approx(0.0, abs=0.05)
+
+
+def test_the_server_takes_the_mean_of_what_arrives_over_a_fixed_number():
+    rule = DPFedAvg(0.75, 0.5, noise_at="client", expected_clients=5, seed=3)
+    found = rule.combine([LONG, SHORT], [9, 1], START)
+    expected = numbers(START) + (numbers(LONG) + numbers(SHORT) - 2 * numbers(START)) / 5
+    assert numbers(found) == pytest.approx(expected, abs=1e-6)
+
+
+def test_without_noise_it_matters_not_who_shortens():
+    at_server, at_client = (
+        DPFedAvg(0.75, 0.0, noise_at=where, expected_clients=5, seed=3) for where in ("server", "client")
+    )
+    assert at_server.client_noise is None
+    sent = [noised_upload(at_client.client_noise, state, START, 8) for state in (LONG, SHORT)]
+    found = at_client.combine(sent, [1, 1], START)
+    expected = at_server.combine([LONG, SHORT], [1, 1], START)
+    assert numbers(found) == pytest.approx(numbers(expected), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    "wrap", [lambda rule: rule, lambda rule: FedAdam(inner=rule), lambda rule: NormClipping(1, rule)]
+)
+def test_a_rule_around_it_leaves_the_clients_their_noise(wrap):
+    rule = wrap(DPFedAvg(0.75, 0.5, noise_at="client")).bound(4, seed=3)
+    assert rule.client_noise == client_noise(FedAvg(aggregator=rule)) == ClientNoise(0.75, 0.5, 3)
+    assert rule.guarantee.is_local
+    secret = wrap(DPFedAvg(0.75, 0.5, noise_at="client", noise_from="system")).bound(4, seed=3)
+    assert secret.client_noise == ClientNoise(0.75, 0.5, None)
+    assert client_noise(FedAvg()) is None
+    assert client_noise(Slots("client")) is None
+
+
+def test_a_quantile_needs_norms_that_the_server_does_not_see():
+    with pytest.raises(UserError, match="noise_at client can't follow a quantile"):
+        DPFedAvg(0.75, 0.5, noise_at="client", quantile=0.5)

@@ -296,7 +296,7 @@ def test_only_weighted_sums_are_linear():
     ],
 )
 def test_options_out_of_range_are_refused(make):
-    with pytest.raises(UserError, match="needs"):
+    with pytest.raises(UserError, match=r"needs a share|does not conform to restriction"):
         make()
 
 
