@@ -15,7 +15,6 @@ from fedvlp.runs.client_store import ClientStore, DiskStore
 from fedvlp.runs.run_folder import claimed, find_checkpoints, new_run_folder, resume
 from fedvlp.training.callback_states import restore, states_of
 from fedvlp.training.client import Workspace
-from fedvlp.training.cohort import Availability
 from fedvlp.training.dispatch import Hooks
 from fedvlp.training.distributed import check_same_run, on_every_process
 from fedvlp.training.engine import Engine
@@ -23,7 +22,7 @@ from fedvlp.training.evaluation import validation_loss
 from fedvlp.training.lightning_hooks import check_monitored
 from fedvlp.training.options import ConfiguredRun
 from fedvlp.training.round import Run, run_round
-from fedvlp.training.task import AcceptancePolicy, PhaseSetup, validation_splits
+from fedvlp.training.task import PhaseSetup, validation_splits
 
 RESUME_MAY_CHANGE = ("rounds", "evaluate_every", "patience", "server", "clients")
 """Options that a resumed run may change, but that are equal on all processes."""
@@ -131,7 +130,6 @@ class FitLoop:
     def _make_run(self, store: ClientStore) -> Run:
         """What runs the rounds."""
         clients = self.run.clients
-        server = self.run.server
         data = self.run.data
         here = Workspace(
             fabric=self.run.fabric,
@@ -150,9 +148,8 @@ class FitLoop:
             setups=self.setups,
             engine=self.engine,
             rounds=self.run.rounds,
-            cohort_size=clients.cohort_size,
-            policy=AcceptancePolicy(clients.on_failure, server.min_clients, server.max_update_norm),
-            availability=Availability(clients.dropout, clients.stragglers),
+            server=self.run.server,
+            clients=clients,
         )
 
     def _round(self, rounds: Run) -> None:
