@@ -12,7 +12,7 @@ from fedvlp.results.predictions import CONFUSION_FILE, confusion_csv, write_pred
 from fedvlp.results.record import LAST_ROW, ZERO_SHOT_ROW
 from fedvlp.results.rounds import is_accuracy
 from fedvlp.training.callback import FederationCallback, RunView
-from fedvlp.training.scores_file import without_validation
+from fedvlp.training.prediction import without_validation
 from fedvlp.utils.files import write_text
 
 CONFUSION_ROLES = ("test", "held_out")

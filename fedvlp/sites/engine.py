@@ -13,6 +13,7 @@ from lightning import Fabric
 
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.phases import client_noise
+from fedvlp.core.predictions import percent
 from fedvlp.core.protocols import MeasuredData
 from fedvlp.core.state import Client, ClientUpdate, State
 from fedvlp.runs.client_store import ClientStore, StoreAtSites, files_of
@@ -20,7 +21,7 @@ from fedvlp.sites.data import MEASURED, SplitAtSite
 from fedvlp.sites.registry import SiteRegistry
 from fedvlp.sites.wire import Message, SiteError
 from fedvlp.training.client import ClientResult, Workspace
-from fedvlp.training.evaluation import Tally, split_accuracy, with_means
+from fedvlp.training.evaluation import shared_predictions, with_means
 from fedvlp.training.task import OnClientFailure, PhaseTask
 
 log = logging.getLogger(__name__)
@@ -164,40 +165,40 @@ class SitesEngine:
                 "optimizer": "",
             }
             requests[client] = Message("evaluate", values, deployed)
-        tallies = self._tallies(self.request(requests))
-        accuracy = {split.name: tallies[split.name].percent for split in at_sites if split.name in tallies}
+        accuracies = self._accuracies(self.request(requests))
+        accuracy = {split.name: accuracies[split.name] for split in at_sites if split.name in accuracies}
         is_complete = len(accuracy) == len(at_sites)
         module.eval()
         is_measurable = not module.personal or module.unseen == "shared"
         for split in splits:
             if is_measurable and not isinstance(split, SplitAtSite):
-                accuracy[split.name] = split_accuracy(module, fabric, split, deployed)
+                accuracy[split.name] = shared_predictions(module, fabric, split, deployed).accuracy
         means = with_means(accuracy)
         return means if is_complete else {name: means[name] for name in means if name not in MEASURED}
 
-    def _tallies(self, replies: Mapping[Client, Message | SiteError]) -> dict[str, Tally]:
-        """The counts by split; of a site without a usable reply none, which is logged."""
-        tallies: dict[str, Tally] = {}
+    def _accuracies(self, replies: Mapping[Client, Message | SiteError]) -> dict[str, float]:
+        """The accuracy of each split in percent; of a site without a usable reply none, which is logged."""
+        accuracies: dict[str, float] = {}
         for client, reply in replies.items():
             if isinstance(reply, SiteError):
                 log.warning("The site %r could not measure: it %s.", client.name, reply)
             elif reply.kind != "evaluated":
                 log.warning("The site %r could not measure: it answered something else than it was asked.", client.name)
             else:
-                tallies |= self._tallies_of(client.name, reply.values)
-        return tallies
+                accuracies |= self._accuracies_of(client.name, reply.values)
+        return accuracies
 
-    def _tallies_of(self, site: str, values: Mapping[str, Any]) -> dict[str, Tally]:
-        """The counts of a site's own splits, if they are of as many images as it described at first."""
+    def _accuracies_of(self, site: str, values: Mapping[str, Any]) -> dict[str, float]:
+        """The accuracies of a site's own splits, if they are of as many images as it described at first."""
         expected = self.registry.data.facts[site].counts
-        tallies: dict[str, Tally] = {}
+        accuracies: dict[str, float] = {}
         for role in MEASURED:
             name = f"{role}/{site}"
             count = values["count"].get(name, 0)
             correct = values["correct"].get(name, 0)
             if 0 < count == expected.get(role) and correct <= count:
-                tallies[name] = Tally(correct, count)
-        return tallies
+                accuracies[name] = percent(correct, count)
+        return accuracies
 
 
 def client_result(task: PhaseTask, client: Client, reply: Message | SiteError) -> ClientResult:

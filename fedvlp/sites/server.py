@@ -26,7 +26,7 @@ from fedvlp.sites.wire import Message, Transport, is_plain_name
 from fedvlp.sites.worker import parse_config, starting_tensors
 from fedvlp.training.add_ons import PUBLIC
 from fedvlp.training.callback import FederationCallback, RunView
-from fedvlp.training.config_links import link_method_options
+from fedvlp.training.options import link_method_options
 from fedvlp.utils.config_files import read_yaml
 from fedvlp.utils.digests import class_and_options
 from fedvlp.utils.errors import UserError, unwrapped_errors

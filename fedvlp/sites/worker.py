@@ -30,11 +30,10 @@ from fedvlp.sites.wire import Message, WireError, failure, is_plain_name, read_r
 from fedvlp.training.add_ons import PUBLIC, AddOn
 from fedvlp.training.add_ons.base import NoisyUpload
 from fedvlp.training.client import ClientError, Workspace, train_clients
-from fedvlp.training.dispatch import Hooks
-from fedvlp.training.evaluation import split_tally
+from fedvlp.training.evaluation import split_predictions
+from fedvlp.training.lightning_hooks import Hooks
 from fedvlp.training.local_training import LocalTraining
-from fedvlp.training.preconditions import make_fabric
-from fedvlp.training.setup import set_up_data, set_up_method
+from fedvlp.training.setup import make_fabric, set_up_data, set_up_method
 from fedvlp.training.task import PhaseTask, set_up_phases, validation_splits
 from fedvlp.utils.errors import UserError, unwrapped_errors
 from fedvlp.utils.plugins import import_plugins
@@ -228,9 +227,9 @@ class SiteWorker:
         correct: dict[str, int] = {}
         count: dict[str, int] = {}
         for split in self.data.evaluation_splits():
-            tally = split_tally(module, self.fabric, split, state)
-            correct[split.name] = tally.correct
-            count[split.name] = tally.count
+            predictions = split_predictions(module, self.fabric, split, state)
+            correct[split.name] = int((predictions.predicted == predictions.labels).sum())
+            count[split.name] = len(predictions.labels)
         return Message("evaluated", {"correct": correct, "count": count})
 
     @cached_property

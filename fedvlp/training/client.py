@@ -32,8 +32,8 @@ from fedvlp.core.state import (
 )
 from fedvlp.runs.client_store import ClientStore, StoredState
 from fedvlp.training.add_ons.base import AddOn, LocalContext
-from fedvlp.training.dispatch import Hooks
 from fedvlp.training.evaluation import accuracy_now
+from fedvlp.training.lightning_hooks import Hooks
 from fedvlp.training.local_training import LocalTraining, make_optimizer, optimizer_state
 from fedvlp.training.task import OnClientFailure, PhaseTask, of_method
 from fedvlp.utils.errors import MachineError, UserError

@@ -1,4 +1,4 @@
-"""Image files to 8-bit RGB, whatever they hold; the labelled images of one domain; batches of files to predict."""
+"""Image files in folders, decoded to 8-bit RGB whatever they hold; the labelled images of one domain."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import hashlib
 import os
 import struct
 import threading
+import unicodedata
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
@@ -44,13 +45,70 @@ def is_hidden(name: str) -> bool:
     return name.startswith(".") or name == "__MACOSX"
 
 
+def composed(name: str) -> str:
+    """Returns a name in composed Unicode, since file systems keep accents in different forms."""
+    return unicodedata.normalize("NFC", name)
+
+
+def check_utf8(names: Iterable[str]) -> None:
+    """Checks names of domains and classes, which configs hold: what was trained could not be loaded without them.
+
+    Raises:
+        UserError: if a name is no UTF-8.
+    """
+    for name in names:
+        try:
+            name.encode()
+        except UnicodeEncodeError as error:
+            raise UserError(
+                f"Expected names of domains and classes in UTF-8; {name!r} is none. Rename that folder."
+            ) from error
+
+
+def folders_in(folder: Path) -> list[str]:
+    """Returns the names of the folders in a folder, sorted; none of one that may not be read."""
+    try:
+        return sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and not is_hidden(entry.name))
+    except OSError:
+        return []
+
+
+def list_images(root: Path) -> list[tuple[tuple[str, ...], str]]:
+    """Returns names of folders and file, and the path, of all images below the root, sorted.
+
+    Raises:
+        UserError: if a folder may not be read.
+    """
+    try:
+        return sorted(_images_below(root, (), frozenset()))
+    except OSError as error:
+        raise UserError(f"Could not list the images in {root}: {error}. Check the rights and the disk.") from error
+
+
+def _images_below(folder: Path, parts: tuple[str, ...], above: frozenset[str]) -> Iterator[tuple[tuple[str, ...], str]]:
+    # A link to a folder above it would be followed for ever.
+    real_path = os.path.realpath(folder)
+    if real_path in above:
+        return
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if is_hidden(entry.name):
+                continue
+            if entry.is_dir():
+                yield from _images_below(Path(entry.path), (*parts, entry.name), above | {real_path})
+            elif is_image_name(entry.name):
+                yield (*parts, entry.name), entry.path
+
+
 def to_rgb(image: Image.Image) -> Image.Image:
     """Returns an image upright, in 8-bit RGB; what is transparent shows white.
 
     Palettes, grey, 1-bit and CMYK are converted; 16-bit values lose their low byte; float values in [0, 1] are scaled
     to [0, 255], other float values are clipped to it; of an animation the first frame is taken.
     """
-    image = _upright(image)
+    # A damaged EXIF block must not spoil the pixels.
+    with suppress(SyntaxError, ValueError, KeyError, TypeError, struct.error):
+        image = ImageOps.exif_transpose(image)
     if image.mode in ("I", "F") or image.mode.startswith("I;16"):
         return Image.fromarray(_to_bytes(np.asarray(image))).convert("RGB")
     if not image.has_transparency_data:
@@ -59,16 +117,9 @@ def to_rgb(image: Image.Image) -> Image.Image:
     return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
 
 
-def _upright(image: Image.Image) -> Image.Image:
-    """Turns an image as its EXIF orientation says; a damaged EXIF block does not spoil the pixels."""
-    try:
-        return ImageOps.exif_transpose(image)
-    except (SyntaxError, ValueError, KeyError, TypeError, struct.error):
-        return image
-
-
 def _to_bytes(values: NDArray[Any]) -> NDArray[np.uint8]:
     """Scales integers of up to 16 bits, or floats, to uint8."""
+    # No format says what range its values have, so it is told from the largest and smallest.
     if values.dtype.kind == "f":
         values = np.nan_to_num(values)
         scale = 255.0 if values.size and values.min() >= 0 and values.max() <= 1 else 1.0
@@ -77,19 +128,14 @@ def _to_bytes(values: NDArray[Any]) -> NDArray[np.uint8]:
     return np.asarray((values.clip(0) // (256 if is_wide else 1)).clip(0, 255), dtype=np.uint8)
 
 
-def _check_shape(width: int, height: int) -> None:
-    """Refuses what would take all memory once its shorter side is resized, and shows a model next to nothing.
-
-    Raises:
-        ValueError: If one side is far longer than the other.
-    """
-    if max(width, height) > MOST_ASPECT * min(width, height):
-        raise ValueError(f"it has {width} x {height} pixels, so one side is more than {MOST_ASPECT} times the other")
-
-
 def _decode(path: str | os.PathLike[str]) -> Image.Image:
     with Image.open(path) as image:
-        _check_shape(*image.size)
+        width, height = image.size
+        # Once its shorter side is resized, such an image would take all memory, and show a model next to nothing.
+        if max(width, height) > MOST_ASPECT * min(width, height):
+            raise ValueError(
+                f"it has {width} x {height} pixels, so one side is more than {MOST_ASPECT} times the other"
+            )
         image.load()
         return to_rgb(image)
 
@@ -218,8 +264,8 @@ class FolderImages:
 
     def without(self, positions: Sequence[int]) -> FolderImages:
         """Returns the same images but those at the positions given."""
-        kept = sorted(set(range(len(self))) - set(positions))
-        return FolderImages([self.paths[i] for i in kept], [self.names[i] for i in kept], self.labels[kept])
+        rows = sorted(set(range(len(self))) - set(positions))
+        return FolderImages([self.paths[row] for row in rows], [self.names[row] for row in rows], self.labels[rows])
 
 
 def identity(images: Images) -> str:
@@ -298,32 +344,24 @@ def image_paths(paths: Sequence[str]) -> list[Path]:
     Raises:
         UserError: if a path does not exist, is no image, or a folder holds none.
     """
-    found: dict[Path, None] = {}
+    endings = ", ".join(sorted(EXTENSIONS))
+    images: dict[Path, None] = {}
     for name in paths:
         path = Path(name).expanduser()
         if path.is_dir():
-            found.update(dict.fromkeys(_images_below(path)))
+            below = [Path(image) for _, image in list_images(path)]
+            if not below:
+                raise UserError(f"Expected images ({endings}) in {path}; found none. Check the folder.")
+            images.update(dict.fromkeys(below))
         elif not path.exists():
             raise UserError(f"Expected an image or a folder of images; {path} does not exist. Check its spelling.")
         elif path.suffix.lower() not in EXTENSIONS:
-            raise UserError(f"Expected an image ({', '.join(sorted(EXTENSIONS))}); got {path}. Name images or folders.")
+            raise UserError(f"Expected an image ({endings}); got {path}. Name images or folders.")
         else:
-            found[path] = None
-    if not found:
+            images[path] = None
+    if not images:
         raise UserError("Expected at least one image or a folder of images; got none.")
-    return list(found)
-
-
-def _images_below(folder: Path) -> list[Path]:
-    """Returns the images of a folder and its folders, sorted."""
-    found: list[Path] = []
-    for parent, _, files in os.walk(folder, followlinks=False):
-        if any(is_hidden(name) for name in Path(parent).relative_to(folder).parts):
-            continue
-        found += [Path(parent, name) for name in files if is_image_name(name)]
-    if not found:
-        raise UserError(f"Expected images ({', '.join(sorted(EXTENSIONS))}) in {folder}; found none. Check the folder.")
-    return sorted(found)
+    return list(images)
 
 
 class ImageFiles:
