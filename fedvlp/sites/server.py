@@ -61,14 +61,7 @@ def serve(config: Path, transport: Transport, run_dir: Path, ckpt_path: str | No
 
 
 class Parts(NamedTuple):
-    """What a config makes.
-
-    Attributes:
-        model: the method.
-        data: its data module.
-        federation: what trains it.
-        config: all options as YAML, those that were not given included.
-    """
+    """What a config makes, and all of its options as YAML, those that were not given included."""
 
     model: FederatedModule
     data: FederatedDataModule
@@ -127,11 +120,7 @@ def _serve(parts: Parts, transport: Transport, run_dir: Path, ckpt_path: str | N
 
 
 def _check_options(federation: Federation) -> None:
-    """Refuses options that only a simulation has.
-
-    Raises:
-        UserError: if there is one.
-    """
+    """Refuses options that only a simulation has."""
     of_simulations = {
         "clients.attack": federation.clients.attack is not None,
         "clients.personal_on_disk": federation.clients.personal_on_disk,
@@ -215,12 +204,7 @@ def read_sites_file(run: Path) -> tuple[str, dict[str, SiteFacts]]:
 
 
 class SitesFile(FederationCallback):
-    """Writes ``sites.json`` and the config into the run's folder.
-
-    Args:
-        registry: the connected sites.
-        config: all options as YAML.
-    """
+    """Writes ``sites.json`` and the config, as YAML, into the run's folder."""
 
     def __init__(self, registry: SiteRegistry, config: str) -> None:
         self.registry = registry
