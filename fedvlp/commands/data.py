@@ -175,8 +175,8 @@ def _class_names(manifest: Manifest, description: Description) -> str:
         present.update(image.class_name for image in files)
     renamed = []
     for name in [name for name in description.class_names if name in present]:
-        plain_name, clip_name = (prompt_names(description.name, [name], style)[0] for style in ("plain", "clip"))
-        if plain_name != clip_name:
+        clip_name = description.clip_names.get(name, "")
+        if clip_name and [clip_name] != prompt_names(description.name, [name], "plain"):
             renamed.append(f"{name} -> {clip_name}")
     exceptions = f"; {some(renamed)}, unless data.class_names=plain" if renamed else ""
     return f"class names in prompts: spaces for _ and -{exceptions}"

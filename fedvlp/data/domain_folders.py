@@ -15,11 +15,13 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from fedvlp.core.predictions import Predictions
 from fedvlp.data.catalog import normalise_name
 from fedvlp.data.files.images import (
     EXTENSIONS,
+    ArrayImages,
     FolderImages,
     Images,
     bad_images_message,
@@ -48,6 +50,7 @@ class ImageFile:
         name: path below the root with forward slashes; Unicode in composed form (NFC), as all names here.
         path: where the file system has it.
         role: what it does by an official split; None where that is not said.
+        pixels: uint8 of shape [H, W, 3], RGB, where it is no file of its own.
     """
 
     domain: str
@@ -55,6 +58,7 @@ class ImageFile:
     name: str
     path: str
     role: Role | None = field(default=None, compare=False)
+    pixels: NDArray[np.uint8] | None = field(default=None, compare=False)
 
 
 class DomainFolders(FederatedDataModule):
@@ -170,18 +174,18 @@ class DomainFolders(FederatedDataModule):
 
 def classes_of(domains: Mapping[str, Sequence[ImageFile]]) -> dict[str, set[str]]:
     """Returns the names of the classes that each domain has images of."""
-    classes = {}
-    for domain, files in domains.items():
-        classes[domain] = {file.class_name for file in files}
-    return classes
+    return {domain: {file.class_name for file in files} for domain, files in domains.items()}
 
 
-def labelled_images(files: Sequence[ImageFile], class_names: Sequence[str]) -> FolderImages:
+def labelled_images(files: Sequence[ImageFile], class_names: Sequence[str]) -> Images:
     """Returns the files of one domain as labelled images."""
-    labels = {name: label for label, name in enumerate(class_names)}
-    paths = [file.path for file in files]
+    label_of = {name: label for label, name in enumerate(class_names)}
+    labels = [label_of[file.class_name] for file in files]
     names = [file.name for file in files]
-    return FolderImages(paths, names, [labels[file.class_name] for file in files])
+    pixels = [file.pixels for file in files if file.pixels is not None]
+    if pixels:
+        return ArrayImages(np.stack(pixels), labels, names)
+    return FolderImages([file.path for file in files], names, labels)
 
 
 def _read_rows(path: Path, count: int) -> list[int] | None:

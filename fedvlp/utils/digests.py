@@ -7,7 +7,7 @@ import inspect
 import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, is_dataclass
+from dataclasses import asdict, fields, is_dataclass
 from types import ModuleType
 from typing import Any
 
@@ -30,6 +30,15 @@ def to_jsonable(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [to_jsonable(item) for item in value]
     return value if value is None or isinstance(value, (str, int, float, bool)) else repr(value)
+
+
+def class_and_options(value: Any) -> dict[str, Any]:
+    """The class and the fields of a dataclass's instance, and those of dataclasses in it, as results hold them."""
+    described: dict[str, Any] = {"class": type(value).__name__}
+    for field in fields(value):
+        option = getattr(value, field.name)
+        described[field.name] = class_and_options(option) if is_dataclass(option) else option
+    return described
 
 
 def code_digest(function: Callable[..., Any], packages: Sequence[str] = (), other_modules: Iterable[str] = ()) -> str:

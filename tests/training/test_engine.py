@@ -13,7 +13,7 @@ from tests.helpers.toy_federation import Linear, PersonalBias, Points, federatio
 class Elsewhere(LocalEngine):
     """Clients that send three times their number, and are measured by a number that no other engine would give."""
 
-    def train(self, clients, task, here, policy):
+    def train(self, clients, task, here, on_failure, min_clients):
         sent = [(client, {"weight": torch.full((3, 4), 3.0 * client.id)}) for client in clients]
         return [ClientResult(ClientUpdate(client, state, client.num_examples), {}, {}) for client, state in sent]
 

@@ -34,9 +34,9 @@ def compare(manifest: Manifest, description: Description | None) -> Findings:
     problems = differences(manifest, description)
     unreadable_images = []
     for domain, files in manifest.files.items():
-        paths = [] if domain in manifest.pixels else [image.path for image in files]
-        for row, reason in unreadable(paths, f"reading {domain}").items():
-            unreadable_images.append(f"{files[row].name} ({reason})")
+        on_disk = [image for image in files if image.pixels is None]
+        for row, reason in unreadable([image.path for image in on_disk], f"reading {domain}").items():
+            unreadable_images.append(f"{on_disk[row].name} ({reason})")
     if unreadable_images:
         problems.append(f"{len(unreadable_images)} images can't be read: {some(unreadable_images, most=5)}")
     leaks, repeated = duplicates(manifest)
@@ -122,7 +122,7 @@ def duplicates(manifest: Manifest) -> tuple[list[str], list[str]]:
     """Returns pairs of names of equal images: in two domains or parts of the split, and in one."""
     leaks: list[str] = []
     repeated: list[str] = []
-    for first, *others in [*_same_files(manifest), *_same_pixels(manifest)]:
+    for first, *others in _groups_of_equals(list(chain.from_iterable(manifest.files.values()))):
         for other in others:
             # Within one part a copy does no harm, unless a split is drawn that tears the two apart.
             is_leak = (first.domain, first.role) != (other.domain, other.role)
@@ -130,32 +130,24 @@ def duplicates(manifest: Manifest) -> tuple[list[str], list[str]]:
     return leaks, repeated
 
 
-def _same_files(manifest: Manifest) -> list[list[ImageFile]]:
-    """Returns groups of several images whose files are equal, in order; only files of equal size are read."""
+def _groups_of_equals(images: list[ImageFile]) -> list[list[ImageFile]]:
+    """Returns groups of several images with the same bytes, in order; only files of equal size are read."""
     of_size: dict[int, list[ImageFile]] = defaultdict(list)
-    for domain, files in manifest.files.items():
-        for image in files if domain not in manifest.pixels else ():
-            of_size[os.stat(image.path).st_size].append(image)
+    for image in images:
+        size = image.pixels.nbytes if image.pixels is not None else os.stat(image.path).st_size
+        of_size[size].append(image)
     alike = list(chain.from_iterable(group for group in of_size.values() if len(group) > 1))
-    digests = in_threads(_digest, [image.path for image in alike], "looking for duplicates")
+    digests = in_threads(_digest, alike, "looking for duplicates")
     groups: dict[str, list[ImageFile]] = defaultdict(list)
     for image, digest in zip(alike, digests, strict=True):
         groups[digest].append(image)
     return sorted(sorted(group) for group in groups.values() if len(group) > 1)
 
 
-def _same_pixels(manifest: Manifest) -> list[list[ImageFile]]:
-    """Returns groups of several images with equal pixels, in order, of those that are no files."""
-    groups: dict[bytes, list[ImageFile]] = defaultdict(list)
-    for domain, pixels in manifest.pixels.items():
-        for image, values in zip(manifest.files[domain], pixels, strict=True):
-            groups[values.tobytes()].append(image)
-    return [group for group in groups.values() if len(group) > 1]
-
-
-def _digest(path: str) -> str:
-    """Returns the digest of a file; of one that can't be read, its path."""
+def _digest(image: ImageFile) -> str:
+    """Returns the digest of an image; of a file that can't be read, its path."""
     try:
-        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+        content = Path(image.path).read_bytes() if image.pixels is None else image.pixels.tobytes()
+        return hashlib.sha256(content).hexdigest()
     except OSError:
-        return path
+        return image.path

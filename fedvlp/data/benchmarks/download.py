@@ -5,7 +5,6 @@ A copy on the Hugging Face hub is parquet files; each image is written, as it is
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import logging
@@ -33,7 +32,6 @@ SOURCE_FILE = "source.json"
 """Says where downloaded images came from; it is beside their domains' folders."""
 DISK_BLOCK = 4096
 """Bytes that a file may take on disk besides its own."""
-FULL = (errno.ENOSPC, errno.EDQUOT)
 ARCHIVES = (".tar.gz", ".tgz", ".zip")
 MISSING = 'To download data sets, huggingface_hub and pyarrow are needed. Run: pip install "fedvlp[download]"'
 Say = Callable[[str], None]
@@ -81,11 +79,10 @@ def download(description: Description, root: Path, say: Say) -> None:
                 "Name another folder, or take those away."
             )
         staging = root.with_name(f".{root.name}.download")
-        with _full_disk_explained(root):
-            if isinstance(source, TorchvisionSource):
-                _by_torchvision(description, source, root, staging, say)
-            else:
-                _from_hub(description, source, root, staging, say)
+        if isinstance(source, TorchvisionSource):
+            _by_torchvision(description, source, root, staging, say)
+        else:
+            _from_hub(description, source, root, staging, say)
 
 
 def source_of(description: Description) -> HubSource | TorchvisionSource:
@@ -147,19 +144,6 @@ def _announce(root: Path, size: str, needed: int, say: Say) -> None:
     say(f"{size}, to {root}: needs {size_in_words(needed)} of room, {size_in_words(free)} are free")
 
 
-@contextmanager
-def _full_disk_explained(root: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in FULL:
-            raise
-        raise UserError(
-            f"The disk of {root.parent} is full: {size_in_words(free_bytes(root))} are free. Make room; the same "
-            "command resumes."
-        ) from error
-
-
 def _by_torchvision(description: Description, source: TorchvisionSource, root: Path, staging: Path, say: Say) -> None:
     """Lets torchvision download and extract a data set."""
     import torchvision.datasets
@@ -183,12 +167,10 @@ def _by_torchvision(description: Description, source: TorchvisionSource, root: P
             reader(str(staging), download=True)
     except Exception as error:  # of the network, the disk, or an archive; torchvision raises nearly every type
         shutil.rmtree(staging, ignore_errors=True)
-        if isinstance(error, OSError) and error.errno in FULL:
-            raise
         reason = " ".join(str(error).split()) or type(error).__name__
         raise UserError(
-            f"torchvision's {source.reader} could not download {description.name} ({reason}). Check the network; the "
-            f"same command begins again. It can also be had from {description.source}."
+            f"torchvision's {source.reader} could not download {description.name} ({reason}). Check the network "
+            f"and the disk; the same command begins again. It can also be had from {description.source}."
         ) from error
     for path in sorted(staging.rglob("*")):
         if path.name.endswith(ARCHIVES) and path.is_file():
@@ -231,8 +213,7 @@ def _from_hub(description: Description, source: HubSource, root: Path, staging: 
     blocks = round(DISK_BLOCK * (description.images or 0) * left / max(1, whole))
     # One of the hub's files at a time lies beside the images.
     needed = left + blocks + max((file.size or 0 for file in missing), default=0)
-    files = f"{len(parquets)} file{'s' if len(parquets) > 1 else ''}"
-    _announce(root, f"{files}, {size_in_words(whole)}", needed, say)
+    _announce(root, f"files: {len(parquets)}, {size_in_words(whole)}", needed, say)
     written.mkdir(parents=True, exist_ok=True)
     for file in missing:
         with _hub_explained(page, revision):
@@ -254,24 +235,19 @@ def _from_hub(description: Description, source: HubSource, root: Path, staging: 
 
 @contextmanager
 def _hub_explained(page: str, revision: str | None) -> Iterator[None]:
-    """Turns what the hub's client raises, but for faults of this disk, into a message that says what to do."""
+    """Turns what the hub's client raises into a message that says what to do."""
     from huggingface_hub import errors
 
     # The first that fits counts: a gated repository is a kind of one that is not found.
     reasons: list[tuple[type[Exception], str]] = [
         (errors.GatedRepoError, "is gated. Accept its terms on that page, then set HF_TOKEN to a token of yours."),
-        (
-            errors.RepositoryNotFoundError,
-            "does not exist, or not for you. If you were given access, set HF_TOKEN.",
-        ),
+        (errors.RepositoryNotFoundError, "does not exist, or not for you. If you were given access, set HF_TOKEN."),
         (errors.RevisionNotFoundError, f"has no revision {revision} any more. Get the data set from its publisher."),
         (errors.OfflineModeIsEnabled, "is not asked, since HF_HUB_OFFLINE is set. Unset it, or use another machine."),
     ]
     try:
         yield
     except Exception as error:  # the client raises those of whichever HTTP library it is made with
-        if isinstance(error, OSError) and error.errno in (*FULL, errno.EACCES, errno.EROFS, errno.EIO):  # of the disk
-            raise
         # What kept the client from asking at all is hidden behind its not having the file.
         cause = error.__cause__ if isinstance(error, errors.LocalEntryNotFoundError) and error.__cause__ else error
         for kind, message in reasons:
@@ -279,8 +255,8 @@ def _hub_explained(page: str, revision: str | None) -> Iterator[None]:
                 raise UserError(f"{page} {message}") from error
         reason = " ".join(str(cause).split()) or type(cause).__name__
         raise UserError(
-            f"{page} could not be downloaded ({reason}). Check the network, or name a mirror in HF_ENDPOINT; if it "
-            "asks for a login, set HF_TOKEN. The same command resumes where it stopped."
+            f"{page} could not be downloaded ({reason}). Check network and disk, or name a mirror in HF_ENDPOINT. If "
+            "it asks for a login, set HF_TOKEN. The same command resumes where it stopped."
         ) from error
 
 
@@ -309,7 +285,6 @@ def write_images(path: Path, folder: Path, source: HubSource, description: Descr
 
     Raises:
         UserError: if it has other columns, or a row is no image of the data set.
-        OSError: if the disk is full or refuses.
     """
     from pyarrow.parquet import ParquetFile
 

@@ -1,6 +1,6 @@
 """Readers of the layouts in which users have a data set, besides folders domain/class/image.
 
-Each returns one :class:`Row` an image of what a part of a layout says; no image file is opened.
+Each returns the images that a part of a layout says, of which no file is opened.
 """
 
 from __future__ import annotations
@@ -12,13 +12,11 @@ import pickle
 import re
 import tarfile
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from fedvlp.data.catalog import Description, SplitName
 from fedvlp.data.catalog.description import (
@@ -30,6 +28,7 @@ from fedvlp.data.catalog.description import (
     SplitFile,
     TorchvisionFolder,
 )
+from fedvlp.data.domain_folders import ImageFile
 from fedvlp.data.files.images import composed, folders_in, list_images
 from fedvlp.utils.errors import UserError
 
@@ -37,32 +36,6 @@ DEPTH = 3
 """How many folders below the root a data set is searched for."""
 MOST_FOLDERS = 2_000
 SPLIT_FILE_ROLES: Mapping[str, SplitName] = {"train": "train", "val": "validation", "test": "test"}
-IGNORED = "images of folders that are no class"
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One image of a data set on disk.
-
-    Attributes:
-        domain: its domain.
-        class_name: its class, in the data set's own spelling.
-        file: its path below the folder of the class, or the name of its file.
-        path: where the file system has it; of pixels, the same as ``file``.
-        folder: the folder that tells it from another image of this class and name; empty if none does.
-        role: what it does by the official split; None where that is not said.
-        reason: why it does not count; empty if it does.
-        pixels: uint8 of shape [H, W, 3], RGB, where it is no file of its own.
-    """
-
-    domain: str
-    class_name: str
-    file: str
-    path: str
-    folder: str = ""
-    role: SplitName | None = None
-    reason: str = ""
-    pixels: NDArray[np.uint8] | None = None
 
 
 def some(names: Sequence[str], most: int = 10) -> str:
@@ -117,32 +90,41 @@ def _is_there(folder: Path, part: LayoutPart, description: Description) -> bool:
             return (folder / part.folder).is_dir() or (folder / part.archive).is_file()
 
 
-def read_layout(folder: Path, layout: Layout, description: Description) -> list[Row]:
-    """Returns the images of a data set that has a layout in a folder.
+def read_layout(folder: Path, layout: Layout, description: Description) -> list[ImageFile]:
+    """Returns the images of a data set that has a layout in a folder, named ``domain/class/image`` and sorted.
+
+    Names are the same in every layout: the folder of an image is in its name only if it would not be unique without.
 
     Raises:
         UserError: if something is missing, damaged or contradicts itself.
     """
-    rows: list[Row] = []
+    files: list[ImageFile] = []
     for part in layout.parts:
         match part:
             case SplitFile():
-                rows += _split_file(folder, part, description)
+                files += _split_file(folder, part, description)
             case TorchvisionFolder():
-                rows += _torchvision(folder, part, description)
+                files += _torchvision(folder, part, description)
             case ClassFolders():
-                rows += _class_folders(folder / part.folder, part, description)
+                files += _class_folders(folder / part.folder, part, description)
             case ImageLists():
-                for file in part.files:
-                    rows += _image_list(folder, file, part, description)
+                for list_file in part.files:
+                    files += _image_list(folder, list_file, part, description)
             case PixelBatches():
-                rows += _pixel_batches(folder, part, description)
-    return rows
+                files += _pixel_batches(folder, part, description)
+    counts = Counter(file.name for file in files)
+    for index, file in enumerate(files):
+        if counts[file.name] > 1:
+            class_folder, name = os.path.split(file.name)
+            parent = composed(os.path.basename(os.path.dirname(file.path)))
+            files[index] = replace(file, name=f"{class_folder}/{parent}/{name}")
+    return sorted(files)
 
 
-def _row(domain: str, class_name: str, path: str, role: SplitName | None, reason: str = "") -> Row:
-    parent, file = os.path.split(path)
-    return Row(domain, class_name, file, path, os.path.basename(parent), role, reason)
+def _image_file(domain: str, class_name: str, path: str, role: SplitName | None) -> ImageFile:
+    # Names of models of cars may hold a slash.
+    name = composed(f"{domain}/{class_name.replace('/', ' ')}/{os.path.basename(path)}")
+    return ImageFile(domain, class_name, name, path, role)
 
 
 def _class_of(name: str, description: Description, source: str) -> str:
@@ -156,22 +138,22 @@ def _class_of(name: str, description: Description, source: str) -> str:
     return class_name
 
 
-def _checked(rows: list[Row], folder: Path, source: str) -> list[Row]:
+def _checked(files: list[ImageFile], folder: Path, source: str) -> list[ImageFile]:
     """Returns images that something names; raises UserError unless the file of each is there."""
-    missing = [os.path.relpath(row.path, folder) for row in rows if not os.path.isfile(row.path)]
+    missing = [os.path.relpath(file.path, folder) for file in files if not os.path.isfile(file.path)]
     if missing:
         raise UserError(
             f"{source} names {len(missing):,} images that are not there: {some(sorted(missing))}. Add them below "
             f"{folder}, or remove it if it is of other images."
         )
-    return rows
+    return files
 
 
 def _has_classes(folder: Path, description: Description) -> bool:
     return any(description.class_of(composed(name)) for name in folders_in(folder))
 
 
-def _class_folders(folder: Path, part: ClassFolders, description: Description) -> list[Row]:
+def _class_folders(folder: Path, part: ClassFolders, description: Description) -> list[ImageFile]:
     """Returns the images of class folders; raises UserError if there are other folders as well."""
     # Without any class an optional part is absent, whatever else lies in its place.
     if part.is_optional and not _has_classes(folder, description):
@@ -183,29 +165,24 @@ def _class_folders(folder: Path, part: ClassFolders, description: Description) -
             f"Expected the class folders of {description.name} ({some(description.class_names, most=5)}) in {folder}; "
             f"found {some(strangers)} as well. Remove them, or read these images as DomainFolders."
         )
-    # Looked up once a folder: ImageNet has over a million images.
-    classes = {name: description.class_of(name) for name in names}
+    # Looked up once a folder: ImageNet has over a million images. Images of no class keep the name of their folder.
+    classes = {name: description.class_of(name) or name for name in names}
     domain = part.domain or description.domains[0]
-    rows = []
+    files = []
     for parts, path in list_images(folder):
         if len(parts) > 1:  # others are stray images beside the folders
-            class_folder = composed(parts[0])
-            class_name = classes[class_folder]
-            if class_name is None:
-                rows.append(_row(domain, class_folder, path, None, IGNORED))
-            else:
-                rows.append(_row(domain, class_name, path, part.role))
-    return rows
+            files.append(_image_file(domain, classes[composed(parts[0])], path, part.role))
+    return files
 
 
-def _image_list(folder: Path, file: str, part: ImageLists, description: Description) -> list[Row]:
+def _image_list(folder: Path, file: str, part: ImageLists, description: Description) -> list[ImageFile]:
     """Returns the images of one list.
 
     Raises:
         UserError: if a line is not as it must be, is of another data set, or names an image that is missing.
     """
     path = folder / file
-    rows = []
+    files = []
     classes: dict[str, str] = {}  # looked up once: lists have up to half a million lines
     lines = path.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     for number, line in enumerate(map(str.strip, lines), 1):
@@ -229,8 +206,8 @@ def _image_list(folder: Path, file: str, part: ImageLists, description: Descript
             )
         image = part.image.format(**groups, class_name=class_name)
         role = part.parts.get(groups.get("part", ""), part.files[file])
-        rows.append(_row(domain, class_name, _joined(folder, image), role))
-    return _checked(rows, folder, str(path))
+        files.append(_image_file(domain, class_name, _joined(folder, image), role))
+    return _checked(files, folder, str(path))
 
 
 def _joined(folder: Path, relative: str) -> str:
@@ -238,7 +215,7 @@ def _joined(folder: Path, relative: str) -> str:
     return os.path.join(folder, *PurePosixPath(relative.replace("\\", "/").lstrip("/")).parts)
 
 
-def _split_file(folder: Path, part: SplitFile, description: Description) -> list[Row]:
+def _split_file(folder: Path, part: SplitFile, description: Description) -> list[ImageFile]:
     """Returns the images of CoOp's split.
 
     Raises:
@@ -260,11 +237,11 @@ def _split_file(folder: Path, part: SplitFile, description: Description) -> list
     names = {name for _, name, _ in entries}
     classes = {name: _class_of(name, description, str(path)) for name in sorted(names)}
     images = folder / part.images
-    rows = [_row(domain, classes[name], _joined(images, image), role) for image, name, role in entries]
-    return _checked(rows, images, str(path))
+    files = [_image_file(domain, classes[name], _joined(images, image), role) for image, name, role in entries]
+    return _checked(files, images, str(path))
 
 
-def _torchvision(folder: Path, part: TorchvisionFolder, description: Description) -> list[Row]:
+def _torchvision(folder: Path, part: TorchvisionFolder, description: Description) -> list[ImageFile]:
     """Returns the images that a class of torchvision finds.
 
     Raises:
@@ -276,7 +253,7 @@ def _torchvision(folder: Path, part: TorchvisionFolder, description: Description
     root = _torchvision_root(folder, part, description)
     (domain,) = description.domains
     source = f"torchvision's {part.class_name} in {folder}"
-    rows: list[Row] = []
+    files: list[ImageFile] = []
     for split in part.splits or ("",):
         options = {"split": split} if split else {}
         try:
@@ -290,27 +267,23 @@ def _torchvision(folder: Path, part: TorchvisionFolder, description: Description
             ) from error
         classes = [_class_of(str(name), description, source) for name in images.classes]
         for path, label in (images[index] for index in range(len(images))):
-            rows.append(_row(domain, classes[int(label)], path, part.splits.get(split)))
-    return _checked(rows, folder, source)
+            files.append(_image_file(domain, classes[int(label)], path, part.splits.get(split)))
+    return _checked(files, folder, source)
 
 
 def _torchvision_root(folder: Path, part: TorchvisionFolder, description: Description) -> Path:
     """Returns the folder that torchvision calls the root; raises UserError if it expects another name in it."""
     absolute = Path(os.path.abspath(folder))
     names = PurePosixPath(part.folder).parts
-    if absolute.parts[-len(names) :] == names:
-        return absolute.parents[len(names) - 1]
-    split_files = []
-    for layout in description.layouts:
-        split_files += [other.file for other in layout.parts if isinstance(other, SplitFile)]
-    or_file = f", or put CoOp's {split_files[0]} into it" if split_files else ""
-    raise UserError(
-        f"torchvision reads {description.name} in a folder {part.folder} only; it is in {absolute}. Rename that "
-        f"folder{or_file}."
-    )
+    if absolute.parts[-len(names) :] != names:
+        raise UserError(
+            f"torchvision reads {description.name} in a folder {part.folder} only; it is in {absolute}. Rename that "
+            "folder, or put CoOp's split file into it, if there is one."
+        )
+    return absolute.parents[len(names) - 1]
 
 
-def _pixel_batches(folder: Path, part: PixelBatches, description: Description) -> list[Row]:
+def _pixel_batches(folder: Path, part: PixelBatches, description: Description) -> list[ImageFile]:
     """Returns the images of CIFAR's files, in their folder or in the archive that they came in.
 
     Raises:
@@ -320,14 +293,15 @@ def _pixel_batches(folder: Path, part: PixelBatches, description: Description) -
     contents = _batch_contents(folder, part)
     batches = {name: _unpickled(name, contents.get(name), part, folder) for name in part.md5}
     classes = [_class_of(name, description, part.names) for name in batches[part.names][part.names_key]]
-    rows: list[Row] = []
+    files: list[ImageFile] = []
     for file, role in part.files.items():
         # In a row of 3,072 values all red ones come before the green and blue ones.
         pixels = batches[file]["data"].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
         for number, label in enumerate(batches[file][part.labels]):
             name = f"{file}_{number:05d}"
-            rows.append(Row(domain, classes[label], name, name, role=role, pixels=pixels[number]))
-    return rows
+            image = _image_file(domain, classes[label], name, role)
+            files.append(replace(image, pixels=pixels[number]))
+    return files
 
 
 def _batch_contents(folder: Path, part: PixelBatches) -> dict[str, bytes]:

@@ -5,15 +5,13 @@ from __future__ import annotations
 import os
 import shlex
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
+from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
-from fedvlp.data.benchmarks.layouts import DEPTH, Row, find_layout, nearest_first, read_layout, some
+from fedvlp.data.benchmarks.layouts import DEPTH, find_layout, nearest_first, read_layout, some
 from fedvlp.data.catalog import Description
 from fedvlp.data.catalog.description import Layout
 from fedvlp.data.domain_folders import ImageFile
@@ -22,6 +20,23 @@ from fedvlp.data.split_rule import Role
 from fedvlp.utils.errors import UserError
 
 KNOWN_BAD = "known bad images"
+
+
+class ListFile(NamedTuple):
+    """A list ``<domain>_<ending>.txt`` of images of a domain; without a role it only says which images there are."""
+
+    path: Path
+    domain: str
+    ending: str
+    role: Role | None
+
+
+class SplitLists(NamedTuple):
+    """What lists say: the role of an image by its name, the images listed by domain, and the parts of the split."""
+
+    roles: Mapping[str, Role | None]
+    names: Mapping[str, set[str]]
+    title: str
 
 
 @dataclass(frozen=True)
@@ -35,7 +50,6 @@ class Manifest:
         left_out: images that are on disk but do not count, by the reason.
         may_have_duplicates: whether nothing on disk says which of its known duplicates to leave out.
         layout: the one in which it was read; None for folders domain/class/image.
-        pixels: the images of a domain, uint8 of shape [N, H, W, 3], in the order of ``files``, if they are no files.
     """
 
     folder: Path
@@ -44,7 +58,6 @@ class Manifest:
     left_out: Mapping[str, list[str]] = field(default_factory=dict)
     may_have_duplicates: bool = False
     layout: Layout | None = None
-    pixels: Mapping[str, NDArray[np.uint8]] = field(default_factory=dict)
 
     @property
     def notes(self) -> list[str]:
@@ -117,52 +130,26 @@ def splits_looked_for(root: Path, folder: Path, description: Description) -> str
     return f"{', '.join(names)} in {', '.join(places)}" if names else ""
 
 
-def _named(rows: Iterable[Row]) -> list[tuple[ImageFile, Row]]:
-    """Returns rows as files named ``domain/class/image``, sorted by these names, each beside its row.
-
-    The folder of a row is in a name only if the name would not be unique without it, so that the same images have the
-    same names, and the same splits, in every layout.
-    """
-    rows = list(rows)
-    counts = Counter((row.domain, row.class_name, row.file) for row in rows)
-    files = []
-    for row in rows:
-        is_repeated = counts[row.domain, row.class_name, row.file] > 1
-        folder = f"{row.folder}/" if row.folder and is_repeated else ""
-        # Names of models of cars may hold a slash.
-        name = composed(f"{row.domain}/{row.class_name.replace('/', ' ')}/{folder}{row.file}")
-        files.append((ImageFile(row.domain, row.class_name, name, row.path, row.role), row))
-    return sorted(files, key=lambda pair: pair[0])
-
-
 def _in_layout(folder: Path, layout: Layout, description: Description) -> Manifest:
     """Reads a data set that has one of its layouts in a folder."""
-    files: dict[str, list[ImageFile]] = defaultdict(list)
+    images = read_layout(folder, layout, description)
+    _check_once(images, folder)
+    files: dict[str, list[ImageFile]] = {domain: [] for domain in sorted({image.domain for image in images})}
     left_out: dict[str, list[str]] = defaultdict(list)
-    pixels: dict[str, list[NDArray[np.uint8]]] = defaultdict(list)
-    rows = read_layout(folder, layout, description)
-    _check_once(rows, folder)
-    for file, row in _named(rows):
-        if row.reason:
-            left_out[row.reason].append(file.name)
-            continue
-        files[file.domain].append(file)
-        if row.pixels is not None:
-            pixels[file.domain].append(row.pixels)
-    return Manifest(
-        folder=folder,
-        files=dict(sorted(files.items())),
-        split=layout.title if any(row.role for row in rows) else "",
-        left_out=dict(left_out),
-        layout=layout,
-        pixels={domain: np.stack(images) for domain, images in pixels.items()},
-    )
+    classes = frozenset(description.class_names)
+    for image in images:
+        if image.class_name in classes:
+            files[image.domain].append(image)
+        else:
+            left_out["images of folders that are no class"].append(image.name)
+    title = layout.title if any(image.role for image in images) else ""
+    return Manifest(folder, files, title, dict(left_out), layout=layout)
 
 
-def _check_once(rows: Sequence[Row], folder: Path) -> None:
+def _check_once(images: Sequence[ImageFile], folder: Path) -> None:
     """Raises UserError if an image has two roles, or is named twice."""
     # Without roles an image may have two classes: nine of ImageCLEF-DA show a bottle and a person, or a bus and a car.
-    counts = Counter((row.path, "" if row.role else row.class_name) for row in rows)
+    counts = Counter((image.path, "" if image.role else image.class_name) for image in images)
     repeated = sorted(os.path.relpath(path, folder) for (path, _), count in counts.items() if count > 1)
     if repeated:
         raise UserError(
@@ -174,16 +161,21 @@ def _check_once(rows: Sequence[Row], folder: Path) -> None:
 def _in_domain_folders(root: Path, description: Description) -> Manifest:
     """Reads a data set that lies in folders domain/class/image."""
     folder, domain_folders = _find_domains(root, description)
-    rows = _rows_of_domains(folder, domain_folders, description)
-    images = [file for file, _ in _named(rows)]
-    title = _title_of_split_folders(rows, description)
-    lists = SplitLists({}, {}, "")
-    # Folders between domain and class are the split itself; list files only speak of one.
-    if not title:
+    images, used = _images_of_domains(folder, domain_folders, description)
+    trained = {image.domain for image in images if image.role == "train"}
+    # Folders between domain and class are the split itself, if each domain has what trains; list files speak of one.
+    if len(trained) == len(description.domains):
+        title = "/".join(split_folder for split_folder in description.split_folders if split_folder in used)
+        lists = SplitLists({}, {}, title)
+    else:
         lists = _read_lists(root, folder, images, description)
         images = [replace(image, role=lists.roles.get(image.name)) for image in images]
     # Cleaned versions have lists of the images that stayed, others a list of the duplicates.
-    duplicates = _duplicates(_list_places(root, folder, description), description)
+    duplicates: set[str] = set()
+    for place in _list_places(root, folder, description) if description.duplicates_list else ():
+        path = place / description.duplicates_list
+        if path.is_file():
+            duplicates |= set(map(str.strip, path.read_text(encoding="utf-8").splitlines()))
     files: dict[str, list[ImageFile]] = {domain: [] for domain in sorted(domain_folders)}
     left_out: dict[str, list[str]] = defaultdict(list)
     for image in images:
@@ -195,8 +187,8 @@ def _in_domain_folders(root: Path, description: Description) -> Manifest:
             left_out["images that are in no list"].append(image.name)
         else:
             files[image.domain].append(image)
-    is_unclean = description.duplicates_list is not None and not (duplicates or lists.names)
-    return Manifest(folder, files, title or lists.title, dict(left_out), is_unclean)
+    is_unclean = bool(description.duplicates_list) and not (duplicates or lists.names)
+    return Manifest(folder, files, lists.title, dict(left_out), is_unclean)
 
 
 def _find_domains(root: Path, description: Description) -> tuple[Path, dict[str, str]]:
@@ -241,16 +233,19 @@ def _domains_in(folder: Path, description: Description) -> dict[str, str]:
     return names
 
 
-def _rows_of_domains(folder: Path, domain_folders: Mapping[str, str], description: Description) -> list[Row]:
-    """Returns the images of all domains, with the role of the split folder that they are in.
+def _images_of_domains(
+    folder: Path, domain_folders: Mapping[str, str], description: Description
+) -> tuple[list[ImageFile], set[str]]:
+    """Returns the images of all domains, sorted, with the role of their split folder; and the split folders.
 
     Raises:
         UserError: if class folders are of another data set.
     """
-    rows: list[Row] = []
+    images: list[ImageFile] = []
+    used: set[str] = set()
     strangers: set[str] = set()
     for domain, domain_folder in domain_folders.items():
-        domain_rows = []
+        in_domain: list[tuple[str, ImageFile]] = []
         for folders_and_file, path in list_images(folder / domain_folder):
             names = [composed(name) for name in folders_and_file]
             split_folder = ""
@@ -260,70 +255,29 @@ def _rows_of_domains(folder: Path, domain_folders: Mapping[str, str], descriptio
             if class_name is None:
                 strangers.add(f"{domain_folder}/{names[0]}")
                 continue
+            name = "/".join([domain, class_name, *names[1:]])
             role = description.split_folders.get(split_folder)
-            domain_rows.append(Row(domain, class_name, "/".join(names[1:]), path, split_folder, role))
-        if any(row.folder == "train" for row in domain_rows):
+            in_domain.append((split_folder, ImageFile(domain, class_name, name, path, role)))
+        split_folders = {split_folder for split_folder, _ in in_domain}
+        if "train" in split_folders:
             # What is in "full" is then in "train" and "crossval" as well.
-            domain_rows = [row for row in domain_rows if row.folder != "full"]
-        rows += domain_rows
+            in_domain = [(split_folder, image) for split_folder, image in in_domain if split_folder != "full"]
+            split_folders.discard("full")
+        used |= split_folders
+        counts = Counter(image.name for _, image in in_domain)
+        for split_folder, image in in_domain:
+            # A split folder is in a name only if the name would not be unique without it.
+            if split_folder and counts[image.name] > 1:
+                below = image.name.removeprefix(f"{domain}/{image.class_name}/")
+                image = replace(image, name=f"{domain}/{image.class_name}/{split_folder}/{below}")
+            images.append(image)
     # A subset lies among the other classes of the larger data set, which are no mistake.
     if strangers and not description.is_subset:
         raise UserError(
             f"Expected the class folders of {description.name} ({some(description.class_names)}) in {folder}; found "
             f"{some(sorted(strangers))} as well. Remove them, or read these images as DomainFolders."
         )
-    return rows
-
-
-def _title_of_split_folders(rows: Sequence[Row], description: Description) -> str:
-    """Returns the parts of the split that lies in folders; nothing unless it has training images of each domain."""
-    trained = {row.domain for row in rows if row.role == "train"}
-    if len(trained) < len(description.domains):
-        return ""
-    used = {row.folder for row in rows}
-    return "/".join(folder for folder in description.split_folders if folder in used)
-
-
-def _duplicates(places: Sequence[Path], description: Description) -> set[str]:
-    """Reads the list of known duplicates, where there is one."""
-    names: set[str] = set()
-    for place in places if description.duplicates_list else ():
-        path = place / str(description.duplicates_list)
-        if path.is_file():
-            names |= {line.strip() for line in path.read_text(encoding="utf-8").splitlines()}
-    return names
-
-
-@dataclass(frozen=True)
-class ListFile:
-    """A list ``<domain>_<ending>.txt`` of the images of a domain.
-
-    Attributes:
-        path: the file.
-        domain: whose images it lists.
-        ending: what follows the domain in its name, such as "train_kfold".
-        role: what its images do; None if that is not said.
-    """
-
-    path: Path
-    domain: str
-    ending: str
-    role: Role | None
-
-
-@dataclass(frozen=True)
-class SplitLists:
-    """What the lists of a data set say.
-
-    Attributes:
-        roles: the role of each image by its name; empty where no list says what trains.
-        names: the images that are listed, by domain; a domain without a list is not in it.
-        title: the parts of the split, such as "train/crossval".
-    """
-
-    roles: Mapping[str, Role]
-    names: Mapping[str, set[str]]
-    title: str
+    return sorted(images), used
 
 
 def _list_places(root: Path, folder: Path, description: Description) -> list[Path]:
@@ -336,7 +290,7 @@ def _read_lists(root: Path, folder: Path, images: Sequence[ImageFile], descripti
     """Returns what the list files say.
 
     Raises:
-        UserError: if a list contradicts itself, another list or the folders.
+        UserError: if a list contradicts another list or the folders, or some domains have no list.
     """
     lists = _find_lists(_list_places(root, folder, description), description)
     names: dict[str, set[str]] = defaultdict(set)
@@ -355,54 +309,40 @@ def _read_lists(root: Path, folder: Path, images: Sequence[ImageFile], descripti
             f"Expected each image in one part of the split; {len(leaks)} are in two: {some(leaks)}. A split that leaks "
             "measures nothing: mend the lists, or draw a split with data.split=stratified."
         )
-    title = _title_of_lists(lists, description)
-    return SplitLists({name: file.role for name, file in list_of.items() if file.role and title}, dict(names), title)
-
-
-def _find_lists(places: Sequence[Path], description: Description) -> list[ListFile]:
-    """Returns the lists of the first place and style that has any, since lists of several sources do not mix."""
-    for place, style in product(places, description.lists):
-        lists = list(_lists_in(place, style, description))
-        if lists:
-            return lists
-    return []
-
-
-def _lists_in(place: Path, style: Mapping[str, Role | None], description: Description) -> Iterator[ListFile]:
-    for path in sorted(place.glob("*.txt")):
-        stem = path.stem.casefold()
-        for ending, role in style.items():
-            domain = description.domain_of(stem.removesuffix(f"_{ending}"))
-            if stem.endswith(f"_{ending}") and domain:
-                yield ListFile(path, domain, ending, role)
-
-
-def _title_of_lists(lists: Sequence[ListFile], description: Description) -> str:
-    """Returns the parts of the split, such as "train/crossval"; nothing if no list says what trains.
-
-    Raises:
-        UserError: if only some domains have a list of training images.
-    """
     trained = {file.domain for file in lists if file.role == "train"}
+    # Lists that do not say what trains are no split.
     if not trained:
-        return ""
+        return SplitLists({}, dict(names), "")
     if lacking := [domain for domain in description.domains if domain not in trained]:
         raise UserError(
             f"Expected a list of training images for each domain of {description.name} beside {lists[0].path}; found "
             f"none for {', '.join(lacking)}. Add the lists, or take all of them away."
         )
     used = {file.ending for file in lists if file.role is not None}
-    titles = []
-    for style in description.lists:
-        titles += [ending.removesuffix("_kfold") for ending in style if ending in used]
-    return "/".join(titles)
+    endings = [ending for ending in chain.from_iterable(description.lists) if ending in used]
+    title = "/".join(ending.removesuffix("_kfold") for ending in endings)
+    return SplitLists({name: file.role for name, file in list_of.items()}, dict(names), title)
+
+
+def _find_lists(places: Sequence[Path], description: Description) -> list[ListFile]:
+    """Returns the lists of the first place and style that has any, since lists of several sources do not mix."""
+    for place, style in product(places, description.lists):
+        lists = []
+        for path, (ending, role) in product(sorted(place.glob("*.txt")), style.items()):
+            stem = path.stem.casefold()
+            domain = description.domain_of(stem.removesuffix(f"_{ending}"))
+            if stem.endswith(f"_{ending}") and domain:
+                lists.append(ListFile(path, domain, ending, role))
+        if lists:
+            return lists
+    return []
 
 
 def _read_list(file: ListFile, images: Sequence[ImageFile], description: Description) -> list[str]:
     """Returns the names of the images in a list, those known to be bad left out.
 
     Raises:
-        UserError: if images are missing.
+        UserError: if a line is not a path and a label, or its image is missing.
     """
     image_names = {}
     for image in images:
@@ -410,12 +350,22 @@ def _read_list(file: ListFile, images: Sequence[ImageFile], description: Descrip
             image_names[image.class_name, image.name.rsplit("/", 1)[-1]] = image.name
     names: list[str] = []
     missing: list[str] = []
-    for number, path in _lines(file.path):
-        # A list may have been written on Windows, or with the folders of another machine.
-        *folders, class_folder, image_name = path.replace("\\", "/").split("/")
-        domain = description.domain_of(folders[-1]) if folders else None
-        class_name = description.class_of(class_folder)
-        name = image_names.get((class_name or "", image_name))
+    text = file.path.read_text(encoding="utf-8", errors="surrogateescape")
+    for number, line in enumerate(map(str.strip, text.splitlines()), 1):
+        if not line:
+            continue
+        # Names of files may hold spaces. Lists number the classes in various ways, so classes are taken from paths,
+        # which may have been written on Windows, or with the folders of another machine.
+        path, _, label = line.rpartition(" ")
+        folders = path.strip().replace("\\", "/").split("/")
+        if len(folders) < 2 or not label.isdecimal():
+            raise UserError(
+                f"Expected 'domain/class/image label' in line {number} of {file.path}, such as 'photo/dog/1.jpg 1'; "
+                f"found {line[:80]!r}. Mend or remove the list."
+            )
+        domain = description.domain_of(folders[-3]) if len(folders) > 2 else None
+        class_name = description.class_of(folders[-2])
+        name = image_names.get((class_name or "", folders[-1]))
         if name is not None and domain in (None, file.domain):
             names.append(name)
         elif class_name is None and description.is_subset:
@@ -428,22 +378,3 @@ def _read_list(file: ListFile, images: Sequence[ImageFile], description: Descrip
             "Add them, or remove the list if it is of other images."
         )
     return names
-
-
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yields the number of each line of a list and the path of its image, empty lines left out.
-
-    Raises:
-        UserError: if a line is not a path and a label.
-    """
-    text = path.read_text(encoding="utf-8", errors="surrogateescape")
-    for number, line in enumerate(text.splitlines(), 1):
-        # Names of files may hold spaces. Lists number the classes in various ways, so classes are taken from paths.
-        image, _, label = line.strip().rpartition(" ")
-        if "/" in image.replace("\\", "/") and label.isdecimal():
-            yield number, image.strip()
-        elif line.strip():
-            raise UserError(
-                f"Expected 'domain/class/image label' in line {number} of {path}, such as 'photo/dog/1.jpg 1'; "
-                f"found {line.strip()[:80]!r}. Mend or remove the list."
-            )

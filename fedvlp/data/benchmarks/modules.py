@@ -14,7 +14,7 @@ from fedvlp.data.benchmarks.layouts import some
 from fedvlp.data.benchmarks.manifest import Manifest, read_manifest, splits_looked_for
 from fedvlp.data.catalog import DATA_SETS, ClassNameStyle, Description, prompt_names
 from fedvlp.data.domain_folders import DomainFolders, classes_of, labelled_images
-from fedvlp.data.files.images import ArrayImages, Images, Indices
+from fedvlp.data.files.images import Images, Indices
 from fedvlp.data.module import mapped_names
 from fedvlp.data.split_rule import OfficialSplit, Role
 from fedvlp.utils.errors import UserError
@@ -92,12 +92,8 @@ class Benchmark(DomainFolders):
                 f"no domain has {some(lacking)}. Add them, or allow it with data.allow_missing_classes=true."
             )
         self._check_classes(classes)
-        domains: dict[str, Images] = {}
-        for domain, files in self._manifest.files.items():
-            images = labelled_images(files, class_names)
-            pixels = self._manifest.pixels.get(domain)
-            domains[domain] = images if pixels is None else ArrayImages(pixels, images.labels, images.names)
-        return domains, class_names
+        files = self._manifest.files
+        return {domain: labelled_images(files[domain], class_names) for domain in files}, class_names
 
     def _check_classes(self, classes: dict[str, set[str]]) -> None:
         """Raises if a domain has no images, or lacks a class that it is not known to lack."""

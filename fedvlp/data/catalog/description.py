@@ -214,7 +214,7 @@ class Description:
         has_numbered_classes: whether class folders may be named by their number, from 0.
         tests_on_list: whether of a held-out domain only its official test images test, and not all.
         known_bad: images that many leave out because they can't be read.
-        duplicates_list: name of a list of images to leave out, where the data set is known to have duplicates.
+        duplicates_list: name of a list of images to leave out, where the data set is known to have them.
         known_gaps: classes that a domain is known to lack.
         may_lack_classes: whether domains lack classes, and it is not published which.
         is_subset: whether it is a part of a larger data set, so that other classes may lie in the folders.
@@ -243,7 +243,7 @@ class Description:
     has_numbered_classes: bool = False
     tests_on_list: bool = False
     known_bad: tuple[str, ...] = ()
-    duplicates_list: str | None = None
+    duplicates_list: str = ""
     known_gaps: tuple[tuple[str, str], ...] = ()
     may_lack_classes: bool = False
     is_subset: bool = False
@@ -269,8 +269,8 @@ class Description:
     @property
     def images(self) -> int | None:
         """All images of all domains; None where not all numbers are published."""
-        numbers = list(self.domain_counts.values())
-        return None if None in numbers else sum(number for number in numbers if number is not None)
+        numbers = [number for number in self.domain_counts.values() if number is not None]
+        return sum(numbers) if len(numbers) == len(self.domain_counts) else None
 
     @property
     def official_parts(self) -> str:
@@ -290,13 +290,10 @@ class Description:
 
     def in_layout(self, layout: Layout | None, domains: Collection[str]) -> Description:
         """Returns what was published of the domains that are on disk, in the layout in which they are."""
-        domain_counts = dict(self.domain_counts)
-        splits = self.split_counts
-        if layout is not None:
-            domain_counts |= layout.domain_counts
-            splits = layout.split_counts
-        here = {name: count for name, count in domain_counts.items() if name in domains}
-        return replace(self, domain_counts=here, split_counts=splits)
+        counts = {**self.domain_counts, **(layout.domain_counts if layout else {})}
+        split_counts = layout.split_counts if layout else self.split_counts
+        present = {name: count for name, count in counts.items() if name in domains}
+        return replace(self, domain_counts=present, split_counts=split_counts)
 
     def domain_of(self, folder: str) -> str | None:
         """Returns the domain that a name on disk stands for, or None."""
@@ -334,14 +331,13 @@ def normalise_name(name: str) -> str:
 def read_description(file: str) -> Description:
     """Reads a data set's facts from its TOML file and its table of classes."""
     content = tomllib.loads((FOLDER / "data_sets" / f"{file}.toml").read_text(encoding="utf-8"))
-    if "subset_of" in content:
-        return _subset(file, content)
     facts = {key: _frozen(value) for key, value in content.items()}
     facts["layouts"] = tuple(map(_layout, content.get("layouts", ())))
     for key, source in (("hub", HubSource), ("torchvision", TorchvisionSource)):
         if key in content:
             facts[key] = source(**content[key])
-    rows = _class_rows(file)
+    with (FOLDER / "classes" / f"{file}.csv").open(encoding="utf-8", newline="") as table:
+        rows = list(csv.DictReader(table))
     counts = _class_counts(rows)
     spellings: dict[str, str] = {}
     domain_classes: dict[str, tuple[str, ...]] = {}
@@ -362,11 +358,6 @@ def read_description(file: str) -> Description:
     )
 
 
-def _class_rows(file: str) -> list[dict[str, str]]:
-    with (FOLDER / "classes" / f"{file}.csv").open(encoding="utf-8", newline="") as table:
-        return list(csv.DictReader(table))
-
-
 def _class_counts(rows: Sequence[Mapping[str, str]]) -> dict[str, dict[str, int]]:
     """Returns the images of each class by domain; a column other than ``class``, ``also`` and ``of`` is a domain."""
     counts = {}
@@ -384,33 +375,6 @@ def _layout(content: Mapping[str, Any]) -> Layout:
         fields = {key: _frozen(value) for key, value in part.items() if key != "reader"}
         parts.append(PARTS[part["reader"]](**fields))
     return Layout(**{**content, "parts": tuple(parts)})
-
-
-def _subset(file: str, content: Mapping[str, Any]) -> Description:
-    """Describes some classes and domains of a larger data set."""
-    whole = read_description(content["subset_of"])
-    class_names = tuple(content.get("classes") or (row["class"] for row in _class_rows(file)))
-    counts: dict[str, dict[str, int]] = {}
-    # Of domains whose counts by class are not published, nothing is known of a part of the classes.
-    totals: dict[str, int | None] = dict.fromkeys(content["domains"])
-    for domain, class_counts in whole.counts.items():
-        if domain in totals:
-            counts[domain] = {name: class_counts[name] for name in class_names}
-            totals[domain] = sum(counts[domain].values())
-    return replace(
-        whole,
-        name=content["name"],
-        config=f"data/{file}",
-        source=content["source"],
-        class_names=class_names,
-        counts=counts,
-        domain_counts=totals,
-        split_counts={},
-        known_gaps=(),
-        list_folders=tuple(content.get("list_folders", whole.list_folders)),
-        is_subset=True,
-        hub=None,
-    )
 
 
 def _frozen(value: Any) -> Any:

@@ -31,15 +31,6 @@ MOST_ASPECT = 200
 EXTENSIONS = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm"})
 
 
-def is_image_name(name: str) -> bool:
-    """Whether a file name ends like an image's and is not hidden.
-
-    >>> is_image_name("Dog 1.JPG"), is_image_name("._dog.jpg"), is_image_name("labels.txt")
-    (True, False, False)
-    """
-    return not is_hidden(name) and os.path.splitext(name)[1].lower() in EXTENSIONS
-
-
 def is_hidden(name: str) -> bool:
     """Whether an operating system or an archiver put it there: ``.DS_Store``, ``__MACOSX`` and the like."""
     return name.startswith(".") or name == "__MACOSX"
@@ -96,7 +87,7 @@ def _images_below(folder: Path, parts: tuple[str, ...], above: frozenset[str]) -
                 continue
             if entry.is_dir():
                 yield from _images_below(Path(entry.path), (*parts, entry.name), above | {real_path})
-            elif is_image_name(entry.name):
+            elif os.path.splitext(entry.name)[1].lower() in EXTENSIONS:
                 yield (*parts, entry.name), entry.path
 
 
@@ -133,18 +124,14 @@ def _decode(path: str | os.PathLike[str]) -> Image.Image:
         width, height = image.size
         # Once its shorter side is resized, such an image would take all memory, and show a model next to nothing.
         if max(width, height) > MOST_ASPECT * min(width, height):
-            raise ValueError(
-                f"it has {width} x {height} pixels, so one side is more than {MOST_ASPECT} times the other"
-            )
+            raise ValueError(f"it has {width} x {height} pixels, one side more than {MOST_ASPECT} times the other")
         image.load()
         return to_rgb(image)
 
 
 def read_rgb(path: str | os.PathLike[str]) -> Image.Image:
-    """Reads one image file as RGB, without the warnings that PIL gives about odd but readable files.
-
-    In a thread it leaves them to `pillow_is_quiet`.
-    """
+    """Reads one image file as RGB, without the warnings that PIL gives about odd but readable files."""
+    # Whoever starts threads makes PIL quiet around them.
     if threading.current_thread() is not threading.main_thread():
         return _decode(path)
     with pillow_is_quiet():
@@ -168,13 +155,9 @@ def unreadable(paths: Sequence[str | os.PathLike[str]], description: str = "chec
 def in_threads(
     function: Callable[[Item], Result], items: Sequence[Item], description: str, workers: int = 0
 ) -> list[Result]:
-    """Returns what a function makes of images, in threads, with a bar and without the warnings that PIL gives.
+    """Returns what a function makes of each item, in threads, with a bar and without the warnings that PIL gives.
 
-    Args:
-        function: is given one item after another.
-        items: what to work on.
-        description: stands before the bar.
-        workers: how many threads; a few more than there are cores, but at most 32, if 0.
+    Threads are a few more than there are cores, but at most 32, unless a number of workers is given.
     """
     results: list[Result] = []
     bar = tqdm(desc=description, total=len(items), unit="image", leave=False, disable=None)
@@ -269,14 +252,11 @@ class FolderImages:
 
 
 def identity(images: Images) -> str:
-    """Returns how many images there are, and a hash of them that is equal on all machines that have the same.
-
-    Of files it takes names and sizes, since the time of change is that of a copy; of others what their own
-    ``fingerprint`` does.
-    """
+    """Returns how many images there are, and a hash of them that is equal on all machines that have the same."""
     if not isinstance(images, FolderImages):
         return f"{len(images)} images, {images.fingerprint(np.arange(len(images)))[:8]}"
     digest = hashlib.sha256()
+    # Names and sizes, as the time of change is that of a copy.
     for name, path in zip(images.names, images.paths, strict=True):
         size = _size_and_time(path).partition("\0")[0]
         digest.update(f"{name}\0{size}\n".encode("utf-8", "surrogateescape"))
@@ -302,10 +282,7 @@ class ArrayImages:
     """
 
     def __init__(
-        self,
-        arrays: NDArray[np.uint8],
-        labels: Sequence[int] | Indices,
-        names: Sequence[str] | None = None,
+        self, arrays: NDArray[np.uint8], labels: Sequence[int] | Indices, names: Sequence[str] | None = None
     ) -> None:
         if arrays.dtype != np.uint8 or arrays.ndim != 4 or arrays.shape[-1] != 3:
             raise ValueError(f"Expected uint8 of shape [N, H, W, 3]; got {arrays.dtype} of shape {arrays.shape}.")
@@ -402,10 +379,7 @@ def bad_images_message(bad: Sequence[tuple[str, str]], total: int, remedy: str =
       a.png: the file is empty
     Mend it.
     """
-    lines = [
-        f"{len(bad)} of {total} images can't be read:",
-        *(f"  {name}: {reason}" for name, reason in bad[:most]),
-    ]
+    lines = [f"{len(bad)} of {total} images can't be read:", *(f"  {name}: {reason}" for name, reason in bad[:most])]
     if len(bad) > most:
         lines.append(f"  ... and {len(bad) - most} more")
     return "\n".join([*lines, remedy or "Mend or remove them."])
