@@ -16,7 +16,7 @@ from fedvlp.commands.lightning_cli import FederationCLI
 from fedvlp.commands.run import quiet_lightning
 from fedvlp.data import FederatedDataModule
 from fedvlp.data.without_images import PlaceholderData
-from fedvlp.results.cost_table import CostFormat, format_costs
+from fedvlp.results.printing import CostFormat, format_costs
 from fedvlp.training.communication import communication_cost
 from fedvlp.utils.config_files import CONFIG_OPTION, names_a_method, with_config_paths
 from fedvlp.utils.errors import unwrapped_errors

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -17,6 +18,8 @@ DOMAIN = "domain"
 Batch = tuple[Inputs, Tensor] | list[Any]
 """Inputs and labels; a list where PyTorch's own DataLoader made it."""
 Transform = Callable[[Any], Tensor]
+Precompute = Callable[[Tensor], dict[str, Tensor]]
+"""Makes of images [B, 3, V, V] what never changes for each, tensors [B, ...] by name."""
 
 
 @runtime_checkable
@@ -26,80 +29,61 @@ class Backbone(Protocol):
     @property
     def spec(self) -> Any:
         """A dataclass that says which model it is."""
-        ...
 
     @property
     def preprocess(self) -> Transform:
         """The transform for evaluation, PIL image to [3, height, width]."""
-        ...
 
     @property
     def train_preprocess(self) -> Transform:
         """The transform with augmentation, PIL image to [3, height, width]."""
-        ...
 
     def encode_image(self, images: Tensor) -> Tensor:
         """Joint features [B, d] of images [B, 3, V, V]."""
-        ...
 
     def fingerprint(self) -> str:
         """A digest of the weights."""
-        ...
 
     def cast_towers(self, dtype: torch.dtype) -> None:
         """Rounds the towers' large weights to a type, in which products with them are taken."""
-        ...
 
     def compile_towers(self) -> None:
-        """Lets a compiler fuse what prompts go through."""
-        ...
+        """Has a compiler fuse what prompts go through."""
 
 
 @runtime_checkable
 class Loader(Protocol):
-    """Batches of (inputs, labels); the inputs are images or prepared constants."""
+    """Batches of (inputs, labels); the inputs are images or what was precomputed of them."""
 
     def __len__(self) -> int:
         """The number of batches."""
-        ...
 
     def __iter__(self) -> Iterator[Batch]:
         """Goes through the images once."""
-        ...
 
 
-@runtime_checkable
-class EvaluationSplit(Protocol):
-    """Images of one domain on which accuracy is measured.
+@dataclass(frozen=True)
+class EvaluationSplit:
+    """Images of one domain, or of one client, on which accuracy is measured.
 
-    A split whose images are of other classes than those that train says by ``class_names`` which they are, in the order
-    of its labels; a split without that attribute, or with none in it, is of those that train.
+    Attributes:
+        name: ``<role>/<domain>`` or ``<role>/<client>``.
+        role: validation and test images belong to a source domain, held-out images to one that no client trains on.
+        domain: name of the domain, or of the client.
+        clients: who trains on other images of the domain; none where held out.
+        loader: batches of (inputs, labels) in a fixed order.
+        num_examples: number of images.
+        class_names: the classes that the images are told apart by, in the order of the labels; none where it is those
+            that train.
     """
 
-    @property
-    def name(self) -> str:
-        """``<role>/<domain>``."""
-        ...
-
-    @property
-    def role(self) -> MeasuredRole:
-        """Whether clients train on other images of the domain, or nobody does."""
-        ...
-
-    @property
-    def domain(self) -> str:
-        """The domain's name."""
-        ...
-
-    @property
-    def clients(self) -> Sequence[Client]:
-        """Who trains on other images of the domain; nobody where held out."""
-        ...
-
-    @property
-    def loader(self) -> Loader:
-        """The images, in a fixed order."""
-        ...
+    name: str
+    role: MeasuredRole
+    domain: str
+    clients: Sequence[Client]
+    loader: Loader
+    num_examples: int
+    class_names: tuple[str, ...] = ()
 
 
 @runtime_checkable
@@ -108,12 +92,10 @@ class TrainingData(Protocol):
 
     @property
     def clients(self) -> list[Client]:
-        """All clients."""
-        ...
+        """All clients; known after ``setup``."""
 
     def train_dataloader(self, client: Client | None = None, seed: int | None = None) -> Loader:
-        """Returns one client's training images, shuffled by ``seed`` alone."""
-        ...
+        """One client's training images, shuffled by ``seed`` alone."""
 
 
 @runtime_checkable
@@ -123,107 +105,66 @@ class MeasuredData(Protocol):
     @property
     def class_names(self) -> list[str]:
         """The classes, in the order of the labels."""
-        ...
-
-    @property
-    def clients(self) -> list[Client]:
-        """All clients."""
-        ...
-
-    def evaluation_splits(self) -> Sequence[EvaluationSplit]:
-        """Returns every split on which accuracy is measured."""
-        ...
-
-
-@runtime_checkable
-class HasOutOfDistribution(Protocol):
-    """Data with images of other things than the classes, which a method should be less sure of."""
-
-    def out_of_distribution_splits(self) -> Sequence[EvaluationSplit]:
-        """Returns them; labels mean nothing, names begin with ``out_of_distribution/``, and nobody trains on them."""
-        ...
-
-
-@runtime_checkable
-class MeasuresOtherClasses(Protocol):
-    """Data of which some splits are of other classes than those that train."""
-
-    @property
-    def other_classes(self) -> Sequence[Sequence[str]]:
-        """The names of the classes of such splits, each list once; none where there are none."""
-        ...
-
-    def bind_classes(
-        self, class_names: Sequence[str], prepare: Callable[[Tensor], dict[str, Tensor]] | None, key: str
-    ) -> None:
-        """Takes what the method asks of images whose classes are these; called after ``bind``, for each list."""
-        ...
-
-
-@runtime_checkable
-class FederatedData(Protocol):
-    """The data module of a federation; ``fedvlp.data.FederatedDataModule`` is one."""
-
-    trainer: Any
-
-    @property
-    def class_names(self) -> list[str]:
-        """The classes, in the order of the labels."""
-        ...
 
     @property
     def clients(self) -> list[Client]:
         """All clients; known after ``setup``."""
-        ...
+
+    def evaluation_splits(self) -> Sequence[EvaluationSplit]:
+        """Every split on which accuracy is measured."""
+
+
+@runtime_checkable
+class HasOutOfDistribution(Protocol):
+    """Data with images of other things than the classes, for which a method's confidence should be lower."""
+
+    def out_of_distribution_splits(self) -> Sequence[EvaluationSplit]:
+        """Splits named ``out_of_distribution/...``, whose labels mean nothing and on which no client trains."""
+
+
+@runtime_checkable
+class FederatedData(TrainingData, MeasuredData, Protocol):
+    """All that a federation asks of a ``LightningDataModule``; ``fedvlp.data.FederatedDataModule`` is one.
+
+    It is called in this order: ``prepare_data``, ``setup``, ``bind``, ``encode``, then ``train_dataloader`` for each
+    client and ``evaluation_splits`` in every round.
+    """
+
+    trainer: Any
 
     @property
     def held_out_domains(self) -> list[str]:
         """Domains that no client has."""
-        ...
 
     @property
     def protocol(self) -> str:
         """What is trained on, by whom, and what it is measured on, in one line."""
-        ...
 
     @property
     def split_hash(self) -> str:
         """A digest of which image is in which split."""
-        ...
 
     def describe(self) -> dict[str, Any]:
-        """Returns what results must have in common to stand in one table, made to be written as JSON."""
-        ...
+        """What results must have in common to be in one table, made to be written as JSON."""
 
     def prepare_data(self) -> None:
         """Lightning's hook."""
-        ...
 
     def setup(self, stage: str) -> None:
         """Reads what there is and splits it."""
-        ...
 
     def bind(
         self,
         *,
         transform: Transform,
         train_transform: Transform,
-        prepare: Callable[[Tensor], dict[str, Tensor]] | None,
+        precompute: Precompute | None,
         key: str,
         device: torch.device,
         with_domains: bool,
+        for_classes: Callable[[Sequence[str]], tuple[Precompute | None, str]],
     ) -> None:
-        """Takes what the method asks of images."""
-        ...
+        """Receives what the method asks of images; of other classes by ``for_classes``: ``precompute`` and ``key``."""
 
     def encode(self) -> None:
-        """Computes once per image what never changes, with ``prepare``."""
-        ...
-
-    def train_dataloader(self, client: Client | None = None, seed: int | None = None) -> Loader:
-        """Returns one client's training images, shuffled by ``seed`` alone."""
-        ...
-
-    def evaluation_splits(self) -> Sequence[EvaluationSplit]:
-        """Returns every split on which accuracy is measured."""
-        ...
+        """Computes once per image what never changes, with ``precompute``."""

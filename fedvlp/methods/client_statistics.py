@@ -14,8 +14,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from fedvlp.core.phases import Phase, RoundContext
+from fedvlp.core.slots import Slots
 from fedvlp.core.state import State
-from fedvlp.core.strategies import Slots
 
 
 class ClientStatistics(nn.Module):

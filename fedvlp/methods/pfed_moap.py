@@ -42,8 +42,9 @@ from fedvlp.clip.prompted_text import PromptFeatureCache
 from fedvlp.core.module import Unseen
 from fedvlp.core.phases import Phase, RoundContext
 from fedvlp.core.protocols import Inputs
+from fedvlp.core.slots import Slots
 from fedvlp.core.state import Client, ClientUpdate, ServerState, State, detached
-from fedvlp.core.strategies import FedAvg, Slots, Strategy
+from fedvlp.core.strategies import FedAvg, Strategy
 from fedvlp.methods.prompts import PromptLearner
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.ranges import Names, NonNegativeFloat, PositiveFloat, PositiveInt

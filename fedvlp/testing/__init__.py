@@ -16,7 +16,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fedvlp.testing.aggregation import check_aggregation_rule as check_aggregation_rule
+    from fedvlp.testing.aggregation import check_aggregator as check_aggregator
     from fedvlp.testing.aggregation import check_strategy as check_strategy
     from fedvlp.testing.contract import ContractError as ContractError
     from fedvlp.testing.data import check_data as check_data
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "ContractError": "contract",
-    "check_aggregation_rule": "aggregation",
+    "check_aggregator": "aggregation",
     "check_data": "data",
     "check_method": "method",
     "check_strategy": "aggregation",

@@ -1,4 +1,4 @@
-"""What every aggregation rule and every strategy, the server's side of a phase, must keep to."""
+"""What every aggregator and every strategy, the server's side of a phase, must keep to."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import torch
 
-from fedvlp.core.aggregation import Aggregator, describe_aggregator
+from fedvlp.core.aggregation import Aggregator
 from fedvlp.core.state import ClientUpdate, ServerState, State, is_finite
 from fedvlp.core.strategies import Strategy
 from fedvlp.testing.contract import (
@@ -22,46 +22,50 @@ from fedvlp.testing.contract import (
     starting_state,
     updates_of,
 )
+from fedvlp.utils.digests import class_and_options
 
 
-def check_aggregation_rule(rule: Aggregator) -> None:
-    """Combines made-up uploads by a rule, and checks what every rule must keep to.
+def check_aggregator(aggregator: Aggregator) -> None:
+    """Combines made-up uploads by an aggregator, and checks what every one must keep to.
 
     Args:
-        rule: The rule, with its options.
+        aggregator: The aggregator, with its options.
 
     Raises:
         ContractError: if it does not keep to something; says to what.
     """
-    name = type(rule).__name__
-    require(isinstance(rule, Aggregator), f"{name} must be a subclass of Aggregator.")
-    require_frozen(rule, name)
+    name = type(aggregator).__name__
+    require(isinstance(aggregator, Aggregator), f"{name} must be a subclass of Aggregator.")
+    require_frozen(aggregator, name)
     try:
-        json.dumps(describe_aggregator(rule))
+        json.dumps(class_and_options(aggregator))
     except (TypeError, ValueError) as error:
-        problem = f"{name}: its options must be numbers, strings or rules, written into results: {error}"
+        problem = f"{name}: its options must be numbers, strings or aggregators, written into results: {error}"
         raise ContractError(problem) from error
-    least = rule.min_clients
+    least = aggregator.min_clients
     require(isinstance(least, int) and least >= 1, f"{name}.min_clients must be a whole number above 0; got {least!r}.")
     for count in (least, least + 3):
         for dtype in (torch.float32, torch.float16):
-            _check_combine(rule.bound(count, 0), name, count, dtype)
-    bound = rule.bound(least + 3, 0)
+            _check_combine(aggregator.bound(count, 0), name, count, dtype)
+    bound = aggregator.bound(least + 3, 0)
     _check_order(bound, name, least + 3)
     _check_memory(bound, name, least + 3)
-    _check_linear_rule(bound, name, least + 3)
+    _check_linear(bound, name, least + 3)
 
 
-def _check_combine(rule: Aggregator, name: str, count: int, dtype: torch.dtype) -> None:
+def _check_combine(aggregator: Aggregator, name: str, count: int, dtype: torch.dtype) -> None:
     """Checks that ``combine`` is a pure function that keeps names, shapes and number formats."""
     before = starting_state(dtype)
     states = moved(before, count)
-    given = copy.deepcopy((states, before, rule))
-    made = rule.combine(states, _weights(count), before)
-    again = rule.combine(states, _weights(count), before)
-    require(repr((states, before, rule)) == repr(given), f"{name}.combine must change nothing that it is given.")
+    given = copy.deepcopy((states, before, aggregator))
+    made = aggregator.combine(states, _weights(count), before)
+    again = aggregator.combine(states, _weights(count), before)
+    require(repr((states, before, aggregator)) == repr(given), f"{name}.combine must change nothing that it is given.")
     change = difference(made, again)
-    require(not change, f"{name}.combine must give the same for the same uploads, but {change}. Draw in bound().")
+    require(
+        not change,
+        f"{name}.combine must give the same for the same uploads, but {change}. Draw by the seed that bound() gets.",
+    )
     expected = {key: (value.dtype, value.shape) for key, value in before.items()}
     kinds = {key: (value.dtype, value.shape) for key, value in made.items()}
     contract = f"{name}.combine must give tensors as those sent, {_shown(expected)}; of {count} uploads it gives"
@@ -69,16 +73,16 @@ def _check_combine(rule: Aggregator, name: str, count: int, dtype: torch.dtype) 
     require(is_finite(made), f"{name}.combine makes NaN or infinity of {count} finite uploads.")
 
 
-def _check_order(rule: Aggregator, name: str, count: int) -> None:
+def _check_order(aggregator: Aggregator, name: str, count: int) -> None:
     before = starting_state()
     states = moved(before, count)
     weights = _weights(count)
-    reverse = rule.combine(states[::-1], weights[::-1], before)
-    change = difference(reverse, rule.combine(states, weights, before), ROUNDING)
+    reverse = aggregator.combine(states[::-1], weights[::-1], before)
+    change = difference(reverse, aggregator.combine(states, weights, before), ROUNDING)
     require(not change, f"{name}.combine must not depend on the order of clients, but {change}.")
 
 
-def _check_memory(rule: Aggregator, name: str, count: int) -> None:
+def _check_memory(aggregator: Aggregator, name: str, count: int) -> None:
     """Checks that what is remembered goes through ``aggregate`` alone."""
     who = f"{name}.aggregate"
     before = starting_state()
@@ -86,8 +90,8 @@ def _check_memory(rule: Aggregator, name: str, count: int) -> None:
     memory: State = {}
     for _ in range(2):
         given = copy.deepcopy((states, before, memory))
-        made, remembered = rule.aggregate(states, _weights(count), before, memory)
-        again, _ = rule.aggregate(states, _weights(count), before, memory)
+        made, remembered = aggregator.aggregate(states, _weights(count), before, memory)
+        again, _ = aggregator.aggregate(states, _weights(count), before, memory)
         require(repr((states, before, memory)) == repr(given), f"{who} must change nothing that it is given.")
         change = difference(made, again)
         require(not change, f"{who} must remember through its memory alone, but twice the same gives: {change}.")
@@ -97,15 +101,15 @@ def _check_memory(rule: Aggregator, name: str, count: int) -> None:
         before = made
 
 
-def _check_linear_rule(rule: Aggregator, name: str, count: int) -> None:
-    """Checks that a rule that says so needs the weighted sum of the uploads alone."""
-    if not rule.is_linear:
+def _check_linear(aggregator: Aggregator, name: str, count: int) -> None:
+    """Checks that an aggregator that says so needs the weighted sum of the uploads alone."""
+    if not aggregator.is_linear:
         return
     before = starting_state(torch.float64)
     states = moved(before, count)
     weights = _weights(count)
-    plain = rule.combine(states, weights, before)
-    change = difference(rule.combine(masked(states, weights), weights, before), plain, ROUNDING)
+    plain = aggregator.combine(states, weights, before)
+    change = difference(aggregator.combine(masked(states, weights), weights, before), plain, ROUNDING)
     claim = f"{name}.is_linear says that it needs the weighted sum of the uploads alone, but with the same sum {change}"
     require(not change, f"{claim}. Let is_linear be false.")
 

@@ -10,8 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedvlp.core.run_state import RunState
-from fedvlp.core.state import Client, ClientUpdate, State
+from fedvlp.core.state import Client, ClientUpdate, RunState, State
 
 MASK = 20.0
 """How large masks are; uploads are about 1."""

@@ -181,7 +181,7 @@ def test_compiled_towers_give_the_same(backend, method, fresh_clip, monkeypatch)
         module.zero_grad()
         loss = module.training_step((images, labels), 0)
         loss.backward()
-        return [loss.detach(), *(parameter.grad for parameter in module.trainable())]
+        return [loss.detach(), *(parameter.grad for parameter in module.trainable_by_name().values())]
 
     with unchecked():  # the compiler cannot follow the checks of shapes
         plain = step()

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.state import detached
-from fedvlp.results.style import Picture
+from fedvlp.results.figures import Picture
 from fedvlp.tools.audit.attack import Inversion, Recovered, invert_gradients
 from fedvlp.tools.audit.membership import measure_membership
 from fedvlp.tools.audit.method import AuditedMethod, AuditRequest

@@ -73,7 +73,7 @@ def loss_gradient(
         loss: Any = module.training_step((module.precompute(images), labels), 0)
         weights = tuple(parameters.values())
         found = torch.autograd.grad(loss, weights, create_graph=is_differentiable, allow_unused=True)
-    module.take_logs()
+    module.clear_logs()
     gradient: Gradient = {}
     for (name, parameter), part in zip(parameters.items(), found, strict=True):
         gradient[name] = torch.zeros_like(parameter) if part is None else part

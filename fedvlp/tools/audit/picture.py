@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from fedvlp.results.style import SMALL_FONT_SIZE, Picture, escape_text
+from fedvlp.results.figures import SMALL_FONT_SIZE, Picture, escape_text
 from fedvlp.tools.audit.attack import SOURCES, Inversion
 from fedvlp.tools.audit.similarity import pictures
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedvlp.results.style import Picture
+from fedvlp.results.figures import Picture
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import write_bytes, write_json
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedvlp.core.module import FederatedModule
-from fedvlp.results.style import (
+from fedvlp.results.figures import (
     COLOURS,
     COLUMN_WIDTH,
     FONT_SIZE,

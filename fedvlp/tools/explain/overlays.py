@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedvlp.core.module import FederatedModule
-from fedvlp.results.style import SMALL_FONT_SIZE, Picture, escape_text
+from fedvlp.results.figures import SMALL_FONT_SIZE, Picture, escape_text
 from fedvlp.tools.explain.methods import logits_by_prompt
 from fedvlp.tools.explain.relevance import Logits, Method, differentiable_constants, differentiable_logits, relevance
 from fedvlp.tools.explain.samples import Samples

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedvlp.results.style import SMALL_FONT_SIZE, Picture, escape_text
+from fedvlp.results.figures import SMALL_FONT_SIZE, Picture, escape_text
 from fedvlp.tools.explain.samples import Samples
 
 COLUMNS = 3

@@ -14,7 +14,7 @@ from matplotlib.patches import Patch, Rectangle
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedvlp.results.style import COLOURS, MAX_SERIES, SMALL_FONT_SIZE, Picture, escape_text
+from fedvlp.results.figures import COLOURS, MAX_SERIES, SMALL_FONT_SIZE, Picture, escape_text
 from fedvlp.tools.explain.samples import Samples
 
 MAX_NUMBERED_SIDE = 16

@@ -18,7 +18,7 @@ from matplotlib.font_manager import findfont, get_font
 from torch import Tensor
 
 from fedvlp.clip import CLIP
-from fedvlp.results.style import SMALL_FONT_SIZE, Picture
+from fedvlp.results.figures import SMALL_FONT_SIZE, Picture
 from fedvlp.utils.text_table import markdown_cell, markdown_table, text_table
 
 
