@@ -23,7 +23,7 @@ from fedvlp.data.protocols import ClassSplit, Protocol, ProtocolPlan, chosen, de
 from fedvlp.data.split_rule import OfficialSplit, SplitRule
 from fedvlp.data.splits import SplitPart, image_hash, make_splits, split_hash, split_table
 from fedvlp.utils.errors import UserError, did_you_mean_or_choose
-from fedvlp.utils.ranges import FractionBelowOne, OpenFraction, PositiveInt, Seed, Workers, check_range
+from fedvlp.utils.ranges import FractionBelowOne, NonNegativeInt, OpenFraction, PositiveInt, Seed, check_range
 
 NOT_BOUND = (
     "The data do not know how the module wants its images. Give it a `transform` (PIL image to tensor), "
@@ -83,7 +83,7 @@ class FederatedDataModule(L.LightningDataModule):
         split_seed: Seed = 0,
         augmentation: Literal["none", "crop_flip"] = "none",
         class_names_map: dict[str, str] | None = None,
-        num_workers: Workers = 0,
+        num_workers: NonNegativeInt = 0,
         cache_dir: str | None = "~/.cache/fedvlp",
         cache_images: bool = True,
         out_of_distribution: str | None = None,
@@ -94,7 +94,7 @@ class FederatedDataModule(L.LightningDataModule):
         super().__init__()
         check_range("batch_size", batch_size, PositiveInt)
         check_range("eval_batch_size", eval_batch_size, PositiveInt)
-        check_range("num_workers", num_workers, Workers)
+        check_range("num_workers", num_workers, NonNegativeInt)
         self.name: str = type(self).__name__  # what a reader calls these images
         self.rule = SplitRule(validation_fraction, test_fraction, shots, split_seed)
         self.held_out = [held_out] if isinstance(held_out, str) else list(held_out or [])

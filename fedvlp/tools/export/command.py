@@ -29,11 +29,9 @@ def run_export(arguments: Sequence[str]) -> int:
     trained = file_of_run(options.run)
     config = trained_config(trained, options.allow)
     from fedvlp.commands.lightning_cli import FederationCLI
-    from fedvlp.commands.run import quiet_lightning
     from fedvlp.runs.run_folder import load_deployed_to_all
     from fedvlp.tools.export import export_method
 
-    quiet_lightning()
     config["trainer"] |= {"accelerator": "cpu", "runtime": {"default_callbacks": False}}
     with unwrapped_errors():
         command = FederationCLI(

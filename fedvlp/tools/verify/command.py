@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, cast
 
 from fedvlp.commands.lightning_cli import FederationCLI
-from fedvlp.commands.run import quiet_lightning
 from fedvlp.commands.trained_config import ALLOW_HELP, config_option
 from fedvlp.core.metrics import all_scores
 from fedvlp.core.module import FederatedModule
@@ -67,7 +66,6 @@ def run_verify(arguments: Sequence[str]) -> int:
     Returns:
         0 if all of them are verified, else 1.
     """
-    quiet_lightning()
     own_arguments, of_config = split_arguments(arguments)
     options = _parser().parse_args(own_arguments)
     failed = 0
