@@ -67,6 +67,7 @@ COMMANDS = (
     Command("report", "tools.report.command:run_report", "Write a page of finished runs: tables, figures, configs."),
 )
 
+# Made of the table, so that a command that is added is in the help.
 _NAMES = ",".join(command.name for command in COMMANDS)
 _LINES = "\n".join(f"  {command.name:<12}{command.help}" for command in COMMANDS)
 
@@ -102,6 +103,7 @@ options:
 
 def user_hint(error: Exception) -> str | None:
     """Returns what a user can do about an error of the machine; None for a defect of the program."""
+    # Without `strerror` it was raised by a library for something else than the disk.
     if isinstance(error, OSError) and error.strerror is not None:
         path = "Reading or writing" if error.filename is None else os.fsdecode(error.filename)
         return f"{path}: {error.strerror}. Check the rights and the disk; files that were whole before still are."
@@ -116,6 +118,7 @@ class Terminated(KeyboardInterrupt):
 @contextmanager
 def ended_by_sigterm() -> Iterator[None]:
     """Makes SIGTERM end the block as Ctrl-C does, unless another handler is set."""
+    # Signals reach the main thread alone, and a program that calls fedvlp may handle them itself.
     is_main = threading.current_thread() is threading.main_thread()
     if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield
@@ -137,6 +140,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not words or words[0] in ("-h", "--help"):
         sys.stdout.write(USAGE)
         return 0 if words else 2
+    # Neither help nor version may wait for torch.
     if words[0] == "--version":
         sys.stdout.write(f"fedvlp {__version__}\n")
         return 0

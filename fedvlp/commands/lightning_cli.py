@@ -50,6 +50,7 @@ class FederationParser(LightningArgumentParser):
 
     def format_help(self) -> str:
         """Formats the help, of the options in ``shown`` alone where there are any."""
+        # Hidden and not left out: a run's config, which predict takes, names them.
         for group in self._action_groups if self.shown else ():
             hidden = [action for action in group._group_actions if action.dest not in self.shown]
             for action in hidden:
@@ -63,6 +64,7 @@ class FederationParser(LightningArgumentParser):
         """Ends with the parser's message, without its usage, which would be a page long."""
         if not self.exit_on_error:  # a parser inside the parser: the outer one reports it
             super().error(message, ex)
+        # The parser names an option that it does not know in one of these two ways.
         for name, replacement in REPLACEMENTS.items():
             if f"trainer.{name}" in message or f"option '{name}'" in message:
                 message += f"\n{name}: {replacement}."
@@ -83,6 +85,7 @@ def with_plain_numbers(value: Any) -> Any:
         return {name: with_plain_numbers(inner) for name, inner in value.items()}
     if isinstance(value, (list, tuple)):
         return type(value)(with_plain_numbers(inner) for inner in value)
+    # bool is a subclass of int, and no number here.
     if isinstance(value, int) and not isinstance(value, bool):
         return int(value)
     return float(value) if isinstance(value, float) else value
@@ -116,12 +119,14 @@ class FederationCLI(LightningCLI):
 
     def add_core_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Adds the three keys; Lightning's own version takes subclasses of its Trainer only."""
+        # The federation is made by LightningCLI itself, so the parser only checks its arguments.
         parser.add_lightning_class_args(FederatedModule, "model", subclass_mode=True)
         parser.add_lightning_class_args(FederatedDataModule, "data", subclass_mode=True)
         parser.add_class_arguments(Federation, "trainer", fail_untyped=False, instantiate=False, sub_configs=True)
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Links a method's arguments to data and federation, and the federation's seed to ``seed_everything``."""
+        # With `seed_everything: true` Lightning draws a seed, which would not be the same when the run resumes.
         link_method_options(parser)
         parser.link_arguments("seed_everything", "trainer.seed", compute_fn=_seed)
 
@@ -178,6 +183,7 @@ def run_federation(arguments: Sequence[str]) -> int:
     Raises:
         UserError: for bad input that only shows once the parts are made.
     """
+    # Only fit has nothing to start from but its config.
     command = arguments[0]
     trained = None if command == "fit" else config_of_command(command, arguments[1:])
     words = with_config_paths(arguments)

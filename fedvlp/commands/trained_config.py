@@ -28,6 +28,7 @@ def first_look(arguments: Sequence[str]) -> argparse.Namespace:
         ``ckpt_path``, ``what``, ``images``, ``allow``, ``data``, ``help``, and ``method``, which is None if no config
         or method is given.
     """
+    # By argparse: to make the whole parser takes seconds, and it needs the config that is looked for here.
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--ckpt_path", nargs="?")
     parser.add_argument("--what", nargs="?")
@@ -64,6 +65,7 @@ def config_of_command(command: str, arguments: Sequence[str]) -> dict[str, Any] 
     config = trained_config(file, given.allow)
     if command == "predict":
         return config
+    # Pushed and converted methods have no config beside them.
     beside = run_of(file) / "config.yaml"
     of_run = read_yaml(beside) if beside.is_file() else {}
     trainer = of_run.get("trainer") or {}
@@ -110,6 +112,7 @@ def trained_config(where: Path, allow: Sequence[str] = ()) -> dict[str, Any]:
     from fedvlp.data.without_images import PredictionData
 
     model = read_model(where)
+    # The file may be a stranger's: a class that it names would be imported, which runs code.
     check_classes(where, model, allow)
     options = dict(model["init_args"])
     # The command line takes these from data and federation, so the method's own would be refused.

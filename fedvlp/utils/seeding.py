@@ -21,6 +21,7 @@ def derive_seed(*where: int) -> int:
     >>> derive_seed(0, 1, 2) == derive_seed(0, 1, 2), derive_seed(0, 1, 2) == derive_seed(0, 2, 1)
     (True, False)
     """
+    # A hash of all numbers: seeds that are sums or products would coincide for neighbouring rounds and clients.
     return int(np.random.SeedSequence(where).generate_state(1, np.uint64)[0]) >> 1
 
 
@@ -95,6 +96,7 @@ def seed_generators(seed: int) -> None:
     """Seeds all global generators: PyTorch's on every device in use, NumPy's and Python's."""
     for generator in _generators():
         generator.manual_seed(seed)
+    # Augmentations draw from Python's and NumPy's generators as well.
     random.seed(seed)
     np.random.seed(seed % 2**32)
 

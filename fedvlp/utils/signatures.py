@@ -48,6 +48,7 @@ def exported_names(stub: Path) -> dict[str, str]:
     Returns:
         The module of each name; constants first, then classes, then functions, each by the alphabet.
     """
+    # Parsed and not imported: a stub is no module, and what it names would import torch.
     modules: dict[str, str] = {}
     for statement in ast.parse(stub.read_text(encoding="utf-8")).body:
         if isinstance(statement, ast.ImportFrom):
