@@ -20,7 +20,7 @@ from fedvlp.core.predictions import Predictions
 from fedvlp.core.protocols import FederatedData
 from fedvlp.core.roles import TESTED
 from fedvlp.core.state import RunState, ServerState, State
-from fedvlp.data.files.folders import folder_labels
+from fedvlp.data.domain_folders import folder_labels
 from fedvlp.data.files.images import ImageFiles, image_paths
 from fedvlp.runs.run_folder import describe_data, describe_run, load_deployed_to_all, load_trained, run_name
 from fedvlp.training.distributed import on_every_process

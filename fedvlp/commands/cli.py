@@ -69,7 +69,7 @@ COMMANDS = (
     ),
     Command(
         "export",
-        "tools.export.command:run_export",
+        "tools.export.export:run_export",
         "Write a trained method as ONNX or torch.export.",
     ),
     Command(
@@ -119,12 +119,12 @@ COMMANDS = (
     ),
     Command(
         "convert",
-        "tools.hub.commands:run_convert",
+        "tools.hub.dassl:run_convert",
         "Make a trained model of the prompts in a checkpoint of Dassl.",
     ),
     Command(
         "push",
-        "tools.hub.commands:run_push",
+        "tools.hub.push:run_push",
         "Put what a run learned on the Hugging Face hub, with a card, or in a folder.",
     ),
     Command(

@@ -15,9 +15,8 @@ from torch import Tensor
 from fedvlp.core.protocols import Inputs
 from fedvlp.core.state import Client
 from fedvlp.data.binding import BatchLoader, EvaluationSplit
-from fedvlp.data.domain_folders import DomainFolders, labelled_images
-from fedvlp.data.files.folders import ImageFile, check_utf8, scan_domain
-from fedvlp.data.files.images import Images
+from fedvlp.data.domain_folders import DomainFolders, ImageFile, labelled_images, scan_domain
+from fedvlp.data.files.images import Images, check_utf8
 from fedvlp.data.loaders import ImageLoader
 from fedvlp.data.module import FederatedDataModule, mapped_names
 from fedvlp.data.partition import ByDomain

@@ -21,7 +21,6 @@ from fedvlp.core.protocols import EvaluationSplit, FederatedData, HasOutOfDistri
 from fedvlp.core.state import State
 from fedvlp.training.distributed import GlooStrategy
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.processor import has_bfloat16_tiles, has_bfloat16_units
 
 Precision = Literal["32-true", "bf16-mixed", "16-mixed", "auto"]
 """Lightning's names of arithmetics; ``auto`` is the hardware's choice."""
@@ -53,10 +52,19 @@ def choose_precision(precision: Precision, accelerator: str) -> tuple[str, str]:
         return "32-true", "this GPU does not multiply bfloat16"
     if accelerator != "cpu" and (accelerator != "auto" or torch.backends.mps.is_available()):
         return "32-true", "bfloat16 was tried on processors and CUDA alone"
-    if not has_bfloat16_units():
+    units = bfloat16_units()
+    if not units:
         return "32-true", "this processor has no units for bfloat16"
-    kind = "AMX" if has_bfloat16_tiles() else "AVX512-BF16"
-    return "bf16-mixed", f"this processor multiplies bfloat16 by {kind}"
+    return "bf16-mixed", f"this processor multiplies bfloat16 by {units}"
+
+
+def bfloat16_units() -> str:
+    """Returns by what the processor multiplies bfloat16, ``AMX`` or ``AVX512-BF16``; empty if that is slow."""
+    # PyTorch's questions are private; where one is missing, the answer counts as no.
+    for kind, question in (("AMX", "_is_amx_tile_supported"), ("AVX512-BF16", "_is_avx512_bf16_supported")):
+        if getattr(torch.cpu, question, bool)():
+            return kind
+    return ""
 
 
 def make_fabric(*, devices: int | str | list[int], collective_timeout: float = 1800, **options: Any) -> Fabric:

@@ -1,12 +1,14 @@
-"""Writes a method as a file of some format, if that file computes what the method does."""
+"""The command ``fedvlp export``: a trained method as a file, if that file computes what the method does."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from io import BytesIO
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -16,10 +18,13 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
+from fedvlp.commands.lightning_cli import FederationCLI
+from fedvlp.commands.run import quiet_lightning
+from fedvlp.commands.trained_config import ALLOW_HELP, config_option, file_of_run, trained_config
 from fedvlp.core.module import FederatedModule
-from fedvlp.tools.export import onnx_file
-from fedvlp.tools.export.graph import exported_program
-from fedvlp.utils.errors import UserError
+from fedvlp.runs.run_folder import load_deployed_to_all
+from fedvlp.tools.export.graph import FORMATS, exported_program
+from fedvlp.utils.errors import UserError, unwrapped_errors
 from fedvlp.utils.files import check_replaceable, write_json
 from fedvlp.version import __version__
 
@@ -27,43 +32,48 @@ LARGEST_DIFFERENCE = 1e-4
 """Between a logit of the file and ours. Classes can then change places only where their logits are nearer than twice
 that, which is a tie."""
 BATCH_SIZES = (1, 3)
-DESCRIPTION_NAME = "fedvlp.json"
-"""The description's name among the extra files of torch.export."""
-
-Run = Callable[[Float[Tensor, "B 3 V V"]], Float[Tensor, "B C"]]
+MISSING = 'ONNX needs onnx, onnxscript and onnxruntime, which are not all installed. Run: pip install "fedvlp[export]"'
 
 
-@dataclass(frozen=True)
-class Format:
-    """A format of exported files.
+def run_export(arguments: Sequence[str]) -> int:
+    """Writes the file, prints how far its logits are from the method's own, and returns the exit code.
 
-    Attributes:
-        write: writes a graph with a description into a file.
-        load: returns what runs the file.
+    Raises:
+        UserError: if there is no trained method, it has no one model for all clients, or its file would compute
+            something else.
     """
-
-    write: Callable[[ExportedProgram, Mapping[str, Any], Path], None]
-    load: Callable[[Path], Run]
-
-
-def write_torch_export(program: ExportedProgram, description: Mapping[str, Any], path: Path) -> None:
-    """Writes a graph; the description is its extra file ``fedvlp.json``."""
-    content = BytesIO()  # a path would have to end with .pt2
-    torch.export.save(program, content, extra_files={DESCRIPTION_NAME: json.dumps(description)})
-    path.write_bytes(content.getbuffer())
-
-
-def load_torch_export(path: Path) -> Callable[[Tensor], Tensor]:
-    """Returns what the file computes."""
-    loaded: Callable[[Tensor], Tensor] = torch.export.load(BytesIO(path.read_bytes())).module()
-    return loaded
-
-
-FORMATS = {
-    "onnx": Format(onnx_file.write, onnx_file.load),
-    "torch_export": Format(write_torch_export, load_torch_export),
-}
-"""By the names of ``--format``."""
+    parser = argparse.ArgumentParser(
+        "fedvlp export",
+        description="Write a trained method as one graph from images to logits, with a JSON of its classes and of how "
+        "images become its input. Dotted options, such as --model.clip.pretrained, say where CLIP's weights are now.",
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "run",
+        type=Path,
+        metavar="RUN",
+        help="a run's folder, the folder of several, of which the newest, a prompts.safetensors or a checkpoint",
+    )
+    parser.add_argument("--format", choices=tuple(FORMATS), required=True, help="what to write")
+    parser.add_argument("--output", type=Path, required=True, metavar="FILE", help="the file to write")
+    parser.add_argument("--allow", action="append", default=[], metavar="NAME", help=ALLOW_HELP)
+    options, others = parser.parse_known_args(arguments)
+    trained = file_of_run(options.run)
+    config = trained_config(trained, options.allow)
+    quiet_lightning()
+    config["trainer"] |= {"accelerator": "cpu", "runtime": {"default_callbacks": False}}
+    with unwrapped_errors():
+        command = FederationCLI(
+            run=False,
+            args=[config_option(config), *others],
+            save_config_callback=None,
+            parser_kwargs={"prog": "fedvlp export"},
+        )
+        command.model.load_state(load_deployed_to_all(trained, command.model))
+        exported = export_method(command.model, options.format, options.output)
+    sys.stdout.write(f"{exported.file}: its logits differ from ours by at most {exported.difference:.1e}\n")
+    sys.stdout.write(f"{exported.description}: classes and preprocessing\n")
+    return 0
 
 
 class ExportedClassifier(nn.Module):
@@ -79,7 +89,7 @@ class ExportedClassifier(nn.Module):
         self.eval()
 
     def forward(self, images: Float[Tensor, "B 3 V V"]) -> Float[Tensor, "B C"]:
-        """Returns the logits of images, as CLIP's evaluation transform puts them out."""
+        """The logits of images, which have passed CLIP's evaluation transform."""
         with self.method.shared_part_alone():
             logits: Tensor = self.method(images)
         return logits
@@ -109,12 +119,12 @@ def export_method(method: FederatedModule, file_format: str, output: Path) -> Ex
         output: the file; its description has the same name with the suffix ``.json``.
 
     Raises:
-        UserError: If the format is unknown or lacks a package, the method can't be exported, or logits differ.
+        UserError: if the format is unknown or lacks a package, or logits differ.
     """
     if file_format not in FORMATS:
         raise UserError(f"Expected --format {', '.join(FORMATS)}; got {file_format!r}.")
-    if file_format == "onnx":
-        onnx_file.check()
+    if file_format == "onnx" and not all(map(find_spec, ("onnx", "onnxscript", "onnxruntime"))):
+        raise UserError(MISSING)
     beside = output.with_suffix(".json")
     if beside == output:
         raise UserError(f"{output} is the name of the description beside the file. Give it another suffix.")
@@ -123,7 +133,7 @@ def export_method(method: FederatedModule, file_format: str, output: Path) -> Ex
     classifier = ExportedClassifier(method)
     program = exported_program(classifier, example_images(method, 2))
     output.parent.mkdir(parents=True, exist_ok=True)
-    # a graph above 2 GiB has a second file, which it knows by name, so all get their names in a folder first
+    # A graph above 2 GiB has a second file, which it knows by name, so all get their names in a folder first.
     with TemporaryDirectory(prefix=f".{output.name}.", dir=output.parent) as folder:
         difference = write_checked(classifier, program, file_format, Path(folder) / output.name)
         write_json(Path(folder) / beside.name, describe(method, file_format))
@@ -132,15 +142,21 @@ def export_method(method: FederatedModule, file_format: str, output: Path) -> Ex
     return Exported(output, beside, difference)
 
 
+@torch.no_grad()
 def write_checked(classifier: ExportedClassifier, program: ExportedProgram, file_format: str, file: Path) -> float:
     """Writes a graph into a file and returns the largest difference between its logits and the classifier's.
 
     Raises:
-        UserError: If it is too large; the file is to be removed then.
+        UserError: if it is too large or NaN; the file is to be removed then.
     """
     kind = FORMATS[file_format]
     kind.write(program, describe(classifier.method, file_format), file)
-    difference = largest_difference(classifier, kind.load(file))
+    run = kind.load(file)
+    differences = []
+    for size in BATCH_SIZES:
+        images = example_images(classifier.method, size, seed=size)
+        differences.append((run(images) - classifier(images)).abs().max())
+    difference = float(torch.stack(differences).max())
     if not difference <= LARGEST_DIFFERENCE:
         raise UserError(
             f"The exported file's logits differ from the method's by {difference:.1e}, more than "
@@ -149,49 +165,37 @@ def write_checked(classifier: ExportedClassifier, program: ExportedProgram, file
     return difference
 
 
-@torch.no_grad()
-def largest_difference(classifier: ExportedClassifier, run: Run) -> float:
-    """Returns the largest difference between a file's logits and a method's own; NaN if one of them is."""
-    differences = []
-    for size in BATCH_SIZES:
-        images = example_images(classifier.method, size, seed=size)
-        differences.append((run(images) - classifier(images)).abs().max())
-    return float(torch.stack(differences).max())
-
-
 def describe(method: FederatedModule, file_format: str) -> dict[str, Any]:
-    """Returns the description, of plain values that JSON can hold.
+    """The description, of plain values that JSON can hold.
 
     Its ``preprocess`` has the size in pixels, how an image is brought to it (``resize_mode`` and ``interpolation``,
     then the centre is cut out), and the mean and deviation of each colour, of values in [0, 1].
     """
+    size = int(method.clip.image_size)  # type: ignore[attr-defined]
     transform = asdict(method.clip.preprocess_options)  # type: ignore[attr-defined]
+    class_names = [str(name) for name in method.hparams["class_names"]]
     return {
         "format": file_format,
         "fedvlp": __version__,
         "method": type(method).__name__,
         "clip": str(method.hparams["clip"]["name"]),
-        "class_names": [str(name) for name in method.hparams["class_names"]],
-        "input": {"name": "images", "type": "float32", "shape": ["batch", 3, *_pixels(method)]},
-        "output": {"name": "logits", "type": "float32", "shape": ["batch", len(method.hparams["class_names"])]},
-        "preprocess": json.loads(json.dumps({**transform, "size": _pixels(method)[0]})),
+        "class_names": class_names,
+        "input": {"name": "images", "type": "float32", "shape": ["batch", 3, size, size]},
+        "output": {"name": "logits", "type": "float32", "shape": ["batch", len(class_names)]},
+        "preprocess": json.loads(json.dumps({**transform, "size": size})),
     }
 
 
 def example_images(method: FederatedModule, count: int, seed: int = 0) -> Float[Tensor, "B 3 V V"]:
-    """Returns images of random pixels, with the mean and the deviation that the transform gives to photographs.
+    """Images of random pixels, with the mean and the deviation that the transform gives to photographs.
 
     Args:
         method: whose transform it is.
         count: how many.
         seed: another one gives other images.
     """
+    size = int(method.clip.image_size)  # type: ignore[attr-defined]
     generator = torch.Generator().manual_seed(seed)
-    pixels = torch.randint(256, (count, 3, *_pixels(method)), generator=generator) / 255
+    pixels = torch.randint(256, (count, 3, size, size), generator=generator) / 255
     options = method.clip.preprocess_options  # type: ignore[attr-defined]
     return (pixels - torch.tensor(options.mean)[:, None, None]) / torch.tensor(options.std)[:, None, None]
-
-
-def _pixels(method: FederatedModule) -> tuple[int, int]:
-    size = int(method.clip.image_size)  # type: ignore[attr-defined]
-    return size, size

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.helpers.family_trees import cifar, image_clef, imagenet, tiny_imagenet, wilds
-from tests.helpers.form_trees import (
+from tests.helpers.single_domain_trees import (
     Write,
     coop,
     flowers102,
@@ -50,7 +50,7 @@ def action(image):
     return f"{folder.replace('_', '')}/{file}.avi 1"
 
 
-FORM_LAYOUTS: dict[str, tuple[str, Write, str]] = {
+OTHER_LAYOUTS: dict[str, tuple[str, Write, str]] = {
     f"{name} CoOp": (name, coop(name, folder), COOP) for name, folder in COOP_FOLDERS.items()
 } | {
     "Caltech101 torchvision": ("Caltech101", without_split("Caltech101", "caltech101"), ""),

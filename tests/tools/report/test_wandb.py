@@ -9,7 +9,7 @@ import pytest
 
 from fedvlp.commands.cli import main
 from fedvlp.results import find_records
-from fedvlp.tools.report.wandb_layout import wandb_report
+from fedvlp.tools.report.command import wandb_report
 from tests.helpers.report_runs import write_run
 
 pytestmark = pytest.mark.filterwarnings("ignore:Pydantic V1 style")  # raised by what wandb-workspaces imports
@@ -73,7 +73,7 @@ def test_is_laid_out_as_the_tables_of_compare(study, service, tmp_path, capsys):
 def test_runs_of_fit_alone_are_found_by_method_and_data(tmp_path, service):
     write_run(tmp_path, [50.0])
     records, _ = find_records([tmp_path])
-    report = wandb_report(records, "team", "fedvlp", "One run")
+    report = wandb_report(records, "team/fedvlp", "One run")
     assert report.blocks[-1].runsets[0].name == "TRIP, Made"
 
 
@@ -85,7 +85,7 @@ def test_without_held_out_images_validation_is_shown(tmp_path, service):
             del row[name]
     (folder / "summary.json").write_text(json.dumps(summary | {"held_out": []}), encoding="utf-8")
     records, _ = find_records([tmp_path])
-    bars, *_ = wandb_report(records, "team", "fedvlp", "Seen").blocks[-1].panels
+    bars, *_ = wandb_report(records, "team/fedvlp", "Seen").blocks[-1].panels
     assert {metric.name.split("/")[1] for metric in bars.metrics} == {"validation"}
 
 
