@@ -15,13 +15,11 @@ if TYPE_CHECKING:
     from fedvlp.sites.daemon import send_request as send_request
     from fedvlp.sites.data import SitesData as SitesData
     from fedvlp.sites.server import serve as serve
-    from fedvlp.sites.wire import InProcess as InProcess
     from fedvlp.sites.wire import SiteError as SiteError
     from fedvlp.sites.wire import Transport as Transport
     from fedvlp.sites.worker import Site as Site
 
 _MODULES = {
-    "InProcess": "wire",
     "Site": "worker",
     "SiteError": "wire",
     "SitesData": "data",

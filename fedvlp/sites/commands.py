@@ -14,49 +14,8 @@ from fedvlp.utils.errors import UserError, unwrapped_errors
 from fedvlp.utils.files import write_text
 
 MISSING = 'Deployment needs Flower, which is not installed. With Python 3.11 or later run: pip install "fedvlp[flower]"'
-
-PYPROJECT = """\
-[build-system]
-requires = ["hatchling"]
-build-backend = "hatchling.build"
-
-[project]
-name = "{name}"
-version = "1.0.0"
-description = "{method} on real sites, by fedvlp."
-license = "Apache-2.0"
-dependencies = ["fedvlp[flower]"]
-
-[tool.flwr.app]
-publisher = "fedvlp"
-
-[tool.flwr.app.components]
-serverapp = "fedvlp_server:app"
-clientapp = "fedvlp.sites.flower.client_app:app"
-
-# Each can be set for one run: flwr run . SUPERLINK --run-config 'ckpt-path="last"'
-[tool.flwr.app.config]
-run-dir = "runs"    # on the server; below the folder in which its SuperLink was started, unless it begins with /
-ckpt-path = ""      # resume from this checkpoint or run folder; "last" is the newest of the same name
-homes = ""          # in Flower's simulation: the folder of the sites' homes, which its nodes take in order of name
-"""
-
-# What Flower sends to the sites holds no code that they would run: their part is installed with fedvlp.
-SERVER = '''\
-"""Tells fedvlp's ServerApp which config to train."""
-
-from pathlib import Path
-
-from fedvlp.sites.flower.server_app import make_server_app
-
-app = make_server_app(Path(__file__).with_name("config.yaml"))
-'''
-
-README = """\
-{method} on real sites: `config.yaml` is what is trained, and `pyproject.toml` names the folder of runs.
-Train it with `flwr run . SUPERLINK --stream`; resume after a stop with `--run-config 'ckpt-path="last"'`.
-Exit codes of `flwr run` do not tell how a run ended: ask `flwr list SUPERLINK`, and `fedvlp status` for its folder.
-"""
+APP_FOLDER = Path(__file__).parent / "flower" / "app"
+"""Templates of an app's files. None holds code that a site would run: the sites' part is installed with fedvlp."""
 
 
 def run_site(arguments: Sequence[str]) -> int:
@@ -149,12 +108,10 @@ def write_app(folder: Path, method: str, config: str) -> list[Path]:
         raise UserError(f"Expected a new or empty folder for the app; {folder} is not. Name another.")
     folder.mkdir(parents=True, exist_ok=True)
     name = re.sub(r"[^a-z0-9]+", "-", f"fedvlp-{method}".lower()).strip("-")
-    contents = {
-        "pyproject.toml": PYPROJECT.format(name=name, method=method),
-        "fedvlp_server.py": SERVER,
-        "config.yaml": config,
-        "README.md": README.format(method=method),
-    }
-    for file, content in contents.items():
-        write_text(folder / file, content)
-    return [folder / file for file in contents]
+    files = [folder / "config.yaml"]
+    write_text(folder / "config.yaml", config)
+    for template in sorted(APP_FOLDER.glob("*.template")):
+        files.append(folder / template.stem)
+        content = template.read_text(encoding="utf-8")
+        write_text(files[-1], content.replace("{name}", name).replace("{method}", method))
+    return files

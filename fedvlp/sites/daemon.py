@@ -68,9 +68,6 @@ def send_request(home: Path, request: bytes) -> bytes:
 def start_site(home: Path) -> None:
     """Starts the warm process of a site, unless it runs, and returns once it listens.
 
-    Args:
-        home: the site's folder.
-
     Raises:
         UserError: if the folder is no site's, or the process does not start.
     """
@@ -81,11 +78,7 @@ def start_site(home: Path) -> None:
 
 
 def site_status(home: Path) -> dict[str, Any]:
-    """What is known of a site's warm process.
-
-    Returns:
-        ``state``: ``stopped``, ``idle`` or ``busy``; and of a process that runs its id as ``process`` and the number of
-        ``answered`` requests.
+    """The ``state`` of a site's warm process, ``stopped``, ``idle`` or ``busy``, its id and ``answered`` requests.
 
     Raises:
         UserError: if the folder is no site's.
@@ -123,9 +116,6 @@ def warm_folder(home: Path) -> Path:
 
     A path that is too long for a socket has its folder among the temporary ones.
 
-    Args:
-        home: the site's folder.
-
     Raises:
         UserError: if there is something else in its place, or others can open it, or Python has no such sockets here.
     """
@@ -145,12 +135,7 @@ def warm_folder(home: Path) -> Path:
 
 
 def _connection(home: Path) -> Connection:
-    """Connects to the warm process, which is started where none listens.
-
-    Raises:
-        UserError: if the folder is no site's.
-        OSError: if the process can't be started.
-    """
+    """Connects to the warm process, which is started where none listens; an OSError if it can't be started."""
     read_site_config(home)
     folder = warm_folder(home)
     deadline = time.monotonic() + SECONDS_TO_START
@@ -247,11 +232,7 @@ def serve_site(home: Path, is_ready: Callable[[], None]) -> None:
 
 
 def main(home: Path) -> int:
-    """Makes a process of its own that answers for a site; returns the exit code, 0 once one listens.
-
-    Args:
-        home: the site's folder.
-    """
+    """Makes a process of its own that answers for a site; returns the exit code, 0 once one listens."""
     read_end, write_end = os.pipe()
     if os.fork():
         os.close(write_end)

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 from lightning import Fabric
 
@@ -22,7 +21,7 @@ from fedvlp.sites.registry import SiteRegistry
 from fedvlp.sites.wire import Message, SiteError
 from fedvlp.training.client import ClientResult, Workspace
 from fedvlp.training.evaluation import shared_predictions, with_means
-from fedvlp.training.task import AcceptancePolicy, PhaseTask
+from fedvlp.training.task import OnClientFailure, PhaseTask
 
 log = logging.getLogger(__name__)
 
@@ -50,13 +49,18 @@ class SitesEngine:
         return StoreAtSites()
 
     def train(
-        self, clients: Sequence[Client], task: PhaseTask, here: Workspace, policy: AcceptancePolicy
+        self,
+        clients: Sequence[Client],
+        task: PhaseTask,
+        here: Workspace,
+        on_failure: OnClientFailure,
+        min_clients: int,
     ) -> list[ClientResult]:
         """Trains clients at their sites; one without a usable reply failed."""
-        self.registry.regather(min(policy.min_clients, len(clients)))
+        self.registry.regather(min(min_clients, len(clients)))
         results = self._train_once(clients, task, here)
         failed = [client for client, result in results.items() if result.failure]
-        if policy.on_failure == "retry" and failed:
+        if on_failure == "retry" and failed:
             for client, second in self._train_once(failed, task, here).items():
                 first = results[client].failure
                 results[client] = second if second.failure else replace(second, retried=first)
@@ -98,9 +102,11 @@ class SitesEngine:
         Sites are prepared before they are asked anything, also those that come late or whose process was restarted.
         """
         replies = self._request_prepared(messages)
-        forgot = {client: messages[client] for client, reply in replies.items() if _is(reply, "unprepared")}
-        for client in forgot:
-            self.prepared.discard(self._place(client))
+        forgot: dict[Client, Message] = {}
+        for client, reply in replies.items():
+            if isinstance(reply, Message) and reply.kind == "unprepared":
+                forgot[client] = messages[client]
+                self.prepared.discard(self._place(client))
         return {**replies, **self._request_prepared(forgot)}
 
     def _request_prepared(self, messages: Mapping[Client, Message]) -> dict[Client, Message | SiteError]:
@@ -175,24 +181,17 @@ class SitesEngine:
         """The accuracy of each split in percent; of a site without a usable reply none, which is logged."""
         accuracies: dict[str, float] = {}
         for client, reply in replies.items():
-            if isinstance(reply, SiteError):
-                log.warning("The site %r could not measure: it %s.", client.name, reply)
-            elif reply.kind != "evaluated":
-                log.warning("The site %r could not measure: it answered something else than it was asked.", client.name)
-            else:
-                accuracies |= self._accuracies_of(client.name, reply.values)
-        return accuracies
-
-    def _accuracies_of(self, site: str, values: Mapping[str, Any]) -> dict[str, float]:
-        """The accuracies of a site's own splits, if they are of as many images as it described at first."""
-        expected = self.registry.data.facts[site].counts
-        accuracies: dict[str, float] = {}
-        for role in MEASURED:
-            name = f"{role}/{site}"
-            count = values["count"].get(name, 0)
-            correct = values["correct"].get(name, 0)
-            if 0 < count == expected.get(role) and correct <= count:
-                accuracies[name] = percent(correct, count)
+            if isinstance(reply, SiteError) or reply.kind != "evaluated":
+                reason = reply if isinstance(reply, SiteError) else "answered something else than it was asked"
+                log.warning("The site %r could not measure: it %s.", client.name, reason)
+                continue
+            for role, num_images in self.registry.data.facts[client.name].counts.items():
+                name = f"{role}/{client.name}"
+                count = reply.values["count"].get(name, 0)
+                correct = reply.values["correct"].get(name, 0)
+                # A site must not measure on more or fewer images than it described at first.
+                if role in MEASURED and correct <= count == num_images > 0:
+                    accuracies[name] = percent(correct, count)
         return accuracies
 
 
@@ -212,7 +211,3 @@ def client_result(task: PhaseTask, client: Client, reply: Message | SiteError) -
     return ClientResult(
         update, values["personal"], values["optimizer"], is_finite=values["finite"], retried=values["retried"]
     )
-
-
-def _is(reply: Message | SiteError, kind: str) -> bool:
-    return isinstance(reply, Message) and reply.kind == kind

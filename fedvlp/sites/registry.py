@@ -85,11 +85,7 @@ class SiteRegistry:
             self._admit(place, reply)
 
     def exchange(self, messages: Mapping[str, Message]) -> dict[str, Message | SiteError]:
-        """Sends each site its message; collects the replies, or why there is none.
-
-        Args:
-            messages: by the site's own name.
-        """
+        """Sends each site its message, by the site's own name; collects the replies, or why there is none."""
         places = {name: self.places[name] for name in messages if name in self.places}
         requests = {place: messages[name].to_bytes() for name, place in places.items()}
         replies = self.transport.exchange(requests, self.data.reply_seconds) if requests else {}
@@ -107,12 +103,7 @@ class SiteRegistry:
         self.transport.exchange(dict.fromkeys(self.places.values(), request), SECONDS_TO_LEAVE)
 
     def has_same_images(self, name: str, digests: Mapping[str, Any]) -> bool:
-        """Whether a site has the images that it had when the run began, split as then; true of one that is new.
-
-        Args:
-            name: the site's own name.
-            digests: of its images and of its split.
-        """
+        """Whether a site has the images that it had when the run began, split as then; true of one that is new."""
         facts = self.data.facts.get(name)
         return facts is None or (facts.images, facts.split) == (digests["images"], digests["split"])
 

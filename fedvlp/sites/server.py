@@ -25,10 +25,10 @@ from fedvlp.sites.registry import SiteRegistry
 from fedvlp.sites.wire import Message, Transport, is_plain_name
 from fedvlp.sites.worker import parse_config, starting_tensors
 from fedvlp.training.add_ons import PUBLIC
-from fedvlp.training.add_ons.base import describe_add_on
 from fedvlp.training.callback import FederationCallback, RunView
 from fedvlp.training.options import link_method_options
 from fedvlp.utils.config_files import read_yaml
+from fedvlp.utils.digests import class_and_options
 from fedvlp.utils.errors import UserError, unwrapped_errors
 from fedvlp.utils.files import write_json, write_text
 
@@ -61,14 +61,7 @@ def serve(config: Path, transport: Transport, run_dir: Path, ckpt_path: str | No
 
 
 class Parts(NamedTuple):
-    """What a config makes.
-
-    Attributes:
-        model: the method.
-        data: its data module.
-        federation: what trains it.
-        config: all options as YAML, those that were not given included.
-    """
+    """What a config makes, and all of its options as YAML, those that were not given included."""
 
     model: FederatedModule
     data: FederatedDataModule
@@ -127,11 +120,7 @@ def _serve(parts: Parts, transport: Transport, run_dir: Path, ckpt_path: str | N
 
 
 def _check_options(federation: Federation) -> None:
-    """Refuses options that only a simulation has.
-
-    Raises:
-        UserError: if there is one.
-    """
+    """Refuses options that only a simulation has."""
     of_simulations = {
         "clients.attack": federation.clients.attack is not None,
         "clients.personal_on_disk": federation.clients.personal_on_disk,
@@ -179,7 +168,7 @@ def preparation(parts: Parts, data: SitesData, run: str) -> Message:
         "epochs": federation.local.epochs,
         "steps": federation.local.steps,
         "reset_optimizer": federation.local.reset_optimizer,
-        "add_ons": [describe_add_on(add_on) for add_on in federation.local.every_add_on],
+        "add_ons": [class_and_options(add_on) for add_on in federation.local.every_add_on],
         "seed": federation.seed,
         "precision": federation.precision,
     }
@@ -215,12 +204,7 @@ def read_sites_file(run: Path) -> tuple[str, dict[str, SiteFacts]]:
 
 
 class SitesFile(FederationCallback):
-    """Writes ``sites.json`` and the config into the run's folder.
-
-    Args:
-        registry: the connected sites.
-        config: all options as YAML.
-    """
+    """Writes ``sites.json`` and the config, as YAML, into the run's folder."""
 
     def __init__(self, registry: SiteRegistry, config: str) -> None:
         self.registry = registry

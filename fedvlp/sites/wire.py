@@ -287,28 +287,3 @@ class Transport(Protocol):
             One entry for each request: the reply, or why there is none (it died, is too late or unknown).
         """
         ...
-
-
-class InProcess:
-    """Sites in this process, asked sequentially: for tests, and to try a deployment without a network.
-
-    Args:
-        sites: from a request to its reply, such as ``Site.handle``, by name; may be changed at any time.
-    """
-
-    def __init__(self, sites: Mapping[str, Callable[[bytes], bytes]]) -> None:
-        self.sites = dict(sites)
-
-    def names(self) -> list[str]:
-        """Names of the sites."""
-        return list(self.sites)
-
-    def exchange(self, requests: Mapping[str, bytes], timeout: float) -> dict[str, bytes | SiteError]:
-        """Asks the sites sequentially; a SiteError that a site raises is why it gave no reply."""
-        replies: dict[str, bytes | SiteError] = {}
-        for name, request in requests.items():
-            try:
-                replies[name] = self.sites[name](request) if name in self.sites else SiteError("is not connected")
-            except SiteError as error:
-                replies[name] = error
-        return replies

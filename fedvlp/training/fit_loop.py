@@ -13,14 +13,13 @@ from fedvlp.core.state import RoundMetrics, RunState, ServerState
 from fedvlp.runs.client_store import DiskStore
 from fedvlp.runs.run_folder import claimed, find_checkpoints, new_run_folder, resume
 from fedvlp.training.client import Workspace
-from fedvlp.training.cohort import Availability
 from fedvlp.training.distributed import check_same_run, on_every_process
 from fedvlp.training.engine import Engine
 from fedvlp.training.evaluation import validation_loss
 from fedvlp.training.lightning_hooks import Hooks
 from fedvlp.training.options import ConfiguredRun
 from fedvlp.training.round import Run, run_round
-from fedvlp.training.task import AcceptancePolicy, PhaseSetup, validation_splits
+from fedvlp.training.task import PhaseSetup, validation_splits
 
 RESUME_MAY_CHANGE = ("rounds", "evaluate_every", "patience", "server", "clients")
 """Options that a resumed run may change, but that are equal on all processes."""
@@ -121,9 +120,8 @@ class FitLoop:
             setups=self.setups,
             engine=self.engine,
             rounds=run.rounds,
-            cohort_size=clients.cohort_size,
-            policy=AcceptancePolicy(clients.on_failure, run.server.min_clients, run.server.max_update_norm),
-            availability=Availability(clients.dropout, clients.stragglers),
+            server=run.server,
+            clients=clients,
         )
 
     def _round(self, rounds: Run) -> None:

@@ -10,12 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from fedvlp.core.aggregation import Aggregator, describe_aggregator
+from fedvlp.core.aggregation import Aggregator
 from fedvlp.core.state import Client
 from fedvlp.training.attack import Attack
 from fedvlp.training.callback import RunView
 from fedvlp.training.local_training import LocalTraining
 from fedvlp.training.task import OnClientFailure
+from fedvlp.utils.digests import class_and_options
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.ranges import ClosedFraction, FractionBelowOne, PositiveFloat, PositiveInt, check_range
 
@@ -163,9 +164,9 @@ def describe_training(run: ConfiguredRun) -> dict[str, Any]:
     }
     # Left out where they are not given, so that runs with and without such an option differ by its name alone.
     if run.server.aggregation is not None:
-        described["aggregation"] = describe_aggregator(run.server.aggregation)
+        described["aggregation"] = class_and_options(run.server.aggregation)
     if run.clients.attack is not None:
-        described["attack"] = run.clients.attack.describe()
+        described["attack"] = class_and_options(run.clients.attack)
     if run.clients.dropout:
         described["client_dropout"] = run.clients.dropout
     if run.clients.stragglers:

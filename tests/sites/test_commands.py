@@ -18,7 +18,7 @@ if sys.version_info >= (3, 11):
     import tomllib
 
 CONFIG = ["--config", "methods/promptfl", "--config", "data/styled_shapes", "--model.clip.name=fedvlp-tiny"]
-FILES = ("pyproject.toml", "fedvlp_server.py", "config.yaml", "README.md")
+FILES = ("config.yaml", "README.md", "fedvlp_server.py", "pyproject.toml")
 
 
 @pytest.fixture(autouse=True)

@@ -10,10 +10,20 @@ import torch
 from safetensors.torch import load_file
 
 from fedvlp.runs.events import read_events
-from fedvlp.sites import InProcess, Site, SiteError
+from fedvlp.sites import Site, SiteError
 from fedvlp.sites.wire import Message, read_reply, read_request
 from tests.helpers.images import DOMAINS
-from tests.helpers.sites import in_process, make_site, make_sites, method_config, run_of, serve, simulate, sites_config
+from tests.helpers.sites import (
+    InProcess,
+    in_process,
+    make_site,
+    make_sites,
+    method_config,
+    run_of,
+    serve,
+    simulate,
+    sites_config,
+)
 
 BROKEN = "node-1"
 """The place of the site 'paint'."""
@@ -42,6 +52,51 @@ class Faulty(InProcess):
         return self.fault(self, request)
 
 
+class Deployment:
+    """Three sites, and a server that trains on them.
+
+    Args:
+        folder: of all their files.
+        image_root: of the sites' images.
+    """
+
+    def __init__(self, folder, image_root):
+        self.folder = folder
+        self.image_root = image_root
+        self.homes = make_sites(folder / "sites", image_root, DOMAINS)
+
+    def serve(self, config, transport=None, checkpoint=None):
+        """The exit code of a run."""
+        server = sites_config(self.folder / "server.yaml", config, DOMAINS)
+        return serve(server, transport or in_process(self.homes), self.folder / "deployed", checkpoint)
+
+    def faulty(self, fault, rounds=None):
+        """Freshly started sites of which one has a fault."""
+        return Faulty(in_process(self.homes).sites, fault, rounds)
+
+    @property
+    def run(self):
+        """The only run's folder."""
+        return run_of(self.folder / "deployed")
+
+    def left_out(self):
+        """Rounds, names and reasons of those that were left out."""
+        events = [event for event in read_events(self.run) if event["event"] == "client_left_out"]
+        return [(event["round"], event["name"], event["reason"]) for event in events]
+
+    def assert_as_simulated(self, config):
+        """The prompts are those of the simulation."""
+        prompts = load_file(self.run / "prompts.safetensors")
+        expected = simulate(self.folder, config, self.image_root).run_state.server.deployed
+        assert prompts.keys() == expected.keys()
+        assert all(torch.equal(prompts[name], expected[name]) for name in prompts)
+
+
+@pytest.fixture
+def deployment(tmp_path, image_root):
+    return Deployment(tmp_path, image_root)
+
+
 def raises(transport, request):
     raise SiteError("did not answer in 7 s")
 
@@ -61,9 +116,8 @@ def uploads(change):
 
     def fault(transport, request):
         reply = read_reply(transport.usual(request))
-        return Message(
-            reply.kind, reply.values, {name: change(value) for name, value in reply.tensors.items()}
-        ).to_bytes()
+        tensors = {name: change(value) for name, value in reply.tensors.items()}
+        return Message(reply.kind, reply.values, tensors).to_bytes()
 
     return fault
 
@@ -80,56 +134,30 @@ FAULTS = {
 }
 
 
-def prompts(folder):
-    return load_file(run_of(folder) / "prompts.safetensors")
-
-
-def left_out(folder):
-    """Names and reasons of those that were left out."""
-    found = [event for event in read_events(run_of(folder)) if event["event"] == "client_left_out"]
-    return [(event["round"], event["name"], event["reason"]) for event in found]
-
-
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_site_that_fails_is_left_out_with_its_reason_and_the_others_go_on(name, tmp_path, image_root):
+def test_a_site_that_fails_is_left_out_with_its_reason_and_the_others_continue(name, deployment):
     fault, reason = FAULTS[name]
-    server = sites_config(tmp_path / "server.yaml", method_config("promptfl"), DOMAINS)
-    homes = make_sites(tmp_path / "sites", image_root, DOMAINS)
-    transport = Faulty(in_process(homes).sites, fault, rounds=[0])
-    assert serve(server, transport, tmp_path / "deployed") == 0
-    (found,) = left_out(tmp_path / "deployed")
-    assert found[:2] == (1, "paint")
-    assert reason in found[2]
+    assert deployment.serve(method_config("promptfl"), deployment.faulty(fault, rounds=[0])) == 0
+    (left_out,) = deployment.left_out()
+    assert left_out[:2] == (1, "paint")
+    assert reason in left_out[2]
 
 
-def test_what_a_left_out_site_kept_is_as_before_the_round(tmp_path, image_root):
-    """The simulation has a client that is left out in round 2; both go on in round 3 from round 1."""
+def test_what_a_left_out_site_kept_is_as_before_the_round(deployment):
+    """It is left out in round 2, and continues in round 3 from round 1."""
     config = method_config("single_domain", rounds=3, reset_optimizer=False)
-    config["model"]["init_args"]["optimizer"] = {"class_path": "torch.optim.Adam", "init_args": {"lr": 0.1}}
-    homes = make_sites(tmp_path / "sites", image_root, DOMAINS)
-    server = sites_config(tmp_path / "server.yaml", config, DOMAINS)
-    states = {}
+    states = []
 
-    def refused(transport, request):
-        return changed(finite=False)(transport, request)
+    def refused_in_round_2(transport, request):
+        states.append(read_request(request).values["personal"])
+        return changed(finite=False)(transport, request) if len(states) == 2 else transport.usual(request)
 
-    def kept(transport, request):
-        message = read_request(request)
-        states[message.values["round"]] = message.values["personal"]
-        return transport.usual(request)
-
-    transport = Faulty(in_process(homes).sites, lambda *given: (kept, refused, kept)[_round(given[1])](*given))
-    assert serve(server, transport, tmp_path / "deployed") == 0
-    first, third = states[0], states[2]
-    assert first == ""
-    assert third.startswith("000001-00000-"), "round 3 begins with what round 1 left"
+    assert deployment.serve(config, deployment.faulty(refused_in_round_2)) == 0
+    assert states[0] == ""
+    assert states[2].startswith("000001-00000-"), "round 3 begins with what round 1 left"
 
 
-def _round(request):
-    return read_request(request).values["round"]
-
-
-def test_one_more_try_if_the_policy_says_so(tmp_path, image_root):
+def test_one_more_try_if_the_policy_says_so(deployment):
     tries = []
 
     def fault(transport, request):
@@ -137,96 +165,78 @@ def test_one_more_try_if_the_policy_says_so(tmp_path, image_root):
         return b"" if len(tries) == 1 else transport.usual(request)
 
     config = method_config("promptfl", rounds=1, on_failure="retry")
-    server = sites_config(tmp_path / "server.yaml", config, DOMAINS)
-    homes = make_sites(tmp_path / "sites", image_root, DOMAINS)
-    assert serve(server, Faulty(in_process(homes).sites, fault), tmp_path / "deployed") == 0
-    assert left_out(tmp_path / "deployed") == []
+    assert deployment.serve(config, deployment.faulty(fault)) == 0
+    assert deployment.left_out() == []
     assert len(tries) == 2
-    simulated = simulate(tmp_path, method_config("promptfl", rounds=1), image_root)
-    assert torch.equal(prompts(tmp_path / "deployed")["prompt"], simulated.run_state.server.shared["prompt"])
+    deployment.assert_as_simulated(method_config("promptfl", rounds=1))
 
 
-def test_a_site_that_is_started_anew_in_the_run_changes_nothing(tmp_path, image_root):
+def test_a_site_that_is_restarted_in_the_run_changes_nothing(deployment):
     config = method_config("plan", rounds=2, steps=2, reset_optimizer=False)
-    homes = make_sites(tmp_path / "sites", image_root, DOMAINS)
     asked = []
 
     def restarts(transport, request):
-        if request not in asked:  # else it was prepared again, and asked the same once more
-            transport.usual = Site(homes[BROKEN]).handle
+        if request not in asked:  # else it was prepared again, and asked the same again
+            transport.usual = Site(deployment.homes[BROKEN]).handle
         asked.append(request)
         return transport.usual(request)
 
-    server = sites_config(tmp_path / "server.yaml", config, DOMAINS)
-    assert serve(server, Faulty(in_process(homes).sites, restarts), tmp_path / "deployed") == 0
+    assert deployment.serve(config, deployment.faulty(restarts)) == 0
     assert len(asked) == 2 * 2 * 2
-    assert left_out(tmp_path / "deployed") == []
-    expected = simulate(tmp_path, config, image_root).run_state.server.deployed
-    found = prompts(tmp_path / "deployed")
-    assert all(torch.equal(found[name], expected[name]) for name in found)
+    assert deployment.left_out() == []
+    deployment.assert_as_simulated(config)
 
 
 @pytest.mark.parametrize("method", ["plan", "adapt"])
-def test_a_server_that_is_started_again_goes_on_with_what_the_sites_kept(method, tmp_path, image_root, capsys):
+def test_a_server_that_is_started_again_resumes_with_what_the_sites_kept(method, deployment, capsys):
     config = method_config(method, rounds=2, steps=2, reset_optimizer=False)
-    homes = make_sites(tmp_path / "sites", image_root, DOMAINS)
-    server = sites_config(tmp_path / "server.yaml", config, DOMAINS)
 
     def dies(transport, request):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        serve(server, Faulty(in_process(homes).sites, dies, rounds=[1]), tmp_path / "deployed")
-    assert serve(server, in_process(homes), tmp_path / "deployed", "last") == 0
+        deployment.serve(config, deployment.faulty(dies, rounds=[1]))
+    assert deployment.serve(config, checkpoint="last") == 0
     assert "after round 1" in capsys.readouterr().out
-    expected = simulate(tmp_path, config, image_root).run_state.server.deployed
-    found = prompts(tmp_path / "deployed")
-    assert found.keys() == expected.keys()
-    assert all(torch.equal(found[name], expected[name]) for name in found)
+    deployment.assert_as_simulated(config)
 
 
-def test_a_site_that_lost_what_it_kept_is_left_out(tmp_path, image_root):
+def test_a_site_that_lost_what_it_kept_is_left_out(deployment):
     def loses(transport, request):
-        for path in Path(homes[BROKEN]).glob("runs/*/clients/*"):
+        for path in Path(deployment.homes[BROKEN]).glob("runs/*/clients/*"):
             path.unlink()
         return transport.usual(request)
 
-    homes = make_sites(tmp_path / "sites", image_root, DOMAINS)
-    server = sites_config(tmp_path / "server.yaml", method_config("plan"), DOMAINS)
-    assert serve(server, Faulty(in_process(homes).sites, loses, rounds=[1]), tmp_path / "deployed") == 0
-    assert left_out(tmp_path / "deployed") == [(2, "paint", "has lost what it kept in an earlier round")]
+    assert deployment.serve(method_config("plan"), deployment.faulty(loses, rounds=[1])) == 0
+    assert deployment.left_out() == [(2, "paint", "has lost what it kept in an earlier round")]
 
 
-def test_a_site_whose_images_change_in_the_run_is_left_out(tmp_path, image_root):
+def test_a_site_whose_images_change_in_the_run_is_left_out(tmp_path, image_root, deployment):
     folder = tmp_path / "images"
     shutil.copytree(image_root / "paint", folder)
-    homes = make_sites(tmp_path / "sites", image_root, DOMAINS)
-    make_site(homes[BROKEN], "paint", folder)
+    home = make_site(deployment.homes[BROKEN], "paint", folder)
 
     def changes(transport, request):
         (folder / "star" / "0.png").rename(folder / "star" / "other.png")
-        transport.usual = Site(homes[BROKEN]).handle
+        transport.usual = Site(home).handle
         return transport.usual(request)
 
-    server = sites_config(tmp_path / "server.yaml", method_config("promptfl"), DOMAINS)
-    assert serve(server, Faulty(in_process(homes).sites, changes, rounds=[1]), tmp_path / "deployed") == 0
-    assert left_out(tmp_path / "deployed") == [(2, "paint", "has other images than when the run began")]
+    assert deployment.serve(method_config("promptfl"), deployment.faulty(changes, rounds=[1])) == 0
+    assert deployment.left_out() == [(2, "paint", "has other images than when the run began")]
 
 
-def test_too_few_sites_end_the_run_before_it_begins(tmp_path, image_root, capsys):
-    server = sites_config(tmp_path / "server.yaml", method_config("promptfl", min_clients=3), DOMAINS)
-    homes = make_sites(tmp_path / "sites", image_root, DOMAINS[:2])
-    assert serve(server, in_process(homes), tmp_path / "deployed") == 1
+def test_too_few_sites_end_the_run_before_it_begins(deployment, capsys):
+    transport = in_process(deployment.homes)
+    del transport.sites["node-2"]
+    assert deployment.serve(method_config("promptfl", min_clients=3), transport) == 1
     message = capsys.readouterr().err
     assert "2 of 3 sites are there after 0.1 s, and 3 are needed. Not there: 'photo'" in message
-    assert not (tmp_path / "deployed").exists()
+    assert not (deployment.folder / "deployed").exists()
 
 
-def test_too_few_sites_in_a_round_end_the_run_and_it_goes_on_later(tmp_path, image_root, capsys):
+def test_too_few_sites_in_a_round_end_the_run_and_it_resumes_later(deployment, capsys):
     config = method_config("promptfl", rounds=2, min_clients=3)
-    server = sites_config(tmp_path / "server.yaml", config, DOMAINS)
-    homes = make_sites(tmp_path / "sites", image_root, DOMAINS)
-    transport = in_process(homes)
+    transport = in_process(deployment.homes)
     usual = transport.sites["node-0"]
 
     def leaves(request):
@@ -235,17 +245,14 @@ def test_too_few_sites_in_a_round_end_the_run_and_it_goes_on_later(tmp_path, ima
         return usual(request)
 
     transport.sites["node-0"] = leaves
-    assert serve(server, transport, tmp_path / "deployed") == 1
+    assert deployment.serve(config, transport) == 1
     assert "Not there: 'photo'" in capsys.readouterr().err
-    assert serve(server, in_process(homes), tmp_path / "deployed", "last") == 0
-    expected = simulate(tmp_path, config, image_root).run_state.server.deployed
-    assert torch.equal(prompts(tmp_path / "deployed")["prompt"], expected["prompt"])
+    assert deployment.serve(config, checkpoint="last") == 0
+    deployment.assert_as_simulated(config)
 
 
-def test_a_site_that_comes_late_takes_part_from_then_on(tmp_path, image_root):
-    server = sites_config(tmp_path / "server.yaml", method_config("promptfl", rounds=3), DOMAINS)
-    homes = make_sites(tmp_path / "sites", image_root, DOMAINS)
-    transport = in_process(homes)
+def test_a_site_that_comes_late_takes_part_from_then_on(deployment):
+    transport = in_process(deployment.homes)
     late = transport.sites.pop("node-2")
     usual = transport.sites["node-0"]
 
@@ -256,11 +263,9 @@ def test_a_site_that_comes_late_takes_part_from_then_on(tmp_path, image_root):
         return usual(request)
 
     transport.sites["node-0"] = brings
-    assert serve(server, transport, tmp_path / "deployed") == 0
-    reasons = [(number, name) for number, name, _ in left_out(tmp_path / "deployed")]
-    assert reasons == [(1, "photo"), (2, "photo")]
-    known = json.loads((run_of(tmp_path / "deployed") / "sites.json").read_text())
-    assert known["sites"].keys() == set(DOMAINS)
+    assert deployment.serve(method_config("promptfl", rounds=3), transport) == 0
+    assert [left_out[:2] for left_out in deployment.left_out()] == [(1, "photo"), (2, "photo")]
+    assert json.loads((deployment.run / "sites.json").read_text())["sites"].keys() == set(DOMAINS)
 
 
 NOT_MEASURED = {
@@ -272,10 +277,8 @@ NOT_MEASURED = {
 
 
 @pytest.mark.parametrize("values", [*NOT_MEASURED.values(), None], ids=[*NOT_MEASURED, "error"])
-def test_a_site_that_can_not_measure_leaves_no_mean_behind(values, tmp_path, image_root):
-    homes = make_sites(tmp_path / "sites", image_root, DOMAINS)
-    server = sites_config(tmp_path / "server.yaml", method_config("promptfl", rounds=1), DOMAINS)
-    transport = in_process(homes)
+def test_a_site_that_can_not_measure_leaves_no_mean_behind(values, deployment):
+    transport = in_process(deployment.homes)
     usual = transport.sites[BROKEN]
 
     def handle(request):
@@ -286,15 +289,14 @@ def test_a_site_that_can_not_measure_leaves_no_mean_behind(values, tmp_path, ima
         return Message("evaluated", values).to_bytes()
 
     transport.sites[BROKEN] = handle
-    assert serve(server, transport, tmp_path / "deployed") == 0
-    with open(run_of(tmp_path / "deployed") / "metrics.csv", newline="") as file:
+    assert deployment.serve(method_config("promptfl", rounds=1), transport) == 0
+    with open(deployment.run / "metrics.csv", newline="") as file:
         (row,) = csv.DictReader(file)
     assert "validation/ink" in row
     assert "validation/paint" not in row
     assert "validation" not in row
 
 
-def test_options_of_a_simulation_are_refused(tmp_path, image_root, capsys):
-    server = sites_config(tmp_path / "server.yaml", method_config("promptfl", personal_on_disk=True), DOMAINS)
-    assert serve(server, InProcess({}), tmp_path / "deployed") == 1
+def test_options_of_a_simulation_are_refused(deployment, capsys):
+    assert deployment.serve(method_config("promptfl", personal_on_disk=True), InProcess({})) == 1
     assert "trainer.clients.personal_on_disk" in capsys.readouterr().err

@@ -5,11 +5,11 @@ import json
 import pytest
 import yaml
 
-from fedvlp.sites import InProcess, serve
+from fedvlp.sites import serve
 from fedvlp.sites.server import build_parts, read_sites_file
 from fedvlp.utils.errors import UserError
 from tests.helpers.images import DOMAINS
-from tests.helpers.sites import in_process, make_sites, method_config, run_of, sites_config, write_config
+from tests.helpers.sites import InProcess, in_process, make_sites, method_config, run_of, sites_config, write_config
 
 
 def refused(path, tmp_path, capsys):

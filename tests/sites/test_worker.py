@@ -5,10 +5,10 @@ import json
 import pytest
 import torch
 
-from fedvlp.sites import InProcess, Site
+from fedvlp.sites import Site
 from fedvlp.sites.wire import Message, read_reply, read_request
 from tests.helpers.images import CLASSES, DOMAINS, draw
-from tests.helpers.sites import in_process, make_site, make_sites, method_config, serve, sites_config
+from tests.helpers.sites import InProcess, in_process, make_site, make_sites, method_config, serve, sites_config
 
 DESCRIBE = {"run": "run", "data": {"classes": CLASSES, "split_seed": 5}}
 
