@@ -63,7 +63,7 @@ def evaluate(
         # A row of predictions is a client's where each client's state was measured by itself.
         is_by_client = bool(split.clients) or (bool(module.personal) and module.unseen == "each")
         names = [client.name for client in owners] if is_by_client else []
-        measured = stack(by_state, names, getattr(split, "class_names", ()))
+        measured = stack(by_state, names, split.class_names)
         if predictions is not None:
             predictions[split.name] = measured
         # Images out of distribution are of none of the classes, so no prediction of theirs is right.
@@ -76,7 +76,7 @@ def _predictions_of_states(
     module: FederatedModule, fabric: Fabric, split: EvaluationSplit, deployed: State, personal: Iterable[State]
 ) -> list[Predictions]:
     """The predictions of each state that a split is measured with: one, or those of the clients."""
-    class_names = getattr(split, "class_names", ())
+    class_names = split.class_names
     classifier = module.for_classes(class_names) if class_names else module
     is_held_out = not split.clients
     if not module.personal or split.role == "global" or (is_held_out and module.unseen == "shared"):

@@ -6,7 +6,8 @@ import copy
 import inspect
 import logging
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
@@ -17,7 +18,7 @@ from lightning.fabric.strategies.parallel import ParallelStrategy
 from torch import nn
 
 from fedvlp.core.module import FederatedModule
-from fedvlp.core.protocols import EvaluationSplit, FederatedData, HasOutOfDistribution, MeasuresOtherClasses
+from fedvlp.core.protocols import EvaluationSplit, FederatedData, HasOutOfDistribution, Precompute
 from fedvlp.core.state import State
 from fedvlp.training.distributed import GlooStrategy
 from fedvlp.utils.errors import UserError
@@ -191,27 +192,29 @@ def set_up_data(
     Raises:
         UserError: if splits are of other classes than those that train, and the method can't tell others.
     """
+
+    def precompute_of(method: FederatedModule) -> tuple[Precompute | None, str]:
+        key = f"{method.precompute_key()}-{precision}"
+        return None if serves_images else _precompute(fabric, method), key
+
     data.prepare_data()
     data.setup("fit")
     module.eval()
+    precompute, key = precompute_of(module)
     data.bind(
         transform=module.transform,
         train_transform=module.train_transform,
-        prepare=None if serves_images else _precompute(fabric, module),
-        key=f"{module.precompute_key()}-{precision}",
+        precompute=precompute,
+        key=key,
         device=fabric.device,
         with_domains=module.needs_domains,
+        for_classes=lambda class_names: precompute_of(module.for_classes(class_names)),
     )
-    if isinstance(data, MeasuresOtherClasses):
-        for class_names in data.other_classes:
-            others = module.for_classes(class_names)
-            prepare = None if serves_images else _precompute(fabric, others)
-            data.bind_classes(class_names, prepare, f"{others.precompute_key()}-{precision}")
     if not serves_images:  # else each is read but once
         data.encode()
 
 
-def _precompute(fabric: Fabric, module: FederatedModule) -> Callable[[torch.Tensor], State] | None:
+def _precompute(fabric: Fabric, module: FederatedModule) -> Precompute | None:
     """What computes once for each image all that a method precomputes; None where that is nothing."""
     if not module.precomputes:
         return None
@@ -231,13 +234,7 @@ def with_short_splits(data: FederatedData) -> FederatedData:
     """Returns a copy of a data module that evaluates on the first batch of each split; what was read is shared."""
 
     def shorten(splits: Iterable[EvaluationSplit]) -> list[EvaluationSplit]:
-        short_splits: list[EvaluationSplit] = []
-        for split in splits:
-            short = copy.copy(split)
-            # Not by assignment: splits are frozen, though this copy is seen here alone.
-            vars(short)["loader"] = list(islice(iter(split.loader), 1))
-            short_splits.append(short)
-        return short_splits
+        return [replace(split, loader=list(islice(iter(split.loader), 1))) for split in splits]
 
     short_data = copy.copy(data)
     measured = shorten(data.evaluation_splits())

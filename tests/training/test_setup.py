@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from dataclasses import replace
 
 import pytest
 import torch
@@ -215,9 +216,7 @@ def test_rules_are_tried_and_nothing_is_gone_on_from(tmp_path):
 
 def test_each_split_has_one_batch_and_the_data_stay_whole():
     data = Points()
-    whole = data.evaluation_splits()
-    for split in whole:
-        split.loader *= 3
+    whole = [replace(split, loader=3 * split.loader) for split in data.evaluation_splits()]
     data.evaluation_splits = lambda: whole
     short = with_short_splits(data)
     assert [len(split.loader) for split in short.evaluation_splits()] == [1] * 4
