@@ -130,6 +130,7 @@ def attend(
     mask: Float[Tensor, "queries length"] | None = None,
 ) -> Float[Tensor, "sequences queries width"]:
     """Returns what tokens read from others in all heads."""
+    # PyTorch chooses the fused kernel; a mask is added to the scores before the softmax.
     query = _split_heads(query, num_heads)
     key = _split_heads(key, num_heads)
     value = _split_heads(value, num_heads)
@@ -379,6 +380,7 @@ def multiply(
     inputs: Float[Tensor, "*rows i"], weight: Float[Tensor, "o i"], bias: Float[Tensor, "o"] | None
 ) -> Float[Tensor, "*rows o"]:
     """Returns x W^T + b, in bfloat16 where W is: a frozen weight that was rounded is never cast back."""
+    # The products of a rounded weight are in bfloat16, also outside autocast.
     if weight.dtype != torch.bfloat16:
         return linear(inputs, weight, bias)
     return linear(inputs.to(weight.dtype), weight, None if bias is None else bias.to(weight.dtype))

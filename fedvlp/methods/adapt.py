@@ -37,9 +37,7 @@ class ADAPT(FedDPT):
     """Fed-DPT with cross-entropy, and with a loss that ties each image token to its domain's text prompt.
 
     Args:
-        class_names: The classes, in the order of the labels.
         domains: Names of the source domains, in the order of the clients' domains.
-        clip: The frozen CLIP: see ``load_clip``.
         domain_loss: The domain-correspondence loss: over ``pairs`` of an image token and a text prompt, or over the
             ``attention`` to the image tokens, which is to find the client's own domain; outside a federation images
             have no domain, and this one is left out.
@@ -101,7 +99,9 @@ def pairs_correspondence(
         0.3133
     """
     batch, count = tokens.shape[:2]
+    # For each image the text of its class in every domain.
     own_class = texts[:, labels].transpose(0, 1)  # [B, domains, d]
+    # Each image's tokens are compared with the same texts: B times n rows of n logits.
     repeated = own_class[:, None].expand(-1, count, -1, -1).flatten(0, 1)  # [B * domains, domains, d]
     logits = cosine_logits(tokens.flatten(0, 1), repeated, scale)
     return F.cross_entropy(logits, torch.arange(count, device=tokens.device).repeat(batch))

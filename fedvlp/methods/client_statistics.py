@@ -57,6 +57,7 @@ class ClientStatistics(nn.Module):
 
     def start_client(self, context: RoundContext) -> None:
         """Prepares for a client's phase; before training it forgets what it had collected in the round before."""
+        # A client's slot is its id, as the strategy of the second phase has it.
         self.slot = context.client.id
         if self.renewed and context.phase.train:
             self.own.zero_()
@@ -83,6 +84,7 @@ def positions(features: Tensor) -> Float[Tensor, "B N W"]:
 
 def style_of(features: Tensor) -> Float[Tensor, "B 2 W"]:
     """Returns each image's style: means and deviations over positions, in float32 and without a gradient."""
+    # A style is a target and no part of the graph.
     values = positions(features.detach()).float()
     return torch.stack([values.mean(1), (values.var(1, correction=0) + VARIANCE_FLOOR).sqrt()], dim=1)
 

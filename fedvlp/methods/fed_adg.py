@@ -47,8 +47,6 @@ class FedADG(ImageTowerLearner):
     """Trains CLIP's image tower against a discriminator that tells its features from generated ones of the class.
 
     Args:
-        class_names: The classes, in the order of the labels.
-        clip: The CLIP that is trained: see ``load_clip``; the one passed in stays unchanged.
         class_weight: lambda_0, the share of the cross-entropy in the tower's loss, in (0, 1].
         generator_width: Units of the generator's hidden layer.
         options: Head, rates and optimizer, as of :class:`.ImageTowerLearner`.
@@ -97,13 +95,16 @@ class FedADG(ImageTowerLearner):
         inputs, labels = batch
         features = self.image_features(self.precomputed(inputs)["images"])
         classes = F.one_hot(labels, len(self.class_names)).to(features.dtype)
+        # Drawn on the CPU, so that every device sees the same numbers.
         noise = torch.rand(features.shape).to(features.device)
         references = self.generator(torch.cat([noise, classes], dim=1))
         learning = dict(self.discriminator.named_parameters())
+        # Tower and generator are judged by a discriminator that gets no gradient from them.
         fixed = {name: value.detach() for name, value in learning.items()}
         cross_entropy = F.cross_entropy(self.logits(features), labels)
         alignment = (1 - self.scores(fixed, features, classes)).square().mean()
         generation = (1 - self.scores(fixed, references, classes)).square().mean()
+        # And the discriminator learns from features that get no gradient from it.
         known = self.scores(learning, references.detach(), classes).square()
         foreign = (1 - self.scores(learning, features.detach(), classes)).square()
         discrimination = -(known + foreign).mean()

@@ -72,6 +72,7 @@ class ImageTowerLearner(FederatedModule):
         self.class_names = class_names
         self.set_backbone(load_clip(clip))
         self.layer_decay = layer_decay
+        # In float32 whatever the shared CLIP was rounded to: small steps would be lost in bfloat16.
         self.visual = deepcopy(cast(nn.Module, self.clip.model.visual)).float().requires_grad_(True)
         self.image_tower = make_image_tower(self.visual)
         if layer_decay < 1 and type(self.image_tower) is ImageTower:
@@ -177,6 +178,7 @@ class ImageTowerLearner(FederatedModule):
             widths.append(positions(features).shape[2])
             return features
 
+        # The towers do not say how wide their stages are: a blank image shows it.
         size = self.clip.image_size
         with torch.no_grad():
             self.image_features(torch.zeros(1, 3, size, size), after_stage(stage, measured))

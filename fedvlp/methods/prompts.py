@@ -31,7 +31,8 @@ from fedvlp.utils.ranges import Names
 class PromptLearner(FederatedModule):
     """A method that learns prompts for a frozen CLIP; tables compare it with zero-shot CLIP.
 
-    Batches hold CLIP's image features, which are computed once, unless the method ``needs_images``.
+    Batches hold CLIP's image features, which are computed once, unless the method ``needs_images``. Methods' docstrings
+    list what they add to these arguments.
 
     Args:
         class_names: The classes, in the order of the labels.
@@ -85,6 +86,7 @@ def distillation_kl(teacher_logits: Float[Tensor, "B C"], student_logits: Float[
         >>> distillation_kl(logits, logits).item()
         0.0
     """
+    # In float32, also under autocast: probabilities far below 1 would be rounded to 0.
     teacher = F.log_softmax(teacher_logits.detach().float(), dim=-1)
     student = F.log_softmax(student_logits.float(), dim=-1)
     return (teacher.exp() * (teacher - student)).sum() / len(student)
@@ -211,6 +213,7 @@ def known_domain(client: Client, needed_by: str, otherwise: str = "") -> int:
     >>> known_domain(Client(0, 2, 9), "FedAPT")
     2
     """
+    # A client of several domains has no domain of its own: -1.
     if client.domain < 0:
         raise UserError(
             f"{needed_by} needs clients of one domain each, but {client.name!r} has several. "
@@ -225,6 +228,7 @@ def domains_of(inputs: Inputs, needed_by: str) -> Int[Tensor, "B"]:
     Raises:
         UserError: If the inputs do not say; it names what they are needed by.
     """
+    # Only a data module that was asked for domains puts them beside the images.
     if isinstance(inputs, dict) and DOMAIN in inputs:
         return inputs[DOMAIN]
     raise UserError(
@@ -250,6 +254,7 @@ class BlockLinear(nn.Module):
         super().__init__()
         bound = inputs**-0.5 if weight_bound is None else weight_bound
         self.weight = nn.Parameter(torch.empty(blocks, inputs, outputs).uniform_(-bound, bound))
+        # One map a block, all in one tensor: a loop over blocks would be many small products.
         self.bias = nn.Parameter(torch.zeros(blocks, outputs))
         if bias_bound:
             nn.init.uniform_(self.bias, -bias_bound, bias_bound)

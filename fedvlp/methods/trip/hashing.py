@@ -31,6 +31,7 @@ def image_seeds(images: Float[Tensor, "B 3 V V"]) -> Int[Tensor, "B"]:
     """
     pixels = images.detach().to(torch.float32).contiguous().flatten(1)  # [B, pixels]
     places = torch.arange(1, pixels.shape[1] + 1, device=pixels.device)
+    # An odd factor for each place: multiplying by it loses no bit of the pixel.
     factors = mix(places * _GOLDEN) | 1
     if torch.compiler.is_exporting():  # a sum of whole numbers is taken in double precision by ONNX Runtime
         return mix(float_bits(pixels) @ factors)
@@ -61,6 +62,7 @@ def float_bits(values: Float[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
 
 def random_bits(seeds: Int[Tensor, "B"], count: int, seed: int = 0) -> Int[Tensor, "B count"]:
     """Returns 64-bit numbers for each image, drawn from its own seed and the run's."""
+    # Each draw hashes its own number, so that any part of them can be made alone.
     places = torch.arange(count, device=seeds.device)
     return combine(combine(seeds, seed)[:, None] + places * _GOLDEN, seed)
 
@@ -98,4 +100,5 @@ def random_token_shares(
 
 def _shift_right(numbers: Tensor, places: int) -> Tensor:
     """Numbers shifted to the right as if they had no sign."""
+    # PyTorch's own shift of a signed number fills in its sign.
     return (numbers >> places) & ((1 << (64 - places)) - 1)

@@ -110,6 +110,7 @@ class Router(nn.Module):
             start = key_start(tokens, keys)
         capacities = {"train": self.options.train_capacity, "eval": self.options.eval_capacity}
         clusters = {}
+        # Both are computed, since the cache serves training and evaluation.
         for mode, capacity in capacities.items():
             clusters[mode] = capacity_kmeans(tokens, start, cluster_capacities(num_tokens, count, capacity))
         return clusters
@@ -211,6 +212,7 @@ class LearnedRouter(Router):
 
     def forward(self, constants: dict[str, Tensor], experts: Experts) -> Float[Tensor, "B E"]:
         """Returns pi."""
+        # A mean has a gradient to the layer, which the largest alone would not have.
         return self.probabilities(constants).mean(dim=1)
 
     def probabilities(self, constants: dict[str, Tensor]) -> Float[Tensor, "B P E"]:
@@ -236,6 +238,7 @@ def load_balance(probabilities: Float[Tensor, "N E"]) -> Float[Tensor, ""]:
         2.0
     """
     num_experts = probabilities.shape[1]
+    # The share of items has no gradient; that of the loss goes through the mean probability.
     fractions = F.one_hot(probabilities.argmax(dim=1), num_experts).to(probabilities).mean(dim=0)
     return num_experts * (fractions * probabilities.mean(dim=0)).sum()
 
