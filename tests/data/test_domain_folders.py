@@ -96,16 +96,10 @@ def test_images_outside_class_folders_are_ignored_with_a_warning(folders, tree, 
     assert "Ignoring 2 image(s) outside class folders" in caplog.text
 
 
-def test_missing_root(folders, tmp_path):
-    refused(folders(tmp_path / "nowhere"), r"nowhere; it does not exist")
-
-
-def test_root_is_a_file(folders, tmp_path):
+def test_root_that_is_no_folder_or_empty(folders, tmp_path):
     (tmp_path / "file.zip").touch()
-    refused(folders(tmp_path / "file.zip"), "is a file")
-
-
-def test_empty_root(folders, tmp_path):
+    for name in ("nowhere", "file.zip"):
+        refused(folders(tmp_path / name), rf"there is no folder .*{name}. Check data.root")
     (tmp_path / "empty" / "art" / "cat").mkdir(parents=True)
     refused(folders(tmp_path / "empty"), r"Expected root/domain/class/image.*found no image \(\.bmp, ")
 

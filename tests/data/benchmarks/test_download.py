@@ -348,8 +348,9 @@ def test_other_names_are_refused(unpack, rows, labels, reason):
 def test_other_files_are_refused(unpack):
     with pytest.raises(UserError, match=r"columns image, center, label in x\.parquet; it has image, domain, label"):
         unpack(parquet([("photo", 0)]), FED_ISIC_2019)
-    for image in (None, b"text"):
+    for content in (None, b"text"):
         file = io.BytesIO()
+        image = {"bytes": content, "path": "1.txt"}
         pq.write_table(pa.table({"image": [image], "domain": ["photo"], "label": ["dog"]}), file)
         with pytest.raises(UserError, match=r"Row 0 of x\.parquet is no image that is known"):
             unpack(file.getvalue())
