@@ -25,16 +25,16 @@ ROOMS = {  # lines and files of each folder of the library
     "clip": (2300, 10),
     "commands": (1250, 9),
     "core": (3250, 16),
-    "data": (7950, 35),
+    "data": (6000, 23),
     "methods": (6800, 43),
     "pretrained": (300, 3),
     "results": (2200, 9),
-    "runs": (1200, 7),
+    "runs": (1000, 6),
     "sites": (2350, 14),
     "testing": (1100, 14),
     "tools": (7700, 54),
     "training": (4700, 37),
-    "utils": (1050, 12),
+    "utils": (950, 11),
 }
 
 

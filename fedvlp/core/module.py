@@ -21,7 +21,7 @@ from fedvlp.core.state import State, detached, matches_prefix, select
 from fedvlp.core.strategies import FedAvg
 from fedvlp.utils.digests import code_digest, digest, to_jsonable
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.signatures import constructor_arguments
+from fedvlp.utils.signatures import constructor_arguments, constructor_parameters
 from fedvlp.version import __version__
 
 Unseen = Literal["each", "mean", "shared"]
@@ -74,6 +74,22 @@ class FederatedModule(L.LightningModule):
         self._logged: dict[str, list[Tensor]] = {}  # by name, one value a local step
         self._frozen_tensors: dict[str, Tensor] | None = None
         self._of_other_classes: dict[tuple[str, ...], FederatedModule] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leaves out the default optimizer, a lambda in the constructor's signature, which no pickle can hold."""
+        state: dict[str, Any] = {**super().__getstate__(), "_of_other_classes": {}}
+        if self.make_optimizer is self._default_optimizer():
+            del state["make_optimizer"]
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Takes the default optimizer from the constructor's signature again, where it was left out."""
+        restore: Any = super().__setstate__
+        restore({"make_optimizer": self._default_optimizer(), **state})
+
+    def _default_optimizer(self) -> OptimizerCallable | None:
+        parameter = constructor_parameters(type(self)).get("optimizer")
+        return None if parameter is None else parameter.default
 
     def set_backbone(self, clip: Backbone) -> None:
         """Takes the frozen CLIP as ``self.clip`` and records in ``hparams`` which one it is."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -359,15 +360,19 @@ def beta_share(beta: float, rounds: int, repeats_first: bool = False) -> Callabl
     if repeats_first:
         weights = [weights[0], *weights[:-1]]
 
-    def share(finished: int) -> float:
-        if finished >= rounds:
-            raise UserError(
-                f"The Beta average was made for {rounds} rounds, but round {finished + 1} was run. "
-                "Give the method as many rounds as the federation."
-            )
-        return weights[finished + 1] / sum(weights[: finished + 2])
+    # A partial of a module's function, since a method that keeps it is pickled with it.
+    return partial(_share_of_weights, weights)
 
-    return share
+
+def _share_of_weights(weights: Sequence[float], finished: int) -> float:
+    """The newest round's weight over those of the start and of all rounds; weights are of these, in order."""
+    rounds = len(weights) - 1
+    if finished >= rounds:
+        raise UserError(
+            f"The Beta average was made for {rounds} rounds, but round {finished + 1} was run. "
+            "Give the method as many rounds as the federation."
+        )
+    return weights[finished + 1] / sum(weights[: finished + 2])
 
 
 def gaussian_share(mean: float, std: float) -> Callable[[int], float]:

@@ -174,7 +174,7 @@ def row_labels(records: Iterable[Record]) -> dict[str, str]:
 
     It is the method's name and, where one method has several settings, the values in which they differ, such as
     ``TRIP (num_experts=2, prompt_length=1)``. The most frequent value among a method's rows is not named; an option of
-    the trainer that only some of them have, such as an aggregation rule, is. A centralised run is marked, such as
+    the trainer that only some of them have, such as an aggregator, is. A centralised run is marked, such as
     ``CoOp (centralised, not federated)``.
     """
     examples = {record.settings: record for record in records}

@@ -21,7 +21,7 @@ from fedvlp.sites.registry import SiteRegistry
 from fedvlp.sites.wire import Message, SiteError
 from fedvlp.training.client import ClientResult, Workspace
 from fedvlp.training.evaluation import shared_predictions, with_means
-from fedvlp.training.task import AcceptancePolicy, PhaseTask
+from fedvlp.training.task import OnClientFailure, PhaseTask
 
 log = logging.getLogger(__name__)
 
@@ -49,14 +49,19 @@ class SitesEngine:
         return StoreAtSites()
 
     def train(
-        self, clients: Sequence[Client], task: PhaseTask, here: Workspace, policy: AcceptancePolicy
+        self,
+        clients: Sequence[Client],
+        task: PhaseTask,
+        here: Workspace,
+        on_failure: OnClientFailure,
+        min_clients: int,
     ) -> list[ClientResult]:
         """Trains clients at their sites; one without a usable reply failed."""
         # Not more than the cohort has, which may be smaller than the minimum of the whole federation.
-        self.registry.regather(min(policy.min_clients, len(clients)))
+        self.registry.regather(min(min_clients, len(clients)))
         results = self._train_once(clients, task, here)
         failed = [client for client, result in results.items() if result.failure]
-        if policy.on_failure == "retry" and failed:
+        if on_failure == "retry" and failed:
             for client, second in self._train_once(failed, task, here).items():
                 first = results[client].failure
                 results[client] = second if second.failure else replace(second, retried=first)

@@ -25,10 +25,10 @@ from fedvlp.sites.registry import SiteRegistry
 from fedvlp.sites.wire import Message, Transport, is_plain_name
 from fedvlp.sites.worker import parse_config, starting_tensors
 from fedvlp.training.add_ons import PUBLIC
-from fedvlp.training.add_ons.base import describe_add_on
 from fedvlp.training.callback import FederationCallback, RunView
 from fedvlp.training.options import link_method_options
 from fedvlp.utils.config_files import read_yaml
+from fedvlp.utils.digests import class_and_options
 from fedvlp.utils.errors import UserError, unwrapped_errors
 from fedvlp.utils.files import write_json, write_text
 
@@ -172,7 +172,7 @@ def preparation(parts: Parts, data: SitesData, run: str) -> Message:
         "epochs": federation.local.epochs,
         "steps": federation.local.steps,
         "reset_optimizer": federation.local.reset_optimizer,
-        "add_ons": [describe_add_on(add_on) for add_on in federation.local.every_add_on],
+        "add_ons": [class_and_options(add_on) for add_on in federation.local.every_add_on],
         "seed": federation.seed,
         "precision": federation.precision,
     }

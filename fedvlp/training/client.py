@@ -274,7 +274,7 @@ def try_client(client: Client, task: PhaseTask, here: Workspace, on_failure: OnC
         client: who trains.
         task: the phase.
         here: module, data and devices.
-        on_failure: as :class:`fedvlp.training.task.AcceptancePolicy` has it.
+        on_failure: what is done about it if it fails.
     """
     retried = ""
     while True:

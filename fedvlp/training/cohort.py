@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from fedvlp.core.state import Client
-from fedvlp.utils.ranges import ClosedFraction, FractionBelowOne, check_range
 from fedvlp.utils.seeding import derive_seed
 
 # They name the two draws of a round. Five numbers make their seeds, four those of a client, so none is the same.
 DROPOUT = 1
 STRAGGLERS = 2
 
+# Of its steps that a straggler takes.
 SMALLEST_SHARE = 0.1
-"""Of its steps that a straggler takes."""
 
 
 def sample_cohort(clients: Sequence[Client], size: int | None, seed: int) -> list[Client]:
@@ -33,53 +31,39 @@ def sample_cohort(clients: Sequence[Client], size: int | None, seed: int) -> lis
     return [ordered[i] for i in sorted(chosen)]
 
 
-@dataclass(frozen=True)
-class Availability:
-    """How many clients of a round's cohort drop out, and how many train only a part, drawn from the seed.
+def present_clients(cohort: Sequence[Client], dropout: float, least: int, seed: int, round: int) -> list[Client]:
+    """The clients that do not drop out, in their order.
 
-    Attributes:
-        dropout: probability in [0, 1) that a client of the cohort takes no part in a round.
-        stragglers: share of the clients that take part, in [0, 1], who do only a part of their steps in that round.
+    Args:
+        cohort: who was asked.
+        dropout: probability in [0, 1) that a client takes no part in the round.
+        least: that many stay whatever is drawn, those with the largest draws.
+        seed: of the federation.
+        round: number of finished rounds.
     """
+    if not dropout:
+        return list(cohort)
+    draws = np.random.default_rng(derive_seed(seed, round, 0, 0, DROPOUT)).random(len(cohort))
+    needed = set(np.argsort(-draws, kind="stable")[:least].tolist())
+    return [client for place, client in enumerate(cohort) if draws[place] >= dropout or place in needed]
 
-    dropout: FractionBelowOne = 0.0
-    stragglers: ClosedFraction = 0.0
 
-    def __post_init__(self) -> None:
-        """Checks the ranges."""
-        check_range("client_dropout", self.dropout, FractionBelowOne)
-        check_range("stragglers", self.stragglers, ClosedFraction)
+def shares_of_steps(clients: Sequence[Client], stragglers: float, seed: int, round: int) -> dict[int, float]:
+    """The share of its steps that each straggler takes, uniform in [0.1, 1), by the client's id.
 
-    def present(self, cohort: Sequence[Client], least: int, seed: int, round: int) -> list[Client]:
-        """The clients that do not drop out, in their order.
+    As in FedProx (Li et al. 2020, Section 5.2), a fixed share of the clients straggles, others in each round, and how
+    far each comes is drawn uniformly.
 
-        Args:
-            cohort: who was asked.
-            least: that many stay whatever is drawn, those with the largest draws.
-            seed: of the federation.
-            round: number of finished rounds.
-        """
-        if not self.dropout:
-            return list(cohort)
-        draws = np.random.default_rng(derive_seed(seed, round, 0, 0, DROPOUT)).random(len(cohort))
-        needed = set(np.argsort(-draws, kind="stable")[:least].tolist())
-        return [client for place, client in enumerate(cohort) if draws[place] >= self.dropout or place in needed]
-
-    def shares_of_steps(self, clients: Sequence[Client], seed: int, round: int) -> dict[int, float]:
-        """The share of its steps that each straggler takes, uniform in [0.1, 1), by the client's id.
-
-        As in FedProx (Li et al. 2020, Section 5.2), a fixed share of the clients straggles, others in each round, and
-        how far each comes is drawn uniformly.
-
-        Args:
-            clients: who takes part.
-            seed: of the federation.
-            round: number of finished rounds.
-        """
-        count = int(self.stragglers * len(clients) + 0.5)  # rounded, halves up
-        if not count:
-            return {}
-        generator = np.random.default_rng(derive_seed(seed, round, 0, 0, STRAGGLERS))
-        chosen = generator.choice(len(clients), count, replace=False)
-        shares = generator.uniform(SMALLEST_SHARE, 1.0, count)
-        return {clients[place].id: share for place, share in zip(chosen.tolist(), shares.tolist(), strict=True)}
+    Args:
+        clients: who takes part.
+        stragglers: the share of them that straggles, in [0, 1].
+        seed: of the federation.
+        round: number of finished rounds.
+    """
+    count = int(stragglers * len(clients) + 0.5)  # rounded, halves up
+    if not count:
+        return {}
+    generator = np.random.default_rng(derive_seed(seed, round, 0, 0, STRAGGLERS))
+    chosen = generator.choice(len(clients), count, replace=False)
+    shares = generator.uniform(SMALLEST_SHARE, 1.0, count)
+    return {clients[place].id: share for place, share in zip(chosen.tolist(), shares.tolist(), strict=True)}

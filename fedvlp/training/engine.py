@@ -14,11 +14,11 @@ from fedvlp.core.module import FederatedModule
 from fedvlp.core.predictions import Predictions
 from fedvlp.core.protocols import MeasuredData
 from fedvlp.core.state import Client, State, detached
-from fedvlp.runs.client_store import ClientStore, DiskStore, MemoryStore, StoredState
+from fedvlp.runs.client_store import ClientStore, DiskStore, StoredState
 from fedvlp.training.client import ClientResult, Workspace, train_clients
 from fedvlp.training.distributed import GlooStrategy
 from fedvlp.training.evaluation import evaluate
-from fedvlp.training.task import AcceptancePolicy, PhaseTask
+from fedvlp.training.task import OnClientFailure, PhaseTask
 
 
 @runtime_checkable
@@ -29,7 +29,12 @@ class Engine(Protocol):
         """What keeps the clients' own tensors from round to round, in the run's folder if there is one."""
 
     def train(
-        self, clients: Sequence[Client], task: PhaseTask, here: Workspace, policy: AcceptancePolicy
+        self,
+        clients: Sequence[Client],
+        task: PhaseTask,
+        here: Workspace,
+        on_failure: OnClientFailure,
+        min_clients: int,
     ) -> list[ClientResult]:
         """The results of a phase's clients, of which some may have failed.
 
@@ -37,7 +42,8 @@ class Engine(Protocol):
             clients: who is asked.
             task: the phase.
             here: the resident module, the data and the options of local training.
-            policy: what is done about a client that fails.
+            on_failure: what is done about a client that fails.
+            min_clients: how many have to be there before the phase begins.
         """
 
     def evaluate(
@@ -69,10 +75,15 @@ class LocalEngine:
 
     def client_store(self, run: Path | None) -> ClientStore:
         """Memory, or files in the run's folder where the options ask for them."""
-        return DiskStore(run) if self.personal_on_disk and run is not None else MemoryStore()
+        return DiskStore(run) if self.personal_on_disk and run is not None else ClientStore()
 
     def train(
-        self, clients: Sequence[Client], task: PhaseTask, here: Workspace, policy: AcceptancePolicy
+        self,
+        clients: Sequence[Client],
+        task: PhaseTask,
+        here: Workspace,
+        on_failure: OnClientFailure,
+        min_clients: int,
     ) -> list[ClientResult]:
         """Trains this process's share of the clients, and exchanges the results with the other processes."""
         self.initial_personal = here.initial_personal
@@ -80,7 +91,7 @@ class LocalEngine:
         batch_size = getattr(here.data, "batch_size", 1)
         shares = balance_clients(clients, lambda client: here.local.num_steps(client, batch_size), fabric.world_size)
         here.errors.clear()
-        results = train_clients(shares[fabric.global_rank], task, here, policy.on_failure)
+        results = train_clients(shares[fabric.global_rank], task, here, on_failure)
         if isinstance(fabric.strategy, GlooStrategy):
             by_rank = fabric.strategy.gather([_on_cpu(result) for result in results])
             results = [result for of_rank in by_rank for result in of_rank]

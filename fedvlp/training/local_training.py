@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
 from itertools import chain, count, islice
@@ -18,9 +18,10 @@ from torch.optim import Optimizer
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.protocols import Batch, Loader
 from fedvlp.core.state import Client, State, detached, strip_prefix
-from fedvlp.training.add_ons.base import AddOn, ClipGradients, describe_add_on
+from fedvlp.training.add_ons.base import AddOn, ClipGradients
+from fedvlp.utils.digests import class_and_options
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.ranges import Epochs, FractionAboveZero, NonNegativeInt, PositiveFloat, PositiveInt, check_range
+from fedvlp.utils.ranges import FractionAboveZero, NonNegativeInt, PositiveFloat, PositiveInt, check_range
 
 GRADIENT_SCALE = 1024.0
 """Of precision 16-mixed as each client begins: with PyTorch's own first scale its first steps would overflow."""
@@ -135,7 +136,7 @@ class LocalTraining:
             unchanged if not given.
     """
 
-    epochs: Epochs = 1
+    epochs: PositiveFloat = 1
     steps: PositiveInt | None = None
     schedule: Schedule | None = None
     reset_optimizer: bool = True
@@ -144,7 +145,7 @@ class LocalTraining:
 
     def __post_init__(self) -> None:
         """Checks the ranges, and refuses both kinds of length at once."""
-        check_range("local.epochs", self.epochs, Epochs)
+        check_range("local.epochs", self.epochs, PositiveFloat)
         check_range("local.steps", self.steps, PositiveInt)
         check_range("local.gradient_clip_val", self.gradient_clip_val, PositiveFloat)
         if self.steps is not None and self.epochs != 1:
@@ -198,27 +199,21 @@ class LocalTraining:
             "local_epochs": self.epochs,
             "local_steps": self.steps,
             "reset_optimizer": self.reset_optimizer,
-            "schedule": describe_schedule(self.schedule, rounds),
+            "schedule": None if self.schedule is None else _described(self.schedule, rounds),
         }
         # Left out where they are not given, so that runs with and without such an option differ by its name alone.
         if self.gradient_clip_val is not None:
             described["gradient_clip_val"] = self.gradient_clip_val
         if self.add_ons:
             listed = [add_on for add_on in self.every_add_on if not isinstance(add_on, ClipGradients)]
-            described["add_ons"] = [describe_add_on(add_on, rounds) for add_on in listed]
+            described["add_ons"] = [_described(add_on, rounds) for add_on in listed]
         return described
 
 
-def describe_schedule(schedule: Schedule | None, rounds: int) -> dict[str, Any] | None:
-    """What must be equal for a run to be resumed; the number of rounds where factors depend on it.
-
-    >>> describe_schedule(ExponentialDecay(0.5), 9)
-    {'class': 'ExponentialDecay', 'gamma': 0.5, 'warmup_rounds': 0, 'warmup_factor': 0.1}
-    """
-    if schedule is None:
-        return None
-    options: dict[str, Any] = asdict(schedule)  # type: ignore[call-overload]
-    return {"class": type(schedule).__name__, **options, **({"rounds": rounds} if schedule.needs_rounds else {})}
+def _described(part: Schedule | AddOn, rounds: int) -> dict[str, Any]:
+    """What must be equal for a run to be resumed; the number of rounds where the part depends on it."""
+    described = class_and_options(part)
+    return {**described, "rounds": rounds} if part.needs_rounds else described
 
 
 @cache

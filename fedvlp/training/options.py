@@ -10,12 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from fedvlp.core.aggregation import Aggregator, describe_aggregator
+from fedvlp.core.aggregation import Aggregator
 from fedvlp.core.state import Client
 from fedvlp.training.attack import Attack
 from fedvlp.training.callback import RunView
 from fedvlp.training.local_training import LocalTraining
 from fedvlp.training.task import OnClientFailure
+from fedvlp.utils.digests import class_and_options
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.ranges import ClosedFraction, FractionBelowOne, PositiveFloat, PositiveInt, check_range
 
@@ -122,6 +123,7 @@ class ConfiguredRun(RunView):
 
 def check_clients(run: ConfiguredRun, clients: Sequence[Client]) -> None:
     """Raises UserError if a round has fewer clients than its phases need, or if only a federation has an option."""
+    # A cohort that is larger than all clients is all of them.
     if any(client.is_pool for client in clients):
         _check_pooled(run)
     cohort = min(len(clients), run.clients.cohort_size or len(clients))
@@ -163,9 +165,9 @@ def describe_training(run: ConfiguredRun) -> dict[str, Any]:
     }
     # Left out where they are not given, so that runs with and without such an option differ by its name alone.
     if run.server.aggregation is not None:
-        described["aggregation"] = describe_aggregator(run.server.aggregation)
+        described["aggregation"] = class_and_options(run.server.aggregation)
     if run.clients.attack is not None:
-        described["attack"] = run.clients.attack.describe()
+        described["attack"] = class_and_options(run.clients.attack)
     if run.clients.dropout:
         described["client_dropout"] = run.clients.dropout
     if run.clients.stragglers:
@@ -179,6 +181,7 @@ def link_method_options(parser: Any) -> None:
     Args:
         parser: jsonargparse's, or Lightning's.
     """
+    # A data module must be made to know its classes; the number of rounds is known from the words alone.
     parser.link_arguments("data.class_names", "model.init_args.class_names", apply_on="instantiate")
     parser.link_arguments("data.source_domains", "model.init_args.domains", apply_on="instantiate")
     parser.link_arguments("data.num_clients", "model.init_args.num_clients", apply_on="instantiate")

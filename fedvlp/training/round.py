@@ -22,9 +22,10 @@ from fedvlp.core.state import (
 )
 from fedvlp.runs.client_store import restored, with_stored
 from fedvlp.training.client import ClientResult, Workspace
-from fedvlp.training.cohort import Availability, sample_cohort
+from fedvlp.training.cohort import present_clients, sample_cohort, shares_of_steps
 from fedvlp.training.engine import Engine
-from fedvlp.training.task import AcceptancePolicy, PhaseSetup, PhaseTask
+from fedvlp.training.options import Clients, Server
+from fedvlp.training.task import PhaseSetup, PhaseTask
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.seeding import derive_seed, derive_seeds
 
@@ -44,9 +45,8 @@ class Run:
         setups: the phases of a round, with their add-ons.
         engine: where the clients train.
         rounds: number of all rounds, which a schedule may depend on.
-        cohort_size: clients of a round; None for all.
-        policy: how many clients may fail.
-        availability: which clients drop out or straggle.
+        server: which updates count, and how many are needed.
+        clients: how many take part, drop out, straggle or may fail.
         expected: the specs of what each phase uploads, by its place in the round, once they are known.
     """
 
@@ -54,9 +54,8 @@ class Run:
     setups: Sequence[PhaseSetup]
     engine: Engine
     rounds: int
-    cohort_size: int | None
-    policy: AcceptancePolicy
-    availability: Availability
+    server: Server
+    clients: Clients
     expected: dict[int, Mapping[str, TensorSpec]] = field(default_factory=dict)
 
 
@@ -64,18 +63,18 @@ def run_round(run: Run, state: RunState) -> tuple[RunState, RoundMetrics]:
     """One communication round: where the federation stands after it, and the round's metrics so far."""
     before = state
     number = state.server.round
-    cohort = sample_cohort(run.here.data.clients, run.cohort_size, cohort_seed(run, number))
+    cohort = sample_cohort(run.here.data.clients, run.clients.cohort_size, cohort_seed(run, number))
     run.here.hooks.call("on_round_start", phases=[setup.phase for setup in run.setups], cohort=cohort)
     metrics: RoundMetrics = {"round": number + 1}
     if run.here.local.schedule is not None:
         metrics["learning_rate_factor"] = run.here.local.factor(number, run.rounds)
     rejected = drop_out(run, cohort, number, metrics)
     present = [client for client in cohort if client.id not in rejected]
-    shares_of_steps = run.availability.shares_of_steps(present, run.here.seed, number)
+    step_shares = shares_of_steps(present, run.clients.stragglers, run.here.seed, number)
     for setup in run.setups:
-        task = make_task(run, setup, state, cohort, shares_of_steps)
+        task = make_task(run, setup, state, cohort, step_shares)
         clients = [client for client in cohort if client.id not in rejected]
-        results = run.engine.train(clients, task, run.here, run.policy)
+        results = run.engine.train(clients, task, run.here, run.clients.on_failure, run.server.min_clients)
         accepted, reasons = accept(run, results, task, metrics)
         server = task.aggregate([result.update for result in accepted])
         report_phase(run, task, server, results, metrics)
@@ -85,7 +84,7 @@ def run_round(run: Run, state: RunState) -> tuple[RunState, RoundMetrics]:
 
 
 def make_task(
-    run: Run, setup: PhaseSetup, state: RunState, cohort: Sequence[Client], shares_of_steps: Mapping[int, float]
+    run: Run, setup: PhaseSetup, state: RunState, cohort: Sequence[Client], step_shares: Mapping[int, float]
 ) -> PhaseTask:
     """What each client of the cohort is asked to do in a phase."""
     number = state.server.round
@@ -98,7 +97,7 @@ def make_task(
         rounds=run.rounds,
         all_clients=lambda: run.here.data.clients,
         learning_rate_factor=run.here.local.factor(number, run.rounds),
-        shares_of_steps=shares_of_steps,
+        shares_of_steps=step_shares,
     )
 
 
@@ -125,7 +124,7 @@ def accept(
     rejected: dict[int, str] = {}
     for result in sorted(results, key=lambda each: each.client.id):
         reason = result.failure or update_error(
-            result.update, expected, task.state.server.shared, run.policy.max_update_norm
+            result.update, expected, task.state.server.shared, run.server.max_update_norm
         )
         if not reason and not result.is_finite:
             reason = KEEPS_NOT_FINITE
@@ -159,7 +158,7 @@ def report_client(run: Run, task: PhaseTask, result: ClientResult, reason: str, 
 def check_enough(run: Run, task: PhaseTask, asked: int, rejected: Mapping[int, str]) -> None:
     """Ends the run where too few clients are left, or none may be left out."""
     left = asked - len(rejected)
-    if (not rejected or run.policy.on_failure != "fail") and left >= run.policy.min_clients:
+    if (not rejected or run.clients.on_failure != "fail") and left >= run.server.min_clients:
         return
     errors = run.here.errors
     if errors and not left:
@@ -173,7 +172,7 @@ def check_enough(run: Run, task: PhaseTask, asked: int, rejected: Mapping[int, s
         )
     first = next(iter(rejected.values()))
     raise UserError(
-        f"{where}: {left} of {asked} clients could be used, and {run.policy.min_clients} are needed. The first that "
+        f"{where}: {left} of {asked} clients could be used, and {run.server.min_clients} are needed. The first that "
         f"was left out {first}. {NOTHING_COUNTS}"
     )
 
@@ -206,13 +205,13 @@ def expected_upload(run: Run, task: PhaseTask, client: Client) -> Mapping[str, T
 
 def drop_out(run: Run, cohort: Sequence[Client], number: int, metrics: RoundMetrics) -> dict[int, str]:
     """The clients that drop out, with the reason; tells callbacks, and counts them in the metrics."""
-    if not run.availability.dropout:
+    if not run.clients.dropout:
         return {}
     clients = run.here.data.clients
     needed = [most_needed_uploads(setup.phase.strategy, clients, len(cohort)) for setup in run.setups]
-    least = max([run.policy.min_clients, *needed])
-    present = {client.id for client in run.availability.present(cohort, least, run.here.seed, number)}
-    absent = [client for client in cohort if client.id not in present]
+    least = max([run.server.min_clients, *needed])
+    present = set(present_clients(cohort, run.clients.dropout, least, run.here.seed, number))
+    absent = [client for client in cohort if client not in present]
     for client in absent:
         run.here.hooks.call("on_client_left_out", phase=run.setups[0].phase, client=client, reason=DROPPED_OUT)
     metrics["clients/dropped_out"] = len(absent)

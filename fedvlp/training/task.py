@@ -25,22 +25,8 @@ from fedvlp.training.add_ons.base import AddOn, NoisyUpload, ServerRound
 from fedvlp.utils.errors import UserError
 
 OnClientFailure = Literal["skip", "retry", "fail"]
-
-
-@dataclass(frozen=True)
-class AcceptancePolicy:
-    """How many clients may fail, and what is done about those that do.
-
-    Attributes:
-        on_failure: ``skip`` leaves a client out for the rest of the round, ``retry`` first lets it train again,
-            ``fail`` ends the run.
-        min_clients: updates that a phase needs, at least 1; fewer end the run.
-        max_update_norm: the largest norm of an update's difference to what is shared, above 0; None for any.
-    """
-
-    on_failure: OnClientFailure = "skip"
-    min_clients: int = 1
-    max_update_norm: float | None = None
+"""What is done about a client that fails: it is left out for the rest of the round, or first trains again, or the run
+ends."""
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,7 @@ def test_linear_rules_are_those_that_say_so():
     rules = fedvlp.core.aggregation
     given = {"Krum": {"byzantine": 1}, "MultiKrum": {"byzantine": 1, "selected": 2}, "NormClipping": {"max_norm": 1.0}}
     given["DPFedAvg"] = {"clip_norm": 1.0, "noise_multiplier": 1.0}
-    names = set(rules.__all__) - {"Aggregator", "OuterAggregator", "ServerOptimizer", "describe_aggregator"}
+    names = set(rules.__all__) - {"Aggregator", "OuterAggregator", "ServerOptimizer"}
     is_linear = {name: getattr(rules, name)(**given.get(name, {})).is_linear for name in names}
     assert set(re.findall(r"`(\w+)`", linear)) & names == {name for name in names if is_linear[name]}
     assert set(re.findall(r"`(\w+)`", others)) & names == {name for name in names if not is_linear[name]}

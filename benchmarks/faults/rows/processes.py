@@ -88,7 +88,7 @@ def client_exits(bench: Bench) -> None:
     peers="Flower 1.41: `flwr run` returns 0; only `flwr list` says that it failed.",
 )
 def server_raises(bench: Bench) -> None:
-    """An aggregation rule raises."""
+    """An aggregator raises."""
     rule = ("--trainer.server.aggregation", "benchmarks.faults.clients.FaultyMean")
     expected, _ = bench.shop.unbroken("promptfl", *rule)
     finished = bench.fit(*rule, faults={"2": "server"})

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from fedvlp.core.state import State, check_alike, weighted_mean
+from fedvlp.utils.digests import class_and_options
 from fedvlp.utils.errors import UserError
 
 
@@ -113,7 +114,7 @@ class Aggregator:
         """
         if num_clients < self.min_clients:
             raise UserError(
-                f"{describe_aggregator(self)} needs uploads of at least {self.min_clients} clients, but {where} has "
+                f"{class_and_options(self)} needs uploads of at least {self.min_clients} clients, but {where} has "
                 f"{num_clients} in a round. Take more clients (data.partition, trainer.clients.cohort_size) or another "
                 "aggregator."
             )
@@ -164,21 +165,6 @@ class OuterAggregator(Aggregator):
         this: Any = self  # a dataclass, as every subclass is
         outer: Aggregator = replace(this, inner=self.inner.bound(num_clients, seed))
         return outer
-
-
-def describe_aggregator(aggregator: Aggregator | None) -> dict[str, Any] | None:
-    """An aggregator's class and options, and those of the aggregators in it, as they are written into results.
-
-    >>> describe_aggregator(WeightedMean())
-    {'class': 'WeightedMean'}
-    """
-    if aggregator is None:
-        return None
-    described: dict[str, Any] = {"class": type(aggregator).__name__}
-    for field in fields(aggregator):  # type: ignore[arg-type]
-        value = getattr(aggregator, field.name)
-        described[field.name] = describe_aggregator(value) if isinstance(value, Aggregator) else value
-    return described
 
 
 def stacked(states: Sequence[State]) -> dict[str, Tensor]:

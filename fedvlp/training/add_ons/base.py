@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from dataclasses import dataclass, field
+from typing import ClassVar, NamedTuple
 
 import torch
 from lightning import Fabric
@@ -170,18 +170,6 @@ class AddOn:
             total_weight: sum of the weights of all clients.
         """
         return inner
-
-
-def describe_add_on(add_on: AddOn, rounds: int | None = None) -> dict[str, Any]:
-    """Class and options of an add-on, as they are written into results.
-
-    Args:
-        add_on: the add-on.
-        rounds: number of all rounds, which is named where the add-on depends on it; None to leave it out.
-    """
-    options: dict[str, Any] = asdict(add_on)  # type: ignore[call-overload]
-    depends_on = {"rounds": rounds} if rounds is not None and add_on.needs_rounds else {}
-    return {"class": type(add_on).__name__, **options, **depends_on}
 
 
 def squared_distance(trained: Mapping[str, Tensor], start: State) -> Tensor:

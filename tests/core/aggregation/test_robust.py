@@ -17,9 +17,9 @@ from fedvlp.core.aggregation import (
     ServerMomentum,
     TrimmedMean,
     WeightedMean,
-    describe_aggregator,
 )
-from fedvlp.testing import check_aggregation_rule
+from fedvlp.testing import check_aggregator
+from fedvlp.utils.digests import class_and_options
 from fedvlp.utils.errors import UserError
 
 RULES = [
@@ -33,7 +33,7 @@ RULES = [
     NormClipping(1.5, TrimmedMean(0.2)),
 ]
 each_rule = pytest.mark.parametrize(
-    "rule", RULES, ids=lambda rule: "+".join(map(str, describe_aggregator(rule).values()))
+    "rule", RULES, ids=lambda rule: "+".join(map(str, class_and_options(rule).values()))
 )
 BEFORE = {"prompt": torch.tensor([[0.5, -1.0, 2.0]]), "bias": torch.tensor([-0.25])}
 
@@ -135,14 +135,13 @@ def test_what_is_not_given_is_as_in_the_papers():
     """Another default changes every result of those who did not give the option."""
     mean = {"class": "WeightedMean"}
     moments = {"learning_rate": 0.01, "beta1": 0.9, "beta2": 0.99, "tau": 0.001, "inner": mean}
-    assert describe_aggregator(TrimmedMean()) == {"class": "TrimmedMean", "share": 0.2}
-    assert describe_aggregator(FedGMA()) == {"class": "FedGMA", "agreement": 0.4, "learning_rate": 1.0}
-    assert describe_aggregator(NormClipping(3.0)) == {"class": "NormClipping", "max_norm": 3.0, "inner": mean}
+    assert class_and_options(TrimmedMean()) == {"class": "TrimmedMean", "share": 0.2}
+    assert class_and_options(FedGMA()) == {"class": "FedGMA", "agreement": 0.4, "learning_rate": 1.0}
+    assert class_and_options(NormClipping(3.0)) == {"class": "NormClipping", "max_norm": 3.0, "inner": mean}
     momentum = {"class": "ServerMomentum", "learning_rate": 1.0, "momentum": 0.9, "inner": mean}
-    assert describe_aggregator(ServerMomentum()) == momentum
-    assert describe_aggregator(FedAdam()) == {"class": "FedAdam", **moments}
-    assert describe_aggregator(FedYogi()) == {"class": "FedYogi", **moments}
-    assert describe_aggregator(None) is None
+    assert class_and_options(ServerMomentum()) == momentum
+    assert class_and_options(FedAdam()) == {"class": "FedAdam", **moments}
+    assert class_and_options(FedYogi()) == {"class": "FedYogi", **moments}
 
 
 def test_multi_krum_of_one_is_krum():
@@ -227,7 +226,7 @@ def test_clipped_mean_moves_at_most_by_the_limit():
 
 @each_rule
 def test_rules_keep_to_the_contract(rule):
-    check_aggregation_rule(rule)
+    check_aggregator(rule)
 
 
 @pytest.mark.parametrize("rule", [CoordinateMedian(), TrimmedMean(0.3), Krum(0), MultiKrum(0, 2), NormClipping(1.0)])
@@ -275,7 +274,7 @@ def test_as_many_clients_as_the_trimmed_mean_asks_for_are_trimmed(share, count):
 
 
 def test_only_weighted_sums_are_linear():
-    linear = {describe_aggregator(rule)["class"] for rule in RULES if rule.is_linear}
+    linear = {class_and_options(rule)["class"] for rule in RULES if rule.is_linear}
     assert linear == {"WeightedMean"}
     assert FedAdam().is_linear
     assert not FedAdam(inner=CoordinateMedian()).is_linear
@@ -301,9 +300,8 @@ def test_options_out_of_range_are_refused(make):
 
 
 def test_description_holds_rules_within_rules():
-    assert describe_aggregator(NormClipping(2.0, TrimmedMean(0.25))) == {
+    assert class_and_options(NormClipping(2.0, TrimmedMean(0.25))) == {
         "class": "NormClipping",
         "max_norm": 2.0,
         "inner": {"class": "TrimmedMean", "share": 0.25},
     }
-    assert describe_aggregator(None) is None

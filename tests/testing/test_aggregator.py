@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fedvlp.core.aggregation import Aggregator, CoordinateMedian, WeightedMean
-from fedvlp.testing import ContractError, check_aggregation_rule
+from fedvlp.testing import ContractError, check_aggregator
 from tests.helpers.shapes import unchecked
 
 
@@ -70,7 +70,7 @@ def combining(function):
 
 BROKEN = {
     "no rule": (object(), "must be a subclass of Aggregator"),
-    "function as option": (WithFunction(), "must be numbers, texts or rules"),
+    "function as option": (WithFunction(), "must be numbers, strings or aggregators"),
     "changes uploads": (combining(changes_what_it_is_given), "combine must change nothing"),
     "draws": (combining(changed("bias", torch.rand_like)), "must give the same for the same uploads"),
     "format": (combining(changed("bias", torch.Tensor.float)), "must give tensors as those sent"),
@@ -87,16 +87,16 @@ BROKEN = {
 def test_a_rule_that_breaks_the_contract_is_told(name):
     rule, message = BROKEN[name]
     with pytest.raises(ContractError, match=message), unchecked():
-        check_aggregation_rule(rule)
+        check_aggregator(rule)
 
 
 def test_a_rule_that_is_not_frozen_is_told():
     with pytest.raises(ContractError, match="Thawed must be a frozen dataclass"):
-        check_aggregation_rule(Thawed())
+        check_aggregator(Thawed())
 
 
 @pytest.mark.parametrize("least", [0, 1.5])
 def test_a_rule_needs_at_least_one_upload(least):
     kind = type("Few", (WeightedMean,), {"min_clients": least})
     with pytest.raises(ContractError, match="min_clients must be a whole number above 0"):
-        check_aggregation_rule(kind())
+        check_aggregator(kind())
