@@ -34,7 +34,7 @@ from fedvlp.data.partition import ByDomain, Partitioner
 from fedvlp.data.protocols import ClassSplit, Protocol, SplitPlan, count_base
 from fedvlp.data.splits import OfficialSplit, SplitPart, SplitRule, hash_lines, image_hash, split_hash, split_table
 from fedvlp.utils.errors import UserError, did_you_mean_or_choose
-from fedvlp.utils.ranges import FractionBelowOne, OpenFraction, PositiveInt, Seed, Workers, check_range
+from fedvlp.utils.ranges import FractionBelowOne, NonNegativeInt, OpenFraction, PositiveInt, Seed, check_range
 
 NO_CLASS = -1
 """The label of images of other things than the classes."""
@@ -95,7 +95,7 @@ class FederatedDataModule(L.LightningDataModule):
         split_seed: Seed = 0,
         augmentation: Literal["none", "crop_flip"] = "none",
         class_names_map: dict[str, str] | None = None,
-        num_workers: Workers = 0,
+        num_workers: NonNegativeInt = 0,
         cache_dir: str | None = "~/.cache/fedvlp",
         cache_images: bool = True,
         out_of_distribution: str | None = None,
@@ -106,7 +106,7 @@ class FederatedDataModule(L.LightningDataModule):
         super().__init__()
         check_range("batch_size", batch_size, PositiveInt)
         check_range("eval_batch_size", eval_batch_size, PositiveInt)
-        check_range("num_workers", num_workers, Workers)
+        check_range("num_workers", num_workers, NonNegativeInt)
         self.name: str = type(self).__name__  # how results call these images
         self.rule = SplitRule(validation_fraction, test_fraction, shots, split_seed)
         self.held_out = [held_out] if isinstance(held_out, str) else list(held_out or [])

@@ -20,7 +20,7 @@ from fedvlp.data.module import FederatedDataModule, mapped_names
 from fedvlp.data.partition import ByDomain
 from fedvlp.data.splits import SplitPart
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.ranges import Names, Seconds
+from fedvlp.utils.ranges import Names, PositiveFloat
 
 SPLIT_OPTIONS = frozenset({"classes", "class_names_map", "validation_fraction", "test_fraction", "shots", "split_seed"})
 LOADER_OPTIONS = frozenset({"batch_size", "eval_batch_size", "augmentation", "cache_images"})
@@ -73,8 +73,8 @@ class SitesData(FederatedDataModule):
         nodes: dict[str, str | int] | None = None,
         root: str | None = None,
         allow_missing_classes: bool = False,
-        arrival_seconds: Seconds = 600,
-        reply_seconds: Seconds = 1800,
+        arrival_seconds: PositiveFloat = 600,
+        reply_seconds: PositiveFloat = 1800,
         **options: Any,
     ) -> None:
         super().__init__(**options)
