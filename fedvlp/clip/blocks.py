@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from torch.nn.functional import linear, scaled_dot_product_attention
 
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.processor import has_bfloat16_tiles
 
 Between = Callable[[Tensor], Tensor]
 """Changes tokens [sequences, length, width] between two blocks, for example by replacing those of a prompt."""
@@ -300,6 +299,12 @@ def _frozen(weight: Tensor, dtype: torch.dtype) -> nn.Parameter:
 def is_cast(block: Any) -> bool:
     """Whether a block's large weights are of another type than its other parameters."""
     return is_standard_block(block) and bool(block.mlp.c_fc.weight.dtype != block.ln_1.weight.dtype)
+
+
+def has_bfloat16_tiles() -> bool:
+    """Whether the processor multiplies tiles of bfloat16 (AMX)."""
+    # PyTorch's question is private; where it is missing, the answer counts as no.
+    return bool(getattr(torch.cpu, "_is_amx_tile_supported", bool)())
 
 
 def attention_dtype(block: Any) -> torch.dtype | None:

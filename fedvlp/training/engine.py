@@ -14,7 +14,7 @@ from fedvlp.core.module import FederatedModule
 from fedvlp.core.predictions import Predictions
 from fedvlp.core.protocols import MeasuredData
 from fedvlp.core.state import Client, State, detached
-from fedvlp.runs.client_store import ClientStore, DiskStore, MemoryStore, StoredState
+from fedvlp.runs.client_store import ClientStore, DiskStore, StoredState
 from fedvlp.training.client import ClientResult, Workspace, train_clients
 from fedvlp.training.distributed import GlooStrategy
 from fedvlp.training.evaluation import evaluate
@@ -75,7 +75,7 @@ class LocalEngine:
 
     def client_store(self, run: Path | None) -> ClientStore:
         """Memory, or files in the run's folder where the options ask for them."""
-        return DiskStore(run) if self.personal_on_disk and run is not None else MemoryStore()
+        return DiskStore(run) if self.personal_on_disk and run is not None else ClientStore()
 
     def train(
         self,

@@ -65,7 +65,7 @@ def shuffled():
 BROKEN = {
     "not a pair": (lambda domains, names: domains, "must return the images of each domain by name"),
     "no domain": (lambda domains, names: ({}, names), "at least one domain"),
-    "number as class": (lambda domains, names: (domains, [3, "dog"]), "class names must be texts"),
+    "number as class": (lambda domains, names: (domains, [3, "dog"]), "class names must be strings"),
     "class twice": (lambda domains, names: (domains, ["dog", "dog"]), r"\['dog'\] come twice"),
     "class without image": (lambda domains, names: (domains, [*names, "owl"]), r"\['owl'\] have none"),
     "label beyond": (images_with(labels=np.repeat([0, 2], 6)), r"labels must be positions .* \[2\] are none"),
@@ -103,11 +103,10 @@ def test_one_and_the_same_object_is_no_new_one():
 
 
 class Leaky(Noise):
-    """Says that a domain is held out on which it trains."""
+    """Trains on the domain that is held out."""
 
-    @property
-    def held_out_domains(self):
-        return ["b"]
+    def __init__(self):
+        super().__init__(held_out="b")
 
     @property
     def source_domains(self):

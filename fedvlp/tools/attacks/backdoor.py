@@ -97,7 +97,7 @@ class Poisoner:
         """Returns a client's batches with poisoned images."""
         batch_size = self.triggered.data.batch_size
         # The same seed gives the same order, so that the two have the same images at the same place.
-        patched = self.triggered.source.train_loader(client.id, batch_size, seed)
+        patched = self.triggered.loaders.train_loader(client.id, batch_size, seed)
         generator = torch.Generator().manual_seed(derive_seed(seed, POISON))
 
         def mix(batches: Iterator[Batch]) -> Iterator[Batch]:

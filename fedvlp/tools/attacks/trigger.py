@@ -13,8 +13,8 @@ from PIL import Image
 
 from fedvlp.core.state import Client
 from fedvlp.data import EvaluationSplit, FederatedDataModule, Images
-from fedvlp.data.binding import BatchSource
 from fedvlp.data.files.images import Indices
+from fedvlp.data.loaders import BoundLoaders
 from fedvlp.data.splits import SplitPart
 
 SQUARES = 4
@@ -136,11 +136,11 @@ class TriggeredData:
 
     Attributes:
         data: the honest data, bound to the method.
-        source: makes the loaders of images with the trigger.
+        loaders: of images with the trigger.
     """
 
     data: FederatedDataModule
-    source: BatchSource
+    loaders: BoundLoaders
 
     @classmethod
     def of(cls, data: FederatedDataModule, trigger: Trigger, target: int) -> TriggeredData:
@@ -162,10 +162,9 @@ class TriggeredData:
         triggered: dict[str, Images] = {}
         for domain, of_domain in images.items():
             triggered[domain] = TriggeredImages(of_domain, trigger, target)
-        binding = replace(data.binding, features={}, decoded={})
-        source = BatchSource(triggered, parts, binding, data.augmentation == "crop_flip")
-        source.encode()
-        return cls(data, source)
+        loaders = BoundLoaders(triggered, parts, data.binding)
+        loaders.encode()
+        return cls(data, loaders)
 
     @property
     def class_names(self) -> list[str]:
@@ -179,7 +178,7 @@ class TriggeredData:
 
     def evaluation_splits(self) -> list[EvaluationSplit]:
         """Returns every split, with the trigger on each image, without images of the target's class."""
-        return self.source.evaluation_splits(self.data.eval_batch_size)
+        return self.loaders.evaluation_splits(self.data.eval_batch_size)
 
 
 def _of_other_classes(part: SplitPart, images: Mapping[str, Images], target: int) -> SplitPart:

@@ -39,11 +39,7 @@ class ImageGroup:
     @cached_property
     def labels(self) -> Int[Tensor, "N"]:
         """The class of each."""
-        found = []
-        for position in self.positions:
-            known = self.dataset.images[self.dataset.domain[position]]
-            found.append(int(known.labels[self.dataset.row[position]]))
-        return torch.tensor(found, dtype=torch.long)
+        return torch.from_numpy(self.dataset.labels[list(self.positions)])
 
     def read(self, chosen: Sequence[int]) -> Float[Tensor, "B 3 V V"]:
         """Returns some of the images, as the method's transform puts them out."""

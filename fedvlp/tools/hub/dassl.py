@@ -22,7 +22,7 @@ from fedvlp.clip.prompted_text import ClassPosition
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.state import State
 from fedvlp.pretrained.classifier import Classifier
-from fedvlp.runs.trained_tensors import check_trained
+from fedvlp.runs.checkpoint import check_trained
 from fedvlp.utils.errors import UserError
 
 MAPLE_WORDS = "a photo of a"
