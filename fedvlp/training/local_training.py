@@ -21,7 +21,7 @@ from fedvlp.core.state import Client, State, detached, strip_prefix
 from fedvlp.training.add_ons.base import AddOn, ClipGradients
 from fedvlp.utils.digests import class_and_options
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.ranges import Epochs, FractionAboveZero, NonNegativeInt, PositiveFloat, PositiveInt, check_range
+from fedvlp.utils.ranges import FractionAboveZero, NonNegativeInt, PositiveFloat, PositiveInt, check_range
 
 GRADIENT_SCALE = 1024.0
 """Of precision 16-mixed as each client begins: with PyTorch's own first scale its first steps would overflow."""
@@ -136,7 +136,7 @@ class LocalTraining:
             unchanged if not given.
     """
 
-    epochs: Epochs = 1
+    epochs: PositiveFloat = 1
     steps: PositiveInt | None = None
     schedule: Schedule | None = None
     reset_optimizer: bool = True
@@ -145,7 +145,7 @@ class LocalTraining:
 
     def __post_init__(self) -> None:
         """Checks the ranges, and refuses both kinds of length at once."""
-        check_range("local.epochs", self.epochs, Epochs)
+        check_range("local.epochs", self.epochs, PositiveFloat)
         check_range("local.steps", self.steps, PositiveInt)
         check_range("local.gradient_clip_val", self.gradient_clip_val, PositiveFloat)
         if self.steps is not None and self.epochs != 1:
@@ -237,7 +237,7 @@ def make_optimizer(fabric: Fabric, module: FederatedModule, factor: float, state
     """The optimizer of the client in the module, as Fabric steps it; None if nothing is trainable.
 
     Args:
-        fabric: device, precision and gradient scaling.
+        fabric: device and precision.
         module: whose tensors are trained.
         factor: on its learning rates.
         state: moments that it continues from; empty to start from scratch.
@@ -249,11 +249,14 @@ def make_optimizer(fabric: Fabric, module: FederatedModule, factor: float, state
         group["lr"] *= factor
     if state:
         load_optimizer_state(optimizer, module.communicable_state(), state)
-    # Gradients are scaled from scratch, so that no client depends on those before it.
+    return fabric.setup_optimizers(optimizer)
+
+
+def reset_gradient_scale(fabric: Fabric) -> None:
+    """Has gradients scaled from scratch in 16-mixed, so that no client depends on those before it."""
     scaler = getattr(fabric.strategy.precision, "scaler", None)
     if scaler is not None:
         scaler.load_state_dict({**scaler.state_dict(), "scale": GRADIENT_SCALE, "_growth_tracker": 0})
-    return fabric.setup_optimizers(optimizer)
 
 
 def optimizer_state(optimizer: Optimizer, tensors: Mapping[str, Tensor]) -> State:

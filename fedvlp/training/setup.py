@@ -48,6 +48,7 @@ def choose_precision(precision: Precision, accelerator: str) -> tuple[str, str]:
     if precision != "auto":
         return precision, ""
     if accelerator in ("auto", "gpu", "cuda") and torch.cuda.is_available():
+        # Older GPUs emulate bfloat16, which is slower than float32.
         if torch.cuda.is_bf16_supported(including_emulation=False):
             return "bf16-mixed", "this GPU multiplies bfloat16"
         return "32-true", "this GPU does not multiply bfloat16"
@@ -74,17 +75,20 @@ def make_fabric(*, devices: int | str | list[int], collective_timeout: float = 1
     Raises:
         UserError: if there are no such devices, or Lightning refuses an option.
     """
+    options["precision"], why = choose_precision(options["precision"], options["accelerator"])
     try:
         fabric = Fabric(devices=devices, **options)
-        if not isinstance(fabric.strategy, ParallelStrategy):
-            return fabric
-        if options["strategy"] not in STRATEGIES:
-            raise ValueError(f"several processes are started by {' or '.join(STRATEGIES)} alone")
-        return Fabric(devices=devices, **{**options, "strategy": GlooStrategy(collective_timeout)})
+        if isinstance(fabric.strategy, ParallelStrategy):
+            if options["strategy"] not in STRATEGIES:
+                raise ValueError(f"several processes are started by {' or '.join(STRATEGIES)} alone")
+            fabric = Fabric(devices=devices, **{**options, "strategy": GlooStrategy(collective_timeout)})
     except Exception as error:  # Lightning raises nearly every type for an option that it refuses
         values = ", ".join(f"{name}={options[name]!r}" for name in ("accelerator", "strategy", "precision"))
         reason = " ".join(str(error).split())
         raise UserError(f"Lightning can't run with devices={devices!r}, {values}: {reason}") from error
+    if why:
+        fabric.print(f"Precision {options['precision']}: {why}.", flush=True)
+    return fabric
 
 
 def check_method(model: FederatedModule, rounds: int) -> None:
@@ -93,6 +97,7 @@ def check_method(model: FederatedModule, rounds: int) -> None:
     Raises:
         UserError: if there can be no optimizer, it needs to compute the loss itself, or the numbers differ.
     """
+    # Methods whose stages or schedules depend on the number of rounds take it as an option.
     of_method = model.hparams.get("rounds")
     if isinstance(of_method, int) and rounds > of_method:
         raise UserError(
@@ -168,6 +173,7 @@ def set_up_method(
         torch.use_deterministic_algorithms(True)
         # Without a fixed workspace cuBLAS chooses its algorithm by the memory that is free.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    # From here on there may be several processes.
     fabric.launch()
     is_half = fabric.strategy.precision.precision == "bf16-mixed"
     # Before they are moved, so that half the bytes are.
@@ -197,6 +203,7 @@ def set_up_data(
         key = f"{method.precompute_key()}-{precision}"
         return None if serves_images else _precompute(fabric, method), key
 
+    # Lightning's two hooks, in its order: a data module works with its Trainer, too.
     data.prepare_data()
     data.setup("fit")
     module.eval()

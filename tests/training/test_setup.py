@@ -63,11 +63,6 @@ def test_processes_that_run_the_same_program(tmp_path):
         federation(tmp_path, devices=2, strategy="ddp_spawn")
 
 
-def test_what_stays_on_disk_needs_checkpoints(tmp_path):
-    with pytest.raises(UserError, match="personal_on_disk needs the checkpoints"):
-        federation(tmp_path, personal_on_disk=True, default_callbacks=False)
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [

@@ -10,7 +10,6 @@ from typing import Any, cast
 from lightning.pytorch.cli import LightningArgumentParser
 
 from fedvlp.commands.lightning_cli import FederationCLI
-from fedvlp.commands.run import quiet_lightning
 from fedvlp.commands.trained_config import (
     ALLOW_HELP,
     chosen_kinds,
@@ -24,7 +23,6 @@ from fedvlp.core.state import State
 from fedvlp.data.without_images import PlaceholderData, PredictionData
 from fedvlp.federation import Federation
 from fedvlp.runs.run_folder import load_trained, run_of
-from fedvlp.runs.trusted_classes import check_classes
 from fedvlp.tools.audit import (
     AUDITS,
     AuditedMethod,
@@ -84,7 +82,6 @@ def run_audit(arguments: Sequence[str]) -> int:
     Raises:
         UserError: if a trained file is damaged or not allowed, or there is nothing to measure.
     """
-    quiet_lightning()
     given = with_config_paths(arguments)
     trained = _config(given)
     if trained is not None:
@@ -122,8 +119,7 @@ def _config(arguments: Sequence[str]) -> dict[str, Any] | None:
     config = trained_config(where, given.allow)
     run = run_of(where) / "config.yaml"
     if run.is_file() and _kinds(given.what) != ["words"]:
-        config["data"] = data_of_run(run, "--what words")
-        check_classes(run, config["data"], given.allow)
+        config["data"] = data_of_run(run, "--what words", given.allow)
     return config
 
 

@@ -11,7 +11,6 @@ from typing import Any, cast
 from lightning.pytorch.cli import LightningArgumentParser
 
 from fedvlp.commands.lightning_cli import FederationCLI
-from fedvlp.commands.run import quiet_lightning
 from fedvlp.commands.trained_config import (
     ALLOW_HELP,
     chosen_kinds,
@@ -25,7 +24,6 @@ from fedvlp.core.state import State
 from fedvlp.data.without_images import PredictionData
 from fedvlp.federation import Federation
 from fedvlp.runs.run_folder import load_trained, run_of
-from fedvlp.runs.trusted_classes import check_classes
 from fedvlp.tools.explain.artifacts import CAPTIONS, write_artifacts
 from fedvlp.tools.explain.context import ExplainContext
 from fedvlp.tools.explain.explanations import EXPLANATIONS
@@ -92,7 +90,6 @@ def explanation_lines(arguments: Sequence[str]) -> list[str]:
     Raises:
         UserError: as ``run_explain``.
     """
-    quiet_lightning()
     given = with_config_paths(arguments)
     trained = _config(given)
     if trained is not None:
@@ -148,8 +145,7 @@ def _config(arguments: Sequence[str]) -> dict[str, Any] | None:
     config = trained_config(where, given.allow)
     run = run_of(where) / "config.yaml"
     if run.is_file() and _needs_data(_kinds(given.what), given.images is not None):
-        config["data"] = data_of_run(run, "--images")
-        check_classes(run, config["data"], given.allow)
+        config["data"] = data_of_run(run, "--images", given.allow)
     return config
 
 

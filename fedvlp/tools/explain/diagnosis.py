@@ -14,7 +14,6 @@ from lightning.pytorch.cli import LightningArgumentParser
 from torch import Tensor
 
 from fedvlp.commands.lightning_cli import FederationCLI
-from fedvlp.commands.run import quiet_lightning
 from fedvlp.commands.trained_config import ALLOW_HELP, config_of_command, config_option, trained_file
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.protocols import EvaluationSplit, FederatedData
@@ -99,7 +98,6 @@ def run_diagnose(arguments: Sequence[str]) -> int:
     Raises:
         UserError: if the method has no diagnosis, or there is no such trained file.
     """
-    quiet_lightning()
     words = with_config_paths(arguments)
     trained = config_of_command("diagnose", arguments)
     if trained is not None:

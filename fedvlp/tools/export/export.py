@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 
 from fedvlp.commands.lightning_cli import FederationCLI
-from fedvlp.commands.run import quiet_lightning
 from fedvlp.commands.trained_config import ALLOW_HELP, config_option, file_of_run, trained_config
 from fedvlp.core.module import FederatedModule
 from fedvlp.runs.run_folder import load_deployed_to_all
@@ -60,7 +59,7 @@ def run_export(arguments: Sequence[str]) -> int:
     options, others = parser.parse_known_args(arguments)
     trained = file_of_run(options.run)
     config = trained_config(trained, options.allow)
-    quiet_lightning()
+    # On the CPU: a graph that was traced on a GPU has its device in every constant.
     config["trainer"] |= {"accelerator": "cpu", "runtime": {"default_callbacks": False}}
     with unwrapped_errors():
         command = FederationCLI(
@@ -157,6 +156,7 @@ def write_checked(classifier: ExportedClassifier, program: ExportedProgram, file
         images = example_images(classifier.method, size, seed=size)
         differences.append((run(images) - classifier(images)).abs().max())
     difference = float(torch.stack(differences).max())
+    # Written so that NaN is refused as well.
     if not difference <= LARGEST_DIFFERENCE:
         raise UserError(
             f"The exported file's logits differ from the method's by {difference:.1e}, more than "

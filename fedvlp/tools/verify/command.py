@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, cast
 
 from fedvlp.commands.lightning_cli import FederationCLI
-from fedvlp.commands.run import quiet_lightning
 from fedvlp.commands.trained_config import ALLOW_HELP, config_option
 from fedvlp.core.metrics import all_scores
 from fedvlp.federation import Federation
@@ -70,7 +69,6 @@ def run_verify(arguments: Sequence[str]) -> int:
         "images. Default: %(default)s.",
     )
     parser.add_argument("--allow", action="append", default=[], metavar="NAME", help=ALLOW_HELP)
-    quiet_lightning()
     of_command, of_config = split_arguments(arguments)
     options = parser.parse_args(of_command)
     failed = 0
@@ -118,6 +116,7 @@ def verify(
         raise UserError(f"Its summary says {record.rounds} rounds, and its config {rounds}.")
     summary = json.loads((entry / "summary.json").read_text(encoding="utf-8"))
     with unwrapped_errors():
+        # First what needs no image to be classified, since that costs seconds and the rest minutes.
         _refuse(contradictions(summary, _described(command)), "It is of another split, method or config")
         measured = _measured(command, entry / "prompts.safetensors")
     reason = f"It is of another model, or a number was changed; --tolerance {tolerance:g} is what is allowed, in points"
@@ -148,6 +147,7 @@ def _config(path: Path, allow: Sequence[str]) -> dict[str, Any]:
     trainer = {name: value for name, value in content["trainer"].items() if name in OF_TRAINER}
     if isinstance(trainer.get("clients"), dict):
         trainer["clients"].pop("personal_on_disk", None)
+    # Nothing is written: the entry is someone else's, and its folder stays unchanged.
     config["trainer"] = trainer | {"runtime": {"default_callbacks": False}, "enable_progress_bar": False}
     if isinstance(content["data"].get("init_args"), dict):
         for name in NOT_OF_OTHERS:
@@ -172,6 +172,7 @@ def _measured(command: FederationCLI, prompts: Path) -> dict[str, Any]:
     federation = cast(Federation, command.trainer)
     rows = {}
     deployed, personal = load_trained(prompts, command.model)
+    # A method without phases is never trained, so its summary has the baseline's row alone.
     if command.model.configure_phases():
         rows[LAST_ROW] = (command.model, deployed, personal)
     baseline = command.model.baseline()
