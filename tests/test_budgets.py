@@ -26,7 +26,7 @@ ROOMS = {  # lines and files of each folder of the library
     "commands": (1250, 9),
     "core": (3250, 16),
     "data": (6000, 23),
-    "methods": (6150, 41),
+    "methods": (5950, 41),
     "pretrained": (300, 3),
     "results": (2200, 9),
     "runs": (1000, 6),

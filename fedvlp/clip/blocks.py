@@ -205,10 +205,7 @@ class Blocks:
         return output
 
     def run_before_last(
-        self,
-        hidden: Float[Tensor, "sequences length width"],
-        between: Sequence[Between] = (),
-        mask: Mask | None = None,
+        self, hidden: Float[Tensor, "sequences length width"], between: Sequence[Between] = (), mask: Mask | None = None
     ) -> Float[Tensor, "sequences length width"]:
         """Returns what goes into the last block; `between[j]` changes the tokens between blocks j + 1 and j + 2."""
         for index in range(len(self) - 1):
@@ -217,10 +214,7 @@ class Blocks:
         return hidden
 
     def run_last(
-        self,
-        hidden: Float[Tensor, "sequences length width"],
-        indices: Int[Tensor, "queries"],
-        mask: Mask | None = None,
+        self, hidden: Float[Tensor, "sequences length width"], indices: Int[Tensor, "queries"], mask: Mask | None = None
     ) -> Float[Tensor, "sequences queries width"]:
         """Returns the last block's output for some tokens, for which alone it is run where that can be.
 

@@ -280,10 +280,7 @@ class TextTower:
         return embeddings
 
     def transform(
-        self,
-        tokens: Float[Tensor, "sequences length D"],
-        mask: Mask,
-        between: Sequence[Between] = (),
+        self, tokens: Float[Tensor, "sequences length D"], mask: Mask, between: Sequence[Between] = ()
     ) -> Float[Tensor, "sequences length D"]:
         """Returns the last block's output for embedded tokens.
 

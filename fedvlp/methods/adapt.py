@@ -83,20 +83,16 @@ class ADAPT(FedDPT):
 
 
 def pairs_correspondence(
-    tokens: Float[Tensor, "B domains d"],
-    texts: Float[Tensor, "domains C d"],
-    labels: Int[Tensor, "B"],
-    scale: float,
+    tokens: Float[Tensor, "B domains d"], texts: Float[Tensor, "domains C d"], labels: Int[Tensor, "B"], scale: float
 ) -> Float[Tensor, ""]:
     """Returns -(1/n) sum_j log softmax_k(cos(h_j, f_T^k(y)) / tau)[j], the mean over images.
 
     `tokens` are h_j and `texts` f_T^k(c), both of any length; `scale` is 1 / tau.
 
-    Example:
-        >>> texts = torch.eye(2)[:, None]  # two domains, one class
-        >>> loss = pairs_correspondence(torch.eye(2)[None], texts, torch.tensor([0]), scale=1.0)
-        >>> round(loss.item(), 4)  # log(1 + 1/e)
-        0.3133
+    >>> texts = torch.eye(2)[:, None]  # two domains, one class
+    >>> loss = pairs_correspondence(torch.eye(2)[None], texts, torch.tensor([0]), scale=1.0)
+    >>> round(loss.item(), 4)  # log(1 + 1/e)
+    0.3133
     """
     batch, count = tokens.shape[:2]
     # For each image the text of its class in every domain.

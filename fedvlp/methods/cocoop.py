@@ -38,9 +38,6 @@ class CoCoOp(PromptLearner):
         reduction: The Meta-Net has d / reduction hidden units, at most d.
         prompt_length: Number of learned vectors L.
         init_words: Words that the prompt starts from; random vectors if null.
-
-    Raises:
-        UserError: If no hidden unit is left.
     """
 
     def __init__(

@@ -210,10 +210,9 @@ def domain_contrast(features: Float[Tensor, "C M d"], handwritten: Float[Tensor,
     For each domain, the mean over classes of -log e^p / (e^p + sum_i e^{n_i}), p being the cosine of the prompt's
     feature with the handwritten prompt's, n_i those with the other domains' features, which get no gradient.
 
-    Example:
-        >>> features = torch.tensor([[[1.0, 0.0], [0.0, 1.0]]])  # one class, two domains
-        >>> domain_contrast(features, torch.tensor([[[0.0, 1.0], [0.0, 1.0]]]))  # log 2, log(1 + 1 / e)
-        tensor([0.6931, 0.3133])
+    >>> features = torch.tensor([[[1.0, 0.0], [0.0, 1.0]]])  # one class, two domains
+    >>> domain_contrast(features, torch.tensor([[[0.0, 1.0], [0.0, 1.0]]]))  # log 2, log(1 + 1 / e)
+    tensor([0.6931, 0.3133])
     """
     with torch.autocast(features.device.type, enabled=False):
         own = F.normalize(features.float(), dim=-1)
@@ -230,10 +229,9 @@ def feature_shift(
 ) -> Float[Tensor, ""]:
     """Returns the mean over images of sum_m ||Z_{y,m} - hatZ_{y,m}||^2 (DiPrompT, L_mse of Eq. 7).
 
-    Example:
-        >>> features = torch.tensor([[[1.0, 2.0]], [[0.0, 0.0]]])  # two classes, one domain
-        >>> feature_shift(features, torch.zeros(2, 1, 2), torch.tensor([0, 1])).item()
-        2.5
+    >>> features = torch.tensor([[[1.0, 2.0]], [[0.0, 0.0]]])  # two classes, one domain
+    >>> feature_shift(features, torch.zeros(2, 1, 2), torch.tensor([0, 1])).item()
+    2.5
     """
     squares = (features.float() - before.float()).square().sum((1, 2))  # [C]
     return squares[labels].mean()
@@ -287,9 +285,8 @@ def domain_weights(image_features: Float[Tensor, "B d"], features: Float[Tensor,
 
     A negative cosine counts as zero; where none is positive, all domains weigh the same.
 
-    Example:
-        >>> domain_weights(torch.tensor([[1.0, 0.0]]), torch.tensor([[[0.6, 0.8], [0.2, 0.96**0.5]]]))
-        tensor([[0.7500, 0.2500]])
+    >>> domain_weights(torch.tensor([[1.0, 0.0]]), torch.tensor([[[0.6, 0.8], [0.2, 0.96**0.5]]]))
+    tensor([[0.7500, 0.2500]])
     """
     best = pair_logits(image_features, features, scale=1.0).amax(1)  # [B, M]
     # So that a sum of zeros is no division by zero, and all domains weigh the same.

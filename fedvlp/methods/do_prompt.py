@@ -45,14 +45,10 @@ class DoPrompt(ImageTowerLearner):
 
     Args:
         domains: The source domains.
-        clip: The CLIP whose image tower is trained: see ``load_clip``.
         prompt_length: Number of learned vectors L of each domain.
         domain_weight: Weight lambda of the loss by which the adapter learns an image's domain, at least 0.
         prompt_rate: Learning rate of the prompts, as a multiple of the tower's.
         adapter_rate: The same of the adapter.
-
-    Raises:
-        UserError: If the image tower is no ViT that is read at its class token.
     """
 
     needs_domains = True

@@ -43,14 +43,10 @@ class ELCFS(ImageTowerLearner):
     """Trains CLIP's image tower to learn from a client's images what holds in other clients' amplitude spectra, too.
 
     Args:
-        num_clients: Number of all clients; the command line takes it from the data.
         spectra: Of how many images a client shares the amplitudes.
         frequency: The highest of the low frequencies M, in periods over an image's width or height; 0 is the mean.
         inner_rate: beta, the rate of the inner step, at least 0.
         options: Head, rates and optimizer, as of :class:`.ImageTowerLearner`.
-
-    Raises:
-        UserError: If images are too small to have that frequency.
     """
 
     statistics: ClientStatistics

@@ -23,8 +23,7 @@ Departures:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -34,7 +33,6 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedvlp.clip import CLIP, CLIPSpec
-from fedvlp.core.phases import Phase
 from fedvlp.core.protocols import Batch
 from fedvlp.methods.image_tower import ImageTowerLearner
 from fedvlp.utils.ranges import FractionAboveZero, Names, PositiveInt
@@ -75,12 +73,6 @@ class FedADG(ImageTowerLearner):
         )
         drawn = torch.randn(PROJECTED, width, generator=torch.Generator().manual_seed(0)) / width**0.5
         self.register_buffer("projection", drawn, persistent=False)
-
-    def configure_phases(self) -> Sequence[Phase]:
-        """Returns one phase: train all, upload all but the discriminator, average."""
-        (phase,) = super().configure_phases()
-        sent = tuple(name for name in phase.upload if name.partition(".")[0] != "discriminator")
-        return (replace(phase, upload=sent),)
 
     def scores(
         self, weights: Mapping[str, Tensor], features: Float[Tensor, "B d"], classes: Float[Tensor, "B C"]

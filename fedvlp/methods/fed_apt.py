@@ -129,10 +129,9 @@ class FedAPT(PromptLearner):
 def domain_weights(scores: Float[Tensor, "B M"], temperature: float) -> Float[Tensor, "B M"]:
     """Returns a, the softmax over domains of each image's standardised scores z over a temperature t.
 
-    Example:
-        >>> domain_weights(torch.tensor([[3.0, 1.0], [5.0, 5.0]]), 2**0.5)  # standardised: 0.707 and -0.707; 0 and 0
-        tensor([[0.7311, 0.2689],
-                [0.5000, 0.5000]])
+    >>> domain_weights(torch.tensor([[3.0, 1.0], [5.0, 5.0]]), 2**0.5)  # standardised: 0.707 and -0.707; 0 and 0
+    tensor([[0.7311, 0.2689],
+            [0.5000, 0.5000]])
     """
     scores = scores.float()
     centred = scores - scores.mean(dim=1, keepdim=True)

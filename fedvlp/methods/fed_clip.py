@@ -98,9 +98,8 @@ class FedCLIP(PromptLearner):
 def contrastive_loss(logits: Float[Tensor, "B B"]) -> Float[Tensor, ""]:
     """Returns the mean of the cross-entropies of rows (images) and of columns (their texts) whose diagonal is right.
 
-    Example:
-        >>> contrastive_loss(torch.zeros(2, 2))  # log 2
-        tensor(0.6931)
+    >>> contrastive_loss(torch.zeros(2, 2))  # log 2
+    tensor(0.6931)
     """
     right: Int[Tensor, "B"] = torch.arange(len(logits), device=logits.device)
     return (F.cross_entropy(logits, right) + F.cross_entropy(logits.T, right)) / 2

@@ -95,9 +95,6 @@ class AdaptedCLIP(nn.Module):
     """Image and text features under updated maps, of classes read in "a photo of a {}."; has no parameters of its own.
 
     The maps' weights are replaced for the time of a call (``torch.func.functional_call``).
-
-    Raises:
-        UserError: If a tower is no transformer of CLIP's own kind.
     """
 
     def __init__(self, clip: CLIP, class_names: list[str]) -> None:

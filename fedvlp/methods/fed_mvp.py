@@ -50,9 +50,6 @@ class FedMVP(PromptLearner):
         heads: Heads of the attention; they divide the width of an image token.
         templates: How many of CLIP's templates stand for attributes where none are given, in [1, 80].
         attributes: Phrases such as "large, floppy ears", for each class's name equally many; templates if not given.
-
-    Raises:
-        UserError: If the heads don't divide the width, or the attributes are not those of the classes.
     """
 
     needs_images = True
@@ -162,9 +159,6 @@ def attribute_features(
     """Returns the features, of length 1, of "a photo of a [class], [attribute]." for each attribute of each class.
 
     Without attributes, so many of CLIP's templates are taken in their place.
-
-    Raises:
-        UserError: If a class has no attributes, or another number than the others.
     """
     if attributes is None:
         columns = [zero_shot_text_features(clip, class_names, [template]) for template in choose_templates(templates)]

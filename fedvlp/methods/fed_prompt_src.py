@@ -35,13 +35,7 @@ from fedvlp.clip import CLIP, CLIPSpec, cosine_logits
 from fedvlp.core.phases import Phase
 from fedvlp.core.protocols import Batch, Inputs
 from fedvlp.core.strategies import FedAvg, MovingAverage, Strategy, gaussian_share
-from fedvlp.methods.prompts import (
-    DeepPromptedCLIP,
-    PromptLearner,
-    ZeroShotTeacher,
-    distillation_kl,
-    initial_prompt,
-)
+from fedvlp.methods.prompts import DeepPromptedCLIP, PromptLearner, ZeroShotTeacher, distillation_kl, initial_prompt
 from fedvlp.utils.ranges import Names, NonNegativeFloat, PositiveFloat, PositiveInt, Templates
 
 

@@ -86,10 +86,9 @@ def gaussian_kl(
 ) -> Float[Tensor, "B"]:
     """Returns KL(N | N') of Gaussians of independent numbers.
 
-    Example:
-        >>> one = torch.ones(1, 1)
-        >>> gaussian_kl(3 * one, one, one, one)  # half of the squared distance
-        tensor([2.])
+    >>> one = torch.ones(1, 1)
+    >>> gaussian_kl(3 * one, one, one, one)  # half of the squared distance
+    tensor([2.])
     """
     spread = deviations.square() + (means - other_means).square()
     by_number = (other_deviations / deviations).log() + spread / (2 * other_deviations.square()) - 0.5

@@ -40,9 +40,6 @@ class FedTPG(PromptLearner):
     Args:
         prompt_length: Number of generated vectors m, which is that of queries.
         heads: Heads of the attention; they divide the width of a token.
-
-    Raises:
-        UserError: If the heads don't divide the width.
     """
 
     texts: Tensor  # [C, d]

@@ -49,9 +49,6 @@ class FineTuning(ImageTowerLearner):
         towers: What is trained: the image tower, or with ``both`` the text tower and the logit scale as well.
         head: What classifies: CLIP's text features (``text``), or a linear layer that starts from them (``linear``).
         layer_decay: Factor on the learning rate from each layer of a tower to the one below it, in (0, 1].
-
-    Raises:
-        UserError: If a linear layer is to classify, and the text tower to be trained, which it does not read.
     """
 
     def __init__(
@@ -82,9 +79,6 @@ class TextClassifier(nn.Module):
     """Text features of the classes, read in "a photo of a {}.", under a trained copy of CLIP's weights in float32.
 
     Its parameters are named ``language.<open_clip's name>``.
-
-    Raises:
-        UserError: If its text tower is not one that is causal and read at its end-of-text token.
     """
 
     def __init__(self, clip: CLIP, class_names: list[str]) -> None:

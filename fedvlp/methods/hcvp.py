@@ -45,14 +45,10 @@ class HCVP(ImageTowerLearner):
     """Trains CLIP's image tower with two prompts that are made for each image.
 
     Args:
-        clip: The CLIP whose image tower is trained: see ``load_clip``.
         domain_weight: Weight of the contrastive loss that tells domain-level prompts of different domains apart.
         task_weight: Weight of the one that tells task-specific prompts of different domains or classes apart.
         class_weight: Weight of the one that draws features of one class together, whatever their domain.
         temperature: Temperature tau of the three.
-
-    Raises:
-        UserError: If the image tower is no ViT that is read at its class token.
     """
 
     needs_domains = True

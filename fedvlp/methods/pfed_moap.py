@@ -53,7 +53,6 @@ class PFedMoAP(PromptLearner):
     """Learns each client's prompt and how to mix it with those of others.
 
     Args:
-        num_clients: Number of all clients K; the command line takes it from the data.
         num_experts: Largest number of prompts that it mixes, its own among them.
         prompt_length: Number of learned vectors L of a prompt.
         heads: Heads of the gating's attention.
@@ -164,9 +163,6 @@ class Gating(nn.Module):
 
     Features are thinned out first, every few dimensions one is taken, so that about 128 are left. Products of queries
     and keys are multiplied by `scale`, in place of 1 / sqrt(width of a head).
-
-    Raises:
-        UserError: If the width that is left is not a multiple of the heads.
     """
 
     def __init__(self, width: int, heads: int, scale: float) -> None:
@@ -205,12 +201,7 @@ class ExpertPool(Strategy):
     """Keeps ``prompts`` [K, L, D], a slot a client, and ``prompt`` [L, D], the mean over the last cohort.
 
     A client downloads the mean and, once it has a prompt of its own here, those of some others. Who has none yet gets
-    zeros, and so does the place of an expert that is not there.
-
-    Args:
-        count: How many others' prompts a client gets: those nearest to its own.
-        slots: Keeps the prompts.
-        mean: Makes the mean of a cohort's.
+    zeros, and so does the place of an expert that is not there. ``count`` is how many it gets, those nearest its own.
 
     >>> server = ServerState.start({"prompts": torch.zeros(3, 1, 1), "prompt": torch.zeros(1, 1)})
     >>> pool = ExpertPool(1, Slots("client", 3))

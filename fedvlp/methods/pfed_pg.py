@@ -48,7 +48,6 @@ class PFedPG(PromptLearner):
     """Learns to generate each client's visual prompt, from which it trains its own prompt and head.
 
     Args:
-        num_clients: Number of all clients K; the command line takes it from the data.
         trains_head: Whether each client trains a head of its own; else all classify by CLIP's text features.
         templates: How many of CLIP's templates make these, from which heads start, in [1, 80].
         prompt_length: Number of learned vectors L of a prompt.
@@ -129,12 +128,8 @@ class PromptGenerator(nn.Module):
 
     Basis and descriptors start with a standard deviation of 0.5, and the maps so that they keep it. From much less
     attention would be even, so that all tokens of a prompt, which have no positions, would be one and the same for
-    ever; from more it would change so fast that the server's steps at its usual learning rate go too far.
-
-    Args:
-        num_clients: K, the number of descriptors.
-        prompt_length: L, of the prompts, of the basis and of each descriptor.
-        width: W, of their tokens and inside the attention.
+    ever; from more it would change so fast that the server's steps at its usual rate go too far. Prompts, basis
+    and each of the K descriptors have length L.
     """
 
     def __init__(self, num_clients: int, prompt_length: int, width: int) -> None:

@@ -56,7 +56,6 @@ class PLAN(PromptLearner):
     """Learns each client's deep prompts, then how to mix them into one set for all.
 
     Args:
-        num_clients: Number of all clients K; the command line takes it from the data.
         prompt_length: Number of learned vectors in a block's prompt.
         depth: Number of first blocks with prompts of their own, in both towers; all blocks if not given.
         kl_weight: Weight lambda of the divergence from the reference, at least 0.

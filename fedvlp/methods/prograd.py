@@ -84,11 +84,10 @@ def aligned_gradient(
 ) -> Float[Tensor, "L D"]:
     """Returns G, from G_d of the cross-entropy, G_g of the divergence and lambda.
 
-    Example:
-        >>> aligned_gradient(torch.tensor([[3.0, -2.0]]), torch.tensor([[0.0, 4.0]]), 1.0).tolist()
-        [[3.0, 0.0]]
-        >>> aligned_gradient(torch.tensor([[3.0, 2.0]]), torch.tensor([[0.0, 4.0]]), 1.0).tolist()
-        [[3.0, 2.0]]
+    >>> aligned_gradient(torch.tensor([[3.0, -2.0]]), torch.tensor([[0.0, 4.0]]), 1.0).tolist()
+    [[3.0, 0.0]]
+    >>> aligned_gradient(torch.tensor([[3.0, 2.0]]), torch.tensor([[0.0, 4.0]]), 1.0).tolist()
+    [[3.0, 2.0]]
     """
     # Where both predict the same, G_g is what rounding left of p - p_zs: up to eps / tau of G_d, tau being 1 / 100. A
     # direction of that length means nothing, so it is followed only above sqrt(eps), 3e-4 in single precision.

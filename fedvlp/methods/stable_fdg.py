@@ -49,14 +49,10 @@ class StableFDG(ImageTowerLearner):
     """Trains CLIP's image tower in styles of other clients and beyond, and an attention over an image's positions.
 
     Args:
-        num_clients: Number of all clients; the command line takes it from the data.
         exploration: alpha, how far styles are led away from their mean, at least 0.
         stage: The stage of the image tower behind which styles are taken and changed, from 1: a ViT's block, or one of
             a ResNet's four stages.
         options: Head, rates and optimizer, as of :class:`.ImageTowerLearner`.
-
-    Raises:
-        UserError: If the tower has no stage behind that one, or none that can be run one by one.
     """
 
     statistics: ClientStatistics

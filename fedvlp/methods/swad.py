@@ -44,14 +44,10 @@ class SWAD(ImageTowerLearner):
     """Trains CLIP's image tower, and deploys the mean of its weights over a valley of the source validation loss.
 
     Args:
-        clip: The CLIP whose image tower is trained: see ``load_clip``.
         start_patience: N_s, so many rounds without a lower loss begin the mean, with the first of them.
         end_patience: N_e, so many rounds in a row with losses above the threshold end it, without them.
         tolerance: r, the threshold as a multiple of the mean loss of the rounds that began it; 1.2 on VLCS.
         layer_decay: Factor on the learning rate from each layer of the tower to the one below it, in (0, 1].
-
-    Raises:
-        UserError: If the mean may end before the rounds with which it began are over.
     """
 
     def __init__(

@@ -14,11 +14,7 @@ from fedvlp.clip import PromptedTextEncoder
 from fedvlp.core.phases import RoundContext
 from fedvlp.core.state import Client
 from fedvlp.methods import DiPrompT, PromptFL
-from fedvlp.methods.diprompt import (
-    domain_terms,
-    pair_logits,
-    query_terms,
-)
+from fedvlp.methods.diprompt import domain_terms, pair_logits, query_terms
 from fedvlp.utils.errors import UserError
 
 CLASSES = ["red circle", "star", "big square"]

@@ -6,13 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedvlp.methods.diprompt import (
-    domain_terms,
-    ensemble_logits,
-    given_class,
-    pair_logits,
-    query_terms,
-)
+from fedvlp.methods.diprompt import domain_terms, ensemble_logits, given_class, pair_logits, query_terms
 
 IMAGES = 5
 CLASSES = 4

@@ -7,11 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedvlp.clip import (
-    PromptedImageEncoder,
-    PromptedTextEncoder,
-    zero_shot_text_features,
-)
+from fedvlp.clip import PromptedImageEncoder, PromptedTextEncoder, zero_shot_text_features
 from fedvlp.core.phases import RoundContext, check_phases
 from fedvlp.core.state import Client, ClientUpdate, ServerState
 from fedvlp.methods import PLAN

@@ -57,12 +57,8 @@ def cluster_capacities(num_tokens: int, num_clusters: int, capacity: float | Non
         num_clusters: M.
         capacity: alpha > 0, 1.0 when all clusters together hold exactly P tokens; None for no limit.
 
-    Raises:
-        UserError: If there are more clusters than tokens, or a cluster could keep no token.
-
-    Example:
-        >>> cluster_capacities(197, 4, 1.0), cluster_capacities(197, 4, 2.0), cluster_capacities(5, 2, None)
-        ([50, 49, 49, 49], [99, 98, 98, 98], [5, 5])
+    >>> cluster_capacities(197, 4, 1.0), cluster_capacities(197, 4, 2.0), cluster_capacities(5, 2, None)
+    ([50, 49, 49, 49], [99, 98, 98, 98], [5, 5])
     """
     if not 1 <= num_clusters <= num_tokens:
         raise UserError(
@@ -195,10 +191,9 @@ def repeat_while(condition: Callable[..., Tensor], step: Callable[..., Values], 
         step: Takes the values and returns the next, of the same shapes and types, none of which is a given one.
         values: Those to begin with.
 
-    Example:
-        >>> (power,) = repeat_while(lambda n: n < 100, lambda n: (2 * n,), (torch.tensor(1),))
-        >>> power.item()
-        128
+    >>> (power,) = repeat_while(lambda n: n < 100, lambda n: (2 * n,), (torch.tensor(1),))
+    >>> power.item()
+    128
     """
     if torch.compiler.is_exporting():
         while_loop: Any = torch.while_loop  # absent in early versions, which can train but not export

@@ -41,12 +41,11 @@ def image_seeds(images: Float[Tensor, "B 3 V V"]) -> Int[Tensor, "B"]:
 def float_bits(values: Float[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
     """Returns what ``values.view(torch.int32)`` does of finite float32 values, by arithmetic, which can be exported.
 
-    Example:
-        >>> values = torch.tensor([1.0, -2.5, -0.0])
-        >>> float_bits(values).tolist()
-        [1065353216, -1071644672, -2147483648]
-        >>> values.view(torch.int32).tolist()
-        [1065353216, -1071644672, -2147483648]
+    >>> values = torch.tensor([1.0, -2.5, -0.0])
+    >>> float_bits(values).tolist()
+    [1065353216, -1071644672, -2147483648]
+    >>> values.view(torch.int32).tolist()
+    [1065353216, -1071644672, -2147483648]
     """
     exact = values.double()
     magnitudes = exact.abs()
@@ -73,14 +72,7 @@ def random_uniforms(seeds: Int[Tensor, "B"], count: int, seed: int = 0) -> Float
 
 
 def random_start(seeds: Int[Tensor, "B"], num_tokens: int, num_clusters: int, seed: int = 0) -> Int[Tensor, "B M"]:
-    """Returns M distinct token indices for each image, drawn uniformly from its own seed and the run's.
-
-    Args:
-        seeds: One number for each image, as from `image_seeds`.
-        num_tokens: P, the number of tokens to draw from.
-        num_clusters: M, how many to draw.
-        seed: The run's seed; another one gives other draws for all images.
-    """
+    """Returns M distinct indices of P tokens for each image, drawn uniformly from its own seed and the run's."""
     return random_bits(seeds, num_tokens, seed).argsort(dim=1, stable=True)[:, :num_clusters]
 
 

@@ -8,12 +8,7 @@ from scipy.optimize import linear_sum_assignment
 from fedvlp.methods.trip.clustering import capacity_kmeans, cluster_capacities
 from fedvlp.methods.trip.hashing import random_start
 from fedvlp.methods.trip.routers import load_balance
-from fedvlp.methods.trip.routing import (
-    expert_shares,
-    key_start,
-    make_keys,
-    match_clusters,
-)
+from fedvlp.methods.trip.routing import expert_shares, key_start, make_keys, match_clusters
 from fedvlp.utils.errors import UserError
 from tests.helpers.shapes import unchecked
 
