@@ -67,11 +67,6 @@ def test_what_is_both_shared_and_deployed_is_written_once(state, tmp_path):
     assert "deployed/prompt" not in read_tensors(tmp_path / "both")[0]
 
 
-def test_a_history_that_is_given_is_the_one_that_is_written(state, tmp_path):
-    save_checkpoint(tmp_path / "a", state, DESCRIPTION, '{"round": 9}\n{"round": 3}')
-    assert load_checkpoint(tmp_path / "a")[0].history == ({"round": 9}, {"round": 3})
-
-
 def test_a_checkpoint_is_deployed_without_what_is_only_shared(state, tmp_path):
     save_checkpoint(tmp_path / "a", state, DESCRIPTION)
     save_prompts(tmp_path / "b", state.server.deployed, state.personal, MODEL)
