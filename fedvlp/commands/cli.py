@@ -59,7 +59,7 @@ COMMANDS = (
     Command("predict", FEDERATION, "Classify images with a trained method and write a CSV.", True),
     Command(
         "diagnose",
-        "tools.explain.diagnosis:run_diagnose",
+        "tools.explain.routes:run_diagnose",
         "Look inside a method on every domain's images, such as at TRIP's routes.",
     ),
     Command(
