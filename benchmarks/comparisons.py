@@ -10,7 +10,7 @@ from torch import Tensor
 
 from benchmarks.sequential import sequential_routing
 from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder, load_clip
-from fedvlp.clip.text.prompted_text import Layout
+from fedvlp.clip.prompted_text import Layout
 from fedvlp.methods.trip.clustering import cluster_capacities
 from fedvlp.methods.trip.hashing import random_start
 from fedvlp.methods.trip.routing import expert_shares, orthogonal_keys, token_clusters

@@ -162,7 +162,7 @@ def _fastest_round(module: IdleMethod, count: int, is_checked: bool, max_norm: f
 
 
 WITHOUT_CHECKS: dict[str, Any] = {
-    "fedvlp.training.accept.update_error": lambda *update: "",
+    "fedvlp.training.round.update_error": lambda *update: "",
     "fedvlp.training.client.upload_error": lambda state: "",
     "fedvlp.training.client.is_finite": lambda *states: True,
 }

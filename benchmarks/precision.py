@@ -25,7 +25,7 @@ from benchmarks.tables import Table, number, percent
 from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder, load_clip
 from fedvlp.data.files.images import FolderImages
 from fedvlp.data.loaders import ImageDataset, encode
-from fedvlp.utils.processor import has_bfloat16_tiles, has_bfloat16_units
+from fedvlp.training.setup import bfloat16_units
 
 TYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 RATES = ("GFLOP/s float32", "GFLOP/s bfloat16", "share of float32", "share of bfloat16")
@@ -80,9 +80,9 @@ def tables(quick: bool, figures: Path | None = None) -> Iterator[Table]:
 
 def units() -> str:
     """Says what this processor has for bfloat16."""
-    if not has_bfloat16_units():
+    if not bfloat16_units():
         return "This processor has no units for bfloat16, so a gain cannot be measured here."
-    return f"This processor's units for bfloat16: {'AMX' if has_bfloat16_tiles() else 'AVX512-BF16'}."
+    return f"This processor's units for bfloat16: {bfloat16_units()}."
 
 
 def measure_step(method: str, num_classes: int, spec: CLIPSpec, quick: bool) -> tuple[Sides, float]:

@@ -24,7 +24,7 @@ from nbclient import NotebookClient
 from nbformat import NotebookNode
 from PIL import Image
 
-from fedvlp.sites.ask import stop_site
+from fedvlp.sites.daemon import stop_site
 
 FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
 COMMAND = "python -m docs.notebooks"

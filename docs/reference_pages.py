@@ -14,7 +14,7 @@ from types import ModuleType
 import fedvlp
 
 FACADE = "fedvlp"
-MODULES = ("fedvlp.training.schedules",)
+MODULES = ("fedvlp.core.slots", "fedvlp.core.strategies", "fedvlp.training.local_training")
 """Modules whose classes a config may name, in packages whose others are not public."""
 ROOT = Path(fedvlp.__path__[0])
 

@@ -12,10 +12,10 @@ import sys
 from pathlib import Path
 
 from fedvlp.results import find_records
-from fedvlp.results.accuracy_table import format_accuracies
 from fedvlp.results.printing import format_tables, table_text
+from fedvlp.results.rounds import format_accuracies
 from fedvlp.results.tables import LAST, Table, tables
-from fedvlp.tools.report import accuracy_over_rounds
+from fedvlp.tools.report.figures import accuracy_over_rounds
 
 DOCS = Path(__file__).resolve().parent
 README = DOCS.parent / "README.md"

@@ -107,13 +107,13 @@ from fedvlp.training.add_ons import FedDyn as FedDyn
 from fedvlp.training.add_ons import FedNova as FedNova
 from fedvlp.training.add_ons import FedProx as FedProx
 from fedvlp.training.add_ons import Scaffold as Scaffold
+from fedvlp.training.local_training import Constant as Constant
+from fedvlp.training.local_training import CosineDecay as CosineDecay
+from fedvlp.training.local_training import ExponentialDecay as ExponentialDecay
 from fedvlp.training.local_training import LocalTraining as LocalTraining
 from fedvlp.training.options import Clients as Clients
 from fedvlp.training.options import Runtime as Runtime
 from fedvlp.training.options import Server as Server
-from fedvlp.training.schedules import Constant as Constant
-from fedvlp.training.schedules import CosineDecay as CosineDecay
-from fedvlp.training.schedules import ExponentialDecay as ExponentialDecay
 from fedvlp.utils.errors import UserError as UserError
 from fedvlp.version import __version__ as __version__
 

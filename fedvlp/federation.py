@@ -15,45 +15,42 @@ from lightning.pytorch.callbacks import Callback
 from fedvlp.callbacks import Checkpoints, ProgressBar, RunFolderLogger
 from fedvlp.callbacks import default_callbacks as make_default_callbacks
 from fedvlp.core.module import FederatedModule
-from fedvlp.core.phases import Phase, check_phases
+from fedvlp.core.phases import Phase, check_phases, with_aggregation
 from fedvlp.core.predictions import Predictions
 from fedvlp.core.protocols import FederatedData
-from fedvlp.core.reductions import with_aggregation
 from fedvlp.core.roles import TESTED
-from fedvlp.core.run_state import RunState
-from fedvlp.core.state import ServerState, State
-from fedvlp.data.files.folders import FolderLabels, folder_labels
+from fedvlp.core.state import RunState, ServerState, State
+from fedvlp.data.domain_folders import folder_labels
 from fedvlp.data.files.images import ImageFiles, image_paths
-from fedvlp.runs.run_folder import (
-    describe_data,
-    describe_run,
-    load_deployed_to_all,
-    load_trained,
-    run_name,
-)
-from fedvlp.training.dev_run import SAYS, with_short_splits
-from fedvlp.training.dispatch import Hooks
+from fedvlp.runs.run_folder import describe_data, describe_run, load_deployed_to_all, load_trained, run_name
 from fedvlp.training.distributed import on_every_process
 from fedvlp.training.engine import Engine, LocalEngine
-from fedvlp.training.evaluation import of_roles
+from fedvlp.training.evaluation import filter_roles
 from fedvlp.training.fit_loop import FitLoop
-from fedvlp.training.lightning_hooks import check_callbacks
+from fedvlp.training.lightning_hooks import Hooks, check_callbacks
 from fedvlp.training.local_training import LocalTraining
-from fedvlp.training.options import Clients, Runtime, Server, check_clients, describe_training
-from fedvlp.training.precision import AskedPrecision, choose_precision
-from fedvlp.training.preconditions import check_after_data, check_before_data, make_fabric
-from fedvlp.training.prediction import predict_images
+from fedvlp.training.options import Clients, ConfiguredRun, Runtime, Server, check_clients, describe_training
+from fedvlp.training.prediction import predict_images, without_validation, write_folder_scores, write_scores
 from fedvlp.training.privacy_accounting import check_privacy
-from fedvlp.training.scores_file import without_validation, write_folder_scores, write_scores
-from fedvlp.training.setup import demand_determinism, set_up_data, set_up_method
+from fedvlp.training.setup import (
+    FAST_DEV_RUN_NOTICE,
+    Precision,
+    check_data,
+    check_method,
+    check_writable,
+    choose_precision,
+    make_fabric,
+    set_up_data,
+    set_up_method,
+    with_short_splits,
+)
 from fedvlp.training.task import check_add_ons, set_up_phases
-from fedvlp.training.trainer_attributes import TrainerAttributes
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import check_replaceable
 from fedvlp.utils.ranges import Names, NonNegativeInt, PositiveInt, Seed, check_range
 
 
-class Federation(TrainerAttributes):
+class Federation(ConfiguredRun):
     """Simulates the server and all clients with one copy of the method, whose small state is swapped in and out.
 
     Every random draw depends on (seed, round, phase, client) alone, so a resumed run equals an unbroken one, and
@@ -100,7 +97,7 @@ class Federation(TrainerAttributes):
         patience: PositiveInt | None = None,
         accelerator: str = "auto",
         devices: int | str | list[int] = "auto",
-        precision: AskedPrecision = "32-true",
+        precision: Precision = "32-true",
         default_root_dir: str = "runs",
         enable_progress_bar: bool = True,
         fast_dev_run: bool = False,
@@ -111,33 +108,30 @@ class Federation(TrainerAttributes):
         callbacks: Callback | list[Callback] | None = None,
         runtime: Runtime = Runtime(),
     ) -> None:
+        check_range("rounds", rounds, NonNegativeInt)
+        check_range("evaluate_every", evaluate_every, PositiveInt)
+        check_range("patience", patience, PositiveInt)
+        check_range("seed", seed, Seed)
         if fast_dev_run:
             rounds = min(rounds, 1)
             local = replace(local, epochs=1, steps=1)
             clients = replace(clients, personal_on_disk=False)
             logger = None
-        check_range("rounds", rounds, NonNegativeInt)
-        check_range("evaluate_every", evaluate_every, PositiveInt)
-        check_range("patience", patience, PositiveInt)
-        check_range("seed", seed, Seed)
         self.rounds = rounds
         self.local = local
         self.server = server
         self.clients = clients
         self.runtime = runtime
         self.seed = seed
+        self.name = name
         self.evaluate_every = evaluate_every
         self.patience = patience
-        self.engine: Engine = LocalEngine(clients.personal_on_disk)
-        choice = choose_precision(precision, accelerator)
-        self.precision: str = choice.name
-        self.why_precision = choice.reason
         self.deterministic = deterministic
         self.fast_dev_run = fast_dev_run
         self.default_root_dir = Path(default_root_dir)
-        self.name = name
-        own = [callbacks] if isinstance(callbacks, Callback) else callbacks
-        self.callbacks = list(own or [])
+        self.precision, self.why_precision = choose_precision(precision, accelerator)
+        self.engine: Engine = LocalEngine(clients.personal_on_disk)
+        self.callbacks = [callbacks] if isinstance(callbacks, Callback) else list(callbacks or [])
         if runtime.default_callbacks:
             progress = ProgressBar(enable_progress_bar)
             self.callbacks += [progress] if fast_dev_run else make_default_callbacks(enable_progress_bar)
@@ -169,24 +163,30 @@ class Federation(TrainerAttributes):
         Args:
             model: the method; its tensors are what round one starts from.
             datamodule: clients and splits.
-            ckpt_path: Go on from this checkpoint or run folder; ``last`` takes the newest run of the same name, and
-                starts anew if there is none.
+            ckpt_path: Resume from this checkpoint or run folder; ``last`` takes the newest run of the same name, and
+                starts from scratch if there is none.
 
         Returns:
             The server's last state, already loaded into ``model``.
         """
-        check_callbacks(self.callbacks, self.evaluate_every)
+        check_callbacks(self.callbacks)
         phases = self._described_phases(model, datamodule)
         add_ons = list(self.local.every_add_on)
         hostile = None if self.clients.attack is None else self.clients.attack.add_on(datamodule.clients)
         if hostile is not None:
             add_ons.append(hostile)
-        hooks = Hooks(self.callbacks, {"federation": self, "trainer": self, "pl_module": model})
-        loop = FitLoop(self, set_up_phases(model, phases, add_ons), hooks, self.engine)
-        if self.fast_dev_run:
-            return self._try_once(loop, ckpt_path)
-        checkpoint = None if ckpt_path is None else self._where(ckpt_path)
-        return loop.fit(self._where("last"), checkpoint, ckpt_path == "last")
+        loop = FitLoop(self, set_up_phases(model, phases, add_ons), Hooks(self.callbacks, self, model), self.engine)
+        if not self.fast_dev_run:
+            checkpoint = None if ckpt_path is None else self._checkpoint(ckpt_path)
+            return loop.fit(self._checkpoint("last"), checkpoint, may_start_anew=ckpt_path == "last")
+        if ckpt_path is not None:
+            raise UserError("fast_dev_run starts from scratch and keeps nothing. Leave ckpt_path out.")
+        self.data = with_short_splits(self.data)
+        self.fabric.print(FAST_DEV_RUN_NOTICE, flush=True)
+        with TemporaryDirectory(prefix="fedvlp-") as folder:
+            state = loop.fit(Path(folder), None)
+        self.folder = None
+        return state
 
     def validate(
         self, model: FederatedModule, datamodule: FederatedData, ckpt_path: str | None = None
@@ -196,13 +196,13 @@ class Federation(TrainerAttributes):
         Args:
             model: the method.
             datamodule: clients and splits.
-            ckpt_path: A run's ``prompts.safetensors``, a checkpoint, a run folder or ``last``; the model as it is if
+            ckpt_path: A run's ``prompts.safetensors``, a checkpoint, a run folder or ``last``; the model unchanged if
                 not given.
 
         Returns:
             Accuracies in percent.
         """
-        return self._measured(model, datamodule, ckpt_path, ("validation",))
+        return self._measure(model, datamodule, ckpt_path, ("validation",))
 
     def test(
         self,
@@ -216,35 +216,22 @@ class Federation(TrainerAttributes):
         Args:
             model: the method.
             datamodule: clients and splits.
-            ckpt_path: A run's ``prompts.safetensors``, a checkpoint, a run folder or ``last``; the model as it is if
+            ckpt_path: A run's ``prompts.safetensors``, a checkpoint, a run folder or ``last``; the model unchanged if
                 not given.
-            output: JSON file to write, of accuracies, of what is measured beside them, and of what images were taken
-                for; none if not given.
+            output: JSON file to write, of accuracies, of what is measured beside them, and of how often each class was
+                predicted for which; none if not given.
 
         Returns:
             Accuracies in percent.
         """
         if output is not None:
             check_replaceable(Path(output))
-        scores = self._measured(model, datamodule, ckpt_path, TESTED)
+        scores = self._measure(model, datamodule, ckpt_path, TESTED)
         if output is not None and self.is_global_zero:
             about = {"protocol": datamodule.protocol, "accuracy": scores}
             write_scores(Path(output), about, without_validation(self.predictions), datamodule.class_names)
             self.fabric.print(f"written to {output}", flush=True)
         return scores
-
-    def describe(self, model: FederatedModule, datamodule: FederatedData) -> dict[str, Any]:
-        """Returns how a run of these would train, on what and by whom, as its ``summary.json`` says it; trains nothing.
-
-        Args:
-            model: the method.
-            datamodule: clients and splits.
-
-        Raises:
-            UserError: if method, data and options do not fit each other.
-        """
-        self._described_phases(model, datamodule)
-        return {**self.description, **describe_data(datamodule)}
 
     def predict(
         self,
@@ -272,20 +259,40 @@ class Federation(TrainerAttributes):
         Returns:
             The file written.
         """
-        check_replaceable(Path(output))
+        file = Path(output)
+        check_replaceable(file)
         self._launch(model)
         if ckpt_path is not None:
-            model.load_state(load_deployed_to_all(self._where(ckpt_path), model))
+            model.load_state(load_deployed_to_all(self._checkpoint(ckpt_path), model))
         if class_names is not None:
             model = model.for_classes(class_names)
         given = [images] if isinstance(images, str) else images
         paths = image_paths(given)
-        file = Path(output)
         with model.shared_part_alone():
             predictions = predict_images(model, self.fabric, ImageFiles(paths, model.transform), file)
         self.fabric.print(f"{len(paths)} images -> {file}")
-        self._score_folders(file, predictions, folder_labels(paths, given, model.hparams["class_names"]))
+        names = model.hparams["class_names"]
+        labels = folder_labels(paths, given, names)
+        if labels.labels and self.is_global_zero:
+            lines = write_folder_scores(file, labels.by_domain(predictions), names)
+            self.fabric.print("\n".join(lines), flush=True)
+        if labels.others:
+            others = ", ".join(map(repr, labels.others))
+            self.fabric.print(f"not scored, since these folders are called as no class: {others}", flush=True)
         return file
+
+    def describe(self, model: FederatedModule, datamodule: FederatedData) -> dict[str, Any]:
+        """Returns how a run of these would train, on what and by whom, as in its ``summary.json``; trains nothing.
+
+        Args:
+            model: the method.
+            datamodule: clients and splits.
+
+        Raises:
+            UserError: if method, data and options do not fit each other.
+        """
+        self._described_phases(model, datamodule)
+        return {**self.description, **describe_data(datamodule)}
 
     def evaluate(self, module: FederatedModule, deployed: State, personal: Mapping[int, State]) -> dict[str, float]:
         """Returns the accuracies, in percent, of a state on all splits; one process measures for all."""
@@ -300,79 +307,52 @@ class Federation(TrainerAttributes):
         return getattr(self.engine, "predictions", {})
 
     def _described_phases(self, model: FederatedModule, datamodule: FederatedData) -> Sequence[Phase]:
-        """Lets the data be read, and describes the run; returns its phases, with their aggregators.
-
-        Raises:
-            UserError: if method, data and options do not fit each other.
-        """
-        clients = self.clients
-        check_before_data(model, self.rounds, self.default_root_dir)
+        """Has the data read, checks and describes the run; returns its phases, with their aggregators."""
+        cohort_size = self.clients.cohort_size
+        check_writable(self.default_root_dir)
+        check_method(model, self.rounds)
         self._attach(model, datamodule, serves_images=self.fast_dev_run)
-        phases = with_aggregation(
-            check_phases(model), self.server.aggregation, datamodule.clients, clients.cohort_size, self.seed
-        )
-        check_privacy(phases, len(datamodule.clients), clients.cohort_size, self.fabric.world_size)
-        check_after_data(datamodule, clients.cohort_size, self.patience)
+        clients = datamodule.clients
+        phases = with_aggregation(check_phases(model), self.server.aggregation, clients, cohort_size, self.seed)
+        check_privacy(phases, len(clients), cohort_size, self.fabric.world_size)
+        check_data(datamodule, cohort_size, self.patience)
         check_add_ons(self.local.every_add_on, phases, datamodule, self.precision)
         for phase in phases:
-            phase.strategy.check(datamodule.clients)
-        check_clients(self, datamodule.clients)
+            phase.strategy.check(clients)
+        check_clients(self, clients)
         self.description = describe_run(model, datamodule, phases, describe_training(self))
         return phases
-
-    def _try_once(self, loop: FitLoop, ckpt_path: str | None) -> ServerState:
-        """Runs the one round of ``fast_dev_run``, in a folder that is then removed."""
-        if ckpt_path is not None:
-            raise UserError("fast_dev_run begins anew and keeps nothing. Leave ckpt_path out.")
-        self.data = with_short_splits(self.data)
-        self.fabric.print(SAYS, flush=True)
-        with TemporaryDirectory(prefix="fedvlp-") as folder:
-            state = loop.fit(Path(folder), None)
-        self.folder = None
-        return state
 
     def _launch(self, model: FederatedModule) -> None:
         """Starts the processes and moves the model."""
         self.module = model
         if self.why_precision:
             self.fabric.print(f"Precision {self.precision}: {self.why_precision}.", flush=True)
-        if self.deterministic:
-            demand_determinism()
-        set_up_method(self.fabric, model, self.runtime.num_threads, self.runtime.compile)
+        set_up_method(self.fabric, model, self.runtime.num_threads, self.runtime.compile, self.deterministic)
 
     def _attach(self, model: FederatedModule, datamodule: FederatedData, serves_images: bool = False) -> None:
-        """Launches, and lets the data be read, split and prepared."""
+        """Launches, and has the data read, split and prepared."""
         self._launch(model)
         self.data = datamodule
         datamodule.trainer = self
         set_up = partial(set_up_data, self.fabric, model, datamodule, self.precision, serves_images)
         on_every_process(self.fabric, set_up)
 
-    def _measured(
+    def _measure(
         self, model: FederatedModule, datamodule: FederatedData, ckpt_path: str | None, roles: tuple[str, ...]
     ) -> dict[str, float]:
         """Returns and prints the accuracies of some roles."""
         self._attach(model, datamodule)
         trained: tuple[State, Mapping[int, State]] = (model.shared_state(), {})
         if ckpt_path is not None:
-            trained = load_trained(self._where(ckpt_path), model)
-        scores = of_roles(self.evaluate(model, *trained), roles)
+            trained = load_trained(self._checkpoint(ckpt_path), model)
+        scores = filter_roles(self.evaluate(model, *trained), roles)
         lines = [datamodule.protocol, *(f"{name}: {value:.2f} %" for name, value in scores.items())]
         self.fabric.print("\n".join(lines), flush=True)
         return scores
 
-    def _score_folders(self, csv: Path, predictions: Predictions, found: FolderLabels) -> None:
-        """Scores image files whose folders say their classes; says why not where some folders do and others do not."""
-        if found.labels and self.is_global_zero:
-            class_names = self.module.hparams["class_names"]
-            lines = write_folder_scores(csv, found.by_domain(predictions), class_names)
-            self.fabric.print("\n".join(lines), flush=True)
-        if found.others:
-            names = ", ".join(map(repr, found.others))
-            self.fabric.print(f"not scored, since these folders are called as no class: {names}", flush=True)
-
-    def _where(self, ckpt_path: str) -> Path:
-        """Returns the file or folder that a ``ckpt_path`` means."""
+    def _checkpoint(self, ckpt_path: str) -> Path:
+        """The file or folder that a ``ckpt_path`` means; for ``last`` the folder of all runs of this name."""
         if not ckpt_path:
             raise UserError("Expected a file, a folder or last as ckpt_path; got nothing. Leave it out to do without.")
         if ckpt_path != "last":

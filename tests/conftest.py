@@ -102,7 +102,7 @@ def clip():
 def vit_b_16():
     """CLIP ViT-B/16 with zeros as weights: whoever counts looks at shapes alone."""
     from fedvlp.clip import CLIPSpec, load_clip
-    from fedvlp.clip.loading.models import shapes_only
+    from fedvlp.clip.loading import shapes_only
 
     with shapes_only():
         return load_clip(CLIPSpec("ViT-B-16", "random"))

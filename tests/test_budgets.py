@@ -22,19 +22,19 @@ WHOLE = {
 LEAST_COMMENTS = 370
 ROOMS = {  # lines and files of each folder of the library
     "callbacks": (1100, 13),
-    "clip": (2500, 19),
+    "clip": (2300, 10),
     "commands": (1250, 9),
-    "core": (3450, 30),
+    "core": (3250, 16),
     "data": (7950, 35),
     "methods": (6800, 43),
     "pretrained": (300, 3),
-    "results": (2500, 14),
-    "runs": (1200, 7),
-    "sites": (2950, 32),
+    "results": (2200, 9),
+    "runs": (1000, 6),
+    "sites": (2450, 14),
     "testing": (1100, 14),
     "tools": (8450, 64),
-    "training": (4850, 43),
-    "utils": (1050, 12),
+    "training": (4700, 37),
+    "utils": (950, 11),
 }
 
 

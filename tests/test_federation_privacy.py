@@ -12,7 +12,8 @@ from fedvlp.callbacks import Checkpoints, MetricsFile, Privacy
 from fedvlp.commands.cli import main
 from fedvlp.core.aggregation import DPFedAvg, FedAdam, NormClipping
 from fedvlp.core.phases import Phase
-from fedvlp.core.strategies import FedAvg, Slots
+from fedvlp.core.slots import Slots
+from fedvlp.core.strategies import FedAvg
 from fedvlp.training.callback import FederationCallback
 from fedvlp.training.privacy_accounting import PrivacyAccount
 from fedvlp.utils.errors import UserError

@@ -133,11 +133,10 @@ def test_the_library_needs_neither_tools_nor_sites():
 
 
 def test_only_what_runs_under_flower_imports_it():
-    """An installation without the extra imports nothing of it; what the command imports needs no Flower."""
+    """An installation without the extra imports nothing of it."""
     users = {}
     for module, path in MODULES.items():
         flower = {name for name in imports(path) if name.startswith("sites.flower")}
         if flower and not module.startswith("sites.flower"):
             users[module] = flower
     assert not users
-    assert set(imports(MODULES["sites.flower.app_files"])) <= {"utils.errors", "utils.files"}

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import fedvlp
-from fedvlp.sites.local_socket import socket_folder
+from fedvlp.sites.daemon import warm_folder
 from fedvlp.utils.errors import UserError
 from tests.helpers.forks import exit_code, fork
 
@@ -73,4 +73,4 @@ def import_file(path: Path) -> None:
 def test_a_site_says_what_it_lacks(tmp_path, monkeypatch):
     monkeypatch.delattr(socket, "AF_UNIX")
     with pytest.raises(UserError, match="Linux and macOS alone"):
-        socket_folder(tmp_path)
+        warm_folder(tmp_path)

@@ -16,7 +16,7 @@ from experiments.oracle.run import METHODS, runs_of, study_parser
 from experiments.runs import SeededRuns
 from experiments.tables import complete, describe, markdown, write_block
 from fedvlp.results.printing import format_cell, format_gap
-from fedvlp.results.selection import oracle_round
+from fedvlp.results.rounds import best_round
 from fedvlp.results.tables import AVERAGE, BEST, GAP, LAST, ORACLE, UNTRAINED, tables
 
 README = Path(__file__).with_name("README.md")
@@ -40,7 +40,7 @@ def cells(title: str, runs: SeededRuns) -> list[str]:
     means = [format_cell(table.cell(rows[name], AVERAGE)) for name in ROUNDS]
     gaps = []
     for record in records:
-        best = oracle_round(record.history, table.role) or {}
+        best = best_round(record.history, table.role) or {}
         gaps.append(best[table.role] - record.last[table.role])
     return [title, *means, format_gap(table.cell(rows[ORACLE], GAP)), f"{max(gaps):+.1f}", str(len(runs))]
 

@@ -1,4 +1,4 @@
-"""Makes the runs of the robustness study: methods, attacks, aggregation rules and numbers of hostile clients.
+"""Makes the runs of the robustness study: methods, attacks, aggregators and numbers of hostile clients.
 
 ``python -m experiments.robustness.run`` is StyledShapes with the bundled tiny CLIP. Runs that are there are not made
 again. Options choose what is run; what stands after ``--`` goes to every ``fedvlp fit``.

@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from multiprocessing.connection import Listener
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,8 +27,7 @@ from experiments.sites.images import draw_domains
 from experiments.sites.run import simulate
 from experiments.sites.setting import Setting
 from fedvlp.commands.cli import ended_by_sigterm
-from fedvlp.sites.daemon import SOCKET
-from fedvlp.sites.local_socket import listening, receive, send, socket_folder
+from fedvlp.sites.daemon import SOCKET, warm_folder
 
 WARM = "fedvlp.sites.daemon"
 CLIENT_APP = "flwr-clientapp"
@@ -187,12 +187,13 @@ def kill(deployed: Deployed, word: str, site: str = "", how: signal.Signals = si
 def babble(home: Path) -> None:
     """Answers for a site with random bytes, until this program ends."""
     draws = random.Random(0)
-    with listening(socket_folder(home) / SOCKET) as server:
+    path = warm_folder(home) / SOCKET
+    path.unlink(missing_ok=True)
+    with Listener(str(path), family="AF_UNIX") as server:
         while True:
-            connection, _ = server.accept()
-            with connection, suppress(OSError, EOFError):
-                receive(connection)
-                send(connection, draws.randbytes(1000))
+            with server.accept() as connection, suppress(OSError, EOFError):
+                connection.recv_bytes()
+                connection.send_bytes(draws.randbytes(1000))
 
 
 def ending(deployed: Deployed) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 from experiments.sites.credentials import HOST, Certificates, make_certificates, make_node_key
 from experiments.sites.processes import Processes
 from experiments.sites.relay import Relay
-from fedvlp.sites.ask import stop_site
+from fedvlp.sites.daemon import stop_site
 
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",

@@ -17,7 +17,7 @@ from open_clip.tokenizer import SimpleTokenizer
 from torch import Tensor
 from torch.nn import functional
 
-from fedvlp.clip.loading.sources import bundled_config, bundled_state_dict
+from fedvlp.clip.loading import bundled_config, bundled_state_dict
 from fedvlp.data.styled_shapes.drawings import CLASS_NAMES, styled_shapes
 
 Shapes = Mapping[str, tuple[NDArray[np.uint8], NDArray[np.int64]]]

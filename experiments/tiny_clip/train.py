@@ -24,7 +24,7 @@ from torch.nn import functional
 from torch.optim.lr_scheduler import OneCycleLR
 
 from experiments.tiny_clip.drawings import describe, is_true, pretraining_drawing, scene_codes
-from fedvlp.clip.loading.sources import bundled_config, expand
+from fedvlp.clip.loading import bundled_config, expand
 from fedvlp.data.styled_shapes.drawings import Scene
 
 _LOG = logging.getLogger(__name__)

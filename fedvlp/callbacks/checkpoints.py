@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from fedvlp.results.selection import best_round
+from fedvlp.results.rounds import best_round
 from fedvlp.runs.checkpoint import save_checkpoint, save_prompts
 from fedvlp.training.callback import FederationCallback, RunView
 

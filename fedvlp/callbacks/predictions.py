@@ -10,9 +10,9 @@ from fedvlp.callbacks.baseline import Baseline
 from fedvlp.core.predictions import Predictions
 from fedvlp.results.predictions import CONFUSION_FILE, confusion_csv, write_predictions
 from fedvlp.results.record import LAST_ROW, ZERO_SHOT_ROW
-from fedvlp.results.selection import is_accuracy
+from fedvlp.results.rounds import is_accuracy
 from fedvlp.training.callback import FederationCallback, RunView
-from fedvlp.training.scores_file import without_validation
+from fedvlp.training.prediction import without_validation
 from fedvlp.utils.files import write_text
 
 CONFUSION_ROLES = ("test", "held_out")

@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from fedvlp.callbacks.baseline import Baseline
-from fedvlp.core.metrics.scores import all_scores
+from fedvlp.core.metrics import all_scores
 from fedvlp.core.phases import Phase
 from fedvlp.core.protocols import FederatedData
 from fedvlp.core.roles import CENTRALISED
 from fedvlp.core.state import Client
-from fedvlp.results.accuracy_table import AccuracyRows, accuracy_table, format_accuracies
 from fedvlp.results.predictions import read_predictions
-from fedvlp.results.selection import divergence, is_accuracy
+from fedvlp.results.rounds import AccuracyRows, accuracy_table, divergence, format_accuracies, is_accuracy
 from fedvlp.runs.run_folder import describe_data
 from fedvlp.training.callback import FederationCallback, RunView
 from fedvlp.training.communication import COUNTS

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from fedvlp.core.metrics.classes import confusion_of
-from fedvlp.results.record import LAST_ROW, ZERO_SHOT_ROW, Record, load_record, saved_pictures, sweep_name
+from fedvlp.core.metrics import confusion_of
+from fedvlp.results.record import LAST_ROW, ZERO_SHOT_ROW, Record, load_record, sweep_name
 
 FILES = ("prompts.safetensors", "prompts_best.safetensors", "config.yaml", "summary.json")
 """The files of an artifact, as far as the run has them."""
@@ -106,7 +106,7 @@ def _flat(scores: Mapping[str, Any], start: str) -> Iterator[tuple[str, Any]]:
 
 
 def send_media(run: Any, record: Record) -> None:
-    """Sends prompts and config as an artifact, accuracies by domain and class, confusions, and the run's pictures.
+    """Sends prompts and config as an artifact, accuracies by domain and class, and confusions.
 
     Args:
         run: of Weights & Biases, not finished.
@@ -126,9 +126,7 @@ def send_media(run: Any, record: Record) -> None:
         for split, scores in by_split.items():
             for name, value in scores.get("class_accuracy", {}).items():
                 classes.add_data(title, split, name, value)
-    pictures, _ = saved_pictures(record.folder)
-    images = {f"explanations/{one.path.stem}": wandb.Image(str(one.path), caption=one.caption) for one in pictures}
-    run.log({"domains": domains, "classes": classes, **_confusions(wandb, record), **images})
+    run.log({"domains": domains, "classes": classes, **_confusions(wandb, record)})
     artifact = wandb.Artifact(f"{record.method}-{run.id}", type="prompts", description=record.protocol)
     for name in FILES:
         path = record.folder / name

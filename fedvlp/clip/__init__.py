@@ -1,12 +1,10 @@
 """Everything that touches open_clip: loading a frozen CLIP, the prompted encoders of texts and images, zero-shot."""
 
 from fedvlp.clip.backbone import CLIP, cosine_logits, load_clip
-from fedvlp.clip.image.prompted_image import PromptedImageEncoder, PromptedImages
-from fedvlp.clip.loading.models import build_model
-from fedvlp.clip.loading.sources import CLIPSpec
-from fedvlp.clip.text.domain_text import DomainTextEncoder
-from fedvlp.clip.text.prompted_text import PromptedTextEncoder
-from fedvlp.clip.text.zero_shot import (
+from fedvlp.clip.loading import CLIPSpec, build_model
+from fedvlp.clip.prompted_image import PromptedImageEncoder, PromptedImages
+from fedvlp.clip.prompted_text import DomainTextEncoder, PromptedTextEncoder
+from fedvlp.clip.zero_shot import (
     SINGLE_TEMPLATE,
     TEMPLATES,
     clean_class_name,

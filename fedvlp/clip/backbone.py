@@ -5,27 +5,28 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from open_clip.transform import PreprocessCfg
-from PIL import Image
 from torch import Tensor, nn
 
-from fedvlp.clip.loading.models import (
+from fedvlp.clip.blocks import Blocks
+from fedvlp.clip.loading import (
+    CLIPSpec,
+    ImageTransform,
+    Tokenizer,
     build_model,
     evaluation_transform,
     install_weights,
+    resolve,
     shapes_only,
     training_transform,
 )
-from fedvlp.clip.loading.sources import CLIPSpec, Tokenizer, resolve
-from fedvlp.clip.towers.blocks import Blocks
-from fedvlp.clip.towers.image_tower import ImageTower, make_image_tower
-from fedvlp.clip.towers.text_tower import TextTower
+from fedvlp.clip.towers import ImageTower, TextTower, make_image_tower
 from fedvlp.utils.errors import UserError
 
 
@@ -45,8 +46,8 @@ class CLIP(nn.Module):
     """
 
     image: ImageTower
-    preprocess: Callable[[Image.Image], Tensor]
-    train_preprocess: Callable[[Image.Image], Tensor]
+    preprocess: ImageTransform
+    train_preprocess: ImageTransform
 
     def __init__(
         self,
@@ -106,9 +107,7 @@ class CLIP(nn.Module):
         return self.image.encode(images)
 
     def encode_text(self, token_ids: Int[Tensor, "texts context"]) -> Float[Tensor, "texts d"]:
-        """Returns joint text features of tokenised texts, not normalised."""
-        if self._text.blocks.is_cast:  # open_clip's own pass has one type for all
-            return self._text.features(token_ids)
+        """Returns joint text features of tokenised strings by open_clip's own pass, not normalised."""
         features: Tensor = cast(Any, self.model).encode_text(token_ids)
         return features
 
@@ -117,31 +116,20 @@ class CLIP(nn.Module):
         return self.text.trim(self.tokenizer(list(texts)))
 
     def compile_towers(self) -> None:
-        """Fuses the steps of both transformers by ``torch.compile``, when they are first used.
-
-        Raises:
-            UserError: If there is no compiler.
-        """
-        compilers = [name for name in ("c++", "g++", "clang++", "cl") if shutil.which(name)]
-        if not compilers:
+        """Fuses the steps of both transformers by ``torch.compile``, when they are first used."""
+        if not any(map(shutil.which, ("c++", "g++", "clang++", "cl"))):
             raise UserError(
                 "Towers are compiled by a C++ compiler, but none was found (c++, g++, clang++ or cl). "
                 "Install one, or leave out --trainer.runtime.compile."
             )
         for blocks in self._transformers:
-            blocks.compile()
+            blocks.is_compiled = True
 
     def cast_towers(self, dtype: torch.dtype) -> None:
         """Rounds the large weights of both transformers to a type, once; products with them are taken in it from then.
 
         Tokens, normalisations and projections stay in float32, as do all towers of another kind than CLIP's own. The
-        fingerprint stays that of the weights as they were loaded.
-
-        Args:
-            dtype: `torch.bfloat16`, or `torch.float32` for the weights as loaded.
-
-        Raises:
-            UserError: If they were rounded before and are wanted in float32.
+        fingerprint stays that of the loaded weights. `torch.float32` is refused where they were rounded before.
         """
         is_cast = any(blocks.is_cast for blocks in self._transformers)
         if dtype == torch.float32 and is_cast:

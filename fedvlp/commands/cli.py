@@ -69,7 +69,7 @@ COMMANDS = (
     ),
     Command(
         "export",
-        "tools.export.command:run_export",
+        "tools.export.export:run_export",
         "Write a trained method as ONNX or torch.export.",
     ),
     Command(
@@ -84,7 +84,7 @@ COMMANDS = (
     ),
     Command(
         "deploy",
-        "sites.flower.command:run_deploy",
+        "sites.commands:run_deploy",
         "Write a Flower app that trains a config on real sites.",
     ),
     Command(
@@ -114,17 +114,17 @@ COMMANDS = (
     ),
     Command(
         "site",
-        "sites.command:run_site",
+        "sites.commands:run_site",
         "Start, stop or look at the process that answers for a site's images.",
     ),
     Command(
         "convert",
-        "tools.hub.commands:run_convert",
+        "tools.hub.dassl:run_convert",
         "Make a trained model of the prompts in a checkpoint of Dassl.",
     ),
     Command(
         "push",
-        "tools.hub.commands:run_push",
+        "tools.hub.push:run_push",
         "Put what a run learned on the Hugging Face hub, with a card, or in a folder.",
     ),
     Command(

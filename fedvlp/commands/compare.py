@@ -1,4 +1,4 @@
-"""The command ``fedvlp compare``: tables of finished runs, and of the papers' printed numbers."""
+"""The command ``fedvlp compare``: tables of finished runs, beside papers' printed numbers."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ import pandas as pd
 
 from fedvlp.results import find_records
 from fedvlp.results.grouping import describe_differences
-from fedvlp.results.paper_tables import matching_tables, paper_text, tidy_printed
-from fedvlp.results.papers import PrintedTable, main_tables, papers
+from fedvlp.results.papers import PrintedTable, main_tables, matching_tables, paper_text, papers, tidy_printed
 from fedvlp.results.printing import format_tables, table_text, tidy
 from fedvlp.results.tables import BEST, LAST, ORACLE, Table, tables, with_intervals
 from fedvlp.utils.errors import UserError
@@ -28,7 +27,7 @@ def run_compare(arguments: Sequence[str]) -> int:
     """Prints the tables, and returns the exit code: 1 if a path was no finished run, else 0.
 
     Raises:
-        UserError: if there is nothing to print.
+        UserError: if there is nothing to print, or the file can't be written.
     """
     options = _parser().parse_args(arguments)
     records, problems = find_records(options.runs)
@@ -39,14 +38,15 @@ def run_compare(arguments: Sequence[str]) -> int:
     if not parts:
         reason = " ".join(problems) or "Give run folders, or folders of runs."
         raise UserError(f"There is no finished run to compare. {reason}")
-    if options.format == "csv":
-        text = _csv(parts)
+    text = _format(parts, options.format) + "\n"
+    if options.output is None:
+        sys.stdout.write(text)
     else:
-        printed = [paper_text(paper, table) if paper else table_text(table) for table, paper in parts]
-        differ = describe_differences([table.group for table in compared])
-        comment = "% " if options.format == "latex" else ""
-        text = (f"{comment}{differ}\n\n" if differ else "") + format_tables(printed, options.format)
-    _write(f"{text}\n", options.output)
+        try:
+            write_text(options.output, text)
+        except OSError as error:
+            hint = "Give --output a file in a folder that exists."
+            raise UserError(f"{options.output} can't be written ({error}). {hint}") from error
     sys.stderr.writelines(f"fedvlp compare: left out: {problem}\n" for problem in problems)
     return 1 if problems else 0
 
@@ -85,38 +85,25 @@ def _parts(compared: Sequence[Table], wanted: Sequence[str] | None, data: str | 
         if data is not None:
             raise UserError("--data chooses printed tables. Give --papers as well, or leave it out.")
         return [(table, None) for table in compared]
-    asked = main_tables(wanted, data)
+    papers_tables = main_tables(wanted, data)
     parts: list[Part] = []
-    shown: list[PrintedTable] = []
     for table in compared:
-        matching = matching_tables(table, wanted)
-        shown += matching
-        parts += [(table, None), *((table, printed) for printed in matching)]
+        parts += [(table, None), *((table, printed) for printed in matching_tables(table, wanted))]
     if compared and data is None:
         return parts
-    return parts + [(None, printed) for printed in asked if printed not in shown]
+    shown = [printed for _, printed in parts]
+    return parts + [(None, printed) for printed in papers_tables if printed not in shown]
 
 
-def _csv(parts: Sequence[Part]) -> str:
-    """Returns every cell of every table as a row of CSV."""
-    frames = []
-    for number, (table, paper) in enumerate(parts, 1):
-        frames.append(tidy_printed(paper, number, table) if paper else tidy(table, number))
-    # As objects, since printed numbers are strings: they keep the digits of the paper.
-    cells = pd.concat([frame.astype(object) for frame in frames])
-    return str(cells.to_csv(index=False)).rstrip("\n")
-
-
-def _write(text: str, path: Path | None) -> None:
-    """Prints text, or writes it into a file in one step.
-
-    Raises:
-        UserError: if the file can't be written.
-    """
-    if path is None:
-        sys.stdout.write(text)
-        return
-    try:
-        write_text(path, text)
-    except OSError as error:
-        raise UserError(f"{path} can't be written ({error}). Give --output a file in a folder that exists.") from error
+def _format(parts: Sequence[Part], form: Any) -> str:
+    if form == "csv":
+        cells = [
+            tidy_printed(printed, number, table) if printed else tidy(table, number)
+            for number, (table, printed) in enumerate(parts, 1)
+        ]
+        # As objects, since printed numbers are strings: they keep the digits of the paper.
+        return str(pd.concat([frame.astype(object) for frame in cells]).to_csv(index=False)).rstrip("\n")
+    texts = [paper_text(printed, table) if printed else table_text(table) for table, printed in parts]
+    differences = describe_differences([table.about for table, printed in parts if printed is None])
+    comment = "% " if form == "latex" else ""
+    return (f"{comment}{differences}\n\n" if differences else "") + format_tables(texts, form)

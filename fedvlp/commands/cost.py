@@ -11,12 +11,12 @@ from jsonargparse import Namespace
 from lightning.pytorch.cli import LightningArgumentParser
 
 from fedvlp.clip import CLIPSpec
-from fedvlp.clip.loading.models import shapes_only
+from fedvlp.clip.loading import shapes_only
 from fedvlp.commands.lightning_cli import FederationCLI
 from fedvlp.commands.run import quiet_lightning
 from fedvlp.data import FederatedDataModule
 from fedvlp.data.without_images import PlaceholderData
-from fedvlp.results.cost_table import CostFormat, format_costs
+from fedvlp.results.printing import CostFormat, format_costs
 from fedvlp.training.communication import communication_cost
 from fedvlp.utils.config_files import CONFIG_OPTION, names_a_method, with_config_paths
 from fedvlp.utils.errors import unwrapped_errors

@@ -17,33 +17,31 @@ from fedvlp.utils.files import size_in_words
 from fedvlp.utils.text_table import text_table
 
 if TYPE_CHECKING:
-    from fedvlp.data.benchmarks.comparison import Findings
-    from fedvlp.data.benchmarks.on_disk import OnDisk
+    from fedvlp.data.benchmarks.manifest import Manifest
 
 ROLES: tuple[SplitName, ...] = ("train", "validation", "test")
 
 
 def run_data(arguments: Sequence[str]) -> int:
     """Runs ``list``, ``download`` or ``check``; returns 0, or 1 if the images are not those that were published."""
-    given = _parser().parse_args(arguments)
-    if given.command == "list":
-        sys.stdout.write(list_of_data_sets() + "\n")
+    options = _parser().parse_args(arguments)
+    if options.command == "list":
+        _say(_list_of_data_sets())
         return 0
-    if given.command == "download":
-        return _run_download(given.name, given.root)
-    text, matches = checked(given.name, Path(given.root).expanduser())
-    sys.stdout.write(escape_control_chars(text) + "\n")
-    return 0 if matches else 1
-
-
-def _run_download(name: str, root: Path | None) -> int:
-    """Downloads a data set and returns the exit code: 130 if it was stopped."""
+    if options.command == "check":
+        return _check(options.name, Path(options.root).expanduser())
     try:
-        download_data_set(name, root)
+        _download(options.name, options.root)
     except KeyboardInterrupt:
         sys.stderr.write("fedvlp: stopped; the same command resumes where it stopped, or begins again\n")
         return 130
     return 0
+
+
+def _say(text: str) -> None:
+    # Names of folders are shown, which may hold what a terminal acts on.
+    sys.stdout.write(escape_control_chars(text) + "\n")
+    sys.stdout.flush()
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -55,13 +53,13 @@ def _parser() -> argparse.ArgumentParser:
         "download",
         help="download a data set from the Hugging Face hub, or by torchvision from its publisher",
         description="Downloads a data set: from the Hugging Face hub, written out as folders domain/class/image, or by "
-        "torchvision from its publisher. Says the source, the owners' terms and the size first, checks the room on the "
-        "disk, then digests and the published counts. The same command resumes after an interruption, or begins again "
-        "where torchvision downloads, and does nothing once it is done.",
+        "torchvision from its publisher. Prints the source, the owners' terms and the size first, checks the room on "
+        "the disk, then digests and the published counts. The same command resumes after an interruption, or begins "
+        "again where torchvision downloads, and does nothing once it is done.",
         epilog="HF_ENDPOINT names a mirror of the hub, HF_TOKEN a token for what needs a login.",
         allow_abbrev=False,
     )
-    names = [_short_name(each) for each in DESCRIPTIONS if each.download_source]
+    names = [each.short_name for each in DESCRIPTIONS if each.download_source]
     download.add_argument("name", help=", ".join(names))
     download.add_argument("--root", type=Path, help="folder to make; datasets/NAME, as the config says, if not given")
     check = commands.add_parser(
@@ -74,84 +72,26 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def list_of_data_sets() -> str:
-    """Returns the published data sets as a table."""
+def _list_of_data_sets() -> str:
+    """Returns the published data sets as a table, and what can be done with them."""
     rows = [["data set", "domains", "classes", "images", "split", "download", "config"]]
     for each in DESCRIPTIONS:
         images = "-" if each.images is None else f"{each.images:,}"
+        size = size_in_words(each.download_source.download_bytes) if each.download_source else "-"
         sizes = [str(len(each.domains)), str(len(each.class_names)), images]
-        source = each.download_source
-        size = size_in_words(source.download_bytes) if source else "-"
         rows.append([each.name, *sizes, each.official_parts or "drawn", size, each.config])
+    # Numbers are aligned right, and the names of the configs left.
     width = max(len(row[-1]) for row in rows)
     table = text_table([[*row[:-1], row[-1].ljust(width)] for row in rows])
-    return "\n".join([
-        *(line.rstrip() for line in table.splitlines()),
-        "",
-        "Where an official split is not found, one is drawn by split_seed. Images of your own: data/folders.",
-        "Download one that has a size: fedvlp data download pacs",
-        "Compare images with a data set: fedvlp data check pacs --root FOLDER",
-        "Train on them: fedvlp fit --config methods/promptfl --config data/pacs --data.root FOLDER",
-    ])  # fmt: skip
+    return f"""{table}
+
+Where an official split is not found, one is drawn by split_seed. Images of your own: data/folders.
+Download one that has a size: fedvlp data download pacs
+Compare images with a data set: fedvlp data check pacs --root FOLDER
+Train on them: fedvlp fit --config methods/promptfl --config data/pacs --data.root FOLDER"""
 
 
-def download_data_set(name: str, root: Path | None) -> None:
-    """Downloads a data set, and says what is going on.
-
-    Args:
-        name: of the data set.
-        root: the folder to make; the one of the data set's config if not given.
-
-    Raises:
-        UserError: if there is no such data set, it can't be downloaded, or it is not what was published.
-    """
-    from fedvlp.data.benchmarks.download import download, source_of
-
-    description = _described(name)
-    if description is None:
-        raise UserError("Images of your own are on your disk already. Name a data set of `fedvlp data list`.")
-    source_of(description)
-    folder = _root_of_config(description) if root is None else root.expanduser()
-    download(description, folder, _say)
-    given = "" if root is None else f" --data.root {shlex.quote(str(root))}"
-    _say(f"Train on them: fedvlp fit --config methods/trip --config {description.config}{given}")
-
-
-def _root_of_config(description: Description) -> Path:
-    """Returns the folder that the config of a data set names."""
-    content = read_yaml(Path(find_config(description.config)))
-    return Path(content["data"]["init_args"]["root"])
-
-
-def _say(line: str) -> None:
-    sys.stdout.write(escape_control_chars(line) + "\n")
-    sys.stdout.flush()
-
-
-def checked(name: str, root: Path) -> tuple[str, bool]:
-    """Returns what is to be said of a data set on disk, and whether it is as it was published.
-
-    Raises:
-        UserError: if there is no data set of that name, or its layout or lists are wrong.
-    """
-    from fedvlp.data.benchmarks.comparison import compare
-    from fedvlp.data.benchmarks.on_disk import OnDisk, read_on_disk
-    from fedvlp.data.files.folders import scan
-
-    description = _described(name)
-    if description is None:
-        on_disk = OnDisk(root, scan(root), {}, "", {})
-    else:
-        try:
-            on_disk = read_on_disk(root, description)
-        except UserError as error:
-            raise UserError(f"{error}\n{description.name} can be had from {description.source}.") from error
-    findings = compare(on_disk, description)
-    published = None if description is None else description.in_layout(on_disk.layout, on_disk.files)
-    return _page(on_disk, published, findings), not findings.problems
-
-
-def _described(name: str) -> Description | None:
+def _description_of(name: str) -> Description | None:
     """Returns the description of a data set by its name or config; None for folders."""
     wanted = normalise_name(name.removeprefix("data/"))
     if wanted in ("folders", "domainfolders"):
@@ -159,69 +99,84 @@ def _described(name: str) -> Description | None:
     for each in DESCRIPTIONS:
         if wanted == normalise_name(each.name):
             return each
-    names = [*map(_short_name, DESCRIPTIONS), "folders"]
+    names = [*(each.short_name for each in DESCRIPTIONS), "folders"]
     raise UserError(f"Expected the name of a data set; got {name!r}. {did_you_mean_or_choose(name, names)}")
 
 
-def _short_name(description: Description) -> str:
-    return description.config.removeprefix("data/")
+def _download(name: str, root: Path | None) -> None:
+    """Downloads a data set into a folder; into the one that its config names if none is given."""
+    from fedvlp.data.benchmarks.download import download, source_of
+
+    description = _description_of(name)
+    if description is None:
+        raise UserError("Images of your own are on your disk already. Name a data set of `fedvlp data list`.")
+    source_of(description)
+    config = read_yaml(Path(find_config(description.config)))
+    folder = Path(config["data"]["init_args"]["root"]) if root is None else root.expanduser()
+    download(description, folder, _say)
+    option = "" if root is None else f" --data.root {shlex.quote(str(root))}"
+    _say(f"Train on them: fedvlp fit --config methods/trip --config {description.config}{option}")
 
 
-def _page(on_disk: OnDisk, description: Description | None, findings: Findings) -> str:
-    """Returns counts, names, notes and problems, in one screen."""
-    lines = [
-        f"{description.name if description else 'images'} in {on_disk.folder}",
-        "",
-        *_counts(on_disk, description),
-        "",
-    ]
-    lines += _class_names(on_disk, description)
-    if description is not None and description.licence:
-        lines.append(f"licence, as far as known: {description.licence}")
+def _check(name: str, root: Path) -> int:
+    """Prints counts, names, notes and problems of images in one screen; returns 1 if there are problems."""
+    from fedvlp.data.benchmarks.comparison import compare
+    from fedvlp.data.benchmarks.manifest import Manifest, read_manifest
+    from fedvlp.data.domain_folders import scan
+
+    description = _description_of(name)
+    if description is None:
+        manifest = Manifest(root, scan(root))
+    else:
+        try:
+            manifest = read_manifest(root, description)
+        except UserError as error:
+            raise UserError(f"{error}\n{description.name} can be had from {description.source}.") from error
+    findings = compare(manifest, description)
+    lines = [f"{description.name if description else 'images'} in {manifest.folder}", ""]
+    lines += [*_counts(manifest, description), ""]
+    if description is None:
+        last = "Mend these problems before you train." if findings.problems else "These images can be used."
+    else:
+        lines.append(_class_names(manifest, description))
+        if description.licence:
+            lines.append(f"licence, as far as known: {description.licence}")
+        last = f"This is {description.name} as it was published."
+        if findings.problems:
+            last = f"This is not {description.name} as it was published. It can be had from {description.source}."
     lines += [f"note: {note}" for note in findings.notes]
     lines += [f"problem: {problem}" for problem in findings.problems]
-    if description is None:
-        last = "These images can be used." if not findings.problems else "Mend these problems before you train."
-    elif findings.problems:
-        last = f"This is not {description.name} as it was published. It can be had from {description.source}."
-    else:
-        last = f"This is {description.name} as it was published."
-    return "\n".join([*lines, "", last])
+    _say("\n".join([*lines, "", last]))
+    return 1 if findings.problems else 0
 
 
-def _counts(on_disk: OnDisk, description: Description | None) -> list[str]:
+def _counts(manifest: Manifest, description: Description | None) -> list[str]:
     """Returns the table of domains, with the official split if there is one."""
-    from fedvlp.data.benchmarks.comparison import role_counts
-
-    by_domain = {domain: role_counts(on_disk, domain) for domain in on_disk.files}
-    totals = sum((Counter(counts) for counts in by_domain.values()), Counter())
+    by_domain = {domain: manifest.role_counts(domain) for domain in manifest.files}
+    totals = sum(by_domain.values(), Counter())
     roles = [role for role in ROLES if totals[role]]
     rows = [["domain", "images", "published", "classes", *roles]]
-    for domain, files in on_disk.files.items():
-        published = description.domain_counts[domain] if description else None
+    # What was published depends on the layout: CoOp's SUN397 has a part of the images.
+    published = description.in_layout(manifest.layout, manifest.files).domain_counts if description else {}
+    for domain, files in manifest.files.items():
         classes = {image.class_name for image in files}
-        numbers = [len(files), published, len(classes), *(by_domain[domain][role] for role in roles)]
+        numbers = [len(files), published.get(domain), len(classes), *(by_domain[domain][role] for role in roles)]
         rows.append([domain, *("-" if number is None else f"{number:,}" for number in numbers)])
-    split = f"official {on_disk.split} split" if on_disk.roles else "no official split here: one is drawn"
+    split = f"official {manifest.split} split" if manifest.split else "no official split here: one is drawn"
     return [*text_table(rows).splitlines(), split]
 
 
-def _class_names(on_disk: OnDisk, description: Description | None) -> list[str]:
+def _class_names(manifest: Manifest, description: Description) -> str:
     """Returns how prompts call the classes, where that is not just the name of the folder."""
-    if description is None:
-        return []
     from fedvlp.data.benchmarks.layouts import some
 
-    here: set[str] = set()
-    for files in on_disk.files.values():
-        here.update(image.class_name for image in files)
-    names = [name for name in description.class_names if name in here]
-    clip_names = prompt_names(description.name, names, "clip")
-    plain_names = prompt_names(description.name, names, "plain")
-    renamed = [
-        f"{name} -> {clip_name}"
-        for name, plain_name, clip_name in zip(names, plain_names, clip_names, strict=True)
-        if plain_name != clip_name
-    ]
+    present: set[str] = set()
+    for files in manifest.files.values():
+        present.update(image.class_name for image in files)
+    renamed = []
+    for name in [name for name in description.class_names if name in present]:
+        clip_name = description.clip_names.get(name, "")
+        if clip_name and [clip_name] != prompt_names(description.name, [name], "plain"):
+            renamed.append(f"{name} -> {clip_name}")
     exceptions = f"; {some(renamed)}, unless data.class_names=plain" if renamed else ""
-    return [f"class names in prompts: spaces for _ and -{exceptions}"]
+    return f"class names in prompts: spaces for _ and -{exceptions}"

@@ -18,8 +18,7 @@ from fedvlp.commands.trained_config import ALLOW_HELP
 from fedvlp.core.module import FederatedModule
 from fedvlp.data import FederatedDataModule
 from fedvlp.federation import Federation
-from fedvlp.training.config_links import link_method_options
-from fedvlp.training.trainer_options import REPLACEMENTS
+from fedvlp.training.options import REPLACEMENTS, link_method_options
 from fedvlp.utils.errors import escape_control_chars
 from fedvlp.utils.plugins import import_plugins
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any, Literal
@@ -14,19 +14,17 @@ from jaxtyping import Float
 from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 
-from fedvlp.core.other_classes import copy_tensors, with_classes
+from fedvlp.core.other_classes import with_classes
 from fedvlp.core.phases import Phase, RoundContext
-from fedvlp.core.prepare_key import prepare_key
 from fedvlp.core.protocols import DOMAIN, Backbone, Batch, Inputs
 from fedvlp.core.state import State, detached, matches_prefix, select
 from fedvlp.core.strategies import FedAvg
-from fedvlp.core.tensors import check_not_replaced, copy_state
-from fedvlp.utils.digests import to_jsonable
+from fedvlp.utils.digests import code_digest, digest, to_jsonable
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.signatures import constructor_arguments, constructor_parameters
+from fedvlp.version import __version__
 
 Unseen = Literal["each", "mean", "shared"]
-Logs = dict[str, list[Tensor]]  # by name, one value a local step
 
 
 class FederatedModule(L.LightningModule):
@@ -53,7 +51,7 @@ class FederatedModule(L.LightningModule):
             joint image features of the frozen CLIP, which are computed once.
         needs_domains: whether the inputs of training batches are a dict that also says, as ``domain`` [B], which source
             domain each image is of, by its position among them from 0.
-        context: where the federation stands; None outside a federation.
+        context: where the federation is; None outside a federation.
     """
 
     personal: tuple[str, ...] = ()
@@ -73,12 +71,12 @@ class FederatedModule(L.LightningModule):
         self.save_hyperparameters(ignore=["clip", "optimizer"])
         self.make_optimizer = optimizer
         self.context: RoundContext | None = None
-        self._logged: Logs = {}
+        self._logged: dict[str, list[Tensor]] = {}  # by name, one value a local step
         self._frozen_tensors: dict[str, Tensor] | None = None
         self._of_other_classes: dict[tuple[str, ...], FederatedModule] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leaves the default optimizer out, a lambda of the constructor's signature, which no pickle can hold."""
+        """Leaves out the default optimizer, a lambda in the constructor's signature, which no pickle can hold."""
         state: dict[str, Any] = {**super().__getstate__(), "_of_other_classes": {}}
         if self.make_optimizer is self._default_optimizer():
             del state["make_optimizer"]
@@ -90,7 +88,6 @@ class FederatedModule(L.LightningModule):
         restore({"make_optimizer": self._default_optimizer(), **state})
 
     def _default_optimizer(self) -> OptimizerCallable | None:
-        """Returns what the constructor takes as ``optimizer`` where it is given none."""
         parameter = constructor_parameters(type(self)).get("optimizer")
         return None if parameter is None else parameter.default
 
@@ -100,7 +97,7 @@ class FederatedModule(L.LightningModule):
         self.save_hyperparameters({"clip": asdict(clip.spec)})
 
     def configure_phases(self) -> Sequence[Phase]:
-        """Returns the phases of a round; by default one: train all, upload all but the personal, average."""
+        """The phases of a round; by default one: train all, upload all but the personal, average."""
         names = tuple(name for name, parameter in self.named_parameters() if parameter.requires_grad)
         if not names:
             return ()
@@ -108,7 +105,7 @@ class FederatedModule(L.LightningModule):
         return (Phase("train", train=names, upload=shared, strategy=FedAvg()),)
 
     def for_classes(self, class_names: Sequence[str]) -> FederatedModule:
-        """Returns the same method for other classes, with the same frozen CLIP and with copies of all its tensors.
+        """The same method for other classes, with the same frozen CLIP and with copies of all its tensors.
 
         Raises:
             UserError: if what it learns is of its own classes alone.
@@ -117,15 +114,15 @@ class FederatedModule(L.LightningModule):
         if names not in self._of_other_classes:
             self._of_other_classes[names] = with_classes(self, names)
         method = self._of_other_classes[names].to(self.device)
-        copy_tensors(self, method)
+        method.load_state(self.communicable_state())
         return method.train(self.training)
 
     def baseline(self) -> FederatedModule | None:
-        """Returns an untrained method that results stand beside, such as zero-shot CLIP; None for none."""
+        """An untrained method that results stand beside, such as zero-shot CLIP; None for none."""
         return None
 
     def precompute(self, images: Float[Tensor, "B 3 V V"]) -> dict[str, Tensor]:
-        """Returns what never changes for an image, each tensor [B, ...]; it is computed once an image and kept.
+        """What never changes for an image, each tensor [B, ...]; it is computed once an image and kept.
 
         By default this is the joint image feature f(x), ``features`` [B, d]. A method of its own may add more, such as
         routing weights or a teacher's logits. One that ``needs_images`` gets ``images``, of which nothing is kept.
@@ -140,17 +137,25 @@ class FederatedModule(L.LightningModule):
         return not self.needs_images or type(self).precompute is not FederatedModule.precompute
 
     def precompute_key(self) -> str:
-        """Returns a digest of all that :meth:`precompute` depends on besides the image; equal keys share a cache.
+        """A digest of all that :meth:`precompute` depends on besides the image; equal keys share a cache.
 
         CLIP's features depend on CLIP alone. What a method's own ``precompute`` returns may depend on any option.
         """
         if not self.needs_images and type(self).precompute is FederatedModule.precompute:
-            return prepare_key(type(self.clip).encode_image, (), self.clip, {})
-        classes = type(self).mro()[: type(self).mro().index(FederatedModule)]
-        return prepare_key(type(self).precompute, classes, self.clip, self.describe())
+            function: Callable[..., Any] = type(self.clip).encode_image
+            classes: list[type] = []
+            options: dict[str, Any] = {}
+        else:
+            function = type(self).precompute
+            classes = type(self).mro()[: type(self).mro().index(FederatedModule)]
+            options = self.describe()
+        # The source of all that the function refers to counts, in the library and where the method is defined.
+        homes = [each.__module__ for each in (*classes, type(self.clip))]
+        code = code_digest(function, ("fedvlp.clip", "fedvlp.methods"), homes)
+        return digest([code, __version__, self.clip.fingerprint(), options])
 
     def precomputed(self, inputs: Inputs) -> dict[str, Tensor]:
-        """Returns the constants of a batch: as they came from the cache, or prepared from images now."""
+        """The constants of a batch: as they came from the cache, or prepared from images now."""
         if isinstance(inputs, dict):
             known = {name: value.float() for name, value in inputs.items() if name != DOMAIN}
             if self.needs_images or "images" not in known:
@@ -170,31 +175,31 @@ class FederatedModule(L.LightningModule):
         return self.clip.train_preprocess
 
     def describe(self) -> dict[str, Any]:
-        """Returns the hyperparameters as plain values that JSON can hold; ``clip`` is which one is frozen."""
+        """The hyperparameters as plain values that JSON can hold; ``clip`` is which one is frozen."""
         taken = constructor_arguments(type(self))  # the command line adds others to the hyperparameters
         values = {name: self.hparams[name] for name in self.hparams if name in taken and name != "optimizer"}
         return {name: to_jsonable(values[name]) for name in sorted(values)}
 
     def shared_state(self) -> State:
-        """Returns what the server starts from: every tensor that some phase uploads."""
+        """What the server starts from: every tensor that some phase uploads."""
         uploaded: list[str] = []
         for phase in self.configure_phases():
             uploaded.extend(phase.upload)
         return detached(select(self.communicable_state(), uploaded))
 
     def upload_state(self) -> State:
-        """Returns what the client sends after the running phase: the tensors themselves, which the loop copies."""
+        """What the client sends after the running phase: the tensors themselves, which the loop copies."""
         if self.context is None:
             raise RuntimeError("upload_state() is for a running phase. Call start_client(context) first.")
         return select(self.communicable_state(), self.context.phase.upload)
 
     def personal_state(self) -> State:
-        """Returns what stays on the client."""
+        """What stays on the client."""
         kept = (*self.personal, *self.train_only_personal)
         return detached(select(self.communicable_state(), kept)) if kept else {}
 
     def initial_personal_state(self, start: State) -> State:
-        """Returns what a client keeps before its first round; by default what the module began with."""
+        """What a client keeps before its first round; by default what the module began with."""
         return start
 
     @contextmanager
@@ -215,7 +220,7 @@ class FederatedModule(L.LightningModule):
         copy_state(state, self.communicable_state(), owner=type(self).__name__)
 
     def communicable_state(self) -> dict[str, Tensor]:
-        """Returns all tensors by name, themselves and no copies; those of the frozen CLIP are not among them."""
+        """All tensors by name, themselves and no copies; those of the frozen CLIP are not among them."""
         return self._frozen_tensors or self.state_dict(keep_vars=True)
 
     @contextmanager
@@ -231,14 +236,15 @@ class FederatedModule(L.LightningModule):
             yield
         finally:
             self._frozen_tensors = None
-        check_not_replaced(fixed, self.communicable_state(), owner=type(self).__name__)
-
-    def trainable(self) -> list[Tensor]:
-        """Returns the parameters that get gradients now."""
-        return list(self.trainable_by_name().values())
+        replaced = [name for name, tensor in self.communicable_state().items() if fixed.get(name) is not tensor]
+        if replaced:
+            raise UserError(
+                f"{type(self).__name__} put new tensors in place of {', '.join(replaced)} during training. "
+                "Change them in place (copy_, mul_), or register them with persistent=False if they are not sent."
+            )
 
     def trainable_by_name(self) -> dict[str, Tensor]:
-        """Returns the same by their names."""
+        """The parameters that get gradients now, by their names."""
         tensors = self.communicable_state().items()
         return {name: each for name, each in tensors if each.requires_grad and isinstance(each, nn.Parameter)}
 
@@ -251,18 +257,17 @@ class FederatedModule(L.LightningModule):
                 tensor.requires_grad_(matches_prefix(context.phase.train, name))
 
     def logged_means(self) -> dict[str, float]:
-        """Returns the mean over the client's local steps of all that was logged."""
+        """The mean over the client's local steps of all that was logged."""
         return {name: torch.stack(values).float().mean().item() for name, values in self._logged.items()}
 
-    def take_logs(self) -> Logs:
-        """Returns what was logged since the client was started, or since logs were last taken, and begins anew."""
-        logs = self._logged
+    def clear_logs(self) -> None:
+        """Forgets what was logged."""
         self._logged = {}
-        return logs
 
     def configure_optimizers(self) -> torch.optim.Optimizer | None:
-        """Returns a fresh optimizer over the tensors that are trainable now; None if there are none."""
-        if not (trainable := self.trainable()):
+        """A fresh optimizer over the tensors that are trainable now; None if there are none."""
+        trainable = list(self.trainable_by_name().values())
+        if not trainable:
             return None
         if self.make_optimizer is None:
             raise UserError(f"{type(self).__name__} trains parameters but has no optimizer. Pass optimizer=...")
@@ -276,15 +281,15 @@ class FederatedModule(L.LightningModule):
             super().log(name, value, *args, **kwargs)
 
     def local_logits(self, inputs: Inputs) -> Float[Tensor, "B C"]:
-        """Returns the logits of what the running phase trains, as its loss sees them; by default those of ``forward``.
+        """The logits of what the running phase trains, as its loss sees them; by default those of ``forward``.
 
-        Rules of local training measure clients by them.
+        Add-ons measure clients by them.
         """
         logits: Tensor = self(inputs)
         return logits
 
     def representation(self, inputs: Inputs) -> Float[Tensor, "B n"]:
-        """Returns what stands for images where two states of the method are compared, as MOON does.
+        """What stands for images where two states of the method are compared, as MOON does.
 
         By default these are the local logits less their mean over classes, on which probabilities do not depend.
         """
@@ -292,14 +297,14 @@ class FederatedModule(L.LightningModule):
         return logits - logits.mean(-1, keepdim=True)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Any:
-        """Returns the loss of a batch of inputs and labels; by default the cross-entropy."""
+        """The loss of a batch of inputs and labels; by default the cross-entropy."""
         inputs, labels = batch
         loss = F.cross_entropy(self(inputs), labels)
         self.log("loss", loss)
         return loss
 
     def evaluation_step(self, batch: Batch, stage: str) -> Float[Tensor, ""]:
-        """Returns and logs the accuracy of a batch, in [0, 1]."""
+        """Logs and returns the accuracy of a batch, in [0, 1]."""
         inputs, labels = batch
         accuracy: Tensor = (self(inputs).argmax(-1) == labels).float().mean()
         self.log(f"{stage}_accuracy", accuracy, prog_bar=True, batch_size=len(labels))
@@ -317,3 +322,26 @@ class FederatedModule(L.LightningModule):
         """Returns class probabilities; a batch may come with labels, which are ignored."""
         inputs = batch[0] if isinstance(batch, (tuple, list)) else batch
         return torch.softmax(self(inputs), -1)
+
+
+def copy_state(state: State, tensors: Mapping[str, Tensor], owner: str) -> None:
+    """Copies a state's values into the tensors of the same names.
+
+    Args:
+        state: What is copied.
+        tensors: All tensors of the module; those that the state does not name stay as they are.
+        owner: The module's name, for errors.
+
+    Raises:
+        UserError: If a name is unknown or a shape differs.
+    """
+    if unknown := sorted(state.keys() - tensors.keys()):
+        raise UserError(f"{owner} has no tensors named {unknown}; it has {sorted(tensors)}.")
+    for name, value in state.items():
+        expected = tuple(tensors[name].shape)
+        if value.shape != expected:
+            raise UserError(
+                f"{owner} expects {name!r} in shape {expected}, got {tuple(value.shape)}. "
+                "Use the prompt length, experts and CLIP that it was trained with."
+            )
+        tensors[name].detach().copy_(value)

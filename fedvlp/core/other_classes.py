@@ -7,7 +7,6 @@ from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
-from fedvlp.core.tensors import copy_state
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.seeding import restored_generators
 from fedvlp.utils.signatures import constructor_arguments
@@ -38,11 +37,6 @@ def with_classes(method: Method, class_names: Sequence[str]) -> Method:
     probe = others if len(class_names) != len(own) else _made_for(method, _another_number(own, class_names))
     _check_shapes(method, probe)
     return others
-
-
-def copy_tensors(source: nn.Module, target: nn.Module) -> None:
-    """Copies all that one method has learned, or keeps, into the same method for other classes."""
-    copy_state(dict(_tensors(source)), _tensors(target), owner=type(target).__name__)
 
 
 def _made_for(method: Method, class_names: Sequence[str]) -> Method:

@@ -1,16 +1,23 @@
-"""The phases of a round: what each trains, what it uploads, and how the server combines it."""
+"""The phases of a round: what each trains and sends, and where aggregators make one state of several uploads."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
 
+from fedvlp.core.aggregation.base import Aggregator, ClientNoise, PrivacyGuarantee
 from fedvlp.core.state import Client, ClientUpdate, ServerState, State, matches_prefix, select
-from fedvlp.core.strategies import Strategy
+from fedvlp.core.strategies import Reducer, Strategy
+from fedvlp.utils.digests import class_and_options
 from fedvlp.utils.errors import UserError
+from fedvlp.utils.seeding import derive_seed
+
+AGGREGATORS = 0x52756C65
+"""Marks the draws of aggregators among all that depend on a seed."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +57,7 @@ class Phase:
 
 @dataclass(frozen=True)
 class RoundContext:
-    """Where training stands; read-only for methods.
+    """Where training is; read-only for methods.
 
     Attributes:
         round: number of finished rounds, from 0.
@@ -72,45 +79,169 @@ class HasPhases(Protocol):
 
     def configure_phases(self) -> Sequence[Phase]:
         """The phases of a round."""
-        ...
 
     def state_dict(self) -> dict[str, Any]:
         """All tensors that can be sent or kept, by name."""
-        ...
 
     def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
         """All parameters, by name."""
-        ...
 
 
 def check_phases(module: HasPhases) -> Sequence[Phase]:
-    """Returns the method's phases, checked before a round is run.
+    """The method's phases, checked before a round is run.
 
     Raises:
         UserError: if a phase names a tensor that does not exist, or trains one that it neither uploads nor keeps and
             that would thus leak from one simulated client to the next.
     """
     phases = tuple(module.configure_phases())
+    method = type(module).__name__
+    parameters = [name for name, _ in module.named_parameters()]
+    existing = [*module.state_dict(), *parameters]
+    kept = (*module.personal, *module.train_only_personal)
     for phase in phases:
-        _check_names(module, phase)
-        _check_nothing_leaks(module, phase)
+        for prefix in (*phase.train, *phase.upload, *(phase.download or ()), *(phase.deploy or ()), *kept):
+            if not any(matches_prefix((prefix,), name) for name in existing):
+                raise UserError(f"Phase {phase.name!r} of {method} names {prefix!r}, but no tensor is called so.")
+        for name in parameters:
+            if matches_prefix(phase.train, name) and not matches_prefix((*phase.upload, *kept), name):
+                raise UserError(
+                    f"{method} trains {name!r} in phase {phase.name!r} but neither uploads nor keeps it, so it would "
+                    "leak from one client to the next. Add it to the phase's upload or to `personal`."
+                )
     return phases
 
 
-def _check_names(module: HasPhases, phase: Phase) -> None:
-    known = [*module.state_dict(), *(name for name, _ in module.named_parameters())]
-    named = (*phase.train, *phase.upload, *(phase.download or ()), *(phase.deploy or ()))
-    for prefix in (*named, *module.personal, *module.train_only_personal):
-        if not any(matches_prefix((prefix,), name) for name in known):
-            method = type(module).__name__
-            raise UserError(f"Phase {phase.name!r} of {method} names {prefix!r}, but no tensor is called so.")
+def with_aggregation(
+    phases: Sequence[Phase],
+    aggregation: Aggregator | None,
+    clients: Sequence[Client],
+    cohort_size: int | None = None,
+    seed: int = 0,
+) -> tuple[Phase, ...]:
+    """The phases with one aggregator wherever several clients' uploads become one state, each with its own memory.
+
+    A strategy that keeps each client's upload by itself is unchanged, as where each domain is one client. Memories are
+    named ``<phase>/<reducer in the phase>``, both counted from 0.
+
+    Args:
+        phases: of a round.
+        aggregation: the aggregator; None keeps those of the strategies.
+        clients: all clients.
+        cohort_size: clients of a round; None for all.
+        seed: of the federation, for aggregators that draw.
+
+    Raises:
+        UserError: if too few clients take part for an aggregator, no phase reduces uploads, or an aggregator gives
+            differential privacy and a phase does not.
+    """
+    size = min(cohort_size or len(clients), len(clients))
+    bound = tuple(_bound(index, phase, aggregation, clients, size, seed) for index, phase in enumerate(phases))
+    guarantees(bound)
+    reducers = [reducer for phase in bound for reducer in phase.strategy.reducers]
+    if aggregation is not None and phases and not any(reducer.groups(clients, size) for reducer in reducers):
+        raise UserError(
+            f"trainer.server.aggregation is {class_and_options(aggregation)}, but no phase of the method makes one "
+            "state of several clients' uploads. Leave it out, or use a partition with several clients a domain."
+        )
+    return bound
 
 
-def _check_nothing_leaks(module: HasPhases, phase: Phase) -> None:
-    sent_or_kept = (*phase.upload, *module.personal, *module.train_only_personal)
-    for name, _ in module.named_parameters():
-        if matches_prefix(phase.train, name) and not matches_prefix(sent_or_kept, name):
+def _bound(
+    index: int, phase: Phase, aggregation: Aggregator | None, clients: Sequence[Client], size: int, seed: int
+) -> Phase:
+    """A phase whose aggregators know how many clients there are, what their memory is called, and what they draw."""
+    numbers = count()
+
+    def bind(reducer: Reducer) -> Strategy:
+        groups = reducer.groups(clients, size)
+        aggregator = aggregation if aggregation is not None and groups else reducer.aggregator
+        for name, num_clients in groups.items():
+            aggregator.check(num_clients, f"phase {phase.name!r}{', ' if name else ''}{name}")
+        number = next(numbers)
+        # Two places of a round never draw the same, whether they have one aggregator or two.
+        drawn = derive_seed(AGGREGATORS, seed, index, number)
+        return reducer.with_aggregator(aggregator.bound(sum(groups.values()) or size, drawn), f"{index}/{number}")
+
+    return replace(phase, strategy=phase.strategy.with_reducers(bind))
+
+
+def too_few_uploads(
+    strategy: Strategy, clients: Sequence[Client], cohort_size: int, uploading: Sequence[Client]
+) -> Mapping[str, str]:
+    """Where an aggregator needs more uploads than a round has: what is wrong, in a line, by whose uploads they are.
+
+    Args:
+        strategy: of a phase.
+        clients: all clients.
+        cohort_size: clients of the round.
+        uploading: those whose uploads count; a group from which no client uploads lacks nothing.
+    """
+    problems: dict[str, str] = {}
+    for reducer in strategy.reducers:
+        needed = reducer.aggregator.min_clients
+        if needed == 1:  # as for any mean: to group all clients takes longer than a round's other checks
+            continue
+        for group in reducer.groups(clients, cohort_size):
+            uploads = len(clients_of_group(group, uploading))
+            if 0 < uploads < needed:
+                name = type(reducer.aggregator).__name__
+                problems[group] = f"{name} needs uploads of {needed} clients and has {uploads}"
+    return problems
+
+
+def clients_of_group(group: str, clients: Sequence[Client]) -> list[Client]:
+    """Those of some clients whose uploads are reduced in a group that ``Reducer.groups`` names."""
+    return [client for client in clients if group in ("", f"domain {client.domain}")]
+
+
+def most_needed_uploads(strategy: Strategy, clients: Sequence[Client], cohort_size: int) -> int:
+    """How many uploads of a round's cohort a strategy's aggregators need, at least 1."""
+    whole_cohort = [reducer for reducer in strategy.reducers if "" in reducer.groups(clients, cohort_size)]
+    return max([1, *(reducer.aggregator.min_clients for reducer in whole_cohort)])
+
+
+def client_noise(strategy: Strategy) -> ClientNoise | None:
+    """What each client does to its upload before it sends it, as its aggregator asks; None for nothing."""
+    return next((reducer.aggregator.client_noise for reducer in strategy.reducers), None)
+
+
+def is_linear(strategy: Strategy) -> bool:
+    """Whether all that a strategy needs of the uploads is their weighted sum, which a secure sum would give."""
+    return strategy.reduces_cohort and all(reducer.aggregator.is_linear for reducer in strategy.reducers)
+
+
+def guarantees(phases: Sequence[Phase]) -> tuple[PrivacyGuarantee, ...]:
+    """The differential privacy of each reduction of uploads in a round; empty if no aggregator gives any.
+
+    Args:
+        phases: of a round, with their aggregators.
+
+    Raises:
+        UserError: if some aggregator gives any, but in another place uploads change the server without noise.
+    """
+    given: list[PrivacyGuarantee] = []
+    for phase in phases:
+        for reducer in phase.strategy.reducers:
+            if reducer.aggregator.guarantee is not None:
+                given.append(reducer.aggregator.guarantee)
+    for phase in phases if given else ():
+        if reason := _exposed(phase.strategy):
             raise UserError(
-                f"{type(module).__name__} trains {name!r} in phase {phase.name!r} but neither uploads nor keeps it, "
-                "so it would leak from one client to the next. Add it to the phase's upload or to `personal`."
+                f"Phase {phase.name!r} can't be differentially private: {reason}. Leave DPFedAvg out, or take a method "
+                "that averages all that is sent, such as PromptFL or TRIP."
             )
+    return tuple(given)
+
+
+def _exposed(strategy: Strategy) -> str:
+    """Why something of the uploads gets past the noise; an empty string if nothing does."""
+    if not strategy.reduces_cohort:
+        one_by_one = [type(reducer).__name__ for reducer in strategy.reducers if not reducer.reduces_cohort]
+        name = one_by_one[0] if one_by_one else type(strategy).__name__
+        return f"its strategy {name} looks at uploads one by one, and does not average the cohort's"
+    aggregators = [reducer.aggregator for reducer in strategy.reducers]
+    if len(aggregators) > 1 and any(aggregator.client_noise for aggregator in aggregators):
+        return "clients add noise to a whole upload, and its tensors are combined in several ways"
+    plain = [type(aggregator).__name__ for aggregator in aggregators if aggregator.guarantee is None]
+    return f"its aggregator {plain[0]} adds no noise" if plain else ""

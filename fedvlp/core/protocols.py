@@ -17,6 +17,8 @@ DOMAIN = "domain"
 Batch = tuple[Inputs, Tensor] | list[Any]
 """Inputs and labels; a list where PyTorch's own DataLoader made it."""
 Transform = Callable[[Any], Tensor]
+Prepare = Callable[[Tensor], dict[str, Tensor]] | None
+"""Computes what never changes for each image; None where that is nothing."""
 
 
 @runtime_checkable
@@ -26,46 +28,37 @@ class Backbone(Protocol):
     @property
     def spec(self) -> Any:
         """A dataclass that says which model it is."""
-        ...
 
     @property
     def preprocess(self) -> Transform:
         """The transform for evaluation, PIL image to [3, height, width]."""
-        ...
 
     @property
     def train_preprocess(self) -> Transform:
         """The transform with augmentation, PIL image to [3, height, width]."""
-        ...
 
     def encode_image(self, images: Tensor) -> Tensor:
         """Joint features [B, d] of images [B, 3, V, V]."""
-        ...
 
     def fingerprint(self) -> str:
         """A digest of the weights."""
-        ...
 
     def cast_towers(self, dtype: torch.dtype) -> None:
         """Rounds the towers' large weights to a type, in which products with them are taken."""
-        ...
 
     def compile_towers(self) -> None:
-        """Lets a compiler fuse what prompts go through."""
-        ...
+        """Has a compiler fuse what prompts go through."""
 
 
 @runtime_checkable
 class Loader(Protocol):
-    """Batches of (inputs, labels); the inputs are images or prepared constants."""
+    """Batches of (inputs, labels); the inputs are images or what was precomputed of them."""
 
     def __len__(self) -> int:
         """The number of batches."""
-        ...
 
     def __iter__(self) -> Iterator[Batch]:
         """Goes through the images once."""
-        ...
 
 
 @runtime_checkable
@@ -78,28 +71,23 @@ class EvaluationSplit(Protocol):
 
     @property
     def name(self) -> str:
-        """``<role>/<domain>``."""
-        ...
+        """The name ``<role>/<domain>``."""
 
     @property
     def role(self) -> MeasuredRole:
-        """Whether clients train on other images of the domain, or nobody does."""
-        ...
+        """Whether clients train on other images of the domain, or no client does."""
 
     @property
     def domain(self) -> str:
         """The domain's name."""
-        ...
 
     @property
     def clients(self) -> Sequence[Client]:
-        """Who trains on other images of the domain; nobody where held out."""
-        ...
+        """Who trains on other images of the domain; no client where it is held out."""
 
     @property
     def loader(self) -> Loader:
         """The images, in a fixed order."""
-        ...
 
 
 @runtime_checkable
@@ -108,12 +96,10 @@ class TrainingData(Protocol):
 
     @property
     def clients(self) -> list[Client]:
-        """All clients."""
-        ...
+        """All clients; known after ``setup``."""
 
     def train_dataloader(self, client: Client | None = None, seed: int | None = None) -> Loader:
-        """Returns one client's training images, shuffled by ``seed`` alone."""
-        ...
+        """One client's training images, shuffled by ``seed`` alone."""
 
 
 @runtime_checkable
@@ -123,25 +109,21 @@ class MeasuredData(Protocol):
     @property
     def class_names(self) -> list[str]:
         """The classes, in the order of the labels."""
-        ...
 
     @property
     def clients(self) -> list[Client]:
-        """All clients."""
-        ...
+        """All clients; known after ``setup``."""
 
     def evaluation_splits(self) -> Sequence[EvaluationSplit]:
-        """Returns every split on which accuracy is measured."""
-        ...
+        """Every split on which accuracy is measured."""
 
 
 @runtime_checkable
 class HasOutOfDistribution(Protocol):
-    """Data with images of other things than the classes, which a method should be less sure of."""
+    """Data with images of other things than the classes, for which a method's confidence should be lower."""
 
     def out_of_distribution_splits(self) -> Sequence[EvaluationSplit]:
-        """Returns them; labels mean nothing, names begin with ``out_of_distribution/``, and nobody trains on them."""
-        ...
+        """Splits named ``out_of_distribution/...``, whose labels mean nothing and on which no client trains."""
 
 
 @runtime_checkable
@@ -151,79 +133,49 @@ class MeasuresOtherClasses(Protocol):
     @property
     def other_classes(self) -> Sequence[Sequence[str]]:
         """The names of the classes of such splits, each list once; none where there are none."""
-        ...
 
-    def bind_classes(
-        self, class_names: Sequence[str], prepare: Callable[[Tensor], dict[str, Tensor]] | None, key: str
-    ) -> None:
+    def bind_classes(self, class_names: Sequence[str], prepare: Prepare, key: str) -> None:
         """Takes what the method asks of images whose classes are these; called after ``bind``, for each list."""
-        ...
 
 
 @runtime_checkable
-class FederatedData(Protocol):
+class FederatedData(TrainingData, MeasuredData, Protocol):
     """The data module of a federation; ``fedvlp.data.FederatedDataModule`` is one."""
 
     trainer: Any
 
     @property
-    def class_names(self) -> list[str]:
-        """The classes, in the order of the labels."""
-        ...
-
-    @property
-    def clients(self) -> list[Client]:
-        """All clients; known after ``setup``."""
-        ...
-
-    @property
     def held_out_domains(self) -> list[str]:
         """Domains that no client has."""
-        ...
 
     @property
     def protocol(self) -> str:
         """What is trained on, by whom, and what it is measured on, in one line."""
-        ...
 
     @property
     def split_hash(self) -> str:
         """A digest of which image is in which split."""
-        ...
 
     def describe(self) -> dict[str, Any]:
-        """Returns what results must have in common to stand in one table, made to be written as JSON."""
-        ...
+        """What results must have in common to be in one table, made to be written as JSON."""
 
     def prepare_data(self) -> None:
         """Lightning's hook."""
-        ...
 
     def setup(self, stage: str) -> None:
         """Reads what there is and splits it."""
-        ...
 
     def bind(
         self,
         *,
         transform: Transform,
         train_transform: Transform,
-        prepare: Callable[[Tensor], dict[str, Tensor]] | None,
+        prepare: Prepare,
         key: str,
         device: torch.device,
         with_domains: bool,
     ) -> None:
         """Takes what the method asks of images."""
-        ...
 
     def encode(self) -> None:
         """Computes once per image what never changes, with ``prepare``."""
-        ...
-
-    def train_dataloader(self, client: Client | None = None, seed: int | None = None) -> Loader:
-        """Returns one client's training images, shuffled by ``seed`` alone."""
-        ...
-
-    def evaluation_splits(self) -> Sequence[EvaluationSplit]:
-        """Returns every split on which accuracy is measured."""
-        ...

@@ -1,20 +1,23 @@
-"""What travels between clients and server: named tensors, nothing else."""
+"""What travels between clients and server, what an update must be, and where a federation stands."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
 State = dict[str, Tensor]
 Value = TypeVar("Value")
+RoundMetrics = dict[str, Any]
+"""What was measured in one round, by the names of the columns of ``metrics.csv``."""
 
 ADD_ON = "add_on"
 """Begins, before a slash, the names of what add-ons exchange beside the method's own tensors."""
+NOT_FINITE = "uploads NaN or infinity"
 
 
 @dataclass(frozen=True)
@@ -73,16 +76,49 @@ class ServerState:
 
     @classmethod
     def start(cls, shared: State) -> ServerState:
-        """Returns the state before the first round, in which what is shared is also deployed."""
+        """The state before the first round, in which what is shared is also deployed."""
         return cls(shared=shared, deployed=dict(shared))
 
     def updated(self, shared: State, **memory: Tensor) -> ServerState:
-        """Returns a new server state in which ``shared`` replaces the tensors of the same names."""
+        """A new server state in which ``shared`` replaces the tensors of the same names."""
         return replace(self, shared=self.shared | shared, deployed=self.deployed | shared, memory=self.memory | memory)
 
 
+@dataclass(frozen=True)
+class CallbackStates:
+    """What callbacks remember after a round.
+
+    Attributes:
+        states: what each remembers, by its key: JSON values and tensors, at any depth.
+        stopped_by: the keys of those that asked the run to stop.
+    """
+
+    states: Mapping[str, Any] = field(default_factory=dict)
+    stopped_by: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class RunState:
+    """Where a federation stands after a round; nothing else is needed to resume it.
+
+    Attributes:
+        server: the server's state; ``server.round`` rounds are finished.
+        personal: the tensors that stay on each client, by client id.
+        history: the metrics of each finished round.
+        optimizer_states: what each client's optimizers continue from, and what an add-on kept on it, by client id;
+            empty where optimizers start from scratch in each round and no add-on keeps anything.
+        callbacks: what callbacks remember.
+    """
+
+    server: ServerState
+    personal: Mapping[int, State] = field(default_factory=dict)
+    history: tuple[RoundMetrics, ...] = ()
+    optimizer_states: Mapping[int, State] = field(default_factory=dict)
+    callbacks: CallbackStates = field(default_factory=CallbackStates)
+
+
 def matches_prefix(prefixes: Iterable[str], name: str) -> bool:
-    """Whether a dotted name equals one of the prefixes or lies below it.
+    """Whether a dotted name equals one of the prefixes or is below it.
 
     >>> matches_prefix(["prompt"], "prompt.text"), matches_prefix(["prompt"], "prompts")
     (True, False)
@@ -91,13 +127,47 @@ def matches_prefix(prefixes: Iterable[str], name: str) -> bool:
 
 
 def select(state: Mapping[str, Value], prefixes: Iterable[str]) -> dict[str, Value]:
-    """Keeps the entries whose dotted name equals a prefix or lies below it.
+    """Keeps the entries whose dotted name equals a prefix or is below it.
 
     >>> select({"prompt": 1, "router.keys": 2, "routers": 3}, ["router"])
     {'router.keys': 2}
     """
     chosen = tuple(prefixes)
     return {name: value for name, value in state.items() if matches_prefix(chosen, name)}
+
+
+def add_prefix(tensors: State, group: str) -> State:
+    """The tensors under ``group/``.
+
+    >>> add_prefix({"prompt": torch.zeros(1)}, "3")
+    {'3/prompt': tensor([0.])}
+    """
+    return {f"{group}/{name}": value for name, value in tensors.items()}
+
+
+def strip_prefix(tensors: State, group: str) -> State:
+    """Those of the tensors that are under ``group/``, without that prefix.
+
+    >>> strip_prefix({"3/prompt": torch.zeros(1), "30/prompt": torch.ones(1)}, "3")
+    {'prompt': tensor([0.])}
+    """
+    start = f"{group}/"
+    return {name.removeprefix(start): value for name, value in tensors.items() if name.startswith(start)}
+
+
+def detached(state: Mapping[str, Tensor]) -> State:
+    """Copies a state to the CPU so that later training can't change it."""
+    return {name: tensor.detach().to("cpu", copy=True) for name, tensor in state.items()}
+
+
+def numel(state: State) -> int:
+    """The number of entries in a state, the unit in which papers report communication."""
+    return sum(tensor.numel() for tensor in state.values())
+
+
+def num_bytes(state: State) -> int:
+    """The bytes of a state as it would be sent, uncompressed."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in state.values())
 
 
 def weighted_mean(states: Sequence[State], weights: Sequence[float]) -> State:
@@ -117,10 +187,14 @@ def weighted_mean(states: Sequence[State], weights: Sequence[float]) -> State:
     if len(states) != len(weights) or not states or min(weights) < 0 or total <= 0:
         raise ValueError(f"Expected one weight >= 0 a state, not all zero; got {len(states)} states, {list(weights)}.")
     check_alike(states)
-    mean: State = {}
-    for name in states[0]:
-        mean[name] = _mean([state[name] for state in states], weights, total)
-    return mean
+    means: State = {}
+    for name, first in states[0].items():
+        # In place, so that no tensor is made for each client.
+        mean = torch.zeros_like(first, dtype=torch.float32)
+        for state, weight in zip(states, weights, strict=True):
+            mean.add_(state[name].float(), alpha=weight / total)
+        means[name] = mean.to(first.dtype)
+    return means
 
 
 def check_alike(states: Sequence[State]) -> None:
@@ -137,36 +211,105 @@ def check_alike(states: Sequence[State]) -> None:
             raise ValueError(f"Clients uploaded {name!r} in different shapes: {shapes}. All must agree to be averaged.")
 
 
-def _mean(values: Sequence[Tensor], weights: Sequence[float], total: float) -> Tensor:
-    """Returns the weighted mean of one tensor over clients."""
-    mean = torch.zeros_like(values[0], dtype=torch.float32)
-    for value, weight in zip(values, weights, strict=True):
-        mean.add_(value.float(), alpha=weight / total)
-    return mean.to(values[0].dtype)
-
-
-def numel(state: State) -> int:
-    """Counts the numbers in a state, the unit in which papers report communication."""
-    return sum(tensor.numel() for tensor in state.values())
-
-
-def num_bytes(state: State) -> int:
-    """Counts the bytes of a state as it would be sent, uncompressed."""
-    return sum(tensor.numel() * tensor.element_size() for tensor in state.values())
-
-
-def detached(state: Mapping[str, Tensor]) -> State:
-    """Copies a state to the CPU so that later training can't change it."""
-    return {name: tensor.detach().to("cpu", copy=True) for name, tensor in state.items()}
-
-
 def is_finite(*states: State) -> bool:
-    """Whether no tensor of the states holds NaN or infinity; where their sum has none, it is soon seen."""
+    """Whether no tensor of the states holds NaN or infinity."""
     for state in states:
         for tensor in state.values():
-            # A sum is the fastest look at all numbers: NaN and infinity stay in it, or meet and become NaN.
+            # A sum is the fastest look at all entries: NaN and infinity stay in it, or meet and become NaN.
             if not tensor.is_floating_point() or math.isfinite(tensor.sum().item()):
                 continue
+            # It may also have overflowed, with each entry finite.
             if not bool(torch.isfinite(tensor).all()):
                 return False
     return True
+
+
+class TensorSpec(NamedTuple):
+    """What is known of a tensor before it comes.
+
+    Attributes:
+        shape: its shape.
+        dtype: the type of its entries.
+    """
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    def is_of(self, value: Tensor) -> bool:
+        """Whether a tensor has this shape and type."""
+        return value.shape == self.shape and value.dtype == self.dtype
+
+    def __str__(self) -> str:
+        """Such as ``[2, 3] of float32``."""
+        return f"{list(self.shape)} of {str(self.dtype).removeprefix('torch.')}"
+
+
+def tensor_specs(state: Mapping[str, Tensor]) -> dict[str, TensorSpec]:
+    """The spec of each tensor of a state."""
+    return {name: TensorSpec(tuple(value.shape), value.dtype) for name, value in state.items()}
+
+
+def upload_error(state: object) -> str:
+    """Why something can't be sent as a state; an empty string if it can.
+
+    >>> upload_error({"prompt": torch.zeros(2)}), upload_error({"prompt": [0.0]})
+    ('', "uploads 'prompt' as a list, not a tensor")
+    """
+    if not isinstance(state, dict):
+        return f"uploads a {type(state).__name__}, not a dict of tensors by name"
+    for name, value in state.items():
+        if not isinstance(value, Tensor):
+            return f"uploads {name!r} as a {type(value).__name__}, not a tensor"
+        if value.layout != torch.strided or value.is_meta:
+            return f"uploads {name!r} as a tensor without plain numbers in memory"
+    return ""
+
+
+def update_error(
+    update: ClientUpdate, expected: Mapping[str, TensorSpec], shared: State, max_norm: float | None = None
+) -> str:
+    """Why an update can't be combined with others; an empty string if it can.
+
+    Args:
+        update: what a client sent.
+        expected: the spec of each tensor that the phase uploads.
+        shared: the tensors that clients started from.
+        max_norm: the largest Euclidean norm, over all its tensors, of the difference to what is shared; of the tensors
+            themselves where the server keeps them in another shape. Above 0; None for any. What add-ons send is no
+            tensor of the method and does not count.
+    """
+    if problem := _wrong_tensors(update.state, expected):
+        return problem
+    if type(update.num_examples) is not int or update.num_examples <= 0:
+        return f"reports that it trained on {update.num_examples!r} images"
+    if not is_finite(update.state):
+        return NOT_FINITE
+    if max_norm is None:
+        return ""
+    norms: list[float] = []
+    for name, value in update.state.items():
+        if name.startswith(f"{ADD_ON}/"):
+            continue
+        start = shared.get(name)
+        # In float64, where the square of no float32 overflows.
+        moved = value.double()
+        if start is not None and start.shape == value.shape:
+            moved = moved - start.double()
+        norms.append(torch.linalg.vector_norm(moved).item())
+    norm = math.hypot(*norms)
+    return f"has moved by {norm:.4g}, more than max_update_norm of {max_norm:g}" if norm > max_norm else ""
+
+
+def _wrong_tensors(state: State, expected: Mapping[str, TensorSpec]) -> str:
+    """Which tensor is missing, unknown, or of another shape or type."""
+    # Compared without making anything, as nearly all updates are as they should be.
+    if state.keys() == expected.keys() and all(expected[name].is_of(value) for name, value in state.items()):
+        return ""
+    specs = tensor_specs(state)
+    for name, spec in expected.items():
+        if name not in specs:
+            return f"uploads no {name!r}"
+        if specs[name] != spec:
+            return f"uploads {name!r} as {specs[name]}, not {spec}"
+    unknown = sorted(specs.keys() - expected.keys())
+    return f"uploads {unknown[0]!r}, which the phase does not send"

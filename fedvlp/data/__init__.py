@@ -8,7 +8,7 @@ module its transform, and what its frozen parts compute of an image; ``binding``
 
 from __future__ import annotations
 
-from fedvlp.data.benchmarks import (
+from fedvlp.data.benchmarks.modules import (
     CIFAR10,
     CIFAR100,
     DTD,

@@ -12,8 +12,15 @@ import numpy as np
 
 from fedvlp.core.roles import OUT_OF_DISTRIBUTION
 from fedvlp.data.binding import BatchSource, EvaluationSplit, ModuleBinding
-from fedvlp.data.files.folders import check_utf8
-from fedvlp.data.files.images import FolderImages, Images, bad_images_message, identity, image_paths, unreadable
+from fedvlp.data.files.images import (
+    FolderImages,
+    Images,
+    bad_images_message,
+    check_utf8,
+    identity,
+    image_paths,
+    unreadable,
+)
 from fedvlp.data.loaders import Prepare
 from fedvlp.data.splits import SplitPart, image_hash, split_hash
 from fedvlp.utils.errors import UserError

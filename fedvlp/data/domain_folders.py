@@ -1,24 +1,64 @@
-"""Real images in folders: ``root/domain/class/image``."""
+"""Real images in folders: ``root/domain/class/image``; what is wrong with other trees; classes by names of folders."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import logging
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 
-from fedvlp.data.files.folders import ImageFile, check_utf8, scan
-from fedvlp.data.files.images import FolderImages, Images, bad_images_message, unreadable
+from fedvlp.core.predictions import Predictions
+from fedvlp.data.catalog import normalise_name
+from fedvlp.data.files.images import (
+    EXTENSIONS,
+    ArrayImages,
+    FolderImages,
+    Images,
+    bad_images_message,
+    check_utf8,
+    composed,
+    folders_in,
+    list_images,
+    unreadable,
+)
 from fedvlp.data.module import FederatedDataModule
+from fedvlp.data.split_rule import Role
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.files import write_cache_file
+from fedvlp.utils.files import write_cache_file, write_json
 
+EXPECTED = "root/domain/class/image, such as root/sketch/dog/1.png"
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class ImageFile:
+    """One image of a tree; sorts by domain, class and name, however the file system orders or encodes them.
+
+    Attributes:
+        domain: name of the folder below the root.
+        class_name: name of the folder below that.
+        name: path below the root with forward slashes; Unicode in composed form (NFC), as all names here.
+        path: where the file system has it.
+        role: what it does by an official split; None where that is not said.
+        pixels: uint8 of shape [H, W, 3], RGB, where it is no file of its own.
+    """
+
+    domain: str
+    class_name: str
+    name: str
+    path: str
+    role: Role | None = field(default=None, compare=False)
+    pixels: NDArray[np.uint8] | None = field(default=None, compare=False)
 
 
 class DomainFolders(FederatedDataModule):
@@ -86,10 +126,11 @@ class DomainFolders(FederatedDataModule):
             remedy = "Mend or remove them, or leave them out with data.on_bad_image=skip."
             raise UserError(bad_images_message(listed, total, remedy))
         log.warning("%s", bad_images_message(listed, total, "They are left out."))
-        good = {domain: _without(images, list(bad[domain])) for domain, images in domains.items()}
+        good: dict[str, Images] = {}
         classes = {}
-        for domain, images in good.items():
-            classes[domain] = {class_names[label] for label in np.unique(images.labels)}
+        for domain, images in domains.items():
+            good[domain] = images.without(list(bad[domain])) if isinstance(images, FolderImages) else images
+            classes[domain] = {class_names[label] for label in np.unique(good[domain].labels)}
         self._check_classes(classes)
         return good
 
@@ -124,7 +165,7 @@ class DomainFolders(FederatedDataModule):
         bad_rows = _read_rows(path, len(images))
         if bad_rows is None:
             bad = unreadable(images.paths, f"checking {domain}")
-            write_cache_file(path, lambda temporary: _write_rows(temporary, sorted(bad)))
+            write_cache_file(path, partial(write_json, value={"bad": sorted(bad)}))
             return bad
         # A right to read that was given since then changes neither size nor time of the file.
         again = unreadable([images.paths[row] for row in bad_rows], f"checking {domain}")
@@ -133,35 +174,164 @@ class DomainFolders(FederatedDataModule):
 
 def classes_of(domains: Mapping[str, Sequence[ImageFile]]) -> dict[str, set[str]]:
     """Returns the names of the classes that each domain has images of."""
-    classes = {}
-    for domain, files in domains.items():
-        classes[domain] = {file.class_name for file in files}
-    return classes
+    return {domain: {file.class_name for file in files} for domain, files in domains.items()}
 
 
-def labelled_images(files: Sequence[ImageFile], class_names: Sequence[str]) -> FolderImages:
+def labelled_images(files: Sequence[ImageFile], class_names: Sequence[str]) -> Images:
     """Returns the files of one domain as labelled images."""
-    labels = {name: label for label, name in enumerate(class_names)}
-    paths = [file.path for file in files]
+    label_of = {name: label for label, name in enumerate(class_names)}
+    labels = [label_of[file.class_name] for file in files]
     names = [file.name for file in files]
-    return FolderImages(paths, names, [labels[file.class_name] for file in files])
-
-
-def _without(images: Images, rows: Sequence[int]) -> Images:
-    """Returns images but those in some rows, where they are files."""
-    return images.without(rows) if isinstance(images, FolderImages) else images
+    pixels = [file.pixels for file in files if file.pixels is not None]
+    if pixels:
+        return ArrayImages(np.stack(pixels), labels, names)
+    return FolderImages([file.path for file in files], names, labels)
 
 
 def _read_rows(path: Path, count: int) -> list[int] | None:
     """Reads which images were bad; None if that is not known or the file is damaged."""
     try:
         rows = json.loads(path.read_text(encoding="utf-8"))["bad"]
+        return rows if all(0 <= row < count for row in rows) else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    if not isinstance(rows, list):
-        return None
-    return rows if all(isinstance(row, int) and 0 <= row < count for row in rows) else None
 
 
-def _write_rows(path: Path, rows: list[int]) -> None:
-    path.write_text(json.dumps({"bad": rows}), encoding="utf-8")
+def scan(root: Path, allow_single_domain: bool = False) -> dict[str, list[ImageFile]]:
+    """Returns the images of each domain, sorted, with an empty list for a domain folder without images.
+
+    Args:
+        root: the folder of the domains.
+        allow_single_domain: whether one domain is no mistake.
+
+    Raises:
+        UserError: if the root is missing or empty, or is not laid out as root/domain/class/image.
+    """
+    if not root.exists():
+        raise UserError(f"Expected a folder of images at {root}; it does not exist. Check data.root.")
+    if not root.is_dir():
+        raise UserError(f"Expected a folder laid out as {EXPECTED}; {root} is a file.")
+    domains: dict[str, list[ImageFile]] = {composed(name): [] for name in folders_in(root)}
+    too_high: dict[int, list[str]] = defaultdict(list)
+    for parts, path in list_images(root):
+        if len(parts) < 3:  # a domain, a class and a file at least
+            too_high[len(parts)].append("/".join(parts))
+        else:
+            names = [composed(part) for part in parts]
+            domains[names[0]].append(ImageFile(names[0], names[1], "/".join(names), path))
+    stray = list(chain.from_iterable(too_high.values()))
+    filled = [domain for domain, files in domains.items() if files]
+    if not filled and not stray:
+        raise UserError(f"Expected {EXPECTED}; found no image ({', '.join(sorted(EXTENSIONS))}) in {root}.")
+    # A few images beside the folders are stray files; more than there are inside means that a level is missing.
+    if not filled or len(too_high[2]) > sum(map(len, domains.values())):
+        raise UserError(_missing_level(root, too_high[2]))
+    if len(domains) < 2 and not allow_single_domain:
+        raise UserError(_single_domain(root, filled[0], domains[filled[0]]))
+    if stray:
+        log.warning("Ignoring %d image(s) outside class folders in %s, such as %s.", len(stray), root, stray[0])
+    return {domain: sorted(files) for domain, files in sorted(domains.items())}
+
+
+def scan_domain(folder: Path, domain: str) -> list[ImageFile]:
+    """Returns the images of one domain, which lie in ``folder/class/image``, sorted and named as :func:`scan` does.
+
+    Raises:
+        UserError: if the folder is missing, or holds no image in a class folder.
+    """
+    if not folder.is_dir():
+        raise UserError(f"Expected a folder of class folders at {folder}; there is none. Check the root.")
+    files: list[ImageFile] = []
+    for parts, path in list_images(folder):
+        if len(parts) > 1:  # a class and a file at least
+            names = [composed(part) for part in parts]
+            files.append(ImageFile(domain, names[0], "/".join([domain, *names]), path))
+    if not files:
+        raise UserError(f"Expected class/image in {folder}, such as dog/1.png; found no image in a class folder.")
+    return sorted(files)
+
+
+def _missing_level(root: Path, images: Sequence[str]) -> str:
+    """Returns why images lie too near to the root, and what to do."""
+    if not images:
+        return f"Expected {EXPECTED}; found images directly in {root}. Sort them into folders by domain and class."
+    message = f"Expected {EXPECTED}; found root/{images[0]} in {root}, so one level of folders is missing."
+    here = root.resolve()
+    # A neighbour with folders of the same names looks like another domain, and the names like classes.
+    for neighbour in folders_in(here.parent):
+        if neighbour != here.name and set(folders_in(root)) & set(folders_in(here.parent / neighbour)):
+            hint = f"point data.root one level up, at {here.parent}."
+            return f"{message} It looks like a domain beside {neighbour!r}: {hint}"
+    return f"{message} Put the class folders into one folder for each domain."
+
+
+def _single_domain(root: Path, name: str, files: Sequence[ImageFile]) -> str:
+    """Returns that there is but one domain, and what to do."""
+    message = f"Expected at least two domains laid out as {EXPECTED}; found one, {name!r}, in {root}."
+    # Folders of the same names inside several folders look like classes inside domains.
+    inner = {tuple(file.name.split("/")[1:3]) for file in files if file.name.count("/") >= 3}
+    if len({folder for _, folder in inner}) < len(inner):
+        return f"{message} The domains seem to be inside it: point data.root one level down, at {root / name}."
+    return f"{message} Add a folder for each other domain, or allow it with data.allow_single_domain=true."
+
+
+@dataclass(frozen=True)
+class FolderLabels:
+    """What the folders of images say.
+
+    Attributes:
+        labels: class of each image; empty if not every one lies in a folder that is called as a class.
+        domains: where each image is from: the folder above that of its class.
+        others: of images of which more than half lie in folders called as classes, the folders of the others.
+    """
+
+    labels: tuple[int, ...] = ()
+    domains: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
+
+    def by_domain(self, predictions: Predictions) -> dict[str, Predictions]:
+        """Returns the predictions of each domain's images with these labels, given all in the order of paths."""
+        labels = torch.tensor(self.labels, dtype=torch.int32)
+        parts = {}
+        for domain in dict.fromkeys(self.domains):
+            rows = torch.tensor([row for row, each in enumerate(self.domains) if each == domain])
+            parts[domain] = Predictions(labels[rows], predictions.predicted[:, rows], predictions.confidence[:, rows])
+        return parts
+
+
+def folder_labels(paths: Sequence[Path], folders: Sequence[str], class_names: Sequence[str]) -> FolderLabels:
+    """Returns the classes of images, if every one lies in a folder that is called as a class, at any depth below it.
+
+    Only letters and digits of names count, since class names in prompts are often written otherwise than folders.
+
+    Args:
+        paths: the images.
+        folders: what was searched for them; an image that was named itself has no class.
+        class_names: the classes, in the order of the labels.
+    """
+    labels = {normalise_name(name): label for label, name in enumerate(class_names)}
+    # Folders cannot tell classes apart whose names have the same letters.
+    if len(labels) < len(class_names):
+        return FolderLabels()
+    parts = [_parts(path, folders) for path in paths]
+    others: tuple[str, ...] = ()
+    # A folder of class folders, or one of domains with class folders in each.
+    for depth in (1, 2):
+        names = [each[depth] if len(each) > depth + 1 else "" for each in parts]
+        image_labels = [labels.get(normalise_name(name)) for name in names]
+        classified = tuple(label for label in image_labels if label is not None)
+        if len(classified) == len(parts):
+            return FolderLabels(classified, tuple(each[depth - 1] for each in parts))
+        if 2 * len(classified) > len(parts):
+            unknown = [name or "." for name, label in zip(names, image_labels, strict=True) if label is None]
+            others = tuple(dict.fromkeys(unknown))
+    return FolderLabels(others=others)
+
+
+def _parts(path: Path, folders: Sequence[str]) -> list[str]:
+    """Returns the names of the folder given, of those in it on the way to an image, and of the image."""
+    for folder in folders:
+        root = Path(folder).expanduser()
+        if path != root and path.is_relative_to(root):
+            return [composed(root.resolve().name), *map(composed, path.relative_to(root).parts)]
+    return [path.name]

@@ -12,60 +12,24 @@ from fedvlp.utils.errors import UserError
 from fedvlp.utils.ranges import Names, PositiveInt
 
 
-class PlaceholderData(FederatedDataModule):
-    """Numbers in place of images: all that ``fedvlp cost`` needs to know. The defaults are PACS's, one domain held out.
-
-    Args:
-        classes: Number of classes.
-        domains: Number of source domains.
-        num_clients: Number of clients, dealt out to the domains in turn; one a domain if not given.
-        **options: The arguments of FederatedDataModule, which change nothing here.
-    """
-
-    def __init__(
-        self, classes: PositiveInt = 7, domains: PositiveInt = 3, num_clients: PositiveInt | None = None, **options: Any
-    ) -> None:
-        super().__init__(**options)
-        self._num_classes = classes
-        self._num_domains = domains
-        self._num_clients = domains if num_clients is None else num_clients
-
-    @property
-    def all_class_names(self) -> list[str]:
-        """Made-up names."""
-        return [f"class {index + 1}" for index in range(self._num_classes)]
-
-    @property
-    def source_domains(self) -> list[str]:
-        """Made-up names."""
-        return [f"domain {index + 1}" for index in range(self._num_domains)]
-
-    @property
-    def clients(self) -> list[Client]:
-        """Clients with one image each, or the pool of all images."""
-        if isinstance(self.partition, Pooled):
-            return [Client(0, -1, 1, "pool", is_pool=True)]
-        return [Client(i, i % self._num_domains, 1, f"client {i + 1}") for i in range(self._num_clients)]
-
-    def load_domains(self) -> tuple[dict[str, Images], list[str]]:
-        """Has no images to give."""
-        raise UserError("There are only numbers here, and no images. Pass --data to train on something.")
-
-
 class PredictionData(FederatedDataModule):
     """The facts of its data that a trained method was built from; all that ``fedvlp predict`` needs of a data set.
 
     Args:
         class_names: The classes, in the order of the labels.
         source_domains: The domains that trained.
-        num_clients: How many clients trained.
+        num_clients: How many clients trained; one a domain if not given.
+        **options: The arguments of FederatedDataModule, which change nothing here.
     """
 
     def __init__(
-        self, class_names: Names, source_domains: list[str] | None = None, num_clients: PositiveInt | None = None
+        self,
+        class_names: Names,
+        source_domains: list[str] | None = None,
+        num_clients: PositiveInt | None = None,
+        **options: Any,
     ) -> None:
-        # No image is split or read here, so the options of the base class keep their defaults.
-        super().__init__()
+        super().__init__(**options)
         self._class_names = class_names
         self._source_domains = list(source_domains or [])
         self._num_clients = len(self._source_domains) if num_clients is None else num_clients
@@ -81,10 +45,31 @@ class PredictionData(FederatedDataModule):
         return self._source_domains
 
     @property
-    def num_clients(self) -> int:
-        """How many clients trained."""
-        return self._num_clients
+    def clients(self) -> list[Client]:
+        """Clients with one image each, or the pool of all images."""
+        if isinstance(self.partition, Pooled):
+            return [Client(0, -1, 1, "pool", is_pool=True)]
+        # Without a domain, as where only class names are known, all clients are of the first.
+        domains = max(1, len(self._source_domains))
+        return [Client(i, i % domains, 1, f"client {i + 1}") for i in range(self._num_clients)]
 
     def load_domains(self) -> tuple[dict[str, Images], list[str]]:
         """Has no images to give."""
-        raise UserError("There are only class names here, and no images. Pass --data to fit, validate or test.")
+        raise UserError("There are only names and numbers here, and no images. Pass --data to fit, validate or test.")
+
+
+class PlaceholderData(PredictionData):
+    """Numbers in place of images: all that ``fedvlp cost`` needs to know. The defaults are PACS's, one domain held out.
+
+    Args:
+        classes: Number of classes.
+        domains: Number of source domains.
+        num_clients: Number of clients, dealt out to the domains in turn; one a domain if not given.
+        **options: The arguments of FederatedDataModule, which change nothing here.
+    """
+
+    def __init__(
+        self, classes: PositiveInt = 7, domains: PositiveInt = 3, num_clients: PositiveInt | None = None, **options: Any
+    ) -> None:
+        class_names = [f"class {index + 1}" for index in range(classes)]
+        super().__init__(class_names, [f"domain {index + 1}" for index in range(domains)], num_clients, **options)

@@ -13,10 +13,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from fedvlp.clip.towers.blocks import Between
+from fedvlp.clip.blocks import Between
 from fedvlp.core.phases import Phase, RoundContext
+from fedvlp.core.slots import Slots
 from fedvlp.core.state import State
-from fedvlp.core.strategies import Slots
 from fedvlp.methods.image_tower import ImageTowerLearner
 
 

@@ -38,7 +38,8 @@ from torch import Tensor, nn
 from fedvlp.clip import CLIP, CLIPSpec, DomainTextEncoder, PromptedTextEncoder, cosine_logits
 from fedvlp.core.phases import Phase, RoundContext
 from fedvlp.core.protocols import Batch, Inputs
-from fedvlp.core.strategies import ByName, FedAvg, IndicatorMean, MovingAverage, Strategy, beta_share
+from fedvlp.core.slots import IndicatorMean
+from fedvlp.core.strategies import ByName, FedAvg, MovingAverage, Strategy, beta_share
 from fedvlp.methods.prompts import PromptLearner, distillation_kl, known_domain
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.ranges import Names, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt

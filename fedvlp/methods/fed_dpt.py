@@ -45,8 +45,9 @@ from fedvlp.clip import (
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.phases import Phase, RoundContext
 from fedvlp.core.protocols import Batch, Inputs
+from fedvlp.core.slots import Slots
 from fedvlp.core.state import State, detached
-from fedvlp.core.strategies import ByName, FedAvg, Slots, Strategy
+from fedvlp.core.strategies import ByName, FedAvg, Strategy
 from fedvlp.methods.zero_shot import ZeroShotCLIP
 from fedvlp.utils.ranges import FractionBelowOne, Names, PositiveFloat, PositiveInt
 

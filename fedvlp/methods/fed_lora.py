@@ -29,10 +29,10 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedvlp.clip import CLIP, CLIPSpec, cosine_logits
-from fedvlp.clip.text.packing import pack
-from fedvlp.clip.text.prompt_cache import PromptFeatureCache
-from fedvlp.clip.text.zero_shot import SINGLE_TEMPLATE, clean_class_names
-from fedvlp.clip.towers.blocks import Blocks, is_standard_block
+from fedvlp.clip.blocks import Blocks, is_standard_block
+from fedvlp.clip.packing import pack
+from fedvlp.clip.prompted_text import PromptFeatureCache
+from fedvlp.clip.zero_shot import SINGLE_TEMPLATE, clean_class_names
 from fedvlp.core.protocols import Inputs
 from fedvlp.methods.prompts import PromptLearner
 from fedvlp.utils.errors import UserError
@@ -146,8 +146,7 @@ class AdaptedCLIP(nn.Module):
         return result
 
     def _encode_texts(self) -> Float[Tensor, "C d"]:
-        no_prompt = self.clip.text.embed(torch.empty(1, 0, dtype=torch.long, device=self.rows.ids.device))
-        return self.rows.encode(self.clip.text, no_prompt).squeeze(0)
+        return self.rows.encode_words(self.clip.text)
 
 
 def _attention_weights(kind: str, blocks: Blocks | None) -> list[Tensor]:

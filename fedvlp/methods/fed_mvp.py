@@ -34,7 +34,7 @@ from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 
 from fedvlp.clip import CLIP, CLIPSpec, PromptedImageEncoder, zero_shot_text_features
-from fedvlp.clip.text.zero_shot import choose_templates
+from fedvlp.clip.zero_shot import choose_templates
 from fedvlp.core.protocols import Batch, Inputs
 from fedvlp.methods.prompts import PromptLearner
 from fedvlp.utils.errors import UserError

@@ -32,7 +32,7 @@ from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 
 from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder
-from fedvlp.clip.image.prompted_image import project_image_tokens
+from fedvlp.clip.prompted_image import project_image_tokens
 from fedvlp.core.protocols import Inputs
 from fedvlp.methods.prompts import PromptLearner
 from fedvlp.utils.ranges import FractionAboveZero, Names, PositiveFloat, PositiveInt

@@ -33,9 +33,9 @@ from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 
 from fedvlp.clip import CLIP, CLIPSpec, cosine_logits
-from fedvlp.clip.text.packing import pack
-from fedvlp.clip.text.zero_shot import SINGLE_TEMPLATE, clean_class_names
-from fedvlp.clip.towers.text_tower import TextTower
+from fedvlp.clip.packing import pack
+from fedvlp.clip.towers import TextTower
+from fedvlp.clip.zero_shot import SINGLE_TEMPLATE, clean_class_names
 from fedvlp.methods.image_tower import BatchNorm, Head, ImageTowerLearner
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.ranges import FractionAboveZero, Names
@@ -115,8 +115,7 @@ class TextClassifier(nn.Module):
         return self._last[1]
 
     def _encode(self) -> Float[Tensor, "C d"]:
-        no_prompt = self._tower.embed(torch.empty(1, 0, dtype=torch.long, device=self.rows.ids.device))
-        return self.rows.encode(self._tower, no_prompt).squeeze(0)
+        return self.rows.encode_words(self._tower)
 
 
 def _text_part(model: Any) -> nn.Module:

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedvlp.clip import CLIP, CLIPSpec, cosine_logits, load_clip, zero_shot_text_features
-from fedvlp.clip.towers.blocks import Between
-from fedvlp.clip.towers.image_tower import ImageTower, VisionTransformerTower, make_image_tower
+from fedvlp.clip.blocks import Between
+from fedvlp.clip.towers import ImageTower, VisionTransformerTower, make_image_tower
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.phases import Phase
 from fedvlp.core.protocols import Inputs

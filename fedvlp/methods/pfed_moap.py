@@ -38,12 +38,13 @@ from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 
 from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder, cosine_logits
-from fedvlp.clip.text.prompt_cache import PromptFeatureCache
+from fedvlp.clip.prompted_text import PromptFeatureCache
 from fedvlp.core.module import Unseen
 from fedvlp.core.phases import Phase, RoundContext
 from fedvlp.core.protocols import Inputs
+from fedvlp.core.slots import Slots
 from fedvlp.core.state import Client, ClientUpdate, ServerState, State, detached
-from fedvlp.core.strategies import FedAvg, Slots, Strategy
+from fedvlp.core.strategies import FedAvg, Strategy
 from fedvlp.methods.prompts import PromptLearner
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.ranges import Names, NonNegativeFloat, PositiveFloat, PositiveInt

@@ -37,8 +37,9 @@ from fedvlp.clip import CLIP, CLIPSpec
 from fedvlp.core.module import Unseen
 from fedvlp.core.phases import Phase, RoundContext
 from fedvlp.core.protocols import Inputs
+from fedvlp.core.slots import Slots
 from fedvlp.core.state import Client, ClientUpdate, ServerState, State, detached, select
-from fedvlp.core.strategies import Slots, Strategy
+from fedvlp.core.strategies import Strategy
 from fedvlp.methods.prompts import PromptLearner, VisualPromptedCLIP
 from fedvlp.utils.ranges import Names, PositiveFloat, PositiveInt, Templates
 

@@ -36,8 +36,9 @@ from torch.func import functional_call
 from fedvlp.clip import CLIP, CLIPSpec
 from fedvlp.core.phases import Phase
 from fedvlp.core.protocols import Batch, Inputs
+from fedvlp.core.slots import Slots
 from fedvlp.core.state import State, detached, select
-from fedvlp.core.strategies import FedAvg, ServerComputed, Slots
+from fedvlp.core.strategies import FedAvg, ServerComputed
 from fedvlp.methods.prompts import (
     BlockLinear,
     DeepPromptedCLIP,

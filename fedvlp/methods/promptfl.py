@@ -25,7 +25,7 @@ from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 
 from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder, cosine_logits
-from fedvlp.clip.text.prompted_text import ClassPosition
+from fedvlp.clip.prompted_text import ClassPosition
 from fedvlp.core.protocols import Batch, Inputs
 from fedvlp.methods.prompts import PromptLearner, ZeroShotTeacher, distillation_losses
 from fedvlp.utils.ranges import Names, NonNegativeFloat, PositiveInt, Templates

@@ -20,7 +20,7 @@ from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 
 from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder, cosine_logits
-from fedvlp.clip.text.prompted_text import ClassPosition
+from fedvlp.clip.prompted_text import ClassPosition
 from fedvlp.core.phases import Phase
 from fedvlp.core.protocols import Inputs
 from fedvlp.core.strategies import Local

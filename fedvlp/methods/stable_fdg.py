@@ -38,7 +38,7 @@ from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 
 from fedvlp.clip import CLIP, CLIPSpec
-from fedvlp.clip.towers.blocks import Between
+from fedvlp.clip.blocks import Between
 from fedvlp.core.phases import Phase, RoundContext
 from fedvlp.core.protocols import Batch, Inputs
 from fedvlp.core.state import State

@@ -33,12 +33,11 @@ from torch.optim.swa_utils import AveragedModel
 
 from fedvlp.clip import CLIP, CLIPSpec
 from fedvlp.core.phases import Phase, RoundContext
-from fedvlp.core.state import Client, ClientUpdate, ServerState, State, detached, select
-from fedvlp.core.strategies.base import Strategy
+from fedvlp.core.state import Client, ClientUpdate, ServerState, State, add_prefix, detached, select, strip_prefix
+from fedvlp.core.strategies import Strategy
 from fedvlp.methods.image_tower import ImageTowerLearner
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.ranges import FractionAboveZero, Names, PositiveFloat, PositiveInt
-from fedvlp.utils.tensor_files import add_prefix, strip_prefix
 
 
 class SWAD(ImageTowerLearner):

@@ -1,94 +1,234 @@
-"""Figures of one run: accuracy over rounds, and accuracy against communication."""
+"""Figures in one style, for a column of a paper, grey print and colour-blind readers; and the two of a run."""
 
 from __future__ import annotations
 
+import io
+import textwrap
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate, chain
-from typing import Any
+from typing import Any, Literal
 
+import matplotlib
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from fedvlp.core.roles import COMPUTED, OF_CLIENTS, ROLES, role_title
-from fedvlp.results.selection import is_accuracy
-from fedvlp.results.style import SMALL_FONT_SIZE, add_legend, escape_text, new_axes, series_style
+from fedvlp.results.record import ZERO_SHOT_ROW
+from fedvlp.results.rounds import History, is_accuracy
 
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8A8A00")
+"""After Okabe and Ito, Color universal design, 2008."""
+
+# No pattern of dots alone: dotted lines are zero-shot CLIP's.
+DASHES = (
+    (4, 1.5),
+    (6, 1.5, 1, 1.5),
+    (2, 1),
+    (8, 1),
+    (3, 1, 1, 1, 1, 1),
+    (1.5, 2.5),
+    (6, 2, 2, 2),
+)
+LINES: tuple[Any, ...] = ("-", *((0, dashes) for dashes in DASHES))
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+
+# Lines alone: hatches of dots make large files.
+HATCHES = ("", "///", "\\\\\\", "xx", "--", "||", "++", "//--")
+
+MAX_SERIES = len(COLOURS)
+"""How many series one figure can show so that a reader can tell them apart."""
+
+COLUMN_WIDTH = 3.5
+"""Width of a paper's column, in inches."""
+
+FONT_SIZE = 8
+SMALL_FONT_SIZE = 7
+MAX_LINE_LENGTH = 52
+"""How many characters fit into a line of a column."""
 ALWAYS_SHOWN = ("validation", "test", "held_out")
-History = Sequence[Mapping[str, Any]]
-"""A row of metrics for each round."""
+
+
+@dataclass(frozen=True)
+class SeriesStyle:
+    """How one series is drawn everywhere: no two of ``MAX_SERIES`` neighbours share any of these.
+
+    Attributes:
+        colour: of lines, markers and bars.
+        line: matplotlib's ``linestyle``.
+        marker: matplotlib's ``marker``.
+        hatch: of bars, matplotlib's ``hatch``.
+    """
+
+    colour: str
+    line: Any
+    marker: str
+    hatch: str
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure with its title, caption and a description for readers who can't see it.
+
+    Attributes:
+        figure: made without pyplot.
+        title: a few words.
+        caption: what is drawn, of how many runs, and what bands or bars mean.
+        alt: a description of what can be seen.
+    """
+
+    figure: Figure
+    title: str
+    caption: str
+    alt: str
+
+    def image(self, kind: Literal["svg", "png"] = "svg") -> bytes:
+        """Returns the figure as a file's content; the same for the same figure."""
+        file = io.BytesIO()
+        # An SVG has a date and random identifiers in it by default.
+        metadata = {"Date": None} if kind == "svg" else None
+        with matplotlib.rc_context({"svg.hashsalt": self.title}):
+            self.figure.savefig(file, format=kind, metadata=metadata)
+        return file.getvalue()
+
+
+def series_style(index: int) -> SeriesStyle:
+    """Returns the style of the series with this index."""
+    place = index % MAX_SERIES
+    return SeriesStyle(COLOURS[place], LINES[place], MARKERS[place], HATCHES[place])
+
+
+def new_axes(vertical: Sequence[str], horizontal: str, labels: Sequence[str] = ()) -> tuple[Figure, list[Axes]]:
+    """Returns a figure of panels above each other that share the horizontal axis, with room for a legend below.
+
+    Args:
+        vertical: what each panel's vertical axis shows.
+        horizontal: what the horizontal axis shows.
+        labels: what the legend will name.
+    """
+    legend_lines = sum(escape_text(label).count("\n") + 1 for label in labels)
+    height = 0.45 + 1.85 * len(vertical) + 0.14 * (legend_lines / _legend_columns(labels))
+    figure = Figure(figsize=(COLUMN_WIDTH, height), dpi=300, layout="constrained")
+    panels = list(figure.subplots(len(vertical), 1, sharex=True, squeeze=False)[:, 0])
+    for axes, name in zip(panels, vertical, strict=True):
+        axes.set_ylabel(name, fontsize=FONT_SIZE)
+        axes.tick_params(labelsize=SMALL_FONT_SIZE)
+        axes.grid(color="0.9", linewidth=0.6)
+        axes.set_axisbelow(True)
+        axes.spines[["top", "right"]].set_visible(False)
+    panels[-1].set_xlabel(horizontal, fontsize=FONT_SIZE)
+    return figure, panels
+
+
+def add_legend(figure: Figure, axes: Axes) -> None:
+    """Adds a legend of what the axes show, below the figure."""
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(
+        handles,
+        labels,
+        loc="outside lower center",
+        ncols=_legend_columns(labels),
+        fontsize=SMALL_FONT_SIZE,
+        frameon=False,
+        handlelength=3.2,
+        columnspacing=1.2,
+    )
+
+
+def escape_text(text: str) -> str:
+    r"""Escapes a string so that matplotlib draws it unchanged, in lines that fit into a column.
+
+    >>> print(escape_text("a_$b$"))
+    a_\$b\$
+    """
+    wrapped = "\n".join(textwrap.wrap(text, MAX_LINE_LENGTH, break_on_hyphens=False)) or text
+    escaped = wrapped.replace("$", r"\$")
+    # Matplotlib leaves labels that begin with an underscore out of legends.
+    return f" {escaped}" if escaped.startswith("_") else escaped
+
+
+def _legend_columns(labels: Sequence[str]) -> int:
+    """Returns how many labels fit side by side."""
+    return 2 if labels and max(map(len, labels)) <= 22 else 1
+
+
+def logarithmic(axes: Axes) -> None:
+    """Makes the horizontal axis logarithmic, with whole numbers such as 2,000 at its marks."""
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=5))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
 
 
 def accuracy_figure(history: History, baseline: Mapping[str, float], title: str) -> Figure:
     """Returns accuracy in percent over rounds: validation thin, what tests bold, zero-shot CLIP dotted."""
     evaluated = [row for row in history if "validation" in row]
     labels = _domain_labels(evaluated)
-    figure, (axes,) = new_axes(["accuracy (%)"], "round", [*labels.values(), "zero-shot CLIP"])
+    figure, (axes,) = new_axes(["accuracy (%)"], "round", [*labels.values(), ZERO_SHOT_ROW])
     for index, (name, label) in enumerate(labels.items()):
-        style = series_style(index)
-        axes.plot(
-            [row["round"] for row in evaluated],
-            [row[name] for row in evaluated],
-            color=style.colour,
-            linestyle=style.line,
-            linewidth=1.0 if name.startswith("validation") else 2.2,
-            marker=style.marker,
-            markersize=3.5,
-            label=escape_text(label),
-        )
-        if name in baseline:
-            axes.axhline(baseline[name], color=style.colour, linestyle=":", linewidth=1.0)
-    if baseline:
-        axes.plot([], [], color="0.4", linestyle=":", label="zero-shot CLIP")
+        points = [(row["round"], row[name]) for row in evaluated]
+        linewidth = 1.0 if name.startswith("validation") else 2.2
+        _draw_series(axes, index, points, label, baseline.get(name), linewidth)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    return _add_title_and_legend(figure, title)
+    return _finish(figure, title, has_baseline=bool(baseline))
 
 
 def communication_figure(history: History, baseline: Mapping[str, float], title: str) -> Figure:
     """Returns accuracy in percent against the bytes that all clients sent and received so far."""
     roles = [*ROLES, *(name for name in COMPUTED if "harmonic" in name)]
-    labels = [*_shown(roles, history), "zero-shot CLIP"]
-    figure, (axes,) = new_axes(["accuracy (%)"], "communicated so far, all clients, up and down (MB)", labels)
+    measured = set(chain.from_iterable(history))
+    # The legend keeps room for the roles of every run, so that the figures of runs are equally large.
+    labels = [role for role in roles if role in ALWAYS_SHOWN or role in measured]
+    figure, (axes,) = new_axes(
+        ["accuracy (%)"], "communicated so far, all clients, up and down (MB)", [*labels, ZERO_SHOT_ROW]
+    )
     megabytes = list(accumulate(row["total_bytes"] / 1e6 for row in history))
     for index, role in enumerate(roles):
-        style = series_style(index)
-        measured = [place for place, row in enumerate(history) if role in row]
-        if measured:
-            axes.plot(
-                [megabytes[place] for place in measured],
-                [history[place][role] for place in measured],
-                color=style.colour,
-                linestyle=style.line,
-                marker=style.marker,
-                markersize=3.5,
-                label=f"{role_title(role)} mean",
-            )
-        if role in baseline:
-            axes.axhline(baseline[role], color=style.colour, linestyle=":", linewidth=1.0)
-    if any(role in baseline for role in roles):
-        axes.plot([], [], color="0.4", linestyle=":", label="zero-shot CLIP")
-    return _add_title_and_legend(figure, title)
+        points = [(sent, row[role]) for sent, row in zip(megabytes, history, strict=True) if role in row]
+        _draw_series(axes, index, points, f"{role_title(role)} mean", baseline.get(role))
+    return _finish(figure, title, has_baseline=any(role in baseline for role in roles))
 
 
-def _shown(roles: Sequence[str], history: History) -> list[str]:
-    """Returns what the legend keeps room for: the roles of every run, and others that this one has."""
-    measured = set(chain.from_iterable(history))
-    return [role for role in roles if role in ALWAYS_SHOWN or role in measured]
+def _draw_series(
+    axes: Axes,
+    index: int,
+    points: Sequence[tuple[float, float]],
+    label: str,
+    baseline: float | None,
+    linewidth: float = 1.5,
+) -> None:
+    """Draws the points of a series as a line, and its baseline, if there is one, as a dotted one."""
+    style = series_style(index)
+    if points:
+        axes.plot(
+            *zip(*points, strict=True),
+            color=style.colour,
+            linestyle=style.line,
+            linewidth=linewidth,
+            marker=style.marker,
+            markersize=3.5,
+            label=escape_text(label),
+        )
+    if baseline is not None:
+        axes.axhline(baseline, color=style.colour, linestyle=":", linewidth=1.0)
 
 
 def _domain_labels(evaluated: History) -> dict[str, str]:
     """Returns what the legend calls each domain's accuracy, of those that the last evaluated round has."""
-    if not evaluated:
-        return {}
     labels = {}
-    for name in sorted(evaluated[-1]):
-        if "/" in name and is_accuracy(name) and not name.startswith(tuple(f"{role}/" for role in OF_CLIENTS)):
-            role, domain = name.split("/", 1)
+    for name in sorted(evaluated[-1]) if evaluated else []:
+        role, _, domain = name.partition("/")
+        if domain and is_accuracy(name) and role not in OF_CLIENTS:
             labels[name] = f"{domain} ({ROLES[role].replace('-', ' ')})"
     return labels
 
 
-def _add_title_and_legend(figure: Figure, title: str) -> Figure:
+def _finish(figure: Figure, title: str, has_baseline: bool) -> Figure:
+    """Adds the title and the legend, with one entry for all dotted lines."""
     (axes,) = figure.axes
+    if has_baseline:
+        axes.plot([], [], color="0.4", linestyle=":", label=ZERO_SHOT_ROW)
     escaped = "\n".join(map(escape_text, title.splitlines()))
     figure.suptitle(escaped, fontsize=SMALL_FONT_SIZE, x=0.02, horizontalalignment="left")
     if axes.get_legend_handles_labels()[1]:

@@ -1,12 +1,12 @@
-"""Which runs belong in one table, what a table compares, in what tables differ, and the labels of their rows."""
+"""Which runs belong in one table, what a table compares, what its runs have in common, and the labels of its rows."""
 
 from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from itertools import chain
 from typing import Any
 
 from fedvlp.core.roles import CENTRALISED
@@ -83,95 +83,46 @@ def measure_of(record: Record) -> Measure:
         return PROTOCOLS[kind]
     if record.held_out:
         return HELD_OUT
-    return TEST if any(map(_has_test_accuracy, record.accuracy.values())) else VALIDATION
+    names = chain.from_iterable(record.accuracy.values())
+    return TEST if any(name.startswith("test/") for name in names) else VALIDATION
 
 
-def _has_test_accuracy(accuracies: Mapping[str, float]) -> bool:
-    return any(name.startswith("test/") for name in accuracies)
+def group_records(records: Sequence[Record]) -> list[tuple[Record, ...]]:
+    """Returns the runs of each table, by their ``key``, in the order of each table's first run.
 
-
-@dataclass(frozen=True)
-class Group:
-    """Runs that belong in one table.
-
-    Attributes:
-        records: the runs.
+    Centralised runs, which have no clients, are in every table of the same images, and in a table of their own where
+    there is no other.
     """
-
-    records: tuple[Record, ...]
-
-    @property
-    def example(self) -> Record:
-        """A federated run; a centralised one only if there is no other."""
-        return next((record for record in self.records if not record.is_centralised), self.records[0])
-
-    @cached_property
-    def about(self) -> dict[str, str]:
-        """What the runs have in common, by name; the clients are those of the federated runs."""
-        return _about(self.example)
-
-
-def group_records(records: Sequence[Record]) -> list[Group]:
-    """Returns the runs by table, in the order of each table's first run.
-
-    Beside a run's ``key``, runs of one table have the same number of held-out domains: more of them leave fewer to
-    train on. Centralised runs, which have no clients, are in every table of the same images, and in a table of their
-    own where there is no other.
-    """
-    keys_of_images: dict[Hashable, list[Hashable]] = {}
+    keys_of_images: dict[str, dict[str, None]] = {}
     for record in records:
-        keys = keys_of_images.setdefault(_images(record), [])
-        if not record.is_centralised and record.key not in keys:
-            keys.append(record.key)
+        keys = keys_of_images.setdefault(record.key_of_images, {})
+        if not record.is_centralised:
+            keys[record.key] = None
     # A centralised run has no clients, so it is a reference for every way to distribute its images.
-    groups: dict[Hashable, list[Record]] = {}
+    groups: dict[str, list[Record]] = {}
     for record in records:
-        keys = keys_of_images[_images(record)] if record.is_centralised else []
-        for key in keys or [record.key]:
-            groups.setdefault((key, len(record.held_out)), []).append(record)
-    return [Group(tuple(members)) for members in groups.values()]
+        federated = keys_of_images[record.key_of_images] if record.is_centralised else {}
+        for key in federated or [record.key]:
+            groups.setdefault(key, []).append(record)
+    return [tuple(members) for members in groups.values()]
 
 
-def _images(record: Record) -> Hashable:
-    return record.key_of_images, len(record.held_out)
-
-
-def by_settings(records: Iterable[Record]) -> dict[Hashable, list[Record]]:
+def by_settings(records: Iterable[Record]) -> dict[str, list[Record]]:
     """Returns the runs of each row of a table, which have equal settings."""
-    rows: dict[Hashable, list[Record]] = {}
+    rows: dict[str, list[Record]] = {}
     for record in records:
         rows.setdefault(record.settings, []).append(record)
     return rows
 
 
-def describe_differences(groups: Sequence[Group]) -> str:
-    """Returns a line that says in what several tables differ; empty for a single one."""
-    if len(groups) < 2:
-        return ""
-    names: dict[str, None] = {}
-    for group in groups:
-        names |= dict.fromkeys(group.about)
-    parts = []
-    for name in names:
-        values = list(dict.fromkeys(group.about.get(name, "not said") for group in groups))
-        if len(values) > 1:
-            parts.append(f"{name} ({' | '.join(values)})")
-    return f"{len(groups)} tables, which must not be mixed; they differ in {'; '.join(parts) or 'weights or splits'}"
-
-
-def _about(record: Record) -> dict[str, str]:
+def describe_records(records: Sequence[Record]) -> dict[str, str]:
+    """Returns what the runs of a table have in common, by name; the clients are those of the federated runs."""
+    record = next((record for record in records if not record.is_centralised), records[0])
     backbone = f"CLIP {record.clip}, weights {record.clip_fingerprint[:8]}"
     data = record.data
     if not data:
-        return {
-            "data": "not described by the run",
-            "protocol": record.protocol,
-            "split": record.split,
-            "backbone": backbone,
-        }
-    held_out = f", {len(record.held_out)} held out" if record.held_out else ""
-    validation, test = (f"{100 * data.get(name, 0.0):g} %" for name in ("validation_fraction", "test_fraction"))
-    rule = f"{data.get('split_rule')}, seed {data.get('split_seed')}"
+        about = {"data": "not described by the run", "protocol": record.protocol, "split": record.split}
+        return about | {"backbone": backbone}
     about = {"data": str(data.get("name")), "images": str(data.get("images"))}
     about["classes"] = _classes(data.get("classes", []))
     if "new_classes" in data:
@@ -180,6 +131,9 @@ def _about(record: Record) -> dict[str, str]:
         about["measured classes"] = f"also those of each {data['class_split']}"
     if "targets" in data:
         about["other data sets"] = ", ".join(f"{each.get('name')} {each.get('images')}" for each in data["targets"])
+    held_out = f", {len(record.held_out)} held out" if record.held_out else ""
+    validation, test = (f"{100 * data.get(name, 0.0):g} %" for name in ("validation_fraction", "test_fraction"))
+    rule = f"{data.get('split_rule')}, seed {data.get('split_seed')}"
     return about | {
         "protocol": f"{data.get('kind')}{held_out}",
         "split": f"{rule}, validation {validation}, test {test}",
@@ -191,8 +145,23 @@ def _about(record: Record) -> dict[str, str]:
 
 def _classes(names: Sequence[str]) -> str:
     """Returns how many classes there are, with a digest of their names in prompts."""
-    digest = hashlib.sha256("\0".join(names).encode()).hexdigest()[:8]
-    return f"{len(names)}, names {digest}"
+    return f"{len(names)}, names {hashlib.sha256(chr(0).join(names).encode()).hexdigest()[:8]}"
+
+
+def describe_differences(abouts: Sequence[Mapping[str, str]]) -> str:
+    """Returns a line that says in what several tables differ; empty for a single one.
+
+    Args:
+        abouts: what the runs of each table have in common.
+    """
+    if len(abouts) < 2:
+        return ""
+    parts = []
+    for name in dict.fromkeys(chain.from_iterable(abouts)):
+        values = list(dict.fromkeys(about.get(name, "not said") for about in abouts))
+        if len(values) > 1:
+            parts.append(f"{name} ({' | '.join(values)})")
+    return f"{len(abouts)} tables, which must not be mixed; they differ in {'; '.join(parts) or 'weights or splits'}"
 
 
 def method_name(record: Record) -> str:
@@ -200,16 +169,16 @@ def method_name(record: Record) -> str:
     return CENTRAL_NAMES.get(record.method, record.method) if record.is_centralised else record.method
 
 
-def row_labels(records: Iterable[Record]) -> dict[Hashable, str]:
+def row_labels(records: Iterable[Record]) -> dict[str, str]:
     """Returns a name for each of the runs' settings.
 
     It is the method's name and, where one method has several settings, the values in which they differ, such as
     ``TRIP (num_experts=2, prompt_length=1)``. The most frequent value among a method's rows is not named; an option of
-    the trainer that only some of them have, such as an aggregation rule, is. A centralised run is marked, such as
+    the trainer that only some of them have, such as an aggregator, is. A centralised run is marked, such as
     ``CoOp (centralised, not federated)``.
     """
     examples = {record.settings: record for record in records}
-    labels: dict[Hashable, str] = {}
+    labels: dict[str, str] = {}
     counts: Counter[str] = Counter()
     for settings, record in examples.items():
         kind = (record.method, record.is_centralised)
@@ -226,18 +195,13 @@ def _label(record: Record, rows: Sequence[Mapping[str, Any]]) -> str:
     in_all_rows = set(values).intersection(*rows)
     only_here = record.training_without_seed.keys() - in_all_rows
     remarks = [CENTRALISED] if record.is_centralised else []
-    for name in sorted(values):
-        if name in only_here or (name in in_all_rows and _is_distinctive(name, values, rows)):
+    for name in sorted(in_all_rows | only_here):
+        # The most frequent value is taken for the usual one, which a label need not name.
+        others = Counter(_as_text(row[name]) for row in rows) if name in in_all_rows else Counter()
+        count = others.pop(_as_text(values[name]), 0)
+        if name in only_here or (others and count <= max(others.values())):
             remarks.append(f"{name}={_as_text(values[name])}")
     return f"{method_name(record)} ({', '.join(remarks)})" if remarks else record.method
-
-
-def _is_distinctive(name: str, values: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether a value that all rows have tells one row from others: it is not the most frequent one."""
-    # The most frequent value is taken for the usual one, which a label need not name.
-    counts = Counter(_as_text(row[name]) for row in rows)
-    count = counts.pop(_as_text(values[name]))
-    return bool(counts) and count <= max(counts.values())
 
 
 def settings_of(record: Record) -> dict[str, Any]:
@@ -250,7 +214,7 @@ def settings_of(record: Record) -> dict[str, Any]:
 
 def _as_text(value: Any) -> str:
     if isinstance(value, Mapping):
-        return "/".join(_as_text(part) for part in value.values())
+        return "/".join(map(_as_text, value.values()))
     if isinstance(value, (list, tuple)):
-        return "+".join(_as_text(part) for part in value) or "none"
+        return "+".join(map(_as_text, value)) or "none"
     return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,16 +1,20 @@
-"""The numbers that papers print, exactly as printed, and what a reader must know about them."""
+"""The numbers that papers print, what a reader must know about them, and ours beside them for the same method."""
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
+from typing import Any
 
+import pandas as pd
 import yaml
 
-from fedvlp.results.tables import AVERAGE
+from fedvlp.results.grouping import method_name
+from fedvlp.results.printing import TextTable, format_cell
+from fedvlp.results.record import ZERO_SHOT_ROW, Record
+from fedvlp.results.tables import AVERAGE, ORACLE, UNTRAINED, ZERO_SHOT, Cell, Row, Table
 from fedvlp.utils.errors import UserError
 
 FOLDER = Path(__file__).with_name("printed")
@@ -24,6 +28,15 @@ BACKBONES = {
     "resnet50_unspecified": "a ResNet-50, not said which",
 }
 PROTOCOLS = {"leave_one_domain_out": "leave-domains-out", "all_domains": "all domains seen"}
+TABLE = ["paper", "table", "dataset", "protocol", "shots"]
+ROW = ["method", "variant", "backbone", "clients"]
+
+ZERO_SHOT_NAME = "Zero-Shot CLIP"
+CLIPS = {"ViT-B-16": "clip_vit_b16", "RN50": "clip_resnet50"}
+"""From open_clip's name of a CLIP to the key of the same backbone among ``BACKBONES``."""
+
+CENTRAL_METHODS = ("DoPrompt", "HCVP", "SWAD")
+"""Methods that papers print as centralised; with clients they are others."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +56,33 @@ class PrintedRow:
     backbone: str
     clients: str
     numbers: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Footnote:
+    """A note on cells of papers' tables.
+
+    Attributes:
+        text: the note.
+        tables: ``<paper> <table>`` of each table that it is of.
+        methods: whose rows; all if empty.
+        domains: which columns; whole rows if empty.
+    """
+
+    text: str
+    tables: Sequence[str]
+    methods: Sequence[str]
+    domains: Sequence[str]
+
+    @property
+    def is_of_whole_table(self) -> bool:
+        """Whether the note is of no row and no column in particular."""
+        return not self.methods and not self.domains
+
+    def is_of(self, method: str, *domains: str) -> bool:
+        """Whether the note is of a cell of the method in any of the columns."""
+        is_of_column = not self.domains or bool(set(self.domains).intersection(domains))
+        return is_of_column and (not self.methods or method in self.methods)
 
 
 @dataclass(frozen=True)
@@ -80,42 +120,24 @@ class PrintedTable:
         """Whether it has whole methods, with a number for every domain, and no ablation."""
         return bool(self.domains) and not any(row.variant for row in self.rows)
 
-    @property
+    @cached_property
     def footnotes(self) -> list[Footnote]:
         """The notes on any of its cells, numbered from 1 in this order; those of the whole table are last."""
         notes = [note for note in all_footnotes() if f"{self.paper} {self.table}" in note.tables]
         # One entry of the file names several tables, and some of its rows and columns are in one of them alone.
-        return sorted(filter(self._has_cells_of, notes), key=lambda note: note.is_of_whole_table)
+        notes = [note for note in notes if any(note.is_of(row.method, *row.numbers) for row in self.rows)]
+        return sorted(notes, key=lambda note: note.is_of_whole_table)
 
-    def _has_cells_of(self, note: Footnote) -> bool:
-        return any(note.is_of(row.method, *row.numbers) for row in self.rows)
-
-
-@dataclass(frozen=True)
-class Footnote:
-    """A note on cells of papers' tables.
-
-    Attributes:
-        text: the note.
-        tables: ``<paper> <table>`` of each table that it is of.
-        methods: whose rows; all if empty.
-        domains: which columns; whole rows if empty.
-    """
-
-    text: str
-    tables: tuple[str, ...]
-    methods: tuple[str, ...]
-    domains: tuple[str, ...]
-
-    @property
-    def is_of_whole_table(self) -> bool:
-        """Whether the note is of no row and no column in particular."""
-        return not self.methods and not self.domains
-
-    def is_of(self, method: str, *domains: str) -> bool:
-        """Whether the note is of a cell of the method in any of the columns."""
-        is_of_column = not self.domains or bool(set(self.domains).intersection(domains))
-        return (not self.methods or method in self.methods) and is_of_column
+    def marks(self, method: str = "", domain: str = "") -> str:
+        """Returns the numbers of the notes on a row, on a column, or on one cell alone, such as `` [1,2]``."""
+        # A note on a row marks its method, one on a column its title, and only one on both marks the number itself.
+        numbers = []
+        for number, note in enumerate(self.footnotes, start=1):
+            is_of_row = method in note.methods if method else not note.methods
+            is_of_column = domain in note.domains if domain else not note.domains
+            if is_of_row and is_of_column and not note.is_of_whole_table:
+                numbers.append(str(number))
+        return f" [{','.join(numbers)}]" if numbers else ""
 
 
 @cache
@@ -129,31 +151,25 @@ def papers() -> dict[str, dict[str, str]]:
 def all_footnotes() -> tuple[Footnote, ...]:
     """Returns every note on papers' tables."""
     entries = yaml.safe_load((FOLDER / "footnotes.yaml").read_text(encoding="utf-8"))
-    notes = []
-    for entry in entries:
-        parts = [tuple(entry.get(name, [])) for name in ("in", "methods", "domains")]
-        notes.append(Footnote(entry["text"], *parts))
-    return tuple(notes)
+    return tuple(
+        Footnote(entry["text"], entry["in"], entry.get("methods", ()), entry.get("domains", ())) for entry in entries
+    )
 
 
 @cache
 def printed_tables() -> tuple[PrintedTable, ...]:
     """Returns all printed tables, in the order of the papers."""
-    with (FOLDER / "numbers.csv").open(newline="", encoding="utf-8") as file:
-        lines = list(csv.DictReader(file))
-    # One line of the file is one number; dictionaries keep the papers' order of tables, rows and columns.
-    tables: dict[tuple[str, ...], dict[tuple[str, ...], dict[str, str]]] = {}
-    for line in lines:
-        table = tuple(line[name] for name in ("paper", "table", "dataset", "protocol", "shots"))
-        row = tuple(line[name] for name in ("method", "variant", "backbone", "clients"))
-        tables.setdefault(table, {}).setdefault(row, {})[line["domain"]] = line["accuracy"]
+    # As strings, with the digits that are printed; the file has the papers' order of tables, rows and columns.
+    lines = pd.read_csv(FOLDER / "numbers.csv", dtype=str, keep_default_na=False)
     printed = []
-    for table, rows in tables.items():
-        paper, number, dataset, protocol, shots = table
-        of_table = []
-        for (method, variant, backbone, clients), numbers in rows.items():
-            of_table.append(PrintedRow(method, variant, backbone, clients, numbers))
-        printed.append(PrintedTable(paper, number, dataset, protocol, shots, tuple(of_table)))
+    table: Any  # pandas types keys as scalars; those of several columns are tuples of them
+    row: Any
+    for table, of_table in lines.groupby(TABLE, sort=False):
+        rows = []
+        for row, of_row in of_table.groupby(ROW, sort=False):
+            numbers = dict(zip(of_row["domain"], of_row["accuracy"], strict=True))
+            rows.append(PrintedRow(*(*row, numbers)))
+        printed.append(PrintedTable(*(*table, tuple(rows))))
     return tuple(printed)
 
 
@@ -172,11 +188,8 @@ def main_tables(wanted: Sequence[str] = (), dataset: str | None = None) -> list[
     key = None if dataset is None else dataset_key(dataset)
     if dataset is not None and key is None:
         raise UserError(f"No paper prints numbers of {dataset!r}; there are {', '.join(DATASETS)}.")
-    return [
-        table
-        for table in printed_tables()
-        if table.is_main and table.paper in (wanted or papers()) and key in (None, table.dataset)
-    ]
+    main = [table for table in printed_tables() if table.is_main and table.paper in (wanted or papers())]
+    return [table for table in main if key in (None, table.dataset)]
 
 
 def dataset_key(name: str) -> str | None:
@@ -196,3 +209,194 @@ def plain_name(name: str) -> str:
     True
     """
     return "".join(letter for letter in name.lower() if letter.isalnum())
+
+
+def paper_name(method: str, options: Mapping[str, Any], training: Mapping[str, Any] | None = None) -> str:
+    """Returns the papers' name of a method with its options, in their spelling; empty if they have none.
+
+    Args:
+        method: the name of its class.
+        options: of the method.
+        training: how clients are trained and combined, as records have it; plain averaging if not given.
+
+    >>> paper_name("TRIP", {"num_experts": 2, "prompt_length": 1}), paper_name("PromptFL", {"kl_weight": 0.8})
+    ('TRIP-Lite', '')
+    >>> paper_name("ELCFS", {}, {"add_ons": [{"class": "FedDGGA"}]})
+    'ELCFS+GA'
+    >>> paper_name("TRIP", {}, {"add_ons": [{"class": "FedProx", "weight": 0.1}]})
+    ''
+    """
+    name = {"SingleDomain": "Single-Domain Tuning", "FineTuning": "FedAvg"}.get(method, method)
+    if method == ZERO_SHOT:
+        name = ZERO_SHOT_NAME if options.get("templates", 1) == 1 else ""
+    elif method == "TRIP" and (options.get("num_experts"), options.get("prompt_length")) == (2, 1):
+        name = "TRIP-Lite"
+    elif method == "PromptFL" and options.get("kl_weight"):
+        name = ""
+    # A rule of training or averaging makes another method of it, which papers name only in these cases.
+    training = training or {}
+    rules = [rule["class"] for rule in (training.get("aggregation"), *training.get("add_ons", [])) if rule]
+    if not rules or not name:
+        return name
+    if method == "FineTuning":  # papers call it by what trains and combines it
+        return rules[0] if rules in (["FedProx"], ["FedGMA"]) else ""
+    return f"{name}+GA" if rules == ["FedDGGA"] else ""
+
+
+def matching_tables(table: Table, wanted: Sequence[str]) -> list[PrintedTable]:
+    """Returns the papers' tables of the same domains and the same kind of protocol as ours.
+
+    Args:
+        table: ours.
+        wanted: the papers; all if empty.
+    """
+    data = table.records[0].data
+    # A folder of images is called by its class and the folder's name, such as "DomainFolders pacs".
+    key = dataset_key(str(data.get("name", "-")).split()[-1])
+    if key is None:
+        return []
+    domains = set(map(plain_name, data.get("domains", [])))
+    of_protocol = [each for each in main_tables(wanted, key) if PROTOCOLS[each.protocol] == data["kind"]]
+    return [each for each in of_protocol if domains == set(map(plain_name, each.domains))]
+
+
+def matching_rows(table: Table, method: str) -> list[Row]:
+    """Returns our rows of a paper's method, without those of an oracle."""
+    rows = [row for row in table.rows if row[1] != ORACLE]
+    return [row for row in rows if plain_name(_printed_name(table, row)) == plain_name(method)]
+
+
+def _printed_name(table: Table, row: Row) -> str:
+    if row[1] == UNTRAINED:
+        return ZERO_SHOT_NAME if row[0] == ZERO_SHOT_ROW else ""
+    record = table.runs[row[0]][0]
+    if record.is_centralised:
+        return method_name(record)
+    return "" if record.method in CENTRAL_METHODS else paper_name(record.method, record.options, record.training)
+
+
+def paper_text(printed: PrintedTable, table: Table | None = None) -> TextTable:
+    """Returns a paper's table with the numbers exactly as printed.
+
+    Args:
+        printed: the paper's table.
+        table: ours, whose numbers and differences are below those of the same method; none if not given.
+    """
+    columns = [*printed.domains, AVERAGE]
+    rows: list[list[str]] = []
+    for row in printed.rows:
+        cells = [row.numbers[name] + printed.marks(row.method, name) for name in columns]
+        rows.append([row.method + printed.marks(row.method), BACKBONES[row.backbone], *cells])
+        if table is not None:
+            for ours in matching_rows(table, row.method):
+                rows += _our_rows(table, ours, row)
+    paper = papers()[printed.paper]
+    shots = "all images" if printed.shots == "full" else f"{printed.shots}-shot"
+    lines = [
+        f"{paper['title']}; {paper['runs']}. Printed numbers, not obtained with fedvlp",
+        f"{PROTOCOLS[printed.protocol]}; {shots}; split: {paper['split']}",
+    ]
+    titles = ["method", "backbone", *(name + printed.marks(domain=name) for name in printed.domains), AVERAGE]
+    return TextTable(
+        title=f"{printed.name}: {DATASETS[printed.dataset]}",
+        lines=lines if table is None else [*lines, _mismatch(table, printed)],
+        frame=pd.DataFrame(rows, columns=titles),
+        text_columns=2,
+        notes=[
+            note.text if note.is_of_whole_table else f"[{number}] {note.text}"
+            for number, note in enumerate(printed.footnotes, start=1)
+        ],
+    )
+
+
+def _our_rows(table: Table, row: Row, printed: PrintedRow) -> list[list[str]]:
+    """Returns our numbers and the differences, with as many decimals as are printed."""
+    cells = _our_cells(table, row, printed)
+    numbers = [format_cell(cell, _decimals(printed.numbers[name])) for name, cell in cells.items()]
+    differences = _differences(table, row, printed)
+    label = row[0] if row[1] == UNTRAINED else f"{row[0]}, {row[1]}"
+    return [
+        [f"  ours: {label}", f"CLIP {table.runs[row[0]][0].clip}", *numbers],
+        ["  ours - printed", "", *(differences.get(name, "-") for name in cells)],
+    ]
+
+
+def _differences(table: Table, row: Row, printed: PrintedRow) -> dict[str, str]:
+    """Returns ours minus the printed number, such as "-1.10", of each column that ours has."""
+    differences = {}
+    for name, cell in _our_cells(table, row, printed).items():
+        value = printed.numbers[name]
+        if cell is not None:
+            differences[name] = f"{cell.mean - float(value):+.{_decimals(value)}f}"
+    return differences
+
+
+def _our_cells(table: Table, row: Row, printed: PrintedRow) -> dict[str, Cell | None]:
+    """Returns our cells by the paper's names of the domains; the average only if it is over all of them."""
+    # Papers and folders write one domain in several ways, such as "Real World" and "real_world".
+    by_plain_name = {plain_name(name): table.cell(row, name) for name in table.columns}
+    cells = {name: by_plain_name.get(plain_name(name)) for name in printed.numbers if name != AVERAGE}
+    return cells | {AVERAGE: table.cell(row, AVERAGE) if table.is_whole else None}
+
+
+def _decimals(value: str) -> int:
+    return len(value.partition(".")[2])
+
+
+def tidy_printed(printed: PrintedTable, number: int, table: Table | None = None) -> pd.DataFrame:
+    """Returns one row for each printed number, as printed, and for each difference; columns as ``tidy`` has them.
+
+    Args:
+        printed: the paper's table.
+        number: its own, in the column ``table``.
+        table: ours, whose differences follow; none if not given.
+    """
+    rows: list[dict[str, Any]] = []
+    for row in printed.rows:
+        common = {"source": printed.name, "method": row.method, "backbone": BACKBONES[row.backbone]}
+        common["clients"] = row.clients
+        for name, value in row.numbers.items():
+            notes = " ".join(note.text for note in printed.footnotes if note.is_of(row.method, name))
+            rows.append({**common, "column": name, "mean": value, "note": notes})
+        if table is None:
+            continue
+        for method, name in matching_rows(table, row.method):
+            ours = {**common, "source": f"ours - {printed.name}", "method": method, "round": name}
+            differences = _differences(table, (method, name), row)
+            rows += [{**ours, "column": column, "mean": value} for column, value in differences.items()]
+    about = {"data": DATASETS[printed.dataset], "protocol": PROTOCOLS[printed.protocol], "shots": printed.shots}
+    return pd.DataFrame(rows).assign(table=number, **about)
+
+
+def _mismatch(table: Table, printed: PrintedTable) -> str:
+    """Returns a line that says in what ours and the printed numbers differ beside the method."""
+    record = next((record for record in table.records if not record.is_centralised), table.records[0])
+    rows = [row for row in printed.rows if matching_rows(table, row.method)]
+    if not rows:
+        return "no row is of a method that ours has"
+    # A CLIP with QuickGELU is the same backbone under another of open_clip's names.
+    backbone = CLIPS.get(record.clip.removesuffix("-quickgelu"))
+    others = [row for row in rows if row.backbone != backbone]
+    # Where it is some rows alone, such as those that the paper quotes, these are named.
+    those = f" of {', '.join(row.method for row in others)}" if 0 < len(others) < len(rows) else ""
+    num_clients = _num_clients(record)
+    clients = {row.clients for row in rows if row.clients and row.clients != str(num_clients)}
+    shots = str(record.data.get("shots") or "full")
+    parts = []
+    if others:
+        backbones = sorted({BACKBONES[row.backbone] for row in others})
+        parts.append(f"backbone{those} (ours CLIP {record.clip}, printed {' and '.join(backbones)})")
+    if shots != printed.shots:
+        parts.append(f"shots (ours {shots}, printed {printed.shots})")
+    if clients:
+        parts.append(f"clients (ours {num_clients}, printed {' and '.join(sorted(clients))})")
+    parts.append(f"split (ours {table.about['split']}; the paper's above)")
+    rows_named = "" if shots != printed.shots else those
+    warning = f": levels{rows_named} can't be compared" if others or shots != printed.shots else ""
+    return f"ours and the printed differ in {', '.join(parts)}{warning}"
+
+
+def _num_clients(record: Record) -> int:
+    """Returns the number of clients: what the partition begins with, else one a source domain."""
+    first = str(record.data.get("partition")).split()[0]
+    return int(first) if first.isdigit() else len(record.data.get("domains", [])) - len(record.held_out)

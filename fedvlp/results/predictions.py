@@ -7,7 +7,7 @@ import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from fedvlp.core.metrics.classes import confusion_of
+from fedvlp.core.metrics import confusion_of
 from fedvlp.core.predictions import Predictions
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.tensor_files import Tensors, read_tensors, write_tensors

@@ -1,7 +1,8 @@
-"""Tables as text, Markdown, LaTeX and CSV, and what a table shows in one sentence."""
+"""Tables as text, Markdown, LaTeX and CSV: of results and of what methods send, and a result in one sentence."""
 
 from __future__ import annotations
 
+import json
 import math
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -15,6 +16,7 @@ from fedvlp.results.tables import AVERAGE, GAP, ORACLE, SPREAD, UNTRAINED, Cell,
 from fedvlp.utils.text_table import markdown_cell, markdown_table, markdown_text, text_table
 
 TableFormat = Literal["table", "markdown", "latex"]
+CostFormat = Literal["table", "markdown", "csv", "json"]
 PAGE_WIDTH = 100  # characters
 PACKAGES = ("fedvlp", "torch")
 TITLE_KEYS = ("data", "protocol", "backbone")
@@ -33,6 +35,26 @@ ORACLE_LEGEND = (
 INTERVAL_LEGEND = (
     "[low, high]: 95 % interval of a bootstrap over images, which are drawn with the predictions of all seeds; it "
     "shows how far the mean depends on these images, as the deviation shows how far it depends on the seeds"
+)
+COST_TITLES = {
+    "method": "method",
+    "config": "config",
+    "phase": "phase",
+    "upload_parameters": "up",
+    "upload_bytes": "up bytes",
+    "download_parameters": "down",
+    "download_bytes": "down bytes",
+    "once_parameters": "once",
+    "once_bytes": "once bytes",
+    "clients": "clients",
+    "rounds": "rounds",
+    "total_parameters": "total",
+    "total_bytes": "total bytes",
+}
+COST_CAPTION = (
+    "up, down: parameters and bytes that one client sends and receives in one round, the largest where they differ",
+    "once: what the server sends to each client before the first round only",
+    "total: of the clients of each round and of all rounds, both ways, with what is sent once",
 )
 
 
@@ -62,7 +84,7 @@ def format_tables(text_tables: Sequence[TextTable], form: TableFormat) -> str:
 
 
 def _text(table: TextTable) -> str:
-    body = text_table([list(table.frame), *table.frame.to_numpy().tolist()], table.text_columns)
+    body = _body(table, "table")
     width = max(PAGE_WIDTH, len(body.partition("\n")[0]))
     lines = [textwrap.fill(line, width, subsequent_indent="   ") for line in table.lines]
     notes = [textwrap.fill(note, width, subsequent_indent="   ") for note in table.notes]
@@ -70,15 +92,19 @@ def _text(table: TextTable) -> str:
 
 
 def _markdown(table: TextTable) -> str:
-    alignment = ["---"] * table.text_columns + ["---:"] * (table.frame.shape[1] - table.text_columns)
-    rows = [list(map(markdown_cell, row)) for row in table.frame.to_numpy().tolist()]
-    parts = [
-        f"**{markdown_text(table.title)}**",
-        "  \n".join(map(markdown_text, table.lines)),
-        markdown_table([markdown_cell(title) for title in table.frame], alignment, rows),
-        "\n".join(f"* {markdown_text(note)}" for note in table.notes),
-    ]
-    return "\n\n".join(part for part in parts if part)
+    title = f"**{markdown_text(table.title)}**"
+    lines = "  \n".join(map(markdown_text, table.lines))
+    notes = "\n".join(f"* {markdown_text(note)}" for note in table.notes)
+    return "\n\n".join(filter(None, [title, lines, _body(table, "markdown"), notes]))
+
+
+def _body(table: TextTable, form: Literal["table", "markdown"]) -> str:
+    """Returns the cells alone."""
+    head, rows = list(table.frame), table.frame.to_numpy().tolist()
+    if form == "table":
+        return text_table([head, *rows], table.text_columns)
+    alignment = ["---"] * table.text_columns + ["---:"] * (len(head) - table.text_columns)
+    return markdown_table(list(map(markdown_cell, head)), alignment, [list(map(markdown_cell, row)) for row in rows])
 
 
 def _latex(table: TextTable) -> str:
@@ -93,32 +119,38 @@ def _latex(table: TextTable) -> str:
 
 def table_text(table: Table) -> TextTable:
     """Returns a table of runs for readers, in percent with one decimal."""
-    # Letters only where versions differ; otherwise they would be on every row.
-    versions = list(dict.fromkeys(versions_of(table.runs[method]) for method, _ in table.rows))
-    marks = {version: chr(ord("a") + index) for index, version in enumerate(versions)} if len(versions) > 1 else {}
     has_oracle = any(name == ORACLE for _, name in table.rows)
-    has_intervals = bool(table.cells["low"].notna().any())
-    titles = {**dict.fromkeys(table.columns), AVERAGE: None} | ({} if table.measure.columns else {SPREAD: None})
+    columns = [*table.columns, AVERAGE, *([] if table.measure.columns else [SPREAD])]
+    # The average is printed under the title that says over how many domains it is.
+    titles = [table.average_title if column == AVERAGE else column for column in dict.fromkeys(columns)]
     rows = []
     for row in table.rows:
-        method, name = row
-        records = table.runs[method]
-        mark = f" [{marks[versions_of(records)]}]" if marks else ""
-        accuracies = [_accuracy(table, row, column) for column in titles]
+        accuracies = [_accuracy(table, row, column) for column in dict.fromkeys(columns)]
         gap = [format_gap(table.cell(row, GAP))] if has_oracle else []
-        rows.append([method + mark, name, *accuracies, *gap, *_costs(records, is_trained=name != UNTRAINED)])
-    # Printed under the title that says over how many domains the average is.
-    shown = [table.average_title if title == AVERAGE else title for title in titles]
-    head = ["method", "round", *shown, *([GAP] if has_oracle else []), *COST_COLUMNS]
-    version_notes = [f"[{mark}] {version}" for version, mark in marks.items()]
-    legends = [LEGEND, *([ORACLE_LEGEND] if has_oracle else []), *([INTERVAL_LEGEND] if has_intervals else [])]
+        rows.append([*row, *accuracies, *gap, *_costs(table.runs[row[0]], is_trained=row[1] != UNTRAINED)])
+    legends = [LEGEND]
+    if has_oracle:
+        legends.append(ORACLE_LEGEND)
+    if table.cells["low"].notna().any():
+        legends.append(INTERVAL_LEGEND)
     return TextTable(
-        title=table_title(table.group.about),
-        lines=[describe_group(table.group.about), _describe_measure(table), *legends],
-        frame=pd.DataFrame(rows, columns=head),
+        title=table_title(table.about),
+        lines=[describe_group(table.about), _describe_measure(table), *legends],
+        frame=pd.DataFrame(rows, columns=["method", "round", *titles, *([GAP] if has_oracle else []), *COST_COLUMNS]),
         text_columns=2,
-        notes=[*version_notes, *repeat_warnings(table), *_unmeasured(table)],
+        notes=_notes(table),
     )
+
+
+def _notes(table: Table) -> list[str]:
+    """Returns which methods were run with which versions, where these differ, and what was not measured."""
+    shown = dict.fromkeys(method for method, _ in table.rows)
+    by_version: dict[str, list[str]] = {}
+    for method in shown:
+        by_version.setdefault(versions_of(table.runs[method]), []).append(method)
+    versions = [f"{version}: {', '.join(methods)}" for version, methods in by_version.items()]
+    unmeasured = [f"{method}: not measured after any of these rounds" for method in table.runs if method not in shown]
+    return [*(versions if len(versions) > 1 else []), *unmeasured]
 
 
 def tidy(table: Table, number: int) -> pd.DataFrame:
@@ -130,20 +162,19 @@ def tidy(table: Table, number: int) -> pd.DataFrame:
     """
     cells = table.cells.reset_index()
     cells["column"] = cells["column"].replace(AVERAGE, table.average_title)
-    sent: list[dict[str, Any]] = []
+    counted: list[dict[str, Any]] = []
     for method, name in table.rows:
         records = table.runs[method]
         if name == UNTRAINED:
             continue
-        common = {"method": method, "round": name, "n": len(records)}
-        sent += [{**common, "column": column, "mean": most} for column, (_, most) in costs(records).items()]
-        sent.append({**common, "column": "seconds", "mean": _mean_seconds(records)})
-    cells = pd.concat([cells, pd.DataFrame(sent)], ignore_index=True) if sent else cells
-    notes = {method: versions_of(records) for method, records in table.runs.items()}
-    cells = cells.assign(note=cells["method"].map(notes))
-    for name, value in reversed([("table", number), *table.group.about.items(), ("source", "ours")]):
-        cells.insert(0, name, value)
-    return cells
+        most = {column: largest for column, (_, largest) in costs(records).items()}
+        for column, value in {**most, "seconds": _mean_seconds(records)}.items():
+            counted.append({"method": method, "round": name, "n": len(records), "column": column, "mean": value})
+    cells = pd.concat([cells, pd.DataFrame(counted)], ignore_index=True) if counted else cells
+    versions = {method: versions_of(records) for method, records in table.runs.items()}
+    cells = cells.assign(note=cells["method"].map(versions))
+    common = pd.DataFrame({"table": number, **table.about, "source": "ours"}, index=cells.index)
+    return pd.concat([common, cells], axis=1)
 
 
 def table_title(about: Mapping[str, str]) -> str:
@@ -163,23 +194,6 @@ def versions_of(records: Sequence[Record]) -> str:
         versions = {run.versions.get(package, "not said") for run in records}
         parts.append(f"{package} {' and '.join(sorted(versions))}")
     return ", ".join(parts)
-
-
-def repeat_warnings(table: Table) -> list[str]:
-    """Returns a line for each method of which two runs of one seed held out the same domain; the last one counts."""
-    warnings = []
-    for method in dict.fromkeys(method for method, name in table.rows if name != UNTRAINED):
-        measured: list[tuple[int, str]] = []
-        for run in table.runs[method]:
-            measured += [(run.seed, domain) for domain in run.held_out or [""]]
-        if len(measured) > len(set(measured)):
-            warnings.append(f"{method}: several runs of one seed measured the same domain; the last one counts")
-    return warnings
-
-
-def _unmeasured(table: Table) -> list[str]:
-    shown = {method for method, _ in table.rows}
-    return [f"{method}: not measured after any of these rounds" for method in table.runs if method not in shown]
 
 
 def format_cell(cell: Cell | None, decimals: int = 1, usual_count: int | None = None) -> str:
@@ -217,32 +231,20 @@ def format_range(least: int, most: int) -> str:
 def _accuracy(table: Table, row: Row, column: str) -> str:
     cell = table.cell(row, column)
     # Cells of fewer seeds than the others would be read as if they were of all.
-    usual_count = _most_seeds(table) if row[1] != UNTRAINED else None
-    text = format_cell(cell, usual_count=usual_count)
-    if cell is None or math.isnan(cell.low):
-        return text
-    return f"{text} [{cell.low:.1f}, {cell.high:.1f}]"
-
-
-def _most_seeds(table: Table) -> int:
     trained = table.cells[table.cells.index.get_level_values("round") != UNTRAINED]
-    return int(trained["n"].max()) if len(trained) else 1
+    usual_count = int(trained["n"].max()) if row[1] != UNTRAINED else None
+    text = format_cell(cell, usual_count=usual_count)
+    return text if cell is None or math.isnan(cell.low) else f"{text} [{cell.low:.1f}, {cell.high:.1f}]"
 
 
 def _costs(records: Sequence[Record], is_trained: bool) -> list[str]:
-    if not is_trained:
-        return ["-"] * len(COST_COLUMNS)
-    seconds = f"{_mean_seconds(records):.0f}"
-    sent = costs(records)
-    if not sent:
+    counts = costs(records) if is_trained else {}
+    seconds = f"{_mean_seconds(records):.0f}" if is_trained else "-"
+    if not counts:
         return ["-", "-", "-", seconds]
-    both = [sum(ends) for ends in zip(sent["upload_bytes"], sent["download_bytes"], strict=True)]
-    return [
-        format_range(*sent["upload_parameters"]),
-        format_range(*sent["download_parameters"]),
-        format_range(*both),
-        seconds,
-    ]
+    least, most = (counts["upload_bytes"][end] + counts["download_bytes"][end] for end in (0, 1))
+    sent = [counts["upload_parameters"], counts["download_parameters"], (least, most)]
+    return [*(format_range(*ends) for ends in sent), seconds]
 
 
 def _mean_seconds(records: Sequence[Record]) -> float:
@@ -251,10 +253,10 @@ def _mean_seconds(records: Sequence[Record]) -> float:
 
 def _describe_measure(table: Table) -> str:
     numbers = ", ".join(map(str, table.seeds))
-    seeds = f"seed {numbers}"
+    seeds = f"seed {numbers}" if numbers else "nothing was trained"
     if len(table.seeds) > 1:
         seeds = f"mean ± sample standard deviation (n - 1) over seeds {numbers}"
-    start = f"accuracy in % on {table.measure.images}; {seeds if table.seeds else 'nothing was trained'}"
+    start = f"accuracy in % on {table.measure.images}; {seeds}"
     if table.measure.columns:
         return f"{start}; {table.average_title}: {table.measure.score}"
     over = "data sets" if table.role == "transfer" else "domains"
@@ -269,26 +271,27 @@ def finding(table: Table) -> str:
 
     A lead of no more than the two deviations over seeds together is called so, and so is a result of one seed.
     """
-    rows: list[Row] = list(ranking(table).index)
-    cells = {row: cell for row in rows if (cell := table.cell(row, AVERAGE)) is not None}
-    trained = [row for row in rows if row[1] != UNTRAINED]
-    if not rows:
+    cells = {row: cell for row in ranking(table).index if (cell := table.cell(row, AVERAGE)) is not None}
+    if not cells:
         return "No method was measured on every domain, so none is called the best."
-    best = rows[0]
+    best, *others = cells
+    trained = [row for row in cells if row[1] != UNTRAINED]
     score = _score(cells[best], table, is_trained=best[1] != UNTRAINED)
     if not trained:
         return f"{best[0]} has {score}; no method that trains was measured on every domain."
+    remark = "" if cells[trained[0]].n > 1 else "; one seed does not show how much of this is chance"
     if best[1] == UNTRAINED:
-        second = trained[0]
-        points = cells[best].mean - cells[second].mean
-        behind = f"{points:.1f} points behind{_doubt(cells[best], cells[second])}"
-        first = f"No trained method is above {best[0]}, which has {score}"
-        return f"{first}: the best of them, {second[0]}, is {behind}{_of_one_seed(cells[second])}."
+        points = cells[best].mean - cells[trained[0]].mean
+        behind = f"{points:.1f} points behind{_doubt(cells[best], cells[trained[0]])}"
+        return (
+            f"No trained method is above {best[0]}, which has {score}: the best of them, {trained[0][0]}, is "
+            f"{behind}{remark}."
+        )
     # The method is compared with the next one, and with zero-shot CLIP.
-    zero_shot = [row for row in rows[2:] if row[1] == UNTRAINED]
-    leads = [_lead(cells[best], other[0], cells[other]) for other in [*rows[1:2], *zero_shot[:1]]]
+    zero_shot = [row for row in others[1:] if row[1] == UNTRAINED]
+    leads = [_lead(cells[best], row[0], cells[row]) for row in (*others[:1], *zero_shot[:1])]
     compared = f": {' and '.join(leads)}" if leads else ", and no other method was measured on every domain"
-    return f"{best[0]} has the highest result, {score}{compared}{_of_one_seed(cells[best])}."
+    return f"{best[0]} has the highest result, {score}{compared}{remark}."
 
 
 def _score(cell: Cell, table: Table, is_trained: bool) -> str:
@@ -300,9 +303,7 @@ def _score(cell: Cell, table: Table, is_trained: bool) -> str:
 
 def _lead(best: Cell, name: str, other: Cell) -> str:
     points = f"{best.mean - other.mean:.1f}"
-    if points == "0.0":
-        return f"level with {name}"
-    return f"{points} points above {name}{_doubt(best, other)}"
+    return f"level with {name}" if points == "0.0" else f"{points} points above {name}{_doubt(best, other)}"
 
 
 def _doubt(best: Cell, other: Cell) -> str:
@@ -313,5 +314,28 @@ def _doubt(best: Cell, other: Cell) -> str:
     return ""
 
 
-def _of_one_seed(cell: Cell) -> str:
-    return "" if cell.n > 1 else "; one seed does not show how much of this is chance"
+def format_costs(rows: Sequence[Mapping[str, Any]], form: CostFormat) -> str:
+    """Returns what methods send: rows with the keys of ``COST_TITLES``; JSON has their other keys as well.
+
+    Methods of one phase have one row; the others have one a phase and one for all of them.
+
+    >>> row = {name: 0 for name in COST_TITLES} | {"method": "A", "config": "", "phase": "all", "upload_bytes": 4000}
+    >>> print(format_costs([row], "csv").splitlines()[1])
+    A,,all,0,4000,0,0,0,0,0,0,0,0
+    """
+    if form == "json":
+        return json.dumps(list(rows), indent=2, ensure_ascii=False)
+    frame = pd.DataFrame(list(rows), columns=list(COST_TITLES))
+    if form == "csv":
+        return str(frame.to_csv(index=False)).rstrip("\n")
+    cells = frame.map(lambda value: value if isinstance(value, str) else f"{value:,}").rename(columns=COST_TITLES)
+    body = _body(TextTable("", (), cells, text_columns=3), form)
+    if form == "markdown":
+        return body
+    shared = {row["method"]: row.get("shares_of_images", ()) for row in rows}
+    notes = [
+        f"of images: {method} sends {', '.join(names)}, computed from images, to all clients"
+        for method, names in shared.items()
+        if names
+    ]
+    return "\n".join([body, "", *COST_CAPTION, *notes])

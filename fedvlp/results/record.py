@@ -1,18 +1,20 @@
-"""Finished runs, read from their folders."""
+"""Finished runs, read from their folders: one record a run, and all of them as one pandas DataFrame."""
 
 from __future__ import annotations
 
-import csv
+import hashlib
 import json
-from collections.abc import Hashable, Mapping, Sequence
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import yaml
 
-from fedvlp.core.roles import CENTRALISED
+from fedvlp.core.roles import CENTRALISED, OUT_OF_DISTRIBUTION
 from fedvlp.results.predictions import PredictionsByRow, read_predictions
 from fedvlp.utils.errors import UserError
 
@@ -42,7 +44,13 @@ LINKED_OPTIONS = ("class_names", "clip", "domains", "num_clients", "rounds")
 """Options of a method that follow from data, CLIP and trainer."""
 
 COSTS = ("upload_parameters", "download_parameters", "upload_bytes", "download_bytes")
-"""What a run counted of the exchange of one client and round."""
+SCORES = ("balanced_accuracy", "macro_f1", "calibration_error")
+WORST = ("worst_domain", "worst_client")
+DETECTION = ("auroc", "fpr_at_95")
+ABOUT = ("run", "comparison", "settings", "method", "data", "protocol", "clients", "shots", "clip", "held_out")
+MEASURED = ("row", "role", "domain", "accuracy", *SCORES, *WORST, *DETECTION)
+COLUMNS = (*ABOUT, "seed", "rounds", *MEASURED, *COSTS, "bytes", "seconds")
+"""The columns of ``load_runs``."""
 
 SWEEP_FILE = "sweep.json"
 RUN_FILES = ("summary.json", "config.yaml")
@@ -93,6 +101,37 @@ class Record:
     features: Mapping[str, float]
     metrics: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
 
+    @classmethod
+    def from_summary(cls, folder: Path, summary: Mapping[str, Any]) -> Record:
+        """Takes a record from the content of ``summary.json``."""
+        # Conversions are the checks: what is of another type raises here, and not later in the middle of a table.
+        model = summary["model"]
+        init_args = dict(model["init_args"])
+        clip = init_args.get("clip", "")
+        counts = summary.get("communication_per_client_and_round")
+        training = {**summary["training"], "batch_size": summary.get("batch_size")}
+        rows = summary["accuracy"].items()
+        return cls(
+            folder=folder,
+            method=model["class_path"].rpartition(".")[2],
+            options={name: value for name, value in init_args.items() if name not in LINKED_OPTIONS},
+            clip=str(clip.get("name", "")) if isinstance(clip, Mapping) else str(clip),
+            clip_fingerprint=str(model["clip_fingerprint"]),
+            optimizer=summary.get("optimizer"),
+            training={**training, "seed": int(training["seed"])},
+            rounds=int(summary["rounds"]),
+            data=dict(summary.get("data", {})),
+            split=str(summary["split"]),
+            protocol=str(summary["protocol"]),
+            held_out=tuple(map(str, summary["held_out"])),
+            accuracy={title: dict(zip(row, map(float, row.values()), strict=True)) for title, row in rows},
+            communication={name: int(counts[name]) for name in COSTS} if counts else {},
+            seconds=float(summary.get("seconds", 0.0)),
+            versions=dict(summary["versions"]),
+            features=dict(summary.get("features", {})),
+            metrics={title: dict(scores) for title, scores in summary.get("metrics", {}).items()},
+        )
+
     @property
     def seed(self) -> int:
         """The seed of training."""
@@ -113,33 +152,36 @@ class Record:
         """Accuracies in percent of zero-shot CLIP on the same images; empty if it was not measured."""
         return self.accuracy.get(ZERO_SHOT_ROW, {})
 
+    def _row(self, name: str) -> Mapping[str, float]:
+        titles = [title for title in self.accuracy if title.startswith(name) or len(self.accuracy) == 1]
+        return self.accuracy[titles[0]] if titles else {}
+
     @property
     def is_centralised(self) -> bool:
         """Whether the images of all source domains were in one place."""
         return self.data.get("partition") == CENTRALISED
 
     @property
-    def key(self) -> Hashable:
-        """Equal for runs whose results may be compared: same images, protocol, clients, split rule and CLIP.
+    def key(self) -> str:
+        """A digest, equal for runs whose results may be compared: same images, protocol, clients, split rule and CLIP.
 
-        Held-out domains and seeds may differ. A run that does not describe its data is compared only with those of the
-        same protocol and split.
+        Seeds and the names of held-out domains may differ, but not their number: more of them leave fewer to train on.
         """
-        return _canonical([self.key_of_images, self.data.get("partition")])
+        return _digest(self.key_of_images, self.data.get("partition"))
 
     @property
-    def key_of_images(self) -> Hashable:
+    def key_of_images(self) -> str:
         """As ``key``, but also equal for runs that distribute the same images to other clients."""
         described = [self.data.get(name) for name in TABLE_KEYS if name != "partition"]
         # Without a description only the protocol's line and the split can say that images are the same.
         undescribed = None if self.data else (self.protocol, self.split)
-        return _canonical([*described, undescribed, self.clip, self.clip_fingerprint])
+        return _digest(described, undescribed, self.clip, self.clip_fingerprint, len(self.held_out))
 
     @property
-    def settings(self) -> Hashable:
-        """Equal for runs that differ only in seed, images and held-out domains: the runs of one row of a table."""
-        how = [self.method, self.options, self.optimizer, self.training_without_seed, self.rounds]
-        return _canonical([*how, self.is_centralised])
+    def settings(self) -> str:
+        """A digest, equal for runs that differ only in seed, images and held-out domains: those of one table's row."""
+        how = (self.method, self.options, self.optimizer, self.training_without_seed, self.rounds)
+        return _digest(*how, self.is_centralised)
 
     @property
     def training_without_seed(self) -> dict[str, Any]:
@@ -157,38 +199,22 @@ class Record:
         if not path.is_file():
             return []
         try:
-            with path.open(newline="", encoding="utf-8") as file:
-                return [_measured(row) for row in csv.DictReader(file)]
-        except (ValueError, TypeError, csv.Error) as error:
+            # By way of strings, since pandas' own conversion may round the last digit.
+            frame = pd.read_csv(path, dtype=str).astype(float)
+        except ValueError as error:
             raise UserError(f"{path} is damaged: expected numbers below its titles. Make the run again.") from error
+        return [row.dropna().to_dict() for _, row in frame.iterrows()]
 
     @property
     def predictions(self) -> PredictionsByRow:
-        """The predicted class of each test and held-out image, read from its file; empty if there is none.
-
-        Raises:
-            UserError: if the file is damaged.
-        """
+        """The predicted class of each test and held-out image, read from its file; empty if there is none."""
         return read_predictions(self.folder)
 
     @cached_property
     def config(self) -> dict[str, Any]:
         """The run's whole configuration; empty if it was made in Python."""
         path = self.folder / "config.yaml"
-        if not path.is_file():
-            return {}
-        return yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-
-    @property
-    def sweep(self) -> str:
-        """Name of the folder of the sweep that made the run; empty if none did."""
-        return sweep_name(self.folder)
-
-    def _row(self, name: str) -> Mapping[str, float]:
-        for title, row in self.accuracy.items():
-            if title.startswith(name) or len(self.accuracy) == 1:
-                return row
-        return {}
+        return yaml.safe_load(path.read_text(encoding="utf-8")) or {} if path.is_file() else {}
 
 
 def load_record(folder: str | Path) -> Record:
@@ -202,91 +228,15 @@ def load_record(folder: str | Path) -> Record:
         state = "has not ended" if (Path(folder) / "config.yaml").is_file() else "is no run"
         raise UserError(f"{folder} {state}: there is no summary.json in it.")
     try:
-        return _record(Path(folder), json.loads(path.read_text(encoding="utf-8")))
+        return Record.from_summary(Path(folder), json.loads(path.read_text(encoding="utf-8")))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         reason = f"it lacks {error}" if isinstance(error, KeyError) else error
         raise UserError(f"{path} is no summary of a run: {reason}. Make the run again, or remove it.") from error
 
 
-def _record(folder: Path, summary: Mapping[str, Any]) -> Record:
-    # Conversions are the checks: whatever is of another type raises here, and not later in the middle of a table.
-    model = summary["model"]
-    init_args = dict(model["init_args"])
-    clip = init_args.get("clip", "")
-    counts = summary.get("communication_per_client_and_round")
-    training = {**summary["training"], "batch_size": summary.get("batch_size")}
-    return Record(
-        folder=folder,
-        method=model["class_path"].rpartition(".")[2],
-        options={name: value for name, value in init_args.items() if name not in LINKED_OPTIONS},
-        clip=str(clip.get("name", "")) if isinstance(clip, Mapping) else str(clip),
-        clip_fingerprint=str(model["clip_fingerprint"]),
-        optimizer=summary.get("optimizer"),
-        training={**training, "seed": int(training["seed"])},
-        rounds=int(summary["rounds"]),
-        data=dict(summary.get("data", {})),
-        split=str(summary["split"]),
-        protocol=str(summary["protocol"]),
-        held_out=tuple(map(str, summary["held_out"])),
-        accuracy={title: _numbers(row) for title, row in summary["accuracy"].items()},
-        communication={name: int(counts[name]) for name in COSTS} if counts else {},
-        seconds=float(summary.get("seconds", 0.0)),
-        versions=dict(summary["versions"]),
-        features=dict(summary.get("features", {})),
-        metrics={title: dict(scores) for title, scores in summary.get("metrics", {}).items()},
-    )
-
-
-def _numbers(row: Mapping[str, Any]) -> dict[str, float]:
-    return {name: float(value) for name, value in row.items()}
-
-
-def _measured(row: Mapping[str, str]) -> dict[str, float]:
-    return {name: float(value) for name, value in row.items() if value}
-
-
-def _canonical(value: Any) -> Hashable:
-    """Returns a string that is equal for equal values, whatever the order of keys."""
-    return json.dumps(value, sort_keys=True, default=str)
-
-
 def sweep_name(run: Path) -> str:
     """Returns the name of the folder of the sweep that made a run; empty if none did."""
-    sweeps = [parent.name for parent in run.absolute().parents if (parent / SWEEP_FILE).is_file()]
-    return sweeps[0] if sweeps else ""
-
-
-@dataclass(frozen=True)
-class SavedPicture:
-    """A picture in a run's folder, which ``fedvlp explain`` made.
-
-    Attributes:
-        path: the PNG file.
-        title, caption: what a reader sees beside it.
-        alt: what it shows, for readers who can't see it.
-    """
-
-    path: Path
-    title: str
-    caption: str
-    alt: str
-
-
-def saved_pictures(run: Path) -> tuple[list[SavedPicture], list[str]]:
-    """Returns the pictures that explain a run, from the list beside them, and what is wrong with that list."""
-    listed = run / "explanations" / "captions.json"
-    if not listed.is_file():
-        return [], []
-    try:
-        entries = json.loads(listed.read_text(encoding="utf-8"))
-        # The name alone: a list of pictures must not lead out of its own folder.
-        paths = [listed.parent / Path(entry["file"]).name for entry in entries]
-        captions = [(entry["title"], entry["caption"], entry["alt"]) for entry in entries]
-    except (ValueError, KeyError, TypeError) as error:
-        return [], [f"{listed} can't be read ({error!r}). Make the explanations again."]
-    pictures = [SavedPicture(path, *caption) for path, caption in zip(paths, captions, strict=True) if path.is_file()]
-    missing = [f"{path} is missing. Make the explanations again." for path in paths if not path.is_file()]
-    return pictures, missing
+    return next((parent.name for parent in run.absolute().parents if (parent / SWEEP_FILE).is_file()), "")
 
 
 def find_records(paths: Sequence[str | Path]) -> tuple[list[Record], list[str]]:
@@ -301,18 +251,24 @@ def find_records(paths: Sequence[str | Path]) -> tuple[list[Record], list[str]]:
     Returns:
         The runs in the order of their paths, each once, and a line for each path or run folder that could not be read.
     """
-    records: dict[Hashable, Record] = {}
+    records: dict[tuple[Any, ...], Record] = {}
     problems: list[str] = []
     for path in map(Path, paths):
-        folders = _run_folders(path)
+        folders = sorted({file.parent for file in path.rglob("*") if file.name in RUN_FILES})
+        # What is below a run, such as the folder of a logger, is no run of its own.
+        folders = [path] if path in folders else folders
         if not folders:
             problem = "no run is here or below" if path.is_dir() else "there is no such folder"
             problems.append(f"{path}: {problem}.")
+        ended = [folder for folder in folders if (folder / "summary.json").is_file()]
         for folder in folders:
             try:
                 record = load_record(folder)
             except UserError as error:
-                if not _was_repeated(folder, folders):
+                # A run that was stopped is no news where one that was begun after it has ended.
+                is_damaged = (folder / "summary.json").is_file()
+                later = [other for other in ended if other.parent == folder.parent and other.name > folder.name]
+                if is_damaged or not later:
                     problems.append(str(error))
                 continue
             identity = (record.key, record.settings, record.seed, record.held_out, record.split)
@@ -322,20 +278,94 @@ def find_records(paths: Sequence[str | Path]) -> tuple[list[Record], list[str]]:
     return list(records.values()), problems
 
 
-def _run_folders(path: Path) -> list[Path]:
-    """Returns the folders of runs, ended or not, at or below a path, sorted."""
-    if any((path / name).is_file() for name in RUN_FILES):
-        return [path]
-    folders: set[Path] = set()
-    for name in RUN_FILES:
-        folders.update(file.parent for file in path.rglob(name))
-    return sorted(folders)
+def load_runs(folder: str | Path | Sequence[str | Path]) -> pd.DataFrame:
+    """Reads finished runs into a table with one row for each run, measured row and split.
+
+    Columns:
+        run: the run's folder.
+        comparison: a digest, equal for runs whose results may be compared: same images, protocol, split and CLIP.
+        settings: a digest, equal for runs that differ only in seed, images and held-out domains.
+        method, data, protocol, clients, shots, clip: names; ``shots`` is "all" where every image trains.
+        held_out: the run's held-out domains, joined by "+".
+        seed, rounds: of training.
+        row: "zero-shot CLIP", "last round" or "best on source validation".
+        role, domain: the split, such as "held_out" and "sketch"; ``domain`` is empty for the mean over domains.
+        accuracy, balanced_accuracy, macro_f1: in percent; ``calibration_error`` in points. NaN if not measured.
+        worst_domain, worst_client: the lowest accuracy in percent, for a mean over domains.
+        auroc, fpr_at_95: how well images of none of the classes are detected, in percent; NaN without such images.
+        upload_parameters, download_parameters, upload_bytes, download_bytes: of one client and round.
+        bytes: both ways.
+        seconds: of all rounds.
+
+    Args:
+        folder: a run's folder, a folder of runs at any depth, or several of these.
+
+    Raises:
+        UserError: if there is no finished run. A run that can't be read gives a warning, and is left out.
+
+    Example, mean accuracy of each method on each held-out domain:
+
+        runs = fedvlp.load_runs("runs/first")
+        last = runs[(runs["row"] == "last round") & (runs["role"] == "held_out") & (runs["domain"] != "")]
+        last.pivot_table(index="method", columns="domain", values="accuracy")
+    """
+    records, problems = find_records([folder] if isinstance(folder, (str, Path)) else folder)
+    if not records:
+        raise UserError(f"There is no finished run to load. {' '.join(problems)}")
+    for problem in problems:
+        warnings.warn(f"left out: {problem}", stacklevel=2)
+    return runs_frame(records)
 
 
-def _was_repeated(folder: Path, folders: Sequence[Path]) -> bool:
-    """Whether a run did not end, but one beside it that began later did."""
-    # A summary that can't be read is a problem to report, whatever came later.
-    if (folder / "summary.json").is_file():
-        return False
-    later = [other for other in folders if other.parent == folder.parent and other.name > folder.name]
-    return any((other / "summary.json").is_file() for other in later)
+def runs_frame(records: Iterable[Record]) -> pd.DataFrame:
+    """Returns the table of ``load_runs`` for records that were read already."""
+    rows: list[dict[str, Any]] = []
+    for record in records:
+        about = _about(record)
+        for title, accuracies in record.accuracy.items():
+            # Titles end in the number of their round, which differs between runs of one table.
+            row = next((name for name in (ZERO_SHOT_ROW, LAST_ROW, BEST_ROW) if title.startswith(name)), title)
+            scores = record.metrics.get(row, {})
+            for split, accuracy in accuracies.items():
+                role, _, domain = split.partition("/")
+                measured = {"row": row, "role": role, "domain": domain, "accuracy": accuracy}
+                rows.append(about | measured | _beside_accuracy(scores.get(split, {})))
+    return pd.DataFrame(rows, columns=list(COLUMNS))
+
+
+def _about(record: Record) -> dict[str, Any]:
+    """Returns the columns that are equal in all rows of a run."""
+    data = record.data
+    counts = record.communication
+    return {
+        "run": str(record.folder),
+        "comparison": record.key,
+        "settings": record.settings,
+        "method": record.method,
+        "data": data.get("name", ""),
+        "protocol": data.get("kind", record.protocol),
+        "clients": data.get("partition", ""),
+        "shots": "all" if data.get("shots") is None else str(data["shots"]),
+        "clip": record.clip,
+        "held_out": "+".join(record.held_out),
+        "seed": record.seed,
+        "rounds": record.rounds,
+        **counts,
+        "bytes": counts.get("upload_bytes", 0) + counts.get("download_bytes", 0),
+        "seconds": record.seconds,
+    }
+
+
+def _beside_accuracy(scores: Mapping[str, Any]) -> dict[str, float]:
+    """Returns what a summary has of a split or role beside its accuracy."""
+    measured = {name: scores[name] for name in SCORES if name in scores}
+    measured |= {name: scores[name]["accuracy"] for name in WORST if name in scores}
+    # A run has one folder of images out of distribution; they are by the folder's name.
+    for detected in scores.get(OUT_OF_DISTRIBUTION, {}).values():
+        measured |= {name: detected[name] for name in DETECTION}
+    return measured
+
+
+def _digest(*parts: Any) -> str:
+    """Returns 12 digits that are equal for equal values, whatever the order of keys."""
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:12]

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 import torch
 
-from fedvlp.core.metrics.bootstrap import Samples, interval, resample
+from fedvlp.core.metrics import Samples, interval, resample
 from fedvlp.core.predictions import Predictions, stack
-from fedvlp.results.frame import COLUMNS, runs_frame
-from fedvlp.results.grouping import Group, Measure, group_records, measure_of, row_labels
-from fedvlp.results.record import BEST_ROW, COSTS, LAST_ROW, ZERO_SHOT_ROW, Record
-from fedvlp.results.selection import is_accuracy, oracle_round
+from fedvlp.results.grouping import Measure, describe_records, group_records, measure_of, row_labels
+from fedvlp.results.record import BEST_ROW, COSTS, LAST_ROW, ZERO_SHOT_ROW, Record, runs_frame
+from fedvlp.results.rounds import best_round, is_accuracy
 
 ZERO_SHOT = "ZeroShotCLIP"
 AVERAGE = "average"
@@ -30,8 +30,9 @@ UNTRAINED = "-"
 ROUNDS = {LAST_ROW: LAST, BEST_ROW: BEST, ORACLE: ORACLE, ZERO_SHOT_ROW: UNTRAINED}
 """What a table calls the round of each row of a run."""
 
-BySeed = Mapping[int, Mapping[str, Predictions]]
-"""Predictions by seed and then by split."""
+CELL = ["method", "round", "column"]
+SEED = ["method", "round", "seed"]
+"""By what the rows of ``Table.cells`` and of ``Table.by_seed`` are indexed."""
 
 Row = tuple[str, str]
 """The label of a method, and its round: last, best, both if they are equal, the oracle's, or "-" without training."""
@@ -59,7 +60,7 @@ class Table:
     """Results that may be compared.
 
     Attributes:
-        group: the runs, and what they have in common.
+        records: the runs.
         measure: what the cells are.
         columns: all domains on which a run was measured, or what the protocol measures in their place.
         num_columns: how many there are if everything was measured; 0 if the runs do not say.
@@ -69,7 +70,7 @@ class Table:
         runs: the runs of each method.
     """
 
-    group: Group
+    records: tuple[Record, ...]
     measure: Measure
     columns: tuple[str, ...]
     num_columns: int
@@ -77,10 +78,15 @@ class Table:
     by_seed: pd.DataFrame
     runs: Mapping[str, tuple[Record, ...]]
 
+    @cached_property
+    def about(self) -> dict[str, str]:
+        """What the runs have in common, by name."""
+        return describe_records(self.records)
+
     @property
     def rows(self) -> list[Row]:
         """Method and round of each row, in their order."""
-        return list(dict.fromkeys((method, name) for method, name, _ in self.cells.index))
+        return list(self.cells.index.droplevel("column").unique())
 
     @property
     def role(self) -> str:
@@ -102,7 +108,7 @@ class Table:
     @property
     def seeds(self) -> list[int]:
         """The seeds of all runs that trained."""
-        return sorted({run.seed for run in self.group.records if run.method != ZERO_SHOT})
+        return sorted({run.seed for run in self.records if run.method != ZERO_SHOT})
 
     def cell(self, row: Row, column: str) -> Cell | None:
         """Returns a cell; None where nothing was measured."""
@@ -124,27 +130,29 @@ def tables(records: Sequence[Record], rounds: Sequence[str] = (LAST, BEST)) -> l
     return [_table(group, rounds) for group in group_records(records)]
 
 
-def _table(group: Group, rounds: Sequence[str]) -> Table:
-    measure = measure_of(group.records[0])
-    # One row for each run, round and split; then for each seed, with columns as in the table; then over seeds.
-    frame, runs = _labelled(group.records, rounds, measure.role)
+def _table(records: tuple[Record, ...], rounds: Sequence[str]) -> Table:
+    measure = measure_of(records[0])
+    # One row for each run, round and split; then one for each seed, with the table's columns; then the cells.
+    frame, runs = _labelled(records, rounds, measure.role)
     scores = _merge_equal_seeds(_compared(frame[frame["round"].isin([UNTRAINED, *rounds])], measure))
     # A seed's runs, each with other held-out domains, fill one row between them; of equal ones the last counts.
-    scores = scores.drop_duplicates(["method", "round", "seed", "column"], keep="last")
-    seeds = scores.set_index(["method", "round", "seed", "column"])["accuracy"].unstack("column")
-    columns = [title for title in (measure.columns or sorted(seeds.columns)) if title in seeds.columns]
+    scores = scores.drop_duplicates([*SEED, "column"], keep="last")
+    by_seed = scores.set_index([*SEED, "column"])["accuracy"].unstack("column")
+    columns = [title for title in (measure.columns or sorted(by_seed.columns)) if title in by_seed.columns]
     if not measure.columns:
-        complete = seeds[columns].notna().all(axis=1)
+        complete = by_seed[columns].notna().all(axis=1)
         # Over domains first, so that the deviation of the average is that between seeds.
-        seeds[AVERAGE] = seeds[columns].mean(axis=1).where(complete)
-        seeds[SPREAD] = seeds[columns].std(axis=1, ddof=0).where(complete & (len(columns) > 1))
-    if ORACLE in rounds and AVERAGE in seeds:
-        # Paired by seed, so that its deviation is that of the difference.
-        seeds[GAP] = _gaps(seeds[AVERAGE])
-    data = group.records[0].data
+        by_seed[AVERAGE] = by_seed[columns].mean(axis=1).where(complete)
+        by_seed[SPREAD] = by_seed[columns].std(axis=1, ddof=0).where(complete & (len(columns) > 1))
+    if ORACLE in rounds and AVERAGE in by_seed:
+        # The gap is paired by seed, so that its deviation is that of the difference.
+        averages = by_seed[AVERAGE].unstack("round").reindex(columns=[LAST, ORACLE])
+        gaps = (averages[ORACLE] - averages[LAST]).rename(GAP).to_frame().assign(round=ORACLE)
+        by_seed = by_seed.join(gaps.set_index("round", append=True).reorder_levels(SEED))
+    data = records[0].data
     every = () if measure.columns else data.get("targets", data.get("domains", ()))
-    place = {"method": list(runs), "round": [UNTRAINED, *rounds], "column": [*columns, AVERAGE, SPREAD, GAP]}
-    return Table(group, measure, tuple(columns), len(every), _over_seeds(seeds, place), seeds, runs)
+    order = {"method": list(runs), "round": [UNTRAINED, *rounds], "column": [*columns, AVERAGE, SPREAD, GAP]}
+    return Table(records, measure, tuple(columns), len(every), _over_seeds(by_seed, order), by_seed, runs)
 
 
 def _labelled(
@@ -153,35 +161,27 @@ def _labelled(
     """Returns ``runs_frame`` with the labels of methods and the names of rounds, and the runs of each method."""
     labels = row_labels(record for record in records if record.method != ZERO_SHOT)
     runs: dict[str, tuple[Record, ...]] = {}
-    rows: list[dict[Hashable, Any]] = []
+    frames = []
     for record in records:
-        # The oracle is one more row of the run, so that all that follows treats it as the others.
-        oracle = _oracle(record, role) if ORACLE in rounds else {}
+        # The oracle is one more row of the run, so that all that follows treats it as the others. Source validation
+        # may choose a round, so there is no oracle of it.
+        best = best_round(record.history, role) if ORACLE in rounds and role != "validation" else None
+        oracle = {ORACLE: {name: value for name, value in best.items() if is_accuracy(name)}} if best else {}
         frame = runs_frame([replace(record, accuracy={**record.accuracy, **oracle})])
         frame["round"] = UNTRAINED if record.method == ZERO_SHOT else frame["row"].map(ROUNDS)
         # Every run measures zero-shot CLIP itself, so these rows are of another method than the run.
         zero_shot = _zero_shot_label(record)
         method = labels.get(record.settings, zero_shot)
         frame["method"] = frame["round"].map({UNTRAINED: zero_shot}).fillna(method)
+        frames.append(frame)
         # A run that was never evaluated has no row here, but its method is still named below the table.
         for label in dict.fromkeys([*frame["method"], method]):
             runs[label] = (*runs.get(label, ()), record)
-        rows += frame.to_dict("records")
-    frame = pd.DataFrame(rows, columns=[*COLUMNS, "round"])
+    frame = pd.concat(frames, ignore_index=True)
     # A method whose rounds are not all known has no oracle: its mean would be over fewer runs.
-    incomplete = set()
-    for label, of_method in runs.items():
-        if not all(record.history for record in of_method):
-            incomplete.add(label)
+    incomplete = [label for label, members in runs.items() if not all(record.history for record in members)]
     frame = frame[(frame["round"] != ORACLE) | ~frame["method"].isin(incomplete)]
     return frame, {label: runs[label] for label in sorted(runs, key=lambda each: not each.startswith(ZERO_SHOT_ROW))}
-
-
-def _oracle(record: Record, role: str) -> dict[str, dict[str, float]]:
-    """Returns the accuracies of the round that was best on the compared images, as a row of a record."""
-    # Source validation may choose, so there is no oracle of it.
-    best = None if role == "validation" else oracle_round(record.history, role)
-    return {} if best is None else {ORACLE: {name: value for name, value in best.items() if is_accuracy(name)}}
 
 
 def _compared(frame: pd.DataFrame, measure: Measure) -> pd.DataFrame:
@@ -202,27 +202,18 @@ def _zero_shot_label(record: Record) -> str:
 
 def _merge_equal_seeds(scores: pd.DataFrame) -> pd.DataFrame:
     """Puts zero-shot CLIP under one seed where all seeds measured the same, as they do on the same images."""
-    untrained = scores[scores["round"] == UNTRAINED]
-    distinct = untrained.groupby(["method", "column"])["accuracy"].nunique().groupby("method").max()
-    is_equal = (scores["round"] == UNTRAINED) & (scores["method"].map(distinct) == 1)
-    return scores.assign(seed=scores["seed"].mask(is_equal, 0))
+    is_untrained = scores["round"] == UNTRAINED
+    distinct = scores[is_untrained].groupby(["method", "column"])["accuracy"].nunique().groupby("method").max()
+    return scores.assign(seed=scores["seed"].mask(is_untrained & (scores["method"].map(distinct) == 1), 0))
 
 
-def _gaps(averages: pd.Series) -> pd.Series:
-    """Returns by how many points each seed's oracle is above its last round."""
-    # The last rounds take the oracle's name for a moment, so that pandas aligns both by method and seed.
-    is_oracle = averages.index.get_level_values("round") == ORACLE
-    last = averages.rename(index={LAST: ORACLE}, level="round")[averages.index.get_level_values("round") == LAST]
-    return averages[is_oracle] - last
-
-
-def _over_seeds(seeds: pd.DataFrame, place: Mapping[str, list[str]]) -> pd.DataFrame:
-    """Returns the cells: mean, deviation and number of seeds, sorted by the places of methods, rounds and columns."""
-    long = seeds.reset_index().melt(["method", "round", "seed"], var_name="column", value_name="accuracy")
-    groups = long.dropna(subset=["accuracy"]).groupby(["method", "round", "column"])["accuracy"]
+def _over_seeds(by_seed: pd.DataFrame, order: Mapping[str, list[str]]) -> pd.DataFrame:
+    """Returns the cells: mean, deviation and number of seeds, with methods, rounds and columns in an order."""
+    long = by_seed.reset_index().melt(SEED, var_name="column", value_name="accuracy")
+    groups = long.dropna(subset=["accuracy"]).groupby(CELL)["accuracy"]
     # pandas takes n - 1 for the deviation, and NaN where there is one seed.
     cells = groups.agg(mean="mean", std="std", n="count").assign(low=float("nan"), high=float("nan"))
-    return cells.sort_index(key=lambda level: level.map(place[str(level.name)].index))
+    return cells.sort_index(key=lambda level: level.map(order[str(level.name)].index))
 
 
 def costs(records: Sequence[Record]) -> dict[str, tuple[int, int]]:
@@ -240,8 +231,7 @@ def ranking(table: Table) -> pd.DataFrame:
 
     Rows that lack a domain have no average, so they are not ranked.
     """
-    is_average = table.cells.index.get_level_values("column") == AVERAGE
-    averages = table.cells[is_average].droplevel("column")
+    averages = table.cells[table.cells.index.get_level_values("column") == AVERAGE].droplevel("column")
     compared = averages[averages.index.get_level_values("round").isin([LAST, BOTH, UNTRAINED])]
     return compared.sort_values("mean", ascending=False, kind="stable")
 
@@ -251,27 +241,19 @@ def ranked(table: Table) -> Table:
 
     A method's last round and its best on source validation become one row where they are equal.
     """
-    averages: dict[str, float] = {}
-    for row in table.rows:
-        average = table.cell(row, AVERAGE)
-        averages.setdefault(row[0], float("-inf") if average is None else average.mean)
-    methods = sorted(averages, key=lambda method: -averages[method])
     cells = table.cells.reset_index()
-    cells = cells.iloc[cells["method"].map(methods.index).argsort(kind="stable")]
-    for method in methods:
-        if _last_is_best(table.cells, method):
-            of_method = cells["method"] == method
-            cells = cells[~(of_method & (cells["round"] == BEST))]
-            cells["round"] = cells["round"].mask(of_method & (cells["round"] == LAST), BOTH)
-    return replace(table, cells=cells.set_index(["method", "round", "column"]))
-
-
-def _last_is_best(cells: pd.DataFrame, method: str) -> bool:
-    values = cells.loc[[method], ["mean", "std", "n"]].droplevel("method")
-    rounds = values.index.get_level_values("round")
-    last = values[rounds == LAST].droplevel("round")
-    best = values[rounds == BEST].droplevel("round")
-    return bool(len(best)) and last.equals(best)
+    # A method is placed by its first row, which is its last round where that is shown.
+    first_rows = cells.drop_duplicates("method")[["method", "round"]]
+    averages = first_rows.merge(cells[cells["column"] == AVERAGE], how="left").set_index("method")["mean"]
+    methods = averages.sort_values(ascending=False, kind="stable", na_position="last").index
+    cells = cells.iloc[cells["method"].map(methods.get_loc).argsort(kind="stable")]
+    values = cells.set_index(["round", "method", "column"])[["mean", "std", "n"]]
+    last, best = (values[values.index.get_level_values("round") == name].droplevel("round") for name in (LAST, BEST))
+    last, best = last.align(best)
+    equal = (last.eq(best) | (last.isna() & best.isna())).all(axis=1).groupby("method").all()
+    is_equal = cells["method"].isin(equal[equal].index)
+    rounds = cells["round"].mask(is_equal & (cells["round"] == LAST), BOTH)
+    return replace(table, cells=cells.assign(round=rounds)[~(is_equal & (rounds == BEST))].set_index(CELL))
 
 
 def with_intervals(table: Table) -> Table:
@@ -281,62 +263,54 @@ def with_intervals(table: Table) -> Table:
     more images. Domains are drawn independently. A cell has no interval where a run's predictions are missing, where
     seeds measured other images, or where it is no mean of accuracies.
     """
+    measure = table.measure
+    metrics = {column: [measure.columns.get(column, f"{measure.role}/{column}")] for column in table.columns}
+    metrics[AVERAGE] = [measure.role] if measure.columns else [f"{measure.role}/{column}" for column in table.columns]
     cells = table.cells.copy()
     for row in table.rows:
-        for column, ends in intervals(table, row).items():
-            cells.loc[(*row, column), ["low", "high"]] = ends
+        if row[1] not in (LAST, BOTH, UNTRAINED):
+            continue
+        by_seed = _predictions_by_seed(table, row)
+        for column, of_column in metrics.items():
+            cell = table.cell(row, column)
+            samples = None if cell is None else _samples(by_seed, of_column, cell.n)
+            if samples is not None:
+                cells.loc[(*row, column), ["low", "high"]] = interval(samples)
     return replace(table, cells=cells)
 
 
-def intervals(table: Table, row: Row) -> dict[str, list[float]]:
-    """Returns the lower and the upper end of a row's cells, by column and for the average."""
-    if row[1] not in (LAST, BOTH, UNTRAINED):
-        return {}
-    by_seed = _by_seed(table, row)
-    measure = table.measure
-    metrics = {column: [measure.columns.get(column, f"{measure.role}/{column}")] for column in table.columns}
-    average = [measure.role] if measure.columns else [metric for (metric,) in metrics.values()]
-    ends = {}
-    for column, of_column in {**metrics, AVERAGE: average}.items():
-        cell = table.cell(row, column)
-        samples = None if cell is None else _samples(by_seed, of_column, cell.n)
-        if samples is not None:
-            ends[column] = interval(samples)
-    return ends
-
-
-def _by_seed(table: Table, row: Row) -> dict[int, dict[str, Predictions]]:
-    """Returns the predictions of a row's runs; the last of several that measured the same counts."""
+def _predictions_by_seed(table: Table, row: Row) -> list[dict[str, Predictions]]:
+    """Returns the predictions of a row's runs for each seed; the last of several that measured the same counts."""
     is_trained = row[1] != UNTRAINED
     by_seed: dict[int, dict[str, Predictions]] = {}
     for record in table.runs[row[0]]:
         of_seed = by_seed.setdefault(record.seed if is_trained else 0, {})
         of_seed.update(record.predictions.get(LAST_ROW if is_trained else ZERO_SHOT_ROW, {}))
-    return by_seed
+    return list(by_seed.values())
 
 
-def _samples(by_seed: BySeed, metrics: Sequence[str], num_seeds: int) -> Samples | None:
+def _samples(by_seed: Sequence[Mapping[str, Predictions]], metrics: Sequence[str], num_seeds: int) -> Samples | None:
     """Returns the mean over the splits of some metrics of each resample; None if a seed lacks one.
 
     Args:
-        by_seed: the predictions.
+        by_seed: the predictions of each seed, by split.
         metrics: names of splits, or of roles, which are the mean over their splits.
         num_seeds: how many seeds the cell is of.
     """
     # An interval of fewer seeds than the mean would be one of another number.
-    complete = []
-    for of_seed in by_seed.values():
-        if all(_splits(of_seed, metric) for metric in metrics):
-            complete.append(of_seed)
+    complete = [of_seed for of_seed in by_seed if all(_splits(of_seed, metric) for metric in metrics)]
     if len(complete) != num_seeds:
         return None
     samples = []
     for metric in metrics:
         for split in _splits(complete[0], metric):
-            of_split = _samples_of_split(split, [of_seed.get(split) for of_seed in complete])
-            if of_split is None:
+            predictions = [of_seed[split] for of_seed in complete if split in of_seed]
+            if len(predictions) < num_seeds or not _measure_the_same(predictions):
                 return None
-            samples.append(of_split)
+            # Stacked as states of one model, the predictions of all seeds are drawn together with their image.
+            stacked = stack(predictions, ())
+            num_classes = 1 + int(max(stacked.labels.max(), stacked.predicted.max()))
+            samples.append(resample(stacked, num_classes, split)["accuracy"])
     mean: Samples = np.mean(samples, axis=0)
     return mean
 
@@ -345,16 +319,9 @@ def _splits(of_seed: Mapping[str, Predictions], metric: str) -> list[str]:
     return [name for name in of_seed if name == metric or name.startswith(f"{metric}/")]
 
 
-def _samples_of_split(split: str, by_seed: Sequence[Predictions | None]) -> Samples | None:
-    """Returns the mean accuracy over seeds of each resample; None if they did not measure the same images alike."""
-    first = by_seed[0]
-    predictions = [each for each in by_seed if each is not None]
-    if first is None or len(predictions) < len(by_seed):
-        return None
-    for other in predictions:
-        if not torch.equal(other.labels, first.labels) or len(other.predicted) != len(first.predicted):
-            return None
-    # Stacked as states of one model, the predictions of all seeds are drawn together with their image.
-    stacked = stack(predictions, ())
-    num_classes = 1 + int(max(stacked.labels.max(), stacked.predicted.max()))
-    return resample(stacked, num_classes, split)["accuracy"]
+def _measure_the_same(predictions: Sequence[Predictions]) -> bool:
+    """Whether predictions are of the same images, in one order, by equally many states."""
+    first = predictions[0]
+    return all(
+        torch.equal(each.labels, first.labels) and len(each.predicted) == len(first.predicted) for each in predictions
+    )

@@ -1,26 +1,25 @@
-"""What a federation needs to be continued, in one safetensors file: tensors, and JSON in its header. No pickle."""
+"""What a run is continued or deployed from, in one safetensors file: tensors, and JSON in its header. No pickle."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
-from fedvlp.core.run_state import CallbackStates, RunState
-from fedvlp.core.state import ServerState, State
+from fedvlp.core.module import FederatedModule
+from fedvlp.core.state import CallbackStates, RunState, ServerState, State, add_prefix, is_finite, select, strip_prefix
 from fedvlp.runs.client_store import FOLDER, StatesOnDisk, are_at_sites, files_of
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.tensor_files import add_prefix, check_header, read_header, read_tensors, strip_prefix, write_tensors
+from fedvlp.utils.tensor_files import check_header, read_tensors, write_tensors
 
 AT_SITES = "at_sites"
 """The header's entry that the clients' files are at their sites; simulations' files lack it."""
 DEPLOYS_SHARED = "deploys_shared"
 """The header's entry that the deployed tensors are the shared ones, which are then stored once."""
-CALLBACKS = "callbacks"
-"""Under which header and tensors hold what callbacks remember; left out where none does."""
 LONGEST_SHOWN = 200
 """Characters of a value in a message."""
 
@@ -49,16 +48,17 @@ def save_checkpoint(path: Path, state: RunState, description: Mapping[str, Any],
         history: the rounds' metrics as JSON, one a line, where the caller has them; they are made here if not.
     """
     server = state.server
-    tensors = add_prefix(server.shared, "shared")
-    deploys_shared = _are_same(server.shared, server.deployed)
+    tensors = add_prefix(server.shared, "shared") | add_prefix(server.memory, "memory")
+    # The very same tensors, not only equal ones: to compare large states would cost more than to write them.
+    deploys_shared = server.shared.keys() == server.deployed.keys() and all(
+        server.deployed[name] is value for name, value in server.shared.items()
+    )
     if not deploys_shared:
         tensors |= add_prefix(server.deployed, "deployed")
-    tensors |= add_prefix(server.memory, "memory")
     files = files_of(state.personal, state.optimizer_states)
     if not files:
         tensors |= _of_all_clients(state.personal, "personal")
         tensors |= _of_all_clients(state.optimizer_states, "optimizer")
-    callbacks, of_callbacks = split_states(state.callbacks)
     header = {
         "kind": "checkpoint",
         "round": server.round,
@@ -67,11 +67,11 @@ def save_checkpoint(path: Path, state: RunState, description: Mapping[str, Any],
         "history": history or "\n".join(json.dumps(metrics) for metrics in state.history),
         "description": dict(description),
         "files": files,
-        **({DEPLOYS_SHARED: True} if deploys_shared else {}),
-        **({CALLBACKS: callbacks} if callbacks else {}),
-        **_where(state.personal, state.optimizer_states),
+        DEPLOYS_SHARED: deploys_shared,
+        AT_SITES: are_at_sites(state.personal, state.optimizer_states),
+        "callbacks": json.dumps([state.callbacks.states, state.callbacks.stopped_by], default=_tensor_to_json),
     }
-    write_tensors(path, tensors | add_prefix(of_callbacks, CALLBACKS), header)
+    write_tensors(path, tensors, header)
 
 
 def load_checkpoint(path: Path) -> tuple[RunState, dict[str, Any]]:
@@ -82,18 +82,18 @@ def load_checkpoint(path: Path) -> tuple[RunState, dict[str, Any]]:
     """
     tensors, header = read_tensors(path)
     check_header(path, header, "checkpoint")
-    server = ServerState(
-        shared=strip_prefix(tensors, "shared"),
-        deployed=_deployed(tensors, header),
-        memory=strip_prefix(tensors, "memory"),
-        round=header["round"],
-    )
+    states, stopped_by = json.loads(header["callbacks"], object_hook=_tensor_from_json)
     state = RunState(
-        server=server,
-        personal=_by_client(path, "personal", header["clients"], tensors, header),
+        server=ServerState(
+            shared=strip_prefix(tensors, "shared"),
+            deployed=strip_prefix(tensors, "shared" if header[DEPLOYS_SHARED] else "deployed"),
+            memory=strip_prefix(tensors, "memory"),
+            round=header["round"],
+        ),
+        personal=_by_client(path, "personal", tensors, header),
         history=tuple(json.loads(row) for row in header["history"].splitlines()),
-        optimizer_states=_by_client(path, "optimizer", header["optimizers"], tensors, header),
-        callbacks=join_states(header.get(CALLBACKS), strip_prefix(tensors, CALLBACKS)),
+        optimizer_states=_by_client(path, "optimizer", tensors, header),
+        callbacks=CallbackStates(states, tuple(stopped_by)),
     )
     return state, header["description"]
 
@@ -104,10 +104,11 @@ def save_prompts(path: Path, deployed: State, personal: Mapping[int, State], mod
     Personal states on disk or at sites are not copied: the header names their files.
     """
     files = files_of(personal)
-    kept = {} if files else _of_all_clients(personal, "personal")
-    names = {"clients": sorted(personal), "files": files, **_where(personal)}
-    header = {"kind": "prompts", "model": dict(model), **names}
-    write_tensors(path, {**deployed, **kept}, header)
+    copied = {} if files else _of_all_clients(personal, "personal")
+    header: dict[str, Any] = {"kind": "prompts", "model": dict(model), "clients": sorted(personal), "files": files}
+    if are_at_sites(personal):
+        header[AT_SITES] = True
+    write_tensors(path, {**deployed, **copied}, header)
 
 
 def load_deployed(path: Path) -> TrainedState:
@@ -118,12 +119,12 @@ def load_deployed(path: Path) -> TrainedState:
     """
     tensors, header = read_tensors(path)
     kind = check_header(path, header, "prompts", "checkpoint")
-    personal = _by_client(path, "personal", header["clients"], tensors, header)
-    model = _model(header)
+    personal = _by_client(path, "personal", tensors, header)
     if kind == "checkpoint":
-        return TrainedState(_deployed(tensors, header), personal, model)
+        deployed = strip_prefix(tensors, "shared" if header[DEPLOYS_SHARED] else "deployed")
+        return TrainedState(deployed, personal, header["description"]["model"])
     deployed = {name: value for name, value in tensors.items() if not name.startswith("personal/")}
-    return TrainedState(deployed, personal, model)
+    return TrainedState(deployed, personal, header["model"])
 
 
 def read_model(path: Path) -> dict[str, Any]:
@@ -132,13 +133,9 @@ def read_model(path: Path) -> dict[str, Any]:
     Raises:
         UserError: if the file is missing, damaged, or neither of these.
     """
-    header = read_header(path)
-    check_header(path, header, "prompts", "checkpoint")
-    return _model(header)
-
-
-def _model(header: Mapping[str, Any]) -> dict[str, Any]:
-    model: dict[str, Any] = header["model"] if header["kind"] == "prompts" else header["description"]["model"]
+    header = read_tensors(path, None)[1]
+    kind = check_header(path, header, "prompts", "checkpoint")
+    model: dict[str, Any] = header["model"] if kind == "prompts" else header["description"]["model"]
     return model
 
 
@@ -157,20 +154,9 @@ def differences(saved: Any, now: Any, name: str = "") -> list[str]:
     return different
 
 
-def _are_same(one: State, other: State) -> bool:
-    """Whether two states are the same tensors, and not only equal ones."""
-    return one.keys() == other.keys() and all(other[name] is value for name, value in one.items())
-
-
-def _deployed(tensors: State, header: Mapping[str, Any]) -> State:
-    # They are often the shared ones themselves, which are then in the file once.
-    deployed = strip_prefix(tensors, "shared") if header.get(DEPLOYS_SHARED) is True else {}
-    return deployed | strip_prefix(tensors, "deployed")
-
-
-def _where(*states: Mapping[int, State]) -> dict[str, bool]:
-    """Returns the header's entry for states that are at the clients' sites."""
-    return {AT_SITES: True} if are_at_sites(*states) else {}
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}..."
 
 
 def _of_all_clients(states: Mapping[int, State], group: str) -> State:
@@ -181,69 +167,100 @@ def _of_all_clients(states: Mapping[int, State], group: str) -> State:
     return tensors
 
 
-def _by_client(
-    path: Path, group: str, clients: Sequence[int], tensors: State, header: Mapping[str, Any]
-) -> Mapping[int, State]:
+def _by_client(path: Path, group: str, tensors: State, header: Mapping[str, Any]) -> Mapping[int, State]:
     """Returns the states of clients: the tensors themselves, or their files on disk."""
+    clients = header["clients" if group == "personal" else "optimizers"]
     files = header["files"]
     if files:
         run = path.parent.parent if header["kind"] == "checkpoint" else path.parent
-        folder = None if header.get(AT_SITES) is True else run / FOLDER
-        return StatesOnDisk(folder, group, {client: files[str(client)] for client in clients}).checked()
-    states: dict[str, State] = {str(client): {} for client in clients}
+        folder = None if header.get(AT_SITES) else run / FOLDER
+        states = StatesOnDisk(folder, group, {client: files[str(client)] for client in clients})
+        states.check()
+        return states
+    by_client: dict[str, State] = {str(client): {} for client in clients}
     for name, value in strip_prefix(tensors, group).items():
         client, _, inner = name.partition("/")
-        if client not in states or not inner:
+        if client not in by_client:
             raise UserError(f"{path} has a tensor {group}/{name} of a client that it does not name.")
-        states[client][inner] = value
-    return {client: states[str(client)] for client in clients}
+        by_client[client][inner] = value
+    return {client: by_client[str(client)] for client in clients}
 
 
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}..."
+def _tensor_to_json(tensor: Tensor) -> dict[str, Any]:
+    # JSON keeps every digit of a number, so a tensor comes back to the bit.
+    return {"tensor": tensor.tolist(), "dtype": str(tensor.dtype).removeprefix("torch.")}
 
 
-def split_states(callbacks: CallbackStates) -> tuple[dict[str, Any], State]:
-    """Returns what JSON can hold, with null in the place of each tensor, and the tensors; both empty if there is none.
-
-    >>> content, tensors = split_states(CallbackStates({"Stop": {"wait": 2, "best": Tensor([0.5])}}))
-    >>> content["states"], tensors
-    ({'Stop': {'wait': 2, 'best': None}}, {'["Stop", "best"]': tensor([0.5000])})
-    """
-    tensors: State = {}
-    states = _without_tensors(callbacks.states, [], tensors)
-    if not states and not callbacks.stopped_by:
-        return {}, {}
-    return {"states": states, "stopped_by": list(callbacks.stopped_by)}, tensors
+def _tensor_from_json(value: dict[str, Any]) -> Any:
+    is_tensor = value.keys() == {"tensor", "dtype"}
+    return torch.tensor(value["tensor"], dtype=getattr(torch, value["dtype"])) if is_tensor else value
 
 
-def join_states(content: Any, tensors: Mapping[str, Tensor]) -> CallbackStates:
-    """Joins what :func:`split_states` split.
+def check_trained(path: Path, deployed: State, personal: Mapping[int, State], model: FederatedModule) -> None:
+    """Compares names, types and shapes with the method's own tensors, and refuses what is not finite.
 
     Args:
-        content: of the header; None if it has nothing of callbacks.
-        tensors: by their places.
+        path: where the tensors are from, for the message.
+        deployed: the tensors that are evaluated.
+        personal: the personal tensors of each client, by client id; empty for a client that has none yet.
+        model: the method.
+
+    Raises:
+        UserError: with the first tensor's name, if one is missing, one too many, of another type or shape, or not
+            finite.
     """
-    if content is None:
-        return CallbackStates()
-    states: dict[str, Any] = content["states"]
-    for name, tensor in tensors.items():
-        *parents, last = json.loads(name)
-        holder: Any = states
-        for key in parents:
-            holder = holder[key]
-        holder[last] = tensor
-    return CallbackStates(states, tuple(content["stopped_by"]))
+    shared = model.shared_state()
+    # Always deployed is all that is shared, or what phases deploy of it.
+    required: Mapping[str, Tensor] = shared
+    for phase in model.configure_phases():
+        required = required if phase.deploy is None else select(required, phase.deploy)
+    _check(path, deployed, shared, set(required))
+    expected = model.personal_state()
+    for client, state in personal.items():
+        if state:
+            _check(path, state, expected, set(expected), f"personal/{client}/")
 
 
-def _without_tensors(value: Any, place: list[Any], tensors: State) -> Any:
-    """Returns a value with None for each tensor in it, which is put among the tensors."""
-    if isinstance(value, Tensor):
-        tensors[json.dumps(place)] = value
-        return None
-    if isinstance(value, Mapping):
-        return {key: _without_tensors(inner, [*place, key], tensors) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [_without_tensors(inner, [*place, index], tensors) for index, inner in enumerate(value)]
-    return value
+def check_resumed(path: Path, state: RunState, model: FederatedModule) -> None:
+    """Compares all that a run resumes from with the method's own tensors, and refuses what is not finite.
+
+    Args:
+        path: where the state is from, for the message.
+        state: what was read.
+        model: the method.
+
+    Raises:
+        UserError: as :func:`check_trained`, for what the server shares and remembers and for optimizers, too.
+    """
+    shared = model.shared_state()
+    _check(path, state.server.shared, shared, set(shared), "shared/")
+    check_trained(path, state.server.deployed, state.personal, model)
+    _check_finite(path, state.server.memory, "memory/")
+    for client, moments in state.optimizer_states.items():
+        _check_finite(path, moments, f"optimizer/{client}/")
+
+
+def _check(path: Path, state: State, allowed: Mapping[str, Tensor], required: set[str], prefix: str = "") -> None:
+    """Compares one state with the method's tensors of these names."""
+    for name in sorted(required - state.keys()):
+        raise UserError(f"{path} lacks the tensor {prefix}{name}. Pass a file that a run of this method wrote.")
+    for name, value in state.items():
+        shown = f"{path} has a tensor {prefix + name!r}"
+        if name not in allowed:
+            raise UserError(f"{shown}, which the method doesn't take. Pass a file that a run of this method wrote.")
+        expected = allowed[name]
+        if value.dtype != expected.dtype:
+            raise UserError(f"{shown} of {value.dtype}; expected {expected.dtype}.")
+        if value.shape != expected.shape:
+            raise UserError(
+                f"{shown} in shape {tuple(value.shape)}; expected {tuple(expected.shape)}. "
+                "Use the prompt length, experts and CLIP that it was trained with."
+            )
+    _check_finite(path, state, prefix)
+
+
+def _check_finite(path: Path, state: State, prefix: str) -> None:
+    for name, value in state.items():
+        if not is_finite({name: value}):
+            shown = f"{path} has a tensor {prefix + name!r}"
+            raise UserError(f"{shown} with values that are not finite. Train again, or pass an earlier checkpoint.")

@@ -6,22 +6,18 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from fedvlp.runs.run_folder import is_claimed
 from fedvlp.utils.errors import UserError
 
 FILE = "events.jsonl"
-RunStage = Literal["running", "finished", "failed", "dead"]
 
 
 def append_events(run: Path, events: Iterable[Mapping[str, Any]]) -> None:
     """Adds events to a run's file, each with the time at which they are written, in UTC.
-
-    What a killed process left of a line is cut off first.
 
     Args:
         run: the run's folder.
@@ -35,78 +31,28 @@ def append_events(run: Path, events: Iterable[Mapping[str, Any]]) -> None:
     path = run / FILE
     try:
         with open(path, "a+b") as file:
-            _cut_off_half_line(file)
-            file.write(text.encode())
+            # What a killed process left of a line is closed, so that it does not swallow the first event of this one.
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(size - 1, 0))
+            file.write((text if file.read() in (b"", b"\n") else f"\n{text}").encode())
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(path)) from error
 
 
-def _cut_off_half_line(file: Any) -> None:
-    """Removes what a killed process left behind the last end of a line."""
-    file.seek(0)
-    content = file.read()
-    if not content.endswith(b"\n"):
-        file.truncate(content.rfind(b"\n") + 1)
-    file.seek(0, os.SEEK_END)
-
-
 def read_events(run: Path) -> Iterator[dict[str, Any]]:
-    """Yields a run's events; a line that is only half there, as it is just being written, is left out.
+    """Yields a run's events; a line that is only half there, as it is being written or was never ended, is left out.
 
     Raises:
-        UserError: if the run has none, or a line is no event.
+        UserError: if the run has none.
     """
     path = run / FILE
     if not path.is_file():
         raise UserError(f"{path} is missing, so there is no run. Pass the folder of a run.")
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(keepends=True), 1):
-        if not line.endswith("\n"):
-            return
+    for line in path.read_text(encoding="utf-8").splitlines():
         try:
-            event = json.loads(line)
-            event["event"]
-        except (ValueError, TypeError, KeyError) as error:
-            raise UserError(f"Line {number} of {path} is no event. Is it of another version?") from error
-        yield event
-
-
-@dataclass
-class RunStatus:
-    """The status of a run.
-
-    Attributes:
-        run: its folder.
-        stage: ``running`` while a process trains it; ``finished``; ``failed`` by an error or an interruption; ``dead``
-            if its process ended without a word, as when it is killed.
-        round: number of finished rounds.
-        rounds: number of all rounds.
-        process: number of the process that trains or trained it.
-        machine: where that is or was.
-        error: what ended it, in a line; empty if nothing did.
-        counts: how often clients failed or were left out and trained in a second try, and how often the run was begun,
-            by the event's name.
-        last_left_out: the last client that was left out, with round and reason; None if none was.
-        round_ended: what was noted of the last finished round: seconds, and accuracies in percent.
-        checkpoint: the newest checkpoint; None before the first.
-        last_event: when something was noted last, in UTC.
-    """
-
-    run: Path
-    stage: RunStage = "dead"
-    round: int = 0
-    rounds: int = 0
-    process: int = 0
-    machine: str = ""
-    error: str = ""
-    counts: Counter[str] = field(default_factory=Counter)
-    last_left_out: Mapping[str, Any] | None = None
-    round_ended: Mapping[str, Any] = field(default_factory=dict)
-    checkpoint: Path | None = None
-    last_event: datetime | None = None
-
-    def seconds_silent(self) -> float:
-        """Returns how long ago something was noted last, in seconds."""
-        return (datetime.now(timezone.utc) - self.last_event).total_seconds() if self.last_event else 0.0
+            yield json.loads(line)
+        except ValueError:
+            continue
 
 
 def find_run(where: Path) -> Path:
@@ -123,48 +69,43 @@ def find_run(where: Path) -> Path:
     return max(runs, key=lambda run: (run / FILE).stat().st_mtime)
 
 
-def read_status(run: Path) -> RunStatus:
-    """Returns the status of a run.
+def read_status(run: Path) -> dict[str, Any]:
+    """Returns the status of a run, in values that JSON can hold but for paths.
+
+    ``stage`` is ``running`` while a process trains it; ``finished``; ``failed`` by an error or an interruption, which
+    is in ``error``; ``dead`` if its process ended without a word, as when it is killed. ``last_round`` is the event of
+    the last finished round, with its seconds, and accuracies in percent.
 
     Args:
         run: its folder.
 
     Raises:
-        UserError: if it has no events, or they can't be read.
+        UserError: if it has no events, or they are not those of a run.
     """
-    status = RunStatus(run)
-    for event in read_events(run):
-        try:
-            _note(status, event)
-        except (KeyError, TypeError, ValueError) as error:
-            raise UserError(
-                f"{run / FILE} has an event that is not one of a run's. Is it of another version?"
-            ) from error
-    if status.stage == "running" and not is_claimed(run):
-        status.stage = "dead"
-    return status
-
-
-def _note(status: RunStatus, event: Mapping[str, Any]) -> None:
-    name = event["event"]
-    status.counts[name] += 1
-    status.last_event = datetime.fromisoformat(event["time"])
-    if name == "fit_started":
-        status.stage = "running"
-        status.error = ""
-        status.round = int(event["after_round"])
-        status.rounds = int(event["rounds"])
-        status.process = int(event["process"])
-        status.machine = str(event["machine"])
-    elif name == "client_left_out":
-        status.last_left_out = event
-    elif name == "round_ended":
-        status.round = int(event["round"])
-        status.round_ended = event
-    elif name == "checkpoint":
-        status.checkpoint = status.run / "checkpoints" / Path(str(event["file"])).name
-    elif name == "fit_ended":
-        status.stage = "finished"
-    elif name == "fit_failed":
-        status.stage = "failed"
-        status.error = f"{event['error']}: {event['message']}".removesuffix(": ")
+    events = list(read_events(run))
+    last = {event["event"]: event for event in events}
+    if "fit_started" not in last:
+        raise UserError(f"{run / FILE} has no event of a run that starts. Is it of another version?")
+    counts = Counter(event["event"] for event in events)
+    # A resumed run starts again, and counts its rounds from the checkpoint that it resumed from.
+    state = [event for event in events if event["event"] in ("fit_started", "fit_ended", "fit_failed")][-1]
+    progress = [event for event in events if event["event"] in ("fit_started", "round_ended")][-1]
+    started, checkpoint = last["fit_started"], last.get("checkpoint")
+    stages = {"fit_started": "running" if is_claimed(run) else "dead", "fit_ended": "finished", "fit_failed": "failed"}
+    silent = datetime.now(timezone.utc) - datetime.fromisoformat(events[-1]["time"])
+    return {
+        "run": run,
+        "stage": stages[state["event"]],
+        "error": ": ".join(filter(None, [state.get("error"), state.get("message")])),
+        "round": progress["round"] if "round" in progress else progress["after_round"],
+        "rounds": started["rounds"],
+        "process": started["process"],
+        "machine": started["machine"],
+        "seconds_silent": round(silent.total_seconds(), 1),
+        "begun": counts["fit_started"],
+        "clients_left_out": counts["client_left_out"],
+        "clients_retried": counts["client_retried"],
+        "last_left_out": last.get("client_left_out"),
+        "last_round": last.get("round_ended", {}),
+        "checkpoint": run / "checkpoints" / Path(checkpoint["file"]).name if checkpoint else None,
+    }

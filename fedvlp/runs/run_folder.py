@@ -14,11 +14,9 @@ from torch import nn
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.phases import Phase
 from fedvlp.core.protocols import FederatedData
-from fedvlp.core.run_state import RunState
-from fedvlp.core.state import State
-from fedvlp.runs.checkpoint import differences, load_checkpoint, load_deployed
+from fedvlp.core.state import RunState, State
+from fedvlp.runs.checkpoint import check_resumed, check_trained, differences, load_checkpoint, load_deployed
 from fedvlp.runs.client_store import are_at_sites
-from fedvlp.runs.trained_tensors import check_resumed, check_trained
 from fedvlp.utils.digests import to_jsonable
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import is_locked, locked, remove_temporaries

@@ -31,12 +31,11 @@ def check_classes(where: Path, config: Any, allow: Sequence[str] = ()) -> None:
         allow: modules and paths of classes that may be imported; a module allows all that is in it.
 
     Raises:
-        UserError: if it names one that is neither fedvlp's own, nor an optimizer of PyTorch's, nor a plug-in's, nor
-            allowed.
+        UserError: if it names one that is not trusted.
     """
     for path in _importable(config):
         is_allowed = path in allow or any(path.startswith(f"{module}.") for module in allow)
-        if not (is_allowed or is_own_class(path) or is_optimizer(path) or is_plugin_class(path)):
+        if not (is_allowed or is_own_class(path) or _is_optimizer(path) or is_plugin_class(path)):
             raise UserError(
                 f"{where} asks for code that is not fedvlp's own: {path!r}. To import it runs it. If you trust it, "
                 f"install the package that registers it, or pass --allow {path}"
@@ -54,8 +53,7 @@ def is_own_class(path: str) -> bool:
     return isinstance(kind, type) and path == f"{kind.__module__}.{kind.__qualname__}"
 
 
-def is_optimizer(path: str) -> bool:
-    """Whether a string is the path of a class in ``torch.optim``."""
+def _is_optimizer(path: str) -> bool:
     module, _, name = path.rpartition(".")
     return module == "torch.optim" and name[:1].isupper()
 
@@ -83,8 +81,9 @@ def _importable(value: Any, key: str = "") -> Iterator[str]:
 
 
 def _is_dotted_path(value: str) -> bool:
-    """Whether a string is the dotted path of something in a module that exists; nothing is imported to know that."""
+    """Whether a string is the dotted path of something in a module that exists."""
     first, *others = value.split(".")
     if not others or not all(part.isidentifier() for part in (first, *others)):
         return False
+    # The module is looked for, but not imported.
     return first in sys.modules or find_spec(first) is not None

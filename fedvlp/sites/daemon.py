@@ -1,129 +1,244 @@
-"""The warm process of a site: keeps method, images and features, and answers one request after another.
+"""The warm process of a site, which keeps method, images and features between requests; and who passes requests to it.
 
-``python -m fedvlp.sites.daemon HOME`` runs it; ``ask_site`` starts it where none runs.
+``send_request`` starts the process where none runs: ``python -m fedvlp.sites.daemon HOME``. The caller is itself a
+process of one message, so PyTorch is imported in the warm process alone.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import os
+import signal
 import socket
+import stat
+import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Callable
 from contextlib import suppress
+from multiprocessing.connection import Client, Connection
 from pathlib import Path
+from typing import Any
 
-from fedvlp.sites.local_socket import REQUEST, STATUS, STOP, is_of_this_user, listening, receive, send, socket_folder
 from fedvlp.sites.site_config import read_site_config
-from fedvlp.utils.files import locked
+from fedvlp.sites.wire import MAX_BYTES, failure
+from fedvlp.utils.errors import UserError
+from fedvlp.utils.files import is_locked, locked, write_text
 
+FOLDER = "warm"
 SOCKET = "socket"
-PROCESS = "process"
+STATUS = "status.json"
 LOG = "log.txt"
-SECONDS_TO_SAY = 30.0
-"""How long who has connected may take to hand over its request, which is on this machine."""
+LONGEST_PATH = 100  # bytes of a socket's path; systems take 104 or 108
+SECONDS_TO_START = 120.0
+SECONDS_TO_STOP = 10.0
+SECONDS_BETWEEN_TRIES = 0.05
+SECONDS_TO_SEND = 30.0
+"""How long a caller may take to hand over its request, which is on this machine."""
 log = logging.getLogger(__name__)
 
 
-class Daemon:
-    """Answers at a socket until nobody has asked anything for a while.
+def send_request(home: Path, request: bytes) -> bytes:
+    """Passes a request to the warm process of a site and returns its reply; starts the process if none runs.
+
+    Args:
+        home: the site's folder, with ``site.yaml``.
+        request: as it came from the server.
+
+    Returns:
+        The reply; one with the reason, where the process could not answer.
+
+    Raises:
+        UserError: if the folder is no site's.
+    """
+    for _ in range(2):  # the process that was there may have been about to end, and a new one answers
+        try:
+            connection = _connection(home)
+        except OSError:
+            return failure("can't start its warm process; its log says why")
+        with connection, suppress(OSError, EOFError):
+            connection.send_bytes(request)
+            return connection.recv_bytes(MAX_BYTES)
+    return failure("has a warm process that ended twice before it answered; its log may say why")
+
+
+def start_site(home: Path) -> None:
+    """Starts the warm process of a site, unless it runs, and returns once it listens.
+
+    Raises:
+        UserError: if the folder is no site's, or the process does not start.
+    """
+    try:
+        _connection(home).close()
+    except OSError as error:
+        raise UserError(f"The site's process does not start. {warm_folder(home) / LOG} says why.") from error
+
+
+def site_status(home: Path) -> dict[str, Any]:
+    """The ``state`` of a site's warm process, ``stopped``, ``idle`` or ``busy``, its id and ``answered`` requests.
+
+    Raises:
+        UserError: if the folder is no site's.
+    """
+    read_site_config(home)
+    folder = warm_folder(home)
+    if not is_locked(folder / SOCKET):
+        return {"state": "stopped"}
+    try:
+        status: dict[str, Any] = json.loads((folder / STATUS).read_text(encoding="utf-8"))
+        return status
+    except (OSError, ValueError):  # it holds the lock already and is about to write the file
+        return {"state": "busy"}
+
+
+def stop_site(home: Path) -> bool:
+    """Ends the warm process of a site, also one that is at work; whether there was one.
+
+    Raises:
+        UserError: if the folder is no site's.
+    """
+    process = site_status(home).get("process")
+    if process is None:
+        return False
+    with suppress(ProcessLookupError):
+        os.kill(process, signal.SIGTERM)
+    deadline = time.monotonic() + SECONDS_TO_STOP
+    while is_locked(warm_folder(home) / SOCKET) and time.monotonic() < deadline:
+        time.sleep(SECONDS_BETWEEN_TRIES)
+    return True
+
+
+def warm_folder(home: Path) -> Path:
+    """The folder of a site's socket, lock, status and log; made if it is missing, open to its user alone.
+
+    A path that is too long for a socket has its folder among the temporary ones.
+
+    Raises:
+        UserError: if there is something else in its place, or others can open it, or Python has no such sockets here.
+    """
+    if not hasattr(socket, "AF_UNIX"):
+        raise UserError("The process of a site answers at a Unix socket, which Python has on Linux and macOS alone.")
+    folder = home.resolve() / FOLDER
+    if len(os.fsencode(folder / SOCKET)) > LONGEST_PATH:
+        digest = hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]
+        folder = Path(tempfile.gettempdir()) / f"fedvlp-{os.getuid()}-{digest}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    # The folder's rights are what keeps other users from the socket, so one that somebody else made is no good.
+    status = folder.lstat()
+    is_open = bool(stat.S_IMODE(status.st_mode) & 0o077)
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or is_open:
+        raise UserError(f"Expected {folder} to be a folder that only this user can open. Remove it, or chmod 700 it.")
+    return folder
+
+
+def _connection(home: Path) -> Connection:
+    """Connects to the warm process, which is started where none listens; an OSError if it can't be started."""
+    read_site_config(home)
+    folder = warm_folder(home)
+    deadline = time.monotonic() + SECONDS_TO_START
+    while True:
+        try:
+            return Client(str(folder / SOCKET), family="AF_UNIX")
+        except OSError:
+            if not _start(home, folder) or time.monotonic() > deadline:
+                raise
+        if not (folder / SOCKET).exists():  # the one at work is about to end
+            time.sleep(SECONDS_BETWEEN_TRIES)
+
+
+def _start(home: Path, folder: Path) -> bool:
+    """Starts the process, which continues in the background; whether one, this or another, listens or did so."""
+    package = str(Path(__file__).parents[2])
+    path = os.pathsep.join([package, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]).rstrip(os.pathsep)
+    with open(folder / LOG, "ab") as log_file:
+        finished = subprocess.run(
+            [sys.executable, "-m", "fedvlp.sites.daemon", str(home.resolve())],
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": path},
+            stdin=subprocess.DEVNULL,
+            stdout=log_file,
+            stderr=log_file,
+            check=False,
+        )
+    return finished.returncode == 0
+
+
+def answer(
+    server: socket.socket,
+    handle: Callable[[bytes], bytes],
+    idle_seconds: float,
+    report: Callable[[str, int], None],
+) -> None:
+    """Answers requests sequentially, until none has come for a while.
 
     Args:
         server: listens.
         handle: from a request to its reply.
-        idle_seconds: how long nobody may ask anything.
-        is_last: called when the time is over; what connects after it finds another process.
+        idle_seconds: for how long no request may come.
+        report: called whenever the state changes, with ``idle`` or ``busy`` and the number of answered requests.
     """
-
-    def __init__(
-        self,
-        server: socket.socket,
-        handle: Callable[[bytes], bytes],
-        idle_seconds: float,
-        is_last: Callable[[], None],
-    ) -> None:
-        self.server = server
-        self.handle = handle
-        self.idle_seconds = idle_seconds
-        self.is_last = is_last
-        self.is_stopped = False
-        self.answered = 0
-
-    def run(self) -> None:
-        """Answers until it is stopped, or idle for too long."""
-        self.server.settimeout(self.idle_seconds)
-        with suppress(TimeoutError):
-            while not self.is_stopped:
-                self._answer_next()
-        self.is_last()
-        # Who connected in the last moment has not been answered yet, and would take this process for dead.
-        self.server.settimeout(0)
-        with suppress(BlockingIOError):
-            while True:
-                self._answer_next()
-
-    def _answer_next(self) -> None:
-        connection, _ = self.server.accept()
-        with connection:
-            if not is_of_this_user(connection):
-                return
-            connection.settimeout(SECONDS_TO_SAY)
+    answered = 0
+    server.settimeout(idle_seconds)
+    while True:
+        report("idle", answered)
+        try:
+            accepted, _ = server.accept()
+        except TimeoutError:
+            return
+        # The standard library's connection frames the bytes; only its send of objects would pickle.
+        with Connection(accepted.detach()) as connection:
             try:
-                reply = self._reply(receive(connection))
-                connection.settimeout(SECONDS_TO_SAY)
-                send(connection, reply)
-            except (OSError, EOFError) as error:  # who asked has died, or only looked; the site lives on
-                log.debug("Who asked is gone: %s", error)
-
-    def _reply(self, content: bytes) -> bytes:
-        kind = content[:1]
-        if kind == REQUEST:
-            self.answered += 1
-            return self.handle(content[1:])
-        if kind == STOP:
-            self.is_stopped = True
-        return (
-            json.dumps({"process": os.getpid(), "answered": self.answered}).encode() if kind in (STATUS, STOP) else b""
-        )
+                if connection.poll(SECONDS_TO_SEND):
+                    request = connection.recv_bytes(MAX_BYTES)
+                    report("busy", answered)
+                    connection.send_bytes(handle(request))
+                    answered += 1
+            except (OSError, EOFError) as error:  # the caller has died or only looked; the site lives on
+                log.debug("The caller is gone: %s", error)
 
 
 def serve_site(home: Path, is_ready: Callable[[], None]) -> None:
-    """Answers for a site until nobody has asked for a while; returns at once if another process does.
+    """Answers for a site until no request has come for a while; returns at once if another process does.
 
     Args:
         home: the site's folder.
         is_ready: called once a process listens, this one or the other.
     """
     config = read_site_config(home)
-    folder = socket_folder(home)
-    try:
-        with locked(folder / SOCKET, wait=False):
-            (folder / PROCESS).write_text(str(os.getpid()))
-            with listening(folder / SOCKET) as server:
-                is_ready()  # before the long imports: who asks waits for the reply alone
-                without_figures()
-                from fedvlp.sites.site import Site
+    path = warm_folder(home) / SOCKET
 
-                handle = Site(home).handle
-                Daemon(server, handle, 60 * config.idle_minutes, (folder / SOCKET).unlink).run()
+    def report(state: str, answered: int) -> None:
+        status = {"state": state, "process": os.getpid(), "answered": answered}
+        write_text(path.with_name(STATUS), json.dumps(status))
+
+    try:
+        with locked(path, wait=False), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
+            path.unlink(missing_ok=True)  # of a process that was killed
+            report("busy", 0)
+            server.bind(str(path))
+            server.listen(16)
+            is_ready()  # before the long imports: the caller waits for the reply alone
+            from fedvlp.sites.worker import Site
+
+            answer(server, Site(home).handle, 60 * config.idle_minutes, report)
+            # Who connects from now on finds no socket and starts another process, which waits for the lock.
+            path.unlink()
     except BlockingIOError:
         log.info("Another process answers for %s.", home)
         is_ready()
 
 
 def main(home: Path) -> int:
-    """Lets a process of its own answer for a site; returns the exit code, 0 once one listens.
-
-    Args:
-        home: the site's folder.
-    """
+    """Makes a process of its own that answers for a site; returns the exit code, 0 once one listens."""
     read_end, write_end = os.pipe()
     if os.fork():
         os.close(write_end)
         return 0 if os.read(read_end, 1) else 1
     os.close(read_end)
-    os.setsid()  # so that it outlives who asked, and is not ended with its terminal
+    os.setsid()  # so that it outlives its caller, and is not ended with its terminal
 
     def is_ready() -> None:
         os.write(write_end, b"1")
@@ -131,21 +246,6 @@ def main(home: Path) -> int:
 
     serve_site(home, is_ready)
     return 0
-
-
-def without_figures() -> None:
-    """Keeps figures and trackers out of this process, which other packages import wherever they are installed."""
-    from lightning_utilities.core.imports import RequirementCache
-
-    unwanted = ("matplotlib", "wandb")
-    for name in unwanted:
-        sys.modules.setdefault(name, None)  # type: ignore[arg-type]
-    is_installed = RequirementCache.__bool__
-
-    def is_wanted(cache: RequirementCache) -> bool:
-        return cache.requirement not in unwanted and is_installed(cache)
-
-    RequirementCache.__bool__ = is_wanted  # type: ignore[assignment, method-assign]
 
 
 if __name__ == "__main__":

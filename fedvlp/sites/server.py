@@ -2,26 +2,39 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import secrets
 import sys
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import lightning as L
+import yaml
+from jsonargparse import ArgumentParser
+
+from fedvlp.core.module import FederatedModule
 from fedvlp.core.state import detached
+from fedvlp.data import FederatedDataModule
 from fedvlp.federation import Federation
 from fedvlp.runs.run_folder import describe_model, find_checkpoints, run_name
-from fedvlp.sites.building import Parts, build_parts
-from fedvlp.sites.remote import SitesEngine
-from fedvlp.sites.resident import starting_tensors
-from fedvlp.sites.roster import Roster
-from fedvlp.sites.run_file import SitesFile, read_sites_file
-from fedvlp.sites.sites_data import SitesData, options_for_sites
-from fedvlp.sites.transport import Transport
-from fedvlp.sites.wire import Message
-from fedvlp.training.add_ons import PUBLIC, describe_add_on
-from fedvlp.utils.errors import UserError
+from fedvlp.sites.data import SiteFacts, SitesData, options_for_sites
+from fedvlp.sites.engine import SitesEngine
+from fedvlp.sites.registry import SiteRegistry
+from fedvlp.sites.wire import Message, Transport, is_plain_name
+from fedvlp.sites.worker import parse_config, starting_tensors
+from fedvlp.training.add_ons import PUBLIC
+from fedvlp.training.callback import FederationCallback, RunView
+from fedvlp.training.options import link_method_options
+from fedvlp.utils.config_files import read_yaml
+from fedvlp.utils.digests import class_and_options
+from fedvlp.utils.errors import UserError, unwrapped_errors
+from fedvlp.utils.files import write_json, write_text
 
+SEED = "seed_everything"
+SITES_FILE = "sites.json"
+"""In the run's folder: which sites took part, and the name under which they keep what is theirs."""
 log = logging.getLogger(__name__)
 
 
@@ -33,11 +46,11 @@ def serve(config: Path, transport: Transport, run_dir: Path, ckpt_path: str | No
             which lists the sites by name.
         transport: reaches the sites.
         run_dir: folder under which ``<name>/<time>`` becomes the run's folder.
-        ckpt_path: go on from this checkpoint or run folder; ``last`` takes the newest run of the same name, and starts
-            anew if there is none.
+        ckpt_path: resume from this checkpoint or run folder; ``last`` takes the newest run of the same name, and starts
+            from scratch if there is none.
 
     Returns:
-        The exit code: 0 if the run came to its end, 1 if not; what was wrong was then printed.
+        The exit code: 0 if the run came to its end, 1 if not; the error was then printed.
     """
     try:
         _serve(build_parts(config), transport, run_dir, ckpt_path)
@@ -47,6 +60,41 @@ def serve(config: Path, transport: Transport, run_dir: Path, ckpt_path: str | No
     return 0
 
 
+class Parts(NamedTuple):
+    """What a config makes, and all of its options as YAML, those that were not given included."""
+
+    model: FederatedModule
+    data: FederatedDataModule
+    federation: Federation
+    config: str
+
+
+def build_parts(path: Path) -> Parts:
+    """Makes what a config names, as ``fedvlp fit --config`` does.
+
+    Args:
+        path: a config with ``model``, ``data`` and ``trainer``.
+
+    Raises:
+        UserError: if there is none, or something in it is wrong.
+    """
+    content = read_yaml(path)
+    if not isinstance(content, dict):
+        raise UserError(f"Expected a config with keys such as model, data and trainer in {path}; found none.")
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_argument(f"--{SEED}", type=int, default=0)
+    parser.add_class_arguments(Federation, "trainer", fail_untyped=False, sub_configs=True)
+    parser.add_subclass_arguments(FederatedModule, "model", required=True, fail_untyped=False)
+    parser.add_subclass_arguments(FederatedDataModule, "data", required=True, fail_untyped=False)
+    link_method_options(parser)
+    parser.link_arguments(SEED, "trainer.seed")
+    config = parse_config(parser, content)
+    L.seed_everything(config[SEED], workers=True, verbose=False)
+    with unwrapped_errors():
+        made = parser.instantiate(config)
+    return Parts(made["model"], made["data"], made["trainer"], parser.dump(config, skip_unset=False))
+
+
 def _serve(parts: Parts, transport: Transport, run_dir: Path, ckpt_path: str | None) -> None:
     federation = parts.federation
     data = parts.data
@@ -54,35 +102,34 @@ def _serve(parts: Parts, transport: Transport, run_dir: Path, ckpt_path: str | N
         raise UserError(f"Expected data of fedvlp.sites.SitesData, which lists the sites; got {type(data).__name__}.")
     _check_options(federation)
     federation.default_root_dir = run_dir
-    known = read_sites_file(_run_to_continue(parts, run_dir, ckpt_path))
-    data.facts = dict(known.facts)
-    roster = Roster(transport, data, known.run or secrets.token_hex(8))
-    roster.gather(federation.server.min_clients)
-    federation.add_callback(SitesFile(roster, parts.config))
-    federation.engine = SitesEngine(roster, _preparation(parts, data, roster.run), parts.model)
+    run = secrets.token_hex(8)
+    resumed = _run_to_resume(parts, run_dir, ckpt_path)
+    if resumed is not None:
+        # With its old id the sites find what stayed on them.
+        run, data.facts = read_sites_file(resumed)
+    registry = SiteRegistry(transport, data, run)
+    registry.gather(federation.server.min_clients)
+    federation.add_callback(SitesFile(registry, parts.config))
+    federation.engine = SitesEngine(registry, preparation(parts, data, registry.run), parts.model)
     if parts.model.personal and parts.model.unseen != "shared" and data.held_out:
         log.warning("The held-out domains are not measured: what the method keeps for each client is at the sites.")
     try:
         federation.fit(parts.model, data, ckpt_path)
     finally:
-        roster.dismiss()
+        registry.dismiss()
 
 
 def _check_options(federation: Federation) -> None:
-    """Refuses options that only a simulation has.
-
-    Raises:
-        UserError: if there is one.
-    """
-    asked = {
+    """Refuses options that only a simulation has."""
+    of_simulations = {
         "clients.attack": federation.clients.attack is not None,
         "clients.personal_on_disk": federation.clients.personal_on_disk,
         "devices": federation.fabric.world_size > 1,
         "local.gradient_clip_val": federation.local.gradient_clip_val is not None,
         "fast_dev_run": federation.fast_dev_run,
     }
-    if wrong := [name for name, is_given in asked.items() if is_given]:
-        raise UserError(f"Only a simulation has trainer.{wrong[0]}, since sites train each by itself. Leave it out.")
+    if wrong := [name for name, is_given in of_simulations.items() if is_given]:
+        raise UserError(f"Only a simulation has trainer.{wrong[0]}, since each site trains by itself. Leave it out.")
     for add_on in federation.local.every_add_on:
         if PUBLIC.get(type(add_on).__name__) is not type(add_on):
             raise UserError(
@@ -91,41 +138,88 @@ def _check_options(federation: Federation) -> None:
             )
 
 
-def _run_to_continue(parts: Parts, run_dir: Path, ckpt_path: str | None) -> Path | None:
-    """Returns the folder of the run that is to go on; None if there is none."""
+def _run_to_resume(parts: Parts, run_dir: Path, ckpt_path: str | None) -> Path | None:
+    """The folder of the run that is to be resumed; None if there is none."""
     if ckpt_path is None:
         return None
     where = Path(ckpt_path)
     if ckpt_path == "last":
         where = run_dir / (parts.federation.name or run_name(parts.model, parts.data))
-    found = [where] if where.is_file() else find_checkpoints(where)
-    return found[0].parent.parent if found else None
+    checkpoints = [where] if where.is_file() else find_checkpoints(where)
+    return checkpoints[0].parent.parent if checkpoints else None
 
 
-def _preparation(parts: Parts, data: SitesData, run: str) -> Message:
-    """Returns the message that brings a site all that it needs of a run, but for its place."""
+def preparation(parts: Parts, data: SitesData, run: str) -> Message:
+    """The message of the kind ``prepare``, with all that a site needs of a run but the client's place.
+
+    Args:
+        parts: what the server's config made.
+        data: its data.
+        run: the run's id.
+    """
     federation = parts.federation
     described = describe_model(parts.model)
-    model = {"class_path": described["class_path"], "init_args": {**described["init_args"], **_optimizer(parts)}}
+    init_args = dict(described["init_args"])
+    # A method does not keep the config of its optimizer among its options.
+    optimizer = yaml.safe_load(parts.config)["model"]["init_args"].get("optimizer")
+    if optimizer is not None:
+        init_args["optimizer"] = optimizer
     training = {
         "epochs": federation.local.epochs,
         "steps": federation.local.steps,
         "reset_optimizer": federation.local.reset_optimizer,
-        "add_ons": [describe_add_on(add_on) for add_on in federation.local.every_add_on],
+        "add_ons": [class_and_options(add_on) for add_on in federation.local.every_add_on],
         "seed": federation.seed,
         "precision": federation.precision,
     }
     values = {
         "run": run,
         "data": options_for_sites(data),
-        "model": model,
+        "model": {"class_path": described["class_path"], "init_args": init_args},
         "training": training,
         "fingerprint": described["clip_fingerprint"],
     }
     return Message("prepare", values, detached(starting_tensors(parts.model)))
 
 
-def _optimizer(parts: Parts) -> dict[str, Any]:
-    """Returns the config of the optimizer, which a method does not keep among its options."""
-    optimizer = parts.options["model"]["init_args"].get("optimizer")
-    return {} if optimizer is None else {"optimizer": optimizer}
+def read_sites_file(run: Path) -> tuple[str, dict[str, SiteFacts]]:
+    """Reads the id of a run that is resumed, and each site's description of itself by name.
+
+    Args:
+        run: its folder.
+
+    Raises:
+        UserError: if the run has no such file, or a damaged one.
+    """
+    try:
+        content = json.loads((run / SITES_FILE).read_text(encoding="utf-8"))
+        facts: dict[str, SiteFacts] = {}
+        for name, values in content["sites"].items():
+            facts[name] = SiteFacts(**{**values, "classes": tuple(values["classes"])})
+        if not is_plain_name(content["run"]):
+            raise ValueError("no plain name")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{run} can't be resumed at sites: its {SITES_FILE} is missing or damaged.") from error
+    return content["run"], facts
+
+
+class SitesFile(FederationCallback):
+    """Writes ``sites.json`` and the config, as YAML, into the run's folder."""
+
+    def __init__(self, registry: SiteRegistry, config: str) -> None:
+        self.registry = registry
+        self.config = config
+
+    def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
+        """Writes both, before the first round depends on them."""
+        run: RunView = trainer
+        write_text(Path(run.log_dir) / "config.yaml", self.config)
+        self._write(run)
+
+    def on_round_end(self, federation: RunView, row: dict[str, Any]) -> None:
+        """Writes the sites again, since some may have come in the round."""
+        self._write(federation)
+
+    def _write(self, run: RunView) -> None:
+        facts = {name: asdict(each) for name, each in sorted(self.registry.data.facts.items())}
+        write_json(Path(run.log_dir) / SITES_FILE, {"run": self.registry.run, "sites": facts})

@@ -53,12 +53,13 @@ class SiteConfig:
         check_range("idle_minutes", self.idle_minutes, PositiveFloat)
         if self.on_bad_image not in ("error", "skip"):
             raise UserError(f"Expected on_bad_image to be error or skip, got {self.on_bad_image!r}.")
+        # A split of the site is called <role>/<name>, in tables and on the wire.
         if not self.name.strip() or not self.name.isprintable() or "/" in self.name:
             raise UserError(f"Expected name of a site without slashes and control characters, got {self.name!r}.")
 
 
 def read_site_config(home: Path) -> SiteConfig:
-    """Returns the config of a site.
+    """Reads the config of a site.
 
     Args:
         home: the site's folder.
@@ -72,19 +73,15 @@ def read_site_config(home: Path) -> SiteConfig:
     content = read_yaml(path)
     if not isinstance(content, Mapping):
         raise UserError(f"Expected options such as name and root in {path}; found none.")
-    _check_names(path, content)
-    values: dict[str, Any] = {"cache_dir": "cache", **content}
-    for name in ("root", "cache_dir"):
-        if isinstance(values.get(name), str):
-            values[name] = str(home.resolve() / Path(values[name]).expanduser())
-    return SiteConfig(**values)
-
-
-def _check_names(path: Path, content: Mapping[str, Any]) -> None:
-    known = [each.name for each in fields(SiteConfig)]
+    options = [each.name for each in fields(SiteConfig)]
     for name in content:
-        if name not in known:
-            raise UserError(f"{path} has an unknown option {name!r}. {did_you_mean_or_choose(str(name), known)}")
+        if name not in options:
+            raise UserError(f"{path} has an unknown option {name!r}. {did_you_mean_or_choose(str(name), options)}")
     for name in ("name", "root"):
         if not isinstance(content.get(name), str):
-            raise UserError(f"{path} needs {name} as a text. Add it.")
+            raise UserError(f"{path} needs {name} as a string. Add it.")
+    values: dict[str, Any] = {"cache_dir": "cache", **content}
+    for name in ("root", "cache_dir"):
+        if isinstance(values[name], str):
+            values[name] = str(home.resolve() / Path(values[name]).expanduser())
+    return SiteConfig(**values)

@@ -1,20 +1,160 @@
-"""Requests and replies as bytes: safetensors, with JSON that is held to a schema. Nothing is ever unpickled."""
+"""What goes over the wire: requests and replies as safetensors, with JSON that is held to a schema; and who carries it.
+
+Nothing is ever unpickled. A process that Flower starts for each message passes it on, so nothing here imports PyTorch
+before a message with tensors is read or written.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from safetensors.torch import load, save
+from safetensors import serialize
 
-from fedvlp.core.state import State, detached
-from fedvlp.sites.envelope import KEY, WireError, header_of
-from fedvlp.sites.fields import Field, kind_of
-from fedvlp.sites.schemas import REPLIES, REQUESTS
+from fedvlp.version import __version__
 
-MOST_TENSORS = 10_000
+KEY = "fedvlp"
+LENGTH_BYTES = 8  # before safetensors' header, of which they are the length
+MAX_BYTES = 1 << 30
+"""Of a whole message: far more than prompts need, and less than a machine has."""
+MAX_HEADER_BYTES = 16 << 20
+"""Of a header: names of classes and tensors, and options."""
+MAX_REASON = 2000  # characters
+MAX_ENTRIES = 1000  # of one object
+MAX_NUMBER = 2**63 - 1
+MAX_NAME = 255  # bytes of a file's name, on most disks
+LIBRARIES = ("torch", "torchvision", "open_clip_torch")
+
+
+class WireError(Exception):
+    """What is wrong with a message, to be read after the sender's name; reveals nothing of the message's content."""
+
+
+class Field(NamedTuple):
+    """What a value in a message must be.
+
+    Attributes:
+        expected: a description for the error.
+        accepts: whether a value is so; raises nothing, whatever JSON it receives.
+    """
+
+    expected: str
+    accepts: Callable[[Any], bool]
+
+
+def is_plain_name(value: Any) -> bool:
+    """Whether a value is the name of a file, with no folder before it."""
+    return (
+        isinstance(value, str)
+        and 0 < len(value.encode("utf-8", "surrogatepass")) <= MAX_NAME
+        and not value.startswith(".")
+        and not set(value) & set("/\\:")
+        and value.isprintable()
+    )
+
+
+def _is_count(value: Any) -> bool:
+    # JSON's true is an instance of int, too.
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_NUMBER
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _is_factor(value: Any) -> bool:
+    return _is_number(value) and 0 <= value < float("inf")
+
+
+def _is_string(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _are_distinct_strings(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_is_string, value)) and len(set(value)) == len(value)
+
+
+def _is_noise(value: Any) -> bool:
+    if value is None:
+        return True
+    if not isinstance(value, dict) or value.keys() != {"clip_norm", "noise_multiplier", "seed"}:
+        return False
+    are_numbers = _is_factor(value["clip_norm"]) and _is_factor(value["noise_multiplier"])
+    return are_numbers and value["clip_norm"] > 0 and (value["seed"] is None or _is_count(value["seed"]))
+
+
+def _object_of(is_value: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, dict) and len(value) <= MAX_ENTRIES and all(map(is_value, value.values()))
+
+
+COUNT = Field("an integer of at least 0", _is_count)
+FACTOR = Field("a number of at least 0", _is_factor)
+SHARE = Field("a number above 0 and up to 1", lambda value: _is_number(value) and 0 < value <= 1)
+FLAG = Field("true or false", lambda value: isinstance(value, bool))
+STRING = Field("a string", _is_string)
+REASON = Field(
+    f"a string of up to {MAX_REASON} characters", lambda value: _is_string(value) and len(value) <= MAX_REASON
+)
+FILE = Field("the plain name of a file, or an empty string", lambda value: value == "" or is_plain_name(value))
+STRINGS = Field("a list of distinct strings", _are_distinct_strings)
+OBJECT = Field("an object", lambda value: isinstance(value, dict))
+COUNTS = Field("an object of integers of at least 0", _object_of(_is_count))
+NUMBERS = Field(f"an object of up to {MAX_ENTRIES} numbers", _object_of(_is_number))
+VERSIONS = Field("an object of strings", _object_of(_is_string))
+NOISE = Field("null, or clip_norm, noise_multiplier and seed of a client's noise", _is_noise)
+
+CLIENT = {"client": COUNT, "domain": COUNT}
+FILES = {"personal": FILE, "optimizer": FILE}
+"""Names of the files in which a site keeps what stays on its client; the server passes them on and never reads one."""
+
+REQUESTS: Mapping[str, Mapping[str, Field]] = {
+    "describe": {"run": STRING, "data": OBJECT},
+    "prepare": {"run": STRING, "data": OBJECT, "model": OBJECT, "training": OBJECT, "fingerprint": STRING, **CLIENT},
+    "train": {
+        "run": STRING,
+        "round": COUNT,
+        "phase": COUNT,
+        "seed": COUNT,
+        "factor": FACTOR,
+        "share": SHARE,
+        "noise": NOISE,
+        **CLIENT,
+        **FILES,
+    },
+    "evaluate": {"run": STRING, "baseline": FLAG, **CLIENT, **FILES},
+    "leave": {"run": STRING},
+}
+"""What the server asks. ``prepare`` brings the tensors that every site begins with, ``train`` a download, ``evaluate``
+what is deployed."""
+
+REPLIES: Mapping[str, Mapping[str, Field]] = {
+    "described": {
+        "name": STRING,
+        "classes": STRINGS,
+        "counts": COUNTS,
+        "images": STRING,
+        "split": STRING,
+        "versions": VERSIONS,
+    },
+    "prepared": {"images": STRING, "split": STRING},
+    "trained": {
+        "round": COUNT,
+        "phase": COUNT,
+        "num_examples": COUNT,
+        "metrics": NUMBERS,
+        "finite": FLAG,
+        "retried": REASON,
+        **FILES,
+    },
+    "evaluated": {"correct": COUNTS, "count": COUNTS},
+    "left": {},
+    "unprepared": {},
+    "failed": {"reason": REASON},
+}
+"""What a site answers. ``trained`` brings the upload; no other reply has tensors."""
 
 
 @dataclass(frozen=True)
@@ -22,34 +162,50 @@ class Message:
     """A request of the server, or a site's reply.
 
     Attributes:
-        kind: one of ``fedvlp.sites.schemas``.
+        kind: one of ``REQUESTS`` or ``REPLIES``.
         values: what JSON can hold, with the fields of the kind.
-        tensors: what is downloaded or uploaded.
+        tensors: what is downloaded or uploaded, by name.
     """
 
     kind: str
     values: Mapping[str, Any] = field(default_factory=dict)
-    tensors: State = field(default_factory=dict)
+    tensors: dict[str, Any] = field(default_factory=dict)
 
     def to_bytes(self) -> bytes:
-        """Returns the message as it is sent."""
-        text = json.dumps({"kind": self.kind, **self.values})
+        """Encodes the message."""
+        metadata = {KEY: json.dumps({"kind": self.kind, **self.values})}
+        if not self.tensors:
+            return bytes(serialize({}, metadata))
+        from safetensors.torch import save
+
+        from fedvlp.core.state import detached
+
         # A copy each, since tensors may share memory, which safetensors refuses.
         tensors = {name: value.contiguous() for name, value in detached(self.tensors).items()}
-        return bytes(save(tensors, {KEY: text}))
+        return bytes(save(tensors, metadata))
+
+
+def failure(reason: str) -> bytes:
+    """Encodes the reply of a site that could not do what it was asked.
+
+    Args:
+        reason: continues the sentence that the site's name begins, such as ``has no image``; must reveal nothing of
+            images or files.
+    """
+    return Message("failed", {"reason": reason}).to_bytes()
 
 
 def read_request(content: bytes) -> Message:
-    """Returns the request that some bytes are.
+    """Decodes a request.
 
     Raises:
-        WireError: if they are none; the message names the field and nothing of its content.
+        WireError: if it is none; the message names the field and nothing of its content.
     """
     return _read(content, REQUESTS)
 
 
 def read_reply(content: bytes) -> Message:
-    """Returns the reply that some bytes are.
+    """Decodes a reply.
 
     Raises:
         WireError: as :func:`read_request`.
@@ -58,7 +214,7 @@ def read_reply(content: bytes) -> Message:
 
 
 def _read(content: bytes, schemas: Mapping[str, Mapping[str, Field]]) -> Message:
-    values = header_of(content)
+    values = _values(content)
     kind = values.pop("kind", None)
     if not isinstance(kind, str) or kind not in schemas:
         raise WireError(f"sent a message of none of the kinds {', '.join(schemas)}")
@@ -67,17 +223,67 @@ def _read(content: bytes, schemas: Mapping[str, Mapping[str, Field]]) -> Message
         if name not in values:
             raise WireError(f"sent no {name}, which should be {each.expected}")
         if not each.accepts(values[name]):
-            raise WireError(f"sent {kind_of(values[name])} as {name}, which should be {each.expected}")
-    if unknown := sorted(values.keys() - schema.keys()):
+            raise WireError(f"sent a {type(values[name]).__name__} as {name}, which should be {each.expected}")
+    if unknown := values.keys() - schema.keys():
+        # Their names come from the other side and could hold anything, so they are counted and not shown.
         raise WireError(f"sent {len(unknown)} unknown field(s) in a message of the kind {kind}")
-    return Message(kind, values, _tensors(content))
+    from safetensors.torch import load
 
-
-def _tensors(content: bytes) -> State:
     try:
-        tensors: State = load(content)
+        return Message(kind, values, load(content))
     except Exception as error:  # the bytes may be anything, and make safetensors raise anything
         raise WireError("sent tensors that can't be understood") from error
-    if len(tensors) > MOST_TENSORS:
-        raise WireError(f"sent more than {MOST_TENSORS} tensors")
-    return tensors
+
+
+def _values(content: bytes) -> dict[str, Any]:
+    """The JSON object in the header of a message; its tensors are not read."""
+    if len(content) > MAX_BYTES:
+        raise WireError(f"sent more than {MAX_BYTES:,} bytes")
+    # The length is checked before anything is parsed: it comes from the other side as well.
+    length = int.from_bytes(content[:LENGTH_BYTES], "little")
+    if len(content) < LENGTH_BYTES or length > min(len(content) - LENGTH_BYTES, MAX_HEADER_BYTES):
+        raise WireError("sent a message that is cut short, or none of fedvlp's")
+    try:
+        header = json.loads(content[LENGTH_BYTES : LENGTH_BYTES + length].decode())
+        values = json.loads(header["__metadata__"][KEY])
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise WireError("sent a message that can't be understood") from error
+    if not isinstance(values, dict):
+        raise WireError("sent a message that can't be understood")
+    return values
+
+
+def versions_here() -> dict[str, str]:
+    """Versions of fedvlp and of the libraries it computes with, by their names on the package index."""
+    versions = {"fedvlp": __version__}
+    for name in LIBRARIES:
+        try:
+            versions[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return versions
+
+
+class SiteError(Exception):
+    """Why there is no reply of a site, to be read after the site's name, such as ``did not answer in 60 s``."""
+
+
+@runtime_checkable
+class Transport(Protocol):
+    """Carries messages between the server and its sites, as bytes."""
+
+    def names(self) -> list[str]:
+        """Names under which connected sites can be reached, in any order; they may change with time."""
+        ...
+
+    def exchange(self, requests: Mapping[str, bytes], timeout: float) -> dict[str, bytes | SiteError]:
+        """Sends each site its request, all at the same time, and collects the replies.
+
+        Args:
+            requests: by the site's name, as ``names`` has it.
+            timeout: seconds to wait for all replies together, above 0.
+
+        Returns:
+            One entry for each request: the reply, or why there is none (it died, is too late or unknown).
+        """
+        ...

@@ -16,15 +16,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fedvlp.testing.aggregator import check_aggregator as check_aggregator
     from fedvlp.testing.data import check_data as check_data
     from fedvlp.testing.failures import ContractError as ContractError
     from fedvlp.testing.method.check import check_method as check_method
-    from fedvlp.testing.rule import check_aggregation_rule as check_aggregation_rule
     from fedvlp.testing.strategy import check_strategy as check_strategy
 
 _MODULES = {
     "ContractError": "failures",
-    "check_aggregation_rule": "rule",
+    "check_aggregator": "aggregator",
     "check_data": "data",
     "check_method": "method.check",
     "check_strategy": "strategy",

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from fedvlp.core.run_state import RunState
+from fedvlp.core.state import RunState
 
 
 def run_tensors(state: RunState) -> dict[str, Tensor]:

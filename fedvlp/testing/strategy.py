@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import torch
 
-from fedvlp.core.reductions import is_linear
+from fedvlp.core.phases import is_linear
 from fedvlp.core.state import ClientUpdate, ServerState, State
 from fedvlp.core.strategies import Strategy
 from fedvlp.testing.comparing import difference

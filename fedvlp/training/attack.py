@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from fractions import Fraction
-from typing import Any
 
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.protocols import FederatedData, TrainingData
 from fedvlp.core.state import Client, State
-from fedvlp.training.add_ons import AddOn
+from fedvlp.training.add_ons.base import AddOn
 from fedvlp.training.callback import RunView
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.seeding import derive_seeds
@@ -87,8 +85,3 @@ class Attack:
             personal: those that stay on each client.
         """
         return {}
-
-    def describe(self) -> dict[str, Any]:
-        """Returns class and options, as they are written into results."""
-        options: dict[str, Any] = asdict(self)  # type: ignore[call-overload]
-        return {"class": type(self).__name__, **options}

@@ -1,40 +1,52 @@
-"""The hooks of a federation, in the order in which they are called."""
+"""What callbacks see of a federation, and its hooks in the order in which they are called."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
+import torch
 from lightning import Fabric
 from lightning.fabric.loggers.logger import Logger
 from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.trainer.states import TrainerFn, TrainerState
 from torch import Tensor
 
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.phases import Phase
 from fedvlp.core.predictions import Predictions
 from fedvlp.core.protocols import FederatedData
-from fedvlp.core.run_state import RunState
-from fedvlp.core.state import Client, ClientUpdate, ServerState, State
-from fedvlp.training.local_training import LocalTraining
+from fedvlp.core.state import Client, ClientUpdate, RunState, ServerState, State
 
 
-@runtime_checkable
-class RunView(Protocol):
+class CountsSteps(Protocol):
+    """How a client trains; :class:`fedvlp.LocalTraining` is one."""
+
+    def num_steps(self, client: Client, batch_size: int) -> int:
+        """How many optimizer steps a client takes in one phase, from its images and those of a batch."""
+
+
+class RunView:
     """What callbacks see of a federation; :class:`fedvlp.Federation` is one.
+
+    Lightning's own callbacks see it as their ``trainer``: a round is an epoch. Other attributes of Lightning's Trainer
+    have no meaning here.
 
     Attributes:
         fabric: devices, precision and processes.
         module: the method.
         data: clients and splits.
-        run_state: where the federation stands after the last finished round.
-        description: the run's options, which results are compared by.
+        run_state: where the federation is after the last finished round.
+        description: the run's options, by which results are compared.
         folder: the run's folder; None outside ``fit``.
+        default_root_dir: folder under which runs get folders of their own.
         should_stop: whether the run is to end after this round, as a callback may ask.
-        current_epoch: the round that runs, from 0, under Lightning's name.
+        current_epoch: the round that runs, from 0.
         rounds: the number of all rounds.
+        evaluate_every: rounds from one evaluation to the next.
         local: how a client trains in each phase.
+        fast_dev_run: whether everything is only tried once.
     """
 
     fabric: Fabric
@@ -43,34 +55,74 @@ class RunView(Protocol):
     run_state: RunState
     description: dict[str, Any]
     folder: Path | None
-    should_stop: bool
-    current_epoch: int
+    default_root_dir: Path
     rounds: int
-    local: LocalTraining
+    evaluate_every: int
+    local: CountsSteps
+    should_stop: bool = False
+    current_epoch: int = 0
+    fast_dev_run: bool = False
+    # From here on the names are Lightning's: EarlyStopping, Timer and loggers read them.
+    sanity_checking = False
+    val_check_interval = 1.0
+    state = TrainerState(fn=TrainerFn.FITTING)
 
     @property
-    def log_dir(self) -> str:
-        """The run's folder, under Lightning's name; inside ``fit`` the same as ``folder``."""
-        ...
+    def lightning_module(self) -> FederatedModule:
+        """The method."""
+        return self.module
+
+    @property
+    def strategy(self) -> Any:
+        """Fabric's strategy."""
+        return self.fabric.strategy
+
+    @property
+    def world_size(self) -> int:
+        """The number of processes."""
+        return self.fabric.world_size
+
+    @property
+    def global_rank(self) -> int:
+        """The number of this process, from 0."""
+        return self.fabric.global_rank
 
     @property
     def is_global_zero(self) -> bool:
         """Whether this process writes files."""
-        ...
+        return self.fabric.is_global_zero
 
     @property
-    def predictions(self) -> Mapping[str, Predictions]:
-        """By split, the predicted class of each image in the last measurement; empty at sites."""
-        ...
+    def log_dir(self) -> str:
+        """The run's folder; inside ``fit`` the same as ``folder``."""
+        return str(self.folder or self.default_root_dir)
 
     @property
     def loggers(self) -> list[Logger]:
         """The loggers that were given."""
-        ...
+        return self.fabric.loggers
+
+    @property
+    def check_val_every_n_epoch(self) -> int:
+        """Rounds from one evaluation to the next."""
+        return self.evaluate_every
+
+    @property
+    def callback_metrics(self) -> dict[str, Tensor]:
+        """The newest value of each column of ``metrics.csv``, accuracies in percent."""
+        newest: dict[str, Any] = {}
+        for row in self.run_state.history:
+            newest |= {name: value for name, value in row.items() if isinstance(value, (int, float))}
+        return {name: torch.tensor(value) for name, value in newest.items()}
+
+    @property
+    def predictions(self) -> Mapping[str, Predictions]:
+        """By split, the predicted class of each image in the last measurement; empty at sites."""
+        raise NotImplementedError
 
     def evaluate(self, module: FederatedModule, deployed: State, personal: Mapping[int, State]) -> dict[str, float]:
         """Returns the accuracies, in percent, of a state on all splits."""
-        ...
+        raise NotImplementedError
 
 
 class FederationCallback(Callback):

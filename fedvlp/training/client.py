@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
 import torch
 from lightning import Fabric
@@ -19,26 +19,31 @@ from torch import Tensor
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.phases import RoundContext
 from fedvlp.core.protocols import Batch, EvaluationSplit, Inputs, Loader, TrainingData
-from fedvlp.core.state import ADD_ON, Client, ClientUpdate, State, detached, is_finite
-from fedvlp.core.update_check import upload_error
+from fedvlp.core.state import (
+    ADD_ON,
+    Client,
+    ClientUpdate,
+    State,
+    add_prefix,
+    detached,
+    is_finite,
+    strip_prefix,
+    upload_error,
+)
 from fedvlp.runs.client_store import ClientStore, StoredState
-from fedvlp.training.add_ons import AddOn, LocalContext
-from fedvlp.training.dispatch import Hooks
+from fedvlp.training.add_ons.base import AddOn, LocalContext
 from fedvlp.training.evaluation import accuracy_now
-from fedvlp.training.local_training import LocalTraining
-from fedvlp.training.optimizers import LocalOptimizer, make_optimizer
-from fedvlp.training.task import PhaseTask, of_method
+from fedvlp.training.lightning_hooks import Hooks
+from fedvlp.training.local_training import LocalTraining, make_optimizer, optimizer_state
+from fedvlp.training.task import OnClientFailure, PhaseTask, of_method
 from fedvlp.utils.errors import MachineError, UserError
 from fedvlp.utils.files import write_text
 from fedvlp.utils.seeding import derive_seed, restored_generators, seed_generators
-from fedvlp.utils.tensor_files import add_prefix, strip_prefix
 
 FAILURES = "failures"
 """Folder of the run in which tracebacks of clients that failed are."""
 
 DISK_FAULTS = {errno.ENOSPC, errno.EROFS, errno.EIO, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)}
-
-OnClientFailure = Literal["skip", "retry", "fail"]
 
 
 class ClientError(Exception):
@@ -118,7 +123,7 @@ def train_client(client: Client, task: PhaseTask, here: Workspace) -> ClientResu
 
     continued = {} if here.local.reset_optimizer else strip_prefix(task.kept(client), str(task.index))
     optimizer = make_optimizer(here.fabric, module, task.learning_rate_factor, continued)
-    add_ons = AddOnsAtWork.begin(client, task, here, download, optimizer, steps)
+    add_ons = begin_add_ons(client, task, here, download, optimizer, steps)
     here.hooks.call("on_client_start", phase=task.phase, client=client, steps=steps)
     seed_generators(task.seeds[client.id])
     if optimizer is not None:
@@ -131,98 +136,20 @@ def train_client(client: Client, task: PhaseTask, here: Workspace) -> ClientResu
             here.fabric.backward(loss)
             add_ons.backward(inputs)
             add_ons.after_backward()
-            optimizer.step_and_clear()
+            optimizer.step()
+            optimizer.zero_grad()
             module.on_train_batch_end(loss.detach(), (inputs, labels), index)
             here.hooks.call("on_client_step", client=client, loss=loss.detach())
 
-    upload, kept = add_ons.finish(checked_upload(module))
+    upload, kept = add_ons.finish(checked_upload(module), task.index)
     update = ClientUpdate(client, upload, client.num_examples, module.logged_means())
     here.hooks.call("on_client_end", phase=task.phase, update=update)
     personal = module.personal_state()
-    remembered = {} if optimizer is None or here.local.reset_optimizer else optimizer.state()
-    continued = task.kept(client) | kept | add_prefix(remembered, str(task.index))
-    stored = here.store.keep(task.round, client.id, personal, continued)
-    return ClientResult(update, *stored, is_finite(personal, continued))
-
-
-@dataclass(frozen=True)
-class AddOnsAtWork:
-    """The add-ons in one client's training; where there are none, nothing is done.
-
-    Attributes:
-        pairs: each add-on with what it sees of the client.
-        index: place of the phase in the round.
-    """
-
-    pairs: Sequence[tuple[AddOn, LocalContext]]
-    index: int
-
-    @classmethod
-    def begin(
-        cls,
-        client: Client,
-        task: PhaseTask,
-        here: Workspace,
-        download: State,
-        optimizer: LocalOptimizer | None,
-        steps: int,
-    ) -> AddOnsAtWork:
-        """Begins those of the phase, once the client's tensors are in the module."""
-        if not task.setup.add_ons:
-            return cls((), task.index)
-        splits = [split for split in here.validation if client in split.clients]
-        trained = here.module.trainable_by_name()
-        common = LocalContext(
-            client=client,
-            module=here.module,
-            fabric=here.fabric,
-            optimizer=optimizer,
-            names=task.setup.names,
-            trained=trained,
-            start={name: value.detach().clone() for name, value in trained.items()},
-            downloaded=of_method(download),
-            received={},
-            kept={},
-            steps=steps,
-            seed=task.seeds[client.id],
-            accuracy=partial(accuracy_now, here.module, here.fabric, splits),
-        )
-        pairs: list[tuple[AddOn, LocalContext]] = []
-        for place, add_on in enumerate(task.setup.add_ons):
-            received = strip_prefix(download, f"{ADD_ON}/{place}")
-            kept = strip_prefix(task.kept(client), f"{ADD_ON}/{task.index}/{place}")
-            local = replace(
-                common,
-                received=here.fabric.to_device(received),
-                kept=here.fabric.to_device(kept),
-                scratch={},
-            )
-            add_on.begin(local)
-            pairs.append((add_on, local))
-        return cls(pairs, task.index)
-
-    def backward(self, inputs: Inputs) -> None:
-        """Adds the gradients of what add-ons add to the loss."""
-        for add_on, local in self.pairs:
-            with local.fabric.autocast():
-                added = add_on.loss(local, inputs)
-            if added is not None:
-                local.fabric.backward(added)
-
-    def after_backward(self) -> None:
-        """Lets add-ons see and change the gradients of a step."""
-        for add_on, local in self.pairs:
-            add_on.after_backward(local)
-
-    def finish(self, upload: State) -> tuple[State, State]:
-        """What the client sends, for the method and for add-ons, and what they keep on it."""
-        every_sent: State = {}
-        every_kept: State = {}
-        for place, (add_on, local) in enumerate(self.pairs):
-            upload, sent, kept = add_on.finish(local, upload)
-            every_sent |= add_prefix(detached(sent), f"{ADD_ON}/{place}")
-            every_kept |= add_prefix(detached(kept), f"{ADD_ON}/{self.index}/{place}")
-        return upload | every_sent, every_kept
+    if optimizer is not None and not here.local.reset_optimizer:
+        kept |= add_prefix(optimizer_state(optimizer.optimizer, module.communicable_state()), str(task.index))
+    kept = task.kept(client) | kept
+    stored = here.store.keep(task.round, client.id, personal, kept)
+    return ClientResult(update, *stored, is_finite(personal, kept))
 
 
 def personal_state(client: Client, task: PhaseTask, here: Workspace) -> State:
@@ -271,6 +198,64 @@ def checked_upload(module: FederatedModule) -> State:
     return detached(upload)
 
 
+class AddOnsAtWork(list[tuple[AddOn, LocalContext]]):
+    """The add-ons in one client's training, each with what it sees of the client; often none."""
+
+    def backward(self, inputs: Inputs) -> None:
+        """Adds the gradients of what add-ons add to the loss."""
+        for add_on, local in self:
+            with local.fabric.autocast():
+                added = add_on.loss(local, inputs)
+            if added is not None:
+                local.fabric.backward(added)
+
+    def after_backward(self) -> None:
+        """Lets add-ons see and change the gradients of a step."""
+        for add_on, local in self:
+            add_on.after_backward(local)
+
+    def finish(self, upload: State, phase_index: int) -> tuple[State, State]:
+        """What the client sends, for the method and for add-ons, and what they keep on it."""
+        all_sent: State = {}
+        all_kept: State = {}
+        for place, (add_on, local) in enumerate(self):
+            upload, sent, kept = add_on.finish(local, upload)
+            all_sent |= add_prefix(detached(sent), f"{ADD_ON}/{place}")
+            all_kept |= add_prefix(detached(kept), f"{ADD_ON}/{phase_index}/{place}")
+        return upload | all_sent, all_kept
+
+
+def begin_add_ons(
+    client: Client, task: PhaseTask, here: Workspace, download: State, optimizer: Any, steps: int
+) -> AddOnsAtWork:
+    """Begins the add-ons of the phase, once the client's tensors are in the module."""
+    at_work = AddOnsAtWork()
+    if not task.setup.add_ons:
+        return at_work
+    splits = [split for split in here.validation if client in split.clients]
+    trained = here.module.trainable_by_name()
+    start = {name: value.detach().clone() for name, value in trained.items()}
+    for place, add_on in enumerate(task.setup.add_ons):
+        local = LocalContext(
+            client=client,
+            module=here.module,
+            fabric=here.fabric,
+            optimizer=optimizer,
+            names=task.setup.names,
+            trained=trained,
+            start=start,
+            downloaded=of_method(download),
+            received=here.fabric.to_device(strip_prefix(download, f"{ADD_ON}/{place}")),
+            kept=here.fabric.to_device(strip_prefix(task.kept(client), f"{ADD_ON}/{task.index}/{place}")),
+            steps=steps,
+            seed=task.seeds[client.id],
+            accuracy=partial(accuracy_now, here.module, here.fabric, splits),
+        )
+        add_on.begin(local)
+        at_work.append((add_on, local))
+    return at_work
+
+
 def train_clients(
     clients: Sequence[Client], task: PhaseTask, here: Workspace, on_failure: OnClientFailure
 ) -> list[ClientResult]:
@@ -289,8 +274,7 @@ def try_client(client: Client, task: PhaseTask, here: Workspace, on_failure: OnC
         client: who trains.
         task: the phase.
         here: module, data and devices.
-        on_failure: ``skip`` leaves a client out for the rest of the round, ``retry`` first lets it train again, and
-            ``fail`` ends the run.
+        on_failure: what is done about it if it fails.
     """
     retried = ""
     while True:
@@ -328,16 +312,13 @@ def reason_of(error: Exception) -> str:
     first_line = str(error).strip().split("\n")[0]
     if isinstance(error, ClientError):  # says what the client did; where that was noticed does not matter
         return first_line
-    hint = "; lower data.batch_size" if is_out_of_memory(error) else ""
+    # PyTorch has an error of its own for devices alone; on the CPU its allocator raises a plain one.
+    no_memory_for_tensor = isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+    is_out_of_memory = isinstance(error, (torch.OutOfMemoryError, MemoryError)) or no_memory_for_tensor
+    hint = "; lower data.batch_size" if is_out_of_memory else ""
     return f"raised {type(error).__name__}: {first_line}{hint}"
 
 
 def is_of_machine(error: Exception) -> bool:
     """Whether no client is to blame: a process was killed, or the disk is full or broken."""
     return isinstance(error, MachineError) or (isinstance(error, OSError) and error.errno in DISK_FAULTS)
-
-
-def is_out_of_memory(error: Exception) -> bool:
-    """Whether a device, or the machine, had no memory left."""
-    no_memory_for_tensor = isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
-    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or no_memory_for_tensor

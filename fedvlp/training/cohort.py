@@ -1,17 +1,24 @@
-"""Which clients take part in a round, and which process trains which of them."""
+"""Which clients take part in a round, and, for studies, which of them drop out or do only a part of their work."""
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from fedvlp.core.state import Client
+from fedvlp.utils.seeding import derive_seed
+
+# They name the two draws of a round. Five numbers make their seeds, four those of a client, so none is the same.
+DROPOUT = 1
+STRAGGLERS = 2
+
+# Of its steps that a straggler takes.
+SMALLEST_SHARE = 0.1
 
 
 def sample_cohort(clients: Sequence[Client], size: int | None, seed: int) -> list[Client]:
-    """Returns the clients of one round by ascending id: all, or ``size`` drawn without replacement.
+    """The clients of one round by ascending id: all, or ``size`` drawn without replacement.
 
     >>> clients = [Client(i, i, 1) for i in range(5)]
     >>> [c.id for c in sample_cohort(clients, 2, seed=3)] == [c.id for c in sample_cohort(clients[::-1], 2, seed=3)]
@@ -24,22 +31,39 @@ def sample_cohort(clients: Sequence[Client], size: int | None, seed: int) -> lis
     return [ordered[i] for i in sorted(chosen)]
 
 
-def balance_clients(clients: Sequence[Client], steps: Callable[[Client], int], processes: int) -> list[list[Client]]:
-    """Returns the clients of each process by ascending id, so that all are done at about the same time.
+def present_clients(cohort: Sequence[Client], dropout: float, least: int, seed: int, round: int) -> list[Client]:
+    """The clients that do not drop out, in their order.
 
-    The longest come first, each goes to the process that has least to do (Graham 1969): no process has more than 4/3 of
-    what the best division would give it.
-
-    >>> clients = [Client(i, 0, size) for i, size in enumerate([3, 1, 5, 2, 1])]
-    >>> [[client.id for client in share] for share in balance_clients(clients, lambda client: client.num_examples, 2)]
-    [[1, 2], [0, 3, 4]]
+    Args:
+        cohort: who was asked.
+        dropout: probability in [0, 1) that a client takes no part in the round.
+        least: that many stay whatever is drawn, those with the largest draws.
+        seed: of the federation.
+        round: number of finished rounds.
     """
-    if processes == 1:
-        return [list(clients)]
-    shares: list[list[Client]] = [[] for _ in range(processes)]
-    loads = [(0, process) for process in range(processes)]
-    for client in sorted(clients, key=lambda client: (-steps(client), client.id)):
-        load, process = heapq.heappop(loads)
-        shares[process].append(client)
-        heapq.heappush(loads, (load + steps(client), process))
-    return [sorted(share, key=lambda client: client.id) for share in shares]
+    if not dropout:
+        return list(cohort)
+    draws = np.random.default_rng(derive_seed(seed, round, 0, 0, DROPOUT)).random(len(cohort))
+    needed = set(np.argsort(-draws, kind="stable")[:least].tolist())
+    return [client for place, client in enumerate(cohort) if draws[place] >= dropout or place in needed]
+
+
+def shares_of_steps(clients: Sequence[Client], stragglers: float, seed: int, round: int) -> dict[int, float]:
+    """The share of its steps that each straggler takes, uniform in [0.1, 1), by the client's id.
+
+    As in FedProx (Li et al. 2020, Section 5.2), a fixed share of the clients straggles, others in each round, and how
+    far each comes is drawn uniformly.
+
+    Args:
+        clients: who takes part.
+        stragglers: the share of them that straggles, in [0, 1].
+        seed: of the federation.
+        round: number of finished rounds.
+    """
+    count = int(stragglers * len(clients) + 0.5)  # rounded, halves up
+    if not count:
+        return {}
+    generator = np.random.default_rng(derive_seed(seed, round, 0, 0, STRAGGLERS))
+    chosen = generator.choice(len(clients), count, replace=False)
+    shares = generator.uniform(SMALLEST_SHARE, 1.0, count)
+    return {clients[place].id: share for place, share in zip(chosen.tolist(), shares.tolist(), strict=True)}

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.phases import RoundContext, check_phases
-from fedvlp.core.run_state import RunState
-from fedvlp.core.state import Client, ClientUpdate, ServerState, State, detached, num_bytes, numel, select
+from fedvlp.core.state import Client, ClientUpdate, RunState, ServerState, State, detached, num_bytes, numel, select
 from fedvlp.core.strategies import FedAvg
-from fedvlp.training.add_ons import AddOn
+from fedvlp.training.add_ons.base import AddOn
 from fedvlp.training.task import PhaseTask, of_method, set_up_phases
 
 COUNTS = ("upload_parameters", "upload_bytes", "download_parameters", "download_bytes")
@@ -41,9 +41,8 @@ class Cost:
             One row a phase and one for ``all`` of them together, to which alone ``once`` belongs.
         """
         rows = [_row(phase, counts, (0, 0), rounds, cohort_size) for phase, counts in self.phases.items()]
-        by_client = zip(*self.phases.values(), strict=True)
-        rows.append(_row("all", [_summed(counts) for counts in by_client], self.once, rounds, cohort_size))
-        return rows
+        all_phases = [_summed(counts) for counts in zip(*self.phases.values(), strict=True)]
+        return [*rows, _row("all", all_phases, self.once, rounds, cohort_size)]
 
 
 def communication_cost(module: FederatedModule, clients: Sequence[Client], add_ons: Sequence[AddOn] = ()) -> Cost:
@@ -69,7 +68,8 @@ def communication_cost(module: FederatedModule, clients: Sequence[Client], add_o
             module.start_client(RoundContext(0, phase, client))
             upload = {**module.upload_state(), **task.sent_like(server.shared)}
             counts.append(exchange({}, {}) if client.is_pool else exchange(download, upload))
-            if not (updates and is_mean):  # the mean of equal uploads is any of them, and they may be large
+            # The mean of equal uploads is any of them, and they may be large.
+            if not (updates and is_mean):
                 updates.append(ClientUpdate(client, of_method(detached(upload)), client.num_examples))
         server = phase.aggregate(server, updates)
         phases[phase.name] = counts
@@ -95,21 +95,7 @@ def exchange(download: State, upload: State) -> Counts:
 
 
 def _summed(counts: Sequence[Counts]) -> Counts:
-    """Returns the sums of several counts."""
-    total = dict.fromkeys(COUNTS, 0)
-    for each in counts:
-        for name in COUNTS:
-            total[name] += each[name]
-    return total
-
-
-def _largest(counts: Sequence[Counts]) -> Counts:
-    """Returns the largest of each count over all clients."""
-    largest = dict.fromkeys(COUNTS, 0)
-    for each in counts:
-        for name in COUNTS:
-            largest[name] = max(largest[name], each[name])
-    return largest
+    return {name: sum(map(itemgetter(name), counts)) for name in COUNTS}
 
 
 def _row(
@@ -119,6 +105,7 @@ def _row(
     num_clients = len(counts)
     cohort = num_clients if cohort_size is None else min(cohort_size, num_clients)
     all_clients = _summed(counts)
+    largest = {name: max(map(itemgetter(name), counts), default=0) for name in COUNTS}
 
     def total(unit: str, sent_once: int) -> int:
         both_ways = all_clients[f"upload_{unit}"] + all_clients[f"download_{unit}"]
@@ -126,7 +113,7 @@ def _row(
 
     return {
         "phase": phase,
-        **_largest(counts),
+        **largest,
         "once_parameters": once[0],
         "once_bytes": once[1],
         "total_parameters": total("parameters", once[0]),

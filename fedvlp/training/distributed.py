@@ -5,10 +5,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from datetime import timedelta
 from importlib.metadata import version
-from typing import Any, Protocol, TypeVar, cast, runtime_checkable
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed
@@ -16,25 +15,13 @@ from lightning import Fabric
 from lightning.fabric.strategies.ddp import DDPStrategy
 
 from fedvlp.core.protocols import FederatedData
-from fedvlp.core.run_state import RunState
-from fedvlp.core.state import detached
-from fedvlp.runs.client_store import StoredState
+from fedvlp.core.state import RunState
 from fedvlp.runs.run_folder import comparable
-from fedvlp.training.client import ClientResult
 from fedvlp.utils.digests import digest, to_jsonable
 from fedvlp.utils.errors import MachineError, UserError
 from fedvlp.version import __version__
 
 Value = TypeVar("Value")
-
-
-@runtime_checkable
-class IdentifiesImages(Protocol):
-    """Data that can tell their images from others of the same names."""
-
-    def image_identities(self) -> dict[str, str]:
-        """Returns a string for each domain that is equal on all machines with the same images."""
-        ...
 
 
 class GlooStrategy(DDPStrategy):
@@ -90,15 +77,6 @@ class GlooStrategy(DDPStrategy):
             ) from error
 
 
-def gather_results(fabric: Fabric, results: list[ClientResult]) -> list[ClientResult]:
-    """Returns all processes' results, sorted by client id."""
-    processes = fabric.strategy
-    if isinstance(processes, GlooStrategy):
-        by_rank = processes.gather([_on_cpu(result) for result in results])
-        results = [result for of_rank in by_rank for result in of_rank]
-    return sorted(results, key=lambda result: result.update.client.id)
-
-
 def on_every_process(fabric: Fabric, step: Callable[[], Value]) -> Value:
     """Returns what a step gives on this process, once it succeeded on all.
 
@@ -139,47 +117,27 @@ def check_same_run(
     processes = fabric.strategy
     if not isinstance(processes, GlooStrategy):
         return
-    described = comparable(description)
-    images = data.image_identities() if isinstance(data, IdentifiesImages) else {}
+    libraries = [__version__, torch.__version__, version("lightning")]
+    identify_images = getattr(data, "image_identities", dict)
     sizes = [client.num_examples for client in data.clients]
-    parts = {
-        "data": digest([described.pop("split"), list(data.class_names), sizes, images]),
-        "config": digest(to_jsonable([described, dict(options)])),
-        "library": f"fedvlp {__version__}, torch {torch.__version__}, lightning {version('lightning')}",
-        "checkpoint": f"{state.server.round} finished rounds, {_state_digest(state)}",
-    }
-    by_rank = processes.gather(parts)
-    for rank, others in enumerate(by_rank):
-        names = [name for name, value in others.items() if value != by_rank[0][name]]
-        if names:
-            details = "; ".join(f"{name}: {others[name]}, not {by_rank[0][name]}" for name in names)
+    images: list[Any] = [list(data.class_names), sizes, identify_images()]
+    parts = [libraries, images, comparable(description), dict(options), _state_digests(state)]
+    fingerprints = processes.gather(digest(to_jsonable(parts)))
+    for rank, fingerprint in enumerate(fingerprints):
+        if fingerprint != fingerprints[0]:
             raise UserError(
-                f"Rank {rank} has another {' and '.join(names)} than rank 0 ({details}). Make them equal on every "
-                "machine; nothing was trained."
+                f"Rank {rank} has other images, options, checkpoints or versions of fedvlp, torch or lightning than "
+                "rank 0. Make them equal on every machine; nothing was trained."
             )
 
 
-def _on_cpu(result: ClientResult) -> ClientResult:
-    """Copies a result's tensors: pickle would send the whole storage of a view, and GPUs differ by process."""
-    return replace(
-        result,
-        update=replace(result.update, state=detached(result.update.state)),
-        personal=_stored_on_cpu(result.personal),
-        optimizer_state=_stored_on_cpu(result.optimizer_state),
-    )
-
-
-def _stored_on_cpu(state: StoredState) -> StoredState:
-    return state if isinstance(state, str) else detached(state)
-
-
-def _state_digest(state: RunState) -> str:
-    """A digest of the server's tensors, and of which clients have personal ones."""
+def _state_digests(state: RunState) -> list[Any]:
+    """Which clients have tensors of their own, and a digest of each tensor of the server."""
     server = state.server
-    parts: list[Any] = [sorted(state.personal), sorted(state.optimizer_states)]
+    parts: list[Any] = [server.round, sorted(state.personal), sorted(state.optimizer_states)]
     for tensors in (server.shared, server.deployed, server.memory):
         for name in sorted(tensors):
-            value = tensors[name].detach().cpu()
-            content = value.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
-            parts.append([name, str(value.dtype), list(value.shape), hashlib.sha256(content).hexdigest()])
-    return digest(parts)
+            # By the bytes, since NumPy knows no bfloat16.
+            content = tensors[name].detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+            parts.append([name, list(tensors[name].shape), hashlib.sha256(content).hexdigest()])
+    return parts

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import heapq
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -12,14 +13,12 @@ from lightning import Fabric
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.predictions import Predictions
 from fedvlp.core.protocols import MeasuredData
-from fedvlp.core.state import Client, State
-from fedvlp.runs.client_store import ClientStore, DiskStore, MemoryStore
-from fedvlp.training.accept import AcceptancePolicy
+from fedvlp.core.state import Client, State, detached
+from fedvlp.runs.client_store import ClientStore, DiskStore, StoredState
 from fedvlp.training.client import ClientResult, Workspace, train_clients
-from fedvlp.training.cohort import balance_clients
-from fedvlp.training.distributed import gather_results
+from fedvlp.training.distributed import GlooStrategy
 from fedvlp.training.evaluation import evaluate
-from fedvlp.training.task import PhaseTask
+from fedvlp.training.task import OnClientFailure, PhaseTask
 
 
 @runtime_checkable
@@ -27,15 +26,15 @@ class Engine(Protocol):
     """What a federation leaves to the place where its clients are; all else is the same for every place."""
 
     def client_store(self, run: Path | None) -> ClientStore:
-        """What keeps the clients' own tensors from round to round.
-
-        Args:
-            run: the run's folder, if there is one.
-        """
-        ...
+        """What keeps the clients' own tensors from round to round, in the run's folder if there is one."""
 
     def train(
-        self, clients: Sequence[Client], task: PhaseTask, here: Workspace, policy: AcceptancePolicy
+        self,
+        clients: Sequence[Client],
+        task: PhaseTask,
+        here: Workspace,
+        on_failure: OnClientFailure,
+        min_clients: int,
     ) -> list[ClientResult]:
         """The results of a phase's clients, of which some may have failed.
 
@@ -43,9 +42,9 @@ class Engine(Protocol):
             clients: who is asked.
             task: the phase.
             here: the resident module, the data and the options of local training.
-            policy: what is done about a client that fails.
+            on_failure: what is done about a client that fails.
+            min_clients: how many have to be there before the phase begins.
         """
-        ...
 
     def evaluate(
         self,
@@ -56,7 +55,6 @@ class Engine(Protocol):
         personal: Mapping[int, State],
     ) -> dict[str, float]:
         """The accuracies as :func:`fedvlp.training.evaluation.evaluate` returns them."""
-        ...
 
 
 @dataclass
@@ -77,20 +75,27 @@ class LocalEngine:
 
     def client_store(self, run: Path | None) -> ClientStore:
         """Memory, or files in the run's folder where the options ask for them."""
-        return DiskStore(run) if self.personal_on_disk and run is not None else MemoryStore()
+        return DiskStore(run) if self.personal_on_disk and run is not None else ClientStore()
 
     def train(
-        self, clients: Sequence[Client], task: PhaseTask, here: Workspace, policy: AcceptancePolicy
+        self,
+        clients: Sequence[Client],
+        task: PhaseTask,
+        here: Workspace,
+        on_failure: OnClientFailure,
+        min_clients: int,
     ) -> list[ClientResult]:
         """Trains this process's share of the clients, and exchanges the results with the other processes."""
         self.initial_personal = here.initial_personal
+        fabric = here.fabric
         batch_size = getattr(here.data, "batch_size", 1)
-        shares = balance_clients(
-            clients, lambda client: here.local.num_steps(client, batch_size), here.fabric.world_size
-        )
+        shares = balance_clients(clients, lambda client: here.local.num_steps(client, batch_size), fabric.world_size)
         here.errors.clear()
-        results = train_clients(shares[here.fabric.global_rank], task, here, policy.on_failure)
-        return gather_results(here.fabric, results)
+        results = train_clients(shares[fabric.global_rank], task, here, on_failure)
+        if isinstance(fabric.strategy, GlooStrategy):
+            by_rank = fabric.strategy.gather([_on_cpu(result) for result in results])
+            results = [result for of_rank in by_rank for result in of_rank]
+        return sorted(results, key=lambda result: result.client.id)
 
     def evaluate(
         self,
@@ -105,3 +110,38 @@ class LocalEngine:
         initial = module.personal_state() if self.initial_personal is None else self.initial_personal
         self.predictions = {}
         return evaluate(module, data, fabric, deployed, personal, initial, self.predictions)
+
+
+def balance_clients(clients: Sequence[Client], steps: Callable[[Client], int], processes: int) -> list[list[Client]]:
+    """The clients of each process by ascending id, so that all are done at about the same time.
+
+    The longest come first, each goes to the process that has least to do (Graham 1969): no process has more than 4/3 of
+    what the best division would give it.
+
+    >>> clients = [Client(i, 0, size) for i, size in enumerate([3, 1, 5, 2, 1])]
+    >>> [[client.id for client in share] for share in balance_clients(clients, lambda client: client.num_examples, 2)]
+    [[1, 2], [0, 3, 4]]
+    """
+    if processes == 1:
+        return [list(clients)]
+    shares: list[list[Client]] = [[] for _ in range(processes)]
+    loads = [(0, process) for process in range(processes)]
+    for client in sorted(clients, key=lambda client: (-steps(client), client.id)):
+        load, process = heapq.heappop(loads)
+        shares[process].append(client)
+        heapq.heappush(loads, (load + steps(client), process))
+    return [sorted(share, key=lambda client: client.id) for share in shares]
+
+
+def _on_cpu(result: ClientResult) -> ClientResult:
+    """Copies a result's tensors: pickle would send the whole storage of a view, and GPUs differ by process."""
+    return replace(
+        result,
+        update=replace(result.update, state=detached(result.update.state)),
+        personal=_stored_on_cpu(result.personal),
+        optimizer_state=_stored_on_cpu(result.optimizer_state),
+    )
+
+
+def _stored_on_cpu(state: StoredState) -> StoredState:
+    return state if isinstance(state, str) else detached(state)

@@ -1,24 +1,25 @@
-"""Accuracy of a state on every evaluation split."""
+"""Accuracy of a state on every evaluation split, and what protocols report of these accuracies."""
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
 from lightning import Fabric
 from torch import Tensor
 
 from fedvlp.core.module import FederatedModule
-from fedvlp.core.predictions import Predictions, percent, single_state
-from fedvlp.core.protocols import EvaluationSplit, MeasuredData
+from fedvlp.core.predictions import Predictions, single_state, stack
+from fedvlp.core.protocols import EvaluationSplit, HasOutOfDistribution, MeasuredData
+from fedvlp.core.roles import OUT_OF_DISTRIBUTION
 from fedvlp.core.state import State
-from fedvlp.training.image_predictions import has_accuracy, measured_splits, together
-from fedvlp.training.protocol_scores import protocol_scores
 from fedvlp.utils.errors import UserError
+
+HARMONIC = {"test_harmonic": ("local", "test", "test_new"), "held_out_harmonic": ("held_out", "held_out_new")}
+"""The roles over whose means each harmonic mean is taken, where they were measured."""
 
 
 @torch.no_grad()
@@ -34,9 +35,8 @@ def evaluate(
     """Returns the accuracy, in percent, of every split, the mean over domains of each role, and what protocols report.
 
     Methods that keep tensors on the clients are tested on a domain with those of each client that trains on it, in
-    turn, and the mean of these accuracies is returned. A held-out domain is nobody's; the method's ``unseen`` says what
-    is done there. A client that has never trained is tested with what it would begin with, ``initial_personal``.
-    Splits of other classes than those that train are measured by the method for those classes.
+    turn, and the mean of these accuracies is returned. A held-out domain has no client: the method's ``unseen`` says
+    what is done there. Splits of other classes than those that train are measured by the method for those classes.
 
     Args:
         module: the method.
@@ -49,38 +49,127 @@ def evaluate(
 
     Returns:
         ``validation/<domain>``, ``test/<domain>``, ``held_out/<domain>`` and the like, with the means ``validation``,
-        ``test`` and ``held_out`` of those that exist, and what :func:`.protocol_scores` computes of them.
+        ``test`` and ``held_out`` of those that exist, and what :func:`protocol_scores` computes of them.
     """
     module.eval()
+    splits = list(data.evaluation_splits())
+    if predictions is not None and isinstance(data, HasOutOfDistribution):
+        splits += data.out_of_distribution_splits()
     accuracy: dict[str, float] = {}
-    for split in measured_splits(data, predictions is not None):
-        judge = _judge(module, split)
-        if _is_of_all(module, split):
-            tallies = [_shared_tally(judge, fabric, split, deployed)]
-        else:
-            own = (personal.get(client.id, initial_personal or {}) for client in split.clients or data.clients)
-            states = (deployed | kept for kept in own)  # one in memory at a time
-            if not split.clients and module.unseen == "mean":
-                tallies = [_mean_prediction_tally(judge, fabric, split, states)]
-            else:
-                tallies = [split_tally(judge, fabric, split, state) for state in states]
+    for split in splits:
+        owners = split.clients or data.clients
+        personal_states = (personal.get(client.id, initial_personal or {}) for client in owners)
+        by_state = _predictions_of_states(module, fabric, split, deployed, personal_states)
+        # A row of predictions is a client's where each client's state was measured by itself.
+        is_by_client = bool(split.clients) or (bool(module.personal) and module.unseen == "each")
+        names = [client.name for client in owners] if is_by_client else []
+        measured = stack(by_state, names, getattr(split, "class_names", ()))
         if predictions is not None:
-            predictions[split.name] = together(module, split, data.clients, [each.predictions for each in tallies])
-        if not has_accuracy(split):
-            continue
-        accuracy[split.name] = sum(tally.percent for tally in tallies) / len(tallies)
+            predictions[split.name] = measured
+        # Images out of distribution are of none of the classes, so no prediction of theirs is right.
+        if split.name.split("/")[0] != OUT_OF_DISTRIBUTION:
+            accuracy[split.name] = measured.accuracy
     return with_means(accuracy)
 
 
-def _judge(module: FederatedModule, split: EvaluationSplit) -> FederatedModule:
-    """Returns what classifies the images of a split: the method, or the method for the split's own classes."""
+def _predictions_of_states(
+    module: FederatedModule, fabric: Fabric, split: EvaluationSplit, deployed: State, personal: Iterable[State]
+) -> list[Predictions]:
+    """The predictions of each state that a split is measured with: one, or those of the clients."""
     class_names = getattr(split, "class_names", ())
-    return module.for_classes(class_names) if class_names else module
+    classifier = module.for_classes(class_names) if class_names else module
+    is_held_out = not split.clients
+    if not module.personal or split.role == "global" or (is_held_out and module.unseen == "shared"):
+        return [shared_predictions(classifier, fabric, split, deployed)]
+    # A generator: the states of all clients may not fit into memory side by side.
+    states = (deployed | kept for kept in personal)
+    if is_held_out and module.unseen == "mean":
+        return [_mean_predictions(classifier, fabric, split, states)]
+    return [split_predictions(classifier, fabric, split, state) for state in states]
 
 
-def _is_of_all(module: FederatedModule, split: EvaluationSplit) -> bool:
-    """Whether a split is measured by what all clients share alone."""
-    return not module.personal or split.role == "global" or (not split.clients and module.unseen == "shared")
+def with_means(accuracy: Mapping[str, float]) -> dict[str, float]:
+    """Returns accuracies by ``<role>/<domain>``, with the mean over domains of each role and what protocols report.
+
+    >>> with_means({"validation/ink": 50.0, "validation/photo": 70.0})
+    {'validation/ink': 50.0, 'validation/photo': 70.0, 'validation': 60.0}
+    """
+    by_role: dict[str, list[float]] = {}
+    for name, value in accuracy.items():
+        by_role.setdefault(name.split("/")[0], []).append(value)
+    means = {role: sum(values) / len(values) for role, values in by_role.items()}
+    return {**accuracy, **means, **protocol_scores(by_role)}
+
+
+def protocol_scores(by_role: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """Returns what is computed of the accuracies of each role, in percent; nothing of roles that are not there.
+
+    Harmonic means are those of base and new classes' mean accuracies, as CoCoOp's; with the clients' own classes beside
+    them of all three, as FedTPG's. A spread is the population standard deviation over clients.
+
+    >>> protocol_scores({"test": [60.0, 80.0], "test_new": [20.0, 40.0]})
+    {'test_harmonic': 42.0}
+    >>> protocol_scores({"personal": [50.0, 70.0]})
+    {'personal_worst': 50.0, 'personal_spread': 10.0}
+    """
+    scores: dict[str, float] = {}
+    for name, roles in HARMONIC.items():
+        if roles[-1] in by_role:
+            means = [sum(by_role[role]) / len(by_role[role]) for role in roles if role in by_role]
+            scores[name] = statistics.harmonic_mean(means)
+    for role in ("personal", "global"):
+        if role in by_role:
+            scores[f"{role}_worst"] = min(by_role[role])
+            scores[f"{role}_spread"] = statistics.pstdev(by_role[role])
+    return scores
+
+
+def filter_roles(scores: Mapping[str, float], roles: Sequence[str]) -> dict[str, float]:
+    """Returns the scores of splits of some roles, their means included.
+
+    Raises:
+        UserError: if there is none.
+    """
+    chosen = {name: value for name, value in scores.items() if name.split("/")[0] in roles}
+    if not chosen:
+        raise UserError(
+            "No domain is held out and none has a test split, so there is nothing to test. "
+            "Set --data.held_out or --data.test_fraction, or validate."
+        )
+    return chosen
+
+
+def shared_predictions(module: FederatedModule, fabric: Fabric, split: EvaluationSplit, state: State) -> Predictions:
+    """Returns the predictions on one split of what all clients share."""
+    with module.shared_part_alone():
+        return split_predictions(module, fabric, split, state)
+
+
+@torch.no_grad()
+def split_predictions(module: FederatedModule, fabric: Fabric, split: EvaluationSplit, state: State) -> Predictions:
+    """Returns a state's predictions on a split; the module is in evaluation mode."""
+    module.load_state(state)
+    predicted: list[Tensor] = []
+    confidence: list[Tensor] = []
+    labels: list[Tensor] = []
+    for logits, batch_labels in _logits(module, fabric, split):
+        predicted.append(logits.argmax(-1))
+        confidence.append(logits.softmax(-1).amax(-1))
+        labels.append(batch_labels)
+    return single_state(torch.cat(labels), torch.cat(predicted), torch.cat(confidence))
+
+
+def _mean_predictions(
+    module: FederatedModule, fabric: Fabric, split: EvaluationSplit, states: Iterable[State]
+) -> Predictions:
+    """The predictions by the mean over states of the classes' probabilities."""
+    probabilities: list[Tensor] = []  # of each state [images, C]
+    for state in states:
+        module.load_state(state)
+        probabilities.append(torch.cat([logits.softmax(-1) for logits, _ in _logits(module, fabric, split)]))
+    mean = torch.stack(probabilities).mean(0)
+    labels = torch.cat([labels for _, labels in split.loader])
+    return single_state(labels, mean.argmax(-1), mean.amax(-1))
 
 
 @torch.no_grad()
@@ -102,73 +191,11 @@ def validation_loss(module: FederatedModule, data: MeasuredData, fabric: Fabric,
     return sum(losses) / len(losses)
 
 
-@dataclass(frozen=True)
-class Tally:
-    """How many images of a split were classified, and how many of them rightly.
-
-    Attributes:
-        correct: as many as were.
-        count: all of them, at least 1.
-        predictions: the predicted class of each image; None where that is not known.
-    """
-
-    correct: int
-    count: int
-    predictions: Predictions | None = None
-
-    @property
-    def percent(self) -> float:
-        """The accuracy in percent."""
-        return percent(self.correct, self.count)
-
-
-def with_means(accuracy: Mapping[str, float]) -> dict[str, float]:
-    """Returns accuracies by ``<role>/<domain>``, with the mean over domains of each role and what protocols report.
-
-    >>> with_means({"validation/ink": 50.0, "validation/photo": 70.0})
-    {'validation/ink': 50.0, 'validation/photo': 70.0, 'validation': 60.0}
-    """
-    by_role: dict[str, list[float]] = {}
-    for name, value in accuracy.items():
-        by_role.setdefault(name.split("/")[0], []).append(value)
-    means = {role: sum(values) / len(values) for role, values in by_role.items()}
-    return {**accuracy, **means, **protocol_scores(by_role)}
-
-
-def split_accuracy(module: FederatedModule, fabric: Fabric, split: EvaluationSplit, state: State) -> float:
-    """Returns the accuracy on one split of what all clients share, in percent."""
-    return _shared_tally(module, fabric, split, state).percent
-
-
-def _shared_tally(module: FederatedModule, fabric: Fabric, split: EvaluationSplit, state: State) -> Tally:
-    with module.shared_part_alone():
-        return split_tally(module, fabric, split, state)
-
-
-@torch.no_grad()
-def split_tally(module: FederatedModule, fabric: Fabric, split: EvaluationSplit, state: State) -> Tally:
-    """Returns on how many images of a split a state is right; the module is in evaluation mode."""
-    module.load_state(state)
-    predicted: list[Tensor] = []
-    confidence: list[Tensor] = []
-    labels: list[Tensor] = []
-    for logits, of_batch in _logits(module, fabric, split):
-        predicted.append(logits.argmax(-1))
-        confidence.append(logits.softmax(-1).amax(-1))
-        labels.append(of_batch)
-    return _tally(torch.cat(predicted), torch.cat(confidence), torch.cat(labels))
-
-
-def _tally(predicted: Int[Tensor, "N"], confidence: Float[Tensor, "N"], labels: Int[Tensor, "N"]) -> Tally:
-    correct = int((predicted == labels).sum())
-    return Tally(correct, len(labels), single_state(labels, predicted, confidence))
-
-
 @torch.no_grad()
 def accuracy_now(module: FederatedModule, fabric: Fabric, splits: Sequence[EvaluationSplit]) -> float:
     """Returns the share, in [0, 1], of the images of some splits on which what the running phase trains is right.
 
-    The method is afterwards in the mode, training or evaluation, in which it was.
+    The method's mode, training or evaluation, is afterwards what it was before.
     """
     was_training = module.training
     module.eval()
@@ -185,38 +212,10 @@ def accuracy_now(module: FederatedModule, fabric: Fabric, splits: Sequence[Evalu
     return correct / max(1, count)
 
 
-@torch.no_grad()
-def _mean_prediction_tally(
-    module: FederatedModule, fabric: Fabric, split: EvaluationSplit, states: Iterable[State]
-) -> Tally:
-    """Returns on how many images of a split the mean over states of the classes' probabilities is right."""
-    predicted: list[Tensor] = []  # [images, C] of each state
-    for state in states:
-        module.load_state(state)
-        predicted.append(torch.cat([logits.softmax(-1) for logits, _ in _logits(module, fabric, split)]))
-    labels = torch.cat([labels for _, labels in split.loader])
-    mean = torch.stack(predicted).mean(0)
-    return _tally(mean.argmax(-1).cpu(), mean.amax(-1).cpu(), labels.cpu())
-
-
 def _logits(module: FederatedModule, fabric: Fabric, split: EvaluationSplit) -> Iterator[tuple[Tensor, Tensor]]:
     """Yields the logits and labels of each batch of a split."""
     for inputs, labels in split.loader:
         with fabric.autocast():
             logits = module(fabric.to_device(inputs))
+        # Decisions and losses are taken in float32, whatever the towers' precision.
         yield logits.float(), fabric.to_device(labels)
-
-
-def of_roles(scores: Mapping[str, float], roles: Sequence[str]) -> dict[str, float]:
-    """Returns the scores of splits of some roles, their means included.
-
-    Raises:
-        UserError: if there is none.
-    """
-    chosen = {name: value for name, value in scores.items() if name.split("/")[0] in roles}
-    if not chosen:
-        raise UserError(
-            "No domain is held out and none has a test split, so there is nothing to test. "
-            "Set --data.held_out or --data.test_fraction, or validate."
-        )
-    return chosen

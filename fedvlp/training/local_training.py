@@ -1,21 +1,124 @@
-"""How long a client trains in one phase: its batches, counted in passes or in optimizer steps."""
+"""How a client trains in one phase: how long, at which learning rates, and with which optimizer."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
 from itertools import chain, count, islice
 from typing import Any
 
+from lightning import Fabric
+from torch import Tensor
+from torch.optim import Optimizer
+
+from fedvlp.core.module import FederatedModule
 from fedvlp.core.protocols import Batch, Loader
-from fedvlp.core.state import Client
-from fedvlp.training.add_ons import AddOn, ClipGradients, describe_add_on
-from fedvlp.training.schedules import Schedule, describe_schedule
+from fedvlp.core.state import Client, State, detached, strip_prefix
+from fedvlp.training.add_ons.base import AddOn, ClipGradients
+from fedvlp.utils.digests import class_and_options
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.ranges import Epochs, PositiveFloat, PositiveInt, check_range
+from fedvlp.utils.ranges import Epochs, FractionAboveZero, NonNegativeInt, PositiveFloat, PositiveInt, check_range
+
+GRADIENT_SCALE = 1024.0
+"""Of precision 16-mixed as each client begins: with PyTorch's own first scale its first steps would overflow."""
+
+
+class Schedule(ABC):
+    """A factor on the learning rate of every optimizer of a round; a subclass is a frozen dataclass.
+
+    Attributes:
+        warmup_rounds: rounds at the start that train with ``warmup_factor``; the decay is counted from their end.
+        warmup_factor: factor in these rounds.
+        needs_rounds: whether a factor depends on the number of all rounds.
+    """
+
+    warmup_rounds: NonNegativeInt
+    warmup_factor: PositiveFloat
+    needs_rounds = False
+
+    def factor(self, round: int, rounds: int) -> float:
+        """The factor on the learning rate in a round.
+
+        Args:
+            round: number of finished rounds, from 0.
+            rounds: number of all rounds.
+        """
+        if round < self.warmup_rounds:
+            return self.warmup_factor
+        return self.decay(round - self.warmup_rounds, rounds)
+
+    @abstractmethod
+    def decay(self, round: int, rounds: int) -> float:
+        """The factor in a round that is counted from the end of the warm-up."""
+
+
+@dataclass(frozen=True)
+class Constant(Schedule):
+    """The optimizer's own learning rate, after a warm-up.
+
+    Args:
+        warmup_rounds: Rounds at the start that train with ``warmup_factor``.
+        warmup_factor: Factor on the learning rate in these rounds, > 0.
+
+    >>> [Constant(warmup_rounds=1, warmup_factor=0.25).factor(r, 3) for r in range(3)]
+    [0.25, 1.0, 1.0]
+    """
+
+    warmup_rounds: NonNegativeInt = 1
+    warmup_factor: PositiveFloat = 0.1
+
+    def decay(self, round: int, rounds: int) -> float:
+        """1 in all rounds."""
+        return 1.0
+
+
+@dataclass(frozen=True)
+class ExponentialDecay(Schedule):
+    """The learning rate falls by the same factor in every round: gamma^r.
+
+    Args:
+        gamma: Factor from one round to the next, in (0, 1].
+        warmup_rounds: Rounds at the start that train with ``warmup_factor``.
+        warmup_factor: Factor on the learning rate in these rounds, > 0.
+
+    >>> [ExponentialDecay(gamma=0.5).factor(r, 4) for r in range(4)]
+    [1.0, 0.5, 0.25, 0.125]
+    """
+
+    gamma: FractionAboveZero
+    warmup_rounds: NonNegativeInt = 0
+    warmup_factor: PositiveFloat = 0.1
+
+    def decay(self, round: int, rounds: int) -> float:
+        """The power gamma^r."""
+        return float(self.gamma**round)
+
+
+@dataclass(frozen=True)
+class CosineDecay(Schedule):
+    """The learning rate falls along half a cosine: (1 + cos(pi r / R)) / 2, the schedule of CoOp.
+
+    CoOp warms up for one epoch at 1e-5, which is 0.005 of its rate, and counts r from the end of the warm-up.
+
+    Args:
+        warmup_rounds: Rounds at the start that train with ``warmup_factor``.
+        warmup_factor: Factor on the learning rate in these rounds, > 0.
+
+    >>> [round(CosineDecay().factor(r, 4), 3) for r in range(4)]
+    [1.0, 0.854, 0.5, 0.146]
+    """
+
+    warmup_rounds: NonNegativeInt = 0
+    warmup_factor: PositiveFloat = 0.1
+    needs_rounds = True
+
+    def decay(self, round: int, rounds: int) -> float:
+        """The half cosine (1 + cos(pi r / R)) / 2."""
+        return (1 + math.cos(math.pi * round / rounds)) / 2
 
 
 @dataclass(frozen=True)
@@ -51,83 +154,142 @@ class LocalTraining:
             )
         for add_on in self.every_add_on if self.gradient_clip_val is not None else ():
             if add_on.needs_gradients:
-                raise UserError(
-                    f"{type(add_on).__name__} needs gradients unchanged. Leave local.gradient_clip_val out."
-                )
+                name = type(add_on).__name__
+                raise UserError(f"{name} needs gradients unchanged. Leave local.gradient_clip_val out.")
 
     @property
     def every_add_on(self) -> tuple[AddOn, ...]:
         """The add-ons in their order; the clipping of gradients is the last."""
-        given = self.add_ons if isinstance(self.add_ons, (list, tuple)) else [self.add_ons]
+        listed = self.add_ons if isinstance(self.add_ons, (list, tuple)) else [self.add_ons]
         clipping = None if self.gradient_clip_val is None else ClipGradients(self.gradient_clip_val)
-        return tuple(add_on for add_on in (*given, clipping) if add_on is not None)
+        return tuple(add_on for add_on in (*listed, clipping) if add_on is not None)
 
     def batches(self, loader_of: Callable[[int], Loader], round: int) -> tuple[Iterator[Batch], int]:
-        """Returns a client's batches in one phase of a round, and how many they are.
+        """A client's batches in one phase of a round, and how many they are.
 
-        Whole epochs and steps shuffle anew in each round. A fraction of an epoch takes the next batches of an endless
-        sequence of passes, so that no image is left out or seen twice before a pass is over. Where a client stands in
-        that sequence follows from the round alone, whether it took part in the rounds before or not.
+        Whole epochs and steps shuffle again in each round. A fraction of an epoch takes the next batches of an endless
+        sequence of passes, so that no image is left out or seen twice before a pass is over. Where a client is in that
+        sequence follows from the round alone, whether it took part in the rounds before or not.
 
         Args:
             loader_of: from the number of a shuffle to the batches in that order.
             round: number of finished rounds.
         """
-        goes_on = self.steps is None and self.epochs != int(self.epochs)
-        loader = loader_of(0 if goes_on else round)
+        spans_rounds = self.steps is None and self.epochs != int(self.epochs)
+        loader = loader_of(0 if spans_rounds else round)
         steps = num_steps(len(loader), self.epochs, self.steps)
-        if not goes_on:
+        if not spans_rounds:
             return islice(_forever(loader), steps), steps
-        number, done = divmod(round * steps, len(loader))
-        passes = chain.from_iterable(loader_of(later) for later in count(number))
-        return islice(passes, done, done + steps), steps
+        # The passes before this round are skipped by arithmetic, the batches before it in its first pass by reading.
+        pass_number, num_done = divmod(round * steps, len(loader))
+        passes = chain.from_iterable(loader_of(later) for later in count(pass_number))
+        return islice(passes, num_done, num_done + steps), steps
 
     def num_steps(self, client: Client, batch_size: int) -> int:
-        """Returns how many optimizer steps a client takes in one phase, from the number of its images.
-
-        Args:
-            client: who trains.
-            batch_size: images in a batch.
-        """
+        """How many optimizer steps a client takes in one phase, from its images and those of a batch."""
         return num_steps(-(-client.num_examples // batch_size), self.epochs, self.steps)
 
     def factor(self, round: int, rounds: int) -> float:
-        """Returns the factor on the learning rates in a round.
-
-        Args:
-            round: number of finished rounds.
-            rounds: number of all rounds.
-        """
+        """The factor on the learning rates after so many finished rounds, of so many in all."""
         return 1.0 if self.schedule is None else self.schedule.factor(round, rounds)
 
     def describe(self, rounds: int) -> dict[str, Any]:
-        """Returns the options that must be equal for a run to be continued, by their names on the command line."""
+        """The options that must be equal for a run to be resumed, by their names on the command line."""
         described: dict[str, Any] = {
             "local_epochs": self.epochs,
             "local_steps": self.steps,
             "reset_optimizer": self.reset_optimizer,
-            "schedule": describe_schedule(self.schedule, rounds),
+            "schedule": None if self.schedule is None else _described(self.schedule, rounds),
         }
-        # Left out where it is not given, so that a run is described as it was before there was a choice.
+        # Left out where they are not given, so that runs with and without such an option differ by its name alone.
         if self.gradient_clip_val is not None:
             described["gradient_clip_val"] = self.gradient_clip_val
         if self.add_ons:
-            every = [add_on for add_on in self.every_add_on if not isinstance(add_on, ClipGradients)]
-            described["add_ons"] = [describe_add_on(add_on, rounds) for add_on in every]
+            listed = [add_on for add_on in self.every_add_on if not isinstance(add_on, ClipGradients)]
+            described["add_ons"] = [_described(add_on, rounds) for add_on in listed]
         return described
+
+
+def _described(part: Schedule | AddOn, rounds: int) -> dict[str, Any]:
+    """What must be equal for a run to be resumed; the number of rounds where the part depends on it."""
+    described = class_and_options(part)
+    return {**described, "rounds": rounds} if part.needs_rounds else described
 
 
 @cache
 def num_steps(num_batches: int, epochs: float, steps: int | None) -> int:
-    """Returns how many optimizer steps a client takes in one phase; a begun batch counts as a whole one.
+    """How many optimizer steps a client takes in one phase; a begun batch counts as a whole one.
 
     >>> num_steps(30, 0.1, None), num_steps(5, 0.5, None), num_steps(5, 2, None), num_steps(5, 2, 7)
     (3, 3, 10, 7)
     """
+    # As a fraction of decimals, since 0.1 * 30 is more than 3 in floating point.
     return math.ceil(Fraction(str(epochs)) * num_batches) if steps is None else steps
 
 
 def _forever(loader: Loader) -> Iterator[Batch]:
-    """Goes through the loader again and again; each pass shuffles anew."""
+    """Goes through the loader again and again; each pass shuffles from scratch."""
     while True:
         yield from loader
+
+
+def make_optimizer(fabric: Fabric, module: FederatedModule, factor: float, state: State) -> Any:
+    """The optimizer of the client in the module, as Fabric steps it; None if nothing is trainable.
+
+    Args:
+        fabric: device, precision and gradient scaling.
+        module: whose tensors are trained.
+        factor: on its learning rates.
+        state: moments that it continues from; empty to start from scratch.
+    """
+    optimizer = module.configure_optimizers()
+    if optimizer is None:
+        return None
+    for group in optimizer.param_groups:
+        group["lr"] *= factor
+    if state:
+        load_optimizer_state(optimizer, module.communicable_state(), state)
+    # Gradients are scaled from scratch, so that no client depends on those before it.
+    scaler = getattr(fabric.strategy.precision, "scaler", None)
+    if scaler is not None:
+        scaler.load_state_dict({**scaler.state_dict(), "scale": GRADIENT_SCALE, "_growth_tracker": 0})
+    return fabric.setup_optimizers(optimizer)
+
+
+def optimizer_state(optimizer: Optimizer, tensors: Mapping[str, Tensor]) -> State:
+    """Copies of an optimizer's moments and step counts, as ``<parameter>/<what it is>``.
+
+    Args:
+        optimizer: after some steps.
+        tensors: the module's, by name; all that the optimizer trains are among them.
+
+    Raises:
+        UserError: if it remembers something else than tensors.
+    """
+    names = {parameter: name for name, parameter in tensors.items()}
+    state: State = {}
+    for parameter, values in optimizer.state.items():
+        for key, value in values.items():
+            if isinstance(value, Tensor):
+                state[f"{names[parameter]}/{key}"] = value
+            elif value is not None:
+                raise UserError(
+                    f"{type(optimizer).__name__} remembers {key!r} as {type(value).__name__}; only tensors can be kept "
+                    "between rounds. Set trainer.local.reset_optimizer to true, or use SGD, Adam or AdamW."
+                )
+    return detached(state)
+
+
+def load_optimizer_state(optimizer: Optimizer, tensors: Mapping[str, Tensor], state: State) -> None:
+    """Gives a fresh optimizer what :func:`optimizer_state` returned; learning rates and such stay its own."""
+    names = {parameter: name for name, parameter in tensors.items()}
+    by_index: dict[int, State] = {}
+    # PyTorch numbers the parameters through all groups, in their order.
+    index = 0
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            moments = strip_prefix(state, names[parameter])
+            if moments:
+                by_index[index] = {name: value.clone() for name, value in moments.items()}
+            index += 1
+    optimizer.load_state_dict({"state": by_index, "param_groups": optimizer.state_dict()["param_groups"]})

@@ -7,25 +7,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, fields
+from typing import Any
 
-from fedvlp.core.aggregation import Aggregator, describe_aggregator
+from fedvlp.core.aggregation import Aggregator
 from fedvlp.core.state import Client
 from fedvlp.training.attack import Attack
 from fedvlp.training.callback import RunView
-from fedvlp.training.client import OnClientFailure
+from fedvlp.training.local_training import LocalTraining
+from fedvlp.training.task import OnClientFailure
+from fedvlp.utils.digests import class_and_options
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.ranges import (
-    ClosedFraction,
-    FractionBelowOne,
-    PositiveFloat,
-    PositiveInt,
-    Seconds,
-    Seed,
-    Threads,
-    check_range,
-)
+from fedvlp.utils.ranges import ClosedFraction, FractionBelowOne, PositiveFloat, PositiveInt, check_range
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +41,7 @@ class Server:
     max_update_norm: PositiveFloat | None = None
 
     def __post_init__(self) -> None:
-        """Checks the ranges."""
+        """Checks the ranges, for callers in Python; the command line has checked them."""
         check_range("server.min_clients", self.min_clients, PositiveInt)
         check_range("server.max_update_norm", self.max_update_norm, PositiveFloat)
 
@@ -79,7 +72,7 @@ class Clients:
     personal_on_disk: bool = False
 
     def __post_init__(self) -> None:
-        """Checks the ranges."""
+        """Checks the ranges, for callers in Python; the command line has checked them."""
         check_range("clients.cohort_size", self.cohort_size, PositiveInt)
         check_range("clients.dropout", self.dropout, FractionBelowOne)
         check_range("clients.stragglers", self.stragglers, ClosedFraction)
@@ -97,34 +90,34 @@ class Runtime:
             evaluates for all or that still trains.
     """
 
-    num_threads: Threads | None = None
+    num_threads: PositiveInt | None = None
     compile: bool = False
     default_callbacks: bool = True
-    collective_timeout: Seconds = 1800
+    collective_timeout: PositiveFloat = 1800
 
     def __post_init__(self) -> None:
-        """Checks the ranges."""
-        check_range("runtime.num_threads", self.num_threads, Threads)
-        check_range("runtime.collective_timeout", self.collective_timeout, Seconds)
+        """Checks the ranges, for callers in Python; the command line has checked them."""
+        check_range("runtime.num_threads", self.num_threads, PositiveInt)
+        check_range("runtime.collective_timeout", self.collective_timeout, PositiveFloat)
 
 
-class ConfiguredRun(RunView, Protocol):
+class ConfiguredRun(RunView):
     """A run with all its options; :class:`fedvlp.Federation` is one.
 
     Attributes:
+        local: how a client trains in each phase.
         server: what the server does with updates.
         clients: which clients take part.
         seed: of every random draw.
-        evaluate_every: rounds from one evaluation to the next.
         patience: evaluations without a better one after which training stops; None for never.
         precision: of the frozen towers' arithmetic.
     """
 
+    local: LocalTraining
     server: Server
     clients: Clients
-    seed: Seed
-    evaluate_every: PositiveInt
-    patience: PositiveInt | None
+    seed: int
+    patience: int | None
     precision: str
 
 
@@ -138,6 +131,28 @@ def check_clients(run: ConfiguredRun, clients: Sequence[Client]) -> None:
         raise UserError(f"A round has {cohort} clients, but min_clients is {needed}. Lower it, or let more take part.")
 
 
+def _check_pooled(run: ConfiguredRun) -> None:
+    """Raises UserError for what only a federation has; warns where the optimizer starts again each round."""
+    of_federation = {
+        "server.aggregation": run.server.aggregation,
+        "server.max_update_norm": run.server.max_update_norm,
+        "clients.attack": run.clients.attack,
+        "clients.dropout": run.clients.dropout,
+        "clients.stragglers": run.clients.stragglers,
+        "local.add_ons": run.local.add_ons,
+    }
+    if wrong := [name for name, value in of_federation.items() if value not in (None, 0, [])]:
+        raise UserError(
+            f"The partition Pooled trains centrally, without clients, so there can be no {', '.join(wrong)}. "
+            "Leave that out, or take another partition."
+        )
+    if run.local.reset_optimizer and run.rounds > 1:
+        log.warning(
+            "The optimizer starts from scratch in each round. Ordinary centralised training keeps it: "
+            "set trainer.local.reset_optimizer to false, as --config centralised does."
+        )
+
+
 def describe_training(run: ConfiguredRun) -> dict[str, Any]:
     """Returns the options that must be equal for a run to be resumed; the number of rounds may differ."""
     described = {
@@ -149,9 +164,9 @@ def describe_training(run: ConfiguredRun) -> dict[str, Any]:
     }
     # Left out where they are not given, so that runs with and without such an option differ by its name alone.
     if run.server.aggregation is not None:
-        described["aggregation"] = describe_aggregator(run.server.aggregation)
+        described["aggregation"] = class_and_options(run.server.aggregation)
     if run.clients.attack is not None:
-        described["attack"] = run.clients.attack.describe()
+        described["attack"] = class_and_options(run.clients.attack)
     if run.clients.dropout:
         described["client_dropout"] = run.clients.dropout
     if run.clients.stragglers:
@@ -159,23 +174,40 @@ def describe_training(run: ConfiguredRun) -> dict[str, Any]:
     return described
 
 
-def _check_pooled(run: ConfiguredRun) -> None:
-    """Raises UserError for what only a federation has; warns where the optimizer starts again each round."""
-    of_federation = {
-        "server.aggregation": run.server.aggregation is not None,
-        "server.max_update_norm": run.server.max_update_norm is not None,
-        "clients.attack": run.clients.attack is not None,
-        "clients.dropout": run.clients.dropout > 0,
-        "clients.stragglers": run.clients.stragglers > 0,
-        "local.add_ons": bool(run.local.add_ons),
-    }
-    if wrong := [name for name, is_given in of_federation.items() if is_given]:
-        raise UserError(
-            f"The partition Pooled trains centrally, without clients, so there can be no {', '.join(wrong)}. "
-            "Leave that out, or take another partition."
-        )
-    if run.local.reset_optimizer and run.rounds > 1:
-        log.warning(
-            "The optimizer starts from scratch in each round. Ordinary centralised training keeps it: "
-            "set trainer.local.reset_optimizer to false, as --config centralised does."
-        )
+def link_method_options(parser: Any) -> None:
+    """Makes a parser of the keys ``model``, ``data`` and ``trainer`` fill in what a method takes of the other two.
+
+    Args:
+        parser: jsonargparse's, or Lightning's.
+    """
+    parser.link_arguments("data.class_names", "model.init_args.class_names", apply_on="instantiate")
+    parser.link_arguments("data.source_domains", "model.init_args.domains", apply_on="instantiate")
+    parser.link_arguments("data.num_clients", "model.init_args.num_clients", apply_on="instantiate")
+    parser.link_arguments("trainer.rounds", "model.init_args.rounds")
+
+
+GROUPS: dict[str, type] = {"local": LocalTraining, "server": Server, "clients": Clients, "runtime": Runtime}
+"""The groups of a federation's options."""
+REPLACEMENTS = {
+    "max_epochs": "--trainer.rounds sets the number of rounds",
+    "min_epochs": "all --trainer.rounds are run, unless patience or a callback ends them",
+    "max_steps": "--trainer.rounds sets the number of rounds, --trainer.local.steps the steps of a client in each",
+    "max_time": "--trainer.callbacks Timer with --trainer.callbacks.interval epoch ends a run after a round",
+    "limit_train_batches": "--trainer.local.epochs or --trainer.local.steps sets how long a client trains in a round",
+    "limit_val_batches": "accuracies are of whole splits; --trainer.evaluate_every measures less often",
+    "limit_test_batches": "accuracies are of whole splits",
+    "limit_predict_batches": "predict classifies the images that --images names",
+    "overfit_batches": "--data.shots sets how many images of each class train",
+    "val_check_interval": "--trainer.evaluate_every sets after how many rounds results are measured",
+    "check_val_every_n_epoch": "--trainer.evaluate_every sets after how many rounds results are measured",
+    "num_sanity_val_steps": "--trainer.fast_dev_run true tries everything once",
+    "log_every_n_steps": "metrics are logged once a round, as means over each client's steps",
+    "enable_checkpointing": "--trainer.runtime.default_callbacks false writes neither checkpoints nor anything else",
+    "enable_model_summary": "`fedvlp cost` lists what a method trains and sends",
+    "accumulate_grad_batches": "--data.batch_size sets how many images a step sees",
+    "gradient_clip_algorithm": "--trainer.local.gradient_clip_val clips the norm, and there is no other way",
+    "profiler": "metrics.csv has the seconds of each round; in Python use torch.profiler around Federation.fit",
+    "detect_anomaly": "in Python call torch.autograd.set_detect_anomaly(True) before fit",
+    **{field.name: f"it is --trainer.{name}.{field.name}" for name, group in GROUPS.items() for field in fields(group)},
+}
+"""What to use in place of an option of Lightning's Trainer, or of one that was given without its group."""

@@ -1,25 +1,31 @@
-"""Class probabilities of image files, as a CSV."""
+"""Class probabilities of image files as a CSV, and what was measured of images as JSON."""
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TextIO
+from typing import Any
 
 import torch
 from lightning import Fabric
 from torch import Tensor
 
+from fedvlp.core.metrics import all_scores, confusion_of
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.predictions import Predictions, single_state
-from fedvlp.utils.files import atomic_write
+from fedvlp.core.roles import OUT_OF_DISTRIBUTION
+from fedvlp.utils.files import atomic_write, check_replaceable, write_json
+
+LABELLED = "labelled"
+"""The role of image files whose folders say their classes."""
 
 
+@torch.no_grad()
 def predict_images(
     module: FederatedModule, fabric: Fabric, batches: Iterable[tuple[Sequence[Path], Tensor]], output: Path
 ) -> Predictions:
-    """Writes path, class and every class's probability for each image, and returns what each was taken for.
+    """Writes path, class and every class's probability for each image, and returns the predicted classes.
 
     Args:
         module: the method, with the tensors that it is to predict with.
@@ -31,35 +37,89 @@ def predict_images(
         The predictions in the order of the batches, without labels: all are -1.
     """
     module.eval()
-    names = list(module.hparams["class_names"])
+    class_names = list(module.hparams["class_names"])
     predicted: list[Tensor] = []
     confidence: list[Tensor] = []
     output.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_write(output) as temporary, _open_table(temporary) as file:
+    with (
+        atomic_write(output) as temporary,
+        # Names of images may hold bytes that are not UTF-8; they are written unchanged.
+        open(temporary, "w", newline="", encoding="utf-8", errors="surrogateescape") as file,
+    ):
         writer = csv.writer(file)
-        writer.writerow(["path", "class", *names])
+        writer.writerow(["path", "class", *class_names])
         for paths, pixels in batches:
-            probabilities = _probabilities(module, fabric, pixels)
-            writer.writerows(_rows(paths, probabilities, names))
+            with fabric.autocast():
+                probabilities = module.predict_step(fabric.to_device(pixels), 0).float().cpu()  # [B, C]
+            for path, row in zip(paths, probabilities, strict=True):
+                name = class_names[int(row.argmax())]
+                writer.writerow([str(path), name, *(f"{value:.6f}" for value in row.tolist())])
             predicted.append(probabilities.argmax(-1))
             confidence.append(probabilities.amax(-1))
-    taken = torch.cat(predicted)
-    return single_state(torch.full_like(taken, -1), taken, torch.cat(confidence))
+    classes = torch.cat(predicted)
+    return single_state(torch.full_like(classes, -1), classes, torch.cat(confidence))
 
 
-def _open_table(path: Path) -> TextIO:
-    """Opens a CSV for writing. Names of images may hold bytes that are not UTF-8, which are written as they are."""
-    return open(path, "w", newline="", encoding="utf-8", errors="surrogateescape")
+def write_scores(
+    path: Path, about: Mapping[str, Any], predictions: Mapping[str, Predictions], class_names: Sequence[str]
+) -> dict[str, Any]:
+    """Writes what is computed of predictions, and how often each class was taken for which.
+
+    Args:
+        path: the file.
+        about: what else it holds, such as the accuracies.
+        predictions: by split.
+        class_names: the classes that train, in the order of the labels.
+
+    Returns:
+        The scores by split and role.
+    """
+    scores = all_scores(predictions, class_names)
+    confusion: dict[str, dict[str, dict[str, int]]] = {}
+    for split, of_split in predictions.items():
+        if split.split("/")[0] == OUT_OF_DISTRIBUTION:  # there is no true class
+            continue
+        names = of_split.class_names or class_names
+        confusion[split] = {}
+        for (true, predicted), images in sorted(confusion_of(of_split).items()):
+            confusion[split].setdefault(names[true], {})[names[predicted]] = images
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, {**about, "metrics": scores, "confusion": confusion})
+    return scores
 
 
-@torch.no_grad()
-def _probabilities(module: FederatedModule, fabric: Fabric, pixels: Tensor) -> Tensor:
-    """Returns [B, C]."""
-    with fabric.autocast():
-        return module.predict_step(fabric.to_device(pixels), 0).float().cpu()
+def write_folder_scores(csv: Path, by_domain: Mapping[str, Predictions], class_names: Sequence[str]) -> list[str]:
+    """Writes the scores of image files whose classes their folders say, beside the table of their predictions.
+
+    Args:
+        csv: the table.
+        by_domain: the predictions for the images of each domain.
+        class_names: the classes, in the order of the labels.
+
+    Returns:
+        The scores for a reader, a line each.
+    """
+    path = csv.with_name(f"{csv.stem}_scores.json")
+    check_replaceable(path)
+    by_split = {f"{LABELLED}/{domain}": of_domain for domain, of_domain in by_domain.items()}
+    scores = write_scores(path, {}, by_split, class_names)
+    lines: list[str] = []
+    if len(by_domain) > 1:
+        lines += [f"{domain}: {scores[f'{LABELLED}/{domain}']['accuracy']:.2f} %" for domain in by_domain]
+        lines.append("mean over these folders:")
+    mean = scores[LABELLED]
+    low, high = mean["intervals"]["accuracy"]
+    return [
+        *lines,
+        f"accuracy: {mean['accuracy']:.2f} % (95 %: {low:.2f} to {high:.2f})",
+        f"balanced accuracy: {mean['balanced_accuracy']:.2f} %",
+        f"macro F1: {mean['macro_f1']:.2f} %",
+        f"calibration error: {mean['calibration_error']:.2f} points",
+        f"scores -> {path}",
+    ]
 
 
-def _rows(paths: Sequence[Path], probabilities: Tensor, names: Sequence[str]) -> Iterator[list[str]]:
-    """Yields one row an image."""
-    for path, row in zip(paths, probabilities, strict=True):
-        yield [str(path), names[int(row.argmax())], *(f"{value:.6f}" for value in row.tolist())]
+def without_validation(predictions: Mapping[str, Predictions]) -> dict[str, Predictions]:
+    """Returns the predictions of images that choose nothing, and of images out of distribution beside them."""
+    tested = {name: each for name, each in predictions.items() if name.split("/")[0] != "validation"}
+    return {} if all(name.split("/")[0] == OUT_OF_DISTRIBUTION for name in tested) else tested

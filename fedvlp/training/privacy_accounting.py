@@ -15,8 +15,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from fedvlp.core.phases import Phase
-from fedvlp.core.reductions import guarantees
+from fedvlp.core.phases import Phase, guarantees
 from fedvlp.utils.errors import UserError
 
 

@@ -7,21 +7,31 @@ import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from fedvlp.core.phases import RoundContext
-from fedvlp.core.reductions import guarantees, most_needed_uploads
-from fedvlp.core.run_state import RoundMetrics, RunState
-from fedvlp.core.state import Client, ClientUpdate, ServerState
-from fedvlp.core.update_check import TensorSpec, tensor_specs, upload_error
+from fedvlp.core.phases import RoundContext, guarantees, most_needed_uploads, too_few_uploads
+from fedvlp.core.state import (
+    NOT_FINITE,
+    Client,
+    ClientUpdate,
+    RoundMetrics,
+    RunState,
+    ServerState,
+    TensorSpec,
+    tensor_specs,
+    update_error,
+    upload_error,
+)
 from fedvlp.runs.client_store import restored, with_stored
-from fedvlp.training.accept import AcceptancePolicy, Accepted, accept
-from fedvlp.training.availability import Availability
 from fedvlp.training.client import ClientResult, Workspace
-from fedvlp.training.cohort import sample_cohort
+from fedvlp.training.cohort import present_clients, sample_cohort, shares_of_steps
 from fedvlp.training.engine import Engine
+from fedvlp.training.options import Clients, Server
 from fedvlp.training.task import PhaseSetup, PhaseTask
+from fedvlp.utils.errors import UserError
 from fedvlp.utils.seeding import derive_seed, derive_seeds
 
 DROPPED_OUT = "dropped out"
+KEEPS_NOT_FINITE = "keeps NaN or infinity"
+NOTHING_COUNTS = "Nothing of this round counts; the last checkpoint is from before it."
 MOST_COLUMNS = 100
 """With more clients than these, metrics are given as mean, least and largest, and not client by client."""
 
@@ -35,9 +45,8 @@ class Run:
         setups: the phases of a round, with their add-ons.
         engine: where the clients train.
         rounds: number of all rounds, which a schedule may depend on.
-        cohort_size: clients of a round; None for all.
-        policy: how many clients may fail.
-        availability: which clients drop out or straggle.
+        server: which updates count, and how many are needed.
+        clients: how many take part, drop out, straggle or may fail.
         expected: the specs of what each phase uploads, by its place in the round, once they are known.
     """
 
@@ -45,9 +54,8 @@ class Run:
     setups: Sequence[PhaseSetup]
     engine: Engine
     rounds: int
-    cohort_size: int | None
-    policy: AcceptancePolicy
-    availability: Availability
+    server: Server
+    clients: Clients
     expected: dict[int, Mapping[str, TensorSpec]] = field(default_factory=dict)
 
 
@@ -55,28 +63,28 @@ def run_round(run: Run, state: RunState) -> tuple[RunState, RoundMetrics]:
     """One communication round: where the federation stands after it, and the round's metrics so far."""
     before = state
     number = state.server.round
-    cohort = sample_cohort(run.here.data.clients, run.cohort_size, cohort_seed(run, number))
+    cohort = sample_cohort(run.here.data.clients, run.clients.cohort_size, cohort_seed(run, number))
     run.here.hooks.call("on_round_start", phases=[setup.phase for setup in run.setups], cohort=cohort)
     metrics: RoundMetrics = {"round": number + 1}
     if run.here.local.schedule is not None:
         metrics["learning_rate_factor"] = run.here.local.factor(number, run.rounds)
     rejected = drop_out(run, cohort, number, metrics)
     present = [client for client in cohort if client.id not in rejected]
-    shares_of_steps = run.availability.shares_of_steps(present, run.here.seed, number)
+    step_shares = shares_of_steps(present, run.clients.stragglers, run.here.seed, number)
     for setup in run.setups:
-        task = make_task(run, setup, state, cohort, shares_of_steps)
+        task = make_task(run, setup, state, cohort, step_shares)
         clients = [client for client in cohort if client.id not in rejected]
-        results = run.engine.train(clients, task, run.here, run.policy)
-        accepted = accept(results, task, expected_upload(run, task, cohort[0]), run.policy, run.here, metrics)
-        server = task.aggregate(accepted.updates)
+        results = run.engine.train(clients, task, run.here, run.clients.on_failure, run.server.min_clients)
+        accepted, reasons = accept(run, results, task, metrics)
+        server = task.aggregate([result.update for result in accepted])
         report_phase(run, task, server, results, metrics)
         state = after_phase(state, server, accepted)
-        rejected |= accepted.rejected
+        rejected |= reasons
     return after_round(state, before, rejected), metrics
 
 
 def make_task(
-    run: Run, setup: PhaseSetup, state: RunState, cohort: Sequence[Client], shares_of_steps: Mapping[int, float]
+    run: Run, setup: PhaseSetup, state: RunState, cohort: Sequence[Client], step_shares: Mapping[int, float]
 ) -> PhaseTask:
     """What each client of the cohort is asked to do in a phase."""
     number = state.server.round
@@ -89,8 +97,97 @@ def make_task(
         rounds=run.rounds,
         all_clients=lambda: run.here.data.clients,
         learning_rate_factor=run.here.local.factor(number, run.rounds),
-        shares_of_steps=shares_of_steps,
+        shares_of_steps=step_shares,
     )
+
+
+def accept(
+    run: Run, results: Sequence[ClientResult], task: PhaseTask, metrics: RoundMetrics
+) -> tuple[list[ClientResult], dict[int, str]]:
+    """The results that count, by ascending id, and why the others do not, by their clients' ids.
+
+    Looks once at each: did the client train, is its update of the right form, finite and not too large?
+
+    Args:
+        run: how many clients may fail, and whose hooks and output are told of each that is left out.
+        results: of all clients that were asked, at least one.
+        task: the phase.
+        metrics: the round's; ``clients/failed``, ``clients/rejected`` and ``clients/retried`` are added where there
+            are any.
+
+    Raises:
+        UserError: if fewer clients are left than a phase or its aggregator needs, or none may be left out.
+        Exception: what a client raised, if every client failed.
+    """
+    expected = expected_upload(run, task, results[0].client)
+    accepted: list[ClientResult] = []
+    rejected: dict[int, str] = {}
+    for result in sorted(results, key=lambda each: each.client.id):
+        reason = result.failure or update_error(
+            result.update, expected, task.state.server.shared, run.server.max_update_norm
+        )
+        if not reason and not result.is_finite:
+            reason = KEEPS_NOT_FINITE
+        if reason:
+            rejected[result.client.id] = reason
+        else:
+            accepted.append(result)
+        report_client(run, task, result, reason, metrics)
+    check_enough(run, task, len(results), rejected)
+    check_aggregators(run, task, [result.client for result in accepted])
+    return accepted, rejected
+
+
+def report_client(run: Run, task: PhaseTask, result: ClientResult, reason: str, metrics: RoundMetrics) -> None:
+    """Tells output, callbacks and metrics of a client that is left out for a reason, or trained in a second try."""
+    client = result.client
+    name = repr(client.name or str(client.id))
+    if reason:
+        column, hook = "clients/failed" if result.failure else "clients/rejected", "on_client_left_out"
+        line = f"client {name} is left out: it {reason}"
+    elif result.retried:
+        column, hook = "clients/retried", "on_client_retried"
+        line = f"client {name} trained in a second try; in the first it {result.retried}"
+    else:
+        return
+    metrics[column] = metrics.get(column, 0) + 1
+    run.here.fabric.print(f"round {task.round + 1}: {line}", flush=True)
+    run.here.hooks.call(hook, phase=task.phase, client=client, reason=reason or result.retried)
+
+
+def check_enough(run: Run, task: PhaseTask, asked: int, rejected: Mapping[int, str]) -> None:
+    """Ends the run where too few clients are left, or none may be left out."""
+    left = asked - len(rejected)
+    if (not rejected or run.clients.on_failure != "fail") and left >= run.server.min_clients:
+        return
+    errors = run.here.errors
+    if errors and not left:
+        # No client can train, which is a mistake of the method or of the data and shown unchanged.
+        raise errors[min(errors)]
+    where = f"Round {task.round + 1}, phase {task.phase.name!r}"
+    if set(rejected.values()) <= {NOT_FINITE, KEEPS_NOT_FINITE}:
+        raise UserError(
+            f"{where}: NaN or infinity on {len(rejected)} of {asked} clients, so training diverged. Lower the "
+            f"learning rate or use precision 32-true. {NOTHING_COUNTS}"
+        )
+    first = next(iter(rejected.values()))
+    raise UserError(
+        f"{where}: {left} of {asked} clients could be used, and {run.server.min_clients} are needed. The first that "
+        f"was left out {first}. {NOTHING_COUNTS}"
+    )
+
+
+def check_aggregators(run: Run, task: PhaseTask, uploading: Sequence[Client]) -> None:
+    """Reports where an aggregator has too few uploads, and ends the run where they are those of the whole cohort."""
+    lacking = too_few_uploads(task.phase.strategy, run.here.data.clients, len(task.seeds), uploading)
+    where = f"Round {task.round + 1}, phase {task.phase.name!r}"
+    for group, problem in lacking.items():
+        if not group:
+            raise UserError(
+                f"{where}: {problem}. {NOTHING_COUNTS} Let more clients take part, or take another "
+                "trainer.server.aggregation."
+            )
+        run.here.fabric.print(f"{where}, {group}: {problem}, so its tensors are unchanged.", flush=True)
 
 
 def expected_upload(run: Run, task: PhaseTask, client: Client) -> Mapping[str, TensorSpec]:
@@ -108,13 +205,13 @@ def expected_upload(run: Run, task: PhaseTask, client: Client) -> Mapping[str, T
 
 def drop_out(run: Run, cohort: Sequence[Client], number: int, metrics: RoundMetrics) -> dict[int, str]:
     """The clients that drop out, with the reason; tells callbacks, and counts them in the metrics."""
-    if not run.availability.dropout:
+    if not run.clients.dropout:
         return {}
     clients = run.here.data.clients
     needed = [most_needed_uploads(setup.phase.strategy, clients, len(cohort)) for setup in run.setups]
-    least = max([run.policy.min_clients, *needed])
-    present = {client.id for client in run.availability.present(cohort, least, run.here.seed, number)}
-    absent = [client for client in cohort if client.id not in present]
+    least = max([run.server.min_clients, *needed])
+    present = set(present_clients(cohort, run.clients.dropout, least, run.here.seed, number))
+    absent = [client for client in cohort if client not in present]
     for client in absent:
         run.here.hooks.call("on_client_left_out", phase=run.setups[0].phase, client=client, reason=DROPPED_OUT)
     metrics["clients/dropped_out"] = len(absent)
@@ -142,10 +239,10 @@ def report_phase(
     )
 
 
-def after_phase(state: RunState, server: ServerState, accepted: Accepted) -> RunState:
+def after_phase(state: RunState, server: ServerState, accepted: Sequence[ClientResult]) -> RunState:
     """Where the federation stands after a phase: what stays on a client is replaced where its update counted."""
-    personal = {result.client.id: result.personal for result in accepted.results}
-    optimizer_states = {result.client.id: result.optimizer_state for result in accepted.results}
+    personal = {result.client.id: result.personal for result in accepted}
+    optimizer_states = {result.client.id: result.optimizer_state for result in accepted}
     return replace(
         state,
         server=server,

@@ -1,20 +1,153 @@
-"""Brings a method and its data to the devices: processes, transforms, and what is computed once for each image."""
+"""Before training: devices and precision, checks of method and data, and bringing both to the devices."""
 
 from __future__ import annotations
 
+import copy
+import inspect
+import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal
 
 import torch
 from lightning import Fabric
+from lightning.fabric.strategies.parallel import ParallelStrategy
+from torch import nn
 
 from fedvlp.core.module import FederatedModule
-from fedvlp.core.protocols import FederatedData, MeasuresOtherClasses
+from fedvlp.core.protocols import EvaluationSplit, FederatedData, HasOutOfDistribution, MeasuresOtherClasses
 from fedvlp.core.state import State
+from fedvlp.training.distributed import GlooStrategy
+from fedvlp.utils.errors import UserError
+
+Precision = Literal["32-true", "bf16-mixed", "16-mixed", "auto"]
+"""Lightning's names of arithmetics; ``auto`` is the hardware's choice."""
+STRATEGIES = ("auto", "ddp")
+"""Lightning's names of what starts several processes, each of which runs the same program."""
+FAST_DEV_RUN_NOTICE = (
+    "fast_dev_run: 1 round, 1 step of each client, 1 batch of each split; no accuracy means anything, nothing is kept"
+)
+log = logging.getLogger(__name__)
+
+
+def choose_precision(precision: Precision, accelerator: str) -> tuple[str, str]:
+    """Returns Lightning's name of an arithmetic; for ``auto``, bfloat16 where the hardware multiplies it faster.
+
+    The hardware alone decides, and no measurement: the same machine gives the same results whatever else it does.
+
+    Args:
+        precision: the arithmetic, or ``auto``.
+        accelerator: Lightning's name of the hardware, or ``auto`` for what Lightning would take.
+
+    Returns:
+        The name, and why it was chosen; an empty string if the user chose.
+    """
+    if precision != "auto":
+        return precision, ""
+    if accelerator in ("auto", "gpu", "cuda") and torch.cuda.is_available():
+        if torch.cuda.is_bf16_supported(including_emulation=False):
+            return "bf16-mixed", "this GPU multiplies bfloat16"
+        return "32-true", "this GPU does not multiply bfloat16"
+    if accelerator != "cpu" and (accelerator != "auto" or torch.backends.mps.is_available()):
+        return "32-true", "bfloat16 was tried on processors and CUDA alone"
+    units = bfloat16_units()
+    if not units:
+        return "32-true", "this processor has no units for bfloat16"
+    return "bf16-mixed", f"this processor multiplies bfloat16 by {units}"
+
+
+def bfloat16_units() -> str:
+    """Returns by what the processor multiplies bfloat16, ``AMX`` or ``AVX512-BF16``; empty if that is slow."""
+    # PyTorch's questions are private; where one is missing, the answer counts as no.
+    for kind, question in (("AMX", "_is_amx_tile_supported"), ("AVX512-BF16", "_is_avx512_bf16_supported")):
+        if getattr(torch.cpu, question, bool)():
+            return kind
+    return ""
+
+
+def make_fabric(*, devices: int | str | list[int], collective_timeout: float = 1800, **options: Any) -> Fabric:
+    """Returns Lightning's Fabric, whose processes wait for each other for so many seconds.
+
+    Raises:
+        UserError: if there are no such devices, or Lightning refuses an option.
+    """
+    try:
+        fabric = Fabric(devices=devices, **options)
+        if not isinstance(fabric.strategy, ParallelStrategy):
+            return fabric
+        if options["strategy"] not in STRATEGIES:
+            raise ValueError(f"several processes are started by {' or '.join(STRATEGIES)} alone")
+        return Fabric(devices=devices, **{**options, "strategy": GlooStrategy(collective_timeout)})
+    except Exception as error:  # Lightning raises nearly every type for an option that it refuses
+        values = ", ".join(f"{name}={options[name]!r}" for name in ("accelerator", "strategy", "precision"))
+        reason = " ".join(str(error).split())
+        raise UserError(f"Lightning can't run with devices={devices!r}, {values}: {reason}") from error
+
+
+def check_method(model: FederatedModule, rounds: int) -> None:
+    """Makes an optimizer once, as each client will, and compares the method's number of rounds.
+
+    Raises:
+        UserError: if there can be no optimizer, it needs to compute the loss itself, or the numbers differ.
+    """
+    of_method = model.hparams.get("rounds")
+    if isinstance(of_method, int) and rounds > of_method:
+        raise UserError(
+            f"{type(model).__name__} was made for {of_method} rounds, but the federation has {rounds}. "
+            "Give both the same number."
+        )
+    if rounds == 0 or model.make_optimizer is None:
+        return
+    try:
+        optimizer = model.make_optimizer([nn.Parameter(torch.zeros(1))])
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise UserError(f"The optimizer can't be made: {error}. Correct --model.optimizer.") from error
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        raise UserError(
+            f"{type(optimizer).__name__} computes the loss several times in a step, which a client does not. Take SGD, "
+            "Adam or AdamW."
+        )
+
+
+def check_writable(parent: Path) -> None:
+    """Checks that a folder can be made, without making it.
+
+    Raises:
+        UserError: if something else is in its place, or this user may not write there.
+    """
+    # Found out now, and not after the images were encoded.
+    nearest = next(folder for folder in (parent.absolute(), *parent.absolute().parents) if os.path.lexists(folder))
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
+        problem = "is read-only" if nearest.is_dir() else "is no folder"
+        raise UserError(f"Runs can't be written to {parent}: {nearest} {problem}. Choose another default_root_dir.")
+
+
+def check_data(data: FederatedData, cohort_size: int | None, patience: int | None) -> None:
+    """Warns of a cohort of too many, and where no image validates.
+
+    Raises:
+        UserError: if training is to stop by what is never measured.
+    """
+    clients = len(data.clients)
+    if cohort_size is not None and cohort_size > clients:
+        log.warning("cohort_size is %d, but all %d clients there are train in a round.", cohort_size, clients)
+    if any(split.role == "validation" for split in data.evaluation_splits()):
+        return
+    lacking = "No class of a source domain has two images or more, so none validates"
+    if patience is not None:
+        raise UserError(f"{lacking} and patience={patience} would never stop a run. Leave it out.")
+    log.warning("%s: no round is the best on source validation, and the last one is reported.", lacking)
 
 
 def set_up_method(
-    fabric: Fabric, module: FederatedModule, num_threads: int | None, compile_towers: bool = False
+    fabric: Fabric,
+    module: FederatedModule,
+    num_threads: int | None,
+    compile_towers: bool = False,
+    deterministic: bool = False,
 ) -> None:
     """Starts the processes, rounds the frozen towers, moves the method, and has its towers compiled.
 
@@ -23,38 +156,37 @@ def set_up_method(
         module: the method.
         num_threads: CPU threads of PyTorch; its own choice if None.
         compile_towers: whether the towers are compiled.
+        deterministic: whether PyTorch refuses operations that may give another result each time.
 
     Raises:
         UserError: if the towers were rounded for another precision before.
     """
     if num_threads is not None:
         torch.set_num_threads(num_threads)
+    if deterministic:
+        torch.use_deterministic_algorithms(True)
+        # Without a fixed workspace cuBLAS chooses its algorithm by the memory that is free.
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     fabric.launch()
     is_half = fabric.strategy.precision.precision == "bf16-mixed"
-    module.clip.cast_towers(torch.bfloat16 if is_half else torch.float32)  # before they are moved: half the bytes
+    # Before they are moved, so that half the bytes are.
+    module.clip.cast_towers(torch.bfloat16 if is_half else torch.float32)
     fabric.to_device(module)
     if compile_towers:
         module.clip.compile_towers()
 
 
-def demand_determinism() -> None:
-    """Lets PyTorch refuse operations that may give another result each time, as Lightning's ``deterministic`` does."""
-    torch.use_deterministic_algorithms(True)
-    # Without a fixed workspace cuBLAS chooses its way by the memory that is free.
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-
-
 def set_up_data(
     fabric: Fabric, module: FederatedModule, data: FederatedData, precision: str, serves_images: bool
 ) -> None:
-    """Lets the data be read, split, and prepared for the method.
+    """Has the data read and split, and computed once what the method precomputes of each image.
 
     Args:
         fabric: devices and precision, launched.
         module: the method.
         data: clients and splits.
-        precision: of the frozen towers; what is prepared in another is another.
-        serves_images: whether batches hold images even where the method has constants to prepare.
+        precision: of the frozen towers; what is computed in another is another.
+        serves_images: whether batches hold images even where the method precomputes something of them.
 
     Raises:
         UserError: if splits are of other classes than those that train, and the method can't tell others.
@@ -65,7 +197,7 @@ def set_up_data(
     data.bind(
         transform=module.transform,
         train_transform=module.train_transform,
-        prepare=None if serves_images else _prepare(fabric, module),
+        prepare=None if serves_images else _precompute(fabric, module),
         key=f"{module.precompute_key()}-{precision}",
         device=fabric.device,
         with_domains=module.needs_domains,
@@ -73,24 +205,44 @@ def set_up_data(
     if isinstance(data, MeasuresOtherClasses):
         for class_names in data.other_classes:
             others = module.for_classes(class_names)
-            prepare = None if serves_images else _prepare(fabric, others)
+            prepare = None if serves_images else _precompute(fabric, others)
             data.bind_classes(class_names, prepare, f"{others.precompute_key()}-{precision}")
     if not serves_images:  # else each is read but once
         data.encode()
 
 
-def _prepare(fabric: Fabric, module: FederatedModule) -> Callable[[torch.Tensor], State] | None:
-    """Returns what computes once for each image all that a method prepares; None where that is nothing."""
+def _precompute(fabric: Fabric, module: FederatedModule) -> Callable[[torch.Tensor], State] | None:
+    """What computes once for each image all that a method precomputes; None where that is nothing."""
     if not module.precomputes:
         return None
 
-    def prepare(images: torch.Tensor) -> State:
-        with torch.no_grad(), fabric.autocast():
-            return {name: _compact(value) for name, value in module.precompute(images).items()}
+    @torch.no_grad()
+    def precompute(images: torch.Tensor) -> State:
+        with fabric.autocast():
+            computed = module.precompute(images)
+        # What the towers computed in half precision is kept so, in half the memory.
+        halves = (torch.bfloat16, torch.float16)
+        return {name: value if value.dtype in halves else value.float() for name, value in computed.items()}
 
-    return prepare
+    return precompute
 
 
-def _compact(value: torch.Tensor) -> torch.Tensor:
-    """Returns what was computed in half precision as it is, which takes half the memory, and all else in float32."""
-    return value if value.dtype in (torch.bfloat16, torch.float16) else value.float()
+def with_short_splits(data: FederatedData) -> FederatedData:
+    """Returns a copy of a data module that evaluates on the first batch of each split; what was read is shared."""
+
+    def shorten(splits: Iterable[EvaluationSplit]) -> list[EvaluationSplit]:
+        short_splits: list[EvaluationSplit] = []
+        for split in splits:
+            short = copy.copy(split)
+            # Not by assignment: splits are frozen, though this copy is seen here alone.
+            vars(short)["loader"] = list(islice(iter(split.loader), 1))
+            short_splits.append(short)
+        return short_splits
+
+    short_data = copy.copy(data)
+    measured = shorten(data.evaluation_splits())
+    vars(short_data)["evaluation_splits"] = lambda: measured
+    if isinstance(data, HasOutOfDistribution):
+        others = shorten(data.out_of_distribution_splits())
+        vars(short_data)["out_of_distribution_splits"] = lambda: others
+    return short_data

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from fedvlp.core.module import FederatedModule
-from fedvlp.core.phases import Phase
+from fedvlp.core.phases import Phase, client_noise, guarantees
 from fedvlp.core.protocols import EvaluationSplit, MeasuredData
-from fedvlp.core.reductions import client_noise, guarantees
-from fedvlp.core.run_state import RunState
-from fedvlp.core.state import ADD_ON, Client, ClientUpdate, ServerState, State, matches_prefix
+from fedvlp.core.state import (
+    ADD_ON,
+    Client,
+    ClientUpdate,
+    RunState,
+    ServerState,
+    State,
+    add_prefix,
+    matches_prefix,
+    strip_prefix,
+)
 from fedvlp.core.strategies import FedAvg, Reducer, Strategy
-from fedvlp.training.add_ons import AddOn, NoisyUpload, ServerRound
+from fedvlp.training.add_ons.base import AddOn, NoisyUpload, ServerRound
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.tensor_files import add_prefix, strip_prefix
+
+OnClientFailure = Literal["skip", "retry", "fail"]
+"""What is done about a client that fails: it is left out for the rest of the round, or first trains again, or the run
+ends."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +50,7 @@ class PhaseSetup:
 class PhaseTask:
     """A phase of one round, as every client of the cohort is asked to train it.
 
-    What add-ons exchange stands beside the method's tensors under ``add_on/<place>/``.
+    What add-ons exchange is beside the method's tensors, under ``add_on/<place>/``.
 
     Attributes:
         setup: the phase and its add-ons.
@@ -77,10 +89,12 @@ class PhaseTask:
     def download(self, client: Client) -> State:
         """What a client downloads, for the method and for add-ons."""
         server = self.state.server
-        download = dict(self.phase.broadcast(server, client))
-        averaged = {name: server.shared[name] for name in self.setup.names}
-        for place, add_on in enumerate(self.setup.add_ons):
-            download |= add_prefix(add_on.download(self._memory(place), averaged), f"{ADD_ON}/{place}")
+        download = self.phase.broadcast(server, client)
+        if self.setup.add_ons:
+            averaged = {name: server.shared[name] for name in self.setup.names}
+            for place, add_on in enumerate(self.setup.add_ons):
+                extra = add_on.download(self._memory(place), averaged)
+                download = download | add_prefix(extra, f"{ADD_ON}/{place}")
         return download
 
     def kept(self, client: Client) -> State:
@@ -103,7 +117,7 @@ class PhaseTask:
         server = self.state.server
         if not self.setup.add_ons or not updates:
             return self.phase.aggregate(server, updates)
-        weights = _weights(self.phase.strategy, self.all_clients())
+        weights = self._weights()
         sent = [update.state for update in updates]
         updates = [replace(update, state=of_method(update.state)) for update in updates]
         phase = self.phase
@@ -132,6 +146,12 @@ class PhaseTask:
     def _memory(self, place: int) -> State:
         return strip_prefix(self.state.server.memory, self._memory_name(place))
 
+    def _weights(self) -> dict[int, float]:
+        """How much each client counts where the strategy averages: its images, or 1."""
+        averages = [reducer for reducer in self.phase.strategy.reducers if isinstance(reducer, FedAvg)]
+        counts_once = all(average.weighting == "uniform" for average in averages)
+        return {client.id: 1.0 if counts_once else float(client.num_examples) for client in self.all_clients()}
+
 
 def set_up_phases(module: FederatedModule, phases: Sequence[Phase], add_ons: Sequence[AddOn]) -> tuple[PhaseSetup, ...]:
     """The phases of a round with the add-ons at work in each.
@@ -148,6 +168,7 @@ def set_up_phases(module: FederatedModule, phases: Sequence[Phase], add_ons: Seq
     for index, phase in enumerate(phases):
         names = averaged_names(module, phase)
         at_work = [add_on for add_on in add_ons if names or not add_on.needs_average]
+        # The last, so that what other add-ons make of the upload is hidden as well.
         noise = client_noise(phase.strategy)
         if noise is not None:
             at_work.append(NoisyUpload(noise))
@@ -190,14 +211,13 @@ def check_add_ons(add_ons: Sequence[AddOn], phases: Sequence[Phase], data: Measu
                         f"{name} decides how much each client counts, which {type(reducer.aggregator).__name__} does "
                         "not look at. Leave one of them out, or take an aggregation of the weighted mean."
                     )
-        if add_on.needs_accuracy:
-            measured = {client.id for split in validation_splits([add_on], data) for client in split.clients}
-            lacking = [client for client in data.clients if client.id not in measured]
-            if lacking:
-                raise UserError(
-                    f"{name} measures each client on validation images of its domains, but "
-                    f"{lacking[0].name or lacking[0].id!r} has none. Set data.validation_fraction above 0."
-                )
+        measured = {client.id for split in validation_splits([add_on], data) for client in split.clients}
+        lacking = [client for client in data.clients if add_on.needs_accuracy and client.id not in measured]
+        if lacking:
+            raise UserError(
+                f"{name} measures each client on validation images of its domains, but "
+                f"{lacking[0].name or lacking[0].id!r} has none. Set data.validation_fraction above 0."
+            )
 
 
 def validation_splits(add_ons: Sequence[AddOn], data: MeasuredData) -> list[EvaluationSplit]:
@@ -209,11 +229,10 @@ def validation_splits(add_ons: Sequence[AddOn], data: MeasuredData) -> list[Eval
 
 def averaged_names(module: FederatedModule, phase: Phase) -> tuple[str, ...]:
     """The parameters that a phase trains and averages over clients, in the module's order."""
-    kept = (*module.personal, *module.train_only_personal)
     names: list[str] = []
     for name, _ in module.named_parameters():
         is_sent = matches_prefix(phase.train, name) and matches_prefix(phase.upload, name)
-        if is_sent and not matches_prefix(kept, name):
+        if is_sent and not matches_prefix((*module.personal, *module.train_only_personal), name):
             names.append(name)
     return tuple(phase.strategy.averaged(names))
 
@@ -229,7 +248,7 @@ def of_method(state: State) -> State:
 
 
 def _with_aggregator(strategy: Strategy, add_on: AddOn, total_weight: float) -> Strategy:
-    """The strategy in which an add-on stands around each aggregator that averages the cohort's uploads."""
+    """The strategy in which an add-on is around each aggregator that averages the cohort's uploads."""
 
     def change(reducer: Reducer) -> Strategy:
         if not reducer.reduces_cohort:
@@ -237,10 +256,3 @@ def _with_aggregator(strategy: Strategy, add_on: AddOn, total_weight: float) -> 
         return reducer.with_aggregator(add_on.aggregator(reducer.aggregator, total_weight))
 
     return strategy.with_reducers(change)
-
-
-def _weights(strategy: Strategy, clients: Iterable[Client]) -> dict[int, float]:
-    """How much each client counts where a strategy averages: its images, or 1."""
-    averages = [reducer for reducer in strategy.reducers if isinstance(reducer, FedAvg)]
-    counts_once = all(average.weighting == "uniform" for average in averages)
-    return {client.id: 1.0 if counts_once else float(client.num_examples) for client in clients}

@@ -15,11 +15,7 @@ CONFIG_OPTION = "--config="
 
 
 def read_yaml(path: Path) -> Any:
-    """Reads the content of a YAML file.
-
-    Raises:
-        UserError: if it can't be read, or is no YAML.
-    """
+    """Reads the content of a YAML file; raises UserError if it can't be read, or is no YAML."""
     try:
         return yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError) as error:
@@ -50,10 +46,10 @@ def find_config(name: str) -> str:
     wanted = name.removesuffix(".yaml").removeprefix("configs/")
     configs = {bundled: configs_folder() / f"{bundled}.yaml" for bundled in config_names()}
     configs = {**plugin_configs(), **configs}
-    for known, path in configs.items():
-        if wanted in (known, known.split("/")[-1]):
+    for config, path in configs.items():
+        if wanted in (config, config.split("/")[-1]):
             return str(path)
-    hint = did_you_mean(wanted, [*configs, *(known.split("/")[-1] for known in configs)])
+    hint = did_you_mean(wanted, [*configs, *(config.split("/")[-1] for config in configs)])
     raise UserError(f"No config {name!r}: neither a file nor one of {', '.join(sorted(configs))}. {hint}".rstrip())
 
 
@@ -85,12 +81,11 @@ def with_config_paths(arguments: Sequence[str]) -> list[str]:
     Raises:
         UserError: if there is no such config, or it is no YAML.
     """
-    replaced = []
-    for argument in join_configs(arguments):
+    joined = join_configs(arguments)
+    for index, argument in enumerate(joined):
         if argument.startswith(CONFIG_OPTION):
             path = find_config(argument.removeprefix(CONFIG_OPTION))
+            # Read here, so that a file that is no YAML is named before the parser wraps its error.
             read_yaml(Path(path))
-            replaced.append(CONFIG_OPTION + path)
-        else:
-            replaced.append(argument)
-    return replaced
+            joined[index] = CONFIG_OPTION + path
+    return joined

@@ -7,7 +7,7 @@ import inspect
 import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, is_dataclass
+from dataclasses import asdict, fields, is_dataclass
 from types import ModuleType
 from typing import Any
 
@@ -29,9 +29,16 @@ def to_jsonable(value: Any) -> Any:
         return {str(key): to_jsonable(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [to_jsonable(item) for item in value]
-    if value is None or isinstance(value, (str, int, float, bool)):
-        return value
-    return repr(value)
+    return value if value is None or isinstance(value, (str, int, float, bool)) else repr(value)
+
+
+def class_and_options(value: Any) -> dict[str, Any]:
+    """The class and the fields of a dataclass's instance, and those of dataclasses in it, as results hold them."""
+    described: dict[str, Any] = {"class": type(value).__name__}
+    for field in fields(value):
+        option = getattr(value, field.name)
+        described[field.name] = class_and_options(option) if is_dataclass(option) else option
+    return described
 
 
 def code_digest(function: Callable[..., Any], packages: Sequence[str] = (), other_modules: Iterable[str] = ()) -> str:
@@ -47,16 +54,18 @@ def code_digest(function: Callable[..., Any], packages: Sequence[str] = (), othe
         other_modules: Names of modules to begin at besides the function's, for example those of subclasses.
     """
     waiting = {str(function.__module__), *other_modules}
-    own_packages = {name.split(".")[0] for name in waiting if not _is_below(name, packages)}
-    followed = (*packages, *own_packages)
+    followed = (*packages, *(name.split(".")[0] for name in waiting if not _is_below(name, packages)))
     sources: dict[str, str] = {}
     while waiting:
         name = waiting.pop()
         if name in sources or name not in sys.modules or not _is_below(name, followed):
             continue
-        sources[name] = _module_source(sys.modules[name])
-        waiting |= _modules_referred_to(sys.modules[name])
-    return digest([_function_source(function), sources])
+        sources[name] = _source(sys.modules[name])
+        # A module's globals are the modules that it imports, or classes and functions, which name theirs.
+        for value in vars(sys.modules[name]).values():
+            is_module = isinstance(value, ModuleType)
+            waiting.add(value.__name__ if is_module else str(getattr(value, "__module__", "")))
+    return digest([_source(function), sources])
 
 
 def _is_below(name: str, packages: Iterable[str]) -> bool:
@@ -64,23 +73,8 @@ def _is_below(name: str, packages: Iterable[str]) -> bool:
     return any(name == package or name.startswith(f"{package}.") for package in packages)
 
 
-def _modules_referred_to(module: ModuleType) -> set[str]:
-    """The modules that a module's globals are, or that define the classes and functions among them."""
-    return {
-        value.__name__ if isinstance(value, ModuleType) else str(getattr(value, "__module__", ""))
-        for value in vars(module).values()
-    }
-
-
-def _module_source(module: ModuleType) -> str:
+def _source(code: Any) -> str:
     try:
-        return inspect.getsource(module)
-    except (OSError, TypeError):  # compiled, or made while the program runs
-        return ""
-
-
-def _function_source(function: Callable[..., Any]) -> str:
-    try:
-        return inspect.getsource(function)
-    except OSError:  # typed at the prompt
-        return function.__code__.co_code.hex()
+        return inspect.getsource(code)
+    except (OSError, TypeError):  # a compiled module, or a function that was typed at the prompt
+        return code.__code__.co_code.hex() if hasattr(code, "__code__") else ""

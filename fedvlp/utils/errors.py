@@ -32,11 +32,7 @@ def escape_control_chars(text: str) -> str:
 
 @contextmanager
 def unwrapped_errors() -> Iterator[None]:
-    """Raises a mistake of the user unchanged, not as the parser wraps it.
-
-    Raises:
-        UserError: in place of a ValueError that it caused.
-    """
+    """Raises a UserError unchanged, in place of the ValueError that a parser wraps around it."""
     try:
         yield
     except ValueError as error:
@@ -48,42 +44,31 @@ def unwrapped_errors() -> Iterator[None]:
         raise
 
 
-def nearest_names(name: str, known: Iterable[str], count: int = 1, cutoff: float = 0.6) -> list[str]:
-    """Returns the known names that are nearest to a name, without regard to case, the nearest first.
-
-    Args:
-        name: what was written.
-        known: names that would have been right.
-        count: at most so many are returned.
-        cutoff: how alike they must be, in [0, 1]; 1 is equal.
+def nearest_names(name: str, valid: Iterable[str], count: int = 1, cutoff: float = 0.6) -> list[str]:
+    """Returns at most ``count`` valid names that are alike by ``cutoff`` in [0, 1], whatever their case; nearest first.
 
     >>> nearest_names("Sketsch", ["photo", "sketch"])
     ['sketch']
     """
-    by_folded = {each.casefold(): each for each in known}
-    close = get_close_matches(name.casefold(), list(by_folded), n=count, cutoff=cutoff)
-    return [by_folded[each] for each in close]
+    by_folded = {each.casefold(): each for each in valid}
+    return [by_folded[each] for each in get_close_matches(name.casefold(), list(by_folded), n=count, cutoff=cutoff)]
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Returns ``Did you mean 'x'?`` for the nearest known name; an empty string if none is near.
+def did_you_mean(name: str, valid: Iterable[str]) -> str:
+    """Returns ``Did you mean 'x'?`` for the nearest valid name; an empty string if none is near.
 
-    >>> did_you_mean("lenght", ["length", "depth"])
-    "Did you mean 'length'?"
-    >>> did_you_mean("lenght", ["depth"])
-    ''
+    >>> did_you_mean("lenght", ["length", "depth"]), did_you_mean("lenght", ["depth"])
+    ("Did you mean 'length'?", '')
     """
-    near = nearest_names(name, known)
+    near = nearest_names(name, valid)
     return f"Did you mean {near[0]!r}?" if near else ""
 
 
-def did_you_mean_or_choose(name: str, known: Iterable[str]) -> str:
-    """Returns a question that offers the nearest known name; if none is near, all of them.
+def did_you_mean_or_choose(name: str, valid: Iterable[str]) -> str:
+    """Returns a question that offers the nearest valid name; if none is near, all of them.
 
-    >>> did_you_mean_or_choose("Sketches", ["photo", "sketch"])
-    "Did you mean 'sketch'?"
     >>> did_you_mean_or_choose("x", ["photo", "sketch"])
     'Choose from photo, sketch.'
     """
-    names = list(known)
+    names = list(valid)
     return did_you_mean(name, names) or f"Choose from {', '.join(names)}."

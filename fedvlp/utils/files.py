@@ -26,10 +26,7 @@ def atomic_write(path: Path) -> Iterator[Path]:
     """Yields a temporary path beside ``path``; what the block writes there takes the place of ``path`` at its end.
 
     If the block raises, ``path`` stays unchanged and the temporary file is removed. Several processes may write the
-    same file at once: the last one wins, and each reader sees one whole file.
-
-    Args:
-        path: the file to write, in a folder that exists.
+    same file, in a folder that exists: the last one wins, and each reader sees one whole file.
 
     Raises:
         UserError: if there is something else of that name, such as a folder or a device.
@@ -51,11 +48,7 @@ def atomic_write(path: Path) -> Iterator[Path]:
 
 
 def check_replaceable(path: Path) -> None:
-    """Checks that a file can be written at a path.
-
-    Raises:
-        UserError: if there is something that is no file, such as a folder or a device.
-    """
+    """Raises UserError if there is something at a path that is no file, such as a folder or a device."""
     if path.exists() and not path.is_file():
         kind = "folder" if path.is_dir() else "device or pipe"
         raise UserError(f"Expected the name of a file to write; {path} is a {kind}. Name a file in a folder.")
@@ -88,10 +81,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def write_cache_file(path: Path, write: Callable[[Path], None]) -> None:
-    """Makes ``write`` fill a file of a cache, in one step.
-
-    A cache is a convenience, so a disk that refuses (full, read-only) costs a logged warning and not the run.
-    """
+    """Makes ``write`` fill a file of a cache, in one step; a disk that refuses (full, read-only) costs a warning."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(path) as temporary:
@@ -106,12 +96,8 @@ def locked(path: Path, wait: bool = True) -> Iterator[None]:
 
     Args:
         path: the file or folder; the lock is a file beside it.
-        wait: whether to wait for another process. Who waits only spares double work, so it continues without a lock
-            where the disk refuses one.
-
-    Raises:
-        BlockingIOError: if ``wait`` is false and another process holds the lock.
-        OSError: if ``wait`` is false and the lock file can't be made.
+        wait: whether to wait for another process; if not, raises BlockingIOError where one holds the lock, and OSError
+            where the lock file can't be made.
     """
     lock = _lock_of(path)
     try:
@@ -120,6 +106,7 @@ def locked(path: Path, wait: bool = True) -> Iterator[None]:
     except Timeout:
         raise BlockingIOError(errno.EAGAIN, "Another process works on it", str(path)) from None
     except OSError:
+        # Who waits only spares double work, so it continues without a lock where the disk refuses one.
         if not wait:
             raise
     try:

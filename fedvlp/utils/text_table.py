@@ -23,11 +23,7 @@ def text_table(rows: Sequence[Sequence[str]], text_columns: int = 1) -> str:
 
 
 def align_columns(rows: Sequence[Sequence[str]], text_columns: int = 1) -> list[str]:
-    """Returns one line for each row, with cells padded to the width of their column and two spaces between them.
-
-    >>> align_columns([["a", "b", "10"], ["cc", "d", "9"]], text_columns=2)
-    ['a   b  10', 'cc  d   9']
-    """
+    """Returns one line for each row, with cells padded to the width of their column and two spaces between them."""
     columns = []
     for index, cells in enumerate(zip(*rows, strict=True)):
         width = max(map(len, cells))
@@ -42,28 +38,19 @@ def markdown_table(head: Sequence[str], alignment: Sequence[str], rows: Sequence
         head: titles of the columns.
         alignment: for each column ``---``, ``:---`` or ``---:``.
         rows: the cells.
-
-    >>> print(markdown_table(["name", "value"], ["---", "---:"], [["a", "1.5"]]))
-    | name | value |
-    | --- | ---: |
-    | a | 1.5 |
     """
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, alignment, *rows))
 
 
 def markdown_text(text: str) -> str:
-    """Returns a string in which HTML has no meaning.
-
-    >>> markdown_text("a <b> & c")
-    'a &lt;b&gt; &amp; c'
-    """
+    """Returns a string in which HTML has no meaning."""
     return html.escape(text, quote=False)
 
 
 def markdown_cell(text: str) -> str:
-    r"""Returns a string as the cell of a Markdown table: as :func:`markdown_text` does, and with ``|`` escaped.
+    r"""Returns a string as the cell of a Markdown table: without HTML, and with ``|`` escaped.
 
-    >>> print(markdown_cell("a|b"))
-    a\|b
+    >>> print(markdown_cell("a|b <c>"))
+    a\|b &lt;c&gt;
     """
     return markdown_text(text.replace("\n", " ")).replace("\\", "\\\\").replace("|", "\\|")

@@ -21,7 +21,7 @@ from benchmarks.synthetic import IdleMethod, NoImages, Points, write_images
 from benchmarks.tables import Table
 from fedvlp.clip import PromptedTextEncoder
 from fedvlp.core.state import Client, ClientUpdate, ServerState
-from fedvlp.training import accept
+from fedvlp.training import round as one_round
 
 
 def test_a_function_in_a_subprocess_prints_nothing(capsys):
@@ -135,5 +135,5 @@ def test_what_is_measured_without_checks_checks_nothing():
     with ExitStack() as changes:
         for name, nothing in overhead.WITHOUT_CHECKS.items():
             changes.enter_context(patch(name, nothing))
-        assert accept.update_error(update, {}, {}, None) == ""
-    assert accept.update_error(update, {}, {}, None) != ""
+        assert one_round.update_error(update, {}, {}, None) == ""
+    assert one_round.update_error(update, {}, {}, None) != ""

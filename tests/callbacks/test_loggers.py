@@ -40,7 +40,7 @@ def test_csv_and_tensorboard_lie_in_the_run_folder(tmp_path):
     assert [row["step"] for row in rows(tmp_path / "elsewhere" / "here" / "metrics.csv")] == ["3"]
     board = EventAccumulator(str(run.folder / "tensorboard" / "version_0")).Reload()
     assert [event.step for event in board.Scalars("ours-validation")] == [1, 2]
-    assert again.logger.version == 1
+    assert again.loggers[0].version == 1
 
 
 def test_what_was_logged_stays_where_a_run_breaks_off(tmp_path):

@@ -7,7 +7,7 @@ import json
 import pandas as pd
 import pytest
 
-from fedvlp.core.metrics.scores import all_scores
+from fedvlp.core.metrics import all_scores
 from fedvlp.results import load_record
 
 

@@ -10,11 +10,9 @@ from typing import Any
 import pytest
 import wandb
 from lightning.pytorch.loggers import WandbLogger
-from PIL import Image
 
-from fedvlp.callbacks.wandb_results import join_group, send_media
+from fedvlp.callbacks.wandb_results import join_group
 from fedvlp.results import Record, load_record
-from tests.helpers.report_runs import write_run
 
 
 class FakeRun:
@@ -123,19 +121,6 @@ def test_runs_of_a_sweep_are_one_group_and_others_are_not(tmp_path):
         groups.append((logger._wandb_init["group"], logger._wandb_init["job_type"]))
         (tmp_path / "first" / "sweep.json").write_text("{}", encoding="utf-8")
     assert groups == [("PLAN, PACS", "PLAN"), ("first", "PLAN")]
-
-
-def test_pictures_that_are_there_are_sent(tmp_path, begun):
-    folder = write_run(tmp_path, [50.0])
-    (folder / "explanations").mkdir()
-    Image.new("RGB", (8, 6)).save(folder / "explanations" / "overlays.png")
-    entry = {"file": "overlays.png", "title": "Map", "caption": "Where it looks.", "alt": "dark"}
-    (folder / "explanations" / "captions.json").write_text(json.dumps([entry]), encoding="utf-8")
-    run = FakeRun()
-    send_media(run, load_record(folder))
-    assert run.logged[0]["explanations/overlays"]._caption == "Where it looks."
-    assert not [name for name in run.logged[0] if name.startswith("confusion")]
-    assert set(run.artifacts[0].manifest.entries) == {"config.yaml", "summary.json"}
 
 
 def test_what_the_user_chose_stays(build, begun):

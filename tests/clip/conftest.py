@@ -1,11 +1,15 @@
+"""Small architectures, some of them known to open_clip by name, and files of their weights."""
+
 from __future__ import annotations
 
 from copy import deepcopy
 
 import open_clip
 import pytest
+import torch
+from safetensors.torch import save_file
 
-from fedvlp.clip import CLIP, build_model
+from fedvlp.clip import CLIP, build_model, loading
 
 VIT = {
     "embed_dim": 24,
@@ -36,3 +40,49 @@ def make_clip():
 @pytest.fixture(scope="session")
 def clip(make_clip):
     return make_clip(VIT)
+
+
+NAME = "small"
+
+
+@pytest.fixture
+def small(monkeypatch, configs):
+    """A small architecture under a name that open_clip knows, with and without QuickGELU, and two published tags."""
+    registered = {**open_clip.factory._MODEL_CONFIGS, NAME: configs["vit"], "small-resnet": configs["resnet"]}
+    monkeypatch.setattr(open_clip.factory, "_MODEL_CONFIGS", registered)
+    tags = {
+        "openai": {"url": "https://example.org/abc/small.pt", "hf_hub": "some/small/", "quick_gelu": True},
+        "laion": {"url": "https://example.org/laion.pt", "quick_gelu": False, "mean": (0.0, 0.0, 0.0)},
+    }
+    monkeypatch.setitem(open_clip.pretrained._PRETRAINED, NAME, tags)
+    monkeypatch.setitem(open_clip.pretrained._PRETRAINED, f"{NAME}-quickgelu", {"openai": tags["openai"]})
+    return build_model(configs["vit"], seed=5)
+
+
+@pytest.fixture
+def offline(monkeypatch):
+    def refuse(*_, **__):
+        raise OSError("no route to host")
+
+    monkeypatch.setattr(open_clip, "download_pretrained", refuse)
+    monkeypatch.setattr(loading, "download_pretrained_from_hf", refuse)
+
+
+@pytest.fixture
+def save():
+    """Saves a model's state dict, in the format of the file's suffix, and returns the path as text."""
+
+    def save_model(model, path, **extra):
+        if path.suffix == ".safetensors":
+            save_file(model.state_dict(), path)
+        else:
+            state = {f"module.{name}": value for name, value in model.state_dict().items()}
+            torch.save({"state_dict": state, **extra}, path)
+        return str(path)
+
+    return save_model
+
+
+@pytest.fixture
+def uses_quick_gelu():
+    return lambda clip: any(type(module).__name__ == "QuickGELU" for module in clip.modules())

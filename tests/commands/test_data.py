@@ -10,9 +10,9 @@ import fedvlp.data
 from fedvlp.commands import data as command
 from fedvlp.commands.cli import main
 from fedvlp.data.catalog import DATA_SETS, DESCRIPTIONS
+from tests.helpers.benchmark_layouts import OTHER_LAYOUTS
 from tests.helpers.benchmark_trees import LAYOUTS, kfold, plain_tree
 from tests.helpers.family_trees import cifar, with_small_batches
-from tests.helpers.form_layouts import FORM_LAYOUTS
 from tests.helpers.hub import Hub, use_hub
 from tests.helpers.hub_data_sets import as_uploaded, upload
 
@@ -57,7 +57,7 @@ def test_check_reads_every_layout_and_says_what_a_part_of_it_lacks(tmp_path, cap
 
 @pytest.mark.parametrize("layout", ["Food101 CoOp", "SUN397 torchvision", "ImageNet CoOp", "Camelyon17 WILDS"])
 def test_check_reads_other_forms_as_well(tmp_path, capsys, layout):
-    name, write, split = FORM_LAYOUTS[layout]
+    name, write, split = OTHER_LAYOUTS[layout]
     assert main(["data", "check", name, f"--root={write(tmp_path)}"]) == 1
     printed = capsys.readouterr().out
     assert f"This is not {name} as it was published. It can be had from" in printed
@@ -136,7 +136,7 @@ def test_download_stops_in_order(pacs_hub, tmp_path, monkeypatch, capsys):
     def stop(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("fedvlp.data.benchmarks.download.fetch", stop)
+    monkeypatch.setattr("fedvlp.data.benchmarks.download.write_images", stop)
     assert main(["data", "download", "pacs", f"--root={tmp_path / 'images'}"]) == 130
     assert capsys.readouterr().err == "fedvlp: stopped; the same command resumes where it stopped, or begins again\n"
 

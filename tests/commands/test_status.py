@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-from datetime import datetime, timezone
 
 import pytest
 
@@ -98,8 +97,6 @@ def test_of_a_finished_run(tmp_path, capsys):
 def test_what_is_no_run_is_refused(tmp_path, capsys):
     assert main(["status", str(tmp_path)]) == 1
     assert f"No run at {tmp_path}" in capsys.readouterr().err
-    now = datetime.now(timezone.utc).isoformat()
-    for wrong in ({"event": "fit_started"}, {**STARTED, "rounds": "many"}, {"event": "a", "time": 3}):
-        (tmp_path / "events.jsonl").write_text(json.dumps({"time": now, **wrong}) + "\n")
-        assert main(["status", str(tmp_path)]) == 1
-        assert "has an event that is not one of a run's" in capsys.readouterr().err
+    append_events(tmp_path, [ended(1)])
+    assert main(["status", str(tmp_path)]) == 1
+    assert "has no event of a run that starts" in capsys.readouterr().err

@@ -58,14 +58,6 @@ def test_images_whose_names_are_no_utf8_are_read(folders, tree):
     folders(tree).prepare_data()
 
 
-def test_two_files_that_differ_in_unicode_form_alone_are_both_kept(folders, tree, save):
-    for form in ("NFC", "NFD"):
-        save(tree / "art" / "cat" / f"{unicodedata.normalize(form, 'é')}.png")
-    if len(list((tree / "art" / "cat").iterdir())) < 6:
-        pytest.skip("this file system knows one form only")
-    assert len(set(folders(tree, held_out="art").split_table()[-1]["images"])) == 10
-
-
 def test_hidden_files_and_folders_are_ignored(folders, tree, save):
     before = folders(tree).split_hash
     (tree / ".DS_Store").touch()

@@ -10,9 +10,10 @@ import yaml
 
 from fedvlp.commands.cli import main
 from fedvlp.core.phases import Phase
-from fedvlp.core.strategies import ByName, Slots
+from fedvlp.core.slots import Slots
+from fedvlp.core.strategies import ByName
 from fedvlp.data import Dispersed, Shards
-from fedvlp.training.evaluation import split_accuracy
+from fedvlp.training.evaluation import shared_predictions
 from fedvlp.utils.errors import UserError
 from tests.helpers.toy_federation import Linear, Points, federation
 
@@ -108,7 +109,7 @@ def test_personal_prompts_are_measured_as_the_mean_over_the_clients_of_a_domain(
     for split in run.datamodule.evaluation_splits():
         assert len(split.clients) == 2
         alone = [
-            split_accuracy(run.model, run.trainer.fabric, split, progress.personal[client.id])
+            shared_predictions(run.model, run.trainer.fabric, split, progress.personal[client.id]).accuracy
             for client in split.clients
         ]
         assert progress.history[-1][split.name] == pytest.approx(sum(alone) / 2)

@@ -17,11 +17,13 @@ def test_prediction_data_know_what_a_method_is_built_from():
     assert PredictionData(["cat"]).source_domains == []
 
 
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [(PredictionData(["cat"]), "only class names here"), (PlaceholderData(), "only numbers here")],
-    ids=["prediction", "placeholder"],
-)
-def test_nothing_can_be_trained_on(data, message):
-    with pytest.raises(UserError, match=message):
+def test_placeholders_are_numbers_of_clients_and_classes():
+    data = PlaceholderData(classes=5, domains=2, num_clients=3)
+    assert data.num_classes == 5
+    assert [client.domain for client in data.clients] == [0, 1, 0]
+
+
+@pytest.mark.parametrize("data", [PredictionData(["cat"]), PlaceholderData()], ids=["prediction", "placeholder"])
+def test_nothing_can_be_trained_on(data):
+    with pytest.raises(UserError, match="only names and numbers here"):
         data.prepare_data()

@@ -11,7 +11,7 @@ import runpy
 from pathlib import Path
 
 import fedvlp.data
-import fedvlp.training.schedules
+import fedvlp.training.local_training
 from fedvlp.commands.cli import main
 from tests.helpers.desk import OWN_IMAGES, QUICKSTART, SWEEP
 from tests.helpers.documents import ROOT, Document
@@ -103,7 +103,7 @@ def test_schedules(desk):
     assert options <= inspect.signature(fedvlp.LocalTraining).parameters.keys()
     for name in ("ExponentialDecay", "CosineDecay", "Constant"):
         assert name in TRAINING.text
-        assert issubclass(getattr(fedvlp.training.schedules, name), fedvlp.training.schedules.Schedule)
+        assert issubclass(getattr(fedvlp.training.local_training, name), fedvlp.training.local_training.Schedule)
 
 
 def test_costs(desk, capsys):

@@ -11,8 +11,9 @@ import torch
 import fedvlp.core.aggregation
 from docs.privacy import COMMAND, HEAD, PAGE, sum_suffices, updates_of, uploads_table, used, with_table
 from fedvlp.core.phases import Phase
+from fedvlp.core.slots import IndicatorMean, Slots
 from fedvlp.core.state import ServerState
-from fedvlp.core.strategies import FedAvg, IndicatorMean, MovingAverage, Slots, ema_share
+from fedvlp.core.strategies import FedAvg, MovingAverage, ema_share
 from fedvlp.tools.audit import KINDS, InversionOptions, MembershipOptions
 from tests.helpers.configs import METHODS
 from tests.helpers.documents import Document
@@ -65,7 +66,7 @@ def test_linear_rules_are_those_that_say_so():
     rules = fedvlp.core.aggregation
     given = {"Krum": {"byzantine": 1}, "MultiKrum": {"byzantine": 1, "selected": 2}, "NormClipping": {"max_norm": 1.0}}
     given["DPFedAvg"] = {"clip_norm": 1.0, "noise_multiplier": 1.0}
-    names = set(rules.__all__) - {"Aggregator", "OuterAggregator", "ServerOptimizer", "describe_aggregator"}
+    names = set(rules.__all__) - {"Aggregator", "OuterAggregator", "ServerOptimizer"}
     is_linear = {name: getattr(rules, name)(**given.get(name, {})).is_linear for name in names}
     assert set(re.findall(r"`(\w+)`", linear)) & names == {name for name in names if is_linear[name]}
     assert set(re.findall(r"`(\w+)`", others)) & names == {name for name in names if not is_linear[name]}

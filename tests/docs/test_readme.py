@@ -8,7 +8,7 @@ import runpy
 
 import pytest
 
-from fedvlp.results.accuracy_table import accuracy_columns
+from fedvlp.results.rounds import accuracy_columns
 from tests.helpers.desk import QUICKSTART
 from tests.helpers.documents import README, ROOT
 from tests.helpers.page_commands import of_fedvlp

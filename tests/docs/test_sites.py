@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from fedvlp.commands.cli import main
-from fedvlp.sites.flower import command as deploy
+from fedvlp.sites import commands as deploy
 from fedvlp.sites.site_config import SiteConfig, read_site_config
 from tests.helpers.documents import ROOT, Document
 

@@ -17,7 +17,7 @@ import fedvlp
 from fedvlp.commands.cli import main
 from fedvlp.commands.lightning_cli import ParsingCLI
 from fedvlp.tools.export import ExportedClassifier
-from fedvlp.tools.export.write import Exported, example_images
+from fedvlp.tools.export.export import Exported, example_images
 from fedvlp.utils.config_files import with_config_paths
 from fedvlp.utils.plugins import plugin_configs, registered_classes
 from tests.helpers.documents import BRIEF, ROOT, Document
@@ -100,7 +100,7 @@ def test_its_trained_method_is_exported_from_any_folder(trained, tmp_path, monke
         handed.append(method)
         return Exported(output, output.with_suffix(".json"), 0.0)
 
-    monkeypatch.setattr("fedvlp.tools.export.export_method", export_method)
+    monkeypatch.setattr("fedvlp.tools.export.export.export_method", export_method)
     monkeypatch.chdir(tmp_path)
     assert main(["export", str(trained.parent), "--format=onnx", "--output=smooth.onnx"]) == 0
     (method,) = handed

@@ -17,7 +17,7 @@ import torch
 
 from fedvlp.commands.lightning_cli import FederationCLI
 from fedvlp.commands.run import quiet_lightning
-from fedvlp.core.run_state import RunState
+from fedvlp.core.state import RunState
 from fedvlp.utils.config_files import configs_folder
 from tests.helpers.configs import METHODS
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedvlp.core.run_state import RunState
+from fedvlp.core.state import RunState
 from fedvlp.testing.comparing import run_tensors as run_tensors
 
 

@@ -9,26 +9,25 @@ from typing import Any
 import torch
 from torch import nn
 
-from fedvlp.clip import backbone
-from fedvlp.clip.loading import models, sources
+from fedvlp.clip import backbone, loading
 
-TINY = sources.bundled_config()
+TINY = loading.bundled_config()
 
 
 @cache
 def _tiny(seed: int) -> nn.Module:
     with torch._C.DisableTorchFunction():  # real weights, even if the first to ask is in `shapes_only`
-        return models.build_model(TINY, seed)
+        return loading.build_model(TINY, seed)
 
 
 def _build_model(config: dict[str, Any], seed: int = 0) -> nn.Module:
     """Does as `build_model`, whose model depends on its arguments alone; tests of that call it itself."""
     if config == TINY:
         return deepcopy(_tiny(seed))
-    return models.build_model(config, seed)
+    return loading.build_model(config, seed)
 
 
 def make_once() -> None:
     """Lets `load_clip` copy what takes three quarters of its time."""
     backbone.build_model = _build_model
-    sources.bundled_state_dict = cache(sources.bundled_state_dict)
+    loading.bundled_state_dict = cache(loading.bundled_state_dict)

@@ -14,7 +14,7 @@ import numpy as np
 from fedvlp.data.catalog import Description
 from fedvlp.data.catalog.description import PixelBatches
 from tests.helpers.benchmark_trees import write_images
-from tests.helpers.form_trees import BY_NAME, IMAGES, Write
+from tests.helpers.single_domain_trees import BY_NAME, IMAGES, Write
 
 
 def cifar(name: str, packed: bool = False) -> Write:

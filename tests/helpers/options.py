@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from fedvlp.results import Record
-from fedvlp.results.record import _record
 from fedvlp.runs.checkpoint import differences
 from fedvlp.runs.run_folder import comparable
 from fedvlp.utils.signatures import constructor_arguments, constructor_parameters
@@ -40,4 +39,4 @@ def different(one: Mapping[str, Any], other: Mapping[str, Any]) -> set[str]:
 def record(description: Mapping[str, Any], data: Mapping[str, Any] | None = None, rounds: int = 3) -> Record:
     """Returns what a table reads of a run of this description."""
     ended = {"held_out": ["ink"], "rounds": rounds, "accuracy": {}, "versions": {}, "data": data or {}}
-    return _record(Path("run"), {**description, **ended})
+    return Record.from_summary(Path("run"), {**description, **ended})

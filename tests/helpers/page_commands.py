@@ -10,7 +10,7 @@ import pytest
 
 from fedvlp.commands import cli
 from fedvlp.commands.lightning_cli import FederationParser
-from fedvlp.sites.flower import command as deploy
+from fedvlp.sites import commands as deploy
 from tests.helpers.desk import OFFLINE, Desk
 from tests.helpers.documents import EXAMPLE_PAGES, PAGES, brief
 

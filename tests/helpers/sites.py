@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import yaml
 
-from fedvlp.sites import InProcess, Site, serve
-from fedvlp.sites.building import build_parts
+from fedvlp.sites import Site, SiteError, serve
+from fedvlp.sites.server import build_parts
 from fedvlp.utils.config_files import configs_folder
 from tests.helpers.images import CLASSES
 from tests.helpers.trainer_options import nested
@@ -45,7 +46,7 @@ def write_config(path: Path, config: dict, class_path: str, **data) -> Path:
 def sites_config(path: Path, config: dict, sites, **data) -> Path:
     """Writes the server's config."""
     options = {"sites": list(sites), "class_names": CLASSES, "cache_dir": None, "arrival_seconds": 0.1, **data}
-    return write_config(path, config, "fedvlp.sites.sites_data.SitesData", **options)
+    return write_config(path, config, "fedvlp.sites.data.SitesData", **options)
 
 
 def simulate(folder: Path, config: dict, root: Path, **data):
@@ -59,6 +60,34 @@ def simulate(folder: Path, config: dict, root: Path, **data):
     return parts.federation
 
 
+Handler = Callable[[bytes], bytes]
+
+
+class InProcess:
+    """A transport to sites in this process, asked sequentially.
+
+    Args:
+        sites: from a request to its reply, such as ``Site.handle``, by name; may be changed at any time.
+    """
+
+    def __init__(self, sites: Mapping[str, Handler]) -> None:
+        self.sites = dict(sites)
+
+    def names(self) -> list[str]:
+        """Names of the sites."""
+        return list(self.sites)
+
+    def exchange(self, requests: Mapping[str, bytes], timeout: float) -> dict[str, bytes | SiteError]:
+        """Asks the sites sequentially; a SiteError that a site raises is why it gave no reply."""
+        replies: dict[str, bytes | SiteError] = {}
+        for name, request in requests.items():
+            try:
+                replies[name] = self.sites[name](request) if name in self.sites else SiteError("is not connected")
+            except SiteError as error:
+                replies[name] = error
+        return replies
+
+
 def in_process(homes: dict[str, Path]) -> InProcess:
     """Returns a transport to freshly started sites."""
     return InProcess({place: Site(home).handle for place, home in homes.items()})
@@ -70,4 +99,14 @@ def run_of(folder: Path) -> Path:
     return run
 
 
-__all__ = ["in_process", "make_site", "make_sites", "method_config", "run_of", "serve", "simulate", "sites_config"]
+__all__ = [
+    "InProcess",
+    "in_process",
+    "make_site",
+    "make_sites",
+    "method_config",
+    "run_of",
+    "serve",
+    "simulate",
+    "sites_config",
+]

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from fedvlp.clip import CLIP
-from fedvlp.clip.text.prompted_text import ClassPosition
+from fedvlp.clip.prompted_text import ClassPosition
 
 NAMES = ["Alarm_Clock", "dog", "a very long name of a thing", "T-shirt", "TV"]
 

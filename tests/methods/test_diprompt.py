@@ -1,7 +1,7 @@
 """DiPrompT: which prompts learn from which images, what classifies, and its limit cases.
 
 The equations of its losses and of the ensemble are in tests/methods/diprompt/test_losses.py, those of the server in
-tests/core/strategies/test_strategies.py.
+tests/core/test_strategies.py.
 """
 
 from __future__ import annotations

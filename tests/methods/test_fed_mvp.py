@@ -6,8 +6,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedvlp.clip.text.zero_shot import TEMPLATES
-from fedvlp.clip.towers.image_tower import VisionTransformerTower
+from fedvlp.clip.towers import VisionTransformerTower
+from fedvlp.clip.zero_shot import TEMPLATES
 from fedvlp.methods import FedMVP
 from fedvlp.utils.errors import UserError
 

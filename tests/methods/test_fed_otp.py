@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from fedvlp.clip import CLIPSpec
-from fedvlp.clip.towers.image_tower import VisionTransformerTower
+from fedvlp.clip.towers import VisionTransformerTower
 from fedvlp.core.state import numel
 from fedvlp.methods import FedOTP
 from fedvlp.methods.fed_otp import transport_plan

@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 
 from fedvlp.core.phases import RoundContext
+from fedvlp.core.slots import Slots
 from fedvlp.core.state import Client, ClientUpdate, ServerState, numel
-from fedvlp.core.strategies import Slots
 from fedvlp.methods import PFedMoAP
 from fedvlp.methods.pfed_moap import ExpertPool, Gating
 from fedvlp.utils.errors import UserError
@@ -65,7 +65,7 @@ def test_loss_and_gradients(clip, images, options):
     """Experts get no gradient; the empty place takes no part."""
     module = make(clip, **options)
     prompts = [module.local_prompt, module.experts[0], module.experts[1]]
-    trained = list(module.trainable())
+    trained = list(module.trainable_by_name().values())
     loss = module.training_step((images, LABELS), 0)
     losses = []
     for image, label in zip(images, LABELS, strict=True):

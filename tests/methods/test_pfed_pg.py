@@ -118,8 +118,8 @@ def test_loss_and_gradients(clip, images, trains_head):
         losses.append(torch.logsumexp(logits, 0) - logits[label])
     expected = sum(losses) / 3
     torch.testing.assert_close(loss, expected, atol=1e-5, rtol=1e-5)
-    found = torch.autograd.grad(loss, module.trainable())
-    for one, other in zip(found, torch.autograd.grad(expected, module.trainable()), strict=True):
+    found = torch.autograd.grad(loss, list(module.trainable_by_name().values()))
+    for one, other in zip(found, torch.autograd.grad(expected, list(module.trainable_by_name().values())), strict=True):
         torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
 
 

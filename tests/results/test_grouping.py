@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from fedvlp.core.roles import CENTRALISED
-from fedvlp.results.grouping import describe_differences, group_records
+from fedvlp.results.grouping import describe_differences, describe_records, group_records
 from fedvlp.results.record import TABLE_KEYS
 from tests.helpers.records import DATA, make_record
 
@@ -35,6 +35,10 @@ TITLES = {
 """What a reader is told of each, where it is called something else."""
 
 
+def differences(groups):
+    return describe_differences([describe_records(group) for group in groups])
+
+
 def test_every_part_of_a_table_is_tried():
     assert set(OTHER) == set(TABLE_KEYS)
 
@@ -43,8 +47,8 @@ def test_every_part_of_a_table_is_tried():
 def test_runs_that_differ_in_their_data_are_not_mixed(name):
     runs = [make_record(seed=0), make_record(seed=1), make_record(seed=2, data={name: OTHER[name]})]
     groups = group_records(runs)
-    assert [len(group.records) for group in groups] == [2, 1]
-    line = describe_differences(groups)
+    assert [len(group) for group in groups] == [2, 1]
+    line = differences(groups)
     assert line.startswith("2 tables")
     title = TITLES.get(name, name)
     title = "split" if name in ("split_rule", "split_seed", "validation_fraction", "test_fraction") else title
@@ -56,7 +60,7 @@ def test_runs_that_differ_in_their_data_are_not_mixed(name):
 def test_runs_of_different_clips_are_not_mixed(field):
     groups = group_records([make_record(), make_record(seed=1, **{field: "other"})])
     assert len(groups) == 2
-    assert "differ in backbone (" in describe_differences(groups)
+    assert "differ in backbone (" in differences(groups)
 
 
 @pytest.mark.parametrize(
@@ -75,20 +79,20 @@ def test_runs_of_different_clips_are_not_mixed(field):
 def test_what_makes_a_row_or_a_column_makes_no_table(other):
     groups = group_records([make_record(), make_record(**other)])
     assert len(groups) == 1
-    assert describe_differences(groups) == ""
+    assert differences(groups) == ""
 
 
 def test_more_held_out_domains_leave_fewer_to_train_on():
     groups = group_records([make_record(), make_record(held_out=("photo", "sketch"))])
     assert len(groups) == 2
-    assert "1 held out | leave-domains-out, 2 held out" in describe_differences(groups)
+    assert "1 held out | leave-domains-out, 2 held out" in differences(groups)
 
 
 def test_runs_that_do_not_describe_their_data_stand_alone():
     bare = [replace(make_record(), data={}, split=split) for split in ("a", "b")]
     groups = group_records([make_record(), *bare])
     assert len(groups) == 3
-    assert groups[1].about["split"] == "a"
+    assert describe_records(groups[1])["split"] == "a"
 
 
 def test_centralised_runs_stand_in_each_table_of_the_same_images():
@@ -97,11 +101,11 @@ def test_centralised_runs_stand_in_each_table_of_the_same_images():
     pool = make_record(method="SWAD", data={"partition": CENTRALISED})
     elsewhere = make_record(data={"partition": CENTRALISED, "shots": 4})
     for order in ([one, pool, other, elsewhere], [pool, one, other, elsewhere]):
-        groups = {group.about["clients"]: group for group in group_records(order)}
+        groups = {describe_records(group)["clients"]: group for group in group_records(order)}
         assert list(groups) == ["one client a domain", "20 clients", CENTRALISED]
-        assert set(map(id, groups["20 clients"].records)) == {id(pool), id(other)}
-        assert set(map(id, groups["one client a domain"].records)) == {id(pool), id(one)}
-        assert groups[CENTRALISED].records == (elsewhere,)
+        assert set(map(id, groups["20 clients"])) == {id(pool), id(other)}
+        assert set(map(id, groups["one client a domain"])) == {id(pool), id(one)}
+        assert groups[CENTRALISED] == (elsewhere,)
 
 
 def test_a_pool_is_no_row_of_its_federated_method():

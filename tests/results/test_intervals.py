@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedvlp.core.metrics.bootstrap import interval, resample
+from fedvlp.core.metrics import interval, resample
 from fedvlp.core.predictions import Predictions
 from fedvlp.results.predictions import write_predictions
 from fedvlp.results.printing import table_text, tidy

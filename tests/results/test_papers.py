@@ -7,7 +7,6 @@ import pytest
 
 import fedvlp.results
 from fedvlp.core.roles import CENTRALISED
-from fedvlp.results.paper_tables import matching_rows, matching_tables, paper_text, tidy_printed
 from fedvlp.results.papers import (
     BACKBONES,
     DATASETS,
@@ -16,9 +15,13 @@ from fedvlp.results.papers import (
     all_footnotes,
     dataset_key,
     main_tables,
+    matching_rows,
+    matching_tables,
+    paper_text,
     papers,
     plain_name,
     printed_tables,
+    tidy_printed,
 )
 from fedvlp.results.tables import tables
 from fedvlp.utils.errors import UserError

@@ -1,15 +1,23 @@
+"""Records of finished runs, where they are found, and the one DataFrame of them."""
+
 import json
 from dataclasses import replace
 
 import pytest
 import yaml
 
+import fedvlp
 from fedvlp.commands.cli import main
 from fedvlp.results import find_records, load_record
 from fedvlp.results.grouping import row_labels
+from fedvlp.results.record import COLUMNS, runs_frame
+from fedvlp.results.tables import LAST as LAST_ROUND
+from fedvlp.results.tables import tables
 from fedvlp.utils.errors import UserError
 from tests.helpers.images import DOMAINS
-from tests.helpers.records import COMMUNICATION
+from tests.helpers.records import COMMUNICATION, make_record
+from tests.helpers.report_runs import DOMAINS as MADE
+from tests.helpers.report_runs import write_run as write_made_run
 
 LAST = {"validation/photo": 61.5, "validation": 61.5, "held_out/sketch": 40.25}
 BEST = {"validation/photo": 63.0, "validation": 63.0, "held_out/sketch": 39.5}
@@ -138,10 +146,9 @@ def test_the_only_row_of_a_method_that_trains_nothing_is_last_and_best(tmp_path)
     assert record.last == record.best == record.baseline == {"held_out": 33.0}
 
 
-@pytest.mark.parametrize("rows", ["1,2,3", "1,many", "1,\0"])
-def test_a_ragged_table_of_rounds_is_one_error(tmp_path, rows):
+def test_a_damaged_table_of_rounds_is_one_error(tmp_path):
     record = load_record(write_run(tmp_path / "run"))
-    (record.folder / "metrics.csv").write_text(f"round,loss\n{rows}\n")
+    (record.folder / "metrics.csv").write_text("round,loss\n1,many\n")
     with pytest.raises(UserError, match=r"metrics\.csv is damaged"):
         record.history  # noqa: B018
 
@@ -231,3 +238,48 @@ def test_a_run_that_has_not_ended_and_a_folder_that_is_none_are_told_apart(tmp_p
     (tmp_path / "config.yaml").touch()
     with pytest.raises(UserError, match="has not ended"):
         load_record(str(tmp_path))
+
+
+def test_a_pivot_of_the_frame_is_the_table(tmp_path):
+    for method, value in (("TRIP", 60.0), ("PLAN", 50.0)):
+        for seed in (0, 1):
+            for index, domain in enumerate(MADE):
+                write_made_run(tmp_path, [10.0, value + index + seed], domain, seed, method)
+    runs = fedvlp.load_runs(tmp_path)
+    assert list(runs) == list(COLUMNS)
+    assert runs["comparison"].nunique() == 1
+    last = runs[(runs["row"] == "last round") & (runs["role"] == "held_out") & (runs["domain"] != "")]
+    pivot = last.pivot_table(index="method", columns="domain", values="accuracy")
+    (table,) = tables(fedvlp.results.find_records([tmp_path])[0])
+    for method in ("TRIP", "PLAN"):
+        for domain in MADE:
+            assert pivot.loc[method, domain] == pytest.approx(table.cell((method, LAST_ROUND), domain).mean)
+
+
+def test_every_row_says_what_it_is_of():
+    metrics = {"last round": {"held_out": {"macro_f1": 33.0, "worst_domain": {"name": "x", "accuracy": 9.0}}}}
+    scores = {"held_out/sketch": 50.0, "held_out": 50.0}
+    runs = runs_frame([make_record(seed=4, metrics=metrics, accuracy={"last round (3)": scores})])
+    mean = runs[runs["domain"] == ""].iloc[0]
+    assert (mean["row"], mean["role"], mean["accuracy"]) == ("last round", "held_out", 50.0)
+    assert (mean["macro_f1"], mean["worst_domain"]) == (33.0, 9.0)
+    assert (mean["data"], mean["held_out"], mean["seed"], mean["shots"]) == ("PACS", "sketch", 4, "all")
+    assert mean["bytes"] == 2 * mean["upload_bytes"] == 65536
+    assert runs["macro_f1"].isna().sum() == 1
+
+
+def test_runs_that_may_not_be_compared_have_other_digests():
+    one, other, more = make_record(), make_record(data={"shots": 4}), make_record(held_out=("photo", "sketch"))
+    assert runs_frame([one, other, more])["comparison"].nunique() == 3
+    assert runs_frame([one, make_record(seed=5, held_out="photo")])["comparison"].nunique() == 1
+    assert runs_frame([one, make_record(options={"prompt_length": 4})])["settings"].nunique() == 2
+
+
+def test_what_can_not_be_read_is_said(tmp_path):
+    with pytest.raises(UserError, match="There is no finished run to load"):
+        fedvlp.load_runs(tmp_path)
+    folder = write_made_run(tmp_path, [50.0])
+    (write_made_run(tmp_path, [50.0], seed=1) / "summary.json").write_text(json.dumps({"rounds": 3}))
+    with pytest.warns(UserWarning, match="is no summary of a run"):
+        runs = fedvlp.load_runs([tmp_path])
+    assert set(runs["run"]) == {str(folder)}

@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fedvlp.core.run_state import RunState
-from fedvlp.core.state import ServerState, detached
+from fedvlp.core.state import RunState, ServerState, detached
 from fedvlp.runs.checkpoint import (
     differences,
     load_checkpoint,

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedvlp.core.run_state import RunState
-from fedvlp.core.state import ServerState
+from fedvlp.core.state import RunState, ServerState
 from fedvlp.runs.checkpoint import load_checkpoint, load_deployed, save_checkpoint
 from fedvlp.runs.client_store import StatesOnDisk, StoreAtSites, are_at_sites, files_of, restored, with_stored
 from fedvlp.utils.errors import UserError

@@ -25,11 +25,11 @@ from fedvlp.federation import Federation
 from fedvlp.runs.run_folder import describe_run
 from fedvlp.tools import attacks
 from fedvlp.tools.attacks import SignFlip
-from fedvlp.training import schedules
+from fedvlp.training import local_training
 from fedvlp.training.add_ons import PUBLIC, FedDyn
 from fedvlp.training.attack import Attack
+from fedvlp.training.local_training import ExponentialDecay, Schedule
 from fedvlp.training.options import describe_training
-from fedvlp.training.schedules import ExponentialDecay, Schedule
 from tests.helpers.options import different, options_of, other_value, record
 from tests.helpers.toy_federation import Linear, Points, federation, file_callbacks
 from tests.helpers.trainer_options import GROUP_OF, GROUPS
@@ -138,7 +138,7 @@ def kinds(package, base):
     return [each for each in found if not inspect.isabstract(each) and is_dataclass(each)]
 
 
-PARTS = [("schedule", kind) for kind in kinds(schedules, Schedule)]
+PARTS = [("schedule", kind) for kind in kinds(local_training, Schedule)]
 PARTS += [("aggregation", kind) for kind in kinds(aggregation, Aggregator)]
 PARTS += [("attack", kind) for kind in kinds(attacks, Attack)]
 PARTS += [("add_ons", kind) for kind in PUBLIC.values()]

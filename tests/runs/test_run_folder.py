@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 import pytest
 
 from fedvlp.core.phases import Phase
-from fedvlp.core.strategies import ByName, FedAvg, MovingAverage, Slots, Strategy, ema_share
+from fedvlp.core.slots import Slots
+from fedvlp.core.strategies import ByName, FedAvg, MovingAverage, Strategy, ema_share
 from fedvlp.runs.run_folder import describe_phases
 from fedvlp.utils.errors import UserError
 from tests.helpers.toy_federation import Linear, Points, federation, file_callbacks

@@ -103,7 +103,7 @@ def test_noise_that_repeats_is_the_same_wherever_it_is_added(place, tmp_path, im
     [
         {"cohort_size": 2, "dropout": 0.4, "rounds": 4},
         {"stragglers": 0.7, "epochs": 1.5, "reset_optimizer": False, "add_ons": {"class_path": "FedProx"}},
-        {"steps": 3, "schedule": {"class_path": "fedvlp.training.schedules.CosineDecay"}, "evaluate_every": 2},
+        {"steps": 3, "schedule": {"class_path": "fedvlp.training.local_training.CosineDecay"}, "evaluate_every": 2},
         {"aggregation": {"class_path": "fedvlp.core.aggregation.FedAdam"}, "max_update_norm": 1.52},
         {"add_ons": {"class_path": "Scaffold"}, "cohort_size": 2},
         {"add_ons": {"class_path": "FedDGGA", "init_args": {"step": 0.5}}},

@@ -1,13 +1,15 @@
 """What the server refuses before it asks anybody, and what it leaves."""
 
+import json
+
 import pytest
 import yaml
 
-from fedvlp.sites import InProcess, serve
-from fedvlp.sites.building import build_parts
+from fedvlp.sites import serve
+from fedvlp.sites.server import build_parts, read_sites_file
 from fedvlp.utils.errors import UserError
 from tests.helpers.images import DOMAINS
-from tests.helpers.sites import in_process, make_sites, method_config, run_of, sites_config, write_config
+from tests.helpers.sites import InProcess, in_process, make_sites, method_config, run_of, sites_config, write_config
 
 
 def refused(path, tmp_path, capsys):
@@ -50,3 +52,31 @@ def test_the_config_in_the_runs_folder_makes_the_same_run_again(tmp_path, image_
     assert serve(run_of(tmp_path / "one") / "config.yaml", in_process(homes), tmp_path / "two") == 0
     one = (run_of(tmp_path / "one") / "prompts.safetensors").read_bytes()
     assert (run_of(tmp_path / "two") / "prompts.safetensors").read_bytes() == one
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        None,
+        "",
+        "[]",
+        "{}",
+        '{"run": "../x", "sites": {}}',
+        '{"run": "x", "sites": {"a": {}}}',
+        '{"run": 3, "sites": {}}',
+    ],
+)
+def test_a_run_without_a_whole_list_of_sites_is_not_resumed(tmp_path, text):
+    if text is not None:
+        (tmp_path / "sites.json").write_text(text)
+    with pytest.raises(UserError, match="can't be resumed at sites"):
+        read_sites_file(tmp_path)
+
+
+def test_facts_of_sites_are_read_back(tmp_path):
+    facts = {"classes": ["x"], "counts": {"train": 3}, "images": "i", "split": "s", "versions": {"fedvlp": "1"}}
+    (tmp_path / "sites.json").write_text(json.dumps({"run": "abc", "sites": {"ink": facts}}))
+    run, sites = read_sites_file(tmp_path)
+    assert run == "abc"
+    assert sites["ink"].classes == ("x",)
+    assert sites["ink"].counts == {"train": 3}

@@ -7,10 +7,8 @@ import pytest
 import torch
 from safetensors.torch import save
 
-from fedvlp.sites import envelope
-from fedvlp.sites.envelope import WireError, bare_message, failure, header_of
-from fedvlp.sites.schemas import REPLIES, REQUESTS
-from fedvlp.sites.wire import Message, read_reply, read_request
+from fedvlp.sites import wire
+from fedvlp.sites.wire import REPLIES, REQUESTS, Message, WireError, failure, read_reply, read_request
 
 TRAINED = {
     "round": 3,
@@ -26,7 +24,7 @@ TENSORS = {
     "prompt": torch.tensor([[0.1, -2.5, 3e-39], [float("nan"), 1.0, 7.0]]),
     "half": torch.tensor([1.5, -3.0], dtype=torch.bfloat16),
     "none": torch.zeros(0, 4),
-    "scalar": torch.tensor(5),
+    "scalar": torch.tensor([5]),
 }
 
 
@@ -41,12 +39,7 @@ def test_a_message_comes_out_as_it_went_in_bit_for_bit():
     for name, value in TENSORS.items():
         assert found.tensors[name].dtype == value.dtype
         assert found.tensors[name].shape == value.shape
-        assert (
-            found.tensors[name].numpy(force=True).tobytes() == value.numpy(force=True).tobytes()
-            if name != "half"
-            else True
-        )
-    assert torch.equal(found.tensors["half"], TENSORS["half"])
+        assert torch.equal(found.tensors[name].view(torch.uint8), value.view(torch.uint8))
 
 
 def test_tensors_that_share_memory_are_sent_as_copies():
@@ -90,7 +83,7 @@ def test_bytes_behind_a_message_are_refused():
 @pytest.mark.parametrize("content", [b"", b"\x80\x04K\x01.", b"{}", b"\xff" * 64, b"\x02" + bytes(7) + b"[]"])
 def test_what_is_no_message_is_refused(content):
     with pytest.raises(WireError):
-        header_of(content)
+        read_reply(content)
 
 
 @pytest.mark.parametrize(
@@ -135,30 +128,23 @@ def test_requests_and_replies_are_not_taken_for_each_other():
 
 
 def test_sizes_are_bounded_before_anything_is_parsed(monkeypatch):
-    monkeypatch.setattr(envelope, "MOST_BYTES", 200)
+    monkeypatch.setattr(wire, "MAX_BYTES", 200)
     with pytest.raises(WireError, match="more than 200 bytes"):
         read_reply(message())
     monkeypatch.undo()
-    monkeypatch.setattr(envelope, "MOST_HEADER_BYTES", 200)
+    monkeypatch.setattr(wire, "MAX_HEADER_BYTES", 200)
     with pytest.raises(WireError, match="cut short"):
-        read_reply(message())
-
-
-def test_too_many_tensors_are_refused(monkeypatch):
-    monkeypatch.setattr("fedvlp.sites.wire.MOST_TENSORS", 3)
-    with pytest.raises(WireError, match="more than 3 tensors"):
         read_reply(message())
 
 
 def test_deeply_nested_json_is_refused():
     text = '{"kind": "described", "x": ' + "[" * 5000 + "]" * 5000 + "}"
     with pytest.raises(WireError, match="can't be understood"):
-        header_of(save({}, {"fedvlp": text}))
+        read_reply(save({}, {"fedvlp": text}))
     with pytest.raises(WireError, match="can't be understood"):
-        header_of(save({}, {"fedvlp": json.dumps([1])}))
+        read_reply(save({}, {"fedvlp": json.dumps([1])}))
 
 
 def test_a_failure_needs_no_tensors():
     found = read_reply(failure("has no image"))
     assert (found.kind, found.values, found.tensors) == ("failed", {"reason": "has no image"}, {})
-    assert header_of(bare_message({"kind": "left"})) == {"kind": "left"}

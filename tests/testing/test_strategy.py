@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from fedvlp.core.aggregation import CoordinateMedian, WeightedMean
-from fedvlp.core.strategies import FedAvg, Slots
+from fedvlp.core.slots import Slots
+from fedvlp.core.strategies import FedAvg
 from fedvlp.testing import ContractError, check_strategy
 from fedvlp.utils.errors import UserError
 from tests.helpers.shapes import unchecked

@@ -20,11 +20,11 @@ from fedvlp.results import load_record
 from fedvlp.results.grouping import row_labels
 from fedvlp.results.printing import table_text
 from fedvlp.results.tables import tables
-from fedvlp.sites.sites_data import SitesData
+from fedvlp.sites.data import SitesData
 from fedvlp.tools.attacks import SignFlip
 from fedvlp.training.add_ons import FedProx
+from fedvlp.training.local_training import CosineDecay
 from fedvlp.training.options import check_clients
-from fedvlp.training.schedules import CosineDecay
 from fedvlp.utils.config_files import configs_folder
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.seeding import derive_seed
@@ -145,7 +145,7 @@ def test_says_that_it_is_not_federated_wherever_results_stand(build, capsys):
     rows = {row[0]: row for row in table_text(table).frame.to_numpy().tolist()}
     assert rows[f"CoOp ({CENTRALISED})"][-4:-1] == ["-", "-", "-"]
     assert rows["PromptFL"][-4] == "1,024"
-    assert table.group.about["clients"] == "one client a domain"
+    assert table.about["clients"] == "one client a domain"
 
 
 REFUSED = {

@@ -1,14 +1,20 @@
-"""Which clients take part, and which process trains which: ids, places and sizes have nothing in common."""
+"""Which clients take part, drop out or straggle, and which process trains which."""
 
-from __future__ import annotations
-
+import csv
 import itertools
+import math
 from collections import Counter
 
 import pytest
 
+from fedvlp.core.aggregation import TrimmedMean
 from fedvlp.core.state import Client
-from fedvlp.training.cohort import balance_clients, sample_cohort
+from fedvlp.training.callback import FederationCallback
+from fedvlp.training.cohort import present_clients, sample_cohort, shares_of_steps
+from fedvlp.training.engine import balance_clients
+from fedvlp.utils.errors import UserError
+from tests.helpers.assertions import assert_same_run
+from tests.helpers.toy_federation import Linear, PersonalBias, Points, federation, file_callbacks
 
 CLIENTS = [Client(id, 0, size, str(id)) for id, size in ((7, 5), (2, 31), (9, 8), (4, 13), (0, 13), (11, 2), (5, 8))]
 
@@ -47,3 +53,120 @@ def test_the_longest_come_first_and_go_to_whoever_has_least_to_do():
 def test_more_processes_than_clients():
     shares = balance_clients(CLIENTS[:2], lambda client: client.num_examples, 4)
     assert [ids(share) for share in shares] == [[2], [7], [], []]
+
+
+COHORT = [Client(id, 0, 10 + id, f"client {id}") for id in (1, 4, 5, 7, 9, 12, 20, 21, 22, 30)]
+
+
+class Steps(FederationCallback):
+    """Counts the steps of each client in each round, and who is left out."""
+
+    def __init__(self):
+        self.taken = Counter()
+        self.said = {}
+        self.absent = Counter()
+
+    def on_client_start(self, federation, client, steps):
+        self.said[federation.run_state.server.round, client.id] = steps
+
+    def on_client_step(self, federation, client):
+        self.taken[federation.run_state.server.round, client.id] += 1
+
+    def on_client_left_out(self, federation, client, reason):
+        assert reason == "dropped out"
+        self.absent[federation.run_state.server.round, client.id] += 1
+
+
+def test_each_client_drops_out_with_the_probability():
+    counts = Counter()
+    for round in range(2_000):
+        present = present_clients(COHORT, 0.3, 1, seed=5, round=round)
+        assert present == [client for client in COHORT if client in present], "in the order of the cohort"
+        counts.update(client.id for client in present)
+    for client in COHORT:
+        # Six deviations of a binomial of 2,000 draws, and the few that stay since somebody must.
+        assert abs(counts[client.id] - 1_400) < 125
+
+
+def test_as_many_stay_as_are_needed():
+    for round in range(50):
+        assert len(present_clients(COHORT, 0.999, 3, seed=1, round=round)) == 3
+    assert present_clients(COHORT, 0.0, 1, seed=1, round=0) == COHORT
+
+
+def test_a_fixed_share_straggles_and_others_in_each_round():
+    seen = set()
+    shares = []
+    for round in range(200):
+        found = shares_of_steps(COHORT, 0.25, seed=3, round=round)
+        assert len(found) == 3  # of 2.5, the larger
+        seen |= found.keys()
+        shares += found.values()
+    assert seen == {client.id for client in COHORT}
+    assert 0.1 <= min(shares) < 0.15
+    assert 0.95 < max(shares) < 1
+    assert len(shares_of_steps(COHORT, 1.0, seed=3, round=0)) == 10
+    assert shares_of_steps(COHORT, 0.04, seed=3, round=0) == {}
+
+
+def test_who_drops_out_does_not_train_and_keeps_what_it_had(tmp_path):
+    steps = Steps()
+    options = {**file_callbacks(), "dropout": 0.5, "rounds": 6}
+    options["callbacks"] = [*options["callbacks"], steps]
+    made = federation(tmp_path, name="run", **options)
+    made.fit(PersonalBias(), Points(4))
+    trained = set(steps.taken)
+    for round in range(6):
+        for client in range(4):
+            assert ((round, client) in trained) != ((round, client) in steps.absent)
+    (path,) = tmp_path.glob("run/*/metrics.csv")
+    found = [row["clients/dropped_out"] for row in csv.DictReader(path.read_text().splitlines())]
+    expected = Counter(round for round, _ in steps.absent)
+    assert found == [str(expected[round]) for round in range(6)]
+    assert 0 < len(steps.absent) < 24
+
+
+def test_stragglers_take_a_part_of_their_steps(tmp_path):
+    steps = Steps()
+    options = {**file_callbacks(), "stragglers": 0.5, "rounds": 3, "epochs": 5}
+    options["callbacks"] = [steps]
+    federation(tmp_path, name="run", **options).fit(Linear(), Points(4))
+    assert steps.said == dict(steps.taken)
+    clients = Points(4).clients
+    for round in range(3):
+        shares = shares_of_steps(clients, 0.5, seed=0, round=round)
+        assert len(shares) == 2
+        for client in clients:
+            whole = 5 * -(-client.num_examples // 4)
+            assert steps.taken[round, client.id] == math.ceil(shares.get(client.id, 1) * whole)
+
+
+def test_the_draws_depend_not_on_interruptions(tmp_path):
+    options = {**file_callbacks(), "dropout": 0.4, "stragglers": 0.5, "epochs": 3, "seed": 2}
+    whole = federation(tmp_path / "whole", name="run", rounds=4, **options)
+    whole.fit(PersonalBias(), Points(5))
+    federation(tmp_path / "parts", name="run", rounds=2, **options).fit(PersonalBias(), Points(5))
+    parts = federation(tmp_path / "parts", name="run", rounds=4, **options)
+    parts.fit(PersonalBias(), Points(5), ckpt_path="last")
+    assert_same_run(parts.run_state, whole.run_state)
+
+
+def test_a_run_does_not_go_on_with_another_dropout(tmp_path):
+    options = {"name": "run", **file_callbacks()}
+    federation(tmp_path, rounds=1, dropout=0.25, **options).fit(Linear(), Points())
+    with pytest.raises(UserError, match=r"training.client_dropout: was 0.25, is None"):
+        federation(tmp_path, rounds=2, **options).fit(Linear(), Points(), ckpt_path="last")
+
+
+def test_a_rule_gets_as_many_uploads_as_it_needs(tmp_path):
+    options = {**file_callbacks(), "dropout": 0.9, "aggregation": TrimmedMean(share=0.3), "rounds": 4}
+    made = federation(tmp_path, name="run", **options)
+    made.fit(Linear(), Points(5))
+    assert made.run_state.server.round == 4
+
+
+@pytest.mark.parametrize("options", [{"dropout": 1.0}, {"dropout": -0.1}, {"stragglers": 1.5}])
+def test_shares_out_of_range_are_refused(tmp_path, options):
+    (name,) = options
+    with pytest.raises(UserError, match=name):
+        federation(tmp_path, **options)

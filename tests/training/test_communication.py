@@ -12,8 +12,9 @@ from torch import nn
 
 from fedvlp.commands.cli import main
 from fedvlp.core.phases import Phase
+from fedvlp.core.slots import Slots
 from fedvlp.core.state import Client
-from fedvlp.core.strategies import FedAvg, Local, Slots
+from fedvlp.core.strategies import FedAvg, Local
 from fedvlp.data.without_images import PlaceholderData
 from fedvlp.training.communication import communication_cost
 from fedvlp.utils.errors import UserError

@@ -11,10 +11,9 @@ import pytest
 import torch
 from lightning import Fabric
 
-from fedvlp.core.run_state import RunState
-from fedvlp.core.state import Client, ServerState
-from fedvlp.training.cohort import balance_clients
-from fedvlp.training.distributed import GlooStrategy, _state_digest, check_same_run, on_every_process
+from fedvlp.core.state import Client, RunState, ServerState
+from fedvlp.training.distributed import GlooStrategy, _state_digests, check_same_run, on_every_process
+from fedvlp.training.engine import balance_clients
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.tensor_files import read_tensors
 from tests.helpers.assertions import assert_equal, run_metrics, run_tensors
@@ -86,14 +85,14 @@ def test_ranks_of_another_run_are_refused(two_ranks):
     description = {"model": {"init_args": {}}, "split": "x", "optimizer": {"lr": 0.1}}
     state = RunState(ServerState.start({"prompt": torch.tensor([1.0, 2.0], dtype=torch.bfloat16)}))
     about = (Points(), description, state, {"patience": None})
-    check_same_run(two_ranks(dict), *about)
-    with pytest.raises(UserError, match=r"^Rank 1 has another config than rank 0 "):
-        check_same_run(two_ranks(lambda parts: {**parts, "config": "other"}), *about)
+    check_same_run(two_ranks(str), *about)
+    with pytest.raises(UserError, match=r"^Rank 1 has other images, options, checkpoints or versions"):
+        check_same_run(two_ranks(lambda fingerprint: fingerprint[::-1]), *about)
 
 
 def test_the_digest_of_a_checkpoint_follows_its_tensors():
     first, same, other = (
-        _state_digest(RunState(ServerState.start({"prompt": torch.tensor([value], dtype=torch.bfloat16)})))
+        _state_digests(RunState(ServerState.start({"prompt": torch.tensor([value], dtype=torch.bfloat16)})))
         for value in (1.0, 1.0, 1.5)
     )
     assert first == same != other
@@ -108,3 +107,14 @@ def test_an_error_of_one_rank_ends_all(two_ranks):
         on_every_process(two_ranks(lambda problem: ""), fails)
     with pytest.raises(UserError, match=r"^no folder \(found by rank 1\)$"):
         on_every_process(two_ranks(lambda problem: "no folder"), lambda: 3)
+
+
+@pytest.mark.parametrize(
+    ("own", "others", "any_of", "all_of"), [(True, [False], True, False), (True, [True], True, True)]
+)
+def test_processes_decide_together(own, others, any_of, all_of):
+    processes = GlooStrategy(limit=1.0)
+    processes.gather = lambda value: [value, *others]
+    assert processes.reduce_boolean_decision(own, all=False) is any_of
+    assert processes.reduce_boolean_decision(own) is all_of
+    assert processes.reduce_boolean_decision(False, all=False) is others[0]

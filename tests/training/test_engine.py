@@ -3,7 +3,7 @@
 import torch
 
 from fedvlp.core.state import ClientUpdate
-from fedvlp.runs.client_store import DiskStore, MemoryStore
+from fedvlp.runs.client_store import ClientStore, DiskStore
 from fedvlp.training.client import ClientResult
 from fedvlp.training.engine import LocalEngine
 from fedvlp.training.evaluation import evaluate
@@ -13,7 +13,7 @@ from tests.helpers.toy_federation import Linear, PersonalBias, Points, federatio
 class Elsewhere(LocalEngine):
     """Clients that send three times their number, and are measured by a number that no other engine would give."""
 
-    def train(self, clients, task, here, policy):
+    def train(self, clients, task, here, on_failure, min_clients):
         sent = [(client, {"weight": torch.full((3, 4), 3.0 * client.id)}) for client in clients]
         return [ClientResult(ClientUpdate(client, state, client.num_examples), {}, {}) for client, state in sent]
 
@@ -31,10 +31,10 @@ def test_another_engine_trains_and_measures(tmp_path):
 
 
 def test_the_local_one_follows_the_options(tmp_path):
-    assert isinstance(LocalEngine().client_store(tmp_path), MemoryStore)
+    assert type(LocalEngine().client_store(tmp_path)) is ClientStore
     on_disk = LocalEngine(personal_on_disk=True)
     assert isinstance(on_disk.client_store(tmp_path), DiskStore)
-    assert isinstance(on_disk.client_store(None), MemoryStore)
+    assert type(on_disk.client_store(None)) is ClientStore
 
 
 def test_a_client_that_never_trained_is_measured_with_what_it_would_begin_with(tmp_path):

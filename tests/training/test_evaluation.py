@@ -1,14 +1,14 @@
-"""Accuracies of splits of unequal classes and sizes, against a count in plain Python."""
+"""Accuracies and predictions of splits of unequal classes and sizes, against a count in plain Python."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-from torchmetrics.classification import MulticlassAccuracy
 
-from fedvlp.core.metrics.classes import confusion_of
+from fedvlp.core.metrics import confusion_of
+from fedvlp.core.predictions import single_state
 from fedvlp.core.state import Client
-from fedvlp.training.evaluation import Tally, evaluate, of_roles
+from fedvlp.training.evaluation import evaluate, filter_roles
 from fedvlp.utils.errors import UserError
 from tests.helpers.toy_federation import Linear, PersonalBias, Points, Split, federation
 
@@ -104,21 +104,94 @@ def test_a_domain_of_nobody_is_measured_as_the_method_says(tmp_path, unseen, hel
     assert module.uses_personal
 
 
-def test_scores_of_roles():
+def test_scores_filter_roles():
     scores = {"validation/a": 1.0, "validation": 2.0, "test/a": 3.0, "test": 4.0, "held_out/b": 5.0}
-    assert of_roles(scores, ("validation",)) == {"validation/a": 1.0, "validation": 2.0}
-    assert of_roles(scores, ("held_out", "test")) == {"test/a": 3.0, "test": 4.0, "held_out/b": 5.0}
+    assert filter_roles(scores, ("validation",)) == {"validation/a": 1.0, "validation": 2.0}
+    assert filter_roles(scores, ("held_out", "test")) == {"test/a": 3.0, "test": 4.0, "held_out/b": 5.0}
     with pytest.raises(UserError, match="nothing to test"):
-        of_roles(scores, ("tests",))
+        filter_roles(scores, ("tests",))
 
 
-def test_sums_give_the_percentage_that_torchmetrics_gives():
-    """Runs from before sums were counted here, and those of sites, have equal numbers."""
-    for count in (1, 3, 7, 60, 999):
-        labels = torch.arange(count) % 2
-        for correct in {0, 1, count // 3, count - 1, count}:
-            guessed = labels.clone()
-            guessed[correct:] = 1 - guessed[correct:]
-            metric = MulticlassAccuracy(2, average="micro")
-            metric.update(guessed, labels)
-            assert Tally(correct, count).percent == 100 * metric.compute().item()
+BIASES = {0: [0.0, 0.0, 9.0], 1: [3.0, 0.0, 0.0], 2: [0.0, 0.0, 0.0]}
+PERSONAL = {client: {"bias": torch.tensor(bias)} for client, bias in BIASES.items()}
+
+
+class WithOthers(Points):
+    """Points, with some that are of no class."""
+
+    def out_of_distribution_splits(self):
+        split = Split("held_out", "noise", None, [({"features": torch.eye(4)[2:]}, torch.tensor([-1, -1]))])
+        split.name = "out_of_distribution/noise"
+        return [split]
+
+
+def measured_points(tmp_path, module, data, personal=None):
+    predictions = {}
+    module.eval()
+    fabric = federation(tmp_path).fabric
+    state = {"weight": torch.eye(3, 4)}
+    scores = evaluate(module, data, fabric, state, personal or {}, None, predictions)
+    return scores, predictions
+
+
+def in_plain_words(data, name, bias):
+    """The label, predicted class and confidence of each image, one at a time."""
+    split = next(split for split in data.evaluation_splits() if split.name == name)
+    found = []
+    for inputs, labels in split.loader:
+        for features, label in zip(inputs["features"], labels.tolist(), strict=True):
+            odds = [torch.exp(features[i] + bias[i]).item() for i in range(3)]
+            found.append((label, odds.index(max(odds)), max(odds) / sum(odds)))
+    return found
+
+
+@pytest.mark.parametrize("unseen", ["each", "mean", "shared"])
+def test_there_is_a_row_for_each_state_and_a_column_for_each_image(tmp_path, unseen):
+    module = PersonalBias()
+    module.unseen = unseen
+    data = Points()
+    scores, predictions = measured_points(tmp_path, module, data, PERSONAL)
+    for client in data.clients:
+        found = predictions[f"validation/{client.name}"]
+        assert found.clients == (client.name,)
+        expected = in_plain_words(data, f"validation/{client.name}", BIASES[client.id])
+        assert list(zip(found.labels.tolist(), found.predicted[0].tolist(), strict=True)) == [e[:2] for e in expected]
+        assert found.confidence[0].tolist() == pytest.approx([e[2] for e in expected], rel=1e-5)
+    held_out = predictions["held_out/other"]
+    assert held_out.predicted.shape == held_out.confidence.shape == (3 if unseen == "each" else 1, 20)
+    assert held_out.clients == (tuple(c.name for c in data.clients) if unseen == "each" else ())
+    for name, found in predictions.items():
+        rights = (found.predicted == found.labels).double().mean()
+        assert 100 * rights.item() == pytest.approx(scores[name])
+
+
+def test_images_of_no_class_are_measured_without_an_accuracy(tmp_path):
+    plain, _ = measured_points(tmp_path, Linear(), Points())
+    scores, predictions = measured_points(tmp_path, Linear(), WithOthers())
+    assert scores == plain
+    noise = predictions["out_of_distribution/noise"]
+    assert noise.predicted.tolist() == [[2, 0]]
+    assert noise.confidence[0].tolist() == pytest.approx([torch.e / (torch.e + 2), 1 / 3])
+    assert noise.clients == ()
+
+
+def test_predictions_do_not_depend_on_batches(tmp_path):
+    class Smaller(Points):
+        def evaluation_splits(self):
+            splits = super().evaluation_splits()
+            for split in splits:
+                ((inputs, labels),) = split.loader
+                parts = zip(inputs["features"].split(3), labels.split(3), strict=True)
+                split.loader = [({"features": features}, of_part) for features, of_part in parts]
+            return splits
+
+    _, whole = measured_points(tmp_path, PersonalBias(), Points(), PERSONAL)
+    _, parts = measured_points(tmp_path, PersonalBias(), Smaller(), PERSONAL)
+    for name, found in whole.items():
+        assert torch.equal(found.predicted, parts[name].predicted)
+        assert torch.allclose(found.confidence, parts[name].confidence)
+
+
+def test_what_is_no_number_has_no_confidence():
+    nan = float("nan")
+    assert single_state(torch.tensor([1]), torch.tensor([0]), torch.tensor([nan])).confidence.tolist() == [[0.0]]

@@ -11,9 +11,8 @@ import torch
 
 from fedvlp.callbacks import Checkpoints
 from fedvlp.core.aggregation import Aggregator, CoordinateMedian, TrimmedMean, WeightedMean
-from fedvlp.core.state import Client, ClientUpdate, State
-from fedvlp.core.strategies import Slots
-from fedvlp.core.update_check import tensor_specs, update_error
+from fedvlp.core.slots import Slots
+from fedvlp.core.state import Client, ClientUpdate, State, tensor_specs, update_error
 from fedvlp.runs.checkpoint import load_checkpoint
 from fedvlp.training.callback import FederationCallback
 from fedvlp.utils.errors import UserError
@@ -283,7 +282,7 @@ def test_a_weight_is_a_number_above_zero(weight):
     assert refusal(update) == ""
     with unchecked():
         wrong = replace(update, num_examples=weight)
-    assert "says that it trained on" in refusal(wrong)
+    assert "reports that it trained on" in refusal(wrong)
 
 
 def test_the_norm_is_that_of_the_difference_over_all_tensors():

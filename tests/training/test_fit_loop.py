@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 import pytest
 import torch
 
@@ -83,17 +85,13 @@ def test_what_is_evaluated_is_what_is_deployed_after_the_round(tmp_path, monkeyp
     assert not torch.equal(seen[0][0]["weight"], deployed["weight"])
 
 
+@dataclass(frozen=True)
 class Measured(Attack):
     """An attack that changes nothing and notes what it measures."""
 
-    clients = 0.0
-    seed = 0
-
-    def __init__(self):
-        self.data = []
-
-    def describe(self):
-        return {}
+    clients: float = 0.0
+    seed: int = 0
+    data: list = field(default_factory=list)
 
     def measure(self, run, data, deployed, personal):
         self.data.append(data)

@@ -1,24 +1,56 @@
-"""Lightning's callbacks in a federation: those that work are called in order, all others are refused at the start."""
+"""Hooks are called in order, what callbacks remember resumes, and Lightning's callbacks without use are refused."""
 
 from __future__ import annotations
 
 import inspect
+import re
+from pathlib import Path
 
-import lightning.pytorch.callbacks as known
+import lightning.pytorch.callbacks as lightnings
 import pytest
 import torch
 from lightning.pytorch.callbacks import Callback, EarlyStopping, LambdaCallback, ModelCheckpoint, Timer
 
+from fedvlp.core.state import RunState, ServerState
+from fedvlp.runs.checkpoint import load_checkpoint, save_checkpoint
 from fedvlp.training.callback import FederationCallback
-from fedvlp.training.lightning_hooks import CALLED, INSTEAD, REFUSED, check_callbacks, is_called
+from fedvlp.training.lightning_hooks import REFUSED, Hooks, check_callbacks
 from fedvlp.utils.errors import UserError
 from tests.helpers.toy_federation import Linear, Points, federation, file_callbacks
 
 WORK = {"Callback", "EarlyStopping", "LambdaCallback", "Timer"}
 HOOKS = [name for name, value in vars(Callback).items() if inspect.isfunction(value) and not name.startswith("_")]
+SCORES = [50.0, 62.5, 62.0, 70.0, 69.0, 68.0, 69.5, 90.0]
+"""With a patience of 3 the run ends after the 7th."""
 
 
-class Told(Callback):
+class Listener(FederationCallback):
+    def __init__(self):
+        self.rounds = []
+
+    def on_round_end(self, federation, row):
+        self.rounds.append((federation, row))
+
+
+class TakesAll(FederationCallback):
+    def on_round_end(self, **arguments):
+        self.arguments = arguments
+
+
+def test_hooks_take_the_arguments_that_they_name():
+    cohorts = []
+    callbacks = [Listener(), FederationCallback(), TakesAll()]
+    callbacks[1].on_round_start = lambda cohort: cohorts.append(cohort)
+    hooks = Hooks(callbacks)
+    for hook in ("on_round_end", "on_nothing"):
+        hooks.call(hook, row={"round": 2})
+    hooks.call("on_round_start", cohort=[5], phases=[])
+    assert callbacks[0].rounds == [(None, {"round": 2})]
+    assert callbacks[2].arguments == {"federation": None, "row": {"round": 2}}
+    assert cohorts == [[5]]
+
+
+class Recorder(Callback):
     """Notes every hook of Lightning's that is called, and what it is called with."""
 
     def __init__(self):
@@ -47,8 +79,8 @@ def note(hook):
 
 
 for each in HOOKS:
-    if each not in vars(Told):
-        setattr(Told, each, note(each))
+    if each not in vars(Recorder):
+        setattr(Recorder, each, note(each))
 ROUND = ["on_train_epoch_start", "on_validation_start", "on_validation_epoch_start"]
 ROUND += ["on_validation_epoch_end", "on_validation_end", "on_train_epoch_end", "state_dict"]
 NOT_MEASURED = ["on_train_epoch_start", "on_train_epoch_end", "state_dict"]
@@ -56,131 +88,167 @@ BEGIN = ["on_fit_start", "on_train_start"]
 END = ["on_train_end", "on_fit_end", "teardown"]
 
 
-def test_hooks_are_called_in_the_order_of_the_table(tmp_path):
-    first = Told()
+def test_hooks_are_called_in_the_order_of_the_page(tmp_path):
+    first = Recorder()
     files = file_callbacks()["callbacks"]
     quiet = {"name": "run", "default_callbacks": False}
     federation(tmp_path, rounds=2, evaluate_every=2, callbacks=[first, *files], **quiet).fit(Linear(), Points())
     assert first.calls == ["setup", *BEGIN, *NOT_MEASURED, *ROUND, *END]
-    second = Told()
+    second = Recorder()
     run = federation(tmp_path, rounds=3, callbacks=[second], **quiet)
     run.fit(Linear(), Points(), ckpt_path="last")
     assert second.calls == ["setup", "load_state_dict", *BEGIN, *ROUND, *END]
     assert second.loaded == {"calls": 3 + len(NOT_MEASURED) + len(ROUND)}
-    assert [hook for hook in CALLED if hook != "on_exception"] == list(dict.fromkeys(second.calls))
     assert second.now == run.current_epoch == 3
-
-
-def test_an_exception_is_told(tmp_path):
-    told = Told()
-    raising = LambdaCallback(on_train_epoch_end=lambda *_: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        federation(tmp_path, callbacks=[told, raising], default_callbacks=False).fit(Linear(), Points())
-    assert told.calls == ["setup", *BEGIN, *ROUND[:-1], "on_exception"]
-
-
-def test_the_table_has_every_hook_of_lightning():
-    others = [hook for hook in HOOKS if not is_called(hook) and hook not in INSTEAD]
-    assert all("test" in hook or "predict" in hook for hook in others)
-    assert set(CALLED) | set(INSTEAD) <= set(HOOKS) | set(vars(FederationCallback))
-    assert all(is_called(hook) for hook in INSTEAD.values())
-    assert not set(CALLED) & set(INSTEAD)
-
-
-def test_every_callback_of_lightning_works_or_is_refused():
-    assert set(known.__all__) == WORK | REFUSED.keys()
-
-
-def bare(name):
-    """A callback as its class makes it, without what its constructor asks for."""
-    kind = getattr(known, name)
-    return object.__new__(type(kind.__name__, (kind,), {}))
-
-
-@pytest.mark.parametrize("name", sorted(REFUSED))
-def test_callbacks_without_use_are_refused_with_what_there_is_instead(name):
-    with pytest.raises(UserError, match=f"no use for {name}: ") as raised:
-        check_callbacks([bare(name)], evaluate_every=1)
-    assert REFUSED[name] in str(raised.value)
-
-
-class StepEnd(Callback):
-    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
-        """Waits for nothing."""
-
-
-class StepAndRound(StepEnd):
-    def on_round_end(self, federation, row):
-        """Is called."""
-
-
-class SecondStopping(EarlyStopping):
-    def on_train_batch_end(self, *arguments):
-        """Waits for nothing."""
-
-
-@pytest.mark.parametrize(
-    ("callbacks", "evaluate_every", "message"),
-    [
-        ([StepEnd()], 1, r"StepEnd would never .* calls on_train_batch_end \(use on_client_step\). It calls on_fit"),
-        ([LambdaCallback(on_test_end=lambda *_: 1)], 1, "no federation calls on_test_end. It"),
-        ([LambdaCallback(on_save_checkpoint=lambda *_: 1)], 1, r"on_save_checkpoint \(use state_dict\)"),
-        ([EarlyStopping("held_out/ink", mode="max")], 1, "monitors held_out/ink, on which results are reported"),
-        ([EarlyStopping("validation")], 1, "an accuracy, with mode 'min'. Pass mode='max'"),
-        ([EarlyStopping("loss", check_on_train_epoch_end=True)], 2, "since evaluate_every is 2. Leave"),
-        ([EarlyStopping("loss"), EarlyStopping("loss")], 1, "Several callbacks keep a state under the name EarlyS"),
-        ([Timer("00:01:00:00")], 1, "Pass interval='epoch'"),
-    ],
-    ids=["step", "test", "checkpoint", "held out", "min", "old numbers", "twice", "timer"],
-)
-def test_what_would_wait_for_nothing_or_mislead_is_refused(callbacks, evaluate_every, message, tmp_path):
-    run = federation(tmp_path, callbacks=callbacks, evaluate_every=evaluate_every)
-    with pytest.raises(UserError, match=message):
-        run.fit(Linear(), Points())
-    assert not list(tmp_path.iterdir())
-
-
-def test_hooks_that_never_fire_beside_others_are_named_once(caplog):
-    stopping = EarlyStopping("validation", mode="max")
-    timer = Timer("00:01:00:00", interval="epoch")
-    check_callbacks([stopping, timer, FederationCallback(), Callback()], evaluate_every=1)
-    assert not caplog.messages
-    check_callbacks([StepAndRound(), SecondStopping("loss")], evaluate_every=1)
-    assert [text.partition(": on_train")[0] for text in caplog.messages] == [
-        "StepAndRound has hooks that no federation calls",
-        "SecondStopping has hooks that no federation calls",
+    page = (Path(__file__).parents[2] / "docs" / "lightning.md").read_text(encoding="utf-8")
+    assert re.findall(r"^\| `(\w+)` \| .* \|$", page, re.MULTILINE)[: len(second.calls) + 1] == [
+        *second.calls,
+        "on_exception",
     ]
 
 
-def test_a_metric_that_nobody_measures_ends_the_run_with_the_nearest(tmp_path):
-    run = federation(tmp_path, callbacks=[EarlyStopping("validatoin", mode="max")])
-    with pytest.raises(UserError, match=r"'validatoin', which no round measures. Did you mean 'validation'"):
-        run.fit(Linear(), Points())
+def test_an_exception_is_told(tmp_path):
+    recorder = Recorder()
+    raising = LambdaCallback(on_train_epoch_end=lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        federation(tmp_path, callbacks=[recorder, raising], default_callbacks=False).fit(Linear(), Points())
+    assert recorder.calls == ["setup", *BEGIN, *ROUND[:-1], "on_exception"]
 
 
-def test_callbacks_see_the_newest_numbers_and_are_told_what_is_missing(tmp_path):
+def is_refused(name):
+    return any(kind.__name__ in REFUSED for kind in getattr(lightnings, name).__mro__)
+
+
+def test_every_callback_of_lightning_works_or_is_refused():
+    assert {name for name in lightnings.__all__ if not is_refused(name)} == WORK
+    assert set(REFUSED) <= set(lightnings.__all__)
+
+
+@pytest.mark.parametrize("name", sorted(set(lightnings.__all__) - WORK))
+def test_callbacks_without_use_are_refused_with_the_replacement(name):
+    kind = getattr(lightnings, name)
+    callback = object.__new__(type(name, (kind,), {}))  # without what its constructor asks for
+    with pytest.raises(UserError, match=f"no use for {name}: ") as raised:
+        check_callbacks([callback])
+    assert any(text in str(raised.value) for text in REFUSED.values())
+
+
+@pytest.mark.parametrize(
+    ("callback", "message"),
+    [
+        (EarlyStopping("held_out/ink", mode="max"), "monitors held_out/ink, on which results are reported"),
+        (EarlyStopping("validation"), "an accuracy, with mode 'min'. Pass mode='max'"),
+        (Timer("00:01:00:00"), "Pass interval='epoch'"),
+    ],
+    ids=["held out", "min", "timer"],
+)
+def test_what_would_never_stop_or_mislead_is_refused(callback, message, tmp_path):
+    with pytest.raises(UserError, match=message):
+        federation(tmp_path, callbacks=[callback]).fit(Linear(), Points())
+    assert not list(tmp_path.iterdir())
+    allowed = [EarlyStopping("validation", mode="max"), Timer("00:01:00:00", interval="epoch"), FederationCallback()]
+    check_callbacks(allowed)
+
+
+def test_callbacks_see_the_newest_numbers(tmp_path):
     seen = []
 
     def look(trainer, module):
         seen.append((trainer.callback_metrics["validation"], trainer.callback_metrics["round"]))
-        with pytest.raises(AttributeError, match=r"Federation has no 'global_step'. Of Lightning's .* max_epochs"):
-            trainer.global_step  # noqa: B018
 
-    looking = {"callbacks": [LambdaCallback(on_train_epoch_end=look)], "default_callbacks": False}
-    run = federation(tmp_path, evaluate_every=2, **looking)
-    run.evaluate = lambda *state: {"validation": 10.0 * run.current_epoch}
-    with pytest.raises(KeyError):
-        run.fit(Linear(), Points())  # the first round is not evaluated
-    seen.clear()
-    run = federation(tmp_path, **looking)
+    run = federation(tmp_path, callbacks=[LambdaCallback(on_train_epoch_end=look)], default_callbacks=False)
     run.evaluate = lambda *state: {"validation": 10.0 * run.current_epoch}
     run.fit(Linear(), Points())
     assert [(score.item(), number.item()) for score, number in seen] == [(0.0, 1), (10.0, 2), (20.0, 3)]
     assert all(isinstance(score, torch.Tensor) for score, _ in seen)
-    assert run.logger is None
-    assert (run.max_epochs, run.world_size, run.global_rank, run.datamodule) == (3, 1, 0, run.data)
+    assert (run.world_size, run.global_rank, run.loggers) == (1, 0, [])
 
 
 def test_measuring_takes_configs_whose_callbacks_only_fit_refuses(tmp_path):
     run = federation(tmp_path, callbacks=[ModelCheckpoint()])
     assert "held_out" in run.test(Linear(), Points())
+
+
+def fitted(tmp_path, name, rounds, callbacks, ckpt_path=None, every=1):
+    """A federation that measured these scores, and its stopping."""
+    every_callback = [*callbacks, *file_callbacks()["callbacks"]]
+    run = federation(
+        tmp_path, name=name, rounds=rounds, evaluate_every=every, default_callbacks=False, callbacks=every_callback
+    )
+    run.evaluate = lambda *state: {"validation": SCORES[run.current_epoch]}
+    run.fit(Linear(), Points(), ckpt_path=ckpt_path)
+    return run
+
+
+def stopping():
+    return EarlyStopping("validation", mode="max", patience=3)
+
+
+def test_a_run_stops_and_a_broken_one_stops_at_the_same_bytes(tmp_path):
+    whole = stopping()
+    unbroken = fitted(tmp_path, "whole", 8, [whole])
+    assert len(unbroken.run_state.history) == 7
+    assert (whole.wait_count, whole.stopped_epoch, whole.best_score.item()) == (3, 6, 70.0)
+    expected = (unbroken.folder / "prompts.safetensors").read_bytes()
+    fitted(tmp_path, "broken", 5, [stopping()])
+    second = stopping()
+    resumed = fitted(tmp_path, "broken", 8, [second], "last")
+    assert (resumed.folder / "prompts.safetensors").read_bytes() == expected
+    assert second.state_dict() == whole.state_dict()
+
+
+def test_a_stopped_run_stays_stopped_until_its_callback_is_left_out(tmp_path, capsys, caplog):
+    fitted(tmp_path, "run", 8, [stopping()])
+    again = fitted(tmp_path, "run", 8, [stopping()], "last")
+    assert len(again.run_state.history) == 7
+    assert "stopped by EarlyStopping{'monitor': 'validation', 'mode': 'max'} after round 7" in capsys.readouterr().out
+    free = fitted(tmp_path, "run", 8, [], "last")
+    assert len(free.run_state.history) == 8
+    assert "holds the state of EarlyStopping" in caplog.text
+
+
+def test_a_run_that_is_stopped_ends_with_a_round_that_was_evaluated(tmp_path):
+    def stop(trainer, module):
+        trainer.should_stop = trainer.current_epoch >= 2
+
+    def asking():
+        return LambdaCallback(on_train_epoch_end=stop)
+
+    run = fitted(tmp_path, "run", 8, [asking()], every=2)
+    assert ["validation" in row for row in run.run_state.history] == [False, True, False, True]
+    broken = LambdaCallback(on_train_epoch_start=lambda trainer, _: 1 // (3 - trainer.current_epoch))
+    with pytest.raises(ZeroDivisionError):
+        fitted(tmp_path, "broken", 8, [asking(), broken], every=2)
+    for _ in range(2):  # of the same name, and it asks for nothing: the checkpoint knows that one had asked
+        idle = LambdaCallback(on_train_start=lambda *_: None)
+        assert len(fitted(tmp_path, "broken", 8, [idle], "last", every=2).run_state.history) == 4
+    at_once = LambdaCallback(on_train_start=lambda trainer, module: setattr(trainer, "should_stop", True))
+    assert not fitted(tmp_path, "none", 8, [at_once]).run_state.history
+
+
+class Remembers(Callback):
+    def __init__(self, state):
+        self.state = state
+
+    def state_dict(self):
+        return self.state
+
+    def load_state_dict(self, state_dict):
+        self.state = state_dict["values"]
+
+
+def test_numbers_strings_and_tensors_come_back_at_any_depth(tmp_path):
+    values = {"a/b": [torch.tensor(0.1), {"c": torch.arange(3)}, None, 1.5], "text": "ß", "inf": float("inf")}
+    states = Hooks([Remembers({"values": values})]).states()
+    path = tmp_path / "checkpoints" / "round-00001.safetensors"
+    described = {"model": {"class_path": "x", "init_args": {}, "clip_fingerprint": ""}, "optimizer": None}
+    described |= {"protocol": "", "split": "", "training": {}}
+    save_checkpoint(path, RunState(ServerState.start({}), callbacks=states), described)
+    again = Remembers({})
+    hooks = Hooks([again])
+    hooks.restore(load_checkpoint(path)[0].callbacks)
+    assert hooks.stopping == []
+    assert torch.equal(again.state["a/b"][0], torch.tensor(0.1))
+    assert torch.equal(again.state["a/b"][1]["c"], torch.arange(3))
+    assert again.state["a/b"][2:] == [None, 1.5]
+    assert (again.state["text"], again.state["inf"]) == ("ß", float("inf"))

@@ -39,10 +39,10 @@ def test_losses_gradients_and_optimizers_are_single_precision(method, clip):
     assert loss.dtype == torch.float32
     assert loss.item() == pytest.approx(exact.item(), rel=0.05)
     assert loss.item() != exact.item()
-    optimizer = torch.optim.AdamW(module.trainable())
+    optimizer = torch.optim.AdamW(list(module.trainable_by_name().values()))
     loss.backward()
     optimizer.step()
-    assert {parameter.dtype for parameter in module.trainable()} == {torch.float32}
+    assert {parameter.dtype for parameter in module.trainable_by_name().values()} == {torch.float32}
     for state in optimizer.state.values():
         assert {value.dtype for value in state.values()} == {torch.float32}
 

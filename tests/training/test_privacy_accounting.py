@@ -10,8 +10,7 @@ from dp_accounting.rdp import RdpAccountant
 from scipy.stats import norm
 
 from fedvlp.core.aggregation import DPFedAvg, FedAdam
-from fedvlp.core.phases import Phase
-from fedvlp.core.reductions import with_aggregation
+from fedvlp.core.phases import Phase, with_aggregation
 from fedvlp.core.state import Client
 from fedvlp.core.strategies import ByName, FedAvg, Local
 from fedvlp.training.privacy_accounting import PrivacyAccount, check_privacy, privacy_account

@@ -13,8 +13,8 @@ from fedvlp.core.strategies import FedAvg, MovingAverage, ema_share
 from fedvlp.training import round as one_round
 from fedvlp.training.callback import FederationCallback
 from fedvlp.training.cohort import sample_cohort
+from fedvlp.training.local_training import CosineDecay
 from fedvlp.training.round import local_metrics
-from fedvlp.training.schedules import CosineDecay
 from fedvlp.utils.seeding import derive_seed
 from tests.helpers.toy_federation import Linear, PersonalBias, Points, federation
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedvlp.commands.cli import main
-from fedvlp.training.schedules import Constant, CosineDecay, ExponentialDecay
+from fedvlp.training.local_training import Constant, CosineDecay, ExponentialDecay
 from fedvlp.utils.errors import UserError
 from tests.helpers.toy_federation import Linear, Points, federation
 

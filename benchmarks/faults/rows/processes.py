@@ -60,7 +60,7 @@ def different_images(bench: Bench) -> None:
         bench.expect(finished.code not in (0, -9), f"rank {rank}: exit code {finished.code}")
         bench.expect(not finished.has_traceback, f"rank {rank}: a traceback")
         bench.note(f"rank {rank}: {quote(finished.error, 120) or 'no error line'}")
-        bench.expect("another data" in finished.error, f"rank {rank}: the difference is not said")
+        bench.expect("has other images" in finished.error, f"rank {rank}: the difference is not said")
     trained = list((bench.folder / "runs").rglob("round-*.safetensors"))
     bench.expect(not trained, "rounds were trained")
     if trained:
@@ -88,7 +88,7 @@ def client_exits(bench: Bench) -> None:
     peers="Flower 1.41: `flwr run` returns 0; only `flwr list` says that it failed.",
 )
 def server_raises(bench: Bench) -> None:
-    """An aggregation rule raises."""
+    """An aggregator raises."""
     rule = ("--trainer.server.aggregation", "benchmarks.faults.clients.FaultyMean")
     expected, _ = bench.shop.unbroken("promptfl", *rule)
     finished = bench.fit(*rule, faults={"2": "server"})

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from fedvlp.testing import check_aggregation_rule
+from fedvlp.testing import check_aggregator
 from my_prompts.equal_norm_mean import EqualNormMean
 
 BEFORE = {"prompt": torch.tensor([1.0, 1.0])}
@@ -13,7 +13,7 @@ def combined(*sent: tuple[float, float]) -> list[float]:
 
 
 def test_it_keeps_to_the_contract():
-    check_aggregation_rule(EqualNormMean())
+    check_aggregator(EqualNormMean())
 
 
 def test_updates_get_the_median_length():

@@ -4,10 +4,9 @@ A strategy says what is combined, and its aggregator how. ``trainer.server.aggre
 strategies that average.
 """
 
-from fedvlp.core.aggregation.base import Aggregator, OuterAggregator, WeightedMean, describe_aggregator
-from fedvlp.core.aggregation.dp_fed_avg import DPFedAvg
-from fedvlp.core.aggregation.fed_gma import FedGMA
-from fedvlp.core.aggregation.robust import CoordinateMedian, Krum, MultiKrum, NormClipping, TrimmedMean
+from fedvlp.core.aggregation.base import Aggregator, OuterAggregator, WeightedMean
+from fedvlp.core.aggregation.privacy import DPFedAvg
+from fedvlp.core.aggregation.robust import CoordinateMedian, FedGMA, Krum, MultiKrum, NormClipping, TrimmedMean
 from fedvlp.core.aggregation.server_optimizers import FedAdam, FedYogi, ServerMomentum, ServerOptimizer
 
 __all__ = [
@@ -25,5 +24,4 @@ __all__ = [
     "ServerOptimizer",
     "TrimmedMean",
     "WeightedMean",
-    "describe_aggregator",
 ]

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from fedvlp.core.aggregation.noise import ClientNoise
 from fedvlp.core.state import State, check_alike, weighted_mean
+from fedvlp.utils.digests import class_and_options
 from fedvlp.utils.errors import UserError
 
 
@@ -31,7 +30,22 @@ class PrivacyGuarantee(NamedTuple):
     is_local: bool = False
 
 
-class Aggregator(ABC):
+@dataclass(frozen=True)
+class ClientNoise:
+    """What each client does to its upload before it sends it: :func:`fedvlp.core.aggregation.privacy.noised_upload`.
+
+    Attributes:
+        clip_norm: S, the longest update as Euclidean norm, above 0.
+        noise_multiplier: z, the noise's standard deviation as a multiple of ``clip_norm``, at least 0.
+        seed: of noise that repeats, mixed with that of the client; None takes the system's secure randomness.
+    """
+
+    clip_norm: float
+    noise_multiplier: float
+    seed: int | None
+
+
+class Aggregator:
     """Makes one state of several; a subclass is a frozen dataclass and overrides ``combine``.
 
     It is pure and deterministic: the same states in the same order give the same result. What it has to remember from
@@ -59,7 +73,7 @@ class Aggregator(ABC):
         return None
 
     def bound(self, num_clients: int, seed: int) -> Aggregator:
-        """Returns the aggregator for one place in a round; most need to know nothing of it and are themselves.
+        """The aggregator for one place in a round; most need to know nothing of it and are themselves.
 
         Args:
             num_clients: clients whose uploads are combined there in a round, if none is left out.
@@ -67,21 +81,21 @@ class Aggregator(ABC):
         """
         return self
 
-    @abstractmethod
     def combine(self, states: Sequence[State], weights: Sequence[float], before: State) -> State:
-        """Returns one state.
+        """One state of several, as in a first round.
 
         Args:
             states: the clients' uploads, at least ``min_clients``, all finite and of the same names and shapes.
             weights: one a state, at least 0, not all 0; aggregators that count each client once do not look at them.
-            before: the tensors that the clients went on from, by the same names; there may be others.
+            before: the tensors that the clients started from, by the same names; there may be others.
         """
-        ...
+        # One of the two methods is overridden: this one, or ``aggregate`` where there is a memory.
+        return self.aggregate(states, weights, before, {})[0]
 
     def aggregate(
         self, states: Sequence[State], weights: Sequence[float], before: State, memory: State
     ) -> tuple[State, State]:
-        """Returns one state, and the memory for the next round; an aggregator that remembers nothing has none.
+        """One state, and the memory for the next round; an aggregator that remembers nothing has none.
 
         Args:
             states: as ``combine`` takes them.
@@ -100,7 +114,7 @@ class Aggregator(ABC):
         """
         if num_clients < self.min_clients:
             raise UserError(
-                f"{describe_aggregator(self)} needs uploads of at least {self.min_clients} clients, but {where} has "
+                f"{class_and_options(self)} needs uploads of at least {self.min_clients} clients, but {where} has "
                 f"{num_clients} in a round. Take more clients (data.partition, trainer.clients.cohort_size) or another "
                 "aggregator."
             )
@@ -112,23 +126,19 @@ class WeightedMean(Aggregator):
 
     One client can move it anywhere.
 
-    >>> import torch
     >>> WeightedMean().combine([{"p": torch.tensor([0.0])}, {"p": torch.tensor([3.0])}], [2, 1], {})
     {'p': tensor([1.])}
     """
 
-    @property
-    def is_linear(self) -> bool:
-        """True: it is a weighted sum."""
-        return True
+    is_linear = True
 
     def combine(self, states: Sequence[State], weights: Sequence[float], before: State) -> State:
-        """Returns sum_k w_k s_k / sum_k w_k."""
+        """The mean sum_k w_k s_k / sum_k w_k."""
         return weighted_mean(states, weights)
 
 
 class OuterAggregator(Aggregator):
-    """Does something before or after an inner aggregator, whose other properties it has.
+    """Does something before or after an inner aggregator, whose other properties it has; overrides ``aggregate``.
 
     A subclass is a frozen dataclass with the field ``inner``.
     """
@@ -157,35 +167,16 @@ class OuterAggregator(Aggregator):
         return outer
 
 
-def describe_aggregator(rule: Aggregator | None) -> dict[str, Any] | None:
-    """Returns an aggregator's class and options, and those of the aggregators in it, as they are written into results.
-
-    >>> from fedvlp.core.aggregation.robust import TrimmedMean
-    >>> describe_aggregator(TrimmedMean(share=0.2))
-    {'class': 'TrimmedMean', 'share': 0.2}
-    """
-    if rule is None:
-        return None
-    described: dict[str, Any] = {"class": type(rule).__name__}
-    for field in fields(rule):  # type: ignore[arg-type]
-        value = getattr(rule, field.name)
-        described[field.name] = describe_aggregator(value) if isinstance(value, Aggregator) else value
-    return described
-
-
 def stacked(states: Sequence[State]) -> dict[str, Tensor]:
-    """Returns the uploads in float32, [clients, ...] by name.
+    """The uploads in float32, [clients, ...] by name.
 
     Raises:
         ValueError: if names or shapes differ.
     """
     check_alike(states)
-    stacks: dict[str, Tensor] = {}
-    for name in states[0]:
-        stacks[name] = torch.stack([state[name].float() for state in states])
-    return stacks
+    return {name: torch.stack([state[name].float() for state in states]) for name in states[0]}
 
 
 def cast_like(state: State, model: State) -> State:
-    """Returns a state in the number formats of another."""
+    """A state in the number formats of another."""
     return {name: value.to(model[name].dtype) for name, value in state.items()}

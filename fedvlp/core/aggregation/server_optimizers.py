@@ -9,7 +9,6 @@ Symbols: x_t -> ``before``; Delta_t, the pseudo-gradient, what the inner aggrega
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,15 +17,14 @@ import torch
 from torch import Tensor
 
 from fedvlp.core.aggregation.base import Aggregator, OuterAggregator, WeightedMean
-from fedvlp.core.state import State
-from fedvlp.utils.errors import UserError
-from fedvlp.utils.tensor_files import add_prefix, strip_prefix
+from fedvlp.core.state import State, add_prefix, strip_prefix
+from fedvlp.utils.ranges import FractionBelowOne, PositiveFloat, check_range
 
 
 class ServerOptimizer(OuterAggregator):
     """Follows the step from the tensors before a round to what an inner aggregator makes of the uploads.
 
-    A subclass is a frozen dataclass with an ``inner`` rule. Its memory is in float32, under ``<moment>/<tensor>``, and
+    A subclass is a frozen dataclass with an field ``inner``. Its memory is in float32, under ``<moment>/<tensor>``, and
     that of the inner aggregator under ``inner/``; no moment may be called so.
     """
 
@@ -39,7 +37,7 @@ class ServerOptimizer(OuterAggregator):
 
     @abstractmethod
     def follow(self, step: Tensor, moments: State) -> tuple[Tensor, State]:
-        """Returns by how much a tensor is moved, and its moments after the round.
+        """By how much a tensor is moved, and its moments after the round.
 
         Args:
             step: the pseudo-gradient in float32.
@@ -47,20 +45,22 @@ class ServerOptimizer(OuterAggregator):
         """
         ...
 
-    def combine(self, states: Sequence[State], weights: Sequence[float], before: State) -> State:
-        """Returns the state after a first round."""
-        return self.aggregate(states, weights, before, {})[0]
-
     def aggregate(
         self, states: Sequence[State], weights: Sequence[float], before: State, memory: State
     ) -> tuple[State, State]:
-        """Returns the state after a step of the optimizer, and the moments."""
-        combined, of_inner = self.inner.aggregate(states, weights, before, strip_prefix(memory, "inner"))
+        """The state after a step of the optimizer, and the moments."""
+        combined, inner_memory = self.inner.aggregate(states, weights, before, strip_prefix(memory, "inner"))
         after: State = {}
-        remembered = add_prefix(of_inner, "inner")
+        remembered = add_prefix(inner_memory, "inner")
         for name, value in combined.items():
             step = value.float() - before[name].float()
-            moved, moments = self.follow(step, _of_tensor(memory, name))
+            last_moments: State = {}
+            for key, tensor in memory.items():
+                # The name of a tensor may have slashes, that of a moment has none.
+                moment, _, of_tensor = key.partition("/")
+                if moment != "inner" and of_tensor == name:
+                    last_moments[moment] = tensor
+            moved, moments = self.follow(step, last_moments)
             # Equal to before + moved, and exactly the combined value where the whole step is taken.
             after[name] = (value.float() + (moved - step)).to(value.dtype)
             remembered |= {f"{moment}/{name}": tensor for moment, tensor in moments.items()}
@@ -78,23 +78,24 @@ class ServerMomentum(ServerOptimizer):
         momentum: beta, in [0, 1).
         inner: The aggregator that combines the uploads; the weighted mean if not given.
 
-    >>> rule = ServerMomentum(momentum=0.5)
+    >>> server = ServerMomentum(momentum=0.5)
     >>> before = {"p": torch.zeros(1)}
-    >>> first, memory = rule.aggregate([{"p": torch.tensor([4.0])}], [1], before, {})
-    >>> rule.aggregate([{"p": torch.tensor([5.0])}], [1], first, memory)[0]
+    >>> first, memory = server.aggregate([{"p": torch.tensor([4.0])}], [1], before, {})
+    >>> server.aggregate([{"p": torch.tensor([5.0])}], [1], first, memory)[0]
     {'p': tensor([7.])}
     """
 
-    learning_rate: float = 1.0
-    momentum: float = 0.9
+    learning_rate: PositiveFloat = 1.0
+    momentum: FractionBelowOne = 0.9
     inner: Aggregator = field(default_factory=WeightedMean)
 
     def __post_init__(self) -> None:
-        """Refuses what is no optimizer."""
-        _check(self, {"momentum": self.momentum}, {"learning_rate": self.learning_rate})
+        """Checks the ranges."""
+        check_range("ServerMomentum.learning_rate", self.learning_rate, PositiveFloat)
+        check_range("ServerMomentum.momentum", self.momentum, FractionBelowOne)
 
     def follow(self, step: Tensor, moments: State) -> tuple[Tensor, State]:
-        """Returns eta v, and v."""
+        """The move eta v, and v."""
         velocity = step + self.momentum * moments["velocity"] if moments else step
         return self.learning_rate * velocity, {"velocity": velocity}
 
@@ -113,24 +114,27 @@ class FedAdam(ServerOptimizer):
         tau: Adaptivity, above 0; a larger one adapts less.
         inner: The aggregator that combines the uploads; the weighted mean if not given.
 
-    >>> rule = FedAdam(learning_rate=0.1, beta1=0.0, beta2=0.0, tau=0.5)
-    >>> rule.combine([{"p": torch.tensor([4.5])}], [1], {"p": torch.zeros(1)})
+    >>> server = FedAdam(learning_rate=0.1, beta1=0.0, beta2=0.0, tau=0.5)
+    >>> server.combine([{"p": torch.tensor([4.5])}], [1], {"p": torch.zeros(1)})
     {'p': tensor([0.0900])}
     """
 
-    learning_rate: float = 0.01
-    beta1: float = 0.9
-    beta2: float = 0.99
-    tau: float = 1e-3
+    learning_rate: PositiveFloat = 0.01
+    beta1: FractionBelowOne = 0.9
+    beta2: FractionBelowOne = 0.99
+    tau: PositiveFloat = 1e-3
     inner: Aggregator = field(default_factory=WeightedMean)
 
     def __post_init__(self) -> None:
-        """Refuses what is no optimizer."""
-        shares = {"beta1": self.beta1, "beta2": self.beta2}
-        _check(self, shares, {"learning_rate": self.learning_rate, "tau": self.tau})
+        """Checks the ranges."""
+        name = type(self).__name__
+        check_range(f"{name}.learning_rate", self.learning_rate, PositiveFloat)
+        check_range(f"{name}.beta1", self.beta1, FractionBelowOne)
+        check_range(f"{name}.beta2", self.beta2, FractionBelowOne)
+        check_range(f"{name}.tau", self.tau, PositiveFloat)
 
     def follow(self, step: Tensor, moments: State) -> tuple[Tensor, State]:
-        """Returns eta m / (sqrt(v) + tau), and m and v."""
+        """The move eta m / (sqrt(v) + tau), and m and v."""
         first = moments["first"] if moments else torch.zeros_like(step)
         second = moments["second"] if moments else torch.full_like(step, self.tau**2)
         first = self.beta1 * first + (1 - self.beta1) * step
@@ -138,7 +142,7 @@ class FedAdam(ServerOptimizer):
         return self.learning_rate * first / (second.sqrt() + self.tau), {"first": first, "second": second}
 
     def second_moment(self, second: Tensor, square: Tensor) -> Tensor:
-        """Returns beta_2 v + (1 - beta_2) Delta^2."""
+        """The mean beta_2 v + (1 - beta_2) Delta^2."""
         return self.beta2 * second + (1 - self.beta2) * square
 
 
@@ -157,25 +161,5 @@ class FedYogi(FedAdam):
     """
 
     def second_moment(self, second: Tensor, square: Tensor) -> Tensor:
-        """Returns v - (1 - beta_2) Delta^2 sign(v - Delta^2)."""
+        """The moment v - (1 - beta_2) Delta^2 sign(v - Delta^2)."""
         return second - (1 - self.beta2) * square * torch.sign(second - square)
-
-
-def _of_tensor(memory: State, name: str) -> State:
-    """Returns a tensor's moments by their names; empty in its first round."""
-    found: State = {}
-    for key, value in memory.items():
-        moment, _, tensor = key.partition("/")
-        if moment != "inner" and tensor == name:
-            found[moment] = value
-    return found
-
-
-def _check(rule: ServerOptimizer, shares: dict[str, float], positive: dict[str, float]) -> None:
-    """Raises UserError for a share outside [0, 1) or another number that is not above 0."""
-    for name, value in shares.items():
-        if not 0 <= value < 1:
-            raise UserError(f"{type(rule).__name__} needs {name} in [0, 1); got {value}.")
-    for name, value in positive.items():
-        if not 0 < value < math.inf:
-            raise UserError(f"{type(rule).__name__} needs a {name} above 0; got {value}.")

@@ -1,327 +1,39 @@
-"""Downloads a published data set, from the hub or by torchvision, and compares it with what was published."""
+"""Downloads a published data set, from the hub or by torchvision, and compares it with what was published.
+
+A copy on the Hugging Face hub is parquet files; each image is written, as it is stored, to ``domain/class/image``.
+"""
 
 from __future__ import annotations
 
-import errno
+import hashlib
 import json
 import logging
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from tqdm import tqdm
+
 from fedvlp.data.benchmarks.comparison import differences
-from fedvlp.data.benchmarks.hub import HubFile, ImageTable, Snapshot, fetch, find_snapshot, write_images, write_lists
-from fedvlp.data.benchmarks.layouts import find_tree
-from fedvlp.data.benchmarks.on_disk import OnDisk, is_on_disk, read_on_disk
+from fedvlp.data.benchmarks.layouts import some
+from fedvlp.data.benchmarks.manifest import is_on_disk, read_manifest
 from fedvlp.data.catalog import DESCRIPTIONS, Description
 from fedvlp.data.catalog.description import HubSource, TorchvisionSource
+from fedvlp.data.domain_folders import ImageFile
+from fedvlp.data.files.images import EXTENSIONS
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.files import free_bytes, locked, size_in_words, write_json
-
-
-def check_target(description: Description, root: Path) -> None:
-    """Raises UserError if there is something at the root that a download would overwrite."""
-    if root.exists() and (not root.is_dir() or any(root.iterdir())):
-        raise UserError(
-            f"Expected no folder, or an empty one, to download {description.name} to; {root} holds other files. Name "
-            "another folder, or take those away."
-        )
-
-
-def check_counts(on_disk: OnDisk, description: Description, came_from: str, images: Path, folder: Path) -> None:
-    """Raises UserError if what came is not what was published; it stays where it is.
-
-    Args:
-        on_disk: what came.
-        description: the data set.
-        came_from: what messages call its source.
-        images: where it lies.
-        folder: what to remove to be rid of it.
-    """
-    problems = differences(on_disk, description)
-    if not problems:
-        return
-    more = f"; {len(problems) - 1} other domains differ, too" if len(problems) > 1 else ""
-    raise UserError(
-        f"{came_from} is not {description.name} as it was published: {problems[0]}{more}. What came is in {images}: "
-        f"read it as images of your own (--config data/folders), or remove {folder} and get {description.name} from "
-        f"{description.source}."
-    )
-
+from fedvlp.utils.files import free_bytes, locked, size_in_words, write_json, write_text
 
 SOURCE_FILE = "source.json"
 """Says where downloaded images came from; it is beside their domains' folders."""
-
-
-def write_source(folder: Path, content: dict[str, Any], on_disk: OnDisk) -> None:
-    """Writes where images came from, and how many there are of each domain.
-
-    Args:
-        folder: of the data set.
-        content: its name, ``repository``, ``revision`` and terms, made to be written as JSON.
-        on_disk: the images.
-    """
-    images = {domain: len(files) for domain, files in on_disk.files.items()}
-    write_json(folder / SOURCE_FILE, {**content, "images": images})
-
-
-def read_source(folder: Path) -> str | None:
-    """Returns where the images in a folder came from, such as ``flwrlabs/pacs at 3941130732``; None if unknown."""
-    try:
-        content = json.loads((folder / SOURCE_FILE).read_text(encoding="utf-8"))
-        return f"{content['repository']} at {content['revision']}"
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
 DISK_BLOCK = 4096
 """Bytes that a file may take on disk besides its own."""
-FULL = (errno.ENOSPC, errno.EDQUOT)
-
-
-@dataclass
-class Staging:
-    """What of a download is there.
-
-    Attributes:
-        folder: where it is made.
-        snapshot: what is downloaded.
-        rows: the number of images in each file of which all have been written.
-    """
-
-    folder: Path
-    snapshot: Snapshot
-    rows: dict[str, int] = field(default_factory=dict)
-
-    @classmethod
-    def beside(cls, root: Path, snapshot: Snapshot) -> Staging:
-        """Finds what an interrupted download of the same commit left; removes what is of another."""
-        staging = cls(root.with_name(f".{root.name}.download"), snapshot)
-        rows = staging._read()
-        if rows is None:
-            shutil.rmtree(staging.folder, ignore_errors=True)
-        staging.rows = rows or {}
-        return staging
-
-    def make(self) -> None:
-        """Makes the folders, unless they are there."""
-        self.files.mkdir(parents=True, exist_ok=True)
-        self.images.mkdir(exist_ok=True)
-        self._write()
-
-    @property
-    def files(self) -> Path:
-        """Folder of the hub's files, each until its images are written."""
-        return self.folder / "files"
-
-    @property
-    def images(self) -> Path:
-        """Folder of what is written, as it will lie in the target."""
-        return self.folder / "images"
-
-    def path(self, file: HubFile) -> Path:
-        """Returns where a file of the hub is kept."""
-        return self.files / Path(file.path).name
-
-    def finish(self, file: HubFile, rows: int) -> None:
-        """Notes that all images of a file were written, and removes it."""
-        self.rows[file.path] = rows
-        self._write()
-        self.path(file).unlink(missing_ok=True)
-
-    @property
-    def missing(self) -> list[HubFile]:
-        """The files whose images have not all been written."""
-        return [file for file in self.snapshot.files if file.path not in self.rows]
-
-    def needed(self, images: int) -> int:
-        """Returns the bytes that the disk must still have room for.
-
-        Args:
-            images: how many images the whole data set has.
-        """
-        if not self.missing:
-            return 0
-        # One of the hub's files at a time lies beside the images.
-        there = sum(_size(self.path(file)) + _size(_part(self.path(file))) for file in self.missing)
-        left = sum(file.size for file in self.missing)
-        blocks = round(images * DISK_BLOCK * left / self.snapshot.size)
-        return left + blocks + max(file.size for file in self.missing) - there
-
-    def describe(self, description: Description, source: HubSource) -> dict[str, Any]:
-        """Returns what was downloaded, made to be written as JSON."""
-        files = [
-            {"path": file.path, "bytes": file.size, "sha256": file.sha256, "rows": self.rows[file.path]}
-            for file in self.snapshot.files
-        ]
-        return {
-            "data_set": description.name,
-            "hub": self.snapshot.hub,
-            "repository": self.snapshot.repository,
-            "revision": self.snapshot.revision,
-            "terms": source.terms,
-            "licence_of_the_card": self.snapshot.card.get("license"),
-            "files": files,
-        }
-
-    def move_to(self, root: Path) -> None:
-        """Gives what was written its name, in one step, and removes the rest."""
-        _rename(self.images, root)
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-    @property
-    def _state(self) -> Path:
-        return self.folder / "state.json"
-
-    def _read(self) -> dict[str, int] | None:
-        """Reads which files were written out; None if nothing is known of this commit."""
-        try:
-            state = json.loads(self._state.read_text(encoding="utf-8"))
-            if (state["repository"], state["revision"]) == (self.snapshot.repository, self.snapshot.revision):
-                return {str(path): int(rows) for path, rows in state["rows"].items()}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            pass
-        return None
-
-    def _write(self) -> None:
-        repository = {"repository": self.snapshot.repository, "revision": self.snapshot.revision}
-        write_json(self._state, {**repository, "rows": self.rows})
-
-
-def check_room(root: Path, needed: int) -> int:
-    """Returns how many bytes are free where a folder is to be.
-
-    Raises:
-        UserError: if less than is needed.
-    """
-    free = free_bytes(root)
-    if free < needed:
-        raise UserError(
-            f"The disk of {root} has too little room: {size_in_words(needed)} are needed, {size_in_words(free)} are "
-            "free. Make room, or name a folder on another disk."
-        )
-    return free
-
-
-@contextmanager
-def full_disk_explained(staging: Staging, images: int) -> Iterator[None]:
-    """Says how much room is lacking if the disk becomes full in the block.
-
-    Raises:
-        UserError: in place of the OSError of a full disk.
-    """
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in FULL:
-            raise
-        raise UserError(
-            f"The disk of {staging.folder.parent} is full: {size_in_words(staging.needed(images))} are still needed, "
-            f"{size_in_words(free_bytes(staging.folder))} are free. Make room; the same command resumes where it "
-            "stopped."
-        ) from error
-
-
-def _rename(folder: Path, root: Path) -> None:
-    """Gives what was downloaded its name, in one step."""
-    if root.is_dir():
-        root.rmdir()  # it is empty, which not every system would replace
-    folder.rename(root)
-
-
-def _part(path: Path) -> Path:
-    return path.with_name(f"{path.name}.part")
-
-
-def _size(path: Path) -> int:
-    return path.stat().st_size if path.exists() else 0
-
-
 ARCHIVES = (".tar.gz", ".tgz", ".zip")
-
-
-def download_by_torchvision(
-    description: Description, source: TorchvisionSource, root: Path, say: Callable[[str], None]
-) -> None:
-    """Downloads a data set; nothing is at the root before all of it is, and was counted.
-
-    Args:
-        description: which data set.
-        source: who downloads it.
-        root: the folder to make; it does not exist, or is empty.
-        say: is given each line that the user should read.
-
-    Raises:
-        UserError: if it can't be downloaded, there is too little room, or it is not what was published.
-    """
-    import torchvision
-
-    # The archive and what is extracted of it lie there at the same time.
-    needed = 2 * source.download_bytes + DISK_BLOCK * (description.images or 0)
-    say(f"{description.name} by torchvision {torchvision.__version__} ({source.reader}), from {description.source}")
-    say(f"terms: {description.licence}")
-    free = check_room(root, needed)
-    size = f"about {size_in_words(source.download_bytes)}"
-    say(f"{size}, to {root}: needs {size_in_words(needed)} of room, {size_in_words(free)} are free")
-    # What torchvision was stopped at looks whole to it, so it begins again.
-    staging = root.with_name(f".{root.name}.download")
-    shutil.rmtree(staging, ignore_errors=True)
-    staging.mkdir(parents=True)
-    _fetch(description, source, staging)
-    on_disk = read_on_disk(staging, description)
-    check_counts(on_disk, description, f"What torchvision's {source.reader} downloads", staging, staging)
-    content = {
-        "data_set": description.name,
-        "repository": f"torchvision.datasets.{source.reader}",
-        "revision": torchvision.__version__,
-        "terms": description.licence,
-    }
-    write_source(staging, content, on_disk)
-    _rename(staging, root)
-    count = sum(map(len, on_disk.files.values()))
-    say(f"{count:,} images in {root}; their counts are those that were published")
-
-
-def _fetch(description: Description, source: TorchvisionSource, folder: Path) -> None:
-    """Lets torchvision download and extract, and removes what was extracted from.
-
-    Raises:
-        UserError: in place of all that torchvision raises.
-    """
-    import torchvision.datasets
-    from torchvision.datasets.utils import download_and_extract_archive
-
-    reader = getattr(torchvision.datasets, source.reader)
-    try:
-        if source.is_pickled:
-            download_and_extract_archive(reader.url, str(folder), filename=reader.filename, md5=reader.tgz_md5)
-        else:
-            reader(str(folder), download=True)
-    except Exception as error:  # of the network, the disk, or an archive; torchvision raises nearly every type
-        shutil.rmtree(folder, ignore_errors=True)
-        raise UserError(_reason(description, source, folder, error)) from error
-    for path in sorted(folder.rglob("*")):
-        if path.name.endswith(ARCHIVES) and path.is_file():
-            path.unlink()
-
-
-def _reason(description: Description, source: TorchvisionSource, folder: Path, error: Exception) -> str:
-    """Returns why nothing came, and what to do."""
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return f"The disk of {folder.parent} became full. Make room; the same command begins again."
-    reason = " ".join(str(error).split()) or type(error).__name__
-    return (
-        f"torchvision's {source.reader} could not download {description.name} ({reason}). Check the network; the same "
-        f"command begins again. It can also be had from {description.source}."
-    )
-
-
 MISSING = 'To download data sets, huggingface_hub and pyarrow are needed. Run: pip install "fedvlp[download]"'
-PACKAGES = ("huggingface_hub", "pyarrow")
 Say = Callable[[str], None]
 log = logging.getLogger(__name__)
 
@@ -332,13 +44,15 @@ def obtain(description: Description, root: Path) -> None:
     Raises:
         UserError: if it can't be downloaded, or not to that folder.
     """
-    source = source_of(description)
+    source_of(description)
     if not is_on_disk(root, description):
-        _download(description, source, root, log.warning)
+        download(description, root, log.warning)
 
 
 def download(description: Description, root: Path, say: Say) -> None:
-    """Downloads a data set; does nothing if that was done before.
+    """Downloads a data set, one process at a time; does nothing if that was done before.
+
+    Nothing is at the root before all of it was downloaded and counted.
 
     Args:
         description: which data set.
@@ -348,7 +62,27 @@ def download(description: Description, root: Path, say: Say) -> None:
     Raises:
         UserError: if it can't be downloaded, or not to that folder, or is not what was published.
     """
-    _download(description, source_of(description), root, say)
+    source = source_of(description)
+    if root.name in ("", ".."):
+        raise UserError(f"Expected the name of a folder to make for {description.name}; got {str(root)!r}.")
+    if isinstance(source, HubSource) and not (find_spec("huggingface_hub") and find_spec("pyarrow")):
+        raise UserError(MISSING)
+    with locked(root):
+        came_from = read_source(root)
+        if came_from is not None and is_on_disk(root, description):
+            say(f"{description.name} is in {root} already: {came_from}")
+            return
+        # Nothing that is already on disk is written over or mixed with a download.
+        if root.exists() and (not root.is_dir() or any(root.iterdir())):
+            raise UserError(
+                f"Expected no folder, or an empty one, to download {description.name} to; {root} holds other files. "
+                "Name another folder, or take those away."
+            )
+        staging = root.with_name(f".{root.name}.download")
+        if isinstance(source, TorchvisionSource):
+            _by_torchvision(description, source, root, staging, say)
+        else:
+            _from_hub(description, source, root, staging, say)
 
 
 def source_of(description: Description) -> HubSource | TorchvisionSource:
@@ -367,87 +101,280 @@ def source_of(description: Description) -> HubSource | TorchvisionSource:
     return source
 
 
-def _download(description: Description, source: HubSource | TorchvisionSource, root: Path, say: Say) -> None:
-    """Downloads a data set, one process at a time; those that waited find it done."""
-    if root.name in ("", ".."):
-        raise UserError(f"Expected the name of a folder to make for {description.name}; got {str(root)!r}.")
-    if _is_done(description, root, say):
-        return
-    # Nothing that is already on disk is written over or mixed with a download.
-    check_target(description, root)
-    if isinstance(source, TorchvisionSource):
-        with locked(root):
-            if not _is_done(description, root, say):
-                download_by_torchvision(description, source, root, say)
-        return
-    if not all(map(find_spec, PACKAGES)):
-        raise UserError(MISSING)
-    snapshot = find_snapshot(source)
-    with locked(root):
-        if _is_done(description, root, say):
-            return
-        staging = Staging.beside(root, snapshot)
-        _announce(staging, source, description, root, say)
-        staging.make()
-        _fill(staging, source, description)
-        _complete(staging, source, description, root)
-    say(f"{sum(staging.rows.values()):,} images in {root}; their counts are those that were published")
-
-
-def _is_done(description: Description, root: Path, say: Say) -> bool:
-    """Whether a data set was downloaded to a root before."""
-    there = read_source(root)
-    if there is None or not is_on_disk(root, description):
-        return False
-    say(f"{description.name} is in {root} already: {there}")
-    return True
-
-
-def _announce(staging: Staging, source: HubSource, description: Description, root: Path, say: Say) -> None:
-    """Says what is going to be downloaded, before a byte of it is.
-
-    Raises:
-        UserError: if there is too little room for it.
-    """
-    snapshot = staging.snapshot
-    say(f"{description.name} from {snapshot.page} at {snapshot.revision}")
-    say(f"terms: {source.terms}; the copy's card says: {snapshot.card.get('license') or 'nothing'}")
-    needed = staging.needed(description.images or 0)
-    free = check_room(root, needed)
-    files = f"{len(snapshot.files)} file{'s' if len(snapshot.files) > 1 else ''}, {size_in_words(snapshot.size)}"
-    say(f"{files}, to {root}: needs {size_in_words(needed)} of room, {size_in_words(free)} are free")
-
-
-def _fill(staging: Staging, source: HubSource, description: Description) -> None:
-    """Downloads what is missing and writes its images, one file of the hub after another."""
-    files = staging.snapshot.files
-    with full_disk_explained(staging, description.images or 0):
-        for file in staging.missing:
-            title = f"{description.name} {files.index(file) + 1}/{len(files)}"
-            fetch(staging.snapshot, file, staging.path(file), f"downloading {title}")
-            staging.finish(file, _unpack(staging, file, source, description, f"writing {title}"))
-
-
-def _unpack(staging: Staging, file: HubFile, source: HubSource, description: Description, title: str) -> int:
-    """Writes the images of one file of the hub, and returns how many there are."""
-    table = ImageTable(staging.path(file), file.path, source, description, staging.snapshot.card)
+def read_source(folder: Path) -> str | None:
+    """Returns where the images in a folder came from, such as ``flwrlabs/pacs at 3941130732``; None if unknown."""
     try:
-        return write_images(table, staging.images, PurePosixPath(file.path).stem, title)
-    finally:
-        table.close()
+        content = json.loads((folder / SOURCE_FILE).read_text(encoding="utf-8"))
+        return f"{content['repository']} at {content['revision']}"
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
-def _complete(staging: Staging, source: HubSource, description: Description, root: Path) -> None:
-    """Compares what was written with what was published, and gives it its name.
+def _finish(description: Description, images: Path, root: Path, source: Mapping[str, str], say: Say) -> None:
+    """Compares what came with what was published, notes its source, and gives it its name in one step.
 
     Raises:
-        UserError: if it differs; it stays where it was written.
+        UserError: if it differs; it stays where it is.
     """
-    with full_disk_explained(staging, 0):
-        if source.has_official_split:
-            write_lists(staging.images, find_tree(staging.images, description).files, description)
-        on_disk = read_on_disk(staging.images, description)
-        came_from = f"{staging.snapshot.page} at {staging.snapshot.revision}"
-        check_counts(on_disk, description, came_from, staging.images, staging.folder)
-        write_source(staging.images, staging.describe(description, source), on_disk)
-    staging.move_to(root)
+    manifest = read_manifest(images, description)
+    problems = differences(manifest, description)
+    if problems:
+        more = f"; {len(problems) - 1} other domains differ, too" if len(problems) > 1 else ""
+        raise UserError(
+            f"{source['repository']} at {source['revision']} is not {description.name} as it was published: "
+            f"{problems[0]}{more}. What came is in {images}: read it as images of your own (--config data/folders), "
+            f"or remove that folder and get {description.name} from {description.source}."
+        )
+    counts = {domain: len(files) for domain, files in manifest.files.items()}
+    write_json(images / SOURCE_FILE, {"data_set": description.name, **source, "images": counts})
+    if root.is_dir():
+        root.rmdir()  # it is empty, which not every system would replace
+    images.rename(root)
+    say(f"{sum(counts.values()):,} images in {root}; their counts are those that were published")
+
+
+def _announce(root: Path, size: str, needed: int, say: Say) -> None:
+    """Says how much is going to be downloaded, before a byte of it is; raises UserError if the disk has less room."""
+    free = free_bytes(root)
+    if free < needed:
+        raise UserError(
+            f"The disk of {root} has too little room: {size_in_words(needed)} are needed, {size_in_words(free)} are "
+            "free. Make room, or name a folder on another disk."
+        )
+    say(f"{size}, to {root}: needs {size_in_words(needed)} of room, {size_in_words(free)} are free")
+
+
+def _by_torchvision(description: Description, source: TorchvisionSource, root: Path, staging: Path, say: Say) -> None:
+    """Lets torchvision download and extract a data set."""
+    import torchvision.datasets
+    from torchvision.datasets.utils import download_and_extract_archive
+
+    version = torchvision.__version__
+    say(f"{description.name} by torchvision {version} ({source.reader}), from {description.source}")
+    say(f"terms: {description.licence}")
+    # The archive and what is extracted of it lie there at the same time.
+    needed = 2 * source.download_bytes + DISK_BLOCK * (description.images or 0)
+    _announce(root, f"about {size_in_words(source.download_bytes)}", needed, say)
+    # What torchvision was stopped at looks whole to it, so it begins again.
+    shutil.rmtree(staging, ignore_errors=True)
+    staging.mkdir(parents=True)
+    reader = getattr(torchvision.datasets, source.reader)
+    try:
+        # Such a class would unpickle the files, which have not been checked, in its constructor.
+        if source.is_pickled:
+            download_and_extract_archive(reader.url, str(staging), filename=reader.filename, md5=reader.tgz_md5)
+        else:
+            reader(str(staging), download=True)
+    except Exception as error:  # of the network, the disk, or an archive; torchvision raises nearly every type
+        shutil.rmtree(staging, ignore_errors=True)
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise UserError(
+            f"torchvision's {source.reader} could not download {description.name} ({reason}). Check the network "
+            f"and the disk; the same command begins again. It can also be had from {description.source}."
+        ) from error
+    for path in sorted(staging.rglob("*")):
+        if path.name.endswith(ARCHIVES) and path.is_file():
+            path.unlink()
+    repository = f"torchvision.datasets.{source.reader}"
+    facts = {"repository": repository, "revision": version, "terms": description.licence}
+    _finish(description, staging, root, facts, say)
+
+
+def _from_hub(description: Description, source: HubSource, root: Path, staging: Path, say: Say) -> None:
+    """Downloads the files of a data set's copy on the hub one by one, and writes the images of each."""
+    from huggingface_hub import HfApi
+
+    hub = HfApi()
+    page = f"{hub.endpoint}/datasets/{source.repository}"
+    with _hub_explained(page, source.revision):
+        info = hub.dataset_info(source.repository, revision=source.revision, files_metadata=True)
+    revision = info.sha or source.revision or "main"
+    parquets = []
+    for file in sorted(info.siblings or [], key=lambda file: file.rfilename):
+        if PurePosixPath(file.rfilename).parent.name == source.folder and file.rfilename.endswith(".parquet"):
+            parquets.append(file)
+    if not parquets:
+        raise UserError(
+            f"Expected {source.folder}/*.parquet in {page} at {revision}; there is none. The copy was changed: get the "
+            "data set from its publisher."
+        )
+    licence = info.card_data.get("license") if info.card_data else None
+    say(f"{description.name} from {page} at {revision}")
+    say(f"terms: {source.terms}; the copy's card says: {licence or 'nothing'}")
+    # What an interrupted download left is of use if it is of the same commit.
+    folder = staging / revision
+    if not folder.exists():
+        shutil.rmtree(staging, ignore_errors=True)
+    images = folder / "images"
+    written = folder / "written"
+    missing = [file for file in parquets if not (written / PurePosixPath(file.rfilename).name).exists()]
+    whole = sum(file.size or 0 for file in parquets)
+    left = sum(file.size or 0 for file in missing)
+    blocks = round(DISK_BLOCK * (description.images or 0) * left / max(1, whole))
+    # One of the hub's files at a time lies beside the images.
+    needed = left + blocks + max((file.size or 0 for file in missing), default=0)
+    _announce(root, f"files: {len(parquets)}, {size_in_words(whole)}", needed, say)
+    written.mkdir(parents=True, exist_ok=True)
+    for file in missing:
+        with _hub_explained(page, revision):
+            downloaded = hub.hf_hub_download(
+                source.repository, file.rfilename, repo_type="dataset", revision=revision, local_dir=folder / "files"
+            )
+        parquet = Path(downloaded)
+        _check_digest(parquet, file.lfs.sha256 if file.lfs else None)
+        write_images(parquet, images, source, description)
+        # An empty file says that all images of one of the hub's files are there.
+        (written / parquet.name).touch()
+        parquet.unlink()
+    if source.has_official_split:
+        _write_lists(images, read_manifest(images, description).files, description)
+    facts = {"repository": source.repository, "revision": revision, "terms": source.terms}
+    _finish(description, images, root, facts, say)
+    shutil.rmtree(staging, ignore_errors=True)
+
+
+@contextmanager
+def _hub_explained(page: str, revision: str | None) -> Iterator[None]:
+    """Turns what the hub's client raises into a message that says what to do."""
+    from huggingface_hub import errors
+
+    # The first that fits counts: a gated repository is a kind of one that is not found.
+    reasons: list[tuple[type[Exception], str]] = [
+        (errors.GatedRepoError, "is gated. Accept its terms on that page, then set HF_TOKEN to a token of yours."),
+        (errors.RepositoryNotFoundError, "does not exist, or not for you. If you were given access, set HF_TOKEN."),
+        (errors.RevisionNotFoundError, f"has no revision {revision} any more. Get the data set from its publisher."),
+        (errors.OfflineModeIsEnabled, "is not asked, since HF_HUB_OFFLINE is set. Unset it, or use another machine."),
+    ]
+    try:
+        yield
+    except Exception as error:  # the client raises those of whichever HTTP library it is made with
+        # What kept the client from asking at all is hidden behind its not having the file.
+        cause = error.__cause__ if isinstance(error, errors.LocalEntryNotFoundError) and error.__cause__ else error
+        for kind, message in reasons:
+            if isinstance(cause, kind):
+                raise UserError(f"{page} {message}") from error
+        reason = " ".join(str(cause).split()) or type(cause).__name__
+        raise UserError(
+            f"{page} could not be downloaded ({reason}). Check network and disk, or name a mirror in HF_ENDPOINT. If "
+            "it asks for a login, set HF_TOKEN. The same command resumes where it stopped."
+        ) from error
+
+
+def _check_digest(path: Path, announced: str | None) -> None:
+    """Removes a file that is not what the hub announced, and raises UserError; the client compares sizes alone."""
+    digest = hashlib.sha256()
+    with path.open("rb") as content:
+        while block := content.read(2**20):
+            digest.update(block)
+    if announced not in (None, digest.hexdigest()):
+        path.unlink()
+        raise UserError(
+            f"Expected {path.name} with the SHA-256 {announced}; what came has {digest.hexdigest()}. It was removed. "
+            "Call the same command again; if it stays so, something between here and the hub changes files."
+        )
+
+
+def write_images(path: Path, folder: Path, source: HubSource, description: Description) -> None:
+    """Writes the image of each row of a parquet file, as it is stored, to ``domain/class/image``.
+
+    Args:
+        path: the parquet file; its name begins those of the images, so that those of several files differ.
+        folder: where the domains' folders are to be.
+        source: which columns it has.
+        description: which names the data set has.
+
+    Raises:
+        UserError: if it has other columns, or a row is no image of the data set.
+    """
+    from pyarrow.parquet import ParquetFile
+
+    columns = [source.image_column, source.domain_column, source.label_column]
+    with (
+        # A file read ahead would be in memory as a whole.
+        ParquetFile(path, buffer_size=2**20, pre_buffer=False) as file,
+        tqdm(desc=f"writing {path.name}", total=file.metadata.num_rows, unit="image", leave=False, disable=None) as bar,
+    ):
+        if not set(columns) <= set(file.schema_arrow.names):
+            raise UserError(
+                f"Expected the columns {', '.join(columns)} in {path.name}; it has "
+                f"{', '.join(file.schema_arrow.names)}. The copy was changed: get the data set from its publisher."
+            )
+        names = _names_of_numbers(file.schema_arrow.metadata or {})
+        number = 0
+        for batch in file.iter_batches(batch_size=64, columns=columns):
+            images, domains, labels = (batch.column(column).to_pylist() for column in columns)
+            for image, domain, label in zip(images, domains, labels, strict=True):
+                domain_name = names.get(source.domain_column, {}).get(domain, str(domain))
+                class_name = names.get(source.label_column, {}).get(label, str(label))
+                place = _place(domain_name, class_name, description, path)
+                content, stored_name = _content(image)
+                name = f"{path.stem}_{number:06d}{_extension(content, stored_name, path, number)}"
+                # An image that is known to be bad is known by its name, and is left out by it.
+                if f"{place}/{stored_name}" in description.known_bad:
+                    name = stored_name
+                target = folder / place / name
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(content)
+                number += 1
+                bar.update()
+
+
+def _place(domain_name: str, class_name: str, description: Description, path: Path) -> str:
+    """Returns ``domain/class`` in the data set's own names; raises UserError if it has no such domain or class."""
+    domain = description.domain_of(domain_name)
+    own_class = description.class_of(class_name)
+    if domain is not None and own_class is not None:
+        return f"{domain}/{own_class}"
+    unknown, names = (domain_name, description.domains) if domain is None else (class_name, description.class_names)
+    raise UserError(
+        f"{path.name} has {unknown!r}, which is none of {some(names, most=6)} of {description.name}. What a number "
+        "stands for is not guessed where the file does not say it. Get the data set from its publisher."
+    )
+
+
+def _names_of_numbers(metadata: Mapping[bytes, bytes]) -> dict[str, dict[int, str]]:
+    """Returns the names that the numbers of a column stand for, by column, as a file's own metadata say."""
+    try:
+        features = json.loads(metadata[b"huggingface"])["info"]["features"]
+        return {column: dict(enumerate(feature["names"])) for column, feature in features.items() if "names" in feature}
+    except (KeyError, TypeError, ValueError):
+        return {}
+
+
+def _content(image: Any) -> tuple[bytes, str]:
+    """Returns an image's bytes, and the name that its file had."""
+    if isinstance(image, dict):
+        return image.get("bytes") or b"", Path(image.get("path") or "").name
+    return image or b"", ""
+
+
+STARTS = {
+    b"\xff\xd8\xff": ".jpg",
+    b"\x89PNG": ".png",
+    b"GIF8": ".gif",
+    b"RIFF": ".webp",
+    b"BM": ".bmp",
+    b"II*\0": ".tif",
+    b"MM\0*": ".tif",
+}
+"""How files of images begin."""
+
+
+def _extension(content: bytes, stored_name: str, path: Path, number: int) -> str:
+    for start, extension in STARTS.items():
+        if content.startswith(start):
+            return extension
+    stored = Path(stored_name).suffix.lower()
+    if content and stored in EXTENSIONS:
+        return stored
+    raise UserError(f"Row {number} of {path.name} is no image that is known. Get the data set from its publisher.")
+
+
+def _write_lists(folder: Path, files: Mapping[str, Sequence[ImageFile]], description: Description) -> None:
+    """Writes which images train and which test, as the names of the hub's files say, into the folder ``splits``."""
+    (folder / "splits").mkdir(exist_ok=True)
+    numbers = {name: number for number, name in enumerate(description.class_names)}
+    for domain, split in product(files, ("train", "test")):
+        listed = [image for image in files[domain] if image.name.rsplit("/", 1)[-1].startswith(f"{split}-")]
+        lines = [f"{image.name} {numbers[image.class_name]}\n" for image in listed]
+        write_text(folder / "splits" / f"{domain}_{split}.txt", "".join(lines))

@@ -1,79 +1,41 @@
-"""Finds the images of a published data set, in whichever of the known layouts they lie."""
+"""Readers of the layouts in which users have a data set, besides folders domain/class/image.
+
+Each returns the images that a part of a layout says, of which no file is opened.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
-import shlex
+import pickle
+import re
+import tarfile
+import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
+from typing import Any
 
-from fedvlp.data.catalog import Description
-from fedvlp.data.files.folders import ImageFile, composed, list_images, unique
-from fedvlp.data.files.images import is_hidden
+from fedvlp.data.catalog import Description, SplitName
+from fedvlp.data.catalog.description import (
+    ClassFolders,
+    ImageLists,
+    Layout,
+    LayoutPart,
+    PixelBatches,
+    SplitFile,
+    TorchvisionFolder,
+)
+from fedvlp.data.domain_folders import ImageFile
+from fedvlp.data.files.images import composed, folders_in, list_images
 from fedvlp.utils.errors import UserError
 
 DEPTH = 3
+"""How many folders below the root a data set is searched for."""
 MOST_FOLDERS = 2_000
-
-
-@dataclass(frozen=True)
-class Tree:
-    """The images of a data set as they lie on disk, under the data set's own names.
-
-    Attributes:
-        folder: the folder of the domains' folders.
-        files: the images of each domain, sorted; named ``domain/class/file`` whatever the layout.
-        split_folders: for each domain the folder of a split, such as "train" or "crossval", that the image of a name
-            lies in.
-    """
-
-    folder: Path
-    files: Mapping[str, list[ImageFile]]
-    split_folders: Mapping[str, Mapping[str, str]]
-
-
-@dataclass(frozen=True)
-class FoundImage:
-    """An image in the folder of a domain.
-
-    Attributes:
-        class_name: its class, in the data set's own spelling.
-        file: its path below the folder of the class.
-        split_folder: the folder of a split, between domain and class, that it lies in; empty without one.
-        path: where the file system has it.
-    """
-
-    class_name: str
-    file: str
-    split_folder: str
-    path: str
-
-
-def find_tree(root: Path, description: Description) -> Tree:
-    """Returns the images below a root.
-
-    Raises:
-        UserError: if domains are missing, or class folders are of another data set; says what was found.
-    """
-    folder, names = find_domains(root, description)
-    files: dict[str, list[ImageFile]] = {}
-    split_folders: dict[str, dict[str, str]] = {}
-    strangers: set[str] = set()
-    for domain, name in sorted(names.items()):
-        found, unknown = _sort_out(folder / name, description)
-        strangers |= {f"{name}/{other}" for other in unknown}
-        named = _named(domain, found)
-        files[domain] = [image for image, _ in named]
-        split_folders[domain] = {image.name: of for image, of in named if of}
-    # A subset lies among the other classes of the larger data set, which are no mistake.
-    if strangers and not description.is_subset:
-        raise UserError(
-            f"Expected the class folders of {description.name} ({some(description.class_names)}) in {folder}; found "
-            f"{some(sorted(strangers))} as well. Remove them, or read these images as DomainFolders."
-        )
-    return Tree(folder, files, split_folders)
+SPLIT_FILE_ROLES: Mapping[str, SplitName] = {"train": "train", "val": "validation", "test": "test"}
 
 
 def some(names: Sequence[str], most: int = 10) -> str:
@@ -85,58 +47,10 @@ def some(names: Sequence[str], most: int = 10) -> str:
     return ", ".join(names[:most]) + (f" ... and {len(names) - most} more" if len(names) > most else "")
 
 
-def find_domains(root: Path, description: Description) -> tuple[Path, dict[str, str]]:
-    """Returns the folder of the domains nearest to the root, and the name of each domain's folder.
-
-    Raises:
-        UserError: if there is no root, or no folder that has all domains.
-    """
-    check_root(root, description)
-    best: tuple[Path, dict[str, str]] = (root, {})
-    for folder in nearest_first(root):
-        names = _domains_in(folder, description)
-        # The first folder with all domains counts: users name the root at various levels.
-        if len(names) == len(description.domains):
-            return folder, names
-        if len(names) > len(best[1]):
-            best = folder, names
-    folder, names = best
-    lacking = [domain for domain in description.domains if domain not in names]
-    found = f"{', '.join(names.values())} in {folder}" if names else f"{some(folders_in(root)) or 'no folder'} there"
-    raise UserError(
-        f"Expected a folder for each domain of {description.name} ({', '.join(description.domains)}) in {root}, or "
-        f"up to {DEPTH} folders below it, with images as domain/class/image; found {found}, so "
-        f"{', '.join(lacking)} {'is' if len(lacking) == 1 else 'are'} missing. Add them, or check data.root."
-    )
-
-
-def check_root(root: Path, description: Description) -> None:
-    """Raises UserError if there is no root."""
-    if not root.is_dir():
-        raise UserError(
-            f"Expected {description.name} in the folder {root}; there is no such folder. Check data.root"
-            f"{command_that_gets_it(root, description)}."
-        )
-
-
-def has_domains(root: Path, description: Description) -> bool:
-    """Whether all domains of a data set lie below a root."""
-    return root.is_dir() and any(
-        len(_domains_in(folder, description)) == len(description.domains) for folder in nearest_first(root)
-    )
-
-
-def command_that_gets_it(root: Path, description: Description) -> str:
-    """Returns how to get the data set, where a command can."""
-    if description.download_source is None:
-        return ""
-    name = description.config.removeprefix("data/")
-    return f", or get it: fedvlp data download {name} --root {shlex.quote(str(root))}, or --data.download true"
-
-
 def nearest_first(root: Path) -> Iterator[Path]:
     """Yields the root, the folders in it, those in them and so on; each depth in the order of names."""
     level = [root]
+    # A root that is somebody's home folder must not be searched for minutes.
     left = MOST_FOLDERS
     for _ in range(DEPTH + 1):
         yield from level
@@ -147,66 +61,277 @@ def nearest_first(root: Path) -> Iterator[Path]:
         left -= len(level)
 
 
-def folders_in(folder: Path) -> list[str]:
-    """Returns the names of the folders in a folder, sorted; none of one that may not be read."""
-    try:
-        return sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and not is_hidden(entry.name))
-    except OSError:
-        return []
+def find_layout(root: Path, description: Description) -> tuple[Path, Layout] | None:
+    """Returns the folder nearest to the root in which a data set has one of its layouts, and the layout.
+
+    Of several layouts in one folder the first of the description is taken.
+    """
+    if not description.layouts or not root.is_dir():
+        return None
+    for folder in nearest_first(root):
+        for layout in description.layouts:
+            if all(_is_there(folder, part, description) for part in layout.parts):
+                return folder, layout
+    return None
 
 
-def _domains_in(folder: Path, description: Description) -> dict[str, str]:
-    """Returns the names of the domains' folders in a folder, by domain.
+def _is_there(folder: Path, part: LayoutPart, description: Description) -> bool:
+    """Whether a folder has what a part of a layout is recognised by."""
+    match part:
+        case SplitFile():
+            return (folder / part.file).is_file()
+        case TorchvisionFolder():
+            return all((folder / name).exists() for name in part.holds)
+        case ClassFolders():
+            return part.is_optional or _has_classes(folder / part.folder, description)
+        case ImageLists():
+            return all((folder / file).is_file() for file in part.files)
+        case PixelBatches():
+            return (folder / part.folder).is_dir() or (folder / part.archive).is_file()
+
+
+def read_layout(folder: Path, layout: Layout, description: Description) -> list[ImageFile]:
+    """Returns the images of a data set that has a layout in a folder, named ``domain/class/image`` and sorted.
+
+    Names are the same in every layout: the folder of an image is in its name only if it would not be unique without.
 
     Raises:
-        UserError: if two folders are the same domain.
+        UserError: if something is missing, damaged or contradicts itself.
     """
-    names: dict[str, str] = {}
-    for name in folders_in(folder):
-        domain = description.domain_of(name)
-        if domain is None:
+    files: list[ImageFile] = []
+    for part in layout.parts:
+        match part:
+            case SplitFile():
+                files += _split_file(folder, part, description)
+            case TorchvisionFolder():
+                files += _torchvision(folder, part, description)
+            case ClassFolders():
+                files += _class_folders(folder / part.folder, part, description)
+            case ImageLists():
+                for list_file in part.files:
+                    files += _image_list(folder, list_file, part, description)
+            case PixelBatches():
+                files += _pixel_batches(folder, part, description)
+    counts = Counter(file.name for file in files)
+    for index, file in enumerate(files):
+        if counts[file.name] > 1:
+            class_folder, name = os.path.split(file.name)
+            parent = composed(os.path.basename(os.path.dirname(file.path)))
+            files[index] = replace(file, name=f"{class_folder}/{parent}/{name}")
+    return sorted(files)
+
+
+def _image_file(domain: str, class_name: str, path: str, role: SplitName | None) -> ImageFile:
+    # Names of models of cars may hold a slash.
+    name = composed(f"{domain}/{class_name.replace('/', ' ')}/{os.path.basename(path)}")
+    return ImageFile(domain, class_name, name, path, role)
+
+
+def _class_of(name: str, description: Description, source: str) -> str:
+    """Returns the class that a name stands for; raises UserError if the data set has no such class."""
+    class_name = description.class_of(name)
+    if class_name is None:
+        raise UserError(
+            f"Expected classes of {description.name} ({some(description.class_names, most=5)}) in {source}; found "
+            f"{name[:80]!r}. Take the file of {description.name}, or read these images as DomainFolders."
+        )
+    return class_name
+
+
+def _checked(files: list[ImageFile], folder: Path, source: str) -> list[ImageFile]:
+    """Returns images that something names; raises UserError unless the file of each is there."""
+    missing = [os.path.relpath(file.path, folder) for file in files if not os.path.isfile(file.path)]
+    if missing:
+        raise UserError(
+            f"{source} names {len(missing):,} images that are not there: {some(sorted(missing))}. Add them below "
+            f"{folder}, or remove it if it is of other images."
+        )
+    return files
+
+
+def _has_classes(folder: Path, description: Description) -> bool:
+    return any(description.class_of(composed(name)) for name in folders_in(folder))
+
+
+def _class_folders(folder: Path, part: ClassFolders, description: Description) -> list[ImageFile]:
+    """Returns the images of class folders; raises UserError if there are other folders as well."""
+    # Without any class an optional part is absent, whatever else lies in its place.
+    if part.is_optional and not _has_classes(folder, description):
+        return []
+    names = [composed(name) for name in folders_in(folder)]
+    strangers = [name for name in names if description.class_of(name) is None and name not in part.ignored]
+    if strangers:
+        raise UserError(
+            f"Expected the class folders of {description.name} ({some(description.class_names, most=5)}) in {folder}; "
+            f"found {some(strangers)} as well. Remove them, or read these images as DomainFolders."
+        )
+    # Looked up once a folder: ImageNet has over a million images. Images of no class keep the name of their folder.
+    classes = {name: description.class_of(name) or name for name in names}
+    domain = part.domain or description.domains[0]
+    files = []
+    for parts, path in list_images(folder):
+        if len(parts) > 1:  # others are stray images beside the folders
+            files.append(_image_file(domain, classes[composed(parts[0])], path, part.role))
+    return files
+
+
+def _image_list(folder: Path, file: str, part: ImageLists, description: Description) -> list[ImageFile]:
+    """Returns the images of one list.
+
+    Raises:
+        UserError: if a line is not as it must be, is of another data set, or names an image that is missing.
+    """
+    path = folder / file
+    files = []
+    classes: dict[str, str] = {}  # looked up once: lists have up to half a million lines
+    lines = path.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+    for number, line in enumerate(map(str.strip, lines), 1):
+        if not line or line == part.header:
             continue
-        if domain in names:
-            raise UserError(f"Both {names[domain]} and {name} in {folder} look like the domain {domain}. Keep one.")
-        names[domain] = name
-    return names
+        match = re.fullmatch(part.line, line)
+        if match is None:
+            raise UserError(
+                f"Expected an image of {description.name} in line {number} of {path}; found {line[:80]!r}. Get the "
+                "file from its publisher again."
+            )
+        groups = match.groupdict()
+        if groups["class"] not in classes:
+            classes[groups["class"]] = _class_of(groups["class"], description, f"line {number} of {path}")
+        class_name = classes[groups["class"]]
+        domain = description.domain_of(groups["domain"]) if "domain" in groups else description.domains[0]
+        if domain is None:
+            raise UserError(
+                f"Expected domains of {description.name} ({', '.join(description.domains)}) in {path}; found "
+                f"{groups['domain']!r}. Get the file from its publisher again."
+            )
+        image = part.image.format(**groups, class_name=class_name)
+        role = part.parts.get(groups.get("part", ""), part.files[file])
+        files.append(_image_file(domain, class_name, _joined(folder, image), role))
+    return _checked(files, folder, str(path))
 
 
-def _sort_out(folder: Path, description: Description) -> tuple[list[FoundImage], set[str]]:
-    """Returns the images of a domain's folder, and the class folders that are unknown."""
-    found: list[FoundImage] = []
-    unknown: set[str] = set()
-    for folders_and_file, path in list_images(folder):
-        names = [composed(name) for name in folders_and_file]
-        split_folder = names[0].casefold() if len(names) > 1 else ""
-        if split_folder in description.split_folders:
-            names = names[1:]
-        else:
-            split_folder = ""
-        class_name = description.class_of(names[0]) if len(names) > 1 else None
-        if class_name is None:
-            unknown.add(names[0])
-        else:
-            found.append(FoundImage(class_name, "/".join(names[1:]), split_folder, path))
-    if any(image.split_folder == "train" for image in found):
-        # What is in "full" is then in "train" and "crossval" as well.
-        found = [image for image in found if image.split_folder != "full"]
-    return found, unknown
+def _joined(folder: Path, relative: str) -> str:
+    """Returns the path of an image that a list names, perhaps as Windows writes it."""
+    return os.path.join(folder, *PurePosixPath(relative.replace("\\", "/").lstrip("/")).parts)
 
 
-def _named(domain: str, found: Sequence[FoundImage]) -> list[tuple[ImageFile, str]]:
-    """Returns the images of a domain, sorted, with their split folders.
+def _split_file(folder: Path, part: SplitFile, description: Description) -> list[ImageFile]:
+    """Returns the images of CoOp's split.
 
-    A split folder is in a name only if the name would not be unique without it, so that the same images have the same
-    names in every layout.
+    Raises:
+        UserError: if the file is damaged or of another data set, or names images that are missing.
     """
-    counts = Counter((image.class_name, image.file) for image in found)
-    images = {}
-    for image in found:
-        is_repeated = counts[image.class_name, image.file] > 1
-        inside = f"{image.split_folder}/" if image.split_folder and is_repeated else ""
-        name = f"{domain}/{image.class_name}/{inside}{image.file}"
-        images[image.path] = (ImageFile(domain, image.class_name, name, image.path), image.split_folder)
-    ordered = sorted(images.values())
-    files = unique([image for image, _ in ordered])
-    return list(zip(files, [split_folder for _, split_folder in ordered], strict=True))
+    path = folder / part.file
+    (domain,) = description.domains
+    entries: list[tuple[str, str, SplitName]] = []
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        for split, role in SPLIT_FILE_ROLES.items():
+            # Labels are numbered anew here, so the second entry is of no use.
+            entries += [(str(image), str(name), role) for image, _, name in content[split]]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f"Expected {path} to hold the lists train, val and test of [path, label, class name]; it can't be read so "
+            f"({type(error).__name__}: {error}). Get it again from CoOp's DATASETS.md, or take it away."
+        ) from error
+    names = {name for _, name, _ in entries}
+    classes = {name: _class_of(name, description, str(path)) for name in sorted(names)}
+    images = folder / part.images
+    files = [_image_file(domain, classes[name], _joined(images, image), role) for image, name, role in entries]
+    return _checked(files, images, str(path))
+
+
+def _torchvision(folder: Path, part: TorchvisionFolder, description: Description) -> list[ImageFile]:
+    """Returns the images that a class of torchvision finds.
+
+    Raises:
+        UserError: if the folder has another name than torchvision gives it, its files are damaged, or images are
+            missing.
+    """
+    import torchvision.datasets
+
+    root = _torchvision_root(folder, part, description)
+    (domain,) = description.domains
+    source = f"torchvision's {part.class_name} in {folder}"
+    files: list[ImageFile] = []
+    for split in part.splits or ("",):
+        options = {"split": split} if split else {}
+        try:
+            # Its loader is given the path of an image, and what it returns is passed on: no image is opened.
+            images = getattr(torchvision.datasets, part.class_name)(str(root), loader=os.fspath, **options)
+        except Exception as error:  # damaged lists raise nearly every type in torchvision and scipy
+            reason = " ".join(str(error).split()) or type(error).__name__
+            raise UserError(
+                f"torchvision's {part.class_name} can't read {root / part.folder} ({reason}). Files in it are missing "
+                "or damaged: get them again."
+            ) from error
+        classes = [_class_of(str(name), description, source) for name in images.classes]
+        for path, label in (images[index] for index in range(len(images))):
+            files.append(_image_file(domain, classes[int(label)], path, part.splits.get(split)))
+    return _checked(files, folder, source)
+
+
+def _torchvision_root(folder: Path, part: TorchvisionFolder, description: Description) -> Path:
+    """Returns the folder that torchvision calls the root; raises UserError if it expects another name in it."""
+    absolute = Path(os.path.abspath(folder))
+    names = PurePosixPath(part.folder).parts
+    if absolute.parts[-len(names) :] != names:
+        raise UserError(
+            f"torchvision reads {description.name} in a folder {part.folder} only; it is in {absolute}. Rename that "
+            "folder, or put CoOp's split file into it, if there is one."
+        )
+    return absolute.parents[len(names) - 1]
+
+
+def _pixel_batches(folder: Path, part: PixelBatches, description: Description) -> list[ImageFile]:
+    """Returns the images of CIFAR's files, in their folder or in the archive that they came in.
+
+    Raises:
+        UserError: if a file is missing, or is not the one that was published.
+    """
+    (domain,) = description.domains
+    contents = _batch_contents(folder, part)
+    batches = {name: _unpickled(name, contents.get(name), part, folder) for name in part.md5}
+    classes = [_class_of(name, description, part.names) for name in batches[part.names][part.names_key]]
+    files: list[ImageFile] = []
+    for file, role in part.files.items():
+        # In a row of 3,072 values all red ones come before the green and blue ones.
+        pixels = batches[file]["data"].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+        for number, label in enumerate(batches[file][part.labels]):
+            name = f"{file}_{number:05d}"
+            image = _image_file(domain, classes[label], name, role)
+            files.append(replace(image, pixels=pixels[number]))
+    return files
+
+
+def _batch_contents(folder: Path, part: PixelBatches) -> dict[str, bytes]:
+    """Returns the bytes of each file, by its name."""
+    unpacked = folder / part.folder
+    if unpacked.is_dir():
+        return {name: (unpacked / name).read_bytes() for name in part.md5 if (unpacked / name).is_file()}
+    contents = {}
+    archive_path = folder / part.archive
+    try:
+        with tarfile.open(archive_path, "r:gz") as archive:
+            for member in archive:
+                if file := archive.extractfile(member):
+                    contents[PurePosixPath(member.name).name] = file.read()
+    except (tarfile.TarError, zlib.error, EOFError, OSError) as error:
+        raise UserError(f"The archive {archive_path} can't be read ({error}). It is damaged: get it again.") from error
+    return contents
+
+
+def _unpickled(name: str, content: bytes | None, part: PixelBatches, folder: Path) -> dict[str, Any]:
+    """Returns what a pickle holds that has the published MD5; raises UserError, before it is read, for any other."""
+    path = folder / part.folder / name
+    if content is None:
+        raise UserError(f"Expected the file {path}; it is missing. Extract the archive {part.archive} again.")
+    digest = hashlib.md5(content, usedforsecurity=False).hexdigest()
+    # A pickle may run any code, so none is loaded but those that the publisher made.
+    if digest != part.md5[name]:
+        raise UserError(
+            f"Expected {path} with the published MD5 {part.md5[name]}; it has {digest}. It is damaged or was changed: "
+            "get it again."
+        )
+    batch: dict[str, Any] = pickle.loads(content, encoding="latin1")  # it is of Python 2
+    return batch

@@ -1,13 +1,165 @@
-"""The field's data sets as data modules; ``fedvlp data list`` prints them."""
+"""The field's data sets as data modules, each of which differs in its description; ``fedvlp data list`` prints them."""
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
+from functools import cached_property
+from typing import Any, ClassVar, Literal
 
-from fedvlp.data.benchmarks.base import Benchmark
-from fedvlp.data.benchmarks.on_disk import OnDisk
-from fedvlp.data.catalog import DATA_SETS
+import numpy as np
+
+from fedvlp.data.benchmarks.download import obtain, read_source
+from fedvlp.data.benchmarks.layouts import some
+from fedvlp.data.benchmarks.manifest import Manifest, read_manifest, splits_looked_for
+from fedvlp.data.catalog import DATA_SETS, ClassNameStyle, Description, prompt_names
+from fedvlp.data.domain_folders import DomainFolders, classes_of, labelled_images
+from fedvlp.data.files.images import Images, Indices
+from fedvlp.data.module import mapped_names
+from fedvlp.data.split_rule import OfficialSplit, Role
 from fedvlp.utils.errors import UserError
+
+log = logging.getLogger(__name__)
+
+
+class Benchmark(DomainFolders):
+    """A published data set, in any of the layouts in which users have it; class names are those of its folders.
+
+    Args:
+        root: Folder of the data set, or one up to three levels above its domains' folders.
+        split: "official" for the split that came with the images, CoOp's where its file lies beside them; "stratified"
+            to draw one by validation_fraction, test_fraction and split_seed; null takes the official one where it is
+            found. What the official split does not give is drawn from its training images; its test images go before
+            test_fraction.
+        class_names: "clip" for names that CLIP has read more often, such as television for TV; "plain" for the names
+            of the folders, with spaces for _ and -.
+        download: Whether to download it to the root if it is not there, as ``fedvlp data download`` does, where it can.
+        **options: The arguments of DomainFolders.
+    """
+
+    description: ClassVar[Description]
+
+    def __init__(
+        self,
+        root: str,
+        split: Literal["official", "stratified"] | None = None,
+        class_names: ClassNameStyle = "clip",
+        download: bool = False,
+        **options: Any,
+    ) -> None:
+        super().__init__(root, **options)
+        self.name = self.description.name
+        self.split = split
+        self.class_name_style = class_names
+        self.download = download
+        # A domain may be named as its folder is, such as "art" for art_painting.
+        self.held_out = [self.description.domain_of(name) or name for name in self.held_out]
+
+    @property
+    def all_class_names(self) -> list[str]:
+        """Names of the classes, in the order of the labels, as prompts shall call them."""
+        folders = self._files[1]
+        names = dict(zip(folders, prompt_names(self.name, folders, self.class_name_style), strict=True))
+        return mapped_names(folders, names | self.class_names_map)
+
+    def describe(self) -> dict[str, Any]:
+        """Returns what results must have in common, which names the prompts use, and where the images came from."""
+        source = read_source(self._manifest.folder) or read_source(self.root)
+        downloaded = {"source": source} if source else {}
+        return {**super().describe(), "class_name_style": self.class_name_style, **downloaded}
+
+    @cached_property
+    def _manifest(self) -> Manifest:
+        """The data set as it is on disk; what was left out is logged."""
+        if self.download:
+            obtain(self.description, self.root)
+        manifest = read_manifest(self.root, self.description)
+        for note in manifest.notes:
+            log.warning("%s: %s", self.name, note)
+        return manifest
+
+    @cached_property
+    def _files(self) -> tuple[dict[str, Images], list[str]]:
+        """The images of each domain and the names of the classes."""
+        classes = classes_of(self._manifest.files)
+        present = set().union(*classes.values())
+        # In the order of the description, which is that of the publisher's labels.
+        class_names = [name for name in self.description.class_names if name in present]
+        lacking = [name for name in self.description.class_names if name not in present]
+        if lacking and not self.allow_missing_classes:
+            raise UserError(
+                f"Expected the {len(self.description.class_names)} classes of {self.name} in {self._manifest.folder}; "
+                f"no domain has {some(lacking)}. Add them, or allow it with data.allow_missing_classes=true."
+            )
+        self._check_classes(classes)
+        files = self._manifest.files
+        return {domain: labelled_images(files[domain], class_names) for domain in files}, class_names
+
+    def _check_classes(self, classes: dict[str, set[str]]) -> None:
+        """Raises if a domain has no images, or lacks a class that it is not known to lack."""
+        every = set().union(*classes.values())
+        excused: dict[str, set[str]] = {}
+        for domain, names in classes.items():
+            may_lack = every - set(self.description.domain_classes.get(domain, every))
+            # A domain without any image is never excused.
+            if self.description.may_lack_classes and names:
+                may_lack = every
+            excused[domain] = names | may_lack
+        for domain, name in self.description.known_gaps:
+            if name in every - classes[domain]:
+                log.warning("%s: %s has no %s, as is known.", self.name, domain, name)
+                excused[domain].add(name)
+        super()._check_classes(excused)
+
+    @cached_property
+    def official(self) -> OfficialSplit | None:
+        """The split that came with the images, if there is one and it is used.
+
+        Raises:
+            UserError: if it is asked for and not there.
+        """
+        if self.split == "stratified":
+            return None
+        if not self._manifest.split:
+            self._report_missing_split()
+            return None
+        split = OfficialSplit(self._manifest.split, {domain: self._positions(domain) for domain in self.domains})
+        # Two sets of test images in one domain would leave it open which of them a result is of.
+        if split.has("test") and self.rule.test_fraction:
+            log.warning(
+                "%s: its official split has test images, so none are drawn by data.test_fraction. To draw them, set "
+                "data.split=stratified.",
+                self.name,
+            )
+        return split
+
+    def _report_missing_split(self) -> None:
+        """Raises if the official split was asked for; warns if without it no image tests."""
+        looked_for = splits_looked_for(self.root, self._manifest.folder, self.description)
+        if self.split is not None:
+            why = f"looked for {looked_for}" if looked_for else f"{self.name} has none"
+            raise UserError(f"There is no official split: {why}. Add it, or draw a split with data.split=stratified.")
+        has_tests = any("test" in layout.title for layout in self.description.layouts)
+        if has_tests and not self.held_out and not self.rule.test_fraction:
+            log.warning(
+                "%s lies in %s without a split, so no image tests. Set data.test_fraction, or add a split; looked for "
+                "%s",
+                self.name,
+                self._manifest.folder,
+                looked_for,
+            )
+
+    def _positions(self, domain: str) -> dict[Role, Indices]:
+        """Returns the positions of a domain's images by official role."""
+        # Images that can't be read may have been skipped, so positions are found by names.
+        role_of = {file.name: file.role for file in self._manifest.files[domain]}
+        roles_of_images = np.array([role_of[name] or "" for name in self._images[domain].names])
+        roles: tuple[Role, ...] = ("train", "validation", "test")
+        positions = {role: np.flatnonzero(roles_of_images == role) for role in roles if role in roles_of_images}
+        # Published results are of the test list alone, also where the whole domain is held out.
+        if self.description.tests_on_list and "test" in positions:
+            positions["held_out"] = positions["test"]
+        return positions
 
 
 class PACS(Benchmark):
@@ -96,17 +248,20 @@ class ImageNet(Benchmark):
         """Names of the variants, sorted."""
         return super().held_out_domains or [name for name in self.domains if name != "ImageNet"]
 
-    def _chosen(self, on_disk: OnDisk) -> OnDisk:
-        """Returns ImageNet and the variants that are held out, since no other can train.
+    @cached_property
+    def _manifest(self) -> Manifest:
+        """ImageNet and the variants that are held out, since no other can train.
 
         Raises:
             UserError: if ImageNet is held out.
         """
         if "ImageNet" in self.held_out:
             raise UserError("Only ImageNet has training images, so it can't be held out. Name variants, or none.")
-        if not self.held_out or not set(self.held_out) <= set(on_disk.files):
-            return on_disk
-        return replace(on_disk, files={name: on_disk.files[name] for name in ("ImageNet", *self.held_out)})
+        manifest = super()._manifest
+        # A name that is not there is reported with those that are, as for every data set.
+        if not self.held_out or not set(self.held_out) <= set(manifest.files):
+            return manifest
+        return replace(manifest, files={name: manifest.files[name] for name in ("ImageNet", *self.held_out)})
 
 
 class Caltech101(Benchmark):

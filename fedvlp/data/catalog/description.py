@@ -1,15 +1,31 @@
 """What is known of a published data set before a byte of it is read, and the layouts in which users have it.
 
-Paths in layouts are relative to the folder in which a layout is found, with forward slashes.
+A data set has a file ``data_sets/NAME.toml``, whose keys are the attributes of the classes here, and a table
+``classes/NAME.csv``. Paths in layouts are relative to the folder in which a layout is found, with forward slashes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import csv
+import sys
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+FOLDER = Path(__file__).parent
+# In the order in which `fedvlp data list` prints them.
+FILES = (
+    "pacs", "office_home", "vlcs", "domain_net", "terra_incognita", "domain_net_10", "domain_net_126", "fed_isic2019",
+    "camelyon17", "office31", "image_clef_da", "imagenet", "caltech101", "oxford_pets", "stanford_cars", "flowers102",
+    "food101", "fgvc_aircraft", "sun397", "dtd", "eurosat", "ucf101", "cifar10", "cifar100", "tiny_imagenet",
+)  # fmt: skip
 SplitName = Literal["train", "validation", "test"]
 ClassNameStyle = Literal["clip", "plain"]
 
@@ -107,6 +123,14 @@ class PixelBatches:
 
 
 LayoutPart = SplitFile | TorchvisionFolder | ClassFolders | ImageLists | PixelBatches
+# By the name that a TOML file calls them.
+PARTS: dict[str, type[LayoutPart]] = {
+    "class_folders": ClassFolders,
+    "image_lists": ImageLists,
+    "pixel_batches": PixelBatches,
+    "split_file": SplitFile,
+    "torchvision": TorchvisionFolder,
+}
 
 
 @dataclass(frozen=True)
@@ -190,7 +214,7 @@ class Description:
         has_numbered_classes: whether class folders may be named by their number, from 0.
         tests_on_list: whether of a held-out domain only its official test images test, and not all.
         known_bad: images that many leave out because they can't be read.
-        duplicates_list: name of a list of images to leave out, where the data set is known to have duplicates.
+        duplicates_list: name of a list of images to leave out, where the data set is known to have them.
         known_gaps: classes that a domain is known to lack.
         may_lack_classes: whether domains lack classes, and it is not published which.
         is_subset: whether it is a part of a larger data set, so that other classes may lie in the folders.
@@ -219,7 +243,7 @@ class Description:
     has_numbered_classes: bool = False
     tests_on_list: bool = False
     known_bad: tuple[str, ...] = ()
-    duplicates_list: str | None = None
+    duplicates_list: str = ""
     known_gaps: tuple[tuple[str, str], ...] = ()
     may_lack_classes: bool = False
     is_subset: bool = False
@@ -233,6 +257,11 @@ class Description:
     torchvision: TorchvisionSource | None = None
 
     @property
+    def short_name(self) -> str:
+        """What the command line calls it, such as ``office_home``."""
+        return self.config.removeprefix("data/")
+
+    @property
     def domains(self) -> tuple[str, ...]:
         """The domains, sorted."""
         return tuple(sorted(self.domain_counts))
@@ -240,8 +269,8 @@ class Description:
     @property
     def images(self) -> int | None:
         """All images of all domains; None where not all numbers are published."""
-        numbers = list(self.domain_counts.values())
-        return None if None in numbers else sum(number for number in numbers if number is not None)
+        numbers = [number for number in self.domain_counts.values() if number is not None]
+        return sum(numbers) if len(numbers) == len(self.domain_counts) else None
 
     @property
     def official_parts(self) -> str:
@@ -261,13 +290,10 @@ class Description:
 
     def in_layout(self, layout: Layout | None, domains: Collection[str]) -> Description:
         """Returns what was published of the domains that are on disk, in the layout in which they are."""
-        domain_counts = dict(self.domain_counts)
-        splits = self.split_counts
-        if layout is not None:
-            domain_counts |= layout.domain_counts
-            splits = layout.split_counts
-        here = {name: count for name, count in domain_counts.items() if name in domains}
-        return replace(self, domain_counts=here, split_counts=splits)
+        counts = {**self.domain_counts, **(layout.domain_counts if layout else {})}
+        split_counts = layout.split_counts if layout else self.split_counts
+        present = {name: count for name, count in counts.items() if name in domains}
+        return replace(self, domain_counts=present, split_counts=split_counts)
 
     def domain_of(self, folder: str) -> str | None:
         """Returns the domain that a name on disk stands for, or None."""
@@ -281,13 +307,16 @@ class Description:
 
     @cached_property
     def _domains(self) -> dict[str, str]:
-        names = {normalise_name(name): name for name in self.domain_counts}
-        return names | {normalise_name(spelling): name for spelling, name in self.spellings.items()}
+        return _by_normalised_name(self.domain_counts, self.spellings)
 
     @cached_property
     def _classes(self) -> dict[str, str]:
-        names = {normalise_name(name): name for name in self.class_names}
-        return names | {normalise_name(spelling): name for spelling, name in self.class_spellings.items()}
+        return _by_normalised_name(self.class_names, self.class_spellings)
+
+
+def _by_normalised_name(names: Collection[str], spellings: Mapping[str, str]) -> dict[str, str]:
+    spelled = {name: name for name in names} | dict(spellings)
+    return {normalise_name(spelling): name for spelling, name in spelled.items()}
 
 
 def normalise_name(name: str) -> str:
@@ -297,3 +326,85 @@ def normalise_name(name: str) -> str:
     ('realworld', 'realworld', 'tshirt')
     """
     return "".join(letter for letter in name.casefold() if letter.isalnum())
+
+
+def read_description(file: str) -> Description:
+    """Reads a data set's facts from its TOML file and its table of classes."""
+    content = tomllib.loads((FOLDER / "data_sets" / f"{file}.toml").read_text(encoding="utf-8"))
+    facts = {key: _frozen(value) for key, value in content.items()}
+    facts["layouts"] = tuple(map(_layout, content.get("layouts", ())))
+    for key, source in (("hub", HubSource), ("torchvision", TorchvisionSource)):
+        if key in content:
+            facts[key] = source(**content[key])
+    with (FOLDER / "classes" / f"{file}.csv").open(encoding="utf-8", newline="") as table:
+        rows = list(csv.DictReader(table))
+    counts = _class_counts(rows)
+    spellings: dict[str, str] = {}
+    domain_classes: dict[str, tuple[str, ...]] = {}
+    # Several entries of a cell are separated by a bar.
+    for row in rows:
+        spellings |= dict.fromkeys(filter(None, row.get("also", "").split("|")), row["class"])
+        for domain in filter(None, row.get("of", "").split("|")):
+            domain_classes[domain] = (*domain_classes.get(domain, ()), row["class"])
+    # Spellings of the table come first; a TOML file adds those that are no property of a single class.
+    facts["class_spellings"] = spellings | facts.get("class_spellings", {})
+    facts.setdefault("domain_counts", {domain: sum(numbers.values()) for domain, numbers in counts.items()})
+    return Description(
+        config=f"data/{file}",
+        class_names=tuple(row["class"] for row in rows),
+        counts=counts,
+        domain_classes=domain_classes,
+        **facts,
+    )
+
+
+def _class_counts(rows: Sequence[Mapping[str, str]]) -> dict[str, dict[str, int]]:
+    """Returns the images of each class by domain; a column other than ``class``, ``also`` and ``of`` is a domain."""
+    counts = {}
+    for domain in [column for column in rows[0] if column not in ("class", "also", "of")]:
+        class_counts = {row["class"]: int(row[domain]) for row in rows if row[domain]}
+        # Nothing is published of a domain whose column is empty.
+        if class_counts:
+            counts[domain] = class_counts
+    return counts
+
+
+def _layout(content: Mapping[str, Any]) -> Layout:
+    parts = []
+    for part in content["parts"]:
+        fields = {key: _frozen(value) for key, value in part.items() if key != "reader"}
+        parts.append(PARTS[part["reader"]](**fields))
+    return Layout(**{**content, "parts": tuple(parts)})
+
+
+def _frozen(value: Any) -> Any:
+    """Makes tuples of TOML's lists, and None of its empty strings, which it has in place of null."""
+    if isinstance(value, list):
+        return tuple(map(_frozen, value))
+    if isinstance(value, dict):
+        return {key: _frozen(entry) for key, entry in value.items()}
+    return None if value == "" else value
+
+
+DESCRIPTIONS: tuple[Description, ...] = tuple(map(read_description, FILES))
+DATA_SETS: dict[str, Description] = {description.name: description for description in DESCRIPTIONS}
+"""By name."""
+
+
+def prompt_names(data_set: str, class_names: Sequence[str], style: ClassNameStyle) -> list[str]:
+    """Returns what prompts call the classes of a data set.
+
+    No name has `_` or `-`, since text encoders read them as spaces: a result names what the prompts said.
+
+    Args:
+        data_set: name of the data set.
+        class_names: names of its class folders.
+        style: "plain" makes spaces of ``_`` and ``-``; "clip" also takes the words that CLIP has read more often.
+
+    >>> prompt_names("OfficeHome", ["Alarm_Clock", "TV"], "clip")
+    ['Alarm Clock', 'television']
+    >>> prompt_names("OfficeHome", ["Alarm_Clock", "TV"], "plain")
+    ['Alarm Clock', 'TV']
+    """
+    renamed = DATA_SETS[data_set].clip_names if style == "clip" and data_set in DATA_SETS else {}
+    return [renamed.get(name, name.replace("_", " ").replace("-", " ")) for name in class_names]

@@ -1,4 +1,4 @@
-"""Image files to 8-bit RGB, whatever they hold; the labelled images of one domain; batches of files to predict."""
+"""Image files in folders, decoded to 8-bit RGB whatever they hold; the labelled images of one domain."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import hashlib
 import os
 import struct
 import threading
+import unicodedata
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
@@ -30,18 +31,64 @@ MOST_ASPECT = 200
 EXTENSIONS = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm"})
 
 
-def is_image_name(name: str) -> bool:
-    """Whether a file name ends like an image's and is not hidden.
-
-    >>> is_image_name("Dog 1.JPG"), is_image_name("._dog.jpg"), is_image_name("labels.txt")
-    (True, False, False)
-    """
-    return not is_hidden(name) and os.path.splitext(name)[1].lower() in EXTENSIONS
-
-
 def is_hidden(name: str) -> bool:
     """Whether an operating system or an archiver put it there: ``.DS_Store``, ``__MACOSX`` and the like."""
     return name.startswith(".") or name == "__MACOSX"
+
+
+def composed(name: str) -> str:
+    """Returns a name in composed Unicode, since file systems keep accents in different forms."""
+    return unicodedata.normalize("NFC", name)
+
+
+def check_utf8(names: Iterable[str]) -> None:
+    """Checks names of domains and classes, which configs hold: what was trained could not be loaded without them.
+
+    Raises:
+        UserError: if a name is no UTF-8.
+    """
+    for name in names:
+        try:
+            name.encode()
+        except UnicodeEncodeError as error:
+            raise UserError(
+                f"Expected names of domains and classes in UTF-8; {name!r} is none. Rename that folder."
+            ) from error
+
+
+def folders_in(folder: Path) -> list[str]:
+    """Returns the names of the folders in a folder, sorted; none of one that may not be read."""
+    try:
+        return sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and not is_hidden(entry.name))
+    except OSError:
+        return []
+
+
+def list_images(root: Path) -> list[tuple[tuple[str, ...], str]]:
+    """Returns names of folders and file, and the path, of all images below the root, sorted.
+
+    Raises:
+        UserError: if a folder may not be read.
+    """
+    try:
+        return sorted(_images_below(root, (), frozenset()))
+    except OSError as error:
+        raise UserError(f"Could not list the images in {root}: {error}. Check the rights and the disk.") from error
+
+
+def _images_below(folder: Path, parts: tuple[str, ...], above: frozenset[str]) -> Iterator[tuple[tuple[str, ...], str]]:
+    # A link to a folder above it would be followed for ever.
+    real_path = os.path.realpath(folder)
+    if real_path in above:
+        return
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if is_hidden(entry.name):
+                continue
+            if entry.is_dir():
+                yield from _images_below(Path(entry.path), (*parts, entry.name), above | {real_path})
+            elif os.path.splitext(entry.name)[1].lower() in EXTENSIONS:
+                yield (*parts, entry.name), entry.path
 
 
 def to_rgb(image: Image.Image) -> Image.Image:
@@ -50,7 +97,9 @@ def to_rgb(image: Image.Image) -> Image.Image:
     Palettes, grey, 1-bit and CMYK are converted; 16-bit values lose their low byte; float values in [0, 1] are scaled
     to [0, 255], other float values are clipped to it; of an animation the first frame is taken.
     """
-    image = _upright(image)
+    # A damaged EXIF block must not spoil the pixels.
+    with suppress(SyntaxError, ValueError, KeyError, TypeError, struct.error):
+        image = ImageOps.exif_transpose(image)
     if image.mode in ("I", "F") or image.mode.startswith("I;16"):
         return Image.fromarray(_to_bytes(np.asarray(image))).convert("RGB")
     if not image.has_transparency_data:
@@ -59,16 +108,9 @@ def to_rgb(image: Image.Image) -> Image.Image:
     return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
 
 
-def _upright(image: Image.Image) -> Image.Image:
-    """Turns an image as its EXIF orientation says; a damaged EXIF block does not spoil the pixels."""
-    try:
-        return ImageOps.exif_transpose(image)
-    except (SyntaxError, ValueError, KeyError, TypeError, struct.error):
-        return image
-
-
 def _to_bytes(values: NDArray[Any]) -> NDArray[np.uint8]:
     """Scales integers of up to 16 bits, or floats, to uint8."""
+    # No format says what range its values have, so it is told from the largest and smallest.
     if values.dtype.kind == "f":
         values = np.nan_to_num(values)
         scale = 255.0 if values.size and values.min() >= 0 and values.max() <= 1 else 1.0
@@ -77,28 +119,19 @@ def _to_bytes(values: NDArray[Any]) -> NDArray[np.uint8]:
     return np.asarray((values.clip(0) // (256 if is_wide else 1)).clip(0, 255), dtype=np.uint8)
 
 
-def _check_shape(width: int, height: int) -> None:
-    """Refuses what would take all memory once its shorter side is resized, and shows a model next to nothing.
-
-    Raises:
-        ValueError: If one side is far longer than the other.
-    """
-    if max(width, height) > MOST_ASPECT * min(width, height):
-        raise ValueError(f"it has {width} x {height} pixels, so one side is more than {MOST_ASPECT} times the other")
-
-
 def _decode(path: str | os.PathLike[str]) -> Image.Image:
     with Image.open(path) as image:
-        _check_shape(*image.size)
+        width, height = image.size
+        # Once its shorter side is resized, such an image would take all memory, and show a model next to nothing.
+        if max(width, height) > MOST_ASPECT * min(width, height):
+            raise ValueError(f"it has {width} x {height} pixels, one side more than {MOST_ASPECT} times the other")
         image.load()
         return to_rgb(image)
 
 
 def read_rgb(path: str | os.PathLike[str]) -> Image.Image:
-    """Reads one image file as RGB, without the warnings that PIL gives about odd but readable files.
-
-    In a thread it leaves them to `pillow_is_quiet`.
-    """
+    """Reads one image file as RGB, without the warnings that PIL gives about odd but readable files."""
+    # Whoever starts threads makes PIL quiet around them.
     if threading.current_thread() is not threading.main_thread():
         return _decode(path)
     with pillow_is_quiet():
@@ -122,13 +155,9 @@ def unreadable(paths: Sequence[str | os.PathLike[str]], description: str = "chec
 def in_threads(
     function: Callable[[Item], Result], items: Sequence[Item], description: str, workers: int = 0
 ) -> list[Result]:
-    """Returns what a function makes of images, in threads, with a bar and without the warnings that PIL gives.
+    """Returns what a function makes of each item, in threads, with a bar and without the warnings that PIL gives.
 
-    Args:
-        function: is given one item after another.
-        items: what to work on.
-        description: stands before the bar.
-        workers: how many threads; a few more than there are cores, but at most 32, if 0.
+    Threads are a few more than there are cores, but at most 32, unless a number of workers is given.
     """
     results: list[Result] = []
     bar = tqdm(desc=description, total=len(items), unit="image", leave=False, disable=None)
@@ -218,19 +247,16 @@ class FolderImages:
 
     def without(self, positions: Sequence[int]) -> FolderImages:
         """Returns the same images but those at the positions given."""
-        kept = sorted(set(range(len(self))) - set(positions))
-        return FolderImages([self.paths[i] for i in kept], [self.names[i] for i in kept], self.labels[kept])
+        rows = sorted(set(range(len(self))) - set(positions))
+        return FolderImages([self.paths[row] for row in rows], [self.names[row] for row in rows], self.labels[rows])
 
 
 def identity(images: Images) -> str:
-    """Returns how many images there are, and a hash of them that is equal on all machines that have the same.
-
-    Of files it takes names and sizes, since the time of change is that of a copy; of others what their own
-    ``fingerprint`` does.
-    """
+    """Returns how many images there are, and a hash of them that is equal on all machines that have the same."""
     if not isinstance(images, FolderImages):
         return f"{len(images)} images, {images.fingerprint(np.arange(len(images)))[:8]}"
     digest = hashlib.sha256()
+    # Names and sizes, as the time of change is that of a copy.
     for name, path in zip(images.names, images.paths, strict=True):
         size = _size_and_time(path).partition("\0")[0]
         digest.update(f"{name}\0{size}\n".encode("utf-8", "surrogateescape"))
@@ -256,10 +282,7 @@ class ArrayImages:
     """
 
     def __init__(
-        self,
-        arrays: NDArray[np.uint8],
-        labels: Sequence[int] | Indices,
-        names: Sequence[str] | None = None,
+        self, arrays: NDArray[np.uint8], labels: Sequence[int] | Indices, names: Sequence[str] | None = None
     ) -> None:
         if arrays.dtype != np.uint8 or arrays.ndim != 4 or arrays.shape[-1] != 3:
             raise ValueError(f"Expected uint8 of shape [N, H, W, 3]; got {arrays.dtype} of shape {arrays.shape}.")
@@ -298,32 +321,24 @@ def image_paths(paths: Sequence[str]) -> list[Path]:
     Raises:
         UserError: if a path does not exist, is no image, or a folder holds none.
     """
-    found: dict[Path, None] = {}
+    endings = ", ".join(sorted(EXTENSIONS))
+    images: dict[Path, None] = {}
     for name in paths:
         path = Path(name).expanduser()
         if path.is_dir():
-            found.update(dict.fromkeys(_images_below(path)))
+            below = [Path(image) for _, image in list_images(path)]
+            if not below:
+                raise UserError(f"Expected images ({endings}) in {path}; found none. Check the folder.")
+            images.update(dict.fromkeys(below))
         elif not path.exists():
             raise UserError(f"Expected an image or a folder of images; {path} does not exist. Check its spelling.")
         elif path.suffix.lower() not in EXTENSIONS:
-            raise UserError(f"Expected an image ({', '.join(sorted(EXTENSIONS))}); got {path}. Name images or folders.")
+            raise UserError(f"Expected an image ({endings}); got {path}. Name images or folders.")
         else:
-            found[path] = None
-    if not found:
+            images[path] = None
+    if not images:
         raise UserError("Expected at least one image or a folder of images; got none.")
-    return list(found)
-
-
-def _images_below(folder: Path) -> list[Path]:
-    """Returns the images of a folder and its folders, sorted."""
-    found: list[Path] = []
-    for parent, _, files in os.walk(folder, followlinks=False):
-        if any(is_hidden(name) for name in Path(parent).relative_to(folder).parts):
-            continue
-        found += [Path(parent, name) for name in files if is_image_name(name)]
-    if not found:
-        raise UserError(f"Expected images ({', '.join(sorted(EXTENSIONS))}) in {folder}; found none. Check the folder.")
-    return sorted(found)
+    return list(images)
 
 
 class ImageFiles:
@@ -364,10 +379,7 @@ def bad_images_message(bad: Sequence[tuple[str, str]], total: int, remedy: str =
       a.png: the file is empty
     Mend it.
     """
-    lines = [
-        f"{len(bad)} of {total} images can't be read:",
-        *(f"  {name}: {reason}" for name, reason in bad[:most]),
-    ]
+    lines = [f"{len(bad)} of {total} images can't be read:", *(f"  {name}: {reason}" for name, reason in bad[:most])]
     if len(bad) > most:
         lines.append(f"  ... and {len(bad) - most} more")
     return "\n".join([*lines, remedy or "Mend or remove them."])

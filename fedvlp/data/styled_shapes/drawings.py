@@ -208,13 +208,7 @@ class Canvas:
     pattern: Plane
 
     def stroke(self, generator: np.random.Generator, width: float, wobble: float = 0.0) -> Plane:
-        """Returns the coverage of all outlines drawn once with a pen.
-
-        Args:
-            generator: Source of randomness of the wobble.
-            width: Width of the pen in pixels.
-            wobble: Standard deviation of the hand's slow drift in pixels.
-        """
+        """Returns the coverage of all outlines, drawn with a pen of a width and a slow drift in pixels."""
         image = Image.new("L", (SIDE * FINE, SIDE * FINE))
         pen = ImageDraw.Draw(image)
         for shape in self.shapes:
@@ -247,11 +241,7 @@ def _coverage(shapes: tuple[Shape, ...]) -> dict[str, Plane]:
 def _pattern(name: str, u: Plane, v: Plane, generator: np.random.Generator) -> Plane:
     """Returns the strength of a pattern, turned and shifted by chance.
 
-    Args:
-        name: one of ``PATTERNS``.
-        u: how far right each pixel lies in the square of the thing, in about -1 to 1.
-        v: how far down.
-        generator: Source of randomness.
+    Each pixel lies ``u`` to the right and ``v`` down in the square of the thing, in about -1 to 1.
     """
     angle = float(generator.choice([0.0, 0.5, 0.25, 0.75])) * np.pi + generator.normal(0.0, 0.08)
     across = u * np.cos(angle) + v * np.sin(angle) + generator.uniform(0, 1)
@@ -449,11 +439,7 @@ def draw(
 ) -> NDArray[np.uint8]:
     """Returns the scene as an image of shape ``[64, 64, 3]``, red, green and blue in 0 to 255.
 
-    Args:
-        scene: What is drawn.
-        generator: Source of randomness.
-        things: Outlines by name; the scene's is one of them.
-        styles: Styles by name; the scene's is one of them.
+    Its thing and its style are among those given by name.
     """
     canvas = place(scene, things[scene.thing], generator)
     picture = styles[scene.style](canvas, scene, generator)
@@ -477,11 +463,7 @@ CLASS_NAMES = tuple(f"{adjective} {noun}" for noun, adjective in itertools.produ
 def styled_shape(seed: int, domain: str, class_name: str, index: int) -> NDArray[np.uint8]:
     """Returns one image of shape ``[64, 64, 3]``, which depends on these arguments alone.
 
-    Args:
-        seed: Seed of the benchmark.
-        domain: Style of the image.
-        class_name: Class of the image.
-        index: Number of the image in its class and style.
+    Its index is its number among the images of the class in the style.
     """
     adjective, noun = class_name.split(" ")
     thing, number = _NOUNS[noun]
@@ -495,11 +477,7 @@ def styled_shape(seed: int, domain: str, class_name: str, index: int) -> NDArray
 def styled_shapes(seed: int = 0, images_per_class: int = 20) -> dict[str, tuple[NDArray[np.uint8], NDArray[np.int64]]]:
     """Returns the images of each style, ``[N, 64, 64, 3]``, and their labels ``[N]``, in the order of CLASS_NAMES.
 
-    They are the same for the same seed; more of a class begin with the same images.
-
-    Args:
-        seed: Seed of the drawings; the frozen benchmark is seed 0.
-        images_per_class: Images of each class in each style.
+    They are the same for the same seed, which is 0 for the benchmark; more of a class begin with the same images.
     """
     numbered = list(itertools.product(CLASS_NAMES, range(images_per_class)))
     domains = {}

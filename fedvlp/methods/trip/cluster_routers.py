@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from fedvlp.clip import CLIP
-from fedvlp.clip.image.prompted_image import project_image_tokens
+from fedvlp.clip.prompted_image import project_image_tokens
 from fedvlp.methods.trip.clustering import Clusters
 from fedvlp.methods.trip.hashing import image_seeds, random_start, random_uniforms
 from fedvlp.methods.trip.options import Experts, RouterOptions

@@ -1,4 +1,4 @@
-"""The ClientApp: passes a message to the site's warm process, and its reply back.
+"""The ClientApp: passes a message to the site's warm process, and its reply back; and what such a message holds.
 
 Flower starts a process for each message. It must be quick, so nothing here imports PyTorch, and it holds nothing.
 """
@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from flwr.app import Context, Message
+from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from fedvlp.sites.ask import ask_site
-from fedvlp.sites.flower.messages import packed, unpacked
+from fedvlp.sites.daemon import send_request
 from fedvlp.utils.errors import UserError
 
+RECORD = "fedvlp"
+KEY = "bytes"
 app = ClientApp()
 
 
@@ -24,13 +25,35 @@ def answer(message: Message, context: Context) -> Message:
     Raises:
         UserError: if the SuperNode was not told which site it is.
     """
-    return Message(packed(ask_site(_home(context), unpacked(message.content))), reply_to=message)
+    return Message(packed(send_request(_home(context), unpacked(message.content))), reply_to=message)
+
+
+def packed(content: bytes) -> RecordDict:
+    """Bytes as the content of a Flower message; its arrays would refuse bfloat16."""
+    return RecordDict({RECORD: ConfigRecord({KEY: content})})
+
+
+def unpacked(content: RecordDict) -> bytes:
+    """The bytes in a Flower message.
+
+    Raises:
+        UserError: if the message is not one of fedvlp's.
+    """
+    record = content.get(RECORD)
+    value = record.get(KEY) if isinstance(record, ConfigRecord) else None
+    if not isinstance(value, bytes):
+        raise UserError(
+            f"Expected a message of fedvlp, with bytes in the record {RECORD!r}; found {sorted(content)}. "
+            "Run the same version of fedvlp at the server and at all sites."
+        )
+    return value
 
 
 def _home(context: Context) -> Path:
-    """Returns the folder of the site: the SuperNode's, or in Flower's simulation that of the node's number."""
+    """The folder of the site: the SuperNode's, or in Flower's simulation that of the node's number."""
     home = context.node_config.get("home")
-    number = context.node_config.get("partition-id")  # of simulated nodes alone, so no server names a site's folder
+    # Only simulated nodes have a number, so no server can name a site's folder.
+    number = context.node_config.get("partition-id")
     if not home and number is not None:
         homes = Path(str(context.run_config["homes"])).expanduser()
         home = dict(enumerate(sorted(str(file.parent) for file in homes.glob("*/site.yaml")))).get(number)

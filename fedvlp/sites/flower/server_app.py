@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
-from flwr.app import Context
+from flwr.app import Context, Message, MessageType
 from flwr.serverapp import Grid, ServerApp
 
-from fedvlp.sites import serve
-from fedvlp.sites.flower.grid_transport import GridTransport
+from fedvlp.sites.flower.client_app import packed, unpacked
+from fedvlp.sites.server import serve
+from fedvlp.sites.wire import SiteError
 from fedvlp.utils.errors import UserError
 
 
 def make_server_app(config: Path) -> ServerApp:
-    """Returns the ServerApp of an app that ``fedvlp deploy init`` wrote.
+    """Makes the ServerApp of an app that ``fedvlp deploy init`` wrote.
 
     Args:
         config: the app's config, as of ``fedvlp fit``.
@@ -30,3 +34,61 @@ def make_server_app(config: Path) -> ServerApp:
             raise UserError(f"The federation ended with exit code {code}; its log says why.")
 
     return app
+
+
+@dataclass(frozen=True)
+class GridTransport:
+    """Sends requests as Flower messages, and waits for the replies.
+
+    Args:
+        grid: Flower's grid of the run.
+        pause: seconds between two questions for replies. Flower's own ``send_and_receive`` waits 3 s, which would be
+            most of a short round.
+    """
+
+    grid: Grid
+    pause: float = 0.25
+
+    def names(self) -> list[str]:
+        """The ids of the connected nodes."""
+        return [str(node) for node in self.grid.get_node_ids()]
+
+    def exchange(self, requests: Mapping[str, bytes], timeout: float) -> dict[str, bytes | SiteError]:
+        """Sends each node its request; collects the replies, or why there is none.
+
+        Args:
+            requests: what to send, by the node's id.
+            timeout: seconds to wait for all replies together.
+        """
+        deadline = time.monotonic() + timeout
+        # A request that outlived its round would only keep a site that comes back from the next one. A second more,
+        # since Flower's error for what it has thrown away says less than ours for a late site.
+        messages = [
+            Message(packed(request), int(name), MessageType.TRAIN, ttl=timeout + 1)
+            for name, request in requests.items()
+        ]
+        replies: dict[str, bytes | SiteError] = {}
+        waiting: dict[str, str] = {}  # names of the nodes by the message's id, which is empty where none was sent
+        for name, message_id in zip(requests, self.grid.push_messages(messages), strict=True):
+            if message_id:
+                waiting[message_id] = name
+            else:
+                replies[name] = SiteError("is not connected")
+        while waiting and time.monotonic() < deadline:
+            for reply in self.grid.pull_messages(list(waiting)):
+                name = waiting.pop(reply.metadata.reply_to_message_id, "")
+                if name:
+                    replies[name] = _content(reply)
+            if waiting:
+                time.sleep(self.pause)
+        return replies | {name: SiteError(f"did not answer in {timeout:g} s") for name in waiting.values()}
+
+
+def _content(reply: Message) -> bytes | SiteError:
+    """What a node has replied, or why it did not."""
+    if reply.has_error():
+        return SiteError(f"did not answer: {reply.error.reason or 'Flower gives no reason'}")
+    try:
+        return unpacked(reply.content)
+    except UserError as error:
+        return SiteError(f"did not answer as it should. {error}")

@@ -10,7 +10,7 @@ import torch
 from torch import Generator, Tensor
 
 from fedvlp.core.state import Client, State
-from fedvlp.training.add_ons import AddOn, Finished, LocalContext
+from fedvlp.training.add_ons.base import AddOn, Finished, LocalContext
 from fedvlp.training.attack import Attack
 from fedvlp.utils.ranges import PositiveFloat
 from fedvlp.utils.seeding import derive_seed

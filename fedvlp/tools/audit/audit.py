@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.state import detached, select
-from fedvlp.results.style import SMALL_FONT_SIZE, Picture, escape_text
+from fedvlp.results.figures import SMALL_FONT_SIZE, Picture, escape_text
 from fedvlp.tools.audit.attack import MEASURES, SOURCES, Inversion, invert_gradients
 from fedvlp.tools.audit.inversion import InversionOptions
 from fedvlp.tools.audit.membership import MembershipOptions, measure_membership

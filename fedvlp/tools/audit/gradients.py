@@ -72,7 +72,7 @@ def loss_gradient(
         loss: Any = module.training_step((module.precompute(images), labels), 0)
         weights = tuple(parameters.values())
         slopes = torch.autograd.grad(loss, weights, create_graph=is_differentiable, allow_unused=True)
-    module.take_logs()
+    module.clear_logs()
     gradient: Gradient = {}
     for (name, parameter), slope in zip(parameters.items(), slopes, strict=True):
         gradient[name] = torch.zeros_like(parameter) if slope is None else slope

@@ -11,11 +11,11 @@ from typing import Any, cast
 import torch
 from lightning.pytorch.cli import LightningArgumentParser
 
-from fedvlp.clip.loading.sources import BUNDLED_NAME
+from fedvlp.clip.loading import BUNDLED_NAME
 from fedvlp.commands.run import quiet_lightning
 from fedvlp.commands.trained_config import chosen_kinds, first_look, trained_file
 from fedvlp.core.state import State
-from fedvlp.results.style import Picture
+from fedvlp.results.figures import Picture
 from fedvlp.runs.run_folder import run_of
 from fedvlp.tools.explain import images, pictures, words
 from fedvlp.tools.explain.images import ZERO_SHOT, Method, Samples

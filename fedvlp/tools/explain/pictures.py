@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from pandas import DataFrame
 from torch import Tensor
 
-from fedvlp.results.style import (
+from fedvlp.results.figures import (
     COLOURS,
     COLUMN_WIDTH,
     FONT_SIZE,

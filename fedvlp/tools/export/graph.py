@@ -1,119 +1,192 @@
-"""From a classifier to one graph of tensor operators with a free batch size, from which both formats are written."""
+"""From a classifier to one graph of tensor operators with a free batch size, and its files: ONNX and torch.export."""
 
 from __future__ import annotations
 
+import json
 import operator
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
-from torch.fx import Graph, GraphModule, Node
+from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
-from fedvlp.utils.errors import UserError
-
 LARGEST_BATCH = 2**31 - 1
+DESCRIPTION_NAME = "fedvlp.json"
+"""The description's name among the extra files of torch.export."""
+OPSET = 20
+"""The version of ONNX's operators."""
+LARGEST_FILE = 2**31 - 2**20
+"""In bytes. A file of ONNX holds less than 2 GiB; the weights of a larger one are beside it, in <its name>.data."""
 
 
 @torch.no_grad()
 def exported_program(classifier: nn.Module, examples: Float[Tensor, "B 3 V V"]) -> ExportedProgram:
-    """Returns the classifier's graph, in which all that does not depend on the images is a constant.
+    """The classifier's graph, in which all that does not depend on the images is a constant.
 
     Args:
         classifier: on the CPU and in evaluation mode.
         examples: images to trace it with, at least two; a batch of one looks like no batch.
-
-    Raises:
-        UserError: If this PyTorch cannot export loops.
     """
-    if not hasattr(torch, "while_loop"):
-        raise UserError(f"Export needs a PyTorch with torch.while_loop; this is {torch.__version__}. Update torch.")
-    classifier(examples)  # what is computed when it is first asked for, such as a teacher's texts, is known afterwards
+    classifier(examples)  # computes what is computed on first use, such as a teacher's text features
     traced = _export(classifier, examples).run_decompositions({})
     return _export(fold_constants(traced.module()), examples)
 
 
 def _export(module: nn.Module, examples: Tensor) -> ExportedProgram:
-    # PyTorch 2.7 takes no dimension without an upper bound
+    # PyTorch 2.7 takes no dimension without an upper bound.
     shapes = ({0: Dim("batch", max=LARGEST_BATCH)},)
     return torch.export.export(module, (examples,), dynamic_shapes=shapes, strict=False)
 
 
 @torch.no_grad()
 def fold_constants(traced: GraphModule) -> GraphModule:
-    """Returns a graph in which all that depends on no input is a constant, and of the weights only what is still used.
+    """The graph in which all that depends on no input is a constant, and of the weights only what is still used.
 
     Args:
         traced: of functional operators, as ``run_decompositions`` makes them; changed.
     """
     graph = traced.graph
     values = _constant_values(traced)
-    constants = _Constants(traced, graph, values)
+    first = next(node for node in graph.nodes if node.op != "placeholder")
+    replacements: dict[Node, Any] = {}
+
+    def substitute(node: Node) -> Any:
+        # A weight that is a part of another tensor becomes a constant as well: torch.export would store it with all of
+        # that other one.
+        value = values.get(node)
+        is_whole = isinstance(value, Tensor) and value.untyped_storage().nbytes() == value.nbytes
+        if node not in values or (node.op == "get_attr" and is_whole):
+            return node
+        if node not in replacements:
+            replacements[node] = value
+            if isinstance(value, Tensor):
+                name = f"constant_{len(replacements)}"
+                traced.register_buffer(name, value.detach().clone(memory_format=torch.contiguous_format))
+                with graph.inserting_before(first):
+                    replacements[node] = graph.get_attr(name)
+        return replacements[node]
+
     for node in graph.nodes:
         if node not in values:
-            node.args = map_arg(node.args, constants.substitute)
-            node.kwargs = map_arg(node.kwargs, constants.substitute)
+            node.args = map_arg(node.args, substitute)
+            node.kwargs = map_arg(node.kwargs, substitute)
     # Checks that tracing adds go, too; so does attention, which by itself counts as random, for it may have dropout.
     graph.eliminate_dead_code(is_impure_node=lambda node: node.op in ("placeholder", "output"))
     return GraphModule(traced, graph)  # takes along what the graph still names, and nothing else
 
 
 def _constant_values(traced: GraphModule) -> dict[Node, Any]:
-    """Returns the values of all nodes that depend on constants alone."""
+    """The values of all nodes that depend on constants alone."""
     values: dict[Node, Any] = {}
     for node in traced.graph.nodes:
         if node.op == "get_attr":
-            found = operator.attrgetter(str(node.target))(traced)
-            if isinstance(found, Tensor):
-                values[node] = found
-        elif _is_pure(node) and all(each in values for each in node.all_input_nodes):
+            value = operator.attrgetter(str(node.target))(traced)
+            if isinstance(value, Tensor):  # and not the body of a loop
+                values[node] = value
+            continue
+        is_pure = node.target is operator.getitem or isinstance(node.target, torch._ops.OpOverload)
+        if is_pure and all(each in values for each in node.all_input_nodes):
             args, kwargs = map_arg((node.args, node.kwargs), values.__getitem__)
             values[node] = node.target(*args, **kwargs)
     return values
 
 
-def _is_pure(node: Node) -> bool:
-    return node.target is operator.getitem or isinstance(node.target, torch._ops.OpOverload)
+def write_onnx(program: ExportedProgram, description: Mapping[str, Any], path: Path) -> None:
+    """Writes a graph with input ``images`` and output ``logits``; the description is metadata, each value as JSON."""
+    operators: Any = torch.ops.aten
+    products = dict.fromkeys((operators.matmul.default, operators.bmm.default, operators.mm.default), _product)
+    made: Any = torch.onnx.export(
+        program,
+        (),
+        input_names=["images"],
+        output_names=["logits"],
+        opset_version=OPSET,
+        dynamo=True,
+        custom_translation_table={operators.sort.stable: _stable_sort, **products},
+        verbose=False,
+    )
+    for name, value in description.items():
+        made.model.metadata_props[name] = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    size = sum(tensor.nbytes for tensor in {**program.state_dict, **program.constants}.values())
+    made.save(path, external_data=size > LARGEST_FILE)
 
 
-class _Constants:
-    """Gives what stands in a graph for the constants of it.
+def _product(first: Any, second: Any) -> Any:
+    """Translates a product of matrices; in double precision as a sum over an index.
 
-    Args:
-        owner: gets the new constants.
-        graph: its graph.
-        values: by node.
+    Before a product, ONNX Runtime takes a transposition into an operator of its own, which its releases up to 1.24 at
+    least have for floats alone: of doubles they load no such file.
+    """
+    import onnxscript
+
+    operators: Any = onnxscript.opset20
+    ranks = (len(first.shape), len(second.shape))
+    if first.dtype != onnxscript.DOUBLE.dtype or min(ranks) < 2:
+        return operators.MatMul(first, second)
+    # They also take no two "..." of different length.
+    left, right = ("" if rank == 2 else "..." for rank in ranks)
+    return operators.Einsum(first, second, equation=f"{left}ij,{right}jk->{left or right}ik")
+
+
+def _stable_sort(values: Any, *, stable: bool = True, dim: int = -1, descending: bool = False) -> Any:
+    """Translates a sort that keeps the order of equals, as ONNX specifies TopK."""
+    import onnxscript
+
+    operators: Any = onnxscript.opset20
+    size = operators.Gather(operators.Shape(values), operators.Constant(value_ints=[dim]))
+    return operators.TopK(values, size, axis=dim, largest=int(descending), sorted=1)
+
+
+def load_onnx(path: Path) -> Callable[[Tensor], Tensor]:
+    """What ONNX Runtime computes of the file on the CPU."""
+    # Else it makes an identifier of this machine at its import, and sends its maker what it runs.
+    for name in ("ORT_DISABLE_TELEMETRY", "ORT_TELEMETRY_DISABLED"):  # its releases have had both
+        os.environ.setdefault(name, "1")
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3  # errors; it warns of constants that its own simplifications leave over
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+
+    def run(images: Tensor) -> Tensor:
+        return torch.from_numpy(session.run(["logits"], {"images": images.numpy()})[0])
+
+    return run
+
+
+def write_torch_export(program: ExportedProgram, description: Mapping[str, Any], path: Path) -> None:
+    """Writes a graph; the description is its extra file ``fedvlp.json``."""
+    content = BytesIO()  # a path would have to end with .pt2
+    torch.export.save(program, content, extra_files={DESCRIPTION_NAME: json.dumps(description)})
+    path.write_bytes(content.getbuffer())
+
+
+def load_torch_export(path: Path) -> Callable[[Tensor], Tensor]:
+    """What the file computes."""
+    loaded: Callable[[Tensor], Tensor] = torch.export.load(BytesIO(path.read_bytes())).module()
+    return loaded
+
+
+@dataclass(frozen=True)
+class Format:
+    """A format of exported files.
+
+    Attributes:
+        write: writes a graph with a description into a file.
+        load: makes what runs the file.
     """
 
-    def __init__(self, owner: nn.Module, graph: Graph, values: dict[Node, Any]) -> None:
-        self._owner = owner
-        self._graph = graph
-        self._values = values
-        self._made: dict[Node, Any] = {}
-        self._first = next(node for node in graph.nodes if node.op != "placeholder")
-
-    def substitute(self, node: Node) -> Any:
-        """Returns the node itself, if it depends on an input or is a weight; a number; or a node of a new constant.
-
-        A weight that is a part of another tensor becomes a constant, too: torch.export would store it with all of that.
-        """
-        if node not in self._values or (node.op == "get_attr" and _is_whole(self._values[node])):
-            return node
-        if node not in self._made:
-            self._made[node] = self._make(self._values[node])
-        return self._made[node]
-
-    def _make(self, value: Any) -> Any:
-        if not isinstance(value, Tensor):
-            return value
-        name = f"constant_{len(self._made)}"
-        self._owner.register_buffer(name, value.detach().clone(memory_format=torch.contiguous_format))
-        with self._graph.inserting_before(self._first):
-            return self._graph.get_attr(name)
+    write: Callable[[ExportedProgram, Mapping[str, Any], Path], None]
+    load: Callable[[Path], Callable[[Tensor], Tensor]]
 
 
-def _is_whole(tensor: Tensor) -> bool:
-    """Whether a tensor is all that its memory holds."""
-    return tensor.untyped_storage().nbytes() == tensor.nbytes
+FORMATS = {"onnx": Format(write_onnx, load_onnx), "torch_export": Format(write_torch_export, load_torch_export)}
+"""By the names of ``--format``."""

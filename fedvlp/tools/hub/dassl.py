@@ -5,6 +5,8 @@ Dassl's files hold objects of PyTorch's optimizers and schedulers beside tensors
 
 from __future__ import annotations
 
+import argparse
+import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,17 +18,67 @@ from torch.optim import lr_scheduler
 
 import fedvlp
 from fedvlp.clip import CLIP, CLIPSpec, load_clip
-from fedvlp.clip.text.prompted_text import ClassPosition
+from fedvlp.clip.prompted_text import ClassPosition
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.state import State
 from fedvlp.pretrained.classifier import Classifier
-from fedvlp.runs.trained_tensors import check_trained
+from fedvlp.runs.checkpoint import check_trained
 from fedvlp.utils.errors import UserError
 
 MAPLE_WORDS = "a photo of a"
 """What MaPLe's first prompt starts from, of which those words stay that it has no vectors for."""
 FIXED = ("token_prefix", "token_suffix")
 """Embeddings of what stands before and behind a prompt; Dassl leaves them out when it loads a file, too."""
+
+
+def run_convert(arguments: Sequence[str]) -> int:
+    """Converts the file, prints what became of each tensor, and returns the exit code.
+
+    Raises:
+        UserError: if the file is not one of those, or of other classes or another CLIP.
+    """
+    parser = argparse.ArgumentParser(
+        prog="fedvlp convert",
+        description="Make a trained model of the prompts of CoOp, PromptFL or MaPLe in one of Dassl's checkpoints. "
+        "Nothing in the file is run but PyTorch's own loading of tensors and optimizers.",
+    )
+    parser.add_argument("file", type=Path, metavar="FILE", help="Such as prompt_learner/model.pth.tar-50.")
+    parser.add_argument("--to", type=Path, required=True, metavar="FOLDER", help="Gets prompts.safetensors.")
+    parser.add_argument(
+        "--classes", type=Path, required=True, help="Text file: a class on each line, in the order of Dassl's labels."
+    )
+    parser.add_argument("--clip.name", dest="clip_name", default="ViT-B-16", help="The CLIP that it was trained with.")
+    parser.add_argument(
+        "--clip.pretrained", dest="clip_pretrained", default="auto", help="Its weights: a tag or a file."
+    )
+    parser.add_argument(
+        "--class_position",
+        choices=["end", "middle", "front"],
+        default="end",
+        help="CoOp's CLASS_TOKEN_POSITION, which the file does not say.",
+    )
+    options = parser.parse_args(list(arguments))
+    clip = CLIPSpec(options.clip_name, options.clip_pretrained)
+    lines = convert_dassl(options.file, options.to, read_classes(options.classes), clip, options.class_position)
+    sys.stdout.write("".join(f"{line}\n" for line in lines))
+    sys.stdout.write(f"written to {options.to / 'prompts.safetensors'}\n")
+    return 0
+
+
+def read_classes(path: Path) -> list[str]:
+    """The lines of a text file, without empty ones.
+
+    Raises:
+        UserError: if it can't be read, has no line, or has one twice.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} can't be read as text ({error}). Pass a file with a class on each line.") from error
+    names = [line.strip() for line in lines if line.strip()]
+    if not names or len(set(names)) < len(names):
+        raise UserError(f"Expected a class on each line of {path}, none of them twice; got {len(names)} lines.")
+    return names
 
 
 class DasslPrompt(NamedTuple):
@@ -124,7 +176,7 @@ def _check_learned(path: Path, learned: Mapping[str, Tensor]) -> None:
 
 
 def _maple(learned: Mapping[str, Tensor], depth: int) -> State:
-    """Returns FedMaPLe's tensors: prompts and maps of the first block, and those of the deeper ones behind them."""
+    """FedMaPLe's tensors: prompts and maps of the first block, and those of the deeper ones behind them."""
     deeper = range(depth - 1)
     prompts = [learned["ctx"], *(learned[f"compound_prompts_text.{i}"] for i in deeper)]
     maps = ["proj", *(f"compound_prompt_projections.{i}" for i in deeper)]
@@ -161,7 +213,7 @@ def _check_classes(
 
 
 def _first_wrong(suffix: Tensor, texts: Sequence[str], clip: CLIP, length: int) -> str:
-    """Returns the first text whose embeddings are not those of the file; empty if there is none."""
+    """The first string whose embeddings are not those of the file; empty if there is none."""
     prompt = " ".join(["X"] * length)
     ids = clip.tokenizer([f"{prompt} {text.replace('_', ' ')}." for text in texts])[:, 1 + length :]
     for number, text in enumerate(texts):
@@ -172,7 +224,7 @@ def _first_wrong(suffix: Tensor, texts: Sequence[str], clip: CLIP, length: int) 
 
 
 def _report(prompt: DasslPrompt, state: State, method: FederatedModule, class_names: Sequence[str]) -> list[str]:
-    """Returns a line for what was taken over, and one for each thing that was not."""
+    """A line for what was taken over, and one for each thing that was not."""
     name = type(method).__name__
     lines = [name if prompt.epoch is None else f"{name}, of epoch {prompt.epoch}"]
     lines += [f"{name} {_shape(value)}: taken over" for name, value in prompt.learned.items()]

@@ -2,24 +2,68 @@
 
 from __future__ import annotations
 
+import argparse
+import inspect
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PureWindowsPath
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import yaml
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from fedvlp.commands.trained_config import ALLOW_HELP
+from fedvlp.data.catalog import DESCRIPTIONS
+from fedvlp.pretrained.classifier import Classifier
 from fedvlp.pretrained.loading import SIGN_IN, check_repository, from_pretrained, hub_problem
-from fedvlp.results.record import load_record
+from fedvlp.results.record import Record, load_record
+from fedvlp.results.rounds import accuracy_columns, column_title
 from fedvlp.runs.run_folder import run_of
-from fedvlp.tools.hub.card import card_text
 from fedvlp.utils.config_files import read_yaml
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import write_json, write_text
+from fedvlp.utils.text_table import markdown_cell, markdown_table, markdown_text
 
 PATHS = ("root", "cache_dir", "default_root_dir", "dirpath", "save_dir")
 """Options that are paths, also where they are relative."""
+TINY_CLIP = "The tiny CLIP comes with fedvlp and is under the Apache licence 2.0."
+OPENAI_CLIP = "OpenAI published these weights with their code under the MIT licence (github.com/openai/CLIP)."
+OPEN_CLIP = "The open_clip project published these weights under the MIT licence (github.com/mlfoundations/open_clip)."
+OTHER_CLIP = "Their licence is that of whoever published them."
+DRAWN = "StyledShapes is drawn by fedvlp's code, under the Apache licence 2.0."
+
+
+def run_push(arguments: Sequence[str]) -> int:
+    """Pushes the model or writes its folder, prints its address, and returns the exit code.
+
+    Raises:
+        UserError: if it is no finished run, or the hub or the disk refuses.
+    """
+    parser = argparse.ArgumentParser(
+        prog="fedvlp push",
+        description="Put what a finished run learned on the Hugging Face hub: prompts.safetensors, a card made of the "
+        "run, its config without folders of this machine, and its summary. Neither CLIP nor images are uploaded.",
+    )
+    parser.add_argument("run", type=Path, metavar="RUN", help="The run's folder, or of several the newest.")
+    parser.add_argument("repository", metavar="USER/NAME", help="The repository; made if it is not there.")
+    parser.add_argument("--private", action="store_true", help="Only its owner sees it.")
+    parser.add_argument("--license", default="unknown", help="Under which it is given, such as apache-2.0.")
+    parser.add_argument("-o", "--output", type=Path, help="Write the files into this new folder, and push nothing.")
+    parser.add_argument("--allow", action="append", default=[], metavar="NAME", help=ALLOW_HELP)
+    options = parser.parse_args(list(arguments))
+    repository = options.repository
+    check_repository(repository)
+    if options.output is not None:
+        files = write_folder(options.run, options.output, repository, options.license, options.allow)
+        sys.stdout.write("".join(f"{file}\n" for file in files))
+        return 0
+    address = push_to_hub(
+        options.run, repository, private=options.private, license=options.license, allow=options.allow
+    )
+    sys.stdout.write(f'{address}\nLoad it: fedvlp.from_pretrained("hf://{repository}")\n')
+    return 0
 
 
 def push_to_hub(
@@ -27,7 +71,7 @@ def push_to_hub(
 ) -> str:
     """Puts a finished run's model on the hub, with a card made of the run, and returns its address.
 
-    Given are what was learned, the card, the run's config and its summary, in one commit; neither CLIP nor images.
+    What was learned, the card, the run's config and its summary are uploaded in one commit; neither CLIP nor images.
     :func:`fedvlp.from_pretrained` loads it by ``hf://user/name``.
 
     Args:
@@ -46,27 +90,22 @@ def push_to_hub(
 
     if huggingface_hub.get_token() is None:
         raise UserError(f"The hub lets no one write without a token, and there is none on this machine. {SIGN_IN}")
+    api = huggingface_hub.HfApi()
     with TemporaryDirectory() as temporary:
         folder = Path(temporary) / "model"
         write_folder(run, folder, repository, license, allow)
         try:
-            return _upload(huggingface_hub.HfApi(), folder, repository, private)
-        except UserError:
-            raise
+            address = str(api.create_repo(repository, private=private, exist_ok=True))
+            # A repository that exists keeps its visibility, whatever was asked for.
+            if not private or api.model_info(repository).private:
+                api.upload_folder(repo_id=repository, folder_path=folder, commit_message="Trained model and card")
+                return address
         except Exception as error:  # of many kinds, those of other packages included
             raise UserError(f"{repository} was not pushed: {hub_problem(error)}") from error
-
-
-def _upload(api: Any, folder: Path, repository: str, private: bool) -> str:
-    """Uploads a folder in one commit, and returns the repository's address."""
-    address = str(api.create_repo(repository, private=private, exist_ok=True))
-    if private and not api.model_info(repository).private:
-        raise UserError(
-            f"{repository} is there already and public, so nothing was pushed. Make it private on its page, or push to "
-            "another."
-        )
-    api.upload_folder(repo_id=repository, folder_path=folder, commit_message="Trained model and card")
-    return address
+    raise UserError(
+        f"{repository} is there already and public, so nothing was pushed. Make it private on its page, or push to "
+        "another."
+    )
 
 
 def write_folder(
@@ -96,13 +135,10 @@ def write_folder(
         raise UserError(f"Expected a new or empty folder; {target} is not. Name another.")
     classifier = from_pretrained(record.folder, allow=allow)
     classifier.method.hparams["clip"] = without_folders(classifier.method.hparams["clip"])
-    prompts = classifier.save_pretrained(target)
+    files = [classifier.save_pretrained(target), target / "README.md", target / "summary.json"]
     write_text(target / "README.md", card_text(classifier, record, repository, license))
-    write_json(
-        target / "summary.json",
-        without_folders(json.loads((record.folder / "summary.json").read_text(encoding="utf-8"))),
-    )
-    files = [prompts, target / "README.md", target / "summary.json"]
+    summary = json.loads((record.folder / "summary.json").read_text(encoding="utf-8"))
+    write_json(target / "summary.json", without_folders(summary))
     if (record.folder / "config.yaml").is_file():
         config = without_folders(read_yaml(record.folder / "config.yaml"))
         write_text(target / "config.yaml", yaml.safe_dump(config, sort_keys=False))
@@ -111,7 +147,7 @@ def write_folder(
 
 
 def without_folders(value: Any, key: str = "") -> Any:
-    """Returns a config without the folders of this machine: of a path that is absolute its last part alone.
+    """A config without the folders of this machine: of a path that is absolute its last part alone.
 
     >>> without_folders({"root": "data/ward 3/scans", "pretrained": "/mnt/clip/ViT-B-16.pt", "held_out": "a/b"})
     {'root': 'scans', 'pretrained': 'ViT-B-16.pt', 'held_out': 'a/b'}
@@ -120,10 +156,128 @@ def without_folders(value: Any, key: str = "") -> Any:
         return {name: without_folders(inner, str(name)) for name, inner in value.items()}
     if isinstance(value, list):
         return [without_folders(inner, key) for inner in value]
-    if isinstance(value, str) and (key in PATHS or _is_absolute(value)):
-        return PureWindowsPath(value).name  # which knows both separators
+    if isinstance(value, str):
+        is_absolute = value.startswith(("/", "~")) or bool(PureWindowsPath(value).drive)
+        return PureWindowsPath(value).name if key in PATHS or is_absolute else value  # which knows both separators
     return value
 
 
-def _is_absolute(text: str) -> bool:
-    return text.startswith(("/", "~")) or bool(PureWindowsPath(text).drive)
+def card_text(classifier: Classifier, record: Record, repository: str, license: str) -> str:
+    """Makes the card of a run's model, a Markdown page that is the same for the same run.
+
+    Args:
+        classifier: the model.
+        record: its run.
+        repository: where it will be, ``user/name``.
+        license: identifier of the licence of what was learned, as hubs know them.
+    """
+    metadata = {
+        "library_name": "fedvlp",
+        "license": license,
+        "pipeline_tag": "image-classification",
+        "tags": ["fedvlp", "clip", "prompt-learning", "federated-learning", "domain-generalization"],
+        "metrics": ["accuracy"],
+    }
+    # Names of classes and data come from folders, so they are escaped for Markdown one by one, and not for HTML.
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined, trim_blocks=True, autoescape=False
+    )
+    return environment.get_template("card.md.jinja").render(
+        metadata=yaml.safe_dump(metadata, sort_keys=False),
+        title=markdown_text(f"{record.method} on {_data_name(record)}"),
+        class_names=[markdown_text(name) for name in classifier.class_names],
+        record=record,
+        paper=markdown_text(paper_of(type(classifier.method))),
+        repository=repository,
+        accuracy=_accuracy(record),
+        facts=_facts(record),
+        license=license,
+        clip_licence=clip_licence(classifier.method.describe()["clip"]),
+        data_licence=markdown_text(_data_licence(record)),
+    )
+
+
+def paper_of(method: type) -> str:
+    """The paper that the module of a method names in its docstring; empty where it names none.
+
+    >>> from fedvlp import KgCoOp
+    >>> paper_of(KgCoOp).startswith("Yao et al.")
+    True
+    """
+    for paragraph in (inspect.getdoc(inspect.getmodule(method)) or "").split("\n\n"):
+        kind, _, text = paragraph.partition(":")
+        if kind in ("Paper", "Papers"):
+            return " ".join(text.split())
+    return ""
+
+
+def clip_licence(clip: Mapping[str, Any]) -> str:
+    """A sentence on the licence of a CLIP's weights.
+
+    Args:
+        clip: the fields of its :class:`.CLIPSpec`.
+
+    >>> clip_licence({"name": "ViT-B-16", "pretrained": "auto"}) == OPENAI_CLIP
+    True
+    """
+    name = str(clip.get("name", ""))
+    pretrained = str(clip.get("pretrained", ""))
+    if name == "fedvlp-tiny" and pretrained == "auto":
+        return TINY_CLIP
+    if name.startswith("hf-hub:"):
+        return OTHER_CLIP
+    if pretrained in ("auto", "openai"):
+        return OPENAI_CLIP
+    return OPEN_CLIP if pretrained.startswith(("laion", "datacomp")) else OTHER_CLIP
+
+
+def _accuracy(record: Record) -> str:
+    rows = list(record.accuracy.items())
+    columns = accuracy_columns(rows)
+    body = []
+    for title, row in rows:
+        cells = [f"{row[name]:.2f}" if name in row else "-" for name in columns]
+        body.append([markdown_cell(title), *cells])
+    head = ["in %", *(markdown_cell(column_title(name)) for name in columns)]
+    return markdown_table(head, ["---", *["---:"] * len(columns)], body)
+
+
+def _facts(record: Record) -> str:
+    data = record.data
+    facts = {
+        "data": _data_name(record),
+        "protocol": record.protocol,
+        "domains": ", ".join(data.get("domains", [])),
+        "held out": ", ".join(record.held_out) or "none",
+        "clients": data.get("partition", ""),
+        "shots": data.get("shots"),
+        "images, digest": data.get("images", ""),
+        "split, digest": record.split,
+        "rounds": record.rounds,
+        "seed": record.seed,
+        "options": ", ".join(f"{name} {value}" for name, value in sorted(record.options.items())),
+        "CLIP, digest": record.clip_fingerprint,
+        "versions": ", ".join(f"{name} {version}" for name, version in sorted(record.versions.items())),
+    }
+    if record.optimizer:
+        facts["optimizer"] = f"{record.optimizer.get('class')}, learning rate {record.optimizer.get('lr')}"
+    if record.communication:
+        facts["sent by a client each round"] = f"{record.communication['upload_parameters']:,} parameters"
+    body = [[name, markdown_cell(str(value))] for name, value in facts.items() if value not in (None, "")]
+    return markdown_table(["", ""], ["---", "---"], body)
+
+
+def _data_licence(record: Record) -> str:
+    name = _data_name(record)
+    if name == "StyledShapes":
+        return DRAWN
+    for description in DESCRIPTIONS:
+        if description.name == name:
+            licence = f" (licence, as far as known: {description.licence})" if description.licence else ""
+            publisher = f"{name} is published by {description.source}{licence}"
+            return f"{publisher}; its terms apply to the images, and none of them is here."
+    return "those of whoever trained it; none of them is here."
+
+
+def _data_name(record: Record) -> str:
+    return str(record.data.get("name") or "custom images")

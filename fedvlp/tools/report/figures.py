@@ -1,4 +1,4 @@
-"""Figures of a table: accuracy over rounds, by domain, by communication, over seeds, and over an option's values."""
+"""Figures of a table: accuracy over rounds, by domain, by communication, and over an option's values."""
 
 from __future__ import annotations
 
@@ -13,9 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from fedvlp.core.roles import role_title
-from fedvlp.results.grouping import settings_of
-from fedvlp.results.record import ZERO_SHOT_ROW
-from fedvlp.results.style import (
+from fedvlp.results.figures import (
     MAX_SERIES,
     Picture,
     SeriesStyle,
@@ -25,10 +23,10 @@ from fedvlp.results.style import (
     new_axes,
     series_style,
 )
+from fedvlp.results.grouping import settings_of
+from fedvlp.results.record import ZERO_SHOT_ROW
 from fedvlp.results.tables import AVERAGE, LAST, UNTRAINED, Cell, Row, Table, costs
 
-MIN_SEEDS = 3
-"""How many seeds a method must have for a box."""
 MIN_VALUES = 3
 """How many values an option must have for a curve."""
 BARS = "Points are means, bars one standard deviation over seeds"
@@ -45,21 +43,18 @@ def pictures_of(table: Table) -> Iterator[Picture]:
         names = list(dict.fromkeys(table.runs[method][0].method for method, _ in trained))
         yield from _in_parts(names, lambda part: accuracy_over_communication(table, part), "Accuracy and communication")
     yield from _in_parts(methods, lambda part: domain_bars(table, part), "Accuracy of each domain")
-    # Fewer seeds than three have no middle half that a box could show.
-    boxes = [row for row in trained if len(seed_averages(table, row)) >= MIN_SEEDS]
-    yield from _in_parts(boxes, lambda part: seed_boxes(table, part), "Spread over training seeds")
     for study in option_studies(table):
         yield option_curve(table, study)
 
 
 def compared_rows(table: Table) -> list[Row]:
-    """Returns the rows that figures show: last rounds and zero-shot CLIP, of methods measured on every domain."""
+    """The rows that figures show: last rounds and zero-shot CLIP, of methods measured on every domain."""
     rows = [row for row in table.rows if row[1] == UNTRAINED or row[1].startswith(LAST)]
     return [row for row in rows if table.cell(row, AVERAGE) is not None]
 
 
 def history_frame(table: Table, role: str) -> pd.DataFrame:
-    """Returns the mean accuracy over domains: ``method``, ``seed``, ``round`` and ``accuracy`` in percent.
+    """The mean accuracy over domains: ``method``, ``seed``, ``round`` and ``accuracy`` in percent.
 
     Only rounds and seeds are in it for which a method measured every choice of held-out domains: a mean over some of
     the domains would not compare with a mean over all of them.
@@ -71,20 +66,14 @@ def history_frame(table: Table, role: str) -> pd.DataFrame:
             values += [(method, run.seed, row["round"], run.held_out, row[role]) for row in measured]
     frame = pd.DataFrame(values, columns=["method", "seed", "round", "held_out", "accuracy"])
     frame = frame.drop_duplicates(["method", "seed", "round", "held_out"], keep="last")
-    choices = len({run.held_out for run in table.group.records})
+    choices = len({run.held_out for run in table.records})
     groups = frame.groupby(["method", "seed", "round"], sort=False)["accuracy"]
     means = groups.agg(["mean", "count"]).reset_index()
     return means[means["count"] == choices].rename(columns={"mean": "accuracy"}).drop(columns="count")
 
 
-def seed_averages(table: Table, row: Row) -> list[float]:
-    """Returns the average of each seed of a row that measured every domain, in percent."""
-    rounds = table.by_seed.xs((row[0], UNTRAINED if row[1] == UNTRAINED else LAST), level=("method", "round"))
-    return [float(value) for value in rounds[AVERAGE].dropna()]
-
-
 def accuracy_over_rounds(table: Table, rows: Sequence[Row] | None = None) -> Picture:
-    """Returns mean accuracy over rounds: on what tests above, on source validation below.
+    """Mean accuracy over rounds: on what tests above, on source validation below.
 
     Args:
         table: the runs.
@@ -116,7 +105,7 @@ def accuracy_over_rounds(table: Table, rows: Sequence[Row] | None = None) -> Pic
 
 
 def accuracy_over_communication(table: Table, methods: Sequence[str]) -> Picture:
-    """Returns mean accuracy against the parameters that a client sends and receives in a round, one line a method.
+    """Mean accuracy against the parameters that a client sends and receives in a round, one line a method.
 
     Args:
         table: the runs.
@@ -148,7 +137,7 @@ def accuracy_over_communication(table: Table, methods: Sequence[str]) -> Picture
 
 
 def domain_bars(table: Table, rows: Sequence[Row]) -> Picture:
-    """Returns each domain's accuracy and what rows are ranked by, a bar for each method, from zero.
+    """Each domain's accuracy and what rows are ranked by, a bar for each method, from zero.
 
     Args:
         table: the runs.
@@ -172,7 +161,13 @@ def domain_bars(table: Table, rows: Sequence[Row]) -> Picture:
             error_kw={"elinewidth": 1.0, "capsize": 1.5},
             label=escape_text(row[0]),
         )
-    _name_places(axes, [*table.columns, table.average_title])
+    names = [*table.columns, table.average_title]
+    axes.set_xticks(range(len(names)), [escape_text(name) for name in names])
+    axes.tick_params(axis="x", length=0)
+    axes.grid(visible=False, axis="x")
+    if sum(map(len, names)) > 44:  # characters that fit side by side below a figure
+        for text in axes.get_xticklabels():
+            text.set(rotation=30, horizontalalignment="right", rotation_mode="anchor")
     add_legend(figure, axes)
     return Picture(
         figure,
@@ -180,36 +175,6 @@ def domain_bars(table: Table, rows: Sequence[Row]) -> Picture:
         f"{role_title(table.role).capitalize()} accuracy after the last round. Bars are means, lines on them one "
         "standard deviation over seeds.",
         f"Bar chart of accuracy by domain of {', '.join(_labels(rows))}; the numbers are those of the table.",
-    )
-
-
-def seed_boxes(table: Table, rows: Sequence[Row]) -> Picture:
-    """Returns a box for each method over the averages of its seeds; the seeds themselves are dots.
-
-    Args:
-        table: the runs.
-        rows: at most ``MAX_SERIES`` rows.
-    """
-    figure, (axes,) = new_axes(["accuracy (%)"], "", _labels(rows))
-    for place, row in enumerate(rows):
-        style = series_style(place)
-        values = seed_averages(table, row)
-        box = axes.boxplot(
-            values, positions=[place], widths=0.5, showfliers=False, patch_artist=True, manage_ticks=False
-        )
-        box["boxes"][0].set(facecolor="white", edgecolor=style.colour)
-        box["medians"][0].set(color="black", linewidth=1.5)
-        label = escape_text(row[0])
-        axes.plot([place] * len(values), values, style.marker, color=style.colour, markersize=3.5, label=label)
-    axes.set_xlim(-0.6, len(rows) - 0.4)
-    _name_places(axes, [])
-    add_legend(figure, axes)
-    return Picture(
-        figure,
-        "Spread over training seeds",
-        f"Mean {role_title(table.role)} accuracy of each training seed: a dot each, the middle half in the box, the "
-        "median as a line, whiskers to 1.5 times the box.",
-        f"Box plot of accuracy over seeds of {', '.join(_labels(rows))}.",
     )
 
 
@@ -229,7 +194,7 @@ class OptionStudy:
 
 
 def option_studies(table: Table) -> list[OptionStudy]:
-    """Returns each option of each method that has three or more numbers as values while all else is equal."""
+    """Each option of each method that has three or more numbers as values while all else is equal."""
     studies: dict[tuple[str, str, str], dict[float, Row]] = {}
     for row in compared_rows(table):
         example = table.runs[row[0]][0]
@@ -249,7 +214,7 @@ def option_studies(table: Table) -> list[OptionStudy]:
 
 
 def option_curve(table: Table, study: OptionStudy) -> Picture:
-    """Returns accuracy over the values of an option: each domain thin, what rows are ranked by bold."""
+    """Accuracy over the values of an option: each domain thin, what rows are ranked by bold."""
     columns = {**{column: column for column in table.columns}, AVERAGE: table.average_title}
     figure, (axes,) = new_axes([f"{role_title(table.role)} (%)"], study.option, [*columns.values(), ZERO_SHOT_ROW])
     for index, (column, title) in enumerate(columns.items()):
@@ -331,13 +296,3 @@ def _draw_zero_shot(axes: Axes, table: Table) -> None:
     cell = table.cell((ZERO_SHOT_ROW, UNTRAINED), AVERAGE)
     if cell is not None:
         axes.axhline(cell.mean, color="0.3", linestyle=":", linewidth=1.2, label=ZERO_SHOT_ROW)
-
-
-def _name_places(axes: Axes, names: Sequence[str]) -> None:
-    """Writes names below the places 0, 1, 2 and so on, slanted where they are long."""
-    axes.set_xticks(range(len(names)), [escape_text(name) for name in names])
-    axes.tick_params(axis="x", length=0)
-    axes.grid(visible=False, axis="x")
-    if sum(map(len, names)) > 44:  # characters that fit side by side below a figure
-        for text in axes.get_xticklabels():
-            text.set(rotation=30, horizontalalignment="right", rotation_mode="anchor")

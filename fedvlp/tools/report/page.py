@@ -3,32 +3,62 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+import json
+import math
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from datetime import date
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from fedvlp.results.grouping import by_settings, describe_differences, row_labels
-from fedvlp.results.printing import finding, table_title
-from fedvlp.results.record import Record, saved_pictures
-from fedvlp.results.tables import BEST, LAST, ORACLE, UNTRAINED, Table, ranked, ranking, tables, with_intervals
-from fedvlp.tools.report.figures import compared_rows, pictures_of
-from fedvlp.tools.report.sections import (
-    MAX_OPEN_ROWS,
-    beside_accuracy,
-    classes,
-    comparison,
-    entries,
-    ranking_table,
-    runs_table,
-    versions_table,
+from fedvlp.core.roles import role_title
+from fedvlp.results.grouping import by_settings, describe_differences, measure_of, row_labels
+from fedvlp.results.printing import (
+    TextTable,
+    describe_group,
+    finding,
+    format_cell,
+    format_range,
+    table_text,
+    table_title,
 )
+from fedvlp.results.record import DETECTION, LAST_ROW, SCORES, WORST, ZERO_SHOT_ROW, Record, runs_frame
+from fedvlp.results.tables import (
+    AVERAGE,
+    BEST,
+    LAST,
+    ORACLE,
+    UNTRAINED,
+    Cell,
+    Row,
+    Table,
+    costs,
+    ranked,
+    ranking,
+    tables,
+    with_intervals,
+)
+from fedvlp.tools.report.figures import compared_rows, pictures_of
 from fedvlp.version import __version__
 
+MAX_OPEN_ROWS = 12
+"""How many classes are shown before a reader unfolds the others."""
+TITLES = {
+    "balanced_accuracy": "balanced accuracy",
+    "macro_f1": "macro F1",
+    "calibration_error": "calibration error",
+    "worst_domain": "worst domain",
+    "worst_client": "worst client",
+    "auroc": "AUROC",
+    "fpr_at_95": "FPR at 95 %",
+}
 MAX_PICTURE_BYTES = 3_000_000
 """How large the pictures of single runs may be together; the others are named."""
 
@@ -38,7 +68,7 @@ FOLDER = Path(__file__).parent
 def report_page(
     records: Sequence[Record], problems: Sequence[str], heading: str, day: date, oracle: bool = False
 ) -> str:
-    """Returns the page of a comparison.
+    """The page of a comparison.
 
     Args:
         records: the runs.
@@ -57,17 +87,17 @@ def report_page(
         num_runs=len(records),
         methods=methods,
         sections=[_section(number, table, compared) for number, table in enumerate(compared, start=1)],
-        differences=describe_differences([table.group for table in compared]),
+        differences=describe_differences([table.about for table in compared]),
         problems=[*problems, *missing],
         explanations=explanations,
-        data=[(table_title(table.group.about), _about(table)) for table in compared],
+        data=[(table_title(table.about), _about(table)) for table in compared],
         runs=_runs(records),
         versions=versions_table(records),
     )
 
 
 def leaderboard_page(records: Sequence[Record], root: Path, heading: str, day: date) -> str:
-    """Returns the page that ranks entries.
+    """The page that ranks entries.
 
     Args:
         records: the entries.
@@ -82,14 +112,14 @@ def leaderboard_page(records: Sequence[Record], root: Path, heading: str, day: d
         methods = [method for method, _ in rows]
         boards.append(
             {
-                "title": table_title(table.group.about),
+                "title": table_title(table.about),
                 "table": ranking_table(table) if rows else None,
                 "best": 0 if len(rows) > 1 else None,
-                "entries": [(row[0], entries(table.runs[row[0]], root)) for row in rows if row[1] != UNTRAINED],
+                "entries": [(row[0], _entries(table.runs[row[0]], root)) for row in rows if row[1] != UNTRAINED],
                 "left_out": sorted(set(table.runs) - set(methods)),
             }
         )
-    differences = describe_differences([table.group for table in compared])
+    differences = describe_differences([table.about for table in compared])
     return _render(
         "leaderboard.html.jinja", heading, day, num_runs=len(records), boards=boards, differences=differences
     )
@@ -112,8 +142,8 @@ def _render(template: str, heading: str, day: date, **content: Any) -> str:
 
 
 def _section(number: int, table: Table, compared: Sequence[Table]) -> dict[str, Any]:
-    """Returns what the page shows of one table: the table in the order of its results, its figures, and its classes."""
-    about = table.group.about
+    """What the page shows of one table: the table in the order of its results, its figures, and its classes."""
+    about = table.about
     ordered = ranked(table)
     rows = list(ranking(ordered).index)
     shown = {method for method, _ in compared_rows(ordered)}
@@ -136,30 +166,51 @@ def _section(number: int, table: Table, compared: Sequence[Table]) -> dict[str, 
 
 
 def _explanations(records: Sequence[Record]) -> tuple[list[dict[str, Any]], list[str]]:
-    """Returns the pictures in runs' folders, as many as the page can carry, and what is wrong with them."""
+    """The pictures in runs' folders, as many as the page can carry, and what is wrong with them."""
     sections: list[dict[str, Any]] = []
     problems: list[str] = []
     total_bytes = 0
     for record in records:
-        pictures, missing = saved_pictures(record.folder)
+        pictures, missing = _saved_pictures(record.folder / "explanations")
         problems += missing
         shown = []
         for picture in pictures:
-            size = picture.path.stat().st_size
+            size = picture["path"].stat().st_size
             if total_bytes + size > MAX_PICTURE_BYTES:
-                problems.append(f"{picture.path} is left out, to keep this page small.")
+                problems.append(f"{picture['path']} is left out, to keep this page small.")
                 continue
             total_bytes += size
-            shown.append((picture, picture.path.read_bytes()))
+            shown.append((picture, picture["path"].read_bytes()))
         if shown:
             held_out = f", {' and '.join(record.held_out)} held out" if record.held_out else ""
             sections.append({"title": f"{record.method}{held_out}, seed {record.seed}", "pictures": shown})
     return sections, problems
 
 
+def _saved_pictures(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
+    """The pictures of a run with path, title, caption and alt, and what is wrong with the list of them."""
+    listed = folder / "captions.json"
+    if not listed.is_file():
+        return [], []
+    pictures: list[dict[str, Any]] = []
+    problems: list[str] = []
+    try:
+        for entry in json.loads(listed.read_text(encoding="utf-8")):
+            # The name alone: a list of pictures must not lead out of its own folder.
+            picture = {name: entry[name] for name in ("title", "caption", "alt")}
+            picture["path"] = folder / Path(entry["file"]).name
+            if picture["path"].is_file():
+                pictures.append(picture)
+            else:
+                problems.append(f"{picture['path']} is missing. Make the explanations again.")
+    except (ValueError, KeyError, TypeError) as error:
+        return [], [f"{listed} can't be read ({error!r}). Make the explanations again."]
+    return pictures, problems
+
+
 def _about(table: Table) -> list[tuple[str, str]]:
-    """Returns data, protocol, splits and backbone of a table's runs, by name."""
-    records = table.group.records
+    """Data, protocol, splits and backbone of a table's runs, by name."""
+    records = table.records
     data = records[0].data
     saved_seconds = sum(record.features.get("saved_seconds", 0.0) for record in records)
     splits = []
@@ -167,7 +218,7 @@ def _about(table: Table) -> list[tuple[str, str]]:
         held_out = " and ".join(record.held_out)
         splits.append(f"{record.split} ({held_out} held out)" if held_out else record.split)
     return [
-        *table.group.about.items(),
+        *table.about.items(),
         ("domains", ", ".join(data.get("domains", table.columns))),
         ("split hashes", ", ".join(dict.fromkeys(splits))),
         ("seeds", ", ".join(map(str, table.seeds)) or "none"),
@@ -178,7 +229,7 @@ def _about(table: Table) -> list[tuple[str, str]]:
 
 
 def _runs(records: Sequence[Record]) -> list[dict[str, Any]]:
-    """Returns the runs by method and settings, each with its config as YAML."""
+    """The runs by method and settings, each with its config as YAML."""
     labels = row_labels(records)
     groups = []
     for settings, members in by_settings(records).items():
@@ -191,14 +242,216 @@ def _runs(records: Sequence[Record]) -> list[dict[str, Any]]:
     return groups
 
 
+def comparison(table: Table) -> TextTable:
+    """The table as ``fedvlp compare`` prints it, but the average first and all remarks below."""
+    text = table_text(table)
+    # The average is where a narrow screen shows it.
+    columns = ["method", "round", table.average_title]
+    frame = text.frame[[*columns, *(title for title in text.frame if title not in columns)]]
+    notes = [*text.notes, *text.lines[1:]]
+    return TextTable(f"Accuracy in %, {table.about['data']}", (), frame, text.text_columns, notes)
+
+
+def beside_accuracy(table: Table) -> TextTable | None:
+    """What is measured beside accuracy, of last rounds and zero-shot CLIP; None if no run has measured more.
+
+    Args:
+        table: with intervals.
+    """
+    rows = []
+    for row in compared_rows(table):
+        cell = table.cell(row, AVERAGE)
+        scores = _scores(table, row)
+        if cell is not None and (scores or not math.isnan(cell.low)):
+            with_interval = "-" if math.isnan(cell.low) else f"{format_cell(cell)} [{cell.low:.1f}, {cell.high:.1f}]"
+            rows.append({"method": row[0], "accuracy [95 % over images]": with_interval, **scores})
+    if not rows:
+        return None
+    note = (
+        f"On {role_title(_scored_role(table))} images after the last round, in % or points: means over domains, then "
+        "mean and deviation over seeds; of the worst domain and client the lowest of each seed. A lower calibration "
+        "error and a lower FPR are better."
+    )
+    return TextTable("Beside accuracy", [note], pd.DataFrame(rows).fillna("-"))
+
+
+def _scored_role(table: Table) -> str:
+    """The role whose scores are shown: what rows are ranked by, or the first column that has scores."""
+    measured: set[str] = set()
+    for record in table.records:
+        measured.update(*record.metrics.values())
+    return next((name for name in (table.role, *table.measure.columns.values()) if name in measured), table.role)
+
+
+def _scores(table: Table, row: Row) -> dict[str, str]:
+    """Mean and deviation over seeds of each score that all runs of a row have, by title."""
+    is_trained = row[1] != UNTRAINED
+    frame = runs_frame(table.runs[row[0]])
+    frame = frame[(frame["role"] == _scored_role(table)) & (frame["domain"] == "")]
+    frame = frame[frame["row"] == (LAST_ROW if is_trained else ZERO_SHOT_ROW)]
+    if not is_trained:  # the same for every seed
+        frame = frame[frame["seed"] == frame["seed"].min()]
+    frame = frame.drop_duplicates(["seed", "held_out"], keep="last")
+    # A seed without some held-out domain would have the mean of other domains than the rest.
+    choices = len({record.held_out for record in table.records})
+    seeds = frame.groupby("seed").filter(lambda runs: len(runs) == choices)
+    outside = {str(record.data["out_of_distribution"]["name"]) for record in table.runs[row[0]] if _has_outside(record)}
+    scores = {}
+    for name in (*SCORES, *WORST, *DETECTION):
+        if len(seeds) and bool(seeds[name].notna().all()):
+            # The worst domain of a seed is the worst of all its runs, whichever domains each of them held out.
+            by_seed = seeds.groupby("seed")[name].agg("min" if name in WORST else "mean")
+            cell = Cell(float(by_seed.mean()), float(by_seed.std()), len(by_seed), math.nan, math.nan)
+            title = f"{TITLES[name]}, {' and '.join(sorted(outside))}" if name in DETECTION else TITLES[name]
+            scores[title] = format_cell(cell)
+    return scores
+
+
+def _has_outside(record: Record) -> bool:
+    return isinstance(record.data.get("out_of_distribution"), Mapping)
+
+
+def classes(table: Table) -> TextTable | None:
+    """The accuracy of each class, the hardest for the best method first; None without predictions."""
+    counts: dict[str, pd.DataFrame] = {}
+    for row in ranking(table).index:
+        pairs = _pairs(table, row)
+        if pairs is not None:
+            counts[row[0]] = pd.crosstab(pairs["true"], pairs["predicted"])
+    if not counts:
+        return None
+    accuracies = pd.DataFrame({method: _class_accuracies(of_method) for method, of_method in counts.items()})
+    best = next(iter(counts))
+    names = [str(name) for name in table.records[0].data.get("classes", [])]
+    images = _images_of_classes(table)
+    rows = []
+    # The sort keeps the order of the labels where two classes are equally hard.
+    for label in accuracies[best].dropna().sort_values(kind="stable").index:
+        shown = {method: f"{value:.1f}" for method, value in accuracies.loc[label].fillna(0.0).items()}
+        mistake = {f"{best} mostly predicts instead": _mistake(counts[best].loc[label], label, names)}
+        rows.append({"class": names[label], "images": f"{images[label]:,}", **shown, **mistake})
+    note = (
+        f"Share of the images of a class that are classified rightly, in %, over all its {role_title(table.role)} "
+        f"images and all seeds, after the last round; the hardest classes for {best} come first."
+    )
+    return TextTable(f"All {len(rows)} classes", [note], pd.DataFrame(rows))
+
+
+def _pairs(table: Table, row: Row) -> pd.DataFrame | None:
+    """The ``true`` and ``predicted`` class of each image, over all runs of a row; None if a run has no predictions."""
+    title = LAST_ROW if row[1] != UNTRAINED else ZERO_SHOT_ROW
+    runs = table.runs[row[0]]
+    if title == ZERO_SHOT_ROW:  # the same images and predictions for every seed
+        runs = tuple({run.held_out: run for run in runs}.values())
+    frames = []
+    for record in runs:
+        by_split = record.predictions.get(title, {})
+        splits = [each for name, each in by_split.items() if name.split("/")[0] == table.role and not each.class_names]
+        if not splits:
+            return None
+        for split in splits:
+            true = split.labels.expand_as(split.predicted)
+            frames.append(
+                pd.DataFrame({"true": true.flatten().numpy(), "predicted": split.predicted.flatten().numpy()})
+            )
+    return pd.concat(frames)
+
+
+def _class_accuracies(counts: pd.DataFrame) -> pd.Series:
+    """The share of each true class's images that are classified rightly, in percent."""
+    right = pd.Series({label: counts.at[label, label] if label in counts else 0 for label in counts.index})
+    return 100 * right / counts.sum(axis=1)
+
+
+def _mistake(row: pd.Series, label: int, names: Sequence[str]) -> str:
+    """The most frequent wrong prediction for a class, with its share of the images."""
+    wrong = row.drop(label, errors="ignore")
+    if not wrong.sum():
+        return "-"
+    return f"{names[wrong.idxmax()]} ({100 * wrong.max() / row.sum():.0f} %)"
+
+
+def _images_of_classes(table: Table) -> pd.Series:
+    """How many images of each class one seed measured."""
+    # Runs that hold out the same domains measure the same images, so one of each is enough.
+    runs = {record.held_out: record for record in table.records if record.predictions}.values()
+    labels = [np.empty(0, int)]
+    for record in runs:
+        by_split = next(iter(record.predictions.values()))
+        labels += [each.labels.numpy() for name, each in by_split.items() if name.split("/")[0] == table.role]
+    return pd.Series(np.concatenate(labels)).value_counts()
+
+
+def runs_table(label: str, records: Sequence[Record]) -> TextTable:
+    """The runs of one row of a comparison."""
+    rows = []
+    for record in records:
+        role = measure_of(record).role
+        last, best = (f"{row[role]:.1f}" if role in row else "-" for row in (record.last, record.best))
+        rows.append(
+            {
+                "folder": str(record.folder),
+                "held out": ", ".join(record.held_out) or "-",
+                "seed": str(record.seed),
+                "rounds": str(record.rounds),
+                "last (%)": last,
+                "best (%)": best,
+                "split": record.split,
+                "seconds": f"{record.seconds:.0f}",
+            }
+        )
+    return TextTable(f"Runs of {label}", (), pd.DataFrame(rows))
+
+
+def versions_table(records: Sequence[Record]) -> TextTable:
+    """The versions of all packages that numbers depend on; of several versions how many runs had which."""
+    packages: dict[str, None] = {}
+    for record in records:
+        packages |= dict.fromkeys(record.versions)
+    rows = []
+    for package in packages:
+        counts = Counter(str(record.versions.get(package, "not said")) for record in records)
+        several = [f"{version} ({count} runs)" for version, count in counts.items()]
+        rows.append({"package": package, "version": ", ".join(several if len(counts) > 1 else counts)})
+    return TextTable("Versions that the runs were made with", (), pd.DataFrame(rows), text_columns=2)
+
+
+def ranking_table(table: Table) -> TextTable:
+    """The methods of a leaderboard with their places, accuracies and what a client sends."""
+    rows = []
+    for place, row in enumerate(ranking(table).index, start=1):
+        runs = table.runs[row[0]]
+        accuracies = {title: format_cell(table.cell(row, title)) for title in table.columns}
+        sent = {} if row[1] == UNTRAINED else costs(runs)
+        is_trained = row[1] != UNTRAINED
+        rows.append(
+            {
+                "method": f"{place}. {row[0]}",
+                table.average_title: format_cell(table.cell(row, AVERAGE)),
+                **accuracies,
+                "rounds": str(runs[0].rounds) if is_trained else "-",
+                "seeds": str(len({run.seed for run in runs})) if is_trained else "-",
+                "up": format_range(*sent["upload_parameters"]) if sent else "-",
+                "down": format_range(*sent["download_parameters"]) if sent else "-",
+            }
+        )
+    notes = [describe_group(table.about), "up, down: parameters of one client and round"]
+    return TextTable("Accuracy after the last round, in %", (), pd.DataFrame(rows), notes=notes)
+
+
+def _entries(records: Sequence[Record], root: Path) -> str:
+    """The folders of a method's entries, below that of all."""
+    return ", ".join(sorted(Path(os.path.relpath(record.folder, root)).as_posix() for record in records))
+
+
 def _data_address(image: bytes, kind: str) -> str:
-    """Returns an image of the kind "svg" or "png" as an address that holds it."""
+    """An image of the kind "svg" or "png" as an address that holds it."""
     media_type = {"svg": "image/svg+xml", "png": "image/png"}[kind]
     return f"data:{media_type};base64,{base64.b64encode(image).decode('ascii')}"
 
 
 def counted(number: int, noun: str) -> str:
-    """Returns a number of things.
+    """A number of things.
 
     >>> counted(1, "run"), counted(2, "run")
     ('1 run', '2 runs')

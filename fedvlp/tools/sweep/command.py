@@ -7,30 +7,31 @@ import os
 import shlex
 import sys
 from argparse import ArgumentError
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from jsonargparse import Namespace
+from jsonargparse.typing import PositiveInt
 
 from fedvlp.commands.compare import run_compare
 from fedvlp.commands.lightning_cli import FederationParser, ParsingCLI, with_plain_numbers
 from fedvlp.data import FederatedDataModule
 from fedvlp.data.module import choose_held_out
-from fedvlp.data.protocols import HOLDING_OUT, Protocol
+from fedvlp.data.protocols import HOLDING_OUT
 from fedvlp.results.record import SWEEP_FILE
-from fedvlp.tools.sweep.arguments import split_arguments, sweep_parser
-from fedvlp.tools.sweep.jobs import Job, run_jobs
-from fedvlp.tools.sweep.plan import Sweep, all_jobs, make_sweep, read_sweep
-from fedvlp.tools.sweep.progress import SweepProgress
-from fedvlp.tools.sweep.slurm import OPTIONS, SlurmArray, SlurmOptions, read_launcher
+from fedvlp.tools.sweep.jobs import SlurmArray, SweepProgress, run_jobs
+from fedvlp.tools.sweep.plan import Sweep, make_sweep, read_sweep
 from fedvlp.utils.config_files import with_config_paths
 from fedvlp.utils.errors import UserError, unwrapped_errors
 from fedvlp.utils.files import locked
 
-RESUMES = "the same command resumes"
+SLURM_OPTIONS = (
+    *("account", "constraint", "cpus_per_task", "exclude", "gpus_per_node"),
+    *("mem", "partition", "qos", "reservation", "time"),
+)
+"""Options of ``sbatch``, with underscores."""
 
 
 def run_sweep(arguments: Sequence[str]) -> int:
@@ -39,19 +40,17 @@ def run_sweep(arguments: Sequence[str]) -> int:
     Raises:
         UserError: for bad input, before anything runs.
     """
-    own, of_fit = split_arguments(arguments)
-    options = sweep_parser().parse_args(own)
+    of_sweep, of_fit = split_arguments(arguments)
+    options = _parser().parse_args(of_sweep)
     content = read_sweep(options.file) if options.file else {}
     chosen = {name: getattr(options, name) for name in ("config", "models", "held_out", "seeds")}
     content |= {name: value for name, value in chosen.items() if value is not None}
-    slurm = _slurm_options(content.get("launcher", "local"), options)
-    if slurm is None and options.wait == "false":
-        raise UserError("--wait false leaves runs to a queue, so it needs --launcher slurm.")
     plan = make_sweep(content, of_fit)
-    configs = parse_methods(plan)
     output = options.output or Path("runs", options.file.stem if options.file else "sweep")
-    jobs = all_jobs(plan, _held_out_by_label(plan, configs), output)
+    array = _slurm_array(content.get("launcher", "local"), options, output)
     # Whatever can be wrong is found before the first run: later it would cost hours.
+    configs = parse_methods(plan)
+    jobs = plan.jobs({label: _domains_in_turn(plan, config) for label, config in configs.items()}, output)
     devices = visible_devices(configs.values())
     if content.get("note"):
         sys.stdout.write(f"{content['note'].strip()}\n")
@@ -62,76 +61,125 @@ def run_sweep(arguments: Sequence[str]) -> int:
     output.mkdir(parents=True, exist_ok=True)
     try:
         with locked(output / SWEEP_FILE, wait=False):
-            if slurm is not None:
-                return _make_on_slurm(jobs, SlurmArray(output, slurm), options.workers, options.wait == "true")
+            progress = SweepProgress(output, jobs)
+            if array is not None and progress.missing:
+                return _submit(progress, array, options.workers)
             workers = options.workers or len(devices) or max(1, (os.cpu_count() or 1) // 2)
-            return _make_here(jobs, output, workers, devices)
+            return _make_here(progress, output, workers, devices)
     except BlockingIOError:
         raise UserError(
             f"Another sweep is working in {output}. Wait for its end, or choose another --output."
         ) from None
 
 
-def _make_here(jobs: Sequence[Job], output: Path, workers: int, devices: Sequence[str]) -> int:
-    """Makes the missing runs on this machine, and returns the exit code."""
-    progress = SweepProgress(output, jobs, workers)
+def _make_here(progress: SweepProgress, output: Path, workers: int, devices: Sequence[str]) -> int:
+    """Makes the missing runs on this machine, prints the table of all, and returns the exit code."""
     missing = progress.missing
-    sys.stdout.write(f"{len(jobs)} runs in {output}, {len(missing)} of them missing; {workers} at a time\n")
+    sys.stdout.write(f"{len(progress.jobs)} runs in {output}, {len(missing)} of them missing; {workers} at a time\n")
     try:
         run_jobs(missing, workers, progress.report, devices)
     except KeyboardInterrupt:
-        sys.stderr.write(f"fedvlp: stopped; {RESUMES} with what is missing\n")
+        sys.stderr.write("fedvlp: stopped; the same command resumes with what is missing\n")
         return 130
-    return _finish(progress, output)
-
-
-def _make_on_slurm(jobs: Sequence[Job], queue: SlurmArray, workers: int | None, waits: bool) -> int:
-    """Submits the runs that are missing and not in the queue, waits for all if asked to, and returns the exit code."""
-    progress = SweepProgress(queue.folder, jobs, workers or len(jobs))
-    missing = progress.missing
-    queued = queue.states()
-    # A run that is queued already must not be made twice at the same time.
-    new = [job for job in missing if job.name not in queued]
-    sys.stdout.write(f"{len(jobs)} runs in {queue.folder}, {len(missing)} of them missing; {len(new)} submitted\n")
-    if new:
-        queue.submit(new, workers)
-    if not missing:
-        return _finish(progress, queue.folder)
-    counts = Counter(queued.get(job.name, "waiting") for job in missing)
-    states = ", ".join(f"{count} {state}" for state, count in counts.items())
-    sys.stdout.write(f"{states}; to cancel them: {queue.cancel_command([job.name for job in missing])}\n")
-    if not waits:
-        progress.write()
-        return 0
-    try:
-        queue.wait(missing, progress.report)
-    except KeyboardInterrupt:
-        sys.stderr.write(f"fedvlp: no longer watching, and the runs stay in Slurm's queue; {RESUMES} the watch\n")
-        return 130
-    return _finish(progress, queue.folder)
-
-
-def _finish(progress: SweepProgress, output: Path) -> int:
-    """Prints the table of the runs that are done, and what failed, and returns the exit code."""
     progress.write()
     if len(progress.missing) < len(progress.jobs):
         run_compare([str(output), "--row=last"])
     return progress.print_failures()
 
 
-def _slurm_options(in_file: Any, options: argparse.Namespace) -> SlurmOptions | None:
-    """Reads the launcher: that of the sweep's file, with options in place of its own, or another one."""
-    chosen = {name: getattr(options, f"slurm.{name}") for name in (*OPTIONS, "setup")}
+def _submit(progress: SweepProgress, array: SlurmArray, workers: int | None) -> int:
+    """Submits the missing runs, unless some of the sweep's are in the queue already; returns the exit code."""
+    missing = progress.missing
+    sys.stdout.write(f"{len(progress.jobs)} runs in {array.folder}, {len(missing)} of them missing; ")
+    # A run must not be made twice at the same time, and the queue does not tell which runs its tasks are.
+    if num_queued := array.num_queued():
+        sys.stdout.write(f"{num_queued} in Slurm's queue, so none is submitted\n")
+    else:
+        sys.stdout.write(f"submitted as the array {array.submit(missing, workers)}\n")
+    sys.stdout.write(f"cancel them: scancel --me --name={array.name}; call this again once none is queued\n")
+    progress.write()
+    return 0
+
+
+def split_arguments(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Splits a command line into the command's own arguments, and those of every fit.
+
+    Options with a dot, and all after ``--``, are of fit. Options of Slurm are the sweep's, though they have a dot.
+
+    >>> split_arguments(["--models", "trip", "--trainer.rounds", "3", "--slurm.mem=8G", "--", "--print"])
+    (['--models', 'trip', '--slurm.mem=8G'], ['--trainer.rounds', '3', '--print'])
+    """
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    of_command: list[str] = []
+    of_fit: list[str] = []
+    target = of_command
+    for word in arguments[:end]:
+        if word.startswith("--"):
+            is_of_fit = "." in word.partition("=")[0] and not word.startswith("--slurm.")
+            target = of_fit if is_of_fit else of_command
+        target.append(word)
+    return of_command, [*of_fit, *arguments[end + 1 :]]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="fedvlp sweep",
+        description="Make a run for each method, held-out domain and seed. Called again, it resumes with what is "
+        "missing. Options with a dot, and arguments after --, go to every fedvlp fit.",
+        epilog="fedvlp sweep --config data/folders --models zero_shot,promptfl,trip --held_out all --seeds 0,1,2 "
+        "--output runs/first --data.root photos --trainer.rounds 10",
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("--file", type=Path, help="YAML file with config, models, held_out, seeds, arguments, launcher and note")
+    add("--config", action="append", help="config that all runs share; several are allowed")
+    add("--models", type=_words, help="configs of methods, a,b,c")
+    add("--held_out", type=_words, help="domains held out in turn, a,b,c; none; or all (if not given)")
+    add("--seeds", type=_seeds, help="seeds of training, a,b,c; 0 if not given")
+    add("--output", type=Path, help="folder of the runs; runs/sweep or runs/<file> if not given")
+    add("--workers", type=PositiveInt, help="runs at a time; all GPUs or half of the cores if not given")
+    add("--dry_run", action="store_true", help="only print the runs")
+    add("--launcher", choices=("local", "slurm"), help="where runs are made; local if not given")
+    slurm = parser.add_argument_group("with --launcher slurm, each run is a task of a job array")
+    for name in SLURM_OPTIONS:
+        slurm.add_argument(f"--slurm.{name}", help="as of sbatch", metavar=name.upper())
+    slurm.add_argument("--slurm.setup", action="append", help="line of shell before the run; several allowed")
+    return parser
+
+
+def _words(text: str) -> list[str]:
+    return [word for word in text.split(",") if word]
+
+
+def _seeds(text: str) -> list[int]:
+    return [int(word) for word in _words(text)]
+
+
+def _slurm_array(in_file: Any, options: argparse.Namespace, output: Path) -> SlurmArray | None:
+    """What each run asks Slurm for, by the sweep's file and by options in place of its own; None if runs are local."""
     launcher = {"name": in_file} if isinstance(in_file, str) else in_file
-    if isinstance(launcher, dict):
-        if options.launcher not in (None, launcher.get("name")):
-            launcher = {"name": options.launcher}
-        launcher = launcher | {name: value for name, value in chosen.items() if value is not None}
-    return read_launcher(launcher)
+    if not isinstance(launcher, dict) or launcher.get("name") not in ("local", "slurm"):
+        raise UserError(f"Expected launcher to be local, slurm or a mapping with such a name; got {in_file!r}.")
+    if options.launcher not in (None, launcher["name"]):
+        launcher = {"name": options.launcher}
+    given = {name: getattr(options, f"slurm.{name}") for name in (*SLURM_OPTIONS, "setup")}
+    values = launcher | {name: value for name, value in given.items() if value is not None}
+    allowed = (*SLURM_OPTIONS, "setup") if values.pop("name") == "slurm" else ()
+    for name in values:
+        if name not in allowed:
+            raise UserError(f"The launcher has no option {name!r}; slurm has {', '.join(SLURM_OPTIONS)} and setup.")
+    if not allowed:
+        return None
+    # sbatch would take this number as minutes.
+    if isinstance(values.get("time"), int):
+        raise UserError("Put the time of the launcher slurm in quotes, as '04:00:00': YAML reads 4:00:00 as a number.")
+    setup = values.pop("setup", [])
+    lines = [setup] if isinstance(setup, str) else setup
+    return SlurmArray(output, {name: str(value) for name, value in values.items()}, tuple(map(str, lines)))
 
 
 def parse_methods(plan: Sweep) -> dict[str, Namespace]:
-    """Returns each method's configuration by its label; the runs differ from it in held-out domain and seed alone.
+    """Each method's configuration by its label; the runs differ from it in held-out domain and seed alone.
 
     Raises:
         UserError: if ``fedvlp fit`` would refuse the arguments, or a plug-in that they name can't be used.
@@ -144,22 +192,21 @@ def parse_methods(plan: Sweep) -> dict[str, Namespace]:
         save_config_callback=None,
         parser_kwargs={"exit_on_error": False},
     )
-    parser: FederationParser = command.parser
     configs = {}
     for method in plan.methods:
-        given = with_config_paths(plan.choices(method))
+        words = with_config_paths(plan.choices(method))
         try:
-            config = with_plain_numbers(parser.parse_args([*start, *given]))
-            if config.trainer.fast_dev_run:
-                raise UserError("A sweep keeps results, and fast_dev_run none. Try a method with fedvlp fit.")
-            configs[method.label] = config
+            config = with_plain_numbers(command.parser.parse_args([*start, *words]))
         except ArgumentError as error:
             raise UserError(f"Model {method.label!r} of the sweep: {error}") from error
+        if config.trainer.fast_dev_run:
+            raise UserError("A sweep keeps results, and fast_dev_run none. Try a method with fedvlp fit.")
+        configs[method.label] = config
     return configs
 
 
 def visible_devices(configs: Iterable[Namespace]) -> list[str]:
-    """Returns the names of the GPUs for CUDA_VISIBLE_DEVICES; none if the runs shall not use them.
+    """The names of the GPUs for CUDA_VISIBLE_DEVICES; none if the runs use no GPU.
 
     Raises:
         UserError: if a run asks for several devices.
@@ -170,57 +217,33 @@ def visible_devices(configs: Iterable[Namespace]) -> list[str]:
         if config.trainer.accelerator not in ("auto", "gpu", "cuda"):
             return []
     every = [str(number) for number in range(torch.cuda.device_count())]
-    given = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return given.split(",")[: len(every)] if given else every
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return visible.split(",")[: len(every)] if visible else every
 
 
-def _held_out_by_label(plan: Sweep, configs: Mapping[str, Namespace]) -> dict[str, list[str]]:
-    """Returns the domains that are held out in turn, by the label of the method; no image is opened.
-
-    Raises:
-        UserError: if the data set has no such domain, or can't be found.
-    """
-    known: dict[str, list[str]] = {}
-    held_out = {}
-    for label, config in configs.items():
-        data = {} if config.data is None else config.data.as_dict()
-        if data.get("class_path", FederatedDataModule.__name__).endswith(FederatedDataModule.__name__):
-            raise UserError("A sweep needs a data set. Name its config, for instance --config data/folders.")
-        # Options that change no domain, so that methods which differ in them share one lookup.
-        for name in ("held_out", "batch_size", "partition"):  # they change no domain
-            data.get("init_args", {}).pop(name, None)
-        # Methods mostly share their data, and to look for the domains of a large folder takes a while.
-        key = repr(data)
-        if key not in known:
-            known[key] = _domains_of(data)
-        protocol = data.get("init_args", {}).get("protocol")
-        held_out[label] = _held_out_in_turn(plan.held_out, known[key], protocol)
-    return held_out
-
-
-def _held_out_in_turn(wanted: str | Sequence[str], domains: Sequence[str], protocol: Protocol | None) -> list[str]:
-    """Returns the names of the domains that ``all``, ``none`` or a list of names stands for.
-
-    Of a protocol that trains on every domain ``all`` stands for none.
+def _domains_in_turn(plan: Sweep, config: Namespace) -> list[str]:
+    """The domains that a method's runs hold out in turn; none where every domain has clients. No image is opened.
 
     Raises:
-        UserError: if there is no such domain, or the protocol holds none out.
+        UserError: if the data set has no such domain or can't be found, or the protocol holds none out.
     """
+    data: Mapping[str, Any] = {} if config.data is None else config.data.as_dict()
+    if data.get("class_path", FederatedDataModule.__name__).endswith(FederatedDataModule.__name__):
+        raise UserError("A sweep needs a data set. Name its config, for instance --config data/folders.")
+    protocol = data.get("init_args", {}).get("protocol")
     holds_out = protocol is None or protocol in HOLDING_OUT
-    if wanted == "none" or (wanted == "all" and not holds_out):
-        return []
-    if not holds_out:
+    if not holds_out and plan.held_out not in ("all", "none"):
         raise UserError(f"The protocol {protocol} trains on every domain. Leave out --held_out.")
-    chosen: list[str] = []
-    for name in domains if wanted == "all" else wanted:
-        chosen += choose_held_out([name], domains)
-    return chosen
-
-
-def _domains_of(data: Mapping[str, Any]) -> list[str]:
-    """Returns the names of a data set's domains."""
+    # For bad names and folders to be found, the domains are looked up even where none is held out.
+    init_args = {name: value for name, value in data["init_args"].items() if name not in ("held_out", "partition")}
     parser = FederationParser()
     parser.add_lightning_class_args(FederatedDataModule, "data", subclass_mode=True)
     with unwrapped_errors():
-        module: FederatedDataModule = parser.instantiate_classes(parser.parse_object({"data": data})).data
-        return module.domains
+        parsed = parser.parse_object({"data": {**data, "init_args": init_args}})
+        domains: list[str] = parser.instantiate_classes(parsed).data.domains
+    if plan.held_out == "none" or not holds_out:
+        return []
+    chosen: list[str] = []
+    for name in domains if plan.held_out == "all" else plan.held_out:
+        chosen += choose_held_out([name], domains)
+    return chosen

@@ -1,7 +1,8 @@
-"""Runs of ``fedvlp``, each in a process of its own, several at a time."""
+"""Runs of ``fedvlp``: each in a process of its own, several at a time; or as one job array of Slurm."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shlex
@@ -11,9 +12,13 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
+
+from fedvlp.results.record import SWEEP_FILE
+from fedvlp.utils.errors import UserError
+from fedvlp.utils.files import write_json
 
 COMMAND = (sys.executable, "-u", "-m", "fedvlp")
 LOG_START = "$ fedvlp "
@@ -76,43 +81,70 @@ class Job:
         """The file of all that its attempts printed."""
         return self.folder / "log.txt"
 
-    @property
-    def log_header(self) -> str:
-        """The line of the log with which an attempt begins."""
-        return LOG_START + shlex.join(self.arguments)
-
     def error(self) -> str:
-        """Returns the end of the last attempt's log, from its error on if there is one."""
-        if not self.log.is_file():
-            return "It wrote no log."
-        log = self.log.read_text(encoding="utf-8", errors="replace")
+        """The line of the last attempt's log that says most: its last error, or else the last line."""
+        log = self.log.read_text(encoding="utf-8", errors="replace") if self.log.is_file() else ""
         lines = log.rpartition(LOG_START)[2].splitlines()[1:]
-        starts = [i for i, line in enumerate(lines) if line.startswith("Traceback (") or ": error: " in line]
-        return "\n".join(lines[starts[-1] :] if starts else lines[-5:]).strip() or "It ended without a summary.json."
+        errors = [line for line in lines if ": error: " in line]
+        return (errors or lines or ["It printed nothing."])[-1]
 
 
-@dataclass(frozen=True)
-class RunningJob:
-    """A run, its process, the device that it was given, and when it began by the monotonic clock."""
+class SweepProgress:
+    """The states of a sweep's runs: a printed line for each run that ends, and all of them in ``sweep.json``.
 
-    job: Job
-    process: subprocess.Popen[bytes]
-    device: str | None
-    began: float
+    Args:
+        folder: the sweep's.
+        jobs: all of the sweep.
+
+    Attributes:
+        statuses: the state of each run by its name; a run whose folder has a summary is done.
+    """
+
+    def __init__(self, folder: Path, jobs: Sequence[Job]) -> None:
+        self.path = folder / SWEEP_FILE
+        self.jobs = jobs
+        # The file also has the runs of earlier calls in this folder that had other arguments.
+        try:
+            self.entries: dict[str, Any] = dict(json.loads(self.path.read_text(encoding="utf-8"))["runs"])
+        except (OSError, ValueError, KeyError, TypeError):
+            self.entries = {}
+        # What a folder holds counts more than what the file says: the last call may have been killed.
+        self.statuses: dict[str, Status] = {}
+        for job in jobs:
+            seconds = self.entries.get(job.name, {}).get("seconds")
+            self._set(job, Status("done", seconds) if job.is_done else Status("waiting"))
 
     @property
-    def status(self) -> Status:
-        """How the run ended, once its process has."""
-        seconds = time.monotonic() - self.began
-        if self.job.is_done:
-            return Status("done", seconds)
-        # A negative code is the number of the signal that ended the process, which left no message.
-        code = self.process.returncode
-        if code >= 0:
-            return Status("failed", seconds, self.job.error())
-        name = signal.Signals(-code).name
-        hint = ": often too little memory" if name == "SIGKILL" else ""
-        return Status("failed", seconds, f"The process was ended by {name}{hint}.")
+    def missing(self) -> list[Job]:
+        """The runs that are not done."""
+        return [job for job in self.jobs if self.statuses[job.name].state != "done"]
+
+    def report(self, job: Job, status: Status) -> None:
+        """Records a run's new state, and prints a line if the run has ended."""
+        self._set(job, status)
+        self.write()
+        if status.state in ("done", "failed"):
+            states = [other.state for other in self.statuses.values()]
+            num_ended = states.count("done") + states.count("failed")
+            outcome = f"failed: {status.error}" if status.state == "failed" else "done"
+            sys.stdout.write(f"{num_ended}/{len(self.jobs)} {job.title}: {outcome}, {status.seconds or 0.0:.0f} s\n")
+            sys.stdout.flush()
+
+    def write(self) -> None:
+        """Writes ``sweep.json``."""
+        write_json(self.path, {"runs": self.entries})
+
+    def print_failures(self) -> int:
+        """Prints which runs are not done, with the error and log of each, and returns the exit code: 1 if there are."""
+        sys.stdout.write(f"{len(self.jobs) - len(self.missing)} of {len(self.jobs)} runs done\n")
+        for job in self.missing:
+            status = self.statuses[job.name]
+            sys.stderr.write(f"{status.state}: {job.title}: {status.error}\n  {job.log}\n")
+        return 1 if self.missing else 0
+
+    def _set(self, job: Job, status: Status) -> None:
+        self.statuses[job.name] = status
+        self.entries[job.name] = {**job.axes, **asdict(status)}
 
 
 def run_jobs(
@@ -148,11 +180,27 @@ def run_jobs(
             for ended in [one for one in running if one.process.poll() is not None]:
                 running.remove(ended)
                 free_devices.append(ended.device)
-                report(ended.job, ended.status)
+                report(ended.job, _status(ended))
     finally:
-        _stop(running)
         for stopped in running:
+            stopped.process.terminate()
+        end = time.monotonic() + SECONDS_TO_STOP
+        for stopped in running:
+            try:
+                stopped.process.wait(max(0.0, end - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                stopped.process.kill()
+                stopped.process.wait()
             report(stopped.job, Status("interrupted", time.monotonic() - stopped.began))
+
+
+class RunningJob(NamedTuple):
+    """A run, its process, the device that it was given, and when it began by the monotonic clock."""
+
+    job: Job
+    process: subprocess.Popen[bytes]
+    device: str | None
+    began: float
 
 
 def _start(job: Job, command: Sequence[str], device: str | None) -> RunningJob:
@@ -164,7 +212,7 @@ def _start(job: Job, command: Sequence[str], device: str | None) -> RunningJob:
         environment["CUDA_VISIBLE_DEVICES"] = device
     job.folder.mkdir(parents=True, exist_ok=True)
     with job.log.open("ab", buffering=0) as log:
-        log.write(f"{job.log_header}\n".encode())
+        log.write(f"{LOG_START}{shlex.join(job.arguments)}\n".encode())
         process = subprocess.Popen(
             [*command, *job.arguments],
             stdin=subprocess.DEVNULL,
@@ -177,14 +225,80 @@ def _start(job: Job, command: Sequence[str], device: str | None) -> RunningJob:
     return RunningJob(job, process, device, time.monotonic())
 
 
-def _stop(running: Sequence[RunningJob]) -> None:
-    """Asks all runs to stop, and ends those that have not after some seconds."""
-    for stopped in running:
-        stopped.process.terminate()
-    end = time.monotonic() + SECONDS_TO_STOP
-    for stopped in running:
-        try:
-            stopped.process.wait(max(0.0, end - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            stopped.process.kill()
-            stopped.process.wait()
+def _status(ended: RunningJob) -> Status:
+    """How a run whose process has ended came out."""
+    seconds = time.monotonic() - ended.began
+    if ended.job.is_done:
+        return Status("done", seconds)
+    # A negative code is the number of the signal that ended the process, which left no message.
+    code = ended.process.returncode
+    error = f"The process was ended by {signal.Signals(-code).name}." if code < 0 else ended.job.error()
+    return Status("failed", seconds, error)
+
+
+@dataclass(frozen=True)
+class SlurmArray:
+    """Missing runs of a sweep as one job array of Slurm.
+
+    Attributes:
+        folder: the sweep's, in which Slurm writes ``slurm-<array>_<task>.txt``.
+        options: options of ``sbatch``, with underscores in their names.
+        setup: lines of shell that come before each run, such as to load modules.
+    """
+
+    folder: Path
+    options: Mapping[str, str]
+    setup: Sequence[str] = ()
+
+    @property
+    def name(self) -> str:
+        """The array's name in the queue, which no other folder's has."""
+        digest = hashlib.sha256(os.fsencode(self.folder.resolve())).hexdigest()[:8]
+        return f"fedvlp-{self.folder.name}-{digest}"
+
+    def num_queued(self) -> int:
+        """How many tasks of the array wait or run."""
+        tasks = _call_slurm(["squeue", "--me", "--array", "--noheader", "--format=%i", f"--name={self.name}"])
+        return len(tasks.split())
+
+    def submit(self, jobs: Sequence[Job], workers: int | None, command: Sequence[str] = COMMAND) -> str:
+        """Puts runs into the queue; returns the array's number.
+
+        Args:
+            jobs: the runs.
+            workers: how many of them run at a time; None for as many as Slurm allows.
+            command: what makes a run when a job's arguments follow.
+        """
+        # One script for all tasks: each branch replaces the shell by its run, so that signals reach it.
+        branches = [f"{index}) exec {shlex.join([*command, *job.arguments])} ;;" for index, job in enumerate(jobs)]
+        threads = "export OMP_NUM_THREADS=${OMP_NUM_THREADS:-${SLURM_CPUS_PER_TASK:-1}}"
+        script = ["#!/bin/bash", *self.setup, threads, "case $SLURM_ARRAY_TASK_ID in", *branches, "esac"]
+        arguments = [
+            "--parsable",
+            f"--job-name={self.name}",
+            f"--array=0-{len(jobs) - 1}" + (f"%{workers}" if workers else ""),
+            f"--output={str(self.folder.resolve()).replace('%', '%%')}/slurm-%A_%a.txt",
+            # A task that makes way for another, or whose node fails, begins again by itself, and so resumes.
+            "--requeue",
+            *(f"--{name.replace('_', '-')}={value}" for name, value in self.options.items()),
+        ]
+        # With several clusters sbatch prints the number and the cluster's name.
+        return _call_slurm(["sbatch", *arguments], "\n".join([*script, ""])).strip().partition(";")[0]
+
+
+def _call_slurm(command: Sequence[str], text: str = "") -> str:
+    """What a command of Slurm prints.
+
+    Raises:
+        UserError: if it does not exist, or fails.
+    """
+    try:
+        result = subprocess.run(command, input=text, capture_output=True, encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise UserError(
+            f"Slurm's command {command[0]} can't be called ({error.strerror}). Call this on a machine of the cluster, "
+            "or choose --launcher local."
+        ) from error
+    if result.returncode:
+        raise UserError(f"Slurm's command {command[0]} refuses: {' '.join(result.stderr.split())}")
+    return result.stdout

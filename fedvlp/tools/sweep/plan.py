@@ -5,31 +5,21 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 from fedvlp.tools.sweep.jobs import Job
 from fedvlp.utils.config_files import CONFIG_OPTION, find_config, join_configs, names_a_method, read_yaml
 from fedvlp.utils.errors import UserError
 
 KEYS = ("config", "models", "held_out", "seeds", "arguments", "launcher", "note")
-SET_BY_SWEEP = {
-    "--data.held_out": "--held_out",
-    "--data.init_args.held_out": "--held_out",
-    "--seed_everything": "--seeds",
-    "--model": "--models",
-    "--model.class_path": "--models",
-    "--trainer.default_root_dir": "--output",
-    "--trainer.name": "--output",
-    "--ckpt_path": "the same sweep again: it resumes",
-    "--print_config": "--dry_run",
-}
-"""Options of ``fedvlp fit`` that differ between the runs of a sweep, and what to use in place of each."""
+SET_BY_SWEEP = (
+    *("--data.held_out", "--data.init_args.held_out", "--seed_everything", "--model", "--model.class_path"),
+    *("--trainer.default_root_dir", "--trainer.name", "--ckpt_path", "--print_config"),
+)
+"""Options of ``fedvlp fit`` that differ between the runs of a sweep."""
 
 
 @dataclass(frozen=True)
@@ -67,9 +57,29 @@ class Sweep:
     arguments: tuple[str, ...] = ()
 
     def choices(self, method: SweepMethod) -> tuple[str, ...]:
-        """Returns the arguments that a method's runs share; later ones override earlier ones."""
+        """The arguments that a method's runs share; later ones override earlier ones."""
         configs = [f"{CONFIG_OPTION}{config}" for config in (method.config, *self.configs)]
         return (*configs, *self.arguments, *method.arguments)
+
+    def jobs(self, domains: Mapping[str, Sequence[str]], output: Path) -> list[Job]:
+        """Lists the runs, all of one seed before those of the next.
+
+        Args:
+            domains: for each method's label the domains that are held out in turn; none where all have clients.
+            output: the sweep's folder.
+        """
+        jobs = []
+        # Seeds are the outer loop: the first one fills the cache of image features, which the others then read.
+        for seed in self.seeds:
+            for method in self.methods:
+                choices = self.choices(method)
+                in_turn: Sequence[str | None] = domains[method.label] or [None]
+                for held_out in in_turn:
+                    name = run_name(method.label, choices, held_out, seed)
+                    arguments = fit_arguments(choices, held_out, seed, output, name)
+                    axes = {"model": method.label, "config": method.config, "held_out": held_out, "seed": seed}
+                    jobs.append(Job(name, arguments, output / name, axes))
+        return jobs
 
 
 def read_sweep(path: Path) -> dict[str, Any]:
@@ -97,24 +107,27 @@ def make_sweep(content: Mapping[str, Any], more: Sequence[str] = ()) -> Sweep:
     Raises:
         UserError: if something is missing or impossible, or a config does not exist.
     """
-    configs = _strings(content, "config")
+    configs = _strings(content.get("config"))
     for config in configs:
         if names_a_method(find_config(config)):
             raise UserError(f"The config {config!r} names a method, which all runs would share. Put it under models.")
     methods = tuple(_method(model) for model in _as_list(content.get("models")))
     if not methods:
         raise UserError("A sweep needs at least one method. Name some, for instance --models trip,promptfl.")
-    label, count = Counter(method.label for method in methods).most_common(1)[0]
-    if count > 1:
-        raise UserError(f"{count} models are called {label!r}. Give each its own label in the sweep's file.")
-    held_out = _strings(content, "held_out") if "held_out" in content else ("all",)
+    labels = [method.label for method in methods]
+    if repeated := [label for label in labels if labels.count(label) > 1]:
+        raise UserError(f"Several models are called {repeated[0]!r}. Give each its own label in the sweep's file.")
+    held_out = _strings(content.get("held_out", "all"))
     if not held_out:
         raise UserError(f"Expected held_out to be all, none or domains; got {content['held_out']!r}.")
     seeds = _as_list(content.get("seeds", 0))
     if not seeds or not all(type(seed) is int and 0 <= seed < 2**32 for seed in seeds):
-        raise UserError(f"Expected seeds to be whole numbers of at least 0, such as [0, 1, 2]; got {seeds!r}.")
-    arguments = tuple(join_configs((*_strings(content, "arguments"), *more)))
-    _check_arguments([*arguments, *(argument for method in methods for argument in method.arguments)])
+        raise UserError(f"Expected seeds to be integers of at least 0, such as [0, 1, 2]; got {seeds!r}.")
+    arguments = tuple(join_configs((*_strings(content.get("arguments")), *more)))
+    for argument in (*arguments, *(argument for method in methods for argument in method.arguments)):
+        name = argument.partition("=")[0]
+        if name in SET_BY_SWEEP:
+            raise UserError(f"A sweep sets {name} itself, for each run. `fedvlp sweep --help` lists its own options.")
     return Sweep(
         configs,
         methods,
@@ -134,14 +147,7 @@ def _method(model: Any) -> SweepMethod:
     if not names_a_method(find_config(config)):
         raise UserError(f"Expected configs of methods as models; {config!r} has no model.class_path.")
     label = str(content.get("label", Path(config).stem))
-    return SweepMethod(label, config, tuple(join_configs(_strings(content, "arguments"))))
-
-
-def _check_arguments(arguments: Sequence[str]) -> None:
-    for argument in arguments:
-        name = argument.partition("=")[0]
-        if name in SET_BY_SWEEP:
-            raise UserError(f"A sweep sets {name} itself, for each run. Use {SET_BY_SWEEP[name]}.")
+    return SweepMethod(label, config, tuple(join_configs(_strings(content.get("arguments")))))
 
 
 def _as_list(value: Any) -> list[Any]:
@@ -150,34 +156,12 @@ def _as_list(value: Any) -> list[Any]:
     return list(value) if isinstance(value, (list, tuple)) else [value]
 
 
-def _strings(content: Mapping[str, Any], key: str) -> tuple[str, ...]:
-    return tuple(str(value) for value in _as_list(content.get(key)))
-
-
-def all_jobs(sweep: Sweep, domains: Mapping[str, Sequence[str]], output: Path) -> list[Job]:
-    """Lists the runs, one seed of all methods after the other.
-
-    Args:
-        sweep: the axes.
-        domains: for each method's label the domains that are held out in turn; none where all have clients.
-        output: the sweep's folder.
-    """
-    jobs = []
-    # Seeds are the outer loop: the first one fills the cache of image features, which the others then read.
-    for seed in sweep.seeds:
-        for method in sweep.methods:
-            choices = sweep.choices(method)
-            in_turn: Sequence[str | None] = domains[method.label] or [None]
-            for held_out in in_turn:
-                name = run_name(method.label, choices, held_out, seed)
-                arguments = fit_arguments(choices, held_out, seed, output, name)
-                axes = {"model": method.label, "config": method.config, "held_out": held_out, "seed": seed}
-                jobs.append(Job(name, arguments, output / name, axes))
-    return jobs
+def _strings(value: Any) -> tuple[str, ...]:
+    return tuple(map(str, _as_list(value)))
 
 
 def fit_arguments(choices: Sequence[str], held_out: str | None, seed: int, output: Path, name: str) -> tuple[str, ...]:
-    """Returns the arguments of ``fedvlp`` that make a run, or resume it.
+    """The arguments of ``fedvlp`` that make a run, or resume it.
 
     Args:
         choices: the arguments that choose all else.
@@ -199,21 +183,17 @@ def fit_arguments(choices: Sequence[str], held_out: str | None, seed: int, outpu
 
 
 def run_name(label: str, choices: Sequence[str], held_out: str | None, seed: int) -> str:
-    """Returns a readable folder name, with a digest of the configs' content and of all other arguments.
+    """A readable folder name, with a digest of the configs' content and of all other arguments.
 
     >>> run_name("trip", ["--trainer.rounds=3"], "photo", 0)
     'trip-138eb97f/photo-0'
     """
-    # Other arguments must make another run, and a renamed or commented config the same one.
-    digest = hashlib.sha256(json.dumps([_settings(argument) for argument in choices]).encode())
+    settings: list[Any] = []
+    for argument in choices:
+        # Other arguments must make another run, and a renamed or commented config the same one.
+        is_config = argument.startswith(CONFIG_OPTION)
+        settings.append(read_yaml(Path(find_config(argument.removeprefix(CONFIG_OPTION)))) if is_config else argument)
+    digest = hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:8]
     method = re.sub(r"[^\w.-]+", "_", label)[:80]
     domain = re.sub(r"[./\\]", "_", held_out or "all_seen")
-    return f"{method}-{digest.hexdigest()[:8]}/{domain}-{seed}"
-
-
-def _settings(argument: str) -> Any:
-    """Returns an argument, or the parsed content of the config that it names, so that comments do not count."""
-    if not argument.startswith(CONFIG_OPTION):
-        return argument
-    path = find_config(argument.removeprefix(CONFIG_OPTION))
-    return yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    return f"{method}-{digest}/{domain}-{seed}"

@@ -4,89 +4,87 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
+import re
 import sys
-from collections.abc import Mapping, Sequence
-from itertools import chain
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 from fedvlp.commands.lightning_cli import FederationCLI
 from fedvlp.commands.run import quiet_lightning
 from fedvlp.commands.trained_config import ALLOW_HELP, config_option
-from fedvlp.core.metrics.scores import all_scores
-from fedvlp.core.module import FederatedModule
-from fedvlp.core.state import State
+from fedvlp.core.metrics import all_scores
 from fedvlp.federation import Federation
-from fedvlp.results.record import LAST_ROW, ZERO_SHOT_ROW, load_record
+from fedvlp.results.record import BEST_ROW, LAST_ROW, ZERO_SHOT_ROW, load_record
 from fedvlp.runs.run_folder import load_trained
 from fedvlp.runs.trusted_classes import check_classes
-from fedvlp.tools.sweep.arguments import split_arguments
-from fedvlp.tools.verify.verification import (
-    contradictions,
-    joined_contradictions,
-    measured_contradictions,
-    not_measured_again,
-)
+from fedvlp.tools.sweep.command import split_arguments
 from fedvlp.training.communication import COUNTS, communication_cost
-from fedvlp.training.scores_file import without_validation
+from fedvlp.training.prediction import without_validation
 from fedvlp.utils.config_files import read_yaml, with_config_paths
 from fedvlp.utils.errors import UserError, unwrapped_errors
 from fedvlp.utils.ranges import NonNegativeFloat
 
 FILES = ("summary.json", "prompts.safetensors", "config.yaml")
 """What an entry is; a run's folder is one, and so is what ``fedvlp push --output`` writes."""
-
-OF_THE_MACHINE = (
-    "accelerator",
-    "devices",
-    "num_nodes",
-    "strategy",
-    "logger",
-    "callbacks",
-    "default_root_dir",
-    "name",
-    "runtime",
+OF_TRAINER = (
+    *("rounds", "seed", "precision", "deterministic", "evaluate_every", "patience"),
+    *("local", "server", "clients"),
 )
-"""Options of the trainer that say where it ran and what wrote about it, and change no result."""
-
+"""Options of the trainer that a result depends on; others say where it ran and what wrote about it."""
 NOT_OF_OTHERS = ("cache_dir", "download")
-"""Options of data that a stranger's config does not decide: where files are written, and whether any is fetched."""
-
+"""Options of data that a stranger's config does not decide: where files are written, and whether any is downloaded."""
+MEASURED = ("accuracy", "metrics")
+"""Parts of a summary whose numbers depend on arithmetic with images, in percent or points."""
+OF_TRAINING = ("rounds", "privacy", "seconds", "features", "versions", "plugins")
+"""Parts of a summary that only the training itself can know."""
+ROW = re.compile(rf"{ZERO_SHOT_ROW}|({LAST_ROW}|{BEST_ROW}) \((?P<round>[0-9]+)\)")
+"""The titles of a summary's accuracies."""
 TOLERANCE = 0.01
 """In points; two machines that multiply in another order may predict other classes for a few images."""
-
-Trained = tuple[State, Mapping[int, State]]
-"""What all share, and what stays on each client."""
-
-PARSER = {"prog": "fedvlp verify", "description": "Measure trained models again."}
+MAX_LINES = 6
+MAX_CHARACTERS = 80
 
 
 def run_verify(arguments: Sequence[str]) -> int:
-    """Measures each entry again, says of each what came of it, and returns the exit code.
-
-    Returns:
-        0 if all of them are verified, else 1.
-    """
+    """Measures each entry again, prints the outcomes, and returns the exit code: 0 if all are verified, else 1."""
+    parser = argparse.ArgumentParser(
+        prog="fedvlp verify",
+        description="Measure trained models again, and refuse those whose summary says something else: of the model, "
+        "the images, the split, the protocol, how was trained, what is sent, and every number of the last round and of "
+        "zero-shot CLIP. All dotted options go to the configs, such as --data.root.",
+    )
+    parser.add_argument(
+        "entries",
+        nargs="+",
+        type=Path,
+        metavar="ENTRY",
+        help=f"Folders of {', '.join(FILES)}, or folders of such folders.",
+    )
+    parser.add_argument(
+        "--tolerance",
+        type=NonNegativeFloat,
+        default=TOLERANCE,
+        help="How many points a measured number may be off; another processor may predict another class for a few "
+        "images. Default: %(default)s.",
+    )
+    parser.add_argument("--allow", action="append", default=[], metavar="NAME", help=ALLOW_HELP)
     quiet_lightning()
-    own_arguments, of_config = split_arguments(arguments)
-    options = _parser().parse_args(own_arguments)
+    of_command, of_config = split_arguments(arguments)
+    options = parser.parse_args(of_command)
     failed = 0
-    for entry in chain.from_iterable(map(entries_of, options.entries)):
-        try:
-            lines = verify(entry, of_config, options.tolerance, options.allow)
-        except UserError as error:
-            failed += 1
-            sys.stderr.write(f"fedvlp verify: {entry}: refused: {error}\n")
-        else:
-            sys.stdout.writelines(f"{line}\n" for line in lines)
+    for path in options.entries:
+        # A path without entries is an entry that lacks its files.
+        for entry in sorted(summary.parent for summary in path.rglob("summary.json")) or [path]:
+            try:
+                lines = verify(entry, of_config, options.tolerance, options.allow)
+            except UserError as error:
+                failed += 1
+                sys.stderr.write(f"fedvlp verify: {entry}: refused: {error}\n")
+            else:
+                sys.stdout.writelines(f"{line}\n" for line in lines)
     return 1 if failed else 0
-
-
-def entries_of(path: Path) -> list[Path]:
-    """Returns the entries below a folder of entries, at any depth; a path without entries is returned itself."""
-    if (path / "summary.json").is_file():
-        return [path]
-    return sorted(summary.parent for summary in path.rglob("summary.json")) or [path]
 
 
 def verify(
@@ -110,67 +108,56 @@ def verify(
         if not (entry / name).is_file():
             raise UserError(f"It lacks {name}. An entry is a folder of {', '.join(FILES)}, as a run writes them.")
     record = load_record(entry)
-    command = _made(_config(entry / "config.yaml", allow), of_config)
+    words = [config_option(_config(entry / "config.yaml", allow)), *with_config_paths(of_config)]
+    with unwrapped_errors():
+        command = FederationCLI(
+            run=False, args=words, save_config_callback=None, parser_kwargs={"prog": "fedvlp verify"}
+        )
     rounds = cast(Federation, command.trainer).rounds
     if record.rounds > rounds:
         raise UserError(f"Its summary says {record.rounds} rounds, and its config {rounds}.")
     summary = json.loads((entry / "summary.json").read_text(encoding="utf-8"))
     with unwrapped_errors():
         _refuse(contradictions(summary, _described(command)), "It is of another split, method or config")
-        found = _measured(command, load_trained(entry / "prompts.safetensors", command.model))
+        measured = _measured(command, entry / "prompts.safetensors")
     reason = f"It is of another model, or a number was changed; --tolerance {tolerance:g} is what is allowed, in points"
-    _refuse(measured_contradictions(summary, found, tolerance), reason)
-    row = found["accuracy"].get(LAST_ROW, found["accuracy"].get(ZERO_SHOT_ROW))
+    _refuse(measured_contradictions(summary, measured, tolerance), reason)
+    row = measured["accuracy"].get(LAST_ROW, measured["accuracy"].get(ZERO_SHOT_ROW))
     accuracies = ", ".join(f"{role} {value:.2f} %" for role, value in row.items() if "/" not in role)
     left_out = ", ".join(not_measured_again(summary))
     return [f"{entry}: verified: {record.method}, {record.protocol}: {accuracies}", f"  not measured again: {left_out}"]
 
 
 def _refuse(wrong: Sequence[str], reason: str) -> None:
-    """Refuses an entry of which something is wrong.
-
-    Raises:
-        UserError: with what is, and the reason.
-    """
     if wrong:
-        raise UserError(f"{joined_contradictions(wrong)}. {reason}.")
+        more = [f"and {len(wrong) - MAX_LINES} more"] if len(wrong) > MAX_LINES else []
+        raise UserError(f"{'; '.join([*wrong[:MAX_LINES], *more])}. {reason}.")
 
 
 def _config(path: Path, allow: Sequence[str]) -> dict[str, Any]:
-    """Returns an entry's config, without what is of the machine on which it was trained.
+    """An entry's config, without what is of the machine on which it was trained.
 
     Raises:
         UserError: if it is no config, or names a class that is not allowed.
     """
     content = read_yaml(path)
-    if not isinstance(content, dict) or not {"model", "data", "trainer"} <= content.keys():
-        raise UserError(f"{path} is no config of a run: expected model, data and trainer in it.")
-    trainer = content["trainer"]
-    if not isinstance(trainer, dict):
-        raise UserError(f"{path} is no config of a run: expected options of the trainer.")
-    trainer = {name: value for name, value in trainer.items() if name not in OF_THE_MACHINE}
+    parts = [content.get(name) for name in ("model", "data", "trainer")] if isinstance(content, dict) else []
+    if not parts or not all(isinstance(part, dict) for part in parts):
+        raise UserError(f"{path} is no config of a run: expected model, data and trainer with their options in it.")
+    config = {name: content[name] for name in ("seed_everything", "model", "data") if name in content}
+    trainer = {name: value for name, value in content["trainer"].items() if name in OF_TRAINER}
     if isinstance(trainer.get("clients"), dict):
         trainer["clients"].pop("personal_on_disk", None)
-    trainer |= {"runtime": {"default_callbacks": False}, "enable_progress_bar": False}
-    config = {name: content[name] for name in ("seed_everything", "model", "data") if name in content}
-    config["trainer"] = trainer
-    options = content["data"].get("init_args") if isinstance(content["data"], dict) else None
-    if isinstance(options, dict):
+    config["trainer"] = trainer | {"runtime": {"default_callbacks": False}, "enable_progress_bar": False}
+    if isinstance(content["data"].get("init_args"), dict):
         for name in NOT_OF_OTHERS:
-            options.pop(name, None)
+            content["data"]["init_args"].pop(name, None)
     check_classes(path, config, allow)
     return config
 
 
-def _made(config: dict[str, Any], of_config: Sequence[str]) -> FederationCLI:
-    """Returns method, data and federation of a config."""
-    given = [config_option(config), *with_config_paths(of_config)]
-    with unwrapped_errors():
-        return FederationCLI(run=False, args=given, save_config_callback=None, parser_kwargs=PARSER)
-
-
 def _described(command: FederationCLI) -> dict[str, Any]:
-    """Returns what the summary must say of how was trained, on what and by whom, and of what is sent."""
+    """What the summary must say of how was trained, on what and by which clients, and of what is sent."""
     federation = cast(Federation, command.trainer)
     description = federation.describe(command.model, command.datamodule)
     cost = communication_cost(command.model, command.datamodule.clients, federation.local.every_add_on)
@@ -180,51 +167,119 @@ def _described(command: FederationCLI) -> dict[str, Any]:
     return {**description, "communication_per_client_and_round": sent}
 
 
-def _measured(command: FederationCLI, trained: Trained) -> dict[str, Any]:
-    """Returns the accuracies of the trained model and of its baseline, and what is measured beside them."""
+def _measured(command: FederationCLI, prompts: Path) -> dict[str, Any]:
+    """The accuracies of the trained model and of its baseline, and what is measured beside them."""
     federation = cast(Federation, command.trainer)
     rows = {}
+    deployed, personal = load_trained(prompts, command.model)
     if command.model.configure_phases():
-        rows[LAST_ROW] = _row(federation, command.model, *trained)
+        rows[LAST_ROW] = (command.model, deployed, personal)
     baseline = command.model.baseline()
     if baseline is not None:
         baseline = federation.fabric.to_device(baseline)
-        rows[ZERO_SHOT_ROW] = _row(federation, baseline, baseline.shared_state(), {})
-    return {
-        "accuracy": {title: accuracy for title, (accuracy, _) in rows.items()},
-        "metrics": {title: metrics for title, (_, metrics) in rows.items()},
-    }
+        rows[ZERO_SHOT_ROW] = (baseline, baseline.shared_state(), {})
+    found: dict[str, Any] = {"accuracy": {}, "metrics": {}}
+    for title, (model, shared, of_clients) in rows.items():
+        found["accuracy"][title] = federation.evaluate(model, shared, of_clients)
+        predictions = without_validation(federation.predictions)
+        found["metrics"][title] = all_scores(predictions, federation.data.class_names)
+    return found
 
 
-def _row(
-    federation: Federation, model: FederatedModule, deployed: State, personal: Mapping[int, State]
-) -> tuple[dict[str, float], dict[str, Any]]:
-    """Returns the accuracies of a model, and what is measured beside them."""
-    accuracy = federation.evaluate(model, deployed, personal)
-    predictions = without_validation(federation.predictions)
-    return accuracy, all_scores(predictions, federation.data.class_names)
+def contradictions(claimed: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:
+    """Lists where a summary differs from what method, data and config make of a run, a line each.
+
+    Args:
+        claimed: the summary.
+        found: what it must hold, except for ``MEASURED`` and ``OF_TRAINING``.
+    """
+    checked = {name: value for name, value in claimed.items() if name not in (*MEASURED, *OF_TRAINING)}
+    lines = _differences(_without_clip(checked), _without_clip(found), 0.0)
+    # A summary may also contradict itself: a round with two results, or a last round that is not the last.
+    rows_by_round: dict[str, tuple[str, Any]] = {}
+    for title, row in claimed["accuracy"].items():
+        match = ROW.fullmatch(title)
+        if match is None:
+            lines.append(f"accuracy.{title}: a summary has no such row")
+        elif match["round"] is not None:
+            if title.startswith(LAST_ROW) and match["round"] != str(claimed["rounds"]):
+                lines.append(f"accuracy.{title}: the summary says rounds {claimed['rounds']}")
+            first_title, first_row = rows_by_round.setdefault(match["round"], (title, row))
+            if first_row != row:
+                lines.append(
+                    f"accuracy.{title}: the summary says something else of the same round under {first_title!r}"
+                )
+    return lines
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="fedvlp verify",
-        description="Measure trained models again, and refuse those whose summary says something else: of the model, "
-        "the images, the split, the protocol, how was trained, what is sent, and every number of the last round and of "
-        "zero-shot CLIP. All dotted options go to the configs, such as --data.root.",
-    )
-    parser.add_argument(
-        "entries",
-        nargs="+",
-        type=Path,
-        metavar="ENTRY",
-        help=f"Folders of {', '.join(FILES)}, or folders of such folders.",
-    )
-    parser.add_argument(
-        "--tolerance",
-        type=NonNegativeFloat,
-        default=TOLERANCE,
-        help="How many points a measured number may be off; another processor may take a few images for something "
-        "else. Default: %(default)s.",
-    )
-    parser.add_argument("--allow", action="append", default=[], metavar="NAME", help=ALLOW_HELP)
-    return parser
+def measured_contradictions(claimed: Mapping[str, Any], found: Mapping[str, Any], tolerance: float) -> list[str]:
+    """Lists where a summary has other numbers than were measured, a line each.
+
+    Args:
+        claimed: the summary.
+        found: ``accuracy`` and ``metrics`` of the last round and of zero-shot CLIP.
+        tolerance: how far a number may be off, in points.
+    """
+    # Runs at sites have no metrics, since sites do not report predictions of single images.
+    parts = [name for name in MEASURED if name in claimed]
+    rows: dict[str, Any] = {}
+    for part in parts:
+        rows[part] = {}
+        for title, row in claimed[part].items():
+            for name in (ZERO_SHOT_ROW, LAST_ROW):  # titles without the number of their round
+                if title.startswith(name):
+                    rows[part][name] = row
+    return _differences(rows, {name: found[name] for name in parts}, tolerance)
+
+
+def not_measured_again(claimed: Mapping[str, Any]) -> list[str]:
+    """The parts of a summary that only its training can know."""
+    parts = [name for name in OF_TRAINING if name in claimed]
+    rows = [title for title in claimed.get("accuracy", {}) if not title.startswith((ZERO_SHOT_ROW, LAST_ROW))]
+    return [*parts, *(f"the row {title!r}" for title in rows)]
+
+
+def _without_clip(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """Leaves out where CLIP's weights came from: their digest identifies them."""
+    init_args = {name: value for name, value in summary["model"]["init_args"].items() if name != "clip"}
+    return {**summary, "model": {**summary["model"], "init_args": init_args}}
+
+
+def _differences(claimed: Mapping[str, Any], found: Mapping[str, Any], tolerance: float) -> list[str]:
+    """A line for each value that differs, sorted by its path in the summary."""
+    # A summary was read from JSON, so the values that were found must be as JSON returns them, lists for tuples.
+    claimed_values = dict(_flat(claimed))
+    found_values = dict(_flat(json.loads(json.dumps(found))))
+    lines = []
+    for name in sorted(claimed_values.keys() | found_values.keys()):
+        one, other = claimed_values.get(name), found_values.get(name)
+        if not _are_close(one, other, tolerance):
+            lines.append(f"{name}: the summary says {_short(one)}, found {_short(other)}")
+    return lines
+
+
+def _flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields each value with its path, such as ``training.betas[0]``; nothing of empty lists and mappings."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _flat(inner, f"{name}.{key}" if name else str(key))
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            yield from _flat(inner, f"{name}[{index}]")
+    else:
+        yield name, value
+
+
+def _are_close(one: Any, other: Any, tolerance: float) -> bool:
+    """Whether two values are equal, or numbers within the tolerance; only NaN is close to NaN."""
+    are_numbers = all(isinstance(each, (int, float)) and not isinstance(each, bool) for each in (one, other))
+    if not are_numbers:
+        return bool(one == other)
+    return abs(one - other) <= tolerance or (math.isnan(one) and math.isnan(other))
+
+
+def _short(value: Any) -> str:
+    if value is None:
+        return "nothing"
+    text = f"{value:.10g}" if isinstance(value, float) else json.dumps(value)
+    return text if len(text) <= MAX_CHARACTERS else f"{text[:MAX_CHARACTERS]}…"

@@ -3,9 +3,7 @@
 ``trainer.local.add_ons`` lists those that are at work.
 """
 
-from fedvlp.training.add_ons.base import AddOn, Finished, LocalContext, ServerRound, describe_add_on
-from fedvlp.training.add_ons.client_noise import NoisyUpload
-from fedvlp.training.add_ons.clip_gradients import ClipGradients
+from fedvlp.training.add_ons.base import AddOn, Finished, LocalContext, ServerRound
 from fedvlp.training.add_ons.fed_dg_ga import FedDGGA
 from fedvlp.training.add_ons.fed_dyn import FedDyn
 from fedvlp.training.add_ons.fed_nova import FedNova
@@ -20,15 +18,12 @@ __all__ = [
     "MOON",
     "PUBLIC",
     "AddOn",
-    "ClipGradients",
     "FedDGGA",
     "FedDyn",
     "FedNova",
     "FedProx",
     "Finished",
     "LocalContext",
-    "NoisyUpload",
     "Scaffold",
     "ServerRound",
-    "describe_add_on",
 ]

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from dataclasses import dataclass, field
+from typing import ClassVar, NamedTuple
 
+import torch
 from lightning import Fabric
 from torch import Tensor
+from torch.optim import Optimizer
 
-from fedvlp.core.aggregation import Aggregator
+from fedvlp.core.aggregation.base import Aggregator, ClientNoise
+from fedvlp.core.aggregation.privacy import noised_upload
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.protocols import Inputs
 from fedvlp.core.state import Client, ClientUpdate, State
+from fedvlp.utils.ranges import PositiveFloat
+from fedvlp.utils.seeding import derive_seed
 
-if TYPE_CHECKING:
-    from fedvlp.training.optimizers import LocalOptimizer
+NOISE = 1
+"""Sets a client's noise apart from the other draws of its seed."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +31,7 @@ class LocalContext:
         client: who trains.
         module: the method.
         fabric: device and precision.
-        optimizer: takes the steps; None where nothing is trained.
+        optimizer: takes the steps, as Fabric has set it up; None where nothing is trained.
         names: the trained tensors that are averaged over clients; an add-on that corrects updates corrects no others.
         trained: all trained tensors by name, themselves and no copies.
         start: copies of them as training begins.
@@ -42,7 +47,7 @@ class LocalContext:
     client: Client
     module: FederatedModule
     fabric: Fabric
-    optimizer: LocalOptimizer | None
+    optimizer: Optimizer | None
     names: tuple[str, ...]
     trained: Mapping[str, Tensor]
     start: State
@@ -150,11 +155,7 @@ class AddOn:
         return Finished(upload)
 
     def sent_like(self, averaged: State) -> State:
-        """Tensors of the names, shapes and types of ``Finished.sent``.
-
-        Args:
-            averaged: the tensors that are averaged, by name.
-        """
+        """Tensors of the names, shapes and types of ``Finished.sent``, made of the averaged tensors."""
         return {}
 
     def before_aggregation(self, server: ServerRound) -> tuple[Sequence[ClientUpdate], State]:
@@ -171,13 +172,41 @@ class AddOn:
         return inner
 
 
-def describe_add_on(add_on: AddOn, rounds: int | None = None) -> dict[str, Any]:
-    """Class and options of an add-on, as they are written into results.
+def squared_distance(trained: Mapping[str, Tensor], start: State) -> Tensor:
+    """The squared Euclidean distance |w - w_t|^2 of trained tensors from where they started."""
+    return torch.stack([(trained[name] - value).square().sum() for name, value in start.items()]).sum()
+
+
+@dataclass(frozen=True)
+class ClipGradients(AddOn):
+    """Shortens the gradient of each step, as Lightning's ``gradient_clip_val`` does.
 
     Args:
-        add_on: the add-on.
-        rounds: number of all rounds, which is named where the add-on depends on it; None to leave it out.
+        max_norm: The longest gradient of all tensors that a client trains together, as Euclidean norm, above 0.
     """
-    options: dict[str, Any] = asdict(add_on)  # type: ignore[call-overload]
-    depends_on = {"rounds": rounds} if rounds is not None and add_on.needs_rounds else {}
-    return {"class": type(add_on).__name__, **options, **depends_on}
+
+    max_norm: PositiveFloat
+
+    needs_average = False
+
+    def after_backward(self, local: LocalContext) -> None:
+        """Clips; a gradient that is not finite stays so, for the update to be refused."""
+        if local.optimizer is not None:
+            local.fabric.clip_gradients(local.module, local.optimizer, max_norm=self.max_norm, error_if_nonfinite=False)
+
+
+@dataclass(frozen=True)
+class NoisyUpload(AddOn):
+    """Protects each upload from the server, as ``DPFedAvg`` with noise at the clients asks.
+
+    Args:
+        noise: clipping norm and noise.
+    """
+
+    noise: ClientNoise
+
+    needs_average = False
+
+    def finish(self, local: LocalContext, upload: State) -> Finished:
+        """The clipped and noised upload."""
+        return Finished(noised_upload(self.noise, upload, local.downloaded, derive_seed(local.seed, NOISE)))

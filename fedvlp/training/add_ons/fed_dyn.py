@@ -27,11 +27,11 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from fedvlp.core.aggregation import Aggregator, ServerOptimizer, WeightedMean
+from fedvlp.core.aggregation.base import Aggregator, WeightedMean
+from fedvlp.core.aggregation.server_optimizers import ServerOptimizer
 from fedvlp.core.protocols import Inputs
 from fedvlp.core.state import State
-from fedvlp.training.add_ons.base import AddOn, Finished, LocalContext
-from fedvlp.training.add_ons.fed_prox import squared_distance
+from fedvlp.training.add_ons.base import AddOn, Finished, LocalContext, squared_distance
 from fedvlp.utils.ranges import PositiveFloat
 
 

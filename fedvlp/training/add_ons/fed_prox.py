@@ -12,15 +12,13 @@ Departure: tensors that stay on a client are left out, since the server has no w
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from fedvlp.core.protocols import Inputs
-from fedvlp.core.state import State, matches_prefix
-from fedvlp.training.add_ons.base import AddOn, LocalContext
+from fedvlp.core.state import matches_prefix
+from fedvlp.training.add_ons.base import AddOn, LocalContext, squared_distance
 from fedvlp.utils.ranges import PositiveFloat
 
 
@@ -41,9 +39,3 @@ class FedProx(AddOn):
         personal = (*local.module.personal, *local.module.train_only_personal)
         start = {name: value for name, value in local.start.items() if not matches_prefix(personal, name)}
         return self.weight / 2 * squared_distance(local.trained, start) if start else None
-
-
-def squared_distance(trained: Mapping[str, Tensor], start: State) -> Tensor:
-    """The squared Euclidean distance |w - w_t|^2 of trained tensors from where they started."""
-    moved = [(trained[name] - value).square().sum() for name, value in start.items()]
-    return torch.stack(moved).sum()

@@ -10,16 +10,16 @@ import pytest
 import torchvision.datasets.flowers102
 
 import fedvlp.data
+from tests.helpers.benchmark_layouts import OTHER_LAYOUTS
 from tests.helpers.benchmark_trees import LAYOUTS
 from tests.helpers.family_trees import with_small_batches
-from tests.helpers.form_layouts import FORM_LAYOUTS
 
 
 @pytest.fixture(scope="session")
 def lay_out(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """Returns a function from the name of a layout to a tree that is laid out so; the tree is written once."""
     written: dict[str, Path] = {}
-    layouts = LAYOUTS | FORM_LAYOUTS
+    layouts = LAYOUTS | OTHER_LAYOUTS
 
     def write(layout: str) -> Path:
         if layout not in written:

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from fedvlp.data.benchmarks.comparison import compare, duplicates, role_counts
-from fedvlp.data.benchmarks.on_disk import OnDisk, read_on_disk
+from fedvlp.data.benchmarks.comparison import compare, duplicates
+from fedvlp.data.benchmarks.manifest import Manifest, read_manifest
 from fedvlp.data.catalog import DATA_SETS
-from fedvlp.data.files.folders import scan
+from fedvlp.data.domain_folders import scan
 from tests.helpers.benchmark_trees import FEW, IMAGES, kfold, picture
 
 PACS = DATA_SETS["PACS"]
@@ -32,13 +32,13 @@ def pacs(tmp_path):
 
 
 def check(root):
-    return compare(read_on_disk(root, small()), small())
+    return compare(read_manifest(root, small()), small())
 
 
 def test_what_was_published_has_no_problem(pacs):
     findings = check(pacs)
     assert (findings.problems, findings.notes) == ([], [])
-    assert role_counts(read_on_disk(pacs, small()), "photo") == {"train": 12, "validation": 3, "test": 0}
+    assert read_manifest(pacs, small()).role_counts("photo") == {"train": 12, "validation": 3}
 
 
 def test_a_known_bad_image_was_published_and_is_left_out(pacs):
@@ -47,7 +47,7 @@ def test_a_known_bad_image_was_published_and_is_left_out(pacs):
     counts = {**known.counts, "sketch": {**known.counts["sketch"], "dog": IMAGES + 1}}
     sizes = {**known.split_counts, "sketch": {"train": 13, "validation": 3}}
     known = replace(known, counts=counts, domain_counts={**known.domain_counts, "sketch": 16}, split_counts=sizes)
-    findings = compare(read_on_disk(pacs, known), known)
+    findings = compare(read_manifest(pacs, known), known)
     assert findings.problems == []
     assert findings.notes == ["left out 1 known bad images: sketch/dog/n02103406_4068-1.png"]
 
@@ -88,7 +88,7 @@ def test_the_same_image_in_two_parts_of_the_split_or_two_domains_leaks(pacs):
     shutil.copy(images / "photo/dog/0.png", images / "photo/dog/4.png")  # trains and validates
     shutil.copy(images / "cartoon/dog/0.png", images / "sketch/dog/1.png")
     shutil.copy(images / "photo/person/0.png", images / "photo/person/1.png")  # both train
-    leaks, repeated = duplicates(read_on_disk(pacs, small()))
+    leaks, repeated = duplicates(read_manifest(pacs, small()))
     assert leaks == ["cartoon/dog/0.png = sketch/dog/1.png", "photo/dog/0.png = photo/dog/4.png"]
     assert repeated == ["photo/person/0.png = photo/person/1.png"]
     (problem,) = check(pacs).problems
@@ -97,10 +97,10 @@ def test_the_same_image_in_two_parts_of_the_split_or_two_domains_leaks(pacs):
 
 
 def test_folders_without_a_description(tree):
-    found = OnDisk(tree, scan(tree), {}, "", {})
+    found = Manifest(tree, scan(tree))
     assert [len(group) for group in duplicates(found)] == [16, 0]  # each domain has the same images
     shutil.rmtree(tree / "art" / "cat")
-    assert compare(OnDisk(tree, scan(tree), {}, "", {}), None).problems[0] == "art: no image of cat"
+    assert compare(Manifest(tree, scan(tree)), None).problems[0] == "art: no image of cat"
 
 
 def test_without_counts_of_classes_a_missing_class_is_named(pacs):
@@ -108,4 +108,4 @@ def test_without_counts_of_classes_a_missing_class_is_named(pacs):
     for lists in (pacs / "kfold").glob("*.txt"):
         lists.unlink()
     known = replace(small(), counts={}, domain_counts=dict.fromkeys(PACS.domains), split_counts={})
-    assert compare(read_on_disk(pacs, known), known).problems == ["sketch: no image of person"]
+    assert compare(read_manifest(pacs, known), known).problems == ["sketch: no image of person"]

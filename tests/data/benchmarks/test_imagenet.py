@@ -3,11 +3,11 @@ from __future__ import annotations
 import pytest
 
 from fedvlp.data.benchmarks.comparison import differences
-from fedvlp.data.benchmarks.on_disk import read_on_disk
+from fedvlp.data.benchmarks.manifest import read_manifest
 from fedvlp.data.catalog import DATA_SETS
 from fedvlp.utils.errors import UserError
+from tests.helpers.benchmark_layouts import AS_COOP
 from tests.helpers.family_trees import FAMILY, imagenet
-from tests.helpers.form_layouts import AS_COOP
 
 IMAGENET = DATA_SETS["ImageNet"]
 
@@ -58,7 +58,7 @@ def test_the_classes_that_a_variant_has_are_known(tmp_path):
         "ImageNet-A": 200,
         "ImageNet-R": 200,
     }
-    found = read_on_disk(imagenet("imagenet/images", AS_COOP)(tmp_path), IMAGENET)
+    found = read_manifest(imagenet("imagenet/images", AS_COOP)(tmp_path), IMAGENET)
     lines = {line.split(":")[0]: line for line in differences(found, IMAGENET)}
     assert lines["ImageNet-A"].endswith(" and 194 more")
     assert "American robin" not in lines["ImageNet-A"]

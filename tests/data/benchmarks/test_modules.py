@@ -12,10 +12,10 @@ from fedvlp.commands.cli import main
 from fedvlp.data.catalog import DESCRIPTIONS
 from fedvlp.utils.config_files import find_config, read_yaml
 from fedvlp.utils.errors import UserError
+from tests.helpers.benchmark_layouts import OTHER_LAYOUTS
 from tests.helpers.benchmark_trees import FEW, LAYOUTS, kfold, names_of, plain_tree, write_images
-from tests.helpers.form_layouts import FORM_LAYOUTS
 
-ALL_LAYOUTS = LAYOUTS | FORM_LAYOUTS
+ALL_LAYOUTS = LAYOUTS | OTHER_LAYOUTS
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

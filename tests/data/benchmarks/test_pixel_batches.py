@@ -9,7 +9,7 @@ import torchvision.datasets
 
 import fedvlp.data
 from fedvlp.data.benchmarks.comparison import compare
-from fedvlp.data.benchmarks.on_disk import read_on_disk
+from fedvlp.data.benchmarks.manifest import read_manifest
 from fedvlp.data.catalog import DATA_SETS
 from fedvlp.utils.errors import UserError
 from tests.helpers.family_trees import cifar, with_small_batches
@@ -38,7 +38,7 @@ def test_images_and_labels_are_those_that_torchvision_reads(tmp_path, monkeypatc
     cifar(name)(tmp_path)
     theirs = getattr(torchvision.datasets, name)
     monkeypatch.setattr("torchvision.datasets.cifar.check_integrity", lambda *_: True)
-    found = read_on_disk(tmp_path, with_small_batches(name))
+    found = read_manifest(tmp_path, with_small_batches(name))
     ours = dict(zip([image.name.rsplit("/")[-1] for image in found.files[name]], found.pixels[name], strict=True))
     classes = {image.name.rsplit("/")[-1]: image.class_name for image in found.files[name]}
     for is_train in (True, False):
@@ -52,10 +52,10 @@ def test_images_and_labels_are_those_that_torchvision_reads(tmp_path, monkeypatc
 
 def test_it_is_checked_for_copies_and_counts(tmp_path):
     known = with_small_batches("CIFAR10")
-    findings = compare(read_on_disk(cifar("CIFAR10")(tmp_path), known), known)
+    findings = compare(read_manifest(cifar("CIFAR10")(tmp_path), known), known)
     assert len(findings.problems) == 1
     assert "75 train images, 50,000 published; 15 test images, 10,000 published" in findings.problems[0]
-    found = read_on_disk(tmp_path, known)
+    found = read_manifest(tmp_path, known)
     found.pixels["CIFAR10"][20] = found.pixels["CIFAR10"][0]
     (note,) = compare(found, known).notes
     assert note.startswith("1 images are there twice in one domain")
@@ -68,8 +68,8 @@ def test_only_published_files_are_read(tmp_path, name):
         getattr(fedvlp.data, name)(root=str(tmp_path), cache_dir=None).prepare_data()
     (part,) = CIFAR[name].layouts[0].parts
     (tmp_path / part.folder / part.names).unlink()
-    with pytest.raises(UserError, match=rf"Expected the file .*{part.names}; it is missing"):
-        read_on_disk(tmp_path, with_small_batches(name))
+    with pytest.raises(UserError, match=rf"Expected the file .*/{part.names}; it is missing"):
+        read_manifest(tmp_path, with_small_batches(name))
 
 
 def test_a_damaged_archive(tmp_path):
@@ -81,11 +81,11 @@ def test_a_damaged_archive(tmp_path):
         with pytest.raises(
             UserError, match=r"cifar-10-python.tar.gz can't be read \(.*\). It is damaged: get it again"
         ):
-            read_on_disk(tmp_path, known)
+            read_manifest(tmp_path, known)
     with tarfile.open(path, "w:gz"):
         pass
-    with pytest.raises(UserError, match=r"Expected the file .*cifar-10-python.tar.gz/batches.meta; it is missing"):
-        read_on_disk(tmp_path, known)
+    with pytest.raises(UserError, match=r"/batches.meta; it is missing. Extract the archive cifar-10-python"):
+        read_manifest(tmp_path, known)
 
 
 def test_a_pickle_of_another_digest_runs_nothing(tmp_path):
@@ -96,4 +96,4 @@ def test_a_pickle_of_another_digest_runs_nothing(tmp_path):
     path = cifar("CIFAR10")(tmp_path) / "cifar-10-batches-py" / "data_batch_1"
     path.write_bytes(pickle.dumps({"data": Hostile()}))
     with pytest.raises(UserError, match="with the published MD5"):
-        read_on_disk(tmp_path, with_small_batches("CIFAR10"))
+        read_manifest(tmp_path, with_small_batches("CIFAR10"))

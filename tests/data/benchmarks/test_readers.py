@@ -8,19 +8,19 @@ import numpy as np
 import pytest
 
 import fedvlp.data
-from fedvlp.data.benchmarks.on_disk import is_on_disk, read_on_disk
+from fedvlp.data.benchmarks.manifest import is_on_disk, read_manifest
 from fedvlp.data.catalog import DATA_SETS
 from fedvlp.data.partition import Dirichlet, Shards
 from fedvlp.testing import check_data
 from fedvlp.utils.errors import UserError
+from tests.helpers.benchmark_layouts import OTHER_LAYOUTS
 from tests.helpers.benchmark_trees import write_images
-from tests.helpers.form_layouts import FORM_LAYOUTS
-from tests.helpers.form_trees import BY_NAME, COOP_PARTS, IMAGES, KEPT, coop, images_of, without_split
+from tests.helpers.single_domain_trees import BY_NAME, COOP_PARTS, IMAGES, KEPT, coop, images_of, without_split
 
 CALTECH_101 = DATA_SETS["Caltech101"]
 EUROSAT = DATA_SETS["EuroSAT"]
 OXFORD_PETS = DATA_SETS["OxfordPets"]
-ONE_DOMAIN = sorted({name for name, _, _ in FORM_LAYOUTS.values() if not BY_NAME[name].is_tree} - {"ImageNet"})
+ONE_DOMAIN = sorted({name for name, _, _ in OTHER_LAYOUTS.values() if not BY_NAME[name].is_tree} - {"ImageNet"})
 
 
 @pytest.fixture(autouse=True)
@@ -28,9 +28,9 @@ def published(small_files_are_published):
     pass
 
 
-@pytest.mark.parametrize("layout", FORM_LAYOUTS)
+@pytest.mark.parametrize("layout", OTHER_LAYOUTS)
 def test_every_form_is_read(load, lay_out, layout):
-    name, _, title = FORM_LAYOUTS[layout]
+    name, _, title = OTHER_LAYOUTS[layout]
     data = load(name, lay_out(layout))
     known = data.description
     assert set(data.domains) <= set(known.domains)
@@ -48,7 +48,7 @@ def test_every_form_is_read(load, lay_out, layout):
 
 @pytest.mark.parametrize("name", ONE_DOMAIN)
 def test_a_data_set_is_the_same_images_in_every_form(load, lay_out, name):
-    roots = [lay_out(layout) for layout, (of, _, _) in FORM_LAYOUTS.items() if of == name]
+    roots = [lay_out(layout) for layout, (of, _, _) in OTHER_LAYOUTS.items() if of == name]
     described = [load(name, root).describe() for root in roots]
     assert len({each["images"] for each in described}) == 1
     assert described[0]["domains"] == [name]
@@ -94,7 +94,7 @@ def test_the_training_images_of_one_domain_are_dealt_to_clients(load, lay_out, p
 
 
 def test_coops_split_goes_before_the_publishers_where_both_lie(load, tmp_path):
-    root = FORM_LAYOUTS["Food101 torchvision"][1](tmp_path)
+    root = OTHER_LAYOUTS["Food101 torchvision"][1](tmp_path)
     coop("Food101", "food-101")(root)
     assert load("Food101", root).official.title == "CoOp train/val/test"
     assert load("Food101", root, split="stratified").official is None
@@ -105,14 +105,14 @@ def test_coops_split_goes_before_the_publishers_where_both_lie(load, tmp_path):
 def test_of_caltech101_faces_are_counted_once(tmp_path):
     folder = without_split("Caltech101", "caltech101")(tmp_path) / "caltech101" / "101_ObjectCategories"
     write_images(folder, ["BACKGROUND_Google/1.jpg", "Faces_easy/1.jpg", "Faces_easy/2.jpg"])
-    found = read_on_disk(tmp_path, CALTECH_101)
+    found = read_manifest(tmp_path, CALTECH_101)
     assert {image.class_name for image in found.files["Caltech101"]} == set(KEPT["Caltech101"].classes)
     assert found.notes[0].startswith(
         "left out 3 images of folders that are no class: Caltech101/BACKGROUND_Google/1.jpg"
     )
     write_images(folder, ["Faces_hard/1.jpg"])
     with pytest.raises(UserError, match="found Faces_hard as well"):
-        read_on_disk(tmp_path, CALTECH_101)
+        read_manifest(tmp_path, CALTECH_101)
 
 
 def test_without_a_split_a_test_split_is_asked_for(load, lay_out, caplog):
@@ -164,7 +164,7 @@ def test_a_class_without_images_is_named(load, tmp_path):
 
 
 def test_an_image_in_two_parts_of_the_split(load, tmp_path):
-    root = FORM_LAYOUTS["FGVCAircraft CoOp"][1](tmp_path)
+    root = OTHER_LAYOUTS["FGVCAircraft CoOp"][1](tmp_path)
     lists = root / "fgvc_aircraft"
     first = (lists / "images_variant_train.txt").read_text().splitlines()[0]
     with (lists / "images_variant_test.txt").open("a") as file:
@@ -179,12 +179,12 @@ def test_a_large_folder_beside_it_is_not_searched_for_ever(tmp_path):
     for number in range(30):
         (tmp_path / "other" / str(number)).mkdir(parents=True)
     coop("DTD", "z/dtd")(tmp_path)
-    found = read_on_disk(tmp_path, BY_NAME["DTD"])
+    found = read_manifest(tmp_path, BY_NAME["DTD"])
     assert found.folder == tmp_path / "z" / "dtd"
     assert len(found.files["DTD"]) == 3 * IMAGES
     shutil.rmtree(tmp_path / "z")
     with pytest.raises(UserError, match="Expected DTD"):
-        read_on_disk(tmp_path, BY_NAME["DTD"])
+        read_manifest(tmp_path, BY_NAME["DTD"])
 
 
 def test_data_sets_have_short_names():

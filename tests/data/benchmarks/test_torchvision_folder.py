@@ -5,12 +5,12 @@ import shutil
 import pytest
 import torchvision.datasets
 
-from fedvlp.data.benchmarks.on_disk import read_on_disk
+from fedvlp.data.benchmarks.manifest import read_manifest
 from fedvlp.data.catalog import DATA_SETS, DESCRIPTIONS
 from fedvlp.data.catalog.description import TorchvisionFolder
 from fedvlp.utils.errors import UserError
-from tests.helpers.form_layouts import FORM_LAYOUTS
-from tests.helpers.form_trees import flowers102, food101, images_of, stanford_cars
+from tests.helpers.benchmark_layouts import OTHER_LAYOUTS
+from tests.helpers.single_domain_trees import flowers102, food101, images_of, stanford_cars
 
 DTD = DATA_SETS["DTD"]
 FLOWERS_102 = DATA_SETS["Flowers102"]
@@ -31,26 +31,26 @@ def test_flowers_are_called_as_torchvision_calls_them():
 
 
 def test_cars_of_torchvision(tmp_path):
-    found = read_on_disk(stanford_cars(tmp_path), STANFORD_CARS)
+    found = read_manifest(stanford_cars(tmp_path), STANFORD_CARS)
     expected = {image.path.split("/")[-1]: image.class_name for image in images_of("StanfordCars")}
     assert {file.path.rsplit("/", 1)[-1]: file.class_name for file in found.files["StanfordCars"]} == expected
-    tests = [name for name, role in found.roles["StanfordCars"].items() if role == "test"]
+    tests = [file.name for file in found.files["StanfordCars"] if file.role == "test"]
     assert sorted(name.rsplit("/")[-1] for name in tests) == ["00005.jpg", "00010.jpg", "00015.jpg"]
 
 
 def test_the_folder_must_be_called_as_torchvision_calls_it(tmp_path):
-    FORM_LAYOUTS["DTD torchvision"][1](tmp_path)
+    OTHER_LAYOUTS["DTD torchvision"][1](tmp_path)
     (tmp_path / "dtd" / "dtd").rename(tmp_path / "dtd" / "textures")
     with pytest.raises(UserError, match=r"reads DTD in a folder dtd/dtd only; .*, or put CoOp's split_zhou_Desc"):
-        read_on_disk(tmp_path, DTD)
+        read_manifest(tmp_path, DTD)
 
 
 def test_roots_at_any_level_and_relative_ones(tmp_path, monkeypatch):
     food101(tmp_path / "below")
     monkeypatch.chdir(tmp_path / "below" / "food-101")
     roots = [tmp_path, tmp_path / "below", tmp_path / "below" / "food-101"]
-    assert len({len(read_on_disk(root, FOOD_101).files["Food101"]) for root in roots}) == 1
-    assert len(read_on_disk(type(tmp_path)("."), FOOD_101).files["Food101"]) == 15
+    assert len({len(read_manifest(root, FOOD_101).files["Food101"]) for root in roots}) == 1
+    assert len(read_manifest(type(tmp_path)("."), FOOD_101).files["Food101"]) == 15
 
 
 def test_what_torchvision_finds_damaged(tmp_path):
@@ -58,15 +58,15 @@ def test_what_torchvision_finds_damaged(tmp_path):
     with pytest.raises(
         UserError, match=r"torchvision's Flowers102 can't read .*flowers-102 \(Dataset not found or cor"
     ):
-        read_on_disk(tmp_path, FLOWERS_102)
+        read_manifest(tmp_path, FLOWERS_102)
     food101(tmp_path / "food")
     (tmp_path / "food/food-101/meta/test.json").write_text('{"apple_pie": [')
     with pytest.raises(UserError, match=r"torchvision's Food101 can't read .*get them again"):
-        read_on_disk(tmp_path, FOOD_101)
+        read_manifest(tmp_path, FOOD_101)
     stanford_cars(tmp_path / "cars")
     (tmp_path / "cars/stanford_cars/devkit/cars_train_annos.mat").write_bytes(b"MATLAB 5.0")
     with pytest.raises(UserError, match="torchvision's StanfordCars can't read"):
-        read_on_disk(tmp_path, STANFORD_CARS)
+        read_manifest(tmp_path, STANFORD_CARS)
 
 
 def test_missing_images_are_named(tmp_path):
@@ -74,4 +74,4 @@ def test_missing_images_are_named(tmp_path):
     with pytest.raises(
         UserError, match=r"Food101 in .*food-101 names 5 images that are not there: images/waffles/11.jpg, "
     ):
-        read_on_disk(tmp_path, FOOD_101)
+        read_manifest(tmp_path, FOOD_101)

@@ -8,7 +8,7 @@ import torch
 from scipy.optimize import linear_sum_assignment
 
 from fedvlp.clip import CLIPSpec, load_clip
-from fedvlp.clip.image.prompted_image import project_image_tokens
+from fedvlp.clip.prompted_image import project_image_tokens
 from fedvlp.methods import TRIP, PromptFL
 from fedvlp.methods.trip.clustering import cluster_capacities
 from fedvlp.methods.trip.hashing import image_seeds, random_start

@@ -38,7 +38,7 @@ def test_it_waits_shorter_and_is_the_same_otherwise(monkeypatch):
         start_client_internal.time.sleep(0.25)
 
     monkeypatch.setattr(flwr.supernode.cli, "flower_supernode", run)
-    monkeypatch.setattr(supernode, "start", lambda folder: started.append(folder.stat().st_mode & 0o777))
+    monkeypatch.setattr(supernode, "start_ready_process", lambda folder: started.append(folder.stat().st_mode & 0o777))
     supernode.main()
     assert started == [0o700]
     assert slept == [0.5, 0.25]
@@ -49,7 +49,7 @@ READY = """
 import os, subprocess, sys, time
 from pathlib import Path
 import flwr.supernode.cli
-from fedvlp.sites.flower.client_processes import COMMAND, start
+from fedvlp.sites.flower.supernode import COMMAND, start_ready_process
 
 folder = Path(sys.argv[1])
 
@@ -59,7 +59,7 @@ def answer():
     (folder / f"{sys.argv[2]}.new").rename(folder / sys.argv[2])
 
 flwr.supernode.cli.flwr_clientapp = answer
-start(folder)
+start_ready_process(folder)
 for name in ("first", "second"):
     subprocess.run([COMMAND, "--token", name], check=True)
 while not all((folder / name).exists() for name in ("first", "second")):

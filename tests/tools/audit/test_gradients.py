@@ -63,7 +63,7 @@ def test_images_can_be_found_through_the_gradient(clip):
     gradient = loss_gradient(module, images, torch.tensor([0]), parameters, is_differentiable=True)
     (slope,) = torch.autograd.grad(gradient["prompt"].square().sum(), images)
     assert slope.abs().max() > 0
-    assert module.take_logs() == {}
+    assert module.logged_means() == {}
 
 
 def test_a_parameter_that_does_nothing_has_a_gradient_of_zero():

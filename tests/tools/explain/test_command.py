@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from fedvlp.clip import load_clip
 from fedvlp.commands.cli import main
-from fedvlp.results.style import Picture
+from fedvlp.results.figures import Picture
 from fedvlp.runs.checkpoint import load_deployed
 from fedvlp.tools.explain.command import write_explanations
 from fedvlp.tools.explain.words import nearest, token_embeddings

@@ -10,9 +10,9 @@ import torch
 
 from docs.export import rows_in, trained, with_rows
 from docs.privacy import method
-from fedvlp.tools.export import FORMATS, ExportedClassifier, export_method, onnx_file, write
-from fedvlp.tools.export.graph import exported_program
-from fedvlp.tools.export.write import example_images
+from fedvlp.tools.export import FORMATS, ExportedClassifier, export, export_method
+from fedvlp.tools.export.export import example_images
+from fedvlp.tools.export.graph import exported_program, load_onnx, write_onnx
 from fedvlp.utils.config_files import configs_folder
 from fedvlp.utils.errors import UserError
 from tests.helpers.configs import METHODS
@@ -69,11 +69,11 @@ def test_products_of_doubles_are_written_so_that_older_runtimes_load_them(tmp_pa
             return torch.cat([exact_ones.float(), single], dim=1)
 
     images = torch.randn(2, 3, 4, 4, generator=torch.Generator().manual_seed(3))
-    onnx_file.write(exported_program(Products(), images), {}, tmp_path / "model.onnx")
+    write_onnx(exported_program(Products(), images), {}, tmp_path / "model.onnx")
     kinds = [node.op_type for node in onnx.load(tmp_path / "model.onnx").graph.node]
     assert kinds.count("Einsum") == 4  # of the matrices in double precision
     assert kinds.count("MatMul") == 2  # of the vector, and in single precision
-    found = onnx_file.load(tmp_path / "model.onnx")(images)
+    found = load_onnx(tmp_path / "model.onnx")(images)
     torch.testing.assert_close(found, Products()(images), rtol=1e-5, atol=1e-5)
 
 
@@ -101,7 +101,7 @@ def test_weights_are_stored_without_what_they_were_cut_from():
 
 def test_a_file_that_computes_something_else_is_not_kept(tmp_path, monkeypatch):
     kind = replace(FORMATS["torch_export"], load=lambda path: lambda images: torch.full((len(images), 7), 3.0))
-    monkeypatch.setattr(write, "exported_program", lambda classifier, examples: None)
+    monkeypatch.setattr(export, "exported_program", lambda classifier, examples: None)
     monkeypatch.setitem(FORMATS, "torch_export", replace(kind, write=lambda program, text, path: path.touch()))
     with unchecked(), pytest.raises(UserError, match="more than 1e-04"):
         export_method(made("zero_shot"), "torch_export", tmp_path / "model.pt2")
@@ -114,7 +114,7 @@ def test_what_cannot_be_written_is_refused(tmp_path, monkeypatch):
         export_method(module, "torch_export", tmp_path / "model.json")
     with pytest.raises(UserError, match="Expected --format onnx"):
         export_method(module, "tflite", tmp_path / "model")
-    monkeypatch.setattr("fedvlp.tools.export.onnx_file.find_spec", lambda name: None)
+    monkeypatch.setattr("fedvlp.tools.export.export.find_spec", lambda name: None)
     with pytest.raises(UserError, match=r'pip install "fedvlp\[export\]"'):
         export_method(module, "onnx", tmp_path / "model.onnx")
 

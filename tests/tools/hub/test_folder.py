@@ -13,8 +13,7 @@ import fedvlp
 from fedvlp import UserError
 from fedvlp.commands.cli import main
 from fedvlp.results import load_record
-from fedvlp.tools.hub.card import OPEN_CLIP, OPENAI_CLIP, OTHER_CLIP, clip_licence, paper_of
-from fedvlp.tools.hub.push import write_folder
+from fedvlp.tools.hub.push import OPEN_CLIP, OPENAI_CLIP, OTHER_CLIP, clip_licence, paper_of, write_folder
 
 
 def logits_of(classifier):

@@ -1,5 +1,6 @@
 """The command ``fedvlp report``."""
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -95,7 +96,7 @@ def test_what_stood_there_stays_if_writing_fails(runs, tmp_path, capsys, monkeyp
     target.write_text("old", encoding="utf-8")
 
     def refuse(*_):
-        raise OSError("disk full")
+        raise OSError(errno.ENOSPC, "disk full")
 
     monkeypatch.setattr(os, "replace", refuse)
     assert main(["report", str(runs), "-o", str(target)]) == 1
@@ -107,4 +108,4 @@ def test_what_stood_there_stays_if_writing_fails(runs, tmp_path, capsys, monkeyp
 def test_a_file_in_place_of_the_folder_is_an_error(runs, tmp_path, capsys):
     (tmp_path / "file").write_text("", encoding="utf-8")
     assert main(["report", str(runs), "-o", str(tmp_path / "file" / "report.html")]) == 1
-    assert "can't be written" in capsys.readouterr().err
+    assert "Check the rights and the disk" in capsys.readouterr().err

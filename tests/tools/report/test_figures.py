@@ -9,7 +9,7 @@ import pytest
 from matplotlib.colors import to_hex
 
 from fedvlp.results import find_records
-from fedvlp.results.style import MAX_SERIES
+from fedvlp.results.figures import MAX_SERIES
 from fedvlp.results.tables import tables
 from fedvlp.tools.report.figures import (
     accuracy_over_communication,
@@ -20,7 +20,6 @@ from fedvlp.tools.report.figures import (
     option_curve,
     option_studies,
     pictures_of,
-    seed_boxes,
 )
 from tests.helpers.report_runs import write_run
 
@@ -102,15 +101,6 @@ def test_domain_bars(table):
     assert len({bars.patches[0].get_hatch() for bars in drawn}) == 3
     first = sorted((bars[0].get_x(), bars[0].get_x() + bars[0].get_width()) for bars in drawn)
     assert all(left[1] == pytest.approx(right[0]) for left, right in itertools.pairwise(first))
-
-
-def test_seed_boxes(tmp_path):
-    for seed, value in enumerate((80.0, 81.0, 84.0)):
-        write_run(tmp_path, [value], seed=seed)
-    (axes,) = seed_boxes(table_of(tmp_path), [("TRIP", "last")]).figure.axes
-    assert list(lines(axes)["TRIP"].get_ydata()) == [80, 81, 84]
-    solid = [line for line in axes.lines if line.get_linestyle() == "-" and line.get_linewidth() == 1.5]
-    assert [line.get_ydata()[0] for line in solid] == [81]
 
 
 def test_option_curve(tmp_path):

@@ -14,7 +14,6 @@ from fedvlp.tools.sweep import Status, make_sweep, read_sweep
 from fedvlp.tools.sweep.command import parse_methods, visible_devices
 from fedvlp.utils.files import locked
 from tests.helpers.plugins import install, on_the_path
-from tests.helpers.slurm_stub import slurm
 
 EXAMPLES = sorted((Path(__file__).resolve().parents[3] / "experiments" / "sweeps").glob("*.yaml"))
 
@@ -68,7 +67,7 @@ def test_a_sweep_is_stopped_resumes_and_makes_no_run_twice(more, tmp_path, capsy
     assert main(command) == 0  # in a process of its own, as users have it
     printed = capsys.readouterr().out
     assert f"2 runs in {output}, 1 of them missing; 1 at a time" in printed
-    assert "2/2 promptfl, held out ink, seed 0: done, 0:00:" in printed
+    assert "2/2 promptfl, held out ink, seed 0: done, " in printed
     assert "2 of 2 runs done" in printed
     assert "PromptFL        last" in printed, "the table of both"
     assert states(output) == {"zero_shot": ["done"], "promptfl": ["done"]}
@@ -108,29 +107,46 @@ def test_a_sweep_whose_run_fails(more, tmp_path, capsys, monkeypatch):
     assert states(tmp_path / "runs") == {"too long": ["failed"], "zero_shot": ["done"]}
 
 
-def test_a_sweep_on_a_cluster(more, tmp_path, capsys, monkeypatch):
+def test_a_sweep_on_a_cluster_is_submitted_once(more, tmp_path, capsys, monkeypatch):
     output = tmp_path / "sweep"
-    own = ["--config=data/folders", "--models=zero_shot", "--held_out=ink", "--launcher=slurm", "--slurm.time=1:00:00"]
-    command = ["sweep", *own, f"--output={output}"]
-    with slurm(tmp_path / "cluster") as stub:
-        (stub.folder / "held").touch()
-        assert main([*command, "--wait=false", "--", *more]) == 0
-        printed = capsys.readouterr().out
-        assert (
-            f"1 runs in {output}, 1 of them missing; 1 submitted\n1 waiting; to cancel them: scancel 101_0\n" in printed
-        )
-        with monkeypatch.context() as patched:
-            patched.setattr("fedvlp.tools.sweep.slurm.time.sleep", interrupt)
-            assert main([*command, "--", *more]) == 130
-        assert "stay in Slurm's queue" in capsys.readouterr().err
-        assert states(output) == {"zero_shot": ["waiting"]}
-        (stub.folder / "held").unlink()
-        monkeypatch.setattr("fedvlp.tools.sweep.slurm.SECONDS_BETWEEN_LOOKS", 0.1)
-        assert main([*command, "--", *more]) == 0
-        assert "1/1 zero_shot, held out ink, seed 0: done" in capsys.readouterr().out
-        assert stub.numbers == ["101"], "it is submitted once"
-        assert {"--time=1:00:00"} <= set(stub.arguments("101"))
-    assert states(output) == {"zero_shot": ["done"]}
+    calls = []
+
+    def call(command, text=""):
+        calls.append((command[0], *command[1:], text))
+        return "101_0\n" if command[0] == "squeue" and len(calls) > 2 else "101"[: 3 * (command[0] == "sbatch")]
+
+    monkeypatch.setattr("fedvlp.tools.sweep.jobs._call_slurm", call)
+    file = tmp_path / "sweep.yaml"
+    launcher = {"name": "slurm", "time": "2:00:00", "mem": "8G", "setup": "module load"}
+    file.write_text(yaml.safe_dump({"config": "data/folders", "models": "zero_shot", "launcher": launcher}))
+    command = ["sweep", f"--file={file}", "--held_out=ink", "--slurm.time=1:00:00", f"--output={output}", *more]
+    assert main(command) == 0
+    printed = capsys.readouterr().out
+    assert f"1 runs in {output}, 1 of them missing; submitted as the array 101\n" in printed
+    assert "cancel them: scancel --me --name=fedvlp-sweep-" in printed
+    assert {"--time=1:00:00", "--mem=8G"} <= set(calls[1])
+    assert "\nmodule load\n" in calls[1][-1]
+    assert states(output) == {"zero_shot": ["waiting"]}
+    assert main(command) == 0
+    assert "1 in Slurm's queue, so none is submitted" in capsys.readouterr().out
+    assert [call[0] for call in calls] == ["squeue", "sbatch", "squeue"]
+
+
+@pytest.mark.parametrize(
+    ("launcher", "message"),
+    [
+        ("slrum", "local, slurm or a mapping"),
+        ({"partition": "gpu"}, "local, slurm or a mapping"),
+        ({"name": "slurm", "partitions": "gpu"}, "no option 'partitions'; slurm has account, "),
+        ({"name": "local", "time": "1:00"}, "no option 'time'"),
+        ({"name": "slurm", "time": 14400}, "in quotes"),
+    ],
+)
+def test_impossible_launchers(tmp_path, capsys, launcher, message):
+    file = tmp_path / "sweep.yaml"
+    file.write_text(yaml.safe_dump({"models": "trip", "launcher": launcher}))
+    assert main(["sweep", f"--file={file}"]) == 1
+    assert message in capsys.readouterr().err
 
 
 def test_one_sweep_at_a_time(more, tmp_path, capsys):
@@ -140,16 +156,10 @@ def test_one_sweep_at_a_time(more, tmp_path, capsys):
     assert "Another sweep is working in" in capsys.readouterr().err
 
 
-def interrupt(seconds):
-    """What a user does while the command waits."""
-    raise KeyboardInterrupt
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--models=trip", "--wait=false"], "needs --launcher slurm"),
-        (["--models=trip", "--slurm.time=1:00"], "The launcher local has no option 'time'"),
+        (["--models=trip", "--slurm.time=1:00"], "The launcher has no option 'time'"),
         (["--models=trip,promtfl"], "Did you mean 'promptfl'?"),
         (["--models=trip", "--held_out=foto"], "Did you mean 'photo'?"),
         (["--models=zero_shot,trip", "--", "--model.prompt_lenght=2"], "Model 'zero_shot' of the sweep: "),

@@ -1,14 +1,16 @@
-"""Runs as processes, and what is printed and kept of them; a shell script stands in for ``fedvlp fit``."""
+"""Runs as processes and as tasks of Slurm's job arrays; shell scripts stand in for ``fedvlp fit`` and for Slurm."""
 
 from __future__ import annotations
 
 import json
+import os
 import time
 from pathlib import Path
 
 import pytest
 
-from fedvlp.tools.sweep import Job, Status, SweepProgress, run_jobs
+from fedvlp.tools.sweep import Job, SlurmArray, Status, SweepProgress, run_jobs
+from fedvlp.utils.errors import UserError
 
 SCRIPT = """
 echo "$1 on ${CUDA_VISIBLE_DEVICES:-cpu} with ${OMP_NUM_THREADS:-all} threads"
@@ -19,9 +21,16 @@ case $1 in
     raise) echo "Traceback (most recent call last):
   File
 ValueError: no such luck"; exit 1 ;;
-    refuse) echo "fedvlp: error: a bad root" >&2; exit 1 ;;
+    refuse) echo "fedvlp: error: a bad root" >&2; echo more; exit 1 ;;
     kill) kill -9 $$ ;;
     wait) if [ $(wc -l < "$2/attempts") = 1 ]; then exec sleep 600; fi; finish "$@" ;;
+esac
+"""
+SLURM = """#!/bin/bash
+case "${0##*/}" in
+sbatch) if [ -e refuse ]; then cat refuse >&2; exit 1; fi
+    printf '%s\\n' "$@" > arguments; cat > script; echo "101;cluster" ;;
+squeue) cat queued ;;
 esac
 """
 
@@ -48,24 +57,21 @@ def jobs_of(tmp_path: Path, *endings: str) -> list[Job]:
 
 def test_a_run_that_fails_or_is_killed_fails_alone(tmp_path, command, capsys):
     jobs = jobs_of(tmp_path, "raise", "end", "refuse", "kill", "nothing", "end")
-    progress = SweepProgress(tmp_path, jobs, 2)
+    progress = SweepProgress(tmp_path, jobs)
     run_jobs(jobs, 2, progress.report, command=command)
     states = {name: status.state for name, status in progress.statuses.items()}
     assert states == {
         **{"0-raise": "failed", "1-end": "done", "2-refuse": "failed"},
         **{"3-kill": "failed", "4-nothing": "failed", "5-end": "done"},
     }
-    errors = {name: status.error for name, status in progress.statuses.items()}
-    assert errors["0-raise"].startswith("Traceback")
-    assert errors["0-raise"].endswith("ValueError: no such luck")
-    assert errors["2-refuse"] == "fedvlp: error: a bad root"
-    assert "SIGKILL" in errors["3-kill"]
-    assert errors["4-nothing"] == "nothing on cpu with 1 threads"
-    assert errors["5-end"] == ""
+    assert {name: status.error for name, status in progress.statuses.items()} == {
+        **{"0-raise": "ValueError: no such luck", "1-end": "", "2-refuse": "fedvlp: error: a bad root"},
+        **{"3-kill": "The process was ended by SIGKILL.", "4-nothing": "nothing on cpu with 1 threads", "5-end": ""},
+    }
     assert progress.print_failures() == 1
     printed = capsys.readouterr()
     assert printed.out.endswith("2 of 6 runs done\n")
-    assert " raise, held out ink, seed 0: failed: ValueError: no such luck, 0:00:0" in printed.out
+    assert " raise, held out ink, seed 0: failed: ValueError: no such luck, 0 s\n" in printed.out
     assert f"failed: refuse, held out ink, seed 2: fedvlp: error: a bad root\n  {jobs[2].log}\n" in printed.err
     entries = json.loads((tmp_path / "sweep.json").read_text())["runs"]
     assert {**entries["2-refuse"], "seconds": 0.0} == {
@@ -97,7 +103,7 @@ def test_stopped_runs_resume_with_the_next_call(tmp_path, command):
     with pytest.raises(KeyboardInterrupt):
         run_jobs(jobs, 3, stop_when_one_is_done, command=command)
     assert reports[3:] == [("0-end", "done"), ("1-wait", "interrupted"), ("2-wait", "interrupted")]
-    progress = SweepProgress(tmp_path, jobs, 3)
+    progress = SweepProgress(tmp_path, jobs)
     assert [job.name for job in progress.missing] == ["1-wait", "2-wait"]
     run_jobs(progress.missing, 3, progress.report, command=command)
     assert [job.is_done for job in jobs] == [True, True, True]
@@ -105,19 +111,60 @@ def test_stopped_runs_resume_with_the_next_call(tmp_path, command):
     assert jobs[1].log.read_text().count(f"$ fedvlp wait {jobs[1].folder}\n") == 2
 
 
-def test_the_time_that_is_left(tmp_path, capsys):
-    jobs = jobs_of(tmp_path, *["end"] * 5)
-    progress = SweepProgress(tmp_path, jobs, 2)
-    progress.report(jobs[0], Status("done", 100.0))
-    assert capsys.readouterr().out == (
-        "1/5 end, held out ink, seed 0: done, 0:01:40; 0:00:00 elapsed, about 0:03:20 left\n"
-    )
-
-
 def test_runs_of_earlier_calls_stay_and_a_damaged_file_is_replaced(tmp_path):
     first, second = jobs_of(tmp_path, "a", "b")
-    SweepProgress(tmp_path, [first], 1).write()
-    SweepProgress(tmp_path, [second], 1).write()
+    SweepProgress(tmp_path, [first]).write()
+    SweepProgress(tmp_path, [second]).write()
     assert json.loads((tmp_path / "sweep.json").read_text())["runs"].keys() == {"0-a", "1-b"}
     (tmp_path / "sweep.json").write_text('{"runs": ')
-    assert SweepProgress(tmp_path, [], 1).entries == {}
+    assert SweepProgress(tmp_path, []).entries == {}
+
+
+@pytest.fixture
+def slurm(tmp_path, monkeypatch):
+    """The folder in which stand-ins for Slurm's commands keep what they received."""
+    (tmp_path / "bin").mkdir()
+    for name in ("sbatch", "squeue"):
+        (tmp_path / "bin" / name).write_text(SLURM)
+        (tmp_path / "bin" / name).chmod(0o755)
+    (tmp_path / "queued").touch()
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_runs_are_one_array_whose_tasks_make_them(slurm, command, monkeypatch):
+    folder = slurm / "50% of runs"
+    folder.mkdir()
+    jobs = jobs_of(folder, "end", "refuse")
+    for job in jobs:
+        job.folder.mkdir()
+    array = SlurmArray(folder, {"cpus_per_task": "3", "time": "1:00"}, ("export CUDA_VISIBLE_DEVICES=mine",))
+    assert array.submit(jobs, 2, command) == "101"
+    arguments = set((slurm / "arguments").read_text().splitlines())
+    assert {"--cpus-per-task=3", "--time=1:00", "--requeue", "--array=0-1%2", f"--job-name={array.name}"} <= arguments
+    assert f"--output={folder.resolve()}/slurm-%A_%a.txt".replace("50%", "50%%") in arguments
+    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "0")
+    assert os.system(f"bash {slurm / 'script'} > printed") == 0
+    assert (slurm / "printed").read_text() == "end on mine with 1 threads\n"
+    assert [job.is_done for job in jobs] == [True, False]
+
+
+def test_what_is_queued_is_counted_by_the_folders_name(slurm):
+    array = SlurmArray(slurm / "first", {})
+    assert array.num_queued() == 0
+    (slurm / "queued").write_text("101_0\n101_1\n")
+    assert array.num_queued() == 2
+    assert array.name.startswith("fedvlp-first-")
+    assert array.name != SlurmArray(slurm / "other" / "first", {}).name
+
+
+def test_errors_of_slurm_are_shown(slurm, monkeypatch):
+    (slurm / "refuse").write_text("sbatch: error: invalid partition specified: gpuu\n")
+    array = SlurmArray(slurm, {})
+    with pytest.raises(UserError, match="refuses: sbatch: error: invalid partition specified: gpuu"):
+        array.submit(jobs_of(slurm, "end"), None)
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(UserError, match="Slurm's command squeue can't be called"):
+        array.num_queued()

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from fedvlp.tools.sweep import Sweep, SweepMethod, all_jobs, make_sweep, read_sweep, run_name
+from fedvlp.tools.sweep import Sweep, SweepMethod, make_sweep, read_sweep, run_name
 from fedvlp.utils.errors import UserError
 
 
 def test_the_cross_product_one_seed_after_the_other():
     sweep = Sweep(("data/folders",), (SweepMethod("a", "trip"), SweepMethod("b", "plan")), "all", (0, 1))
-    jobs = all_jobs(sweep, {"a": ["ink", "photo"], "b": []}, Path("runs"))
+    jobs = sweep.jobs({"a": ["ink", "photo"], "b": []}, Path("runs"))
     assert [(job.axes["model"], job.axes["held_out"], job.axes["seed"]) for job in jobs] == [
         *(("a", "ink", 0), ("a", "photo", 0), ("b", None, 0)),
         *(("a", "ink", 1), ("a", "photo", 1), ("b", None, 1)),
@@ -21,13 +21,13 @@ def test_the_cross_product_one_seed_after_the_other():
 
 def test_a_jobs_arguments_choose_the_whole_run():
     sweep = Sweep(("data/folders",), (SweepMethod("a", "trip", ("--x=1",)),), "all", (5,), ("--y=2",))
-    (job,) = all_jobs(sweep, {"a": ["ink"]}, Path("runs"))
+    (job,) = sweep.jobs({"a": ["ink"]}, Path("runs"))
     assert job.arguments == (
         *("fit", "--config=trip", "--config=data/folders", "--y=2", "--x=1"),
         *("--data.held_out=ink", "--seed_everything=5"),
         *("--trainer.default_root_dir=runs", f"--trainer.name={job.name}", "--ckpt_path=last"),
     )
-    (seen,) = all_jobs(Sweep((), (SweepMethod("a", "trip"),), "none", (0,)), {"a": []}, Path("runs"))
+    (seen,) = Sweep((), (SweepMethod("a", "trip"),), "none", (0,)).jobs({"a": []}, Path("runs"))
     assert "--data.held_out=null" in seen.arguments
     assert seen.name.endswith("/all_seen-0")
 
@@ -77,16 +77,16 @@ def test_a_custom_config(tmp_path):
     ("content", "message"),
     [
         ({}, "at least one method"),
-        ({"models": ["trip", "trip"]}, "2 models are called 'trip'"),
+        ({"models": ["trip", "trip"]}, "Several models are called 'trip'"),
         ({"models": ["trib"]}, "Did you mean 'trip'"),
         ({"models": ["folders"]}, "no model.class_path"),
         ({"models": [{"config": "trip", "args": []}]}, "label, config and arguments"),
         ({"models": ["trip"], "config": ["plan"]}, "Put it under models"),
-        ({"models": ["trip"], "seeds": ["a"]}, "whole numbers"),
-        ({"models": ["trip"], "seeds": []}, "whole numbers"),
+        ({"models": ["trip"], "seeds": ["a"]}, "integers"),
+        ({"models": ["trip"], "seeds": []}, "integers"),
         ({"models": ["trip"], "held_out": []}, "all, none or domains"),
-        ({"models": ["trip"], "arguments": ["--seed_everything=1"]}, "Use --seeds"),
-        ({"models": [{"config": "trip", "arguments": ["--data.held_out=a"]}]}, "Use --held_out"),
+        ({"models": ["trip"], "arguments": ["--seed_everything=1"]}, "A sweep sets --seed_everything itself"),
+        ({"models": [{"config": "trip", "arguments": ["--data.held_out=a"]}]}, "A sweep sets --data.held_out itself"),
     ],
 )
 def test_impossible_sweeps(content, message):

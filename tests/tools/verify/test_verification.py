@@ -7,7 +7,7 @@ from copy import deepcopy
 
 import pytest
 
-from fedvlp.tools.verify.verification import contradictions, measured_contradictions, not_measured_again
+from fedvlp.tools.verify.command import contradictions, measured_contradictions, not_measured_again
 
 MEASURED = {
     "accuracy": {"last round": {"held_out": 60.0}, "zero-shot CLIP": {"held_out": 50.0}},

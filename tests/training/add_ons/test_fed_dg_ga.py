@@ -9,8 +9,7 @@ import torch
 
 from fedvlp.core.aggregation import CoordinateMedian, ServerMomentum
 from fedvlp.core.phases import Phase
-from fedvlp.core.run_state import RunState
-from fedvlp.core.state import Client, ClientUpdate, ServerState
+from fedvlp.core.state import Client, ClientUpdate, RunState, ServerState
 from fedvlp.core.strategies import FedAvg
 from fedvlp.training.add_ons import FedDGGA
 from fedvlp.training.task import PhaseSetup, PhaseTask

@@ -13,7 +13,8 @@ from fedvlp.callbacks import Communication, FederationCallback
 from fedvlp.commands.cli import main
 from fedvlp.core.aggregation import DPFedAvg
 from fedvlp.core.phases import Phase
-from fedvlp.core.strategies import ByName, FedAvg, Local, MovingAverage, Slots, ema_share
+from fedvlp.core.slots import Slots
+from fedvlp.core.strategies import ByName, FedAvg, Local, MovingAverage, ema_share
 from fedvlp.runs.checkpoint import load_checkpoint
 from fedvlp.training.add_ons import MOON, PUBLIC, AddOn, FedDGGA, FedDyn, FedNova, FedProx, Finished, Scaffold
 from fedvlp.training.communication import communication_cost

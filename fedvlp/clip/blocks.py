@@ -1,0 +1,405 @@
+"""An open_clip transformer, run block by block: tokens may be replaced between blocks, and the last block may be cut.
+
+First the masks: which tokens of a row see which, chunk by chunk, and attention that reads no more than that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from open_clip import transformer as open_clip_transformer
+from open_clip.transformer import ResidualAttentionBlock
+from torch import Tensor, nn
+from torch.nn.functional import linear, scaled_dot_product_attention
+
+from fedvlp.utils.errors import UserError
+
+Between = Callable[[Tensor], Tensor]
+"""Changes tokens [sequences, length, width] between two blocks, for example by replacing those of a prompt."""
+
+
+@dataclass(frozen=True)
+class ChunkedMask:
+    """A row of chunks behind one prefix: a token sees the prefix and its own chunk, as far as an additive mask allows.
+
+    A row of S tokens in one chunk has a mask of S x S, which attention fills whatever is hidden in it. In chunks of T
+    tokens behind a prefix of P it fills S x (P + T).
+
+    Attributes:
+        prefix: P, the number of first tokens, which all chunks see.
+        masks: For each chunk 0 where a token (row) sees another (column), -inf elsewhere. Columns are the prefix, then
+            the chunk; rows are those tokens of the chunk whose queries are taken. The first chunk begins with the
+            prefix itself.
+    """
+
+    prefix: int
+    masks: tuple[Float[Tensor, "_ _"], ...]
+
+    @property
+    def num_queries(self) -> int:
+        """The number of tokens whose queries are taken."""
+        return sum(map(len, self.masks))
+
+    @property
+    def length(self) -> int:
+        """The number of tokens in the row."""
+        return sum(self._lengths)
+
+    def attend(
+        self,
+        query: Float[Tensor, "sequences queries width"],
+        key: Float[Tensor, "sequences length width"],
+        value: Float[Tensor, "sequences length width"],
+        num_heads: int,
+    ) -> Float[Tensor, "sequences queries width"]:
+        """Returns what tokens read from those that they see."""
+        queries = torch.split(query, [len(mask) for mask in self.masks], dim=1)
+        chunks = zip(queries, self._seen(key), self._seen(value), self.masks, strict=True)
+        # Each chunk is attended separately: no score is computed that the mask would hide.
+        read = [attend(q, k, v, num_heads, mask) for q, k, v, mask in chunks]
+        return read[0] if len(read) == 1 else torch.cat(read, dim=1)
+
+    def select_queries(self, indices: Sequence[Int[Tensor, "_"]]) -> ChunkedMask:
+        """Returns the mask for the queries of some of each chunk's tokens; indices count from the chunk's start."""
+        return ChunkedMask(self.prefix, tuple(mask[chosen] for mask, chosen in zip(self.masks, indices, strict=True)))
+
+    def to(self, dtype: torch.dtype) -> ChunkedMask:
+        """Returns the mask in the type of the tokens."""
+        return ChunkedMask(self.prefix, tuple(mask.to(dtype) for mask in self.masks))
+
+    @property
+    def _lengths(self) -> list[int]:
+        """The number of tokens in each chunk, the prefix being in the first."""
+        lengths = [mask.shape[1] - self.prefix for mask in self.masks]
+        # The first chunk's mask begins with the prefix itself.
+        lengths[0] += self.prefix
+        return lengths
+
+    def _seen(self, tokens: Tensor) -> Iterator[Tensor]:
+        """Yields what each chunk sees of keys or values."""
+        chunks = torch.split(tokens, self._lengths, dim=1)
+        yield chunks[0]
+        # Later chunks get the prefix's keys and values, but not its queries, which the first chunk answers.
+        shared = chunks[0][:, : self.prefix]
+        for chunk in chunks[1:]:
+            yield torch.cat([shared, chunk], dim=1)
+
+
+@dataclass(frozen=True)
+class BlockDiagonalMask:
+    """The masks of rows that are joined to one, none of which sees another's tokens.
+
+    Attributes:
+        rows: Each row's mask.
+    """
+
+    rows: tuple[ChunkedMask, ...]
+
+    def attend(
+        self,
+        query: Float[Tensor, "sequences queries width"],
+        key: Float[Tensor, "sequences length width"],
+        value: Float[Tensor, "sequences length width"],
+        num_heads: int,
+    ) -> Float[Tensor, "sequences queries width"]:
+        """Returns what tokens read from those that they see."""
+        lengths = [row.length for row in self.rows]
+        queries = torch.split(query, [row.num_queries for row in self.rows], dim=1)
+        keys = torch.split(key, lengths, dim=1)
+        values = torch.split(value, lengths, dim=1)
+        # Rows see nothing of each other: a joint mask would only add scores of -inf.
+        rows = zip(self.rows, queries, keys, values, strict=True)
+        return torch.cat([row.attend(q, k, v, num_heads) for row, q, k, v in rows], dim=1)
+
+
+Mask = ChunkedMask | BlockDiagonalMask
+"""Which tokens of a row see which."""
+
+
+def attend(
+    query: Float[Tensor, "sequences queries width"],
+    key: Float[Tensor, "sequences length width"],
+    value: Float[Tensor, "sequences length width"],
+    num_heads: int,
+    mask: Float[Tensor, "queries length"] | None = None,
+) -> Float[Tensor, "sequences queries width"]:
+    """Returns what tokens read from others in all heads."""
+    query = _split_heads(query, num_heads)
+    key = _split_heads(key, num_heads)
+    value = _split_heads(value, num_heads)
+    return scaled_dot_product_attention(query, key, value, attn_mask=mask).transpose(1, 2).flatten(2)
+
+
+def _split_heads(tokens: Tensor, num_heads: int) -> Float[Tensor, "sequences heads tokens width"]:
+    return torch.unflatten(tokens, -1, (num_heads, -1)).transpose(1, 2)
+
+
+class Blocks:
+    """The blocks of a frozen open_clip transformer; sequences come first in all that it takes and returns.
+
+    Nothing is written onto the transformer. A copy has a copy of the transformer.
+
+    Args:
+        transformer: The transformer of a text or an image tower.
+
+    Attributes:
+        is_compiled: Whether the steps of a block are fused, by code that all transformers share.
+    """
+
+    def __init__(self, transformer: Any) -> None:
+        self._transformer = transformer
+        self.is_compiled = False
+
+    def __len__(self) -> int:
+        return len(self._transformer.resblocks)
+
+    def __iter__(self) -> Iterator[nn.Module]:
+        """Iterates over open_clip's blocks, for example to put hooks on them."""
+        return iter(self._transformer.resblocks)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of the tokens that go in and come out, also where large weights are of another."""
+        dtype: torch.dtype = self._first.ln_1.weight.dtype if self.is_cast else self._transformer.get_cast_dtype()
+        return dtype
+
+    @property
+    def is_cast(self) -> bool:
+        """Whether large weights are of another type than the tokens."""
+        return self._transformer is not None and is_cast(self._first)
+
+    @property
+    def compute_dtype(self) -> torch.dtype:
+        """The type that attention is computed in."""
+        if self.is_cast:
+            return attention_dtype(self._first) or self._first.mlp.c_fc.weight.dtype
+        device = next(self._transformer.parameters()).device.type
+        return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else self.dtype
+
+    @property
+    def ends_with_standard_block(self) -> bool:
+        """Whether the last block is CLIP's own kind, whose queries can be run alone and whose keys can be read."""
+        return is_standard_block(self._transformer.resblocks[-1])
+
+    @property
+    def are_standard(self) -> bool:
+        """Whether all blocks are CLIP's own kind."""
+        return all(map(is_standard_block, self))
+
+    def run(
+        self, index: int, hidden: Float[Tensor, "sequences length width"], mask: Mask | None = None
+    ) -> Float[Tensor, "sequences length width"]:
+        """Returns the output of the block of this index, from 0; without a mask all tokens see each other."""
+        block = self._transformer.resblocks[index]
+        if is_standard_block(block):
+            return self._run_block(block, hidden, mask)
+        # Blocks of another kind are those of image towers, whose tokens all see each other.
+        output: Tensor = block(hidden)
+        return output
+
+    def run_before_last(
+        self,
+        hidden: Float[Tensor, "sequences length width"],
+        between: Sequence[Between] = (),
+        mask: Mask | None = None,
+    ) -> Float[Tensor, "sequences length width"]:
+        """Returns what goes into the last block; `between[j]` changes the tokens between blocks j + 1 and j + 2."""
+        for index in range(len(self) - 1):
+            hidden = self.run(index, hidden, mask)
+            hidden = between[index](hidden) if index < len(between) else hidden
+        return hidden
+
+    def run_last(
+        self,
+        hidden: Float[Tensor, "sequences length width"],
+        indices: Int[Tensor, "queries"],
+        mask: Mask | None = None,
+    ) -> Float[Tensor, "sequences queries width"]:
+        """Returns the last block's output for some tokens, for which alone it is run where that can be.
+
+        Args:
+            hidden: What goes into the last block.
+            indices: Which tokens are returned.
+            mask: What the returned tokens see; None for everything.
+        """
+        last = self._transformer.resblocks[-1]
+        if not is_standard_block(last):
+            return self.run(len(self) - 1, hidden)[:, indices]
+        return self._run_block(last, hidden, mask, indices)
+
+    def last_scores(
+        self, hidden: Float[Tensor, "sequences length width"], query: int, keys: Int[Tensor, "keys"]
+    ) -> Float[Tensor, "sequences keys"]:
+        """Returns <q, k> / sqrt(head width) before the softmax of the last block, averaged over heads.
+
+        Args:
+            hidden: What goes into the last block.
+            query: Index of the token whose query q is taken.
+            keys: Indices of the tokens whose keys k are taken.
+        """
+        last = self._transformer.resblocks[-1]
+        attention = last.attn
+        width = hidden.shape[-1]
+        weight = attention.in_proj_weight
+        bias = attention.in_proj_bias
+        # The first two thirds of the joint projection are those of queries and keys.
+        q = linear(last.ln_1(hidden[:, query]), weight[:width].to(bias.dtype), bias[:width])
+        k = linear(last.ln_1(hidden[:, keys]), weight[width : 2 * width].to(bias.dtype), bias[width : 2 * width])
+        products: Tensor = torch.einsum("sw,skw->sk", q, k)  # the sum over heads of each head's product
+        return products / float(attention.num_heads * attention.head_dim**0.5)
+
+    def cast(self, dtype: torch.dtype) -> None:
+        """Rounds the large weights of each block of CLIP's own kind to a type; products are taken in it from then."""
+        for block in filter(is_standard_block, self):
+            attention: Any = block.attn
+            perceptron: Any = block.mlp
+            attention.in_proj_weight = _frozen(attention.in_proj_weight, dtype)
+            for layer in (attention.out_proj, perceptron.c_fc, perceptron.c_proj):
+                layer.weight = _frozen(layer.weight, dtype)
+
+    def check_depth(self, depth: int, tower: str) -> None:
+        """Refuses prompts for more blocks than there are; the tower's name is for the message."""
+        if depth > len(self):
+            raise UserError(
+                f"Prompts for {depth} blocks were given, but the {tower} tower has {len(self)}. Use a depth of at most "
+                f"{len(self)}."
+            )
+
+    @property
+    def _first(self) -> Any:
+        return self._transformer.resblocks[0]
+
+    def _run_block(self, block: nn.Module, hidden: Tensor, mask: Mask | None, indices: Tensor | None = None) -> Tensor:
+        run = compiled_run_block() if self.is_compiled else run_block
+        # Blocks whose weights were cast compute in no other type than these, whatever the caller's autocast says.
+        with torch.autocast(hidden.device.type, enabled=False) if self.is_cast else nullcontext():
+            return run(block, hidden, mask, indices, attention_dtype(block))
+
+
+def is_standard_block(block: nn.Module) -> bool:
+    """Whether a block is CLIP's own kind: self-attention, then a multilayer perceptron."""
+    return _computes_as(block, ResidualAttentionBlock) and _computes_as(block.attn, nn.MultiheadAttention)
+
+
+def _computes_as(module: Any, kind: type[nn.Module]) -> bool:
+    """Whether a module is of a kind and no subclass changes what it computes; `torch.export` shows it by a subclass."""
+    return isinstance(module, kind) and type(module).forward is kind.forward
+
+
+def _frozen(weight: Tensor, dtype: torch.dtype) -> nn.Parameter:
+    return nn.Parameter(weight.detach().to(dtype), requires_grad=False)
+
+
+def is_cast(block: Any) -> bool:
+    """Whether a block's large weights are of another type than its other parameters."""
+    return is_standard_block(block) and bool(block.mlp.c_fc.weight.dtype != block.ln_1.weight.dtype)
+
+
+def has_bfloat16_tiles() -> bool:
+    """Whether the processor multiplies tiles of bfloat16 (AMX)."""
+    # PyTorch's question is private; where it is missing, the answer counts as no.
+    return bool(getattr(torch.cpu, "_is_amx_tile_supported", bool)())
+
+
+def attention_dtype(block: Any) -> torch.dtype | None:
+    """Returns the type of a block's attention, None for that of its products."""
+    # With the bfloat16 units of AVX512 the backward pass of PyTorch's attention takes twice as long in bfloat16 as in
+    # float32. Processors with AMX, and GPUs, gain.
+    if not is_cast(block) or block.mlp.c_fc.weight.device.type != "cpu" or has_bfloat16_tiles():
+        return None
+    dtype: torch.dtype = block.ln_1.weight.dtype
+    return dtype
+
+
+def run_block(
+    block: Any,
+    hidden: Float[Tensor, "sequences length width"],
+    mask: Mask | None,
+    indices: Int[Tensor, "queries"] | None = None,
+    attention: torch.dtype | None = None,
+) -> Float[Tensor, "sequences outputs width"]:
+    """Returns a block's output for all tokens, or for those at some indices alone.
+
+    It makes none of the copies of a general attention layer, and no gradients of weights.
+
+    Args:
+        block: A block of CLIP's own kind.
+        hidden: What goes into the block.
+        mask: What each of the returned tokens sees; None for everything.
+        indices: Which tokens are returned; None for all.
+        attention: The type of attention; None for that of the products.
+    """
+    keys = block.ln_1(hidden)
+    queries = keys
+    if indices is not None:
+        # Keys and values are needed of all tokens, queries and the perceptron of those that are returned alone.
+        queries = keys[:, indices]
+        hidden = hidden[:, indices]
+    hidden = hidden + block.ls_1(_self_attention(block.attn, queries, keys, mask, attention))
+    output: Tensor = hidden + block.ls_2(_perceptron(block.mlp, block.ln_2(hidden)))
+    return output
+
+
+@cache
+def compiled_run_block() -> Callable[..., Tensor]:
+    """Returns `run_block` with its steps fused; each new kind of input takes a while."""
+    return torch.compile(run_block)
+
+
+def _self_attention(
+    layer: nn.MultiheadAttention, queries: Tensor, keys: Tensor, mask: Mask | None, dtype: torch.dtype | None
+) -> Tensor:
+    width = layer.embed_dim
+    weight = layer.in_proj_weight
+    bias = layer.in_proj_bias
+    if queries is keys:
+        # One product for all three is faster than three.
+        query, key, value = multiply(keys, weight, bias).to(dtype).chunk(3, dim=-1)
+    else:
+        query = multiply(queries, weight[:width], bias[:width]).to(dtype)
+        key, value = multiply(keys, weight[width:], bias[width:]).to(dtype).chunk(2, dim=-1)
+    read = (attend if mask is None else mask.attend)(query, key, value, layer.num_heads)
+    return multiply(read, layer.out_proj.weight, layer.out_proj.bias)
+
+
+def _perceptron(perceptron: Any, hidden: Tensor) -> Tensor:
+    first = perceptron.c_fc
+    second = perceptron.c_proj
+    activate = QuickGELU.apply if isinstance(perceptron.gelu, open_clip_transformer.QuickGELU) else perceptron.gelu
+    return multiply(activate(multiply(hidden, first.weight, first.bias)), second.weight, second.bias)
+
+
+def multiply(
+    inputs: Float[Tensor, "*rows i"], weight: Float[Tensor, "o i"], bias: Float[Tensor, "o"] | None
+) -> Float[Tensor, "*rows o"]:
+    """Returns x W^T + b, in bfloat16 where W is: a frozen weight that was rounded is never cast back."""
+    if weight.dtype != torch.bfloat16:
+        return linear(inputs, weight, bias)
+    return linear(inputs.to(weight.dtype), weight, None if bias is None else bias.to(weight.dtype))
+
+
+class QuickGELU(torch.autograd.Function):
+    """x sigmoid(1.702 x), with which OpenAI's CLIP was trained; it keeps one tensor for the gradient instead of two."""
+
+    @staticmethod
+    def forward(inputs: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+        """Returns x sigmoid(1.702 x)."""
+        return (1.702 * inputs).sigmoid_().mul_(inputs)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        """Saves the input alone."""
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+        """Returns the gradient: that of silu at 1.702 x, as x sigmoid(1.702 x) = silu(1.702 x) / 1.702."""
+        (inputs,) = ctx.saved_tensors
+        result: Tensor = torch.ops.aten.silu_backward(gradient, 1.702 * inputs)
+        return result

@@ -1,1 +1,0 @@
-"""Text classifiers: learned prompts, packed sequences, hand-written templates. Imports the backbone and its towers."""

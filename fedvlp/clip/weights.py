@@ -1,0 +1,150 @@
+"""Weights of a CLIP from files and from open_clip's published tags; no pickled code is run."""
+
+from __future__ import annotations
+
+import json
+import warnings
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import open_clip
+import torch
+from open_clip.constants import HF_CONFIG_NAME, HF_SAFE_WEIGHTS_NAME
+from safetensors.torch import load_file
+from torch import Tensor
+
+from fedvlp.utils.errors import UserError
+
+WEIGHT_SUFFIXES = (".safetensors", ".pt", ".pth", ".bin")
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """Reads the tensors of a checkpoint file, by name.
+
+    Args:
+        path: A `.safetensors` file, a `.pt`, `.pth` or `.bin` file with a state dict (also under the key `state_dict`),
+            or a TorchScript archive such as OpenAI's own.
+
+    Raises:
+        UserError: If the file is missing, damaged, or holds anything but finite tensors.
+    """
+    if not path.is_file():
+        raise UserError(
+            f"There is no weights file {path}. Give --model.clip.pretrained an existing "
+            f"{', '.join(WEIGHT_SUFFIXES)} file, a tag that open_clip knows, or 'random'."
+        )
+    content = _load(path)
+    if isinstance(content, dict) and isinstance(content.get("state_dict"), dict):
+        content = content["state_dict"]
+    if not isinstance(content, dict) or not all(isinstance(value, Tensor) for value in content.values()):
+        raise UserError(
+            f"{path} should hold a state dict, names with tensors, but holds other values ({type(content).__name__}). "
+            "Save model.state_dict() alone and give that file."
+        )
+    # DataParallel puts this before every name.
+    tensors = {name.removeprefix("module."): value for name, value in content.items()}
+    # One NaN in a frozen weight would make every feature and so every loss NaN, far from its cause.
+    for name, value in tensors.items():
+        if value.is_floating_point() and not bool(value.isfinite().all()):
+            raise UserError(f"The weights {path} hold NaN or infinity, in {name}. Copy or download them again.")
+    return tensors
+
+
+def _load(path: Path) -> Any:
+    """Loads a file, restricted to tensors and plain containers."""
+    try:
+        if path.suffix == ".safetensors":
+            return load_file(path)
+        if _is_torchscript(path):
+            return _load_torchscript(path)
+        return torch.load(path, map_location="cpu", weights_only=True)
+    # For a file of another kind the unpickler raises nearly every type.
+    except Exception as error:
+        raise UserError(
+            f"{path} cannot be read as plain tensors: it is damaged or holds pickled code, which is never run. "
+            "Copy or download it again, or save model.state_dict() alone, best as .safetensors."
+        ) from error
+
+
+def _is_torchscript(path: Path) -> bool:
+    """Whether a file is a TorchScript archive: a zip file with a table of constants."""
+    if not zipfile.is_zipfile(path):
+        return False
+    with zipfile.ZipFile(path) as archive:
+        return any(entry.endswith("/constants.pkl") for entry in archive.namelist())
+
+
+def _load_torchscript(path: Path) -> dict[str, Tensor]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # TorchScript is deprecated, but these archives still exist
+        state: dict[str, Tensor] = torch.jit.load(path, map_location="cpu").state_dict()  # type: ignore[no-untyped-call]
+    # OpenAI's archives have these sizes among their tensors.
+    for number in ("input_resolution", "context_length", "vocab_size"):
+        state.pop(number, None)
+    return state
+
+
+def fetch_weights(name: str, tag: str) -> Path:
+    """Returns the local path of the weights that open_clip publishes under a tag, downloaded and checked if need be.
+
+    Raises:
+        UserError: If they cannot be downloaded; names the file and the option that takes it.
+    """
+    published = open_clip.get_pretrained_cfg(name, tag)
+    try:
+        return Path(open_clip.download_pretrained(published))
+    # The hub's client raises many kinds of errors; all of them mean that there is no file.
+    except Exception as error:
+        # open_clip lists a file of the hub as `organisation/model/file`, or without a file's name.
+        repository, _, file = published.get("hf_hub", "").rpartition("/")
+        addresses = [published.get("url", "")]
+        if repository:
+            addresses.insert(0, f"https://huggingface.co/{repository}/resolve/main/{file or HF_SAFE_WEIGHTS_NAME}")
+        suffix = "-quickgelu" if published.get("quick_gelu") and not name.endswith("-quickgelu") else ""
+        raise UserError(
+            f"The weights '{tag}' of {name} are not on this machine and could not be downloaded "
+            f"({type(error).__name__}: {str(error).strip() or 'no message'}). Download "
+            f"{' or '.join(filter(None, addresses))} elsewhere, copy it here and give --model.clip.name {name}{suffix} "
+            "--model.clip.pretrained /path/to/the/file."
+        ) from error
+
+
+def config_beside(path: Path) -> dict[str, Any] | None:
+    """Reads the `open_clip_config.json` in a weights file's folder; None if there is none.
+
+    Raises:
+        UserError: If it is no JSON.
+    """
+    beside = path.parent / HF_CONFIG_NAME
+    if not beside.is_file():
+        return None
+    try:
+        content: dict[str, Any] = json.loads(beside.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(f"{beside} is no readable JSON ({error}). Copy it again, or take it away.") from error
+    return content
+
+
+def uses_quick_gelu(path: Path, weights: dict[str, Tensor]) -> bool:
+    """Guesses whether a weights file is of a model with QuickGELU, which its tensors do not tell.
+
+    An `open_clip_config.json` beside the file decides. Else it is assumed of TorchScript archives, in which OpenAI
+    published its models; of files whose name, or whose folder in the hub's cache, contains `openai` or `quickgelu`; and
+    of weights stored in single precision whose values are all half-precision numbers, as OpenAI's are.
+    """
+    beside = config_beside(path)
+    if beside is not None:
+        return bool(beside.get("model_cfg", {}).get("quick_gelu", False))
+    # The hub's cache has the repository's name in a folder and a digest as the file's name.
+    hub_folders = [part for part in path.parts if part.startswith("models--")]
+    names = " ".join([path.name, *hub_folders]).lower()
+    return "openai" in names or "quickgelu" in names or _is_torchscript(path) or _are_widened_halves(weights)
+
+
+def _are_widened_halves(weights: dict[str, Tensor]) -> bool:
+    """Whether the perceptrons' weights are half-precision numbers in single precision."""
+    perceptrons = [value for name, value in weights.items() if name.endswith("mlp.c_fc.weight")]
+    return bool(perceptrons) and all(
+        value.dtype == torch.float32 and torch.equal(value, value.half().float()) for value in perceptrons
+    )

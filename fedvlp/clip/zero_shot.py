@@ -1,0 +1,95 @@
+"""Class names as words, templates, and the zero-shot classifier of class names in templates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from open_clip import OPENAI_IMAGENET_TEMPLATES
+from torch import Tensor
+
+from fedvlp.clip.backbone import CLIP
+from fedvlp.clip.packing import pack
+from fedvlp.utils.errors import UserError
+
+SINGLE_TEMPLATE = "a photo of a {}."
+
+
+TEMPLATES = tuple(dict.fromkeys([SINGLE_TEMPLATE, *(template("{}") for template in OPENAI_IMAGENET_TEMPLATES)]))
+"""OpenAI's 80 templates, "a photo of a {}." first; the first 60, up to "itap of the {}.", are TRIP's ensemble."""
+
+
+def clean_class_name(name: str) -> str:
+    """Returns a folder's name as words: `_` and `-` become spaces, white space is squeezed, case is kept.
+
+    Example:
+        >>> clean_class_name("Alarm_Clock"), clean_class_name("t-shirt")
+        ('Alarm Clock', 't shirt')
+    """
+    return " ".join(name.replace("_", " ").replace("-", " ").split())
+
+
+def clean_class_names(names: Sequence[str], overrides: Mapping[str, str] | None = None) -> list[str]:
+    """Returns every class's name as words, in the order given; what `overrides` names is taken from there, as it is.
+
+    Args:
+        names: Class names as they stand in the data, for example folders' names.
+        overrides: Words to use instead, by the name in the data or by its cleaned form.
+
+    Example:
+        >>> clean_class_names(["Postit_Notes", "TV"], {"TV": "television"})
+        ['Postit Notes', 'television']
+    """
+    chosen = overrides or {}
+    return [chosen.get(name, chosen.get(clean_class_name(name), clean_class_name(name))) for name in names]
+
+
+def choose_templates(templates: int | Sequence[str]) -> tuple[str, ...]:
+    """Returns the first templates of the list, or the templates given, checked.
+
+    Args:
+        templates: How many of `TEMPLATES` (1: the single one; 60: TRIP's ensemble), or templates with one `{}` each.
+
+    Raises:
+        UserError: If the number is not in [1, 80], or a template lacks its `{}`.
+
+    Example:
+        >>> choose_templates(1), choose_templates(60)[-1]
+        (('a photo of a {}.',), 'itap of the {}.')
+    """
+    if isinstance(templates, int):
+        if not 1 <= templates <= len(TEMPLATES):
+            raise UserError(f"There are 1 to {len(TEMPLATES)} templates, but {templates} were asked for.")
+        return TEMPLATES[:templates]
+    chosen = (templates,) if isinstance(templates, str) else tuple(templates)
+    wrong = [template for template in chosen if template.count("{}") != 1]
+    if wrong or not chosen:
+        raise UserError(f"A template has one {{}} for the class's name, but found {wrong or 'no template'}.")
+    return chosen
+
+
+@torch.no_grad()
+def zero_shot_text_features(
+    clip: CLIP, class_names: Sequence[str], templates: int | Sequence[str] = 1, token_budget: int = 96
+) -> Float[Tensor, "C d"]:
+    """Returns each class's mean over templates of features that are not normalised, in float32, then normalised.
+
+    Args:
+        clip: The frozen CLIP.
+        class_names: One name for each class; `_` and `-` are read as spaces.
+        templates: How many of `TEMPLATES`, or templates of one's own.
+        token_budget: Largest number of tokens whose attention is computed together.
+    """
+    names = clean_class_names(class_names)
+    chosen = choose_templates(templates)
+    device = next(clip.parameters()).device
+    total = torch.zeros(len(names), clip.embed_dim, device=device)
+    # The baseline must not depend on the precision of the run beside which it is reported.
+    with torch.autocast(device.type, enabled=False):
+        for template in chosen:
+            strings = [template.replace("{}", name) for name in names]
+            # Strings of one template begin alike, so they are packed behind what they share.
+            total += pack(clip.tokenize(strings), token_budget).to(device).encode_words(clip.text).float()
+    return F.normalize(total / len(chosen), dim=-1)

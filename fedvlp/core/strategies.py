@@ -1,0 +1,409 @@
+"""Server side of a phase: what each client downloads, and how uploads become the next server state."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, ClassVar, Literal
+
+import torch
+
+from fedvlp.core.aggregation.base import Aggregator, WeightedMean
+from fedvlp.core.state import (
+    Client,
+    ClientUpdate,
+    ServerState,
+    State,
+    add_prefix,
+    detached,
+    matches_prefix,
+    select,
+    strip_prefix,
+)
+from fedvlp.utils.errors import UserError
+
+
+class Strategy:
+    """Server side of a phase: a pure pair of functions; a subclass is a frozen dataclass that overrides ``aggregate``.
+
+    Neither function changes what it is given, and both are deterministic. Updates come sorted by client id, so that
+    sums are taken in that order.
+
+    Attributes:
+        uses_validation_loss: whether ``after_validation`` is to be called wherever the federation is evaluated.
+    """
+
+    uses_validation_loss: ClassVar[bool] = False
+
+    def broadcast(self, server: ServerState, client: Client) -> State:
+        """What this client downloads before it trains; by default every shared tensor."""
+        return server.shared
+
+    def aggregate(self, server: ServerState, updates: Sequence[ClientUpdate]) -> ServerState:
+        """The server's state after the cohort's updates."""
+        raise NotImplementedError(f"{type(self).__name__} has no aggregate().")
+
+    def check(self, clients: Sequence[Client]) -> None:
+        """Raises UserError, before training, if what these clients will send can't be combined."""
+
+    def after_validation(self, server: ServerState, loss: float) -> ServerState:
+        """The server's state once the source validation loss of what it shares is known.
+
+        Args:
+            server: after the round.
+            loss: mean cross-entropy on source validation images, averaged over domains.
+        """
+        return server
+
+    @property
+    def reduces_cohort(self) -> bool:
+        """Whether uploads change the server only through aggregators, each of which reduces the whole cohort's."""
+        return False
+
+    @property
+    def reducers(self) -> tuple[Reducer, ...]:
+        """The strategies in this one, itself included, that let an aggregator reduce uploads."""
+        return ()
+
+    def with_reducers(self, change: Callable[[Reducer], Strategy]) -> Strategy:
+        """The same strategy in which each of the ``reducers`` is replaced by what ``change`` makes of it."""
+        return self
+
+    def averaged(self, names: Sequence[str]) -> list[str]:
+        """Those of some uploaded tensors that are averaged over the whole cohort, in their order."""
+        return list(names) if self.reduces_cohort and self.reducers else []
+
+
+class Reducer(Strategy):
+    """A strategy that lets an aggregator make one state of several uploads; a frozen dataclass with both fields.
+
+    Attributes:
+        aggregator: what makes one state of several.
+        memory_name: names the aggregator's memory in the server's; the federation gives each of a round its own.
+    """
+
+    aggregator: Aggregator
+    memory_name: str
+
+    def groups(self, clients: Sequence[Client], cohort_size: int) -> Mapping[str, int]:
+        """How many uploads are reduced together in a round, by whose they are; empty if each is kept by itself."""
+        return {"": cohort_size}
+
+    @property
+    def reducers(self) -> tuple[Reducer, ...]:
+        """The strategy itself."""
+        return (self,)
+
+    def with_reducers(self, change: Callable[[Reducer], Strategy]) -> Strategy:
+        """What ``change`` makes of the strategy."""
+        return change(self)
+
+    def with_aggregator(self, aggregator: Aggregator, memory_name: str | None = None) -> Reducer:
+        """The same strategy with another aggregator."""
+        this: Any = self  # a dataclass, as every subclass is
+        changed: Reducer = replace(this, aggregator=aggregator, memory_name=memory_name or self.memory_name)
+        return changed
+
+    def reduced(
+        self, states: Sequence[State], weights: Sequence[float], before: State, server: ServerState, slot: str = ""
+    ) -> tuple[State, State]:
+        """What the aggregator makes of uploads, and its memory by the names that it has in the server's.
+
+        Args:
+            states: the uploads, as the aggregator takes them.
+            weights: one an upload.
+            before: the tensors that the clients started from.
+            server: whose memory of the last round is taken.
+            slot: where several states are made, which one.
+        """
+        name = self.memory_name + slot
+        state, memory = self.aggregator.aggregate(states, weights, before, strip_prefix(server.memory, name))
+        return state, add_prefix(memory, name)
+
+
+@dataclass(frozen=True)
+class Wrapper(Strategy):
+    """Does something after another strategy, whose other properties it has.
+
+    Args:
+        inner: the other strategy.
+    """
+
+    inner: Strategy
+
+    @property
+    def reduces_cohort(self) -> bool:
+        """Whether the inner strategy does; what is done around it looks at no upload."""
+        return self.inner.reduces_cohort
+
+    @property
+    def reducers(self) -> tuple[Reducer, ...]:
+        """Those of the inner strategy."""
+        return self.inner.reducers
+
+    def with_reducers(self, change: Callable[[Reducer], Strategy]) -> Strategy:
+        """The same around the changed inner strategy."""
+        return replace(self, inner=self.inner.with_reducers(change))
+
+    def averaged(self, names: Sequence[str]) -> list[str]:
+        """What the inner strategy averages."""
+        return self.inner.averaged(names)
+
+    def broadcast(self, server: ServerState, client: Client) -> State:
+        """What the inner strategy sends."""
+        return self.inner.broadcast(server, client)
+
+    def check(self, clients: Sequence[Client]) -> None:
+        """Raises what the inner strategy raises."""
+        self.inner.check(clients)
+
+
+@dataclass(frozen=True)
+class Local(Strategy):
+    """No communication at all, the baseline that every federation must beat: each client keeps what it trains."""
+
+    reduces_cohort = True  # no upload changes the server
+
+    def broadcast(self, server: ServerState, client: Client) -> State:
+        """Nothing."""
+        return {}
+
+    def aggregate(self, server: ServerState, updates: Sequence[ClientUpdate]) -> ServerState:
+        """The server, unchanged."""
+        return server
+
+
+@dataclass(frozen=True)
+class FedAvg(Reducer):
+    """Weighted mean of the uploads (McMahan et al. 2017, Algorithm 1), or what another aggregator makes of them.
+
+    Args:
+        weighting: ``examples`` weighs a client by its training images, ``uniform`` counts each client once.
+        aggregator: what combines the uploads; some count each client once, whatever the weighting.
+        memory_name: names the aggregator's memory; the federation gives each of a round its own.
+
+    >>> server = ServerState.start({"prompt": torch.zeros(1)})
+    >>> few = ClientUpdate(Client(0, 0, 10), {"prompt": torch.tensor([1.0])}, num_examples=10)
+    >>> many = ClientUpdate(Client(1, 1, 30), {"prompt": torch.tensor([5.0])}, num_examples=30)
+    >>> FedAvg().aggregate(server, [few, many]).shared
+    {'prompt': tensor([4.])}
+    >>> FedAvg("uniform").aggregate(server, [few, many]).shared
+    {'prompt': tensor([3.])}
+    """
+
+    weighting: Literal["examples", "uniform"] = "examples"
+    aggregator: Aggregator = field(default_factory=WeightedMean)
+    memory_name: str = "FedAvg"
+
+    reduces_cohort = True  # all uploads go through the aggregator
+
+    def aggregate(self, server: ServerState, updates: Sequence[ClientUpdate]) -> ServerState:
+        """Replaces the uploaded tensors by what is made of them; too few uploads for the aggregator change nothing."""
+        if len(updates) < self.aggregator.min_clients:
+            return server
+        weights = [self.weight(update) for update in updates]
+        states = [update.state for update in updates]
+        shared, memory = self.reduced(states, weights, server.shared, server)
+        return server.updated(shared, **memory)
+
+    def weight(self, update: ClientUpdate) -> float:
+        """How much an update counts: what an add-on decided, or the client's images, or 1."""
+        if update.weight is not None:
+            return update.weight
+        return update.num_examples if self.weighting == "examples" else 1
+
+
+@dataclass(frozen=True)
+class ByName(Strategy):
+    """Different strategies for different tensors of the same upload, applied one after another.
+
+    Args:
+        parts: from a name, or several, to the strategy that combines the tensors of these names.
+
+    >>> from fedvlp.core.slots import Slots
+    >>> server = ServerState.start({"visual": torch.zeros(1), "text": torch.zeros(2, 1)})
+    >>> upload = {"visual": torch.tensor([7.0]), "text": torch.tensor([9.0])}
+    >>> strategy = ByName({"visual": FedAvg(), "text": Slots(by="domain")})
+    >>> strategy.aggregate(server, [ClientUpdate(Client(0, 1, 5), upload, 5)]).shared["text"].tolist()
+    [[0.0], [9.0]]
+    """
+
+    parts: Mapping[str | tuple[str, ...], Strategy]
+
+    @property
+    def reduces_cohort(self) -> bool:
+        """Whether every part does."""
+        return all(strategy.reduces_cohort for strategy in self.parts.values())
+
+    @property
+    def reducers(self) -> tuple[Reducer, ...]:
+        """Those of all parts."""
+        every: list[Reducer] = []
+        for strategy in self.parts.values():
+            every += strategy.reducers
+        return tuple(every)
+
+    def with_reducers(self, change: Callable[[Reducer], Strategy]) -> Strategy:
+        """The same with changed parts."""
+        return ByName({names: strategy.with_reducers(change) for names, strategy in self.parts.items()})
+
+    def aggregate(self, server: ServerState, updates: Sequence[ClientUpdate]) -> ServerState:
+        """Gives each part its own share of every upload."""
+        for names, strategy in self.parts.items():
+            prefixes = _prefixes(names)
+            server = strategy.aggregate(
+                server, [replace(update, state=select(update.state, prefixes)) for update in updates]
+            )
+        return server
+
+    def averaged(self, names: Sequence[str]) -> list[str]:
+        """Those of some tensors that the parts average over the whole cohort."""
+        averaged: set[str] = set()
+        for key, strategy in self.parts.items():
+            averaged.update(strategy.averaged([name for name in names if matches_prefix(_prefixes(key), name)]))
+        return [name for name in names if name in averaged]
+
+    def check(self, clients: Sequence[Client]) -> None:
+        """Raises what any part would."""
+        for strategy in self.parts.values():
+            strategy.check(clients)
+
+
+def _prefixes(names: str | tuple[str, ...]) -> tuple[str, ...]:
+    return (names,) if isinstance(names, str) else names
+
+
+@dataclass(frozen=True)
+class MovingAverage(Wrapper):
+    """Deploys a running average over rounds of the shared tensors: d <- (1 - share) d + share s.
+
+    Args:
+        inner: the strategy that makes the new shared tensors.
+        share: from the number of finished rounds to the newest tensors' share, in [0, 1].
+        names: the tensors (or prefixes) that are averaged; all others are deployed unchanged.
+        sends_average: whether clients start from the average (DiPrompT), not from the newest tensors.
+
+    >>> server = ServerState.start({"prompt": torch.zeros(1)})
+    >>> update = ClientUpdate(Client(0, 0, 1), {"prompt": torch.tensor([8.0])}, 1)
+    >>> server = MovingAverage(FedAvg(), ema_share(0.75), ("prompt",)).aggregate(server, [update])
+    >>> server.shared["prompt"].item(), server.deployed["prompt"].item()
+    (8.0, 2.0)
+    """
+
+    share: Callable[[int], float]
+    names: tuple[str, ...]
+    sends_average: bool = False
+
+    def aggregate(self, server: ServerState, updates: Sequence[ClientUpdate]) -> ServerState:
+        """Aggregates, then moves the deployed tensors a share of the way to the shared ones."""
+        before = server.deployed
+        server = self.inner.aggregate(server, updates)
+        share = self.share(server.round)
+        average = {
+            name: torch.lerp(before[name].float(), value.float(), share).to(value.dtype)
+            for name, value in select(server.shared, self.names).items()
+        }
+        return server.updated(average) if self.sends_average else replace(server, deployed=server.deployed | average)
+
+
+@dataclass(frozen=True)
+class ServerComputed(Wrapper):
+    """Computes shared tensors from the other shared ones after each aggregation: shared <- shared | make(shared).
+
+    Args:
+        inner: The strategy that combines the uploads.
+        make: From all shared tensors to those computed; pure, and run without gradients.
+
+    >>> from fedvlp.core.slots import Slots
+    >>> server = ServerState.start({"prompts": torch.zeros(2, 1), "mean": torch.zeros(1)})
+    >>> mean = lambda shared: {"mean": shared["prompts"].mean(0)}
+    >>> strategy = ServerComputed(Slots("client"), mean)
+    >>> server = strategy.aggregate(server, [ClientUpdate(Client(1, 0, 4), {"prompts": torch.tensor([6.0])}, 4)])
+    >>> server.shared["mean"].item()
+    3.0
+    """
+
+    make: Callable[[State], State]
+
+    def aggregate(self, server: ServerState, updates: Sequence[ClientUpdate]) -> ServerState:
+        """Combines the uploads and computes what follows from them; an empty cohort changes nothing."""
+        if not updates:
+            return server
+        server = self.inner.aggregate(server, updates)
+        with torch.no_grad():
+            return server.updated(detached(self.make(server.shared)))
+
+
+def beta_share(beta: float, rounds: int, repeats_first: bool = False) -> Callable[[int], float]:
+    """Share of round r in the Beta moving average: its weight over those of the start and of all rounds up to it.
+
+    a_i is the Beta(beta, beta) density at (i + 0.5) / (rounds + 1): large early and late, small between. The tensors
+    before the first round weigh a_0 and round r, from 0, a_{r+1} (DiPrompT, Eq. 5).
+
+    Args:
+        beta: both parameters of the density, > 0.
+        rounds: the number of rounds R; asking for the share of a later one raises UserError.
+        repeats_first: whether the first round weighs a_0 too, and so round r a_r, as in the released code of TRIP. The
+            last round, which a_R makes the heaviest of all but the start, then weighs less.
+
+    >>> [round(beta_share(1.0, 3)(r), 3) for r in range(3)]
+    [0.5, 0.333, 0.25]
+    >>> [round(beta_share(0.2, 15, repeats_first=first)(14), 4) for first in (False, True)]
+    [0.1791, 0.0785]
+    """
+    if beta <= 0:
+        raise UserError(f"The Beta average needs a beta > 0; got {beta}. DiPrompT's is 0.2.")
+    points = [(i + 0.5) / (rounds + 1) for i in range(rounds + 1)]
+    weights: list[float] = [(x * (1 - x)) ** (beta - 1) for x in points]  # the density's constant cancels
+    if repeats_first:
+        weights = [weights[0], *weights[:-1]]
+
+    # A partial of a module's function, since a method that keeps it is pickled with it.
+    return partial(_share_of_weights, weights)
+
+
+def _share_of_weights(weights: Sequence[float], finished: int) -> float:
+    """The newest round's weight over those of the start and of all rounds; weights are of these, in order."""
+    rounds = len(weights) - 1
+    if finished >= rounds:
+        raise UserError(
+            f"The Beta average was made for {rounds} rounds, but round {finished + 1} was run. "
+            "Give the method as many rounds as the federation."
+        )
+    return weights[finished + 1] / sum(weights[: finished + 2])
+
+
+def gaussian_share(mean: float, std: float) -> Callable[[int], float]:
+    """Share of round r in a Gaussian-weighted average: g_r / sum_{i <= r} g_i (PromptSRC's, over rounds).
+
+    g_i is exp(-(i - mean)^2 / (2 std^2)) for rounds i = 1, 2, ...; the tensors before the first round have no share.
+
+    Args:
+        mean: the round that weighs most, from 1.
+        std: standard deviation in rounds, > 0.
+
+    >>> [round(gaussian_share(2.0, 1.0)(r), 3) for r in range(3)]
+    [1.0, 0.622, 0.274]
+    """
+
+    def share(finished: int) -> float:
+        logs = [-((i - mean) ** 2) / (2 * std**2) for i in range(1, finished + 2)]
+        most = max(logs)
+        weights = [math.exp(log - most) for log in logs]
+        return weights[-1] / sum(weights)
+
+    return share
+
+
+def ema_share(momentum: float) -> Callable[[int], float]:
+    """Share of every round in an exponential moving average: 1 - momentum.
+
+    Args:
+        momentum: how much of the old average stays, in [0, 1).
+
+    >>> ema_share(0.75)(12)
+    0.25
+    """
+    return lambda finished: 1 - momentum

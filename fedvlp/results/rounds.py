@@ -1,0 +1,171 @@
+"""Which rounds a run reports, the last and the best on source validation, and the table of them at its end."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fedvlp.core.roles import COMPUTED, OF_CLIENTS, ROLES
+from fedvlp.results.record import BEST_ROW, LAST_ROW, ZERO_SHOT_ROW
+from fedvlp.utils.text_table import text_table
+
+HARM = 10.0
+"""Percentage points below the untrained baseline from which accuracy is far below it."""
+NEAR_CHANCE = 1.25
+"""Up to how many times the accuracy of a guess counts as one."""
+
+ORDER = {
+    "validation": "",
+    "local": "",
+    "test": "+",
+    "test_new": "+n",
+    "test_harmonic": "",
+    "held_out": "*",
+    "held_out_new": "*n",
+    "held_out_harmonic": "",
+    "transfer": "&",
+    "personal": "",
+    "personal_worst": "",
+    "personal_spread": "",
+    "global": "",
+    "global_worst": "",
+    "global_spread": "",
+}
+"""The order of the columns by role, each with the mark after its title."""
+
+History = Sequence[Mapping[str, Any]]
+"""A row of metrics for each round."""
+AccuracyRows = Sequence[tuple[str, Mapping[str, Any]]]
+"""Titles of rows, each with the accuracies in percent, by ``<role>/<domain>``, or by role for a mean."""
+
+
+def is_accuracy(name: str) -> bool:
+    """Whether a metric is an accuracy: of one split, ``<role>/<domain>``, the mean of a role, or computed of these.
+
+    >>> is_accuracy("test/photo"), is_accuracy("held_out"), is_accuracy("client/photo/loss")
+    (True, True, False)
+    """
+    return name.split("/")[0] in ROLES or name in COMPUTED
+
+
+def last_round(history: History) -> Mapping[str, Any] | None:
+    """Returns the last evaluated round's row, or the last one where nothing was evaluated; None without rounds.
+
+    >>> last_round([{"round": 1, "held_out": 9.0}, {"round": 2}])["round"]
+    1
+    """
+    evaluated = [row for row in history if any(map(is_accuracy, row))]
+    return [*history, *evaluated][-1] if history else None
+
+
+def best_round(history: History, role: str = "validation") -> Mapping[str, Any] | None:
+    """Returns the row of the round with the highest mean accuracy of a role, the first of equals; None without one.
+
+    Of any role but source validation this is an oracle, which no result may use. It is here to be subtracted: tables
+    that report the best round on the test images are higher than those of a last round by as much as they were lucky.
+
+    >>> best_round([{"round": 1, "validation": 60.0, "held_out": 9.0}, {"round": 2, "validation": 50.0}])["round"]
+    1
+    """
+    evaluated = [row for row in history if role in row]
+    return max(evaluated, key=lambda row: row[role]) if evaluated else None
+
+
+def divergence(baseline: Mapping[str, float], history: History, num_classes: int) -> str:
+    """Returns a sentence if training diverged; empty if it did not, or that can't be known.
+
+    It did if accuracy ended at chance, or far below the untrained baseline with a loss above that of the first round;
+    in the first case the baseline, where there is one, must be clearly better than chance.
+
+    Args:
+        baseline: accuracies in percent before training; empty if not measured.
+        history: the metrics of each round.
+        num_classes: C, so that a guess is right in 100 / C percent.
+
+    >>> history = [{"client/a/loss": 1.0, "validation": 60.0}, {"client/a/loss": 9.0, "validation": 11.0}]
+    >>> divergence({"validation": 70.0}, history, 10)
+    'Training seems to have diverged: accuracy is 11.00 % (70.00 % untrained, 10.00 % by chance), the loss 9 after 1. \
+Lower the learning rate.'
+    """
+    last = last_round(history) or {}
+    role = next((role for role in ("validation", "held_out", "test") if role in last), None)
+    losses = [loss for row in history if (loss := _mean_loss(row)) is not None]
+    if role is None or len(losses) < 2:
+        return ""
+    accuracy = last[role]
+    chance = 100 / num_classes
+    untrained = baseline.get(role, math.nan)
+    # Comparisons with NaN are false, so a baseline that is missing neither proves nor excuses anything.
+    at_chance = accuracy <= NEAR_CHANCE * chance and not untrained <= 2 * NEAR_CHANCE * chance
+    harmed = accuracy < untrained - HARM
+    rose = losses[-1] > losses[0]
+    if not (rose and (harmed or at_chance)) and not (at_chance and harmed):
+        return ""
+    before = f"{untrained:.2f} % untrained, " if role in baseline else ""
+    return (
+        f"Training seems to have diverged: accuracy is {accuracy:.2f} % ({before}{chance:.2f} % by chance), "
+        f"the loss {losses[-1]:.3g} after {losses[0]:.3g}. Lower the learning rate."
+    )
+
+
+def _mean_loss(row: Mapping[str, Any]) -> float | None:
+    if "clients/loss/mean" in row:
+        return float(row["clients/loss/mean"])
+    values = [value for name, value in row.items() if name.startswith("client/") and name.endswith("/loss")]
+    return math.fsum(values) / len(values) if values else None
+
+
+def accuracy_table(baseline: Mapping[str, float], history: History) -> AccuracyRows:
+    """Returns the rows of the final table: zero-shot CLIP, the last round, and the round best on source validation."""
+    rows = [(ZERO_SHOT_ROW, baseline)] if baseline else []
+    for name, row in ((LAST_ROW, last_round(history)), (BEST_ROW, best_round(history))):
+        if row is not None:
+            rows.append((f"{name} ({row['round']})", row))
+    return rows
+
+
+def accuracy_columns(rows: AccuracyRows) -> list[str]:
+    """Returns the columns: each domain's accuracy and the mean, by role in the order of ``ORDER``.
+
+    Of what is measured by client there are means alone, since clients may be many.
+    """
+    names: set[str] = set()
+    for _, row in rows:
+        names.update(name for name in row if is_accuracy(name) and ("/" not in name or _role(name) not in OF_CLIENTS))
+    # Within a role the domains are sorted by name, and their mean follows them.
+    return sorted(names, key=lambda name: (list(ORDER).index(_role(name)), "/" not in name, name))
+
+
+def _role(name: str) -> str:
+    return name.split("/")[0]
+
+
+def format_accuracies(rows: AccuracyRows) -> str:
+    """Returns the accuracies in percent as an aligned table.
+
+    A column of a held-out domain is marked with a star, one of a source domain's test split with a plus.
+
+    >>> print(format_accuracies([("last round (1)", {"validation/ink": 50.0, "validation": 50.0, "test/ink": 7.5})]))
+    accuracy in %     ink   mean  ink+
+    ----------------------------------
+    last round (1)  50.00  50.00  7.50
+    """
+    columns = accuracy_columns(rows)
+    table = [["accuracy in %", *map(column_title, columns)]]
+    for title, row in rows:
+        table.append([title, *(f"{row[name]:.2f}" if name in row else "-" for name in columns)])
+    return text_table(table)
+
+
+def column_title(name: str) -> str:
+    """Returns the title of a column: the domain, or which mean, with the mark of its role; or what was computed.
+
+    >>> column_title("held_out/sketch"), column_title("validation")
+    ('sketch*', 'mean')
+    """
+    role, _, domain = name.partition("/")
+    if role in COMPUTED:
+        return COMPUTED[role]
+    mean = "mean" if role == "validation" else f"{ROLES[role]} mean"
+    return (domain or mean) + ORDER[role]

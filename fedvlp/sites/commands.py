@@ -1,0 +1,117 @@
+"""The commands ``fedvlp site``, at a site, and ``fedvlp deploy``, at the server; neither needs Flower's modules."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+from fedvlp.sites.daemon import site_status, start_site, stop_site
+from fedvlp.utils.errors import UserError, unwrapped_errors
+from fedvlp.utils.files import write_text
+
+MISSING = 'Deployment needs Flower, which is not installed. With Python 3.11 or later run: pip install "fedvlp[flower]"'
+APP_FOLDER = Path(__file__).parent / "flower" / "app"
+"""Templates of an app's files. None holds code that a site would run: the sites' part is installed with fedvlp."""
+
+
+def run_site(arguments: Sequence[str]) -> int:
+    """Starts, stops or shows the warm process of a site; returns the exit code: for ``status`` 1 if none runs.
+
+    Raises:
+        UserError: if the folder is no site's, or the process does not start.
+    """
+    parser = argparse.ArgumentParser(
+        "fedvlp site",
+        description="The warm process of a site keeps method, images and features between rounds. It starts by itself "
+        "when the server first asks, and ends by itself when no request has come for a while.",
+    )
+    parser.add_argument("action", choices=("start", "stop", "status"))
+    parser.add_argument("home", type=Path, metavar="HOME", help="the site's folder, with site.yaml")
+    options = parser.parse_args(arguments)
+    if options.action == "stop":
+        sys.stdout.write("stopped\n" if stop_site(options.home) else "there was none\n")
+        return 0
+    if options.action == "start":
+        start_site(options.home)
+    status = site_status(options.home)
+    sys.stdout.write(", ".join(f"{name} {value}" for name, value in status.items()) + "\n")
+    return 1 if status["state"] == "stopped" else 0
+
+
+def run_deploy(arguments: Sequence[str]) -> int:
+    """Writes a Flower app that trains a config, prints its files, and returns the exit code.
+
+    Raises:
+        UserError: if Flower is missing, the config can't be trained, or the folder is not empty.
+    """
+    parser = argparse.ArgumentParser("fedvlp deploy", description="Train on real sites with Flower.")
+    init = parser.add_subparsers(dest="command", required=True).add_parser(
+        "init",
+        help="write a Flower app",
+        description="Write a Flower app that trains a config. Takes --config and dotted options as `fedvlp fit` does.",
+        allow_abbrev=False,
+    )
+    init.add_argument("folder", type=Path, metavar="DIR", help="the app's folder: new or empty")
+    options, of_config = parser.parse_known_args(arguments)
+    if find_spec("flwr") is None:
+        raise UserError(MISSING)
+    method, config = parsed_config(of_config)
+    files = write_app(options.folder, method, config)
+    sys.stdout.write("".join(f"{file}\n" for file in files))
+    sys.stdout.write(f"Train it: flwr run {options.folder} SUPERLINK --stream\n")
+    return 0
+
+
+def parsed_config(arguments: Sequence[str]) -> tuple[str, str]:
+    """A method's name, and the config that ``fedvlp fit`` would train with these arguments, as YAML.
+
+    Neither the method nor its data are made.
+
+    Args:
+        arguments: configs and dotted options.
+
+    Raises:
+        UserError: if no config is given.
+    """
+    from fedvlp.commands.lightning_cli import ParsingCLI
+    from fedvlp.commands.run import quiet_lightning
+    from fedvlp.utils.config_files import CONFIG_OPTION, with_config_paths
+
+    quiet_lightning()
+    words = with_config_paths(arguments)
+    if not any(word.startswith(CONFIG_OPTION) for word in words):
+        raise UserError("Expected what to train, such as --config methods/promptfl --config sites.yaml.")
+    with unwrapped_errors():
+        command = ParsingCLI(
+            run=False, args=words, save_config_callback=None, parser_kwargs={"prog": "fedvlp deploy init DIR"}
+        )
+    text: str = command.parser.dump(command.config, skip_unset=False)
+    return command.config.model.class_path.rpartition(".")[-1], text
+
+
+def write_app(folder: Path, method: str, config: str) -> list[Path]:
+    """Writes an app that trains a config, into a folder that is new or empty; returns its files.
+
+    Args:
+        folder: the app's folder, made if it is missing.
+        method: the name of the method's class.
+        config: the config, as YAML.
+
+    Raises:
+        UserError: if there is something in the folder.
+    """
+    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+        raise UserError(f"Expected a new or empty folder for the app; {folder} is not. Name another.")
+    folder.mkdir(parents=True, exist_ok=True)
+    name = re.sub(r"[^a-z0-9]+", "-", f"fedvlp-{method}".lower()).strip("-")
+    files = [folder / "config.yaml"]
+    write_text(folder / "config.yaml", config)
+    for template in sorted(APP_FOLDER.glob("*.template")):
+        files.append(folder / template.stem)
+        content = template.read_text(encoding="utf-8")
+        write_text(files[-1], content.replace("{name}", name).replace("{method}", method))
+    return files

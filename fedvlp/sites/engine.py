@@ -1,0 +1,213 @@
+"""The engine of a federation whose clients are sites: phases leave as requests, and results come back as replies."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from itertools import chain
+from pathlib import Path
+
+from lightning import Fabric
+
+from fedvlp.core.module import FederatedModule
+from fedvlp.core.phases import client_noise
+from fedvlp.core.predictions import percent
+from fedvlp.core.protocols import MeasuredData
+from fedvlp.core.state import Client, ClientUpdate, State
+from fedvlp.runs.client_store import ClientStore, StoreAtSites, files_of
+from fedvlp.sites.data import MEASURED, SplitAtSite
+from fedvlp.sites.registry import SiteRegistry
+from fedvlp.sites.wire import Message, SiteError
+from fedvlp.training.client import ClientResult, Workspace
+from fedvlp.training.evaluation import shared_predictions, with_means
+from fedvlp.training.task import OnClientFailure, PhaseTask
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class SitesEngine:
+    """Trains and measures at sites; the images that the server has it measures itself.
+
+    Args:
+        registry: the connected sites.
+        preparation: the message of the kind ``prepare``, without the client's place.
+        method: the method of the run; every other that is measured is its baseline.
+
+    Attributes:
+        prepared: places of the transport whose sites were prepared.
+    """
+
+    registry: SiteRegistry
+    preparation: Message
+    method: FederatedModule
+    prepared: set[str] = field(default_factory=set)
+
+    def client_store(self, run: Path | None) -> ClientStore:
+        """A store of the names of the sites' files."""
+        return StoreAtSites()
+
+    def train(
+        self,
+        clients: Sequence[Client],
+        task: PhaseTask,
+        here: Workspace,
+        on_failure: OnClientFailure,
+        min_clients: int,
+    ) -> list[ClientResult]:
+        """Trains clients at their sites; one without a usable reply failed."""
+        self.registry.regather(min(min_clients, len(clients)))
+        results = self._train_once(clients, task, here)
+        failed = [client for client, result in results.items() if result.failure]
+        if on_failure == "retry" and failed:
+            for client, second in self._train_once(failed, task, here).items():
+                first = results[client].failure
+                results[client] = second if second.failure else replace(second, retried=first)
+        return list(results.values())
+
+    def _train_once(self, clients: Sequence[Client], task: PhaseTask, here: Workspace) -> dict[Client, ClientResult]:
+        # A client without images is a site that has not connected yet.
+        present = [client for client in clients if client.num_examples]
+        replies = self.request({client: self._training(task, client) for client in present})
+        absent = SiteError("was not there when the round began")
+        results: dict[Client, ClientResult] = {}
+        for client in clients:
+            results[client] = client_result(task, client, replies.get(client, absent))
+            if not results[client].failure:
+                here.hooks.call("on_client_end", phase=task.phase, update=results[client].update)
+        return results
+
+    def _training(self, task: PhaseTask, client: Client) -> Message:
+        """The message of the kind ``train`` for a client."""
+        noise = client_noise(task.phase.strategy)
+        values = {
+            "run": self.registry.run,
+            "round": task.round,
+            "phase": task.index,
+            "seed": task.seeds[client.id],
+            "factor": task.learning_rate_factor,
+            "share": task.shares_of_steps.get(client.id, 1.0),
+            "noise": None if noise is None else asdict(noise),
+            "client": client.id,
+            "domain": client.domain,
+            "personal": files_of(task.state.personal).get(client.id, ""),
+            "optimizer": files_of(task.state.optimizer_states).get(client.id, ""),
+        }
+        return Message("train", values, task.download(client))
+
+    def request(self, messages: Mapping[Client, Message]) -> dict[Client, Message | SiteError]:
+        """Sends clients their messages and collects the replies, or why there is none.
+
+        Sites are prepared before they are asked anything, also those that come late or whose process was restarted.
+        """
+        replies = self._request_prepared(messages)
+        forgot: dict[Client, Message] = {}
+        for client, reply in replies.items():
+            if isinstance(reply, Message) and reply.kind == "unprepared":
+                forgot[client] = messages[client]
+                self.prepared.discard(self._place(client))
+        return {**replies, **self._request_prepared(forgot)}
+
+    def _request_prepared(self, messages: Mapping[Client, Message]) -> dict[Client, Message | SiteError]:
+        refused = self._prepare([client for client in messages if self._place(client) not in self.prepared])
+        ready = {client: message for client, message in messages.items() if client not in refused}
+        replies = self.registry.exchange({client.name: message for client, message in ready.items()})
+        return {**refused, **{client: replies[client.name] for client in ready}}
+
+    def _prepare(self, clients: Sequence[Client]) -> dict[Client, SiteError]:
+        """Prepares sites; returns why some can't be."""
+        messages: dict[str, Message] = {}
+        for client in clients:
+            values = {**self.preparation.values, "client": client.id, "domain": client.domain}
+            messages[client.name] = Message("prepare", values, self.preparation.tensors)
+        replies = self.registry.exchange(messages)
+        refused: dict[Client, SiteError] = {}
+        for client in clients:
+            reply = replies[client.name]
+            if isinstance(reply, SiteError):
+                refused[client] = reply
+            elif reply.kind != "prepared":
+                refused[client] = SiteError(f"answered {reply.kind!r} when it was prepared")
+            elif not self.registry.has_same_images(client.name, reply.values):
+                refused[client] = SiteError("has other images than when the run began")
+            else:
+                self.prepared.add(self._place(client))
+        return refused
+
+    def _place(self, client: Client) -> str:
+        return self.registry.places.get(client.name, "")
+
+    def evaluate(
+        self,
+        module: FederatedModule,
+        data: MeasuredData,
+        fabric: Fabric,
+        deployed: State,
+        personal: Mapping[int, State],
+    ) -> dict[str, float]:
+        """The accuracies that sites measured and those of the server's own images, in percent.
+
+        Of a site that does not answer nothing is known, and then there is no mean either: a mean over others would be
+        another number. A method that keeps tensors on clients can't be measured on the server's images, unless by
+        what all share.
+        """
+        self.registry.look()
+        splits = data.evaluation_splits()
+        at_sites = [split for split in splits if isinstance(split, SplitAtSite)]
+        requests: dict[Client, Message] = {}
+        for client in chain.from_iterable(split.clients for split in at_sites):
+            values = {
+                "run": self.registry.run,
+                "baseline": module is not self.method,
+                "client": client.id,
+                "domain": client.domain,
+                "personal": files_of(personal).get(client.id, ""),
+                "optimizer": "",
+            }
+            requests[client] = Message("evaluate", values, deployed)
+        accuracies = self._accuracies(self.request(requests))
+        accuracy = {split.name: accuracies[split.name] for split in at_sites if split.name in accuracies}
+        is_complete = len(accuracy) == len(at_sites)
+        module.eval()
+        is_measurable = not module.personal or module.unseen == "shared"
+        for split in splits:
+            if is_measurable and not isinstance(split, SplitAtSite):
+                accuracy[split.name] = shared_predictions(module, fabric, split, deployed).accuracy
+        means = with_means(accuracy)
+        return means if is_complete else {name: means[name] for name in means if name not in MEASURED}
+
+    def _accuracies(self, replies: Mapping[Client, Message | SiteError]) -> dict[str, float]:
+        """The accuracy of each split in percent; of a site without a usable reply none, which is logged."""
+        accuracies: dict[str, float] = {}
+        for client, reply in replies.items():
+            if isinstance(reply, SiteError) or reply.kind != "evaluated":
+                reason = reply if isinstance(reply, SiteError) else "answered something else than it was asked"
+                log.warning("The site %r could not measure: it %s.", client.name, reason)
+                continue
+            for role, num_images in self.registry.data.facts[client.name].counts.items():
+                name = f"{role}/{client.name}"
+                count = reply.values["count"].get(name, 0)
+                correct = reply.values["correct"].get(name, 0)
+                # A site must not measure on more or fewer images than it described at first.
+                if role in MEASURED and correct <= count == num_images > 0:
+                    accuracies[name] = percent(correct, count)
+        return accuracies
+
+
+def client_result(task: PhaseTask, client: Client, reply: Message | SiteError) -> ClientResult:
+    """The result in a client's reply: its update, or why there is none."""
+    if isinstance(reply, SiteError):
+        return ClientResult.of_failure(client, str(reply))
+    values = reply.values
+    if reply.kind == "unprepared":
+        return ClientResult.of_failure(client, "was prepared for the run and has forgotten it at once")
+    if reply.kind != "trained" or (values["round"], values["phase"]) != (task.round, task.index):
+        return ClientResult.of_failure(client, "answered something else than it was asked")
+    # The number is the client's weight in the mean, so a site must not change it in the run.
+    if values["num_examples"] != client.num_examples:
+        return ClientResult.of_failure(client, "has another number of training images than it said at first")
+    update = ClientUpdate(client, reply.tensors, values["num_examples"], values["metrics"])
+    return ClientResult(
+        update, values["personal"], values["optimizer"], is_finite=values["finite"], retried=values["retried"]
+    )

@@ -1,0 +1,351 @@
+"""What a site does with each request: from the bytes that came to the bytes of the reply.
+
+A ``Site`` answers all requests; a ``SiteWorker`` is one run at it, with the method and what was computed of the images.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+from jsonargparse import ArgumentError, ArgumentParser, Namespace
+from torch import Tensor
+
+import fedvlp.methods  # noqa: F401 (its classes are then known by their short names)
+from fedvlp.core.aggregation.base import ClientNoise
+from fedvlp.core.module import FederatedModule, copy_state
+from fedvlp.core.phases import check_phases
+from fedvlp.core.state import Client, RunState, ServerState, State, select
+from fedvlp.core.strategies import FedAvg
+from fedvlp.runs.client_store import DiskStore, StatesOnDisk
+from fedvlp.runs.trusted_classes import check_classes
+from fedvlp.sites.data import LOADER_OPTIONS, SPLIT_OPTIONS, SiteFolder
+from fedvlp.sites.site_config import SiteConfig, read_site_config
+from fedvlp.sites.wire import Message, WireError, failure, is_plain_name, read_request, versions_here
+from fedvlp.training.add_ons import PUBLIC, AddOn
+from fedvlp.training.add_ons.base import NoisyUpload
+from fedvlp.training.client import ClientError, Workspace, train_clients
+from fedvlp.training.evaluation import split_predictions
+from fedvlp.training.lightning_hooks import Hooks
+from fedvlp.training.local_training import LocalTraining
+from fedvlp.training.setup import make_fabric, set_up_data, set_up_method
+from fedvlp.training.task import PhaseTask, set_up_phases, validation_splits
+from fedvlp.utils.errors import UserError, unwrapped_errors
+from fedvlp.utils.plugins import import_plugins
+
+FILES_KEPT = 64
+"""How many files of what stays on a client are kept: a server resumes from one of its last few rounds."""
+log = logging.getLogger(__name__)
+
+
+class SiteProblem(Exception):  # noqa: N818 (it becomes a reply and is no error of the program)
+    """Why a site refuses a request, to be read after the site's name; reveals nothing of images or files."""
+
+
+class Site:
+    """Answers the server's requests sequentially; what a run needs is made once and kept.
+
+    Args:
+        home: the site's folder, with ``site.yaml``.
+
+    Raises:
+        UserError: if the folder is no site's.
+    """
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.config = read_site_config(home)
+        self.worker: SiteWorker | None = None
+
+    def handle(self, request: bytes) -> bytes:
+        """Returns the reply to a request; whatever goes wrong becomes a reply with the reason."""
+        try:
+            return self._answer(read_request(request)).to_bytes()
+        except (SiteProblem, WireError) as error:
+            log.warning("A request failed: this site %s", error, exc_info=error.__cause__)
+            return failure(str(error))
+        except Exception as error:
+            # The text of an error may quote names of files, so only its kind leaves the site.
+            log.exception("A request failed.")
+            return failure(f"raised {type(error).__name__}; its log says more")
+
+    def _answer(self, request: Message) -> Message:
+        values = request.values
+        if request.kind == "describe":
+            return self._describe(request)
+        if request.kind == "prepare":
+            return self._prepare(request)
+        is_prepared = self.worker is not None and self.worker.run == values["run"]
+        if request.kind == "leave":
+            self.worker = None if is_prepared else self.worker
+            return Message("left")
+        if self.worker is None or not is_prepared or self.worker.data.place != (values["client"], values["domain"]):
+            return Message("unprepared")
+        return self.worker.train(request) if request.kind == "train" else self.worker.evaluate(request)
+
+    def _describe(self, request: Message) -> Message:
+        data = self._data(request.values["data"])
+        values = {
+            "name": self.config.name,
+            "classes": data.classes_with_images,
+            "counts": {part.role: len(part) for part in data.split_parts},
+            "versions": versions_here(),
+            **_digests(data),
+        }
+        return Message("described", values)
+
+    def _prepare(self, request: Message) -> Message:
+        run = request.values["run"]
+        if not is_plain_name(run):  # it becomes the name of a folder
+            raise SiteProblem("received a run's name that can't name a folder")
+        self.worker = None  # two methods at a time may not fit into the memory
+        data = self._data(request.values["data"], (request.values["client"], request.values["domain"]))
+        self.worker = SiteWorker(self.config, data, request, self.home / "runs" / run)
+        return Message("prepared", _digests(data))
+
+    def _data(self, options: Mapping[str, Any], place: tuple[int, int] = (0, 0)) -> SiteFolder:
+        if unknown := sorted(options.keys() - SPLIT_OPTIONS - LOADER_OPTIONS):
+            raise SiteProblem(f"knows no data options {', '.join(unknown)[:200]}; its version of fedvlp may be another")
+        config = self.config
+        try:
+            data = SiteFolder(
+                root=config.root,
+                domain=config.name,
+                place=place,
+                on_bad_image=config.on_bad_image,
+                num_workers=config.num_workers,
+                cache_dir=config.cache_dir,
+                **options,
+            )
+            data.prepare_data()
+        except UserError as error:
+            raise SiteProblem("has images that can't be used as the server asks; its log says why") from error
+        return data
+
+
+class SiteTask(PhaseTask):
+    """A phase as a site is asked to train it: what it downloads has come with the request."""
+
+    def download(self, client: Client) -> State:
+        """What came."""
+        return self.state.server.shared
+
+
+class SiteWorker:
+    """One run at one site: trains and measures its one client as a simulation does.
+
+    Args:
+        config: what the site decides for itself.
+        data: the site's images, under the client's id.
+        request: of the kind ``prepare``.
+        folder: of the run at the site, for what stays on the client.
+
+    Raises:
+        SiteProblem: if the method can't be made here, or is not the server's.
+    """
+
+    def __init__(self, config: SiteConfig, data: SiteFolder, request: Message, folder: Path) -> None:
+        training = request.values["training"]
+        self.run = request.values["run"]
+        self.config = config
+        self.data = data
+        self.client = data.clients[0]
+        self.module = _make_method(config, request)
+        self.fabric = make_fabric(
+            accelerator=config.accelerator,
+            devices=1,
+            num_nodes=1,
+            strategy="auto",
+            precision=training["precision"],
+            loggers=[],
+        )
+        set_up_method(self.fabric, self.module, config.num_threads)
+        # Towers come from the site's own disk; prompts, slots and constants must be the server's to the bit.
+        copy_state(request.tensors, starting_tensors(self.module), owner="The site's method")
+        set_up_data(self.fabric, self.module, data, training["precision"], serves_images=False)
+        add_ons = [_make_add_on(options) for options in training["add_ons"]]
+        setups = set_up_phases(self.module, check_phases(self.module), add_ons)
+        # What arrives is what this client is to download: the server's strategy has already chosen it.
+        self.setups = [replace(setup, phase=replace(setup.phase, strategy=FedAvg(), download=None)) for setup in setups]
+        self.store = DiskStore(folder)
+        self.workspace = Workspace(
+            fabric=self.fabric,
+            module=self.module,
+            data=data,
+            local=LocalTraining(training["epochs"], training["steps"], reset_optimizer=training["reset_optimizer"]),
+            initial_personal=self.module.personal_state(),
+            seed=training["seed"],
+            store=self.store,
+            hooks=Hooks([]),
+            validation=validation_splits(add_ons, data),
+            run_folder=folder,
+        )
+
+    def train(self, request: Message) -> Message:
+        """Answers a request of the kind ``train``.
+
+        Raises:
+            SiteProblem: if the client can't be trained.
+        """
+        values = request.values
+        if values["phase"] >= len(self.setups):
+            raise SiteProblem("knows no phase of that number")
+        task = self._task(request)
+        (result,) = train_clients([self.client], task, self.workspace, "skip")
+        if result.failure:
+            error = self.workspace.errors.pop(self.client.id)
+            raise SiteProblem(str(error) if isinstance(error, ClientError) else f"raised {type(error).__name__}")
+        self._remove_old_files()
+        reply = {
+            "round": task.round,
+            "phase": task.index,
+            "num_examples": result.update.num_examples,
+            "metrics": dict(result.update.metrics),
+            "finite": result.is_finite,
+            # The text of an error may quote names of files, so only its kind leaves the site.
+            "retried": result.retried.partition(":")[0],
+            "personal": result.personal,
+            "optimizer": result.optimizer_state,
+        }
+        return Message("trained", reply, result.update.state)
+
+    def evaluate(self, request: Message) -> Message:
+        """Answers a request of the kind ``evaluate``: right answers and images of each of the site's splits."""
+        module = self.module
+        state = dict(request.tensors)
+        if request.values["baseline"]:
+            module = self.baseline
+        elif module.personal:
+            personal = self._states("personal", request.values["personal"])
+            state |= personal.get(self.client.id, self.workspace.initial_personal)
+        module.eval()
+        correct: dict[str, int] = {}
+        count: dict[str, int] = {}
+        for split in self.data.evaluation_splits():
+            predictions = split_predictions(module, self.fabric, split, state)
+            correct[split.name] = int((predictions.predicted == predictions.labels).sum())
+            count[split.name] = len(predictions.labels)
+        return Message("evaluated", {"correct": correct, "count": count})
+
+    @cached_property
+    def baseline(self) -> FederatedModule:
+        """The method's untrained baseline."""
+        baseline = self.module.baseline()
+        if baseline is None:
+            raise SiteProblem("knows no baseline of the method")
+        self.fabric.to_device(baseline)
+        return baseline
+
+    def _task(self, request: Message) -> SiteTask:
+        """The phase that a request asks for, with what came for it and what stayed here."""
+        values = request.values
+        download: State = dict(request.tensors)
+        state = RunState(
+            server=ServerState(download, download, round=values["round"]),
+            personal=self._states("personal", values["personal"]),
+            optimizer_states=self._states("optimizer", values["optimizer"]),
+        )
+        setup = self.setups[values["phase"]]
+        noise = self._noise(values["noise"])
+        if noise is not None:
+            setup = replace(setup, add_ons=(*setup.add_ons, NoisyUpload(noise)))
+        return SiteTask(
+            setup=setup,
+            state=state,
+            seeds={self.client.id: values["seed"]},
+            rounds=0,
+            all_clients=lambda: [self.client],
+            learning_rate_factor=values["factor"],
+            shares_of_steps={self.client.id: values["share"]} if values["share"] < 1 else {},
+        )
+
+    def _states(self, group: str, name: str) -> StatesOnDisk:
+        """What stays on the client, if the server names a file of it."""
+        if name and not (self.store.folder / name).is_file():
+            raise SiteProblem("has lost what it kept in an earlier round")
+        return StatesOnDisk(self.store.folder, group, {self.client.id: name} if name else {})
+
+    def _remove_old_files(self) -> None:
+        """Deletes what stayed on the client long ago.
+
+        A site knows none of the server's checkpoints. Files are never changed, so the newest are those that a server
+        may ask for, also after it resumed from an earlier round.
+        """
+        paths = sorted(self.store.folder.glob("*.safetensors"), key=lambda path: path.stat().st_mtime_ns)
+        for path in paths[:-FILES_KEPT]:
+            path.unlink(missing_ok=True)
+
+    def _noise(self, values: Mapping[str, Any] | None) -> ClientNoise | None:
+        """What the client does to its upload, as the server asks, if that is enough for the site."""
+        noise = None if values is None else ClientNoise(**values)
+        least = self.config.min_noise_multiplier
+        if least is None:
+            return noise
+        # Noise from a seed could be subtracted again by whoever knows the seed.
+        if noise is None or noise.noise_multiplier < least or noise.seed is not None:
+            raise SiteProblem(f"trains only with noise of its own, from its system, of at least {least:g} x clip_norm")
+        return noise
+
+
+def starting_tensors(module: FederatedModule) -> dict[str, Tensor]:
+    """All tensors with which every site begins: what is exchanged or kept, and constants that are sent once."""
+    tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    return {**module.communicable_state(), **select(tensors, module.broadcast_once)}
+
+
+def parse_config(parser: ArgumentParser, content: Mapping[str, Any]) -> Namespace:
+    """Parses a config that is an object, and imports the plug-ins that it may name.
+
+    Raises:
+        UserError: if the parser refuses it.
+    """
+    import_plugins()
+    try:
+        return parser.parse_object(dict(content))
+    except ArgumentError as error:
+        raise UserError(f"The config can't be used: {' '.join(str(error).split())}") from error
+
+
+def _make_method(config: SiteConfig, request: Message) -> FederatedModule:
+    """Makes the server's method here, after a look at every class that its config names.
+
+    Raises:
+        SiteProblem: if the config names a class that the site does not trust, or CLIP's weights differ.
+    """
+    model = dict(request.values["model"])
+    try:
+        check_classes(Path("the server's config"), model, config.allow)
+    except UserError as error:
+        raise SiteProblem("does not allow a class that the server's config names; its log says which") from error
+    if config.pretrained is not None:
+        options = dict(model.get("init_args") or {})
+        model["init_args"] = {**options, "clip": {**options.get("clip", {}), "pretrained": config.pretrained}}
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_subclass_arguments(FederatedModule, "model", required=True, fail_untyped=False)
+    # A method may draw when it is made, as the server's did.
+    L.seed_everything(request.values["training"]["seed"], workers=True, verbose=False)
+    parsed = parse_config(parser, {"model": model})
+    with unwrapped_errors():
+        module: FederatedModule = parser.instantiate(parsed)["model"]
+    if module.clip.fingerprint() != request.values["fingerprint"]:
+        raise SiteProblem("has other weights of CLIP than the server")
+    return module
+
+
+def _make_add_on(described: Mapping[str, Any]) -> AddOn:
+    """Makes an add-on that the server asks for, one of those that come with the library."""
+    options = dict(described)
+    try:
+        return PUBLIC[options.pop("class")](**options)
+    except (KeyError, TypeError, UserError) as error:
+        raise SiteProblem("knows no such add-on of local training") from error
+
+
+def _digests(data: SiteFolder) -> dict[str, str]:
+    """What changes with any name or class of an image, and with its role as well."""
+    return {"images": data.describe()["images"], "split": data.split_hash}

@@ -1,0 +1,219 @@
+"""Blocks, attention in chunks, copies and bfloat16, against open_clip's own modules and plain loops."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from copy import deepcopy
+
+import pytest
+import torch
+from open_clip.transformer import QuickGELU as OpenClipQuickGELU
+
+from fedvlp.clip import PromptedImageEncoder, PromptedTextEncoder, blocks, load_clip
+from fedvlp.clip.blocks import QuickGELU, multiply
+from fedvlp.utils.errors import UserError
+from tests.helpers.shapes import unchecked
+from tests.helpers.text_features import NAMES
+
+COPIES = {"deepcopy": deepcopy, "pickle": lambda clip: pickle.loads(pickle.dumps(clip))}
+
+
+@pytest.fixture
+def fresh_clip(make_clip, configs):
+    return make_clip(configs["vit"])
+
+
+def encode(clip):
+    """Runs both towers; returns the features of texts and images."""
+    generator = torch.Generator().manual_seed(0)
+    prompt = torch.randn(4, 32, generator=generator)
+    prompts = torch.randn(2, 3, 48, generator=generator)
+    images = torch.randn(2, 3, 32, 32, generator=generator)
+    return PromptedTextEncoder(clip, NAMES, prompt_length=4)(prompt), PromptedImageEncoder(clip).encode(images, prompts)
+
+
+def attributes(clip):
+    """What is written on each of open_clip's modules, by the module's name and the attribute's."""
+    written = {}
+    for name, module in clip.model.named_modules():
+        written |= {(name, key): id(value) for key, value in vars(module).items()}
+    return written
+
+
+def test_nothing_is_written_on_open_clips_modules(fresh_clip, monkeypatch):
+    monkeypatch.setattr(blocks, "compiled_run_block", lambda: torch.compile(blocks.run_block, backend="eager"))
+    before = attributes(fresh_clip)
+    encode(fresh_clip)
+    assert attributes(fresh_clip) == before
+    fresh_clip.compile_towers()
+    with unchecked():  # the compiler cannot follow the checks of shapes
+        encode(fresh_clip)
+    assert attributes(fresh_clip) == before
+
+
+def test_towers_are_made_once(fresh_clip):
+    text = fresh_clip.text
+    image = fresh_clip.image
+    encode(fresh_clip)
+    assert fresh_clip.text is text
+    assert fresh_clip.image is image
+    assert fresh_clip.double().text is text
+
+
+@pytest.mark.parametrize("kind", COPIES)
+def test_a_copy_has_its_own_towers(fresh_clip, kind):
+    expected = encode(fresh_clip)
+    copy = COPIES[kind](fresh_clip)
+    for value, same in zip(encode(copy), expected, strict=True):
+        assert torch.equal(value, same)
+    with torch.no_grad():
+        for parameter in copy.model.parameters():
+            parameter.mul_(1.5)
+    changed = encode(copy)
+    assert not torch.allclose(changed[0], expected[0])
+    assert not torch.allclose(changed[1], expected[1])
+    for value, same in zip(encode(fresh_clip), expected, strict=True):
+        assert torch.equal(value, same)
+
+
+@pytest.mark.parametrize("kind", COPIES)
+def test_copies_of_compiled_towers_are_compiled(fresh_clip, kind, monkeypatch):
+    calls = []
+    monkeypatch.setattr(
+        blocks, "compiled_run_block", lambda: lambda *given: calls.append(1) or blocks.run_block(*given)
+    )
+    fresh_clip.compile_towers()
+    for clip in (fresh_clip, COPIES[kind](fresh_clip)):
+        calls.clear()
+        encode(clip)
+        assert len(calls) == len(clip.text.blocks) + len(clip.image.blocks)
+
+
+def test_blocks_of_a_tower_can_be_listed(fresh_clip):
+    assert list(fresh_clip.text.blocks) == list(fresh_clip.model.transformer.resblocks)
+    assert fresh_clip.text.depth == len(fresh_clip.text.blocks) == 3
+
+
+def test_a_weight_alone_decides_the_type_of_a_product():
+    inputs, weight, bias = torch.randn(2, 3), torch.randn(4, 3), torch.randn(4)
+    assert torch.equal(multiply(inputs, weight, bias), torch.nn.functional.linear(inputs, weight, bias))
+    rounded = multiply(inputs, weight.bfloat16(), bias)
+    assert rounded.dtype == torch.bfloat16
+    torch.testing.assert_close(rounded.float(), multiply(inputs, weight, bias), atol=0.1, rtol=0.02)
+
+
+def test_quick_gelu_equals_open_clips_module():
+    points = torch.linspace(-9, 9, 183).view(3, 61)
+    signal = torch.linspace(-1, 2, 183).view(3, 61)
+    results = []
+    for function in (QuickGELU.apply, OpenClipQuickGELU()):
+        inputs = points.clone().requires_grad_()
+        value = function(inputs)
+        results.append((value.detach(), torch.autograd.grad(value, inputs, signal)[0]))
+    assert torch.equal(results[0][0], results[1][0])
+    torch.testing.assert_close(results[0][1], results[1][1], atol=1e-6, rtol=1e-5)
+    assert torch.autograd.gradcheck(QuickGELU.apply, points[:1].double().requires_grad_())
+
+
+LARGE = ("attn.in_proj_weight", "attn.out_proj.weight", "mlp.c_fc.weight", "mlp.c_proj.weight")
+
+
+@pytest.fixture
+def tiny():
+    """The tiny CLIP, for one test alone."""
+    return load_clip("fedvlp-tiny")
+
+
+@pytest.fixture
+def half(tiny):
+    """A CLIP whose towers are cast to bfloat16."""
+    tiny.cast_towers(torch.bfloat16)
+    return tiny
+
+
+def rounded(clip):
+    """The same CLIP in float32, with the large weights rounded: what exact arithmetic makes of the same numbers."""
+    same = copy.deepcopy(clip)
+    for name, parameter in same.model.named_parameters():
+        if "resblocks" in name and name.endswith(LARGE):
+            parameter.copy_(parameter.bfloat16().float())
+    return same
+
+
+def images(clip, count=3):
+    return torch.randn(count, 3, clip.image_size, clip.image_size, generator=torch.Generator().manual_seed(0))
+
+
+def all_features(clip):
+    """Features of texts under a prompt, of images with one, of images, and the gradients of both prompts."""
+    text_prompt = torch.full((1, 4, clip.text_width), 0.02, requires_grad=True)
+    image_prompt = torch.full((2, clip.image_width), 0.1, requires_grad=True)
+    texts = PromptedTextEncoder(clip, NAMES, prompt_length=4)(text_prompt)
+    prompted = PromptedImageEncoder(clip)(images(clip), image_prompt[None]).features
+    plain = clip.encode_image(images(clip))
+    weights = torch.arange(texts.numel()).view_as(texts).cos()
+    gradients = torch.autograd.grad((texts * weights).sum() + prompted.square().sum(), [text_prompt, image_prompt])
+    return {"texts": texts, "prompted": prompted, "plain": plain, "of text": gradients[0], "of image": gradients[1]}
+
+
+def test_large_weights_alone_are_rounded(half):
+    for name, parameter in half.model.named_parameters():
+        is_large = "resblocks" in name and name.endswith(LARGE)
+        assert parameter.dtype == (torch.bfloat16 if is_large else torch.float32), name
+        assert not parameter.requires_grad
+
+
+def test_features_are_those_of_the_rounded_weights(tiny):
+    """Each product is rounded to 8 bits, so features agree to about one part in a hundred, whichever is the context."""
+    expected = all_features(rounded(tiny))
+    single = all_features(tiny)
+    tiny.cast_towers(torch.bfloat16)
+    found = all_features(tiny)
+    with torch.autocast("cpu", torch.bfloat16):
+        inside = all_features(tiny)
+    for name, value in found.items():
+        assert value.dtype == torch.float32, name
+        for same in (expected[name], single[name], inside[name]):
+            cosine = torch.cosine_similarity(value.flatten(), same.flatten().float(), dim=0)
+            assert cosine > 0.995, (name, cosine)
+        assert not torch.equal(value, single[name]), name
+
+
+@pytest.mark.parametrize("tiles", [False, True])
+def test_attention_is_in_bfloat16_where_there_are_tiles(half, monkeypatch, tiles):
+    monkeypatch.setattr(blocks, "has_bfloat16_tiles", lambda: tiles)
+    expected = torch.bfloat16 if tiles else torch.float32
+    assert {tower.blocks.compute_dtype for tower in (half.text, half.image)} == {expected}
+    assert all(value.isfinite().all() for value in all_features(half).values())
+    assert half.text.blocks.dtype == half.image.blocks.dtype == torch.float32
+
+
+def pickled(clip):
+    return pickle.loads(pickle.dumps(clip))
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, pickled])
+def test_copies_are_cast_as_well(half, copied):
+    with torch.no_grad():
+        assert torch.equal(copied(half).encode_image(images(half)), half.encode_image(images(half)))
+
+
+def test_the_fingerprint_is_that_of_the_weights_as_loaded(tiny):
+    loaded = copy.deepcopy(tiny).fingerprint()
+    tiny.cast_towers(torch.bfloat16)
+    assert tiny.fingerprint() == loaded
+
+
+def test_rounded_weights_serve_no_other_precision(half):
+    rounded_weight = half.model.visual.transformer.resblocks[0].mlp.c_fc.weight
+    half.cast_towers(torch.bfloat16)
+    assert half.model.visual.transformer.resblocks[0].mlp.c_fc.weight is rounded_weight
+    with pytest.raises(UserError, match=r"rounded to bfloat16.*Load it again"):
+        half.cast_towers(torch.float32)
+
+
+def test_float32_changes_nothing(tiny):
+    before = dict(tiny.model.named_parameters())
+    tiny.cast_towers(torch.float32)
+    assert all(parameter is before[name] for name, parameter in tiny.model.named_parameters())

@@ -1,0 +1,247 @@
+"""What names, tags and files stand for: architectures, weights and transforms."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import open_clip
+import pytest
+import torch
+from PIL import Image
+from torch.overrides import TorchFunctionMode
+
+from fedvlp.clip import CLIPSpec, build_model, load_clip, loading
+from fedvlp.utils.errors import UserError
+
+NAME = "small"
+
+
+@pytest.mark.parametrize(("tag", "quick"), [("openai", True), ("auto", True), ("laion", False)])
+def test_a_tag_brings_its_activation_and_transform(small, monkeypatch, tmp_path, tag, quick, save, uses_quick_gelu):
+    monkeypatch.setattr(open_clip, "download_pretrained", lambda _: save(small, tmp_path / "w.safetensors"))
+    clip = load_clip(CLIPSpec(NAME, tag))
+    assert uses_quick_gelu(clip) is quick
+    assert torch.equal(clip.model.visual.proj, small.visual.proj)
+    assert clip.preprocess_options.mean == ((0.0, 0.0, 0.0) if tag == "laion" else open_clip.OPENAI_DATASET_MEAN)
+    assert clip.preprocess_options.size == 32
+
+
+def test_unknown_names_suggest_near_ones():
+    with pytest.raises(UserError, match="ViT-B-16"):
+        load_clip(CLIPSpec("ViT-B16", "random"))
+    with pytest.raises(UserError, match="fedvlp-tiny"):
+        load_clip("fedvlp-tony")
+
+
+def test_unknown_tags_list_the_known_ones(small):
+    with pytest.raises(UserError, match="openai, laion, random"):
+        load_clip(CLIPSpec(NAME, "laion3b"))
+    with pytest.raises(UserError, match="no weights by OpenAI"):
+        load_clip("ViT-H-14")
+
+
+@pytest.mark.parametrize("name", ["ViT-B-16-SigLIP", "roberta-ViT-B-32", "ViT-H-14-CLIPA"])
+@pytest.mark.parametrize("weights", ["auto", "random"])
+def test_a_tokenizer_of_another_library_is_refused(name, weights):
+    with pytest.raises(UserError, match=f"open_clip's own tokenizer, but {name} .*for example ViT-B-16"):
+        load_clip(CLIPSpec(name, weights))
+
+
+def test_a_hub_models_tokenizer_of_another_library_is_refused(configs, monkeypatch, tmp_path):
+    (tmp_path / "open_clip_config.json").write_text(json.dumps({"model_cfg": configs["vit"]}))
+    monkeypatch.setattr(loading, "download_pretrained_from_hf", lambda _, name="w": str(tmp_path / name))
+
+    def refuse(_):
+        raise ModuleNotFoundError("No module named 'transformers'")
+
+    monkeypatch.setattr(open_clip, "get_tokenizer", refuse)
+    with pytest.raises(UserError, match="open_clip's own tokenizer, but hf-hub:org/model"):
+        load_clip("hf-hub:org/model")
+
+
+def test_openais_own_spelling_of_names():
+    assert loading._registered_config("ViT-B-16") == open_clip.get_model_config("ViT-B-16")
+    with pytest.raises(UserError, match="for ViT-B/16"):
+        loading._weights_path(CLIPSpec("ViT-B/16", "nothing"), tags=["openai"])
+
+
+def test_without_network_the_file_to_download_is_named(small, offline):
+    with pytest.raises(UserError) as raised:
+        load_clip(NAME)
+    message = str(raised.value)
+    assert "https://huggingface.co/some/small/resolve/main/open_clip_model.safetensors" in message
+    assert "--model.clip.name small-quickgelu --model.clip.pretrained" in message
+    with pytest.raises(UserError, match=r"https://huggingface.co/org/model .*--model.clip.pretrained"):
+        load_clip("hf-hub:org/model")
+
+
+def test_a_hub_model_comes_with_its_config(small, configs, monkeypatch, tmp_path, save, uses_quick_gelu):
+    description = {"model_cfg": configs["quick"], "preprocess_cfg": {"mean": [0.1, 0.2, 0.3], "size": 32}}
+    (tmp_path / "open_clip_config.json").write_text(json.dumps(description))
+    save(small, tmp_path / "open_clip_model.safetensors")
+    monkeypatch.setattr(
+        loading, "download_pretrained_from_hf", lambda _, name="open_clip_model.safetensors": str(tmp_path / name)
+    )
+    monkeypatch.setattr(open_clip, "get_tokenizer", lambda _: open_clip.SimpleTokenizer())
+    clip = load_clip("hf-hub:org/model")
+    assert uses_quick_gelu(clip)
+    assert clip.preprocess_options.mean == (0.1, 0.2, 0.3)
+    assert torch.equal(clip.model.visual.proj, small.visual.proj)
+
+
+def test_the_bundled_clip(monkeypatch, configs, tmp_path):
+    state = build_model(configs["vit"], seed=9).state_dict()
+    monkeypatch.setattr(loading, "bundled_config", lambda: configs["vit"])
+    monkeypatch.setattr(loading, "bundled_state_dict", lambda: state)
+    assert torch.equal(load_clip("fedvlp-tiny").model.visual.proj, state["visual.proj"])
+    assert not torch.equal(load_clip(CLIPSpec("fedvlp-tiny", "random")).model.visual.proj, state["visual.proj"])
+    with pytest.raises(UserError, match="random, the path"):
+        load_clip(CLIPSpec("fedvlp-tiny", "openai"))
+
+
+NAME = "small"
+
+
+@pytest.mark.parametrize("file_name", ["w.safetensors", "w.pt", "w.bin"])
+def test_local_files(small, tmp_path, file_name, save, uses_quick_gelu):
+    clip = load_clip(CLIPSpec(NAME, save(small, tmp_path / file_name)))
+    images = torch.randn(2, 3, 32, 32)
+    torch.testing.assert_close(clip.encode_image(images), small.eval().encode_image(images))
+    assert not uses_quick_gelu(clip)
+
+
+def test_a_half_precision_file_is_run_in_single_precision(small, tmp_path, save):
+    clip = load_clip(CLIPSpec(NAME, save(small.half(), tmp_path / "w.pt")))
+    assert {parameter.dtype for parameter in clip.parameters()} == {torch.float32}
+
+
+def test_resnet_files(small, configs, tmp_path, save):
+    model = build_model(configs["resnet"], seed=3)
+    clip = load_clip(CLIPSpec("small-resnet", save(model, tmp_path / "w.safetensors")))
+    images = torch.randn(1, 3, 64, 64)
+    torch.testing.assert_close(clip.encode_image(images), model.eval().encode_image(images))
+
+
+def test_random_weights(small):
+    first = load_clip(CLIPSpec(NAME, "random", 0))
+    same = load_clip(CLIPSpec(NAME, None, 0))
+    other = load_clip(CLIPSpec(NAME, "random", 1))
+    assert torch.equal(first.model.visual.proj, same.model.visual.proj)
+    assert not torch.equal(first.model.visual.proj, other.model.visual.proj)
+
+
+class Called(TorchFunctionMode):
+    """Notes which of PyTorch's functions come to be called."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = set()
+
+    def __torch_function__(self, function, types, arguments=(), options=None):
+        self.names.add(function.__name__)
+        return function(*arguments, **(options or {}))
+
+
+@pytest.mark.parametrize("kind", ["vit", "resnet"])
+def test_what_a_file_overwrites_is_not_drawn(configs, tmp_path, save, kind, small):
+    name = {"vit": NAME, "resnet": "small-resnet"}[kind]
+    expected = build_model(configs[kind], seed=3).state_dict()
+    path = save(build_model(configs[kind], seed=3), tmp_path / "w.safetensors")
+    with Called() as called:
+        found = load_clip(CLIPSpec(name, path)).model
+    assert not called.names & {"normal_", "uniform_", "kaiming_uniform_"}
+    with Called() as called:
+        load_clip(CLIPSpec(name, "random"))
+    assert called.names >= {"normal_", "uniform_", "kaiming_uniform_"}
+    assert all(torch.equal(value, expected[key]) for key, value in found.state_dict().items())
+    same = build_model(configs[kind], seed=4)
+    assert all(torch.equal(one, other) for one, other in zip(found.buffers(), same.buffers(), strict=True))
+
+
+def test_weights_of_another_architecture_are_refused(small, configs, tmp_path, save):
+    other = build_model({**configs["vit"], "embed_dim": 16})
+    with pytest.raises(UserError, match=r"\(32, 16\) instead of \(32, 24\)"):
+        load_clip(CLIPSpec(NAME, save(other, tmp_path / "w.pt")))
+    with pytest.raises(UserError, match="is missing"):
+        load_clip(CLIPSpec(NAME, save(build_model(configs["resnet"]), tmp_path / "w.pt")))
+
+
+NAME = "small"
+PUBLISHED = {
+    "mean": [0.5, 0.4, 0.3],
+    "std": [0.5, 0.6, 0.7],
+    "interpolation": "bilinear",
+    "resize_mode": "squash",
+    "size": [32, 32],
+    "fill_color": None,
+}
+
+
+@pytest.fixture
+def picture():
+    values = np.random.default_rng(0).integers(0, 256, (50, 90, 3), dtype=np.uint8)
+    return Image.fromarray(values)
+
+
+@pytest.fixture
+def load(small, tmp_path, save):
+    """Loads weights with this preprocess_cfg in the config beside them; with None without a config."""
+
+    def load_with(published):
+        path = save(small, tmp_path / "w.safetensors")
+        if published is not None:
+            content = {"model_cfg": {"quick_gelu": False}, "preprocess_cfg": published}
+            (tmp_path / "open_clip_config.json").write_text(json.dumps(content))
+        return load_clip(CLIPSpec(NAME, path))
+
+    return load_with
+
+
+def test_a_config_beside_the_file_says_its_transform(load, picture):
+    """Squashed by Pillow itself, pixel by pixel less the mean and over the deviation."""
+    squashed = np.asarray(picture.resize((32, 32), Image.Resampling.BILINEAR), dtype=np.float64) / 255
+    expected = np.zeros((3, 32, 32))
+    for colour in range(3):
+        expected[colour] = (squashed[..., colour] - PUBLISHED["mean"][colour]) / PUBLISHED["std"][colour]
+    found = load(PUBLISHED).preprocess(picture)
+    torch.testing.assert_close(found.double(), torch.from_numpy(expected), atol=1e-5, rtol=0)
+
+
+def test_its_augmentation_has_the_same_mean_and_deviation(load):
+    grey = Image.new("RGB", (40, 40), (128, 128, 128))
+    found = load(PUBLISHED).train_preprocess(grey)
+    expected = [(128 / 255 - mean) / std for mean, std in zip(PUBLISHED["mean"], PUBLISHED["std"], strict=True)]
+    torch.testing.assert_close(found.amax((1, 2)), torch.tensor(expected), atol=1e-5, rtol=0)
+
+
+def test_clips_own_transform_in_words_is_clips_own(load):
+    plain = load(None)
+    own = {"mean": list(plain.preprocess_options.mean), "std": list(plain.preprocess_options.std), "mode": "RGB"}
+    same = load(own)
+    assert same.preprocess_options == plain.preprocess_options
+    assert same.fingerprint() == plain.fingerprint()
+    assert load({**own, "resize_mode": "longest"}).fingerprint() != plain.fingerprint()
+
+
+@pytest.mark.parametrize(
+    ("published", "message"),
+    [
+        ({"interpolation": "nearest"}, "interpolation 'nearest', but expected was bicubic or bilinear"),
+        ({"size": 48}, "size 48, but expected was 32"),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused(load, published, message):
+    with pytest.raises(UserError, match=rf"w\.safetensors has .*{message}"):
+        load(published)
+
+
+def test_other_keys_are_ignored(load):
+    published = load({"std": None, "crop_pct": 0.9, "size": None}).preprocess_options
+    assert published == load(None).preprocess_options
+
+
+def test_a_damaged_config_is_refused(load, tmp_path):
+    (tmp_path / "open_clip_config.json").write_text("{")
+    with pytest.raises(UserError, match=r"open_clip_config\.json"):
+        load(None)

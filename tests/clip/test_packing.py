@@ -1,0 +1,134 @@
+"""Packed rows: which tokens they hold, that each sequence sees itself alone, and attention in chunks."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fedvlp.clip.blocks import BlockDiagonalMask, ChunkedMask, attend
+from fedvlp.clip.packing import pack, shared_prefix_length
+
+
+def dense(mask):
+    """The mask of all tokens at once, of a whole row."""
+    full = torch.full((mask.length, mask.length), -torch.inf)
+    start = 0
+    for index, part in enumerate(mask.masks):
+        rows = slice(start, start + len(part))
+        full[rows, : mask.prefix] = part[:, : mask.prefix]
+        full[rows, rows] = part[:, mask.prefix :] if index else part
+        start = rows.stop
+    return full
+
+
+ALIKE = [[1, 2, 3, 4, 5, 9], [1, 2, 3, 4, 6, 9], [1, 2, 3, 7, 9], [1, 2, 8, 9]]
+
+
+def test_sequences_that_begin_alike_are_a_tree():
+    packed = pack(ALIKE, token_budget=100)
+    assert packed.ids.tolist() == [[1, 2, 3, 4, 5, 9, 6, 9, 7, 9, 8, 9]]
+    assert packed.positions.tolist() == [0, 1, 2, 3, 4, 5, 4, 5, 3, 4, 2, 3]
+    assert packed.ends.tolist() == [[5, 7, 9, 11]]
+
+
+def test_a_chunk_repeats_what_the_one_before_it_has():
+    packed = pack(ALIKE, token_budget=8)
+    assert packed.ids.tolist() == [[1, 2, 3, 4, 5, 9, 6, 9, 3, 7, 9, 8, 9]]
+    assert [len(mask) for mask in packed.mask.masks] == [8, 5]
+
+
+@pytest.mark.parametrize("token_budget", [1, 7, 8, 100])
+@pytest.mark.parametrize("sequences", [ALIKE, ALIKE[::-1], ALIKE + ALIKE, ALIKE[:1], [[4, 9], [5, 9]]])
+def test_each_end_sees_its_own_sequence_and_nothing_else(sequences, token_budget):
+    packed = pack(sequences, token_budget)
+    for end, sequence in zip(packed.ends[0], sequences, strict=True):
+        seen = dense(packed.mask)[end] == 0
+        assert packed.ids[0, seen].tolist() == sequence
+        assert packed.positions[seen].tolist() == list(range(len(sequence)))
+
+
+@pytest.mark.parametrize(
+    ("sequences", "length"),
+    [
+        ([[1, 2, 9]], 2),
+        ([[1, 2, 9], [1, 2, 9]], 2),
+        ([[1, 9], [1, 9, 2, 9]], 1),
+        ([[1], [1, 9]], 0),
+        ([[1, 9], [2, 9]], 0),
+    ],
+)
+def test_a_prefix_leaves_one_token_to_each(sequences, length):
+    assert shared_prefix_length(sequences) == length
+
+
+PREFIX = [1, 2, 3]
+LENGTHS = [2, 4, 1, 3, 2]
+GROUPS = [-1, -1, -1, *torch.repeat_interleave(torch.tensor(LENGTHS)).tolist()]
+SEES = torch.zeros(len(GROUPS), len(GROUPS), dtype=torch.bool)
+for place, group in enumerate(GROUPS):
+    SEES[place] = torch.tensor([at <= place and other in (-1, group) for at, other in enumerate(GROUPS)])
+
+
+def rows(token_budget=8):
+    return pack([PREFIX + [10 + group] * length for group, length in enumerate(LENGTHS)], token_budget)
+
+
+def tokens(number, sequences=2):
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randn(sequences, number, 12, generator=generator, dtype=torch.float64) for _ in range(3)]
+
+
+def slow_attention(query, key, value, sees, heads=3):
+    """What each token reads, head by head, from the tokens that it sees."""
+    output = torch.zeros_like(query)
+    width = query.shape[-1] // heads
+    for sequence in range(len(query)):
+        for head in range(heads):
+            part = slice(head * width, (head + 1) * width)
+            for token in range(query.shape[1]):
+                seen = [other for other in range(key.shape[1]) if sees[token, other]]
+                scores = key[sequence, seen, part] @ query[sequence, token, part] / width**0.5
+                output[sequence, token, part] = scores.softmax(0) @ value[sequence, seen, part]
+    return output
+
+
+@pytest.mark.parametrize(("token_budget", "chunks"), [(1, 5), (8, 3), (9, 2), (100, 1)])
+def test_chunks_read_what_whole_rows_read(token_budget, chunks):
+    mask = rows(token_budget).mask
+    assert len(mask.masks) == chunks
+    assert mask.length == mask.num_queries == len(GROUPS)
+    found = mask.to(torch.float64).attend(*tokens(len(GROUPS)), 3)
+    torch.testing.assert_close(found, slow_attention(*tokens(len(GROUPS)), SEES))
+
+
+def test_gradients_are_those_of_whole_rows():
+    mask = rows().mask.to(torch.float64)
+    gradients = []
+    for read in (lambda *parts: mask.attend(*parts, 3), lambda *parts: attend(*parts, 3, dense(rows().mask).double())):
+        parts = [part.requires_grad_() for part in tokens(len(GROUPS))]
+        gradients.append(torch.autograd.grad(read(*parts).sin().sum(), parts))
+    for found, expected in zip(*gradients, strict=True):
+        torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("token_budget", [1, 8, 100])
+def test_dense_mask_is_that_of_the_groups(token_budget):
+    assert torch.equal(dense(rows(token_budget).mask) == 0, SEES)
+
+
+def test_some_tokens_ask_as_they_do_among_all():
+    packed = rows()
+    query, *others = tokens(len(GROUPS))
+    mask = packed.mask.to(torch.float64)
+    expected = mask.attend(query, *others, 3)[:, packed.ends[0]]
+    found = packed.at_ends(mask).attend(query[:, packed.ends[0]], *others, 3)
+    torch.testing.assert_close(found, expected)
+
+
+def test_rows_side_by_side_read_what_each_reads_alone():
+    masks = (rows().mask.to(torch.float64), ChunkedMask(0, (torch.zeros(4, 4, dtype=torch.float64),)))
+    both = BlockDiagonalMask(masks)
+    parts = tokens(len(GROUPS) + 4)
+    found = both.attend(*parts, 3)
+    for mask, own in zip(masks, (slice(0, len(GROUPS)), slice(len(GROUPS), None)), strict=True):
+        torch.testing.assert_close(found[:, own], mask.attend(*(part[:, own] for part in parts), 3))

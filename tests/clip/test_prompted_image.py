@@ -1,0 +1,144 @@
+"""The prompted image encoder against attention written out head by head, and against open_clip's own forward."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fedvlp.clip import CLIPSpec, PromptedImageEncoder, load_clip
+from fedvlp.utils.errors import UserError
+
+
+def slow_attention(block, hidden):
+    """One image's attention of a block, head by head; returns its output and the scores before the softmax."""
+    attention = block.attn
+    projected = block.ln_1(hidden) @ attention.in_proj_weight.T + attention.in_proj_bias
+    queries, keys, values = projected.chunk(3, dim=-1)
+    size = hidden.shape[-1] // attention.num_heads
+    outputs = []
+    scores = []
+    for head in range(attention.num_heads):
+        part = slice(head * size, (head + 1) * size)
+        score = queries[:, part] @ keys[:, part].T / size**0.5
+        scores.append(score)
+        outputs.append(score.softmax(-1) @ values[:, part])
+    return attention.out_proj(torch.cat(outputs, dim=-1)), torch.stack(scores).mean(0)
+
+
+def slow_encode(clip, image, prompts):
+    """One image: features of CLS and of each prompt token, and the scores (the interface's definition, literally)."""
+    visual = clip.model.visual
+    length = prompts.shape[1]
+    patches = visual.conv1(image[None])[0].flatten(1).T
+    tokens = torch.cat([visual.class_embedding[None], patches]) + visual.positional_embedding
+    hidden = visual.ln_pre(torch.cat([tokens, prompts[0]]))
+    for index, block in enumerate(visual.transformer.resblocks):
+        if 0 < index < len(prompts):
+            hidden = torch.cat([hidden[:-length], prompts[index]])
+        attended, scores = slow_attention(block, hidden)
+        hidden = hidden + attended
+        hidden = hidden + block.mlp(block.ln_2(hidden))
+    joint = visual.ln_post(hidden) @ visual.proj
+    return joint[0], joint[-length:], scores[0, -length:]
+
+
+def images_of(clip, number=3):
+    return torch.randn(number, 3, clip.image_size, clip.image_size, generator=torch.Generator().manual_seed(0))
+
+
+def assert_equals_slow(clip, prompts, number):
+    encoder = PromptedImageEncoder(clip)
+    images = images_of(clip, number)
+    quick = prompts.clone().requires_grad_()
+    slow = prompts.clone().requires_grad_()
+    found = encoder(images, quick)
+    parts = zip(*(slow_encode(clip, image, slow) for image in images), strict=True)
+    losses = []
+    for one, other in zip((found.features, found.prompt_features, found.scores), map(torch.stack, parts), strict=True):
+        assert one.shape == other.shape
+        assert (one - other).abs().max() < 1e-5 * max(1.0, other.detach().abs().max())
+        signal = torch.randn(one.shape, generator=torch.Generator().manual_seed(1))
+        losses.append(((one * signal).sum(), (other * signal).sum()))
+    for loss in zip(*losses, strict=True):
+        sum(loss).backward()
+    assert (quick.grad - slow.grad).abs().max() < 1e-4 * slow.grad.abs().max()
+    assert torch.allclose(encoder.encode(images, prompts), found.features, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["vit", "custom", "quick"])
+@pytest.mark.parametrize("depth", [1, 2])
+def test_equals_attention_written_out(make_clip, configs, kind, depth):
+    torch.manual_seed(0)
+    assert_equals_slow(make_clip(configs[kind]), torch.randn(depth, 3, 48), 3)
+
+
+@pytest.mark.parametrize("shallow", [True, False])
+def test_equals_attention_written_out_on_the_bundled_clip(shallow):
+    clip = load_clip("fedvlp-tiny")
+    torch.manual_seed(0)
+    depth = 1 if shallow else PromptedImageEncoder(clip).depth
+    assert_equals_slow(clip, torch.randn(depth, 4, clip.image_width), 2)
+
+
+def test_equals_attention_written_out_on_vit_b_16():
+    torch.manual_seed(0)
+    assert_equals_slow(load_clip(CLIPSpec("ViT-B-16", "random")), torch.randn(12, 8, 768), 1)
+
+
+def test_no_prompts_are_clips_own_features(clip):
+    encoder = PromptedImageEncoder(clip)
+    images = images_of(clip)
+    expected = clip.encode_image(images)
+    assert torch.equal(encoder.encode(images), expected)
+    empty = encoder(images, torch.empty(1, 0, 48))
+    torch.testing.assert_close(empty.features, expected, atol=1e-6, rtol=1e-5)
+    assert empty.prompt_features.shape == (3, 0, 24)
+    assert empty.scores.shape == (3, 0)
+
+
+def test_images_with_prompts_of_their_own(clip):
+    """Each image as if all had its prompts; they are made of its patches alone."""
+    encoder = PromptedImageEncoder(clip)
+    images = images_of(clip)
+    features = encoder.encode_each(images, lambda patches: 2 * patches[:, :2])
+    for number, image in enumerate(images):
+        patches = clip.image.embed(image[None])[0, 1:]
+        alone = encoder.encode(image[None], 2 * patches[None, :2])[0]
+        torch.testing.assert_close(features[number], alone, atol=1e-5, rtol=1e-5)
+
+
+def test_order_of_prompt_tokens_does_not_matter(clip):
+    torch.manual_seed(0)
+    encoder = PromptedImageEncoder(clip)
+    images = images_of(clip)
+    prompts = torch.randn(2, 4, 48)
+    order = [2, 0, 3, 1]
+    straight = encoder(images, prompts)
+    mixed = encoder(images, prompts[:, order])
+    torch.testing.assert_close(mixed.features, straight.features, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(mixed.scores, straight.scores[:, order], atol=1e-5, rtol=1e-4)
+
+
+def test_too_many_blocks_are_refused(clip):
+    encoder = PromptedImageEncoder(clip)
+    with pytest.raises(UserError, match="at most 2"):
+        encoder.encode(images_of(clip), torch.zeros(3, 1, 48))
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"pool_type": "avg"}, "by 'avg'"),
+        ({"attentional_pool": True, "attn_pooler_queries": 4, "attn_pooler_heads": 2}, "by attention"),
+        ({"qk_norm": True}, "another kind"),
+    ],
+)
+def test_towers_that_are_read_otherwise_are_refused(make_clip, configs, options, reason):
+    vision = {**configs["vit"]["vision_cfg"], **options}
+    with pytest.raises(UserError, match=reason):
+        PromptedImageEncoder(make_clip({**configs["vit"], "vision_cfg": vision}))
+
+
+def test_resnets_are_refused(make_clip, configs):
+    with pytest.raises(UserError, match="ModifiedResNet"):
+        PromptedImageEncoder(make_clip(configs["resnet"]))

@@ -1,0 +1,380 @@
+"""Text features under prompts against full sequences of 77 tokens; pairs of class and domain; the cache of features."""
+
+from __future__ import annotations
+
+import itertools
+
+import open_clip
+import pytest
+import torch
+
+from fedvlp.clip import CLIP, CLIPSpec, DomainTextEncoder, PromptedTextEncoder, load_clip, zero_shot_text_features
+from fedvlp.clip import prompted_text as domain_text
+from fedvlp.clip.packing import encode_side_by_side
+from fedvlp.clip.prompted_text import PromptFeatureCache
+from fedvlp.utils.errors import UserError
+from tests.helpers.text_features import NAMES, assert_same, coop_features, features_and_gradient
+
+
+def deep_features(clip, names, prompts, position):
+    """Text features as deep-prompt code makes them: full sequences, whose prompt is replaced by hooks on the blocks.
+
+    `prompts` [J + 1, L, D]: the first goes into the tower, the others replace it before the following blocks.
+    """
+    tower = getattr(clip.model, "text", clip.model)
+    length = prompts.shape[1]
+    before = {"end": length, "middle": length // 2, "front": 0}[position]
+    starts = [1 + (0 if position == "end" else len(clip.tokenizer.encode(name))) for name in names]
+
+    def replacing(level):
+        def hook(block, arguments):
+            hidden = arguments[0].clone()
+            for row, start in enumerate(starts):
+                hidden[row, 1 : 1 + before] = prompts[level, :before]
+                hidden[row, start + before : start + length] = prompts[level, before:]
+            return (hidden, *arguments[1:])
+
+        return hook
+
+    blocks = tower.transformer.resblocks
+    handles = [blocks[level].register_forward_pre_hook(replacing(level)) for level in range(1, len(prompts))]
+    try:
+        return coop_features(clip, names, prompts[0], position)
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+LAYOUTS = [*itertools.product(["vit"], ["end", "middle", "front"], ["packed", "cut", "plain"])]
+
+
+@pytest.mark.parametrize(
+    ("kind", "position", "layout"), [*LAYOUTS, ("custom", "end", "packed"), ("quick", "middle", "cut")]
+)
+@pytest.mark.parametrize("levels", [0, 2])
+def test_equals_full_sequences(make_clip, configs, kind, position, layout, levels):
+    clip = make_clip(configs[kind])
+    torch.manual_seed(0)
+    prompts = torch.randn(1 + levels, 5, 32)
+    signal = torch.randn(len(NAMES), 24)
+    encoder = PromptedTextEncoder(clip, NAMES, prompt_length=5, class_position=position, layout=layout)
+    found = features_and_gradient(lambda p: encoder(p[0], p[1:] if levels else None), prompts, signal)
+    expected = features_and_gradient(lambda p: deep_features(clip, encoder.class_names, p, position), prompts, signal)
+    assert_same(found, expected)
+    if levels:
+        assert not torch.allclose(found[0], encoder(prompts[0]), atol=1e-3)
+
+
+@pytest.mark.parametrize("position", ["end", "front"])
+@pytest.mark.parametrize("layout", ["packed", "plain"])
+def test_prompts_of_each_class_equal_full_sequences(clip, position, layout):
+    """Class by class, the prompt of the class in front of it; two prompts for each, and their gradients."""
+    torch.manual_seed(0)
+    prompts = torch.randn(2, len(NAMES), 4, 32)
+    signal = torch.randn(2, len(NAMES), 24)
+    encoder = PromptedTextEncoder(
+        clip, NAMES, prompt_length=4, class_position=position, layout=layout, class_specific=True
+    )
+
+    def one_by_one(values):
+        rows = []
+        for image in values:
+            alone = [coop_features(clip, [encoder.class_names[c]], image[c], position)[0] for c in range(len(NAMES))]
+            rows.append(torch.stack(alone))
+        return torch.stack(rows)
+
+    found = features_and_gradient(lambda values: encoder(values.flatten(1, 2)), prompts, signal)
+    assert_same(found, features_and_gradient(one_by_one, prompts, signal))
+
+
+@pytest.mark.parametrize("token_budget", [1, 20, 25, 1000])
+def test_chunks_change_nothing(clip, token_budget):
+    torch.manual_seed(0)
+    prompt = torch.randn(2, 3, 4, 32)
+    signal = torch.randn(2, 3, len(NAMES), 24)
+    whole = PromptedTextEncoder(clip, NAMES, prompt_length=4, layout="plain")
+    chunked = PromptedTextEncoder(clip, NAMES, prompt_length=4, token_budget=token_budget)
+    assert chunked.rows.num_chunks == {1: 5, 20: 3, 25: 2, 1000: 1}[token_budget]
+    assert_same(features_and_gradient(chunked, prompt, signal), features_and_gradient(whole, prompt, signal))
+
+
+def test_prompts_without_gradients_are_encoded_again_only_when_they_change(clip, monkeypatch):
+    encoder = PromptedTextEncoder(clip, NAMES, prompt_length=4)
+    encode = encoder._encode
+    calls = []
+
+    def counted(*prompts):
+        calls.append(1)
+        return encode(*prompts)
+
+    monkeypatch.setattr(encoder, "_encode", counted)
+    prompt = torch.randn(4, 32)
+    deeper = torch.randn(1, 4, 32)
+    for _ in range(2):
+        assert torch.equal(encoder(prompt), encode(prompt))
+        assert torch.equal(encoder(prompt, deeper), encode(prompt, deeper))
+    assert len(calls) == 2
+    assert torch.equal(encoder(prompt + 1), encode(prompt + 1))
+    encoder(prompt.requires_grad_()).sum().backward()
+    assert prompt.grad.any()
+
+
+def test_batches_without_gradients_in_parts(clip):
+    prompts = torch.randn(2, 3, 4, 32)
+    deeper = torch.randn(2, 3, 1, 4, 32)
+    encoder = PromptedTextEncoder(clip, NAMES, prompt_length=4)
+    for given in ((prompts, None), (prompts, deeper)):
+        for tokens in (1, 2 * encoder.rows.ids.numel()):
+            found = encoder._encode(*given, tokens_at_once=tokens)
+            torch.testing.assert_close(found, encoder(*given), atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("layout", ["packed", "cut", "plain"])
+def test_a_batch_of_prompts_is_each_prompt_alone(clip, layout):
+    torch.manual_seed(0)
+    prompts = torch.randn(2, 3, 4, 32)
+    encoder = PromptedTextEncoder(clip, NAMES, prompt_length=4, layout=layout)
+    together = encoder(prompts)
+    assert together.shape == (2, 3, len(NAMES), 24)
+    for first in range(2):
+        for second in range(3):
+            torch.testing.assert_close(together[first, second], encoder(prompts[first, second]), atol=1e-6, rtol=1e-5)
+
+
+def test_the_order_of_classes_does_not_matter(clip):
+    torch.manual_seed(0)
+    prompt = torch.randn(4, 32)
+    order = [3, 1, 4, 0, 2]
+    straight = PromptedTextEncoder(clip, NAMES, prompt_length=4)(prompt)
+    mixed = PromptedTextEncoder(clip, [NAMES[index] for index in order], prompt_length=4)(prompt)
+    torch.testing.assert_close(mixed, straight[order], atol=1e-6, rtol=1e-5)
+
+
+def test_a_prompt_of_words_gives_the_words_features(clip):
+    encoder = PromptedTextEncoder(clip, ["dog", "alarm clock"], prompt_length=4)
+    prompt = encoder.initial_prompt("a photo of a")
+    expected = clip.encode_text(clip.tokenizer(["a photo of a dog.", "a photo of a alarm clock."]))
+    torch.testing.assert_close(encoder(prompt), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_initial_prompt_is_seeded_and_small(clip):
+    encoder = PromptedTextEncoder(clip, NAMES, prompt_length=16)
+    first, again = (encoder.initial_prompt(generator=torch.Generator().manual_seed(3)) for _ in range(2))
+    assert torch.equal(first, again)
+    assert 0.015 < float(first.std()) < 0.025
+    words = encoder.initial_prompt("a photo", generator=torch.Generator().manual_seed(3))
+    assert torch.equal(words[2:], first[2:])
+    assert not torch.equal(words[:2], first[:2])
+
+
+def test_words_longer_than_the_prompt_are_refused(clip):
+    encoder = PromptedTextEncoder(clip, NAMES, prompt_length=2)
+    with pytest.raises(UserError, match="at least 4"):
+        encoder.initial_prompt("a photo of a")
+
+
+def test_a_prompt_that_leaves_no_room_is_refused(clip):
+    PromptedTextEncoder(clip, ["dog"], prompt_length=73)
+    with pytest.raises(UserError, match="at most 73"):
+        PromptedTextEncoder(clip, ["dog"], prompt_length=74)
+    with pytest.raises(UserError, match="'w w w"):
+        PromptedTextEncoder(clip, ["dog", "w " * 90], prompt_length=4)
+
+
+def test_towers_with_attention_of_another_kind_are_refused(make_clip, configs):
+    class Block(open_clip.transformer.ResidualAttentionBlock):
+        def forward(self, *given):
+            return super().forward(*given)
+
+    clip = make_clip(configs["vit"])
+    clip.model.transformer.resblocks[1].__class__ = Block
+    with pytest.raises(UserError, match="attention of another kind"):
+        PromptedTextEncoder(CLIP(clip.model, clip.tokenizer, configs["vit"]), NAMES, prompt_length=4)
+
+
+@pytest.mark.parametrize("token_budget", [1, 20, 1000])
+def test_batches_of_deeper_prompts_in_chunks(clip, token_budget):
+    torch.manual_seed(0)
+    prompts = torch.randn(2, 3, 3, 4, 32)
+    signal = torch.randn(2, 3, len(NAMES), 24)
+    whole = PromptedTextEncoder(clip, NAMES, prompt_length=4, layout="plain")
+    chunked = PromptedTextEncoder(clip, NAMES, prompt_length=4, token_budget=token_budget)
+    found = features_and_gradient(lambda p: chunked(p[:, :, 0], p[:, :, 1:]), prompts, signal)
+    assert_same(found, features_and_gradient(lambda p: whole(p[:, :, 0], p[:, :, 1:]), prompts, signal))
+    for first in range(2):
+        for second in range(3):
+            alone = chunked(prompts[first, second, 0], prompts[first, second, 1:])
+            torch.testing.assert_close(found[0][first, second], alone, atol=1e-6, rtol=1e-5)
+
+
+def test_no_deeper_prompts_are_a_prompt_alone(clip):
+    torch.manual_seed(0)
+    prompt = torch.randn(4, 32)
+    encoder = PromptedTextEncoder(clip, NAMES, prompt_length=4)
+    assert torch.equal(encoder(prompt, prompt.new_empty(0, 4, 32)), encoder(prompt))
+
+
+def test_more_prompts_than_blocks_are_refused(clip):
+    encoder = PromptedTextEncoder(clip, NAMES, prompt_length=4)
+    with pytest.raises(UserError, match="at most 3"):
+        encoder(torch.zeros(4, 32), torch.zeros(3, 4, 32))
+
+
+def test_vit_b_16():
+    clip = load_clip(CLIPSpec("ViT-B-16", "random"))
+    torch.manual_seed(0)
+    prompts = 0.02 * torch.randn(12, 8, 512)
+    signal = torch.randn(len(NAMES), 512)
+    plain = PromptedTextEncoder(clip, NAMES, prompt_length=8, layout="plain")
+    packed = PromptedTextEncoder(clip, NAMES, prompt_length=8)
+    expected = features_and_gradient(lambda p: plain(p[0], p[1:]), prompts, signal)
+    assert_same(features_and_gradient(lambda p: packed(p[0], p[1:]), prompts, signal), expected)
+
+
+CLASSES = ["red circle", "star"]
+DOMAINS = ["art_painting", "photo", "sketch"]
+
+
+@pytest.fixture
+def text(clip):
+    return DomainTextEncoder(clip, CLASSES, DOMAINS, prompt_length=5)
+
+
+def plain(clip, name, prompt):
+    return PromptedTextEncoder(clip, [name], prompt_length=5, layout="plain")(prompt)[0]
+
+
+def prompts(clip, count):
+    return torch.randn(count, 5, clip.text_width, generator=torch.Generator().manual_seed(0))
+
+
+def test_one_prompt_has_the_class_before_the_domain(clip, text):
+    (prompt,) = prompts(clip, 1)
+    found = text.under_one(prompt)
+    for c, name in enumerate(CLASSES):
+        for m, domain in enumerate(("art painting", "photo", "sketch")):
+            assert torch.allclose(found[c, m], plain(clip, f"{name} with the domain of {domain}", prompt), atol=1e-4)
+
+
+def test_each_domains_prompt_has_the_domain_before_the_class(clip, text):
+    own = prompts(clip, 3)
+    found = text.under_each(own)
+    for c, name in enumerate(CLASSES):
+        for m, domain in enumerate(("art painting", "photo", "sketch")):
+            assert torch.allclose(found[c, m], plain(clip, f"{domain} {name}", own[m]), atol=1e-4)
+
+
+def test_handwritten_takes_the_place_of_no_prompt(clip, text):
+    expected = zero_shot_text_features(clip, ["star with the domain of photo"])[0]
+    assert torch.allclose(text.under_one(None)[1, 1], expected, atol=1e-5)
+
+
+def test_domains_that_do_not_learn_get_no_gradient_and_the_same_features(clip, text):
+    own = prompts(clip, 3).requires_grad_()
+    found = text.under_each(own, learning=torch.tensor([1, 1]))
+    torch.testing.assert_close(found, text.under_each(own), atol=1e-6, rtol=1e-5)
+    found.square().sum().backward()
+    assert own.grad[1].any()
+    assert not own.grad[0].any()
+    assert not own.grad[2].any()
+
+
+def test_side_by_side_equals_one_after_another(clip):
+    rows = [PromptedTextEncoder(clip, [f"{m} a", f"{m} b c"], prompt_length=5, token_budget=9).rows for m in DOMAINS]
+    together = prompts(clip, 3).requires_grad_()
+    alone = prompts(clip, 3).requires_grad_()
+    signal = prompts(clip, 3)
+    found = torch.stack(encode_side_by_side(clip.text, rows, list(together)))
+    expected = torch.cat([row.encode(clip.text, prompt[None]) for row, prompt in zip(rows, alone, strict=True)])
+    torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-5)
+    for features in (found, expected):
+        (features * signal[:, :2, :24]).sum().backward()
+    torch.testing.assert_close(together.grad, alone.grad, atol=1e-6, rtol=1e-4)
+
+
+def test_prompts_that_do_not_learn_are_encoded_when_they_change(clip, text, monkeypatch):
+    calls = []
+
+    def counted(*given):
+        calls.append(1)
+        return encode_side_by_side(*given)
+
+    monkeypatch.setattr(domain_text, "encode_side_by_side", counted)
+    own = prompts(clip, 3).requires_grad_()
+    for _ in range(2):
+        text.under_each(own, learning=torch.tensor([1]))
+    assert len(calls) == 3  # what learns twice, the others once
+    with torch.no_grad():
+        own[0] += 1
+    torch.testing.assert_close(text.under_each(own, learning=torch.tensor([1])), text.under_each(own))
+
+
+class Counted:
+    """A function of prompts that counts how often it ran."""
+
+    def __init__(self):
+        self.calls = 0
+
+    def __call__(self, *prompts):
+        self.calls += 1
+        return sum(prompts) * 2
+
+
+@pytest.fixture
+def function():
+    return Counted()
+
+
+def test_equal_prompts_are_computed_once(function):
+    cache = PromptFeatureCache()
+    one = torch.ones(2, 3)
+    other = torch.zeros(2, 3)
+    for _ in range(2):
+        assert torch.equal(cache("f", function, one.clone()), one * 2)
+        assert torch.equal(cache("f", function, one, other), one * 2)
+        assert torch.equal(cache("f", function, other), other)
+    assert function.calls == 3
+    cache("g", function, one)
+    assert function.calls == 4
+
+
+def test_changed_prompts_are_computed_again(function):
+    cache = PromptFeatureCache()
+    prompt = torch.ones(2, 3)
+    cache("f", function, prompt)
+    prompt += 1
+    assert torch.equal(cache("f", function, prompt), torch.full((2, 3), 4.0))
+    assert function.calls == 2
+
+
+def test_prompts_with_gradients_are_computed_each_time(function):
+    cache = PromptFeatureCache()
+    prompt = torch.ones(2, 3, requires_grad=True)
+    for _ in range(2):
+        assert cache("f", function, prompt).requires_grad
+    assert function.calls == 2
+    with torch.no_grad():
+        assert not cache("f", function, prompt).requires_grad
+        cache("f", function, prompt)
+    assert function.calls == 3
+
+
+def test_the_oldest_is_dropped(function):
+    cache = PromptFeatureCache(capacity=2)
+    prompts = [torch.full((1,), float(value)) for value in range(3)]
+    for prompt in [*prompts, *prompts[1:]]:
+        cache("f", function, prompt)
+    assert function.calls == 3
+    cache("f", function, prompts[0])
+    assert function.calls == 4
+
+
+def test_what_was_found_in_another_mode_is_not_taken(function):
+    cache = PromptFeatureCache()
+    prompt = torch.ones(2, 3)
+    with torch.inference_mode():
+        cache("f", function, prompt)
+    assert not cache("f", function, prompt).is_inference()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        cache("f", function, prompt)
+    assert function.calls == 3

@@ -1,0 +1,78 @@
+"""The kinds of image towers, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from fedvlp.clip.towers import ImageTower, ResNetTower, VisionTransformerTower, make_image_tower
+from fedvlp.utils.errors import UserError
+
+
+class Other(nn.Module):
+    """An image tower that is neither of open_clip's two."""
+
+    def __init__(self, image_size=32):
+        super().__init__()
+        self.image_size = image_size
+        self.trunk = nn.Module()
+        self.trunk.num_features = 7
+
+    def forward(self, images):
+        return images.mean(dim=(2, 3))
+
+
+def test_each_kind_has_its_tower(clip, make_clip, configs):
+    resnet = make_clip(configs["resnet"])
+    assert type(clip.image) is VisionTransformerTower
+    assert type(resnet.image) is ResNetTower
+    assert (clip.image.kind, resnet.image.kind) == ("VisionTransformer", "ModifiedResNet")
+    assert resnet.image.blocks is None
+    assert resnet.image.last_stage is resnet.model.visual.layer4
+
+
+def test_another_tower_has_features_alone():
+    tower = make_image_tower(Other())
+    assert type(tower) is ImageTower
+    assert (tower.image_size, tower.width, tower.num_tokens) == (32, 7, None)
+    images = torch.rand(2, 3, 32, 32)
+    assert torch.equal(tower.features(images), images.mean(dim=(2, 3)))
+    with pytest.raises(UserError, match="this one is Other"):
+        tower.encode(images)
+    with pytest.raises(UserError, match="is a Other"):
+        tower.for_prompts()
+
+
+def test_images_must_be_square():
+    assert make_image_tower(Other((24, 24))).image_size == 24
+    with pytest.raises(UserError, match="must be square"):
+        make_image_tower(Other((24, 32)))
+
+
+@pytest.mark.parametrize(("kind", "stages"), [("vit", 2), ("resnet", 4)])
+def test_what_a_stage_puts_out_may_be_changed(make_clip, configs, kind, stages):
+    """As by hooks on open_clip's own modules, in its own forward pass."""
+    clip = make_clip(configs[kind])
+    visual = clip.model.visual
+    layers = visual.transformer.resblocks if kind == "vit" else [getattr(visual, f"layer{i}") for i in (1, 2, 3, 4)]
+    images = torch.randn(2, 3, clip.image_size, clip.image_size)
+    changes = [lambda hidden, factor=factor: hidden * factor - 0.5 for factor in (1.5, 0.75, 2.0, 1.25)[:stages]]
+    for count in range(stages + 1):
+        pairs = list(zip(layers, changes, strict=False))[:count]
+        handles = [
+            layer.register_forward_hook(lambda _, __, out, change=change: change(out)) for layer, change in pairs
+        ]
+        expected = visual(images)
+        for handle in handles:
+            handle.remove()
+        found = clip.image.features(images, changes[:count])
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    assert not torch.allclose(found, clip.encode_image(images), atol=1e-2)
+    with pytest.raises(UserError, match=f"of {stages + 1} stages are to be changed, but the image tower has {stages}"):
+        clip.image.features(images, [*changes, changes[0]])
+
+
+def test_stages_of_another_tower_cannot_be_changed():
+    with pytest.raises(UserError, match="this one is Other"):
+        make_image_tower(Other()).features(torch.rand(2, 3, 32, 32), [lambda hidden: hidden])

@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from fedvlp.clip import SINGLE_TEMPLATE, TEMPLATES, clean_class_name, clean_class_names, zero_shot_text_features
+from fedvlp.clip.zero_shot import choose_templates
+from fedvlp.utils.errors import UserError
+
+NAMES = ["dog", "Alarm_Clock", "see-saw"]
+WORDS = ["dog", "Alarm Clock", "see saw"]
+
+
+def slow_features(clip, templates):
+    total = 0
+    for template in templates:
+        total += clip.encode_text(clip.tokenizer([template.format(word) for word in WORDS]))
+    return F.normalize(total / len(templates), dim=-1)
+
+
+@pytest.mark.parametrize("templates", [1, 60, 80, "art of a {}.", ["{}", "a {} in a video game."]])
+@pytest.mark.parametrize("kind", ["vit", "custom"])
+def test_features_are_the_normalised_mean_of_templates(make_clip, configs, kind, templates):
+    clip = make_clip(configs[kind])
+    found = zero_shot_text_features(clip, NAMES, templates)
+    torch.testing.assert_close(found, slow_features(clip, choose_templates(templates)), atol=1e-5, rtol=1e-5)
+    assert not found.requires_grad
+
+
+def test_one_class_and_small_chunks(clip):
+    whole = zero_shot_text_features(clip, NAMES, 3)
+    torch.testing.assert_close(zero_shot_text_features(clip, NAMES, 3, token_budget=8), whole, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(zero_shot_text_features(clip, NAMES[:1], 3), whole[:1], atol=1e-5, rtol=1e-5)
+
+
+def test_a_word_is_part_of_another(clip):
+    names = ["dog", "dog house", "dog house door"]
+    found = zero_shot_text_features(clip, names, "a photo of a {}")
+    expected = F.normalize(clip.encode_text(clip.tokenizer([f"a photo of a {name}" for name in names])), dim=-1)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+
+
+def test_the_sixty_templates():
+    assert len(TEMPLATES) == len(set(TEMPLATES)) == 80
+    assert (TEMPLATES[0], TEMPLATES[1], TEMPLATES[59]) == (SINGLE_TEMPLATE, "a bad photo of a {}.", "itap of the {}.")
+
+
+@pytest.mark.parametrize("templates", [0, 81, [], ["no place"], ["{} {}"]])
+def test_wrong_templates_are_refused(templates):
+    with pytest.raises(UserError):
+        choose_templates(templates)
+
+
+@pytest.mark.parametrize(
+    ("name", "cleaned"),
+    [("Alarm_Clock", "Alarm Clock"), ("t-shirt", "t shirt"), ("  a__b - c ", "a b c"), ("vélo_TV", "vélo TV")],
+)
+def test_names_are_words(name, cleaned):
+    assert clean_class_name(name) == cleaned
+    assert clean_class_name(cleaned) == cleaned
+
+
+def test_overrides_win_by_either_spelling_and_stay_unchanged():
+    overrides = {"Postit_Notes": "post-it notes", "Desk Lamp": "lamp for a desk"}
+    cleaned = clean_class_names(["Postit_Notes", "Desk_Lamp", "Sink"], overrides)
+    assert cleaned == ["post-it notes", "lamp for a desk", "Sink"]

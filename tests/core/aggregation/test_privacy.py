@@ -1,0 +1,389 @@
+"""DP-FedAvg, and noise that clients add themselves, against loops over single numbers."""
+
+import copy
+import itertools
+import math
+import os
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from fedvlp.core.aggregation import CoordinateMedian, DPFedAvg, FedAdam, NormClipping, ServerMomentum, WeightedMean
+from fedvlp.core.aggregation.base import ClientNoise, PrivacyGuarantee
+from fedvlp.core.aggregation.privacy import noised_upload, normals, with_noise
+from fedvlp.core.phases import client_noise
+from fedvlp.core.slots import Slots
+from fedvlp.core.strategies import FedAvg
+from fedvlp.utils.errors import UserError
+from fedvlp.utils.seeding import derive_seed
+from tests.helpers.shapes import unchecked
+
+
+def test_numbers_are_normal_and_independent():
+    drawn = normals(5)(40_000).numpy()
+    assert stats.kstest(drawn, "norm").pvalue > 0.01
+    assert abs(np.corrcoef(drawn[1:], drawn[:-1])[0, 1]) < 0.02
+    assert stats.kstest(2 * drawn, "norm").pvalue < 1e-6, "or the test shows nothing"
+
+
+def test_system_draws_from_the_operating_system_alone(monkeypatch):
+    asked = []
+
+    def urandom(count):
+        asked.append(count)
+        return np.random.default_rng(len(asked)).bytes(count)
+
+    monkeypatch.setattr(os, "urandom", urandom)
+    drawn = normals(None)(20_000)
+    assert asked == [160_000]
+    assert drawn.dtype == torch.float64
+    assert stats.kstest(drawn.numpy(), "norm").pvalue > 0.01
+
+
+def test_system_never_repeats():
+    assert not torch.equal(normals(None)(8), normals(None)(8))
+
+
+def test_seeded_draws_go_on_and_do_not_repeat():
+    draw = normals(5)
+    first, second = draw(6), draw(6)
+    assert not torch.equal(first, second)
+    assert torch.equal(torch.cat([first, second]), normals(5)(12))
+
+
+def test_first_and_last_words_are_finite_and_opposite(monkeypatch):
+    words = np.array([0, 2**64 - 1, 2**63], np.uint64).tobytes()
+    monkeypatch.setattr(os, "urandom", lambda count: words)
+    ends = normals(None)(3)
+    assert ends[0] == -ends[1]
+    assert 8 < ends[1] < 9
+    assert abs(ends[2]) < 1e-15
+
+
+def test_noise_of_each_number_is_its_own_and_of_the_asked_size():
+    state = {"p": torch.full((300, 40), 7.0), "scalar": torch.tensor(-2.0).half()}
+    noised = with_noise(state, 0.5, normals(1))
+    assert noised["p"].std().item() == pytest.approx(0.5, rel=0.02)
+    assert noised["p"].mean().item() == pytest.approx(7.0, abs=0.02)
+    assert noised["p"].unique().numel() == 12_000
+    assert (noised["scalar"].dtype, noised["scalar"].shape) == (torch.float64, ())
+    assert noised["scalar"] != -2
+
+
+def test_without_noise_nothing_is_drawn():
+    def draw(count):
+        raise AssertionError
+
+    state = {"p": torch.tensor([0.5, -3.0])}
+    assert with_noise(state, 0.0, draw)["p"].tolist() == [0.5, -3.0]
+
+
+BEFORE = {"prompt": torch.tensor([[0.5, -1.0, 2.0]]), "bias": torch.tensor(-0.25)}
+SENT = [
+    {"prompt": torch.tensor([[0.6, -1.2, 2.0]]), "bias": torch.tensor(-0.25)},
+    {"prompt": torch.tensor([[4.5, 2.0, -7.0]]), "bias": torch.tensor(1.75)},
+    {"prompt": torch.tensor([[0.5, -1.0, 2.0]]), "bias": torch.tensor(-0.25)},
+    {"prompt": torch.tensor([[0.0, -0.5, 2.5]]), "bias": torch.tensor(0.5)},
+]
+"""Two short updates, one long one, and one of zero."""
+WIDE = {"p": torch.zeros(200, 100)}
+
+
+def rule(clip_norm=1.0, noise_multiplier=0.0, expected_clients=5, seed=3, **options):
+    return DPFedAvg(clip_norm, noise_multiplier, expected_clients=expected_clients, seed=seed, **options)
+
+
+def flat(state):
+    return np.concatenate([state[name].double().numpy().ravel() for name in state])
+
+
+def slow_mean(states, clip_norm, clients):
+    """Clips and sums in Python's own numbers."""
+    start = flat(BEFORE)
+    total = [0.0] * len(start)
+    for state in states:
+        move = [after - before for after, before in zip(flat(state), start, strict=True)]
+        norm = math.sqrt(sum(number * number for number in move))
+        shrink = clip_norm / norm if norm > clip_norm else 1.0
+        total = [sum_ + shrink * number for sum_, number in zip(total, move, strict=True)]
+    return [before + number / clients for before, number in zip(start, total, strict=True)]
+
+
+def norms_of(states):
+    return [float(np.linalg.norm(flat(state) - flat(BEFORE))) for state in states]
+
+
+@pytest.mark.parametrize("clip_norm", [0.1, 1.0, 50.0])
+def test_without_noise_against_a_loop(clip_norm):
+    found = rule(clip_norm).combine(SENT, [3, 1, 7, 2], BEFORE)
+    assert flat(found) == pytest.approx(slow_mean(SENT, clip_norm, 5), abs=1e-6)
+
+
+def test_clients_count_once_whatever_their_images():
+    one, other = (rule().combine(SENT, weights, BEFORE) for weights in ([1, 1, 1, 1], [900, 1, 5, 2]))
+    assert flat(one).tolist() == flat(other).tolist()
+
+
+def test_no_client_changes_the_sum_by_more_than_the_limit():
+    far = {"prompt": torch.tensor([[-9e8, 3e8, 1e8]]), "bias": torch.tensor(7e8)}
+    whole = flat(rule(0.5).combine(SENT, [1] * 4, BEFORE))
+    without = flat(rule(0.5).combine([SENT[0], *SENT[2:]], [1] * 3, BEFORE))
+    replaced = flat(rule(0.5).combine([SENT[0], far, *SENT[2:]], [1] * 4, BEFORE))
+    assert 5 * np.linalg.norm(whole - without) == pytest.approx(0.5, rel=1e-5)
+    assert 0.5 < 5 * np.linalg.norm(whole - replaced) <= 1.0 + 1e-6
+
+
+def test_missing_client_adds_zero_and_the_number_stays():
+    zero = dict(BEFORE)
+    one = rule(noise_multiplier=0.5).combine([*SENT, zero], [1] * 5, BEFORE)
+    other = rule(noise_multiplier=0.5).combine(SENT, [1] * 4, BEFORE)
+    assert flat(one).tolist() == flat(other).tolist()
+
+
+def test_noise_has_the_asked_size_and_goes_over_every_number():
+    made = rule(0.25, 1.5, expected_clients=8).combine([WIDE, WIDE], [1, 1], WIDE)["p"]
+    assert made.std().item() == pytest.approx(0.25 * 1.5 / 8, rel=0.02)
+    assert abs(made.mean().item()) < 0.001
+    assert made.unique().numel() > 0.99 * made.numel()
+
+
+def test_noise_repeats_with_seed_and_round_alone():
+    noisy = rule(noise_multiplier=1.0)
+    first, memory = noisy.aggregate([WIDE], [1], WIDE, {})
+    again, _ = noisy.aggregate([WIDE], [1], WIDE, {})
+    second, _ = noisy.aggregate([WIDE], [1], WIDE, memory)
+    other, _ = rule(noise_multiplier=1.0, seed=4).aggregate([WIDE], [1], WIDE, {})
+    assert torch.equal(first["p"], again["p"])
+    for different in (second, other):
+        assert abs(np.corrcoef(flat(first), flat(different))[0, 1]) < 0.05
+
+
+def test_noise_of_the_system_does_not_repeat():
+    system = rule(noise_multiplier=1.0, noise_from="system", seed=None)
+    assert not torch.equal(system.combine([WIDE], [1], WIDE)["p"], system.combine([WIDE], [1], WIDE)["p"])
+    assert not system.guarantee.repeats
+    assert rule().guarantee.repeats
+
+
+def slow_limits(clip_norm, quantile, rate, rounds):
+    """Algorithm 1 of Andrew et al. without noise, of clients that send the same in each round."""
+    limits = [clip_norm]
+    for _ in range(rounds):
+        within = [1.0 if norm <= limits[-1] else 0.0 for norm in norms_of(SENT)]
+        limits.append(limits[-1] * math.exp(-rate * (sum(within) / len(within) - quantile)))
+    return limits
+
+
+def test_limit_follows_the_quantile_as_in_the_algorithm():
+    adaptive = rule(6.0, quantile=0.6, clip_learning_rate=0.7, expected_clients=4)
+    limits = slow_limits(6.0, 0.6, 0.7, rounds=4)
+    memory = {}
+    for before, after in itertools.pairwise(limits):
+        made, memory = adaptive.aggregate(SENT, [1] * 4, BEFORE, memory)
+        assert flat(made) == pytest.approx(slow_mean(SENT, before, 4), abs=1e-6)
+        assert memory["clip_norm"].item() == pytest.approx(after, rel=1e-12)
+    assert memory["draws"].item() == 4
+    assert limits[-1] != limits[-2] != limits[0]
+
+
+def test_limit_comes_to_rest_at_the_quantile():
+    adaptive = rule(100.0, quantile=0.6, clip_learning_rate=0.05, expected_clients=4)
+    memory = {}
+    for _ in range(600):
+        _, memory = adaptive.aggregate(SENT, [1] * 4, BEFORE, memory)
+    ordered = sorted(norms_of(SENT))
+    assert ordered[2] * 0.9 < memory["clip_norm"].item() < ordered[2] * 1.1
+
+
+def test_missing_client_counts_as_half():
+    adaptive = rule(6.0, quantile=0.25, clip_learning_rate=1.0, expected_clients=10)
+    _, memory = adaptive.aggregate(SENT, [1] * 4, BEFORE, {})
+    within = sum(norm <= 6.0 for norm in norms_of(SENT))
+    share = (within + 6 * 0.5) / 10
+    assert memory["clip_norm"].item() == pytest.approx(6.0 * math.exp(-(share - 0.25)))
+
+
+def test_noise_is_split_between_count_and_updates_as_in_theorem_1():
+    adaptive = rule(1.0, 0.9, quantile=0.5, count_noise=0.7, clip_learning_rate=1.0, expected_clients=8)
+    multiplier = adaptive.update_noise_multiplier
+    assert multiplier == pytest.approx((0.9**-2 - (2 * 0.7) ** -2) ** -0.5)
+    # Together they are one Gaussian of the noise that was asked for: one client moves the count by a half at most.
+    assert 1 / multiplier**2 + 0.25 / 0.7**2 == pytest.approx(1 / 0.9**2)
+    made = adaptive.combine([WIDE], [1], WIDE)["p"]
+    assert made.std().item() == pytest.approx(multiplier / 8, rel=0.02)
+
+
+def test_count_has_noise_of_its_own():
+    shares = []
+    for seed in range(500):
+        adaptive = rule(1.0, 0.9, seed=seed, quantile=0.5, count_noise=0.7, clip_learning_rate=1.0, expected_clients=8)
+        _, memory = adaptive.aggregate(SENT, [1] * 4, BEFORE, {})
+        shares.append(0.5 - math.log(memory["clip_norm"].item()))
+    within = sum(norm <= 1.0 for norm in norms_of(SENT))
+    assert np.mean(shares) == pytest.approx((within + 4 * 0.5) / 8, abs=0.015)
+    assert np.std(shares) == pytest.approx(0.7 / 8, rel=0.1)
+
+
+def test_noise_on_the_count_is_a_twentieth_of_the_clients():
+    adaptive = rule(1.0, 0.9, quantile=0.5, expected_clients=40)
+    assert adaptive.update_noise_multiplier == pytest.approx((0.9**-2 - 4.0**-2) ** -0.5)
+
+
+def test_noise_on_the_count_that_takes_all_is_refused():
+    with pytest.raises(UserError, match=r"above half the noise_multiplier of 1, but it is 0\.5\. Give count_noise=1"):
+        rule(1.0, 1.0, quantile=0.5, expected_clients=10)
+    unplaced = DPFedAvg(1.0, 1.0, quantile=0.5)
+    with pytest.raises(UserError, match="count_noise"):
+        unplaced.bound(10, seed=0)
+    assert unplaced.bound(11, seed=0).expected_clients == 11
+    rule(1.0, 0.0, quantile=0.5)
+
+
+def test_place_gives_what_was_left_open():
+    placed = DPFedAvg(1.0, 0.5).bound(7, seed=11)
+    assert (placed.expected_clients, placed.seed) == (7, 11)
+    given = DPFedAvg(1.0, 0.5, expected_clients=3, seed=2).bound(7, seed=11)
+    assert (given.expected_clients, given.seed) == (3, 2)
+    assert DPFedAvg(1.0, 0.5, noise_from="system").bound(7, seed=11).seed is None
+
+
+@pytest.mark.parametrize("wrap", [lambda inner: FedAdam(inner=inner), lambda inner: NormClipping(2.0, inner)])
+def test_rules_around_it_are_as_private_and_place_it(wrap):
+    wrapped = wrap(DPFedAvg(1.0, 0.75, delta=1e-6)).bound(7, seed=11)
+    assert wrapped.guarantee == PrivacyGuarantee(0.75, 1e-6, True)
+    assert wrapped.inner == DPFedAvg(1.0, 0.75, delta=1e-6, expected_clients=7, seed=11)
+    assert not wrapped.is_linear
+    assert type(wrapped) is type(wrap(CoordinateMedian()))
+    assert wrap(CoordinateMedian()).guarantee is None
+
+
+def test_other_rules_stay_as_they_are():
+    for other in (WeightedMean(), CoordinateMedian()):
+        assert other.bound(7, seed=11) is other
+        assert other.guarantee is None
+
+
+def test_server_momentum_around_it_keeps_both_memories():
+    momentum = ServerMomentum(1.0, 0.5, inner=rule(6.0, quantile=0.6))
+    _, memory = momentum.aggregate(SENT, [1] * 4, BEFORE, {})
+    assert set(memory) == {"inner/draws", "inner/clip_norm", "velocity/prompt", "velocity/bias"}
+    _, memory = momentum.aggregate(SENT, [1] * 4, BEFORE, memory)
+    assert memory["inner/draws"].item() == 2
+
+
+def test_nothing_is_changed_and_number_formats_stay():
+    states = [{name: value.half() for name, value in state.items()} for state in SENT]
+    given = copy.deepcopy((states, BEFORE))
+    made = rule(noise_multiplier=0.5).combine(states, [1] * 4, BEFORE)
+    assert repr((states, BEFORE)) == repr(given)
+    assert {name: (value.dtype, value.shape) for name, value in made.items()} == {
+        name: (torch.float16, value.shape) for name, value in BEFORE.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"clip_norm": 0.0}, "clip_norm"),
+        ({"clip_norm": math.inf}, "clip_norm"),
+        ({"noise_multiplier": -0.5}, "noise_multiplier"),
+        ({"quantile": 1.0}, "quantile"),
+        ({"delta": 0.0}, "delta"),
+        ({"expected_clients": 0}, "expected_clients"),
+    ],
+)
+def test_options_out_of_range_are_refused(options, expected):
+    with unchecked(), pytest.raises(UserError, match=expected):
+        DPFedAvg(**{"clip_norm": 1.0, "noise_multiplier": 1.0, **options})
+
+
+def test_outside_of_a_federation_what_is_open_is_named():
+    with pytest.raises(UserError, match="needs expected_clients"):
+        DPFedAvg(1.0, 0.0, seed=3).combine(SENT, [1] * 4, BEFORE)
+    with pytest.raises(UserError, match="needs a seed, or noise_from system"):
+        DPFedAvg(1.0, 0.5, expected_clients=4).combine(SENT, [1] * 4, BEFORE)
+
+
+def test_different_uploads_are_refused():
+    with pytest.raises(ValueError, match="different tensors"):
+        rule().combine([*SENT, {"prompt": SENT[0]["prompt"]}], [1] * 5, BEFORE)
+
+
+START = {"prompt": torch.tensor([[0.5, -1.0, 2.0]]), "bias": torch.tensor(-0.25), "other": torch.ones(7)}
+LONG = {"prompt": torch.tensor([[4.5, 2.0, -7.0]]), "bias": torch.tensor(1.75)}
+SHORT = {"prompt": torch.tensor([[0.6, -1.2, 2.0]]), "bias": torch.tensor(-0.25)}
+
+
+def numbers(state):
+    return np.concatenate([state[name].double().numpy().ravel() for name in ("prompt", "bias")])
+
+
+@pytest.mark.parametrize("upload", [LONG, SHORT])
+def test_against_a_loop(upload):
+    found = noised_upload(ClientNoise(clip_norm=0.75, noise_multiplier=0.5, seed=11), upload, START, client_seed=29)
+    draw = normals(derive_seed(11, 29))
+    drawn = [*draw(3).tolist(), *draw(1).tolist()]
+    move = [after - before for after, before in zip(numbers(upload), numbers(START), strict=True)]
+    norm = math.sqrt(sum(number * number for number in move))
+    shrink = 0.75 / norm if norm > 0.75 else 1.0
+    expected = []
+    for before, number, normal in zip(numbers(START), move, drawn, strict=True):
+        expected.append(before + shrink * number + 0.5 * 0.75 * normal)
+    assert numbers(found) == pytest.approx(expected, abs=1e-6)
+    assert found.keys() == upload.keys()
+    assert found["prompt"].dtype == torch.float32
+
+
+def test_noise_differs_between_clients_and_repeats_only_with_a_seed():
+    noise = ClientNoise(0.75, 0.5, seed=11)
+    one, again, other = (numbers(noised_upload(noise, SHORT, START, seed)) for seed in (29, 29, 30))
+    assert one.tolist() == again.tolist()
+    assert not np.isclose(one, other).any()
+    secret = ClientNoise(0.75, 0.5, seed=None)
+    one, again = (numbers(noised_upload(secret, SHORT, START, 29)) for _ in range(2))
+    assert not np.isclose(one, again).any()
+
+
+def test_spread_of_the_noise():
+    before = {"p": torch.zeros(200, 100)}
+    found = noised_upload(ClientNoise(0.5, 3.0, seed=4), before, before, 1)["p"]
+    assert found.std().item() == pytest.approx(1.5, rel=0.02)
+    assert found.mean().item() == pytest.approx(0.0, abs=0.05)
+
+
+def test_the_server_takes_the_mean_of_what_arrives_over_a_fixed_number():
+    rule = DPFedAvg(0.75, 0.5, noise_at="client", expected_clients=5, seed=3)
+    found = rule.combine([LONG, SHORT], [9, 1], START)
+    expected = numbers(START) + (numbers(LONG) + numbers(SHORT) - 2 * numbers(START)) / 5
+    assert numbers(found) == pytest.approx(expected, abs=1e-6)
+
+
+def test_without_noise_it_matters_not_who_shortens():
+    at_server, at_client = (
+        DPFedAvg(0.75, 0.0, noise_at=where, expected_clients=5, seed=3) for where in ("server", "client")
+    )
+    assert at_server.client_noise is None
+    sent = [noised_upload(at_client.client_noise, state, START, 8) for state in (LONG, SHORT)]
+    found = at_client.combine(sent, [1, 1], START)
+    expected = at_server.combine([LONG, SHORT], [1, 1], START)
+    assert numbers(found) == pytest.approx(numbers(expected), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    "wrap", [lambda rule: rule, lambda rule: FedAdam(inner=rule), lambda rule: NormClipping(1, rule)]
+)
+def test_a_rule_around_it_leaves_the_clients_their_noise(wrap):
+    rule = wrap(DPFedAvg(0.75, 0.5, noise_at="client")).bound(4, seed=3)
+    assert rule.client_noise == client_noise(FedAvg(aggregator=rule)) == ClientNoise(0.75, 0.5, 3)
+    assert rule.guarantee.is_local
+    secret = wrap(DPFedAvg(0.75, 0.5, noise_at="client", noise_from="system")).bound(4, seed=3)
+    assert secret.client_noise == ClientNoise(0.75, 0.5, None)
+    assert client_noise(FedAvg()) is None
+    assert client_noise(Slots("client")) is None
+
+
+def test_a_quantile_needs_norms_that_the_server_does_not_see():
+    with pytest.raises(UserError, match="noise_at client can't follow a quantile"):
+        DPFedAvg(0.75, 0.5, noise_at="client", quantile=0.5)

@@ -1,0 +1,307 @@
+"""Robust rules against loops over single numbers; what they must not depend on; and what hostile uploads can't do."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+from fedvlp.core.aggregation import (
+    CoordinateMedian,
+    FedAdam,
+    FedGMA,
+    FedYogi,
+    Krum,
+    MultiKrum,
+    NormClipping,
+    ServerMomentum,
+    TrimmedMean,
+    WeightedMean,
+)
+from fedvlp.testing import check_aggregator
+from fedvlp.utils.digests import class_and_options
+from fedvlp.utils.errors import UserError
+
+RULES = [
+    WeightedMean(),
+    CoordinateMedian(),
+    TrimmedMean(0.3),
+    FedGMA(0.5),
+    Krum(2),
+    MultiKrum(2, 3),
+    NormClipping(1.5),
+    NormClipping(1.5, TrimmedMean(0.2)),
+]
+each_rule = pytest.mark.parametrize(
+    "rule", RULES, ids=lambda rule: "+".join(map(str, class_and_options(rule).values()))
+)
+BEFORE = {"prompt": torch.tensor([[0.5, -1.0, 2.0]]), "bias": torch.tensor([-0.25])}
+
+
+def uploads(count, seed=0, spread=1.0):
+    generator = torch.Generator().manual_seed(seed)
+    states = []
+    for _ in range(count):
+        moves = {name: spread * torch.randn(value.shape, generator=generator) for name, value in BEFORE.items()}
+        states.append({name: value + moves[name] for name, value in BEFORE.items()})
+    return states
+
+
+def flat(state):
+    return np.concatenate([state[name].double().numpy().ravel() for name in ("prompt", "bias")])
+
+
+def weights_of(states):
+    return [3 + 2 * (index % 3) for index in range(len(states))]
+
+
+def combine(rule, states, before=BEFORE):
+    return flat(rule.combine(states, weights_of(states), before))
+
+
+def slow_trimmed(states, left_out):
+    rows = np.stack([flat(state) for state in states])
+    means = []
+    for column in rows.T:
+        kept = sorted(column)[left_out : len(column) - left_out]
+        means.append(sum(kept) / len(kept))
+    return np.asarray(means)
+
+
+def slow_krum_order(states, byzantine):
+    rows = [flat(state) for state in states]
+    scores = []
+    for index, row in enumerate(rows):
+        distances = sorted(((row - other) ** 2).sum() for place, other in enumerate(rows) if place != index)
+        scores.append(sum(distances[: len(rows) - byzantine - 2]))
+    return sorted(range(len(rows)), key=lambda index: scores[index])
+
+
+@pytest.mark.parametrize("count", [3, 4, 9, 10])
+def test_median_against_numpy(count):
+    states = uploads(count)
+    expected = np.median(np.stack([flat(state) for state in states]), axis=0)
+    assert combine(CoordinateMedian(), states) == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize(("share", "count", "left_out"), [(0.3, 10, 3), (0.29, 100, 29), (0.2, 9, 1), (0.45, 5, 2)])
+def test_trimmed_mean_against_a_loop(share, count, left_out):
+    states = uploads(count)
+    assert combine(TrimmedMean(share), states) == pytest.approx(slow_trimmed(states, left_out), abs=1e-6)
+
+
+@pytest.mark.parametrize(("agreement", "rate"), [(0.4, 1.0), (0.75, 0.5), (1.0, 1.0)])
+def test_masked_averaging_against_a_loop(agreement, rate):
+    states = uploads(9)
+    weights = weights_of(states)
+    start = flat(BEFORE)
+    expected = []
+    for place, before in enumerate(start):
+        moves = [flat(state)[place] - before for state in states]
+        agreed = abs(sum(1 if move > 0 else -1 for move in moves)) / len(moves)
+        step = sum(weight * move for weight, move in zip(weights, moves, strict=True)) / sum(weights)
+        expected.append(before + rate * (1.0 if agreed >= agreement else agreed) * step)
+    assert combine(FedGMA(agreement, rate), states) == pytest.approx(expected, abs=1e-6)
+
+
+def test_masked_averaging_without_a_mask_is_the_mean():
+    states = uploads(5)
+    assert np.array_equal(combine(FedGMA(0.0), states), combine(WeightedMean(), states))
+
+
+@pytest.mark.parametrize(("count", "byzantine"), [(3, 0), (7, 2), (9, 2), (11, 4)])
+def test_krum_against_loops(count, byzantine):
+    states = uploads(count, seed=count)
+    order = slow_krum_order(states, byzantine)
+    assert np.array_equal(combine(Krum(byzantine), states), flat(states[order[0]]))
+    selected = count - byzantine - 1
+    expected = np.mean([flat(states[index]) for index in order[:selected]], axis=0)
+    assert combine(MultiKrum(byzantine, selected), states) == pytest.approx(expected, abs=1e-6)
+
+
+def test_krum_takes_the_first_of_equal_uploads():
+    states = [*uploads(1, seed=1), *2 * uploads(2)]
+    first = Krum(1).combine(states, [1] * 5, BEFORE)
+    assert any(torch.equal(first["prompt"], state["prompt"]) for state in states[1:3])
+
+
+def test_multi_krum_of_all_but_nobody_hostile_is_the_mean():
+    states = uploads(6)
+    mean = np.mean([flat(state) for state in states], axis=0)
+    assert combine(MultiKrum(0, 6), states) == pytest.approx(mean, abs=1e-6)
+
+
+def test_what_is_not_given_is_as_in_the_papers():
+    """Another default changes every result of those who did not give the option."""
+    mean = {"class": "WeightedMean"}
+    moments = {"learning_rate": 0.01, "beta1": 0.9, "beta2": 0.99, "tau": 0.001, "inner": mean}
+    assert class_and_options(TrimmedMean()) == {"class": "TrimmedMean", "share": 0.2}
+    assert class_and_options(FedGMA()) == {"class": "FedGMA", "agreement": 0.4, "learning_rate": 1.0}
+    assert class_and_options(NormClipping(3.0)) == {"class": "NormClipping", "max_norm": 3.0, "inner": mean}
+    momentum = {"class": "ServerMomentum", "learning_rate": 1.0, "momentum": 0.9, "inner": mean}
+    assert class_and_options(ServerMomentum()) == momentum
+    assert class_and_options(FedAdam()) == {"class": "FedAdam", **moments}
+    assert class_and_options(FedYogi()) == {"class": "FedYogi", **moments}
+
+
+def test_multi_krum_of_one_is_krum():
+    states = [{"p": torch.tensor([value])} for value in (1.0, 900.0, 2.0, 4.0, 2.5)]
+    one, other = (rule.combine(states, [1] * 5, {}) for rule in (MultiKrum(1, 1), Krum(1)))
+    assert one["p"].tolist() == other["p"].tolist() == [2.0]
+    assert Krum(0).min_clients == MultiKrum(0, 1).min_clients == 3
+
+
+def test_clipping_against_a_loop():
+    states = uploads(5)
+    start = flat(BEFORE)
+    moves = [flat(state) - start for state in states]
+    norms = [np.sqrt((move**2).sum()) for move in moves]
+    limit = sorted(norms)[2]
+    short = [move / max(1, norm / limit) for move, norm in zip(moves, norms, strict=True)]
+    expected = start + np.average(short, axis=0, weights=weights_of(states))
+    assert combine(NormClipping(float(limit)), states) == pytest.approx(expected, abs=1e-6)
+    assert not np.allclose(combine(WeightedMean(), states), expected, atol=1e-3)
+
+
+def test_clipping_beyond_all_updates_is_the_inner_rule_to_the_bit():
+    states = uploads(5)
+    for inner in (WeightedMean(), CoordinateMedian()):
+        assert np.array_equal(combine(NormClipping(1e6, inner), states), combine(inner, states))
+
+
+@each_rule
+def test_order_of_clients_does_not_matter(rule):
+    states = uploads(7)
+    weights = weights_of(states)
+    expected = flat(rule.combine(states, weights, BEFORE))
+    for order in itertools.islice(itertools.permutations(range(7)), 100, 5000, 700):
+        shuffled = rule.combine([states[i] for i in order], [weights[i] for i in order], BEFORE)
+        assert flat(shuffled) == pytest.approx(expected, abs=1e-6)
+
+
+@each_rule
+def test_translation_of_everything_translates_the_result(rule):
+    states = uploads(7)
+    by = {"prompt": torch.tensor([[4.0, -8.0, 0.5]]), "bias": torch.tensor([2.0])}
+    moved = [{name: value + by[name] for name, value in state.items()} for state in states]
+    before = {name: value + by[name] for name, value in BEFORE.items()}
+    assert combine(rule, moved, before) == pytest.approx(combine(rule, states) + flat(by), abs=1e-5)
+
+
+@each_rule
+def test_scale_of_everything_scales_the_result(rule):
+    states = uploads(7)
+    larger = [{name: 8 * value for name, value in state.items()} for state in states]
+    before = {name: 8 * value for name, value in BEFORE.items()}
+    same = rule if not isinstance(rule, NormClipping) else NormClipping(8 * rule.max_norm, rule.inner)
+    assert combine(same, larger, before) == pytest.approx(8 * combine(rule, states), abs=1e-5)
+
+
+@pytest.mark.parametrize("count", [9, 10])
+@pytest.mark.parametrize("hostile", [1e30, -1e30, 0.0])
+def test_hostile_minority_can_not_leave_the_honest_range(count, hostile):
+    honest = uploads(count - 3, spread=0.1)
+    sent = [*honest[:2], *({name: torch.full_like(v, hostile) for name, v in BEFORE.items()} for _ in range(3))]
+    sent += honest[2:]
+    rows = np.stack([flat(state) for state in honest])
+    for rule in (CoordinateMedian(), TrimmedMean(0.34), Krum(3), MultiKrum(3, 4)):
+        found = combine(rule, sent)
+        assert (found >= rows.min(axis=0) - 1e-6).all(), rule
+        assert (found <= rows.max(axis=0) + 1e-6).all(), rule
+    worst = np.abs(combine(WeightedMean(), sent) - rows.mean(axis=0)).max()
+    assert worst > 0.1, "the mean must leave it, or this test shows nothing"
+
+
+def test_hostile_majority_of_one_number_moves_the_median():
+    """Half of the clients are enough, so the test of the minority is not true of every number."""
+    sent = [*uploads(2, spread=0.1), *2 * [{name: torch.full_like(v, 50.0) for name, v in BEFORE.items()}]]
+    assert combine(CoordinateMedian(), sent).min() > 20
+
+
+def test_clipped_mean_moves_at_most_by_the_limit():
+    states = [{name: value * 1e9 for name, value in state.items()} for state in uploads(4)]
+    move = combine(NormClipping(0.25), states) - flat(BEFORE)
+    assert np.sqrt((move**2).sum()) <= 0.25 + 1e-6
+
+
+@each_rule
+def test_rules_keep_to_the_contract(rule):
+    check_aggregator(rule)
+
+
+@pytest.mark.parametrize("rule", [CoordinateMedian(), TrimmedMean(0.3), Krum(0), MultiKrum(0, 2), NormClipping(1.0)])
+def test_different_uploads_are_refused(rule):
+    states = uploads(4)
+    with pytest.raises(ValueError, match="different tensors"):
+        rule.combine([*states, {"prompt": states[0]["prompt"]}], [1] * 5, BEFORE)
+    with pytest.raises(ValueError, match="different shapes"):
+        rule.combine([*states, {**states[0], "bias": torch.zeros(2)}], [1] * 5, BEFORE)
+
+
+@pytest.mark.parametrize(
+    ("rule", "needed"),
+    [
+        (WeightedMean(), 1),
+        (CoordinateMedian(), 3),
+        (TrimmedMean(0.2), 5),
+        (TrimmedMean(0.34), 3),
+        (TrimmedMean(0.3), 4),
+        (Krum(2), 7),
+        (MultiKrum(2, 3), 7),
+        (MultiKrum(1, 6), 7),
+        (NormClipping(1.0, Krum(1)), 5),
+        (FedAdam(inner=TrimmedMean(0.25)), 4),
+    ],
+)
+def test_too_few_clients_are_refused_with_the_numbers(rule, needed):
+    rule.check(needed, "phase 'train'")
+    assert rule.min_clients == needed
+    if needed > 1:
+        with pytest.raises(
+            UserError, match=f"at least {needed} clients, but phase 'train' has {needed - 1} in a round"
+        ):
+            rule.check(needed - 1, "phase 'train'")
+
+
+@pytest.mark.parametrize(("share", "count"), [(0.2, 5), (0.3, 4), (0.34, 3), (0.07, 15)])
+def test_as_many_clients_as_the_trimmed_mean_asks_for_are_trimmed(share, count):
+    states = [{"p": torch.tensor([float(2**index)])} for index in range(count)]
+    plain = WeightedMean().combine(states, [1] * count, {})["p"]
+    assert not torch.equal(TrimmedMean(share).combine(states, [1] * count, {})["p"], plain)
+    fewer = states[:-1]
+    mean = WeightedMean().combine(fewer, [1] * len(fewer), {})["p"]
+    assert torch.allclose(TrimmedMean(share).combine(fewer, [1] * len(fewer), {})["p"], mean)
+
+
+def test_only_weighted_sums_are_linear():
+    linear = {class_and_options(rule)["class"] for rule in RULES if rule.is_linear}
+    assert linear == {"WeightedMean"}
+    assert FedAdam().is_linear
+    assert not FedAdam(inner=CoordinateMedian()).is_linear
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: TrimmedMean(0.5),
+        lambda: FedGMA(1.5),
+        lambda: FedGMA(learning_rate=0.0),
+        lambda: TrimmedMean(0.0),
+        lambda: Krum(-1),
+        lambda: MultiKrum(1, 0),
+        lambda: MultiKrum(-1, 1),
+        lambda: NormClipping(0.0),
+        lambda: NormClipping(float("nan")),
+    ],
+)
+def test_options_out_of_range_are_refused(make):
+    with pytest.raises(UserError, match=r"needs a share|does not conform to restriction"):
+        make()
+
+
+def test_description_holds_rules_within_rules():
+    assert class_and_options(NormClipping(2.0, TrimmedMean(0.25))) == {
+        "class": "NormClipping",
+        "max_norm": 2.0,
+        "inner": {"class": "TrimmedMean", "share": 0.25},
+    }

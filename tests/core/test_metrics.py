@@ -1,0 +1,311 @@
+"""Scores of predictions against slow loops: of classes, of confidence, and intervals over images."""
+
+import json
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from fedvlp.core import metrics
+from fedvlp.core.metrics import all_scores, calibration_error, class_scores, confusion_of, detection, interval, resample
+from fedvlp.core.predictions import Predictions
+from tests.helpers.predictions import chosen, draw, renamed
+
+
+def by_hand(predictions, classes):
+    """Accuracy and F1 of each class that has any, one class after another."""
+    pairs = []
+    for row in predictions.predicted.tolist():
+        pairs += zip(predictions.labels.tolist(), row, strict=True)
+    accuracies = {}
+    f1 = {}
+    for label in range(classes):
+        right = sum(true == taken == label for true, taken in pairs)
+        images = sum(true == label for true, _ in pairs)
+        taken = sum(taken == label for _, taken in pairs)
+        if images:
+            accuracies[label] = 100 * right / images
+        if images or taken:
+            precision = right / taken if taken else 0.0
+            recall = right / images if images else 0.0
+            both = precision + recall
+            f1[label] = 100 * 2 * precision * recall / both if both else 0.0
+    return accuracies, f1
+
+
+@pytest.mark.parametrize(("images", "states", "classes"), [(1, 1, 2), (40, 1, 5), (150, 3, 7), (30, 2, 30)])
+def test_scores_are_those_of_a_loop_over_classes(images, states, classes):
+    predictions = draw(images, states, classes - 1)  # the last class has no images
+    predictions.predicted[0, 0] = classes - 1
+    scores = class_scores(confusion_of(predictions), classes)
+    accuracies, f1 = by_hand(predictions, classes)
+    assert scores.balanced_accuracy == pytest.approx(sum(accuracies.values()) / len(accuracies))
+    assert scores.macro_f1 == pytest.approx(sum(f1.values()) / len(f1))
+    for label, value in accuracies.items():
+        assert scores.accuracy[label].item() == pytest.approx(value)
+    assert scores.has_images.nonzero().flatten().tolist() == sorted(accuracies)
+
+
+def test_names_of_classes_order_of_images_and_how_often_they_stand_there_change_nothing():
+    predictions = draw(60, 2, 4)
+    scores = class_scores(confusion_of(predictions), 4)
+    others = {
+        "renamed": renamed(predictions, [2, 0, 3, 1]),
+        "shuffled": chosen(predictions, torch.randperm(60, generator=torch.Generator().manual_seed(1))),
+        "thrice": chosen(predictions, torch.arange(60).repeat(3)),
+    }
+    for other in others.values():
+        again = class_scores(confusion_of(other), 4)
+        assert again.balanced_accuracy == pytest.approx(scores.balanced_accuracy)
+        assert again.macro_f1 == pytest.approx(scores.macro_f1)
+    assert class_scores(confusion_of(others["shuffled"]), 4).macro_f1 == scores.macro_f1
+    again = class_scores(confusion_of(others["renamed"]), 4)
+    assert again.accuracy[[2, 0, 3, 1]].tolist() == scores.accuracy.tolist()
+
+
+def test_batches_add_up_to_the_whole():
+    predictions = draw(50, 2, 4)
+    parts = [confusion_of(chosen(predictions, part)) for part in torch.arange(50).split(7)]
+    assert sum(parts, Counter()) == confusion_of(predictions)
+
+
+def calibration_by_hand(predictions, bins):
+    """The mean over states of the distance between accuracy and confidence, weighted by bins' images."""
+    errors = []
+    for row, sure in zip(predictions.predicted.tolist(), predictions.confidence.tolist(), strict=True):
+        groups = {}
+        for label, taken, confidence in zip(predictions.labels.tolist(), row, sure, strict=True):
+            groups.setdefault(min(int(confidence * bins), bins - 1), []).append((label == taken, confidence))
+        error = 0.0
+        for group in groups.values():
+            accuracy = sum(right for right, _ in group) / len(group)
+            confidence = sum(confidence for _, confidence in group) / len(group)
+            error += len(group) / len(row) * abs(accuracy - confidence)
+        errors.append(error)
+    return 100 * sum(errors) / len(errors)
+
+
+@pytest.mark.parametrize(("images", "states", "bins"), [(1, 1, 15), (80, 1, 15), (120, 3, 4)])
+def test_the_calibration_error_is_that_of_a_loop_over_images(images, states, bins):
+    predictions = draw(images, states)
+    predictions.confidence[0, 0] = 1.0
+    assert calibration_error(predictions, bins) == pytest.approx(calibration_by_hand(predictions, bins), abs=1e-4)
+
+
+def test_a_sure_and_right_method_has_no_error_and_a_sure_and_wrong_one_all_of_it():
+    sure = Predictions(torch.tensor([0, 1]).int(), torch.tensor([[0, 1]]).int(), torch.ones(1, 2))
+    assert calibration_error(sure) == pytest.approx(0.0, abs=1e-9)
+    assert calibration_error(replace(sure, predicted=1 - sure.predicted)) == pytest.approx(100.0)
+
+
+def test_order_of_images_names_of_classes_and_repeats_change_no_bit_of_the_calibration_error():
+    predictions = draw(300, 2)
+    error = calibration_error(predictions)
+    for seed in range(3):
+        order = torch.randperm(300, generator=torch.Generator().manual_seed(seed))
+        assert calibration_error(chosen(predictions, order)) == error
+    assert calibration_error(chosen(predictions, torch.arange(300).repeat(2))) == error
+    assert calibration_error(renamed(predictions, [4, 2, 0, 1, 3])) == error
+
+
+def detection_by_hand(inside, outside):
+    """The chance that an image of the classes is surer than another, and the false positives at 95 %."""
+    wins = 0.0
+    for sure in inside:
+        for other in outside:
+            wins += 1.0 if sure > other else 0.5 if sure == other else 0.0
+    rates = []
+    for threshold in inside:
+        if sum(sure >= threshold for sure in inside) >= 0.95 * len(inside):
+            rates.append(sum(other >= threshold for other in outside) / len(outside))
+    return {"auroc": 100 * wins / len(inside) / len(outside), "fpr_at_95": 100 * min(rates)}
+
+
+@pytest.mark.parametrize(("images", "others"), [(1, 1), (40, 25), (20, 60)])
+def test_detection_is_that_of_a_loop_over_pairs(images, others):
+    inside = draw(images, 2)
+    outside = draw(others, 1, seed=7)
+    inside.confidence[:, ::3] = inside.confidence[0, 0]  # ties among themselves
+    outside.confidence[:, ::4] = inside.confidence[0, 0]  # and with each other
+    found = detection(inside, outside)
+    by_hand = [detection_by_hand(row, outside.confidence[0].tolist()) for row in inside.confidence.tolist()]
+    for name in ("auroc", "fpr_at_95"):
+        assert found[name] == pytest.approx((by_hand[0][name] + by_hand[1][name]) / 2, abs=1e-4)
+
+
+def test_order_changes_no_bit_of_detection_and_a_rising_map_changes_nothing():
+    inside = draw(90)
+    outside = draw(70, seed=3)
+    found = detection(inside, outside)
+    assert detection(chosen(inside, torch.arange(90).flip(0)), chosen(outside, torch.arange(70).flip(0))) == found
+    risen = [replace(each, confidence=each.confidence.double().pow(3).float()) for each in (inside, outside)]
+    assert detection(*risen) == pytest.approx(found)
+    swapped = detection(outside, inside)["auroc"]
+    assert swapped == pytest.approx(100 - found["auroc"], abs=1e-4)
+
+
+def test_each_client_s_state_is_compared_with_itself():
+    """Both clients tell all images apart, on different scales; each other's images they would mistake."""
+    labels = torch.zeros(2).int()
+    predicted = torch.zeros(2, 2).int()
+    inside = Predictions(labels, predicted, torch.tensor([[0.9, 0.8], [0.4, 0.3]]), ("a", "b"))
+    outside = Predictions(labels, predicted, torch.tensor([[0.2, 0.1], [0.7, 0.6]]), ("b", "a"))
+    assert detection(inside, outside) == {"auroc": 100.0, "fpr_at_95": 0.0}
+    of_b = Predictions(labels, predicted[:1], torch.tensor([[0.4, 0.3]]), ("b",))  # a domain of its own
+    assert detection(of_b, outside) == {"auroc": 100.0, "fpr_at_95": 0.0}
+    shared = replace(outside, predicted=predicted[:1], confidence=torch.tensor([[0.5, 0.5]]), clients=())
+    assert detection(inside, shared) == {"auroc": 50.0, "fpr_at_95": 50.0}
+
+
+SCORES = ("accuracy", "balanced_accuracy", "macro_f1")
+
+
+def scored(predictions, classes):
+    """Accuracy, balanced accuracy and macro F1 of all states together, as they are reported."""
+    scores = class_scores(confusion_of(predictions), classes)
+    return [predictions.accuracy, scores.balanced_accuracy, scores.macro_f1]
+
+
+@pytest.mark.parametrize(("images", "states"), [(50, 1), (35, 3)])
+def test_quantiles_are_those_of_drawing_images_one_by_one(images, states):
+    predictions = draw(images, states, 3)
+    found = resample(predictions, 3, "held_out/ink")
+    generator = np.random.default_rng(5)
+    slow = []
+    for _ in range(400):
+        drawn = chosen(predictions, generator.integers(images, size=images))
+        slow.append(scored(drawn, 3))
+    for name, expected in zip(SCORES, np.transpose(slow), strict=True):
+        assert len(found[name]) == metrics.RESAMPLES
+        assert found[name].mean() == pytest.approx(expected.mean(), abs=1.0)
+        assert found[name].std() == pytest.approx(expected.std(), rel=0.15)
+        assert interval(found[name]) == pytest.approx(np.quantile(expected, [0.025, 0.975]), abs=3.0)
+
+
+def test_a_resample_of_each_image_once_has_the_scores_that_are_reported(monkeypatch):
+    class Whole:
+        def multinomial(self, total, shares, size):
+            return np.tile(np.rint(shares * total).astype(int), (size, 1))
+
+    monkeypatch.setattr(np.random, "default_rng", lambda seed: Whole())
+    for states in (1, 3):
+        predictions = draw(60, states, 6)
+        found = resample(predictions, 8, "test/ink")  # two classes have no images
+        for name, expected in zip(SCORES, scored(predictions, 8), strict=True):
+            assert found[name] == pytest.approx(expected)
+
+
+def test_draws_depend_on_the_seed_and_the_name_and_not_on_the_order_of_images():
+    predictions = draw(80, 2)
+    found = resample(predictions, 5, "held_out/ink")
+    shuffled = chosen(predictions, torch.randperm(80, generator=torch.Generator().manual_seed(2)))
+    again = resample(shuffled, 5, "held_out/ink")
+    for name in SCORES:
+        assert np.array_equal(found[name], again[name])
+    for other in (resample(predictions, 5, "held_out/oil"), resample(predictions, 5, "held_out/ink", seed=1)):
+        assert not np.array_equal(found["accuracy"], other["accuracy"])
+
+
+def test_four_times_the_images_halve_the_interval():
+    predictions = draw(100)
+    (low, high) = interval(resample(predictions, 5, "a")["accuracy"])
+    more = interval(resample(chosen(predictions, torch.arange(100).repeat(4)), 5, "a")["accuracy"])
+    assert more[1] - more[0] == pytest.approx((high - low) / 2, rel=0.15)
+
+
+def test_states_that_agree_are_no_more_images():
+    """Three seeds that take each image for the same tell as much as one."""
+    predictions = draw(100)
+    thrice = draw(100)
+    thrice = type(thrice)(thrice.labels, thrice.predicted.repeat(3, 1), thrice.confidence.repeat(3, 1))
+    one = interval(resample(predictions, 5, "a")["accuracy"])
+    assert interval(resample(thrice, 5, "a")["accuracy"]) == pytest.approx(one)
+
+
+NAMES = ["owl", "dog", "cat", "eel", "asp", "never"]
+PREDICTIONS = {
+    "test/ink": draw(90, 2, clients=("one", "two"), seed=1),
+    "test/oil": draw(40, 1, clients=("two",), seed=2, right=0.4),
+    "held_out/pen": draw(50, 3, clients=("one", "two", "three"), seed=3),
+    "out_of_distribution/noise": draw(30, 3, clients=("one", "two", "three"), seed=4),
+}
+FOUND = all_scores(PREDICTIONS, NAMES)
+
+
+def right(predictions, row=None):
+    """The share of images that a state is right on, or the mean over states, in percent."""
+    rows = [predictions.predicted[row]] if row is not None else predictions.predicted
+    shares = [sum(map(int.__eq__, each.tolist(), predictions.labels.tolist())) / len(each) for each in rows]
+    return 100 * sum(shares) / len(shares)
+
+
+def test_roles_have_means_over_domains():
+    assert list(FOUND) == ["test/ink", "test/oil", "held_out/pen", "test", "held_out"]
+    for name in ("test/ink", "test/oil", "held_out/pen"):
+        assert FOUND[name]["accuracy"] == pytest.approx(right(PREDICTIONS[name]), abs=1e-4)
+        assert FOUND[name]["images"] == len(PREDICTIONS[name].labels)
+    for score in ("accuracy", "balanced_accuracy", "macro_f1", "calibration_error"):
+        assert FOUND["test"][score] == pytest.approx((FOUND["test/ink"][score] + FOUND["test/oil"][score]) / 2)
+        assert FOUND["held_out"][score] == FOUND["held_out/pen"][score]
+    low, high = FOUND["test"]["intervals"]["accuracy"]
+    assert low < FOUND["test"]["accuracy"] < high
+    widths = [end - start for start, end in (FOUND[name]["intervals"]["accuracy"] for name in ("test/ink", "test/oil"))]
+    assert high - low == pytest.approx((widths[0] ** 2 + widths[1] ** 2) ** 0.5 / 2, rel=0.1)  # independent domains
+
+
+def test_the_worst_domain_and_client():
+    assert FOUND["test"]["worst_domain"]["name"] == "oil"
+    assert FOUND["test"]["worst_domain"]["accuracy"] == FOUND["test/oil"]["accuracy"]
+    one = right(PREDICTIONS["test/ink"], 0)
+    two = (right(PREDICTIONS["test/ink"], 1) + right(PREDICTIONS["test/oil"], 0)) / 2
+    worst = FOUND["test"]["worst_client"]
+    assert worst["accuracy"] == pytest.approx(min(one, two), abs=1e-4)
+    assert worst["name"] == ("one" if one < two else "two")
+    rows = [right(PREDICTIONS["held_out/pen"], row) for row in range(3)]
+    assert FOUND["held_out"]["worst_client"]["accuracy"] == pytest.approx(min(rows), abs=1e-4)
+
+
+def test_clients_that_share_a_state_share_its_accuracy():
+    labels = torch.tensor([0, 1]).int()
+    shared = Predictions(labels, torch.tensor([[0, 0]]).int(), torch.ones(1, 2), ("a", "b"))
+    found = all_scores({"test/ink": shared, "held_out/pen": Predictions(labels, labels[None], torch.ones(1, 2))}, "xy")
+    assert found["test"]["worst_client"] == {"name": "a", "accuracy": 50.0}
+    assert "worst_client" not in found["held_out"]
+
+
+def test_where_each_client_has_a_split_there_is_a_worst_client_and_no_domain():
+    own = {f"personal/{name}": draw(30, clients=(name,), seed=seed) for seed, name in enumerate(("one", "two"))}
+    found = all_scores(own, NAMES)
+    worst = min(own, key=lambda name: right(own[name]))
+    assert found["personal"]["worst_client"] == {"name": worst[9:], "accuracy": found[worst]["accuracy"]}
+    assert "worst_domain" not in found["personal"]
+
+
+def test_classes_without_images_have_no_accuracy():
+    labels = PREDICTIONS["test/ink"].labels.tolist()
+    assert FOUND["test/ink"]["class_accuracy"].keys() == {NAMES[label] for label in labels}
+
+
+def test_a_split_may_have_classes_of_its_own():
+    labels = torch.tensor([0, 1, 1]).int()
+    others = Predictions(labels, torch.tensor([[0, 1, 0]]).int(), torch.ones(1, 3), (), ("new", "newer"))
+    found = all_scores({**PREDICTIONS, "held_out_new/pen": others}, NAMES)
+    assert found["held_out_new/pen"]["class_accuracy"] == {"new": 100.0, "newer": 50.0}
+    assert found["test"] == FOUND["test"]
+
+
+def test_images_of_no_class_are_told_apart_in_each_split_and_on_average():
+    expected = {}
+    for name in ("test/ink", "test/oil"):
+        expected[name] = detection(PREDICTIONS[name], PREDICTIONS["out_of_distribution/noise"])
+        assert FOUND[name]["out_of_distribution"] == {"noise": expected[name]}
+    mean = (expected["test/ink"]["auroc"] + expected["test/oil"]["auroc"]) / 2
+    assert FOUND["test"]["out_of_distribution"]["noise"]["auroc"] == pytest.approx(mean)
+    inside = {name: each for name, each in PREDICTIONS.items() if not name.startswith("out_of")}
+    assert "out_of_distribution" not in all_scores(inside, NAMES)["test"]
+
+
+def test_json_holds_them():
+    assert json.loads(json.dumps(FOUND, allow_nan=False)) == FOUND

@@ -1,0 +1,263 @@
+"""Which aggregator is where in a round, how many uploads it needs, and which phases are private."""
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from fedvlp.core.aggregation import CoordinateMedian, DPFedAvg, FedAdam, Krum, ServerMomentum, TrimmedMean, WeightedMean
+from fedvlp.core.phases import Phase, guarantees, most_needed_uploads, too_few_uploads, with_aggregation
+from fedvlp.core.slots import IndicatorMean, Slots
+from fedvlp.core.state import Client, ClientUpdate, ServerState
+from fedvlp.core.strategies import ByName, FedAvg, Local, MovingAverage, ServerComputed, Wrapper, ema_share
+from fedvlp.utils.errors import UserError
+
+CLIENTS = [Client(id, id // 3, 2 + id, f"client {id}") for id in range(6)]
+ALONE = [Client(id, id, 2 + id, f"client {id}") for id in range(6)]
+"""Clients of whom each has a domain of its own."""
+MEDIAN = CoordinateMedian()
+
+
+def phase(strategy, name="train"):
+    return Phase(name, ("p",), ("p",), strategy)
+
+
+def with_rule(strategy, rule=MEDIAN, clients=CLIENTS, **options):
+    (found,) = with_aggregation([phase(strategy)], rule, clients, **options)
+    return found.strategy
+
+
+def make(shared):
+    return {"sum": shared["p"].sum(0)}
+
+
+@pytest.mark.parametrize(
+    ("strategy", "part"),
+    [
+        (FedAvg("uniform"), lambda s: s),
+        (Slots("domain"), lambda s: s),
+        (IndicatorMean(), lambda s: s),
+        (ServerComputed(FedAvg(), make), lambda s: s.inner),
+        (FedAvg(), lambda s: s),
+        (MovingAverage(FedAvg(), ema_share(0.5), ("p",)), lambda s: s.inner),
+        (ByName({"p": MovingAverage(IndicatorMean(), ema_share(0.5), ("p",)), "q": FedAvg()}), lambda s: s.parts["q"]),
+        (
+            ByName({"p": ServerComputed(Slots("domain"), make)}),
+            lambda s: s.parts["p"].inner,
+        ),
+    ],
+)
+def test_rule_gets_to_every_averaging_part(strategy, part):
+    after = with_rule(strategy)
+    assert type(after) is type(strategy)
+    assert part(after).aggregator == MEDIAN
+    assert part(strategy).aggregator == WeightedMean(), "the strategy that was given is another value"
+    assert part(with_rule(strategy, None)).aggregator == WeightedMean()
+
+
+def test_everything_but_the_rule_stays():
+    strategy = MovingAverage(FedAvg("uniform"), ema_share(0.5), ("p",), sends_average=True)
+    after = with_rule(strategy)
+    assert (after.share, after.names, after.sends_average) == (strategy.share, strategy.names, True)
+    assert after.inner.weighting == "uniform"
+
+
+@pytest.mark.parametrize("strategy", [Slots("client"), Local()])
+def test_what_averages_nothing_stays_and_is_not_enough(strategy):
+    first, second = with_aggregation([phase(strategy), phase(FedAvg(), "other")], MEDIAN, CLIENTS)
+    assert "CoordinateMedian" not in repr(first)
+    assert second.strategy.aggregator == MEDIAN
+    with pytest.raises(UserError, match="no phase of the method makes one state of several"):
+        with_rule(strategy)
+
+
+@pytest.mark.parametrize("strategy", [Slots("domain"), IndicatorMean()])
+def test_domains_of_one_client_each_stand_alone(strategy):
+    with pytest.raises(UserError, match="no phase of the method makes one state of several"):
+        with_rule(strategy, clients=ALONE)
+    both = with_rule(ByName({"p": strategy, "q": FedAvg()}), clients=ALONE)
+    assert (both.parts["p"].aggregator, both.parts["q"].aggregator) == (WeightedMean(), MEDIAN)
+
+
+def test_method_without_phases_needs_no_rule():
+    assert with_aggregation([], MEDIAN, CLIENTS) == ()
+
+
+def test_too_few_clients_are_named():
+    with pytest.raises(UserError, match="at least 7 clients, but phase 'train' has 6 in a round"):
+        with_rule(FedAvg(), Krum(2))
+    with pytest.raises(UserError, match="at least 5 clients, but phase 'train' has 4 in a round"):
+        with_rule(FedAvg(), Krum(1), cohort_size=4)
+    with pytest.raises(UserError, match=r"at least 5 clients, but phase 'train', domain 0 has 3 in a round"):
+        with_rule(Slots("domain"), TrimmedMean(0.2))
+    with pytest.raises(UserError, match="at least 5 clients"):
+        with_aggregation([phase(FedAvg(aggregator=Krum(1)))], None, CLIENTS[:4])
+    with_rule(FedAvg(), Krum(1), cohort_size=99)
+
+
+def test_clients_of_several_domains_are_one_group():
+    mixed = [Client(id, -1, 5, str(id)) for id in range(4)]
+    assert with_rule(IndicatorMean(), clients=mixed).aggregator == MEDIAN
+    with pytest.raises(UserError, match="has 4 in a round"):
+        with_rule(IndicatorMean(), Krum(1), clients=mixed)
+
+
+def updates(values, clients=CLIENTS, name="p"):
+    return [
+        ClientUpdate(client, {name: torch.tensor(value)}, client.num_examples)
+        for client, value in zip(clients, values, strict=False)
+    ]
+
+
+def test_memories_of_phases_and_parts_do_not_meet():
+    rule = ServerMomentum(momentum=0.5)
+    parts = ByName({"p": MovingAverage(FedAvg(), ema_share(0.5), ("p",)), "q": FedAvg()})
+    phases = with_aggregation([phase(parts), phase(FedAvg(), "again")], rule, CLIENTS)
+    server = ServerState.start({"p": torch.zeros(1), "q": torch.zeros(1)})
+    both = [ClientUpdate(CLIENTS[0], {"p": torch.tensor([4.0]), "q": torch.tensor([6.0])}, 1)]
+    server = phases[0].strategy.aggregate(server, both)
+    server = phases[1].strategy.aggregate(server, updates([[5.0]]))
+    assert {name: value.item() for name, value in server.memory.items()} == {
+        "0/0/velocity/p": 4.0,
+        "0/1/velocity/q": 6.0,
+        "1/0/velocity/p": 1.0,
+    }
+
+
+def test_slots_by_domain_combine_their_own_clients_with_their_own_memory():
+    strategy = with_rule(Slots("domain"), ServerMomentum(momentum=0.5, inner=MEDIAN))
+    server = ServerState.start({"p": torch.zeros(3, 1)})
+    values = [[1.0], [900.0], [2.0], [10.0], [30.0], [-900.0]]
+    server = strategy.aggregate(server, updates(values))
+    assert server.shared["p"].flatten().tolist() == [2.0, 10.0, 0.0]
+    assert {name: value.item() for name, value in server.memory.items()} == {
+        "0/0/0/velocity/p": 2.0,
+        "0/0/1/velocity/p": 10.0,
+    }
+    later = strategy.aggregate(server, updates(values))
+    assert later.shared["p"].flatten().tolist() == [3.0, 15.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    "strategy", [FedAvg(aggregator=MEDIAN), Slots("domain", aggregator=MEDIAN), IndicatorMean(aggregator=MEDIAN)]
+)
+def test_fewer_uploads_than_the_rule_needs_change_nothing(strategy):
+    server = ServerState.start({"p": torch.tensor([[1.0], [2.0]])})
+    value = [5.0] if isinstance(strategy, Slots) else [[5.0], [6.0]]
+    after = strategy.aggregate(server, updates([value, value]))
+    assert torch.equal(after.shared["p"], server.shared["p"])
+    assert not torch.equal(strategy.aggregate(server, updates([value] * 3)).shared["p"], server.shared["p"])
+
+
+def test_indicator_mean_gives_the_rule_those_who_moved_a_domain():
+    server = ServerState.start({"p": torch.tensor([[1.0], [2.0]])})
+    values = [[[5.0], [2.0]], [[900.0], [2.0]], [[7.0], [8.0]], [[1.0], [9.0]], [[1.0], [2.0]]]
+    after = IndicatorMean(aggregator=MEDIAN).aggregate(server, updates(values))
+    assert after.shared["p"].flatten().tolist() == [7.0, 2.0]
+    memory = IndicatorMean(aggregator=FedAdam(inner=MEDIAN)).aggregate(server, updates(values)).memory
+    assert set(memory) == {"IndicatorMean/0/first/p", "IndicatorMean/0/second/p"}
+
+
+def test_a_rule_says_where_it_has_too_few_uploads():
+    rule = TrimmedMean(share=0.4)
+    assert rule.min_clients == 3
+    whole = FedAvg(aggregator=rule)
+    parts = ByName({"p": MovingAverage(Slots("domain", aggregator=rule), ema_share(0.5), ("p",)), "q": FedAvg()})
+    assert most_needed_uploads(whole, CLIENTS, 6) == 3
+    assert most_needed_uploads(parts, CLIENTS, 6) == 1
+    first = CLIENTS[:3]
+    assert too_few_uploads(whole, CLIENTS, 6, first) == {}
+    assert too_few_uploads(whole, CLIENTS, 6, first[:2]) == {"": "TrimmedMean needs uploads of 3 clients and has 2"}
+    assert too_few_uploads(whole, CLIENTS, 6, []) == {}
+    assert too_few_uploads(parts, CLIENTS, 6, first) == {}
+    lacking = {"domain 1": "TrimmedMean needs uploads of 3 clients and has 2"}
+    assert too_few_uploads(parts, CLIENTS, 6, [*first, *CLIENTS[4:]]) == lacking
+
+
+PRIVATE = DPFedAvg(1.0, 0.5)
+
+
+def phases(*strategies):
+    return [Phase(f"phase {index}", ("p",), ("p",), strategy) for index, strategy in enumerate(strategies)]
+
+
+def placed(*strategies, rule=PRIVATE, **options):
+    return with_aggregation(phases(*strategies), rule, CLIENTS, **options)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "count"),
+    [
+        (FedAvg("uniform"), 1),
+        (MovingAverage(FedAvg(), ema_share(0.5), ("p",)), 1),
+        (ServerComputed(FedAvg(), make), 1),
+        (ByName({"p": FedAvg(), "q": MovingAverage(FedAvg(), ema_share(0.5), ("q",)), "r": Local()}), 2),
+    ],
+)
+def test_each_average_is_counted(strategy, count):
+    found = guarantees(placed(FedAvg(), strategy, Local()))
+    assert found == (PRIVATE.guarantee,) * (1 + count)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "reason"),
+    [
+        (Slots("client"), "its strategy Slots looks at uploads one by one"),
+        (Slots("domain"), "its strategy Slots looks at uploads one by one"),
+        (IndicatorMean(), "its strategy IndicatorMean looks at uploads one by one"),
+        (ByName({"p": FedAvg(), "q": MovingAverage(IndicatorMean(), ema_share(0.5), ("q",))}), "IndicatorMean looks"),
+        (ServerComputed(Slots("client"), make), "Slots looks"),
+    ],
+)
+def test_phase_that_looks_at_single_uploads_is_named(strategy, reason):
+    with pytest.raises(UserError, match=f"Phase 'phase 1' can't be differentially private.*{reason}"):
+        placed(FedAvg(), strategy)
+
+
+def test_strategy_of_ones_own_is_refused_unless_it_says_that_it_reduces_all():
+    @dataclass(frozen=True)
+    class Own(Wrapper):
+        @property
+        def reduces_cohort(self):
+            return False
+
+    class Declared(Own):
+        @property
+        def reduces_cohort(self):
+            return True
+
+    with pytest.raises(UserError, match="its strategy Own looks at uploads one by one"):
+        placed(Own(FedAvg()))
+    assert len(guarantees(placed(Declared(FedAvg())))) == 1
+
+
+def test_noise_in_one_phase_needs_noise_in_all():
+    own = phases(FedAvg(aggregator=FedAdam(inner=PRIVATE)), FedAvg(aggregator=CoordinateMedian()))
+    with pytest.raises(UserError, match=r"Phase 'phase 1' can't be .* private: its aggregator CoordinateMedian"):
+        with_aggregation(own, None, CLIENTS)
+    (only,) = with_aggregation(own[:1], None, CLIENTS)
+    assert guarantees([only]) == (PRIVATE.guarantee,)
+
+
+def test_without_noise_nothing_is_asked_for():
+    assert guarantees(placed(FedAvg(), Slots("client"), IndicatorMean(), rule=None)) == ()
+    assert guarantees([]) == ()
+
+
+def test_each_place_has_a_seed_of_its_own_and_the_size_of_the_cohort():
+    first, second = placed(ByName({"p": FedAvg(), "q": FedAvg()}), FedAvg(), cohort_size=4, seed=5)
+    rules = [*(part.aggregator for part in first.strategy.parts.values()), second.strategy.aggregator]
+    assert {rule.expected_clients for rule in rules} == {4}
+    seeds = [rule.seed for rule in rules]
+    assert len(set(seeds)) == 3
+    again, _ = placed(ByName({"p": FedAvg(), "q": FedAvg()}), FedAvg(), cohort_size=4, seed=5)
+    other, _ = placed(ByName({"p": FedAvg(), "q": FedAvg()}), FedAvg(), cohort_size=4, seed=6)
+    assert [part.aggregator.seed for part in again.strategy.parts.values()] == seeds[:2]
+    assert not {part.aggregator.seed for part in other.strategy.parts.values()} & set(seeds)
+
+
+def test_noise_at_the_clients_needs_one_average_of_a_whole_upload():
+    local = DPFedAvg(1.0, 0.5, noise_at="client")
+    assert [each.is_local for each in guarantees(placed(FedAvg(), Local(), rule=local))] == [True]
+    with pytest.raises(UserError, match="clients add noise to a whole upload"):
+        guarantees(placed(ByName({"p": FedAvg(), "q": FedAvg()}), rule=local))

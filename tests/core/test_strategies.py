@@ -1,0 +1,239 @@
+"""Strategies: numbers worked out by hand, an absent client, an empty domain, a single client; and purity."""
+
+import math
+
+import pytest
+import scipy.stats
+import torch
+
+from fedvlp.core.slots import IndicatorMean, Slots
+from fedvlp.core.state import Client, ClientUpdate, ServerState, weighted_mean
+from fedvlp.core.strategies import ByName, FedAvg, Local, MovingAverage, beta_share, ema_share
+from fedvlp.utils.errors import UserError
+
+
+def client(id, domain=None, examples=1):
+    return Client(id, id if domain is None else domain, examples, name=str(id))
+
+
+def update(who, **state):
+    return ClientUpdate(who, {name: torch.tensor(value) for name, value in state.items()}, who.num_examples)
+
+
+def server(**state):
+    return ServerState.start({name: torch.tensor(value) for name, value in state.items()})
+
+
+def test_fedavg_weighs_by_training_images():
+    updates = [update(client(0, examples=1), prompt=[1.0, 0.0]), update(client(1, examples=3), prompt=[5.0, 4.0])]
+    after = FedAvg().aggregate(server(prompt=[9.0, 9.0]), updates)
+    assert after.shared["prompt"].tolist() == [4.0, 3.0]
+    assert after.deployed["prompt"].tolist() == [4.0, 3.0]
+
+
+def test_fedavg_of_a_single_client_is_that_client():
+    after = FedAvg().aggregate(server(prompt=[9.0]), [update(client(3, examples=7), prompt=[0.1])])
+    assert torch.equal(after.shared["prompt"], torch.tensor([0.1]))
+
+
+def test_fedavg_of_nobody_changes_nothing():
+    before = server(prompt=[9.0])
+    assert FedAvg().aggregate(before, []) is before
+
+
+def test_fedavg_leaves_tensors_alone_that_nobody_sent():
+    after = FedAvg().aggregate(server(prompt=[9.0], router=[2.0]), [update(client(0), prompt=[1.0])])
+    assert after.shared["router"].item() == 2.0
+
+
+def test_average_is_taken_in_float32():
+    halves = [{"p": torch.tensor([2049.0]).half()}, {"p": torch.tensor([2051.0]).half()}]
+    assert weighted_mean(halves, [1, 1])["p"].dtype == torch.float16
+    many = [{"p": torch.full((1,), 0.1, dtype=torch.bfloat16)}] * 1000
+    assert weighted_mean(many, [1] * 1000)["p"].item() == pytest.approx(0.1, rel=5e-3)
+
+
+@pytest.mark.parametrize(
+    ("second", "weights", "message"),
+    [
+        ({"q": torch.zeros(1)}, [1, 1], "different tensors"),
+        ({"p": torch.zeros(2)}, [1, 1], "different shapes"),
+        ({"p": torch.zeros(1)}, [0, 0], "not all zero"),
+        ({"p": torch.zeros(1)}, [2, -1], ">= 0"),
+    ],
+)
+def test_means_that_make_no_sense_are_refused(second, weights, message):
+    with pytest.raises(ValueError, match=message):
+        weighted_mean([{"p": torch.zeros(1)}, second], weights)
+
+
+def test_slots_by_domain_average_the_clients_of_a_domain_and_keep_absent_ones():
+    updates = [
+        update(client(0, domain=0, examples=1), prompts=[2.0]),
+        update(client(1, domain=0, examples=3), prompts=[6.0]),
+    ]
+    after = Slots(by="domain").aggregate(server(prompts=[[0.0], [7.0]]), updates)
+    assert after.shared["prompts"].flatten().tolist() == [5.0, 7.0]
+
+
+def test_slots_by_client_keep_those_of_absent_clients():
+    after = Slots(by="client").aggregate(server(prompts=[[1.0], [2.0], [3.0]]), [update(client(1), prompts=[8.0])])
+    assert after.shared["prompts"].flatten().tolist() == [1.0, 8.0, 3.0]
+
+
+def test_indicator_mean_counts_only_clients_that_moved_a_domain():
+    start = [[1.0, 1.0], [1.0, 1.0], [-1.0, 0.1]]
+    updates = [
+        update(client(0, examples=1), prompts=[[5.0, 1.0], [1.0, 1.0], [-1.0, 0.1]]),
+        update(client(1, examples=3), prompts=[[9.0, 5.0], [1.0, 3.0], [-1.0, 0.1]]),
+        update(client(2, examples=100), prompts=start),
+    ]
+    after = IndicatorMean().aggregate(server(prompts=start), updates).shared["prompts"]
+    assert after[0].tolist() == [8.0, 4.0]  # (1 * 5 + 3 * 9) / 4, (1 * 1 + 3 * 5) / 4: one number moved is enough
+    assert after[1].tolist() == [1.0, 3.0]  # the second client alone
+    assert torch.equal(after[2], torch.tensor(start[2]))  # nobody
+
+
+def test_indicator_mean_equals_its_equation():
+    """DiPrompT, Eq. 4, domain by domain."""
+    generator = torch.Generator().manual_seed(0)
+    start = torch.randn(4, 2, 3, generator=generator)
+    sizes = [3, 10, 6]
+    moved = torch.tensor([[1, 0, 1, 0], [1, 1, 0, 0], [0, 1, 1, 0]])
+    moves = torch.randn(3, 4, 2, 3, generator=generator) * moved[..., None, None]
+    updates = [
+        ClientUpdate(client(i, examples=size), {"prompts": start + moves[i]}, size) for i, size in enumerate(sizes)
+    ]
+    after = IndicatorMean().aggregate(ServerState.start({"prompts": start}), updates).shared["prompts"]
+    for m in range(3):
+        weights = [size * float(moved[i, m]) for i, size in enumerate(sizes)]
+        change = sum(weight * moves[i, m] for i, weight in enumerate(weights)) / sum(weights)
+        assert torch.allclose(after[m], start[m] + change, atol=1e-6)
+    assert torch.equal(after[3], start[3])
+
+
+def test_by_name_gives_each_part_its_strategy():
+    strategy = ByName({("visual", "scale"): FedAvg("uniform"), "text": Slots(by="domain")})
+    updates = [
+        update(client(0, domain=1, examples=1), visual=[1.0], scale=2.0, text=[9.0]),
+        update(client(1, domain=1, examples=3), visual=[3.0], scale=4.0, text=[5.0]),
+    ]
+    after = strategy.aggregate(server(visual=[0.0], scale=0.0, text=[[0.0], [0.0]]), updates)
+    assert after.shared["visual"].item() == 2.0
+    assert after.shared["scale"].item() == 3.0
+    assert after.shared["text"].flatten().tolist() == [0.0, 6.0]
+
+
+def test_ema_deploys_the_average_and_sends_the_newest():
+    strategy = MovingAverage(FedAvg(), ema_share(0.5), ("prompt",))
+    state = server(prompt=[0.0], other=[0.0])
+    state = strategy.aggregate(state, [update(client(0), prompt=[4.0], other=[4.0])])
+    state = strategy.aggregate(state, [update(client(0), prompt=[8.0], other=[8.0])])
+    assert state.deployed["prompt"].item() == 5.0  # 0 -> 2 -> 5
+    assert state.deployed["other"].item() == 8.0
+    assert strategy.broadcast(state, client(0))["prompt"].item() == 8.0
+
+
+def test_beta_average_equals_the_weighted_mean_of_all_rounds():
+    """DiPrompT, Eq. 5: the running form equals sum_i a_i V^i / sum_i a_i, the start included."""
+    beta = 0.2
+    values = [1.0, 5.0, -2.0, 3.0]
+    rounds = len(values)
+    strategy = MovingAverage(FedAvg(), beta_share(beta, rounds), ("prompt",))
+    state = server(prompt=[10.0])
+    for number, value in enumerate(values):
+        state = strategy.aggregate(state, [update(client(0), prompt=[value])])
+        state = ServerState(state.shared, state.deployed, state.memory, number + 1)
+    weights = [scipy.stats.beta.pdf((i + 0.5) / (rounds + 1), beta, beta) for i in range(rounds + 1)]
+    expected = sum(w * v for w, v in zip(weights, [10.0, *values], strict=True)) / sum(weights)
+    assert math.isclose(state.deployed["prompt"].item(), expected, rel_tol=1e-5)
+
+
+def test_released_beta_average_equals_the_weighted_mean_of_all_rounds():
+    """TRIP's released code: the start and the first round weigh w_0, round t, from 0, w_t; the last of 15 0.0785."""
+    beta = 0.2
+    rounds = 15
+    values = torch.randn(rounds, generator=torch.Generator().manual_seed(3)).tolist()
+    share = beta_share(beta, rounds, repeats_first=True)
+    strategy = MovingAverage(FedAvg(), share, ("prompt",))
+    state = server(prompt=[10.0])
+    density = scipy.stats.beta(beta, beta).pdf
+    total = density(0.5 / (rounds + 1))
+    weighted = total * 10.0
+    for number, value in enumerate(values):
+        state = strategy.aggregate(state, [update(client(0), prompt=[value])])
+        state = ServerState(state.shared, state.deployed, state.memory, number + 1)
+        weight = density((number + 0.5) / (rounds + 1))
+        total += weight
+        weighted += weight * value
+        assert math.isclose(state.deployed["prompt"].item(), weighted / total, rel_tol=1e-5, abs_tol=1e-6)
+    assert share(0) == 0.5
+    assert math.isclose(share(rounds - 1), 0.0785, abs_tol=5e-5)
+
+
+def test_average_that_is_sent_is_what_the_next_round_goes_on_from():
+    """DiPrompT, Eqs. 4 and 5: clients move the average, and an unmoved domain keeps it."""
+    strategy = MovingAverage(IndicatorMean(), beta_share(1.0, 3), ("prompts",), sends_average=True)
+    state = server(prompts=[[0.0], [0.3]])
+    state = strategy.aggregate(state, [update(client(0), prompts=[[8.0], [0.3]])])
+    assert state.shared["prompts"][0].item() == state.deployed["prompts"][0].item() == 4.0  # 0 + (8 - 0) / 2
+    assert strategy.broadcast(state, client(0))["prompts"][0].item() == 4.0
+    state = strategy.aggregate(
+        ServerState(state.shared, state.deployed, state.memory, 1), [update(client(0), prompts=[[10.0], [0.3]])]
+    )
+    assert state.shared["prompts"][0].item() == 6.0  # 4 + (10 - 4) / 3
+    assert torch.equal(state.shared["prompts"][1], torch.tensor([0.3]))
+
+
+def test_beta_average_ends_with_its_rounds():
+    share = beta_share(0.2, 2)
+    assert 0 < share(1) < 1
+    with pytest.raises(UserError, match="made for 2 rounds, but round 3"):
+        share(2)
+    with pytest.raises(UserError, match="beta > 0"):
+        beta_share(0.0, 2)
+
+
+def test_local_sends_nothing():
+    state = server(prompt=[1.0])
+    assert Local().broadcast(state, client(0)) == {}
+    assert Local().aggregate(state, [update(client(0))]) is state
+
+
+@pytest.mark.parametrize(
+    "wrap", [lambda s: s, lambda s: ByName({"p": FedAvg(), "q": s}), lambda s: MovingAverage(s, ema_share(0.5), ("p",))]
+)
+def test_slots_by_domain_refuse_a_client_of_several_domains(wrap):
+    clients = [Client(0, 0, 1, "one"), Client(1, -1, 1, "several")]
+    with pytest.raises(UserError, match="1 of 2 clients have several, such as 'several'"):
+        wrap(Slots(by="domain")).check(clients)
+    wrap(Slots(by="domain")).check(clients[:1])
+    wrap(Slots(by="client")).check(clients)
+
+
+@pytest.mark.parametrize("by", ["client", "domain"])
+def test_slots_are_as_many_as_the_largest_number_needs(by):
+    clients = [client(id, domain) for id, domain in ((2, 2), (0, 1), (1, 0))]
+    for enough in (None, 3, 4):
+        Slots(by, slots=enough).check(clients)
+        Slots(by, slots=enough).check([])
+    with pytest.raises(UserError, match=f"2 slots, one a {by}, but 3 are needed"):
+        Slots(by, slots=2).check(clients)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "groups"),
+    [
+        (FedAvg(), {"": 4}),
+        (Slots("client"), {}),
+        (Slots("domain"), {"domain 0": 1, "domain 2": 2}),
+        (IndicatorMean(), {"domain 0": 1, "domain 2": 2}),
+    ],
+)
+def test_groups_are_of_those_whose_uploads_are_combined(strategy, groups):
+    assert strategy.groups([client(5, 2), client(1, 0), client(3, 2)], 4) == groups
+
+
+def test_indicator_mean_takes_clients_of_several_domains_together():
+    assert IndicatorMean().groups([client(5, 2), client(1, -1), client(3, 2)], 2) == {"": 2}
+    assert IndicatorMean().groups([client(5, 2), client(1, 0)], 2) == {}

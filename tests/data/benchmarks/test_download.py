@@ -1,0 +1,496 @@
+"""Downloads from a stand-in of the hub, and by torchvision from a stand-in of the publisher."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import tarfile
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torchvision
+from huggingface_hub import constants
+
+import fedvlp.data
+from fedvlp.data.benchmarks import download as downloads
+from fedvlp.data.benchmarks.download import obtain, read_source, write_images
+from fedvlp.data.catalog import DATA_SETS
+from fedvlp.data.domain_folders import scan
+from fedvlp.utils.errors import UserError
+from fedvlp.utils.files import free_bytes
+from tests.helpers.benchmark_trees import picture, plain_tree
+from tests.helpers.family_trees import cifar, with_small_batches
+from tests.helpers.hub import REVISION, Hub, Repository, use_hub
+from tests.helpers.hub_data_sets import COUNTS, FORMS, as_uploaded, parquet, upload
+from tests.helpers.single_domain_trees import BY_NAME, KEPT, food101
+
+PACS = DATA_SETS["PACS"]
+PACS_FILE = "data/train-00000-of-00001.parquet"
+CAMELYON_17 = DATA_SETS["Camelyon17"]
+FED_ISIC_2019 = DATA_SETS["FedISIC2019"]
+
+
+@pytest.fixture
+def hub(monkeypatch):
+    """An empty hub that the client asks."""
+    with Hub().serving() as hub:
+        use_hub(hub, monkeypatch)
+        yield hub
+
+
+@pytest.fixture
+def download(hub, tmp_path):
+    """Returns a function that downloads a data set into a folder of its name, and returns the lines for the user."""
+
+    def run(name, description=None):
+        lines = []
+        downloads.download(description or as_uploaded(DATA_SETS[name]), tmp_path / name, lines.append)
+        return lines
+
+    for name in FORMS:
+        upload(hub, name)
+    return run
+
+
+def pacs_repository(hub):
+    return hub.repositories["datasets", "flwrlabs/pacs"]
+
+
+def images_in(root):
+    """The images of each domain's folder; the folder of lists holds none."""
+    return {domain: files for domain, files in scan(root).items() if files}
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_each_data_set_becomes_folders_and_a_second_call_does_nothing(download, hub, tmp_path, name):
+    lines = download(name)
+    source = DATA_SETS[name].hub
+    revision = source.revision or REVISION
+    assert lines[0] == f"{name} from {hub.address}/datasets/{source.repository} at {revision}"
+    assert lines[1] == f"terms: {source.terms}; the copy's card says: unknown"
+    assert lines[2].startswith(f"files: {len(FORMS[name]())}, ")
+    assert " kB of room" in lines[2]
+    assert lines[3] == f"{sum(COUNTS[name])} images in {tmp_path / name}; their counts are those that were published"
+    assert names(tmp_path) == [name]
+    counts = dict(zip(DATA_SETS[name].domain_counts, COUNTS[name], strict=True))
+    assert {domain: len(files) for domain, files in images_in(tmp_path / name).items()} == counts
+    written = json.loads((tmp_path / name / "source.json").read_text(encoding="utf-8"))
+    assert (written["repository"], written["revision"], written["images"]) == (source.repository, revision, counts)
+    requests = len(hub.requests)
+    assert download(name) == [f"{name} is in {tmp_path / name} already: {source.repository} at {revision}"]
+    assert len(hub.requests) == requests
+
+
+def test_names_come_from_the_file_and_bytes_stay_unchanged(download, tmp_path):
+    """DomainNet's domains are numbers there, in an order that is not the alphabet's."""
+    download("DomainNet")
+    for number, domain in enumerate(["sketch", "clipart", "real", "painting", "quickdraw", "infograph"]):
+        # 2 classes: rows 2 n and 2 n + 1 of each repetition of 12 rows are of domain n.
+        for stem, repetitions in (("test-00000-of-00001", 1), ("train-00000-of-00001", 3)):
+            for row in (2 * number + 12 * repetition for repetition in range(repetitions)):
+                path = tmp_path / "DomainNet" / domain / "zebra" / f"{stem}_{row:06d}.png"
+                assert path.read_bytes() == picture(row)
+
+
+def test_the_official_split_is_kept(download, tmp_path, monkeypatch):
+    download("FedISIC2019")
+    monkeypatch.setattr(fedvlp.data.FedISIC2019, "description", as_uploaded(FED_ISIC_2019))
+    data = fedvlp.data.FedISIC2019(root=str(tmp_path / "FedISIC2019"), cache_dir=None)
+    assert data.protocol == "all domains seen, official test split; one client a domain; official train/test split"
+    assert Counter(part.role for part in data.split_parts) == {"train": 6, "validation": 6, "test": 6}
+    assert data.describe()["source"] == f"flwrlabs/fed-isic2019 at {REVISION}"
+
+
+def test_files_that_were_written_are_not_downloaded_again(download, hub, tmp_path):
+    contents = hub.repositories["datasets", "flwrlabs/office-home"].files
+    first, second = sorted(path for path in contents if "data" in path)
+    hub.bytes_left = len(contents[first]) + 1500
+    with pytest.raises(UserError, match=r"could not be downloaded .* The same command resumes where it stopped"):
+        download("OfficeHome")
+    assert not (tmp_path / "OfficeHome").exists()
+    hub.bytes_left = None
+    download("OfficeHome")
+    assert hub.sent[first] == len(contents[first])
+    assert hub.sent[second] > 0
+    assert names(tmp_path) == ["OfficeHome"]
+
+
+def test_another_commit_begins_again(download, hub, tmp_path):
+    repository = hub.repositories["datasets", "flwrlabs/fed-isic2019"]
+    hub.bytes_left = len(repository.files["data/test-00000-of-00001.parquet"]) + 1500
+    with pytest.raises(UserError):
+        download("FedISIC2019")
+    hub.bytes_left = None
+    repository.revision = "7" * 40
+    repository.files = {path.replace("00000", "00009"): content for path, content in repository.files.items()}
+    download("FedISIC2019")
+    assert read_source(tmp_path / "FedISIC2019") == f"flwrlabs/fed-isic2019 at {'7' * 40}"
+    assert not list((tmp_path / "FedISIC2019").rglob("*-00000-*"))
+
+
+def test_what_is_stopped_while_it_writes_is_not_taken_for_whole(download, hub, tmp_path, monkeypatch):
+    write = Path.write_bytes
+    written = []
+
+    def stops(path, content):
+        if len(written) == 20:
+            raise KeyboardInterrupt
+        written.append(path)
+        write(path, content)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "write_bytes", stops)
+        with pytest.raises(KeyboardInterrupt):
+            download("PACS")
+    assert names(tmp_path) == [".PACS.download"]
+    sent = hub.sent[PACS_FILE]
+    download("PACS")
+    assert hub.sent[PACS_FILE] == sent
+    assert sum(map(len, images_in(tmp_path / "PACS").values())) == 48
+
+
+def test_another_digest_is_refused_and_removed(download, hub, tmp_path):
+    repository = pacs_repository(hub)
+    repository.sent_instead[PACS_FILE] = bytes(len(repository.files[PACS_FILE]))
+    with pytest.raises(UserError, match=r"with the SHA-256 [0-9a-f]{64}; what came has [0-9a-f]{64}\. It was removed"):
+        download("PACS")
+    assert not list((tmp_path / ".PACS.download").rglob("*.parquet"))
+    repository.sent_instead.clear()
+    download("PACS")
+    assert names(tmp_path) == ["PACS"]
+
+
+def test_other_counts_are_named_and_nothing_is_taken_for_the_data_set(download, hub, tmp_path):
+    description = as_uploaded(PACS)
+    counts = {**description.domain_counts, "photo": 13}
+    for _ in range(2):  # the second time without a download
+        with pytest.raises(UserError, match=r"is not PACS as it was published: photo: 12 images, 13 published\. What"):
+            download("PACS", replace(description, domain_counts=counts))
+        assert names(tmp_path) == [".PACS.download"]
+        assert hub.sent[PACS_FILE] == len(pacs_repository(hub).files[PACS_FILE])
+
+
+def test_too_little_room_is_said_before_anything_is_downloaded(download, hub, tmp_path, monkeypatch):
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**9, 10**9, 150_000))
+    with pytest.raises(UserError, match=r"too little room: 21\d kB are needed, 150 kB are free\. Make room"):
+        download("PACS")
+    assert not hub.sent
+    assert names(tmp_path) == []
+
+
+def test_two_at_once_download_once(download, hub, tmp_path):
+    with ThreadPoolExecutor(2) as pool:
+        both = [call.result() for call in [pool.submit(download, "PACS") for _ in range(2)]]
+    assert sorted(map(len, both)) == [1, 4]
+    assert hub.sent[PACS_FILE] == len(pacs_repository(hub).files[PACS_FILE])
+    assert names(tmp_path) == ["PACS"]
+
+
+def test_other_files_are_not_overwritten(download, hub, tmp_path):
+    (tmp_path / "PACS").mkdir()
+    (tmp_path / "PACS/notes.txt").touch()
+    with pytest.raises(UserError, match="holds other files"):
+        download("PACS")
+    with pytest.raises(UserError, match=r"name of a folder to make for PACS; got '\.'"):
+        downloads.download(PACS, Path(), print)
+    assert not hub.requests
+    (tmp_path / "PACS/notes.txt").unlink()
+    download("PACS")
+
+
+def test_a_missing_extra_is_one_line(download, hub, monkeypatch):
+    monkeypatch.setattr(downloads, "find_spec", lambda package: None if package == "pyarrow" else package)
+    with pytest.raises(UserError, match=r'Run: pip install "fedvlp\[download\]"$'):
+        download("PACS")
+    assert not hub.requests
+
+
+def test_files_elsewhere_in_a_repository_are_left_there(download, hub, tmp_path):
+    more = {"data/notes.txt": b"x", "data/more/train.parquet": b"x", "train.parquet": b"x"}
+    pacs_repository(hub).files |= more
+    assert download("PACS")[2].startswith("files: 1, ")
+    assert not set(hub.sent) & set(more)
+
+
+def test_a_gated_repository_needs_a_token(download, hub, tmp_path, monkeypatch):
+    pacs_repository(hub).gated = True
+    with pytest.raises(UserError, match=r"flwrlabs/pacs is gated\. Accept its terms on that page, then set HF_TOKEN"):
+        download("PACS")
+    monkeypatch.setenv("HF_TOKEN", "hf_stand_in")
+    download("PACS")
+    assert names(tmp_path) == ["PACS"]
+
+
+def test_what_is_not_there_is_one_message(download, hub):
+    del hub.repositories["datasets", "flwrlabs/pacs"]
+    with pytest.raises(UserError, match=r"/datasets/flwrlabs/pacs does not exist, or not for you\. .* set HF_TOKEN"):
+        download("PACS")
+    hub.add(Repository("flwrlabs/pacs"))
+    with pytest.raises(UserError, match=r"has no revision 3941\w{36} any more"):
+        download("PACS")
+    hub.add(Repository("flwrlabs/pacs", revision=str(PACS.hub.revision)))
+    with pytest.raises(UserError, match=r"Expected data/\*\.parquet in .* there is none\. The copy was changed"):
+        download("PACS")
+
+
+def test_a_hub_that_fails_or_is_not_reached_is_one_message(download, hub, tmp_path, monkeypatch):
+    hub.status = 500
+    with pytest.raises(UserError, match=r"flwrlabs/pacs could not be downloaded \(.*500.*\)\. Check network and disk"):
+        download("PACS")
+    closed = Hub()
+    with closed.serving():
+        use_hub(closed, monkeypatch)
+    with pytest.raises(UserError, match=r"could not be downloaded \(.*refused.*\)\. Check network and disk"):
+        download("PACS")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(UserError, match="HF_HUB_OFFLINE is set"):
+        download("PACS")
+
+
+@pytest.fixture
+def pacs(hub, monkeypatch):
+    """Returns a function that makes the data module of a small PACS, which is on the hub."""
+    monkeypatch.setattr(fedvlp.data.PACS, "description", as_uploaded(PACS))
+    upload(hub, "PACS")
+    return lambda root, **options: fedvlp.data.PACS(root=str(root), cache_dir=None, **options)
+
+
+def test_a_missing_folder_names_the_command_that_gets_it(hub, pacs, tmp_path):
+    command = rf"fedvlp data download pacs --root '{tmp_path}/my images', or --data\.download true\.$"
+    with pytest.raises(UserError, match=command):
+        pacs(tmp_path / "my images").prepare_data()
+    assert not hub.requests
+
+
+def test_a_data_module_downloads_once(hub, pacs, tmp_path, caplog):
+    first = pacs(tmp_path / "images", download=True)
+    assert first.describe()["source"].startswith("flwrlabs/pacs at 3941")
+    assert [line.split()[0] for line in caplog.messages] == ["PACS", "terms:", "files:", "48"]
+    requests = len(hub.requests)
+    second = pacs(tmp_path / "images", download=True)
+    assert second.describe() == first.describe()
+    assert len(hub.requests) == requests
+    assert len(caplog.messages) == 4
+
+
+def test_images_that_are_there_are_not_downloaded(hub, pacs, tmp_path):
+    data = pacs(plain_tree("PACS", inside="kfold")(tmp_path), download=True)
+    assert data.domains == list(PACS.domains)
+    assert "source" not in data.describe()
+    assert not hub.requests
+
+
+def test_a_data_set_without_a_source_is_refused(tmp_path):
+    with pytest.raises(UserError, match=r"VLCS can't be downloaded by a command; it can be had from the DomainBed"):
+        fedvlp.data.VLCS(root=str(tmp_path), download=True).prepare_data()
+
+
+LABELS = {"label": ["dog", "giraffe"]}
+
+
+@pytest.fixture
+def unpack(tmp_path):
+    """Returns a function that writes the images of a parquet file, and returns their folders domain/class."""
+
+    def run(content, description=PACS):
+        path = tmp_path / "x.parquet"
+        path.write_bytes(content)
+        write_images(path, tmp_path / "images", DATA_SETS[description.name].hub, description)
+        images = sorted((tmp_path / "images").rglob("*.*"), key=lambda image: image.name)
+        return [image.parent.relative_to(tmp_path / "images").as_posix() for image in images]
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("description", "rows", "columns", "places"),
+    [
+        (PACS, [("photo", 1), ("sketch", 0)], ("domain", LABELS), ["photo/giraffe", "sketch/dog"]),
+        (PACS, [("Art", "Person")], ("domain", {}), ["art_painting/person"]),
+        # Numbers that the publisher gave are names.
+        (FED_ISIC_2019, [(4, 0), (0, 7)], ("center", {}), ["MSK/melanoma", "BCN/squamous_cell_carcinoma"]),
+        (CAMELYON_17, [(3, 0)], ("center", {}), ["hospital_3/normal"]),
+        (
+            CAMELYON_17,
+            [(0, 0)],
+            ("center", {"center": ["test-center"], "label": ["tumor", "non-tumor"]}),
+            ["hospital_2/tumor"],
+        ),
+    ],
+)
+def test_names_of_domains_and_classes(unpack, description, rows, columns, places):
+    assert unpack(parquet(rows, *columns), description) == places
+
+
+@pytest.mark.parametrize(
+    ("rows", "labels", "reason"),
+    [
+        ([("photo", 0)], {}, r"has '0', which is none of dog, .* What a number stands for is not guessed"),
+        ([("photo", 2)], LABELS, "has '2', which is none of dog"),
+        ([("watercolour", 0)], LABELS, r"has 'watercolour', which is none of art_painting, cartoon, photo, sketch of"),
+    ],
+)
+def test_other_names_are_refused(unpack, rows, labels, reason):
+    with pytest.raises(UserError, match=reason):
+        unpack(parquet(rows, names=labels))
+
+
+def test_other_files_are_refused(unpack):
+    with pytest.raises(UserError, match=r"columns image, center, label in x\.parquet; it has image, domain, label"):
+        unpack(parquet([("photo", 0)]), FED_ISIC_2019)
+    for image in (None, b"text"):
+        file = io.BytesIO()
+        pq.write_table(pa.table({"image": [image], "domain": ["photo"], "label": ["dog"]}), file)
+        with pytest.raises(UserError, match=r"Row 0 of x\.parquet is no image that is known"):
+            unpack(file.getvalue())
+
+
+def test_files_are_named_by_what_they_are(unpack, tmp_path):
+    images = [
+        {"bytes": picture(1), "path": "1.jpg"},
+        {"bytes": b"\xff\xd8\xff\xe0", "path": None},
+        {"bytes": b"P6 1 1 255 abc", "path": "a/b.PPM"},
+        {"bytes": b"cut off", "path": "n02103406_4068-1.png"},
+    ]
+    file = io.BytesIO()
+    pq.write_table(pa.table({"image": images, "domain": ["sketch"] * 4, "label": ["dog"] * 4}), file)
+    unpack(file.getvalue())
+    assert names(tmp_path / "images/sketch/dog") == [
+        "n02103406_4068-1.png",  # known to be bad, and left out by its name
+        "x_000000.png",
+        "x_000001.jpg",
+        "x_000002.ppm",
+    ]
+
+
+def small_food():
+    """Food-101 as if its small tree were what was published."""
+    known = BY_NAME["Food101"]
+    sizes = {"Food101": {"train": 12, "test": 3}}
+    layouts = tuple(replace(layout, split_counts=sizes) for layout in known.layouts[1:])
+    classes = tuple(KEPT["Food101"].classes)
+    return replace(known, class_names=classes, counts={}, domain_counts={"Food101": 15}, layouts=layouts)
+
+
+@pytest.fixture
+def publisher(monkeypatch):
+    """Stands for the publisher of Food-101; counts its downloads, and raises what it is given."""
+
+    class Publisher:
+        downloads = 0
+        error: BaseException | None = None
+
+        def send(self, folder):
+            self.downloads += 1
+            food101(folder)
+            (folder / "food-101.tar.gz").write_bytes(b"the archive")
+            if self.error is not None:
+                raise self.error
+
+    publisher = Publisher()
+    monkeypatch.setattr(torchvision.datasets.Food101, "_download", lambda data: publisher.send(Path(data.root)))
+    return publisher
+
+
+def test_torchvision_downloads_once_and_terms_and_size_are_said_first(tmp_path, publisher):
+    lines = []
+    root = tmp_path / "food"
+    downloads.download(small_food(), root, lines.append)
+    assert lines[0].startswith(
+        f"Food101 by torchvision {torchvision.__version__} (Food101), from the Computer Vision Lab"
+    )
+    assert lines[1] == "terms: images of Foodspotting's users; beyond scientific fair use their consent is needed"
+    assert lines[2].startswith(f"about 5.0 GB, to {root}: needs 10.0 GB of room, ")
+    assert lines[3:] == [f"15 images in {root}; their counts are those that were published"]
+    assert names(tmp_path) == ["food"]
+    assert names(root) == ["food-101", "source.json"]
+    assert json.loads((root / "source.json").read_text())["images"] == {"Food101": 15}
+    downloads.download(small_food(), root, lines.append)
+    assert publisher.downloads == 1
+    assert lines[4] == f"Food101 is in {root} already: torchvision.datasets.Food101 at {torchvision.__version__}"
+
+
+def test_a_result_names_where_its_images_came_from(tmp_path, publisher, monkeypatch):
+    monkeypatch.setattr(fedvlp.data.Food101, "description", small_food())
+    data = fedvlp.data.Food101(root=str(tmp_path / "food"), download=True, cache_dir=None)
+    assert data.describe()["source"] == read_source(tmp_path / "food")
+    assert data.official.title == "train/test"
+    obtain(small_food(), tmp_path / "food")
+    assert publisher.downloads == 1
+
+
+def test_an_interrupted_download_by_torchvision_begins_again(tmp_path, publisher):
+    root = tmp_path / "food"
+    publisher.error = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        downloads.download(small_food(), root, print)
+    assert not root.exists()
+    left = tmp_path / ".food.download" / "food-101" / "images" / "waffles"
+    (left / "99.jpg").write_bytes(b"half of an image")
+    publisher.error = None
+    downloads.download(small_food(), root, print)
+    assert publisher.downloads == 2
+    assert len(names(root / "food-101" / "images" / "waffles")) == 5
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (
+            RuntimeError("File not found."),
+            r"could not download Food101 \(File not found.\). Check the network and the disk",
+        ),
+        (OSError(28, "No space left on device"), r"could not download Food101 \(.* No space left on device\)"),
+        (tarfile.ReadError(""), r"could not download Food101 \(ReadError\)"),
+    ],
+    ids=["network", "disk", "archive"],
+)
+def test_what_goes_wrong_leaves_nothing(tmp_path, publisher, error, message):
+    publisher.error = error
+    with pytest.raises(UserError, match=message):
+        downloads.download(small_food(), tmp_path / "food", print)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_other_images_than_were_published_stay_in_the_hidden_folder(tmp_path, publisher):
+    known = replace(small_food(), domain_counts={"Food101": 16})
+    with pytest.raises(UserError, match=r"datasets\.Food101 at .* is not Food101 as it was published: Food101: 15"):
+        downloads.download(known, tmp_path / "food", print)
+    assert names(tmp_path) == [".food.download"]
+
+
+def test_torchvision_is_not_asked_where_the_disk_is_too_small(tmp_path, publisher):
+    needed = replace(small_food(), domain_counts={"Food101": free_bytes(tmp_path)})
+    with pytest.raises(UserError, match="too little room"):
+        downloads.download(needed, tmp_path / "food", print)
+    assert not publisher.downloads
+
+
+def test_cifar_is_downloaded_without_being_unpickled(tmp_path, monkeypatch):
+    requests = []
+
+    def fetch(url, folder, filename, md5):
+        requests.append((url, filename, md5))
+        cifar("CIFAR100")(Path(folder))
+        (Path(folder) / filename).write_bytes(b"the archive")
+
+    reader = torchvision.datasets.CIFAR100
+    monkeypatch.setattr("torchvision.datasets.utils.download_and_extract_archive", fetch)
+    monkeypatch.setattr(reader, "__init__", lambda *_: pytest.fail("torchvision unpickles what it opens"))
+    known = with_small_batches("CIFAR100")
+    layout = replace(known.layouts[0], split_counts={"CIFAR100": {"train": 15, "test": 15}})
+    classes = {"CIFAR100": tuple(known.class_names[index] for index in (0, 3, 99))}
+    known = replace(known, counts={}, domain_counts={"CIFAR100": 30}, layouts=(layout,), domain_classes=classes)
+    downloads.download(known, tmp_path / "cifar", print)
+    assert requests == [(reader.url, reader.filename, reader.tgz_md5)]
+    assert names(tmp_path / "cifar") == ["cifar-100-python", "source.json"]

@@ -1,0 +1,121 @@
+"""Which round is reported, when training is said to have diverged, and the table at the end of a run."""
+
+from __future__ import annotations
+
+import pytest
+
+from fedvlp.results.rounds import (
+    accuracy_columns,
+    accuracy_table,
+    best_round,
+    divergence,
+    format_accuracies,
+    is_accuracy,
+    last_round,
+)
+
+HISTORY = [
+    {"round": 2, "validation": 60.0, "held_out": 9.0},
+    {"round": 3, "train_seconds": 5.0},
+    {"round": 4, "validation": 75.0, "held_out": 3.0},
+    {"round": 5, "validation": 75.0, "held_out": 8.0},
+    {"round": 6, "validation": 70.0, "held_out": 99.0},
+    {"round": 7, "train_seconds": 4.0},
+]
+
+
+def test_the_best_round_is_the_first_of_those_with_the_best_source_validation():
+    assert best_round(HISTORY) is HISTORY[2]
+    assert best_round(HISTORY[::-1]) is HISTORY[3]
+    assert best_round([HISTORY[1]]) is None
+    assert best_round([]) is None
+
+
+def test_the_last_round_is_the_last_that_was_evaluated():
+    assert last_round(HISTORY) is HISTORY[4]
+    assert last_round(HISTORY[:3]) is HISTORY[2]
+    assert last_round([HISTORY[1], HISTORY[5]]) is HISTORY[5]
+    assert last_round([{"round": 8, "held_out/ink": 1.0}, HISTORY[5]])["round"] == 8
+    assert last_round([]) is None
+
+
+def test_accuracies_begin_with_a_role():
+    assert all(map(is_accuracy, ["validation", "test", "held_out", "validation/ink", "test/a/b", "held_out/test"]))
+    assert not any(map(is_accuracy, ["round", "client/test", "tests", "validation_loss", "client/photo/loss", ""]))
+
+
+def test_an_oracle_is_the_first_of_equal_rounds_of_its_role():
+    assert best_round(HISTORY, "held_out") is HISTORY[4]
+    assert best_round(HISTORY, "test") is None
+
+
+def run(losses, accuracies, role="validation"):
+    return [{"client/a/loss": loss, role: score} for loss, score in zip(losses, accuracies, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("baseline", "history"),
+    [
+        ({"validation": 62.0}, run([1.6, 1.9], [32.0, 31.9])),
+        ({"validation": 62.0}, run([9.0, 4.0], [11.0, 10.5])),
+        ({}, run([1.0, 40.0], [50.0, 10.0])),
+        ({"held_out": 40.0}, run([2.0, 3.0], [30.0, 20.0], "held_out")),
+        ({}, [{"clients/loss/mean": 1.0}, {"clients/loss/mean": 2.0, "validation": 9.0}]),
+    ],
+)
+def test_harm_is_said(baseline, history):
+    assert divergence(baseline, history, 10).startswith("Training seems to have diverged: accuracy is ")
+
+
+@pytest.mark.parametrize(
+    ("baseline", "history"),
+    [
+        ({"validation": 62.0}, run([1.6, 1.9], [64.0, 61.0])),  # the loss rose, accuracy is well
+        ({"validation": 62.0}, run([1.9, 1.6], [20.0, 31.9])),  # below the baseline, but learning
+        ({"validation": 11.0}, run([1.9, 2.6], [11.0, 11.0])),  # at chance before training, too
+        ({"validation": 62.0}, run([1.9], [11.0])),  # one round says nothing of a course
+        ({"validation": 62.0}, [{"validation": 9.0}, {"validation": 9.0}]),  # no loss
+        ({"validation": 62.0}, []),
+    ],
+)
+def test_nothing_is_said_without_harm(baseline, history):
+    assert divergence(baseline, history, 10) == ""
+
+
+BASELINE = {"held_out/sketch": 41.0, "validation": 39.25, "validation/photo": 37.5, "validation/ink": 41.0}
+TWO_ROUNDS = [
+    {"round": 3, "validation": 64.0, "held_out/sketch": 30.5, "client/ink/loss": 0.5},
+    {"round": 5, "validation": 61.0, "held_out/sketch": 55.125, "validation/ink": 60.0, "test/ink": 7.0, "test": 7.0},
+]
+
+
+def test_rows_are_the_baseline_the_last_and_the_best_round():
+    rows = accuracy_table(BASELINE, TWO_ROUNDS)
+    assert rows == [
+        ("zero-shot CLIP", BASELINE),
+        ("last round (5)", TWO_ROUNDS[1]),
+        ("best on source validation (3)", TWO_ROUNDS[0]),
+    ]
+    assert accuracy_table({}, TWO_ROUNDS) == rows[1:]
+    assert accuracy_table(BASELINE, []) == rows[:1]
+    assert accuracy_table({}, [{"round": 1, "held_out": 5.0}]) == [("last round (1)", {"round": 1, "held_out": 5.0})]
+
+
+def test_columns_are_ordered_by_role_with_the_mean_behind_the_domains():
+    assert accuracy_columns(accuracy_table(BASELINE, TWO_ROUNDS)) == [
+        "validation/ink",
+        "validation/photo",
+        "validation",
+        "test/ink",
+        "test",
+        "held_out/sketch",
+    ]
+
+
+def test_the_text_has_two_decimals_and_a_dash_for_what_was_not_measured():
+    lines = format_accuracies(accuracy_table(BASELINE, TWO_ROUNDS)).splitlines()
+    cells = [line.split() for line in lines]
+    assert cells[0] == ["accuracy", "in", "%", "ink", "photo", "mean", "ink+", "test", "mean+", "sketch*"]
+    assert cells[2] == ["zero-shot", "CLIP", "41.00", "37.50", "39.25", "-", "-", "41.00"]
+    assert cells[3] == ["last", "round", "(5)", "60.00", "-", "61.00", "7.00", "7.00", "55.12"]
+    assert cells[4] == ["best", "on", "source", "validation", "(3)", "-", "-", "64.00", "-", "-", "30.50"]

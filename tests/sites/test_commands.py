@@ -1,0 +1,129 @@
+"""``fedvlp site`` shows a site's process; ``fedvlp deploy init`` writes an app that Flower takes."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from importlib.util import find_spec
+
+import pytest
+import yaml
+
+from fedvlp.commands.cli import main
+from fedvlp.sites import commands as deploy
+from fedvlp.utils.config_files import configs_folder
+from tests.helpers.sites import make_site
+
+if sys.version_info >= (3, 11):
+    import tomllib
+
+CONFIG = ["--config", "methods/promptfl", "--config", "data/styled_shapes", "--model.clip.name=fedvlp-tiny"]
+FILES = ("config.yaml", "README.md", "fedvlp_server.py", "pyproject.toml")
+
+
+@pytest.fixture(autouse=True)
+def as_if_installed(monkeypatch):
+    """What the command writes does not depend on Flower, so that it is tested without, too."""
+    monkeypatch.setattr(deploy, "find_spec", lambda name: object())
+
+
+def test_writes_what_fit_would_train(tmp_path, capsys):
+    app = tmp_path / "apps" / "first"
+    assert main(["deploy", "init", str(app), *CONFIG, "--trainer.rounds", "3"]) == 0
+    assert {path.name for path in app.iterdir()} == {*FILES}
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[:-1] == [str(app / name) for name in FILES]
+    assert f"flwr run {app} " in printed[-1]
+    config = yaml.safe_load((app / "config.yaml").read_text(encoding="utf-8"))
+    assert config["trainer"]["rounds"] == 3
+    assert config["model"]["class_path"] == "fedvlp.PromptFL"
+    assert config["model"]["init_args"]["clip"]["name"] == "fedvlp-tiny"
+    assert config["data"]["class_path"] == "fedvlp.StyledShapes"
+    assert len((app / "README.md").read_text(encoding="utf-8").splitlines()) == 3
+
+
+def test_the_config_is_taken_by_fit_as_it_stands(tmp_path):
+    assert main(["deploy", "init", str(tmp_path / "app"), *CONFIG]) == 0
+    name, text = deploy.parsed_config(["--config", str(tmp_path / "app" / "config.yaml")])
+    assert name == "PromptFL"
+    written = yaml.safe_load((tmp_path / "app" / "config.yaml").read_text(encoding="utf-8"))
+    assert yaml.safe_load(text) == written
+
+
+@pytest.mark.parametrize("path", sorted((configs_folder() / "methods").glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_method_has_an_app(path, tmp_path):
+    folder = tmp_path / "app"
+    assert main(["deploy", "init", str(folder), "--config", str(path), "--config", "data/styled_shapes"]) == 0
+    config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
+    assert config["model"]["class_path"].rpartition(".")[-1] in (folder / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="reads TOML, as Flower does")
+def test_flower_finds_the_two_apps(tmp_path):
+    folder = tmp_path / "app"
+    assert main(["deploy", "init", str(folder), *CONFIG]) == 0
+    app = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["flwr"]["app"]
+    assert app["config"] == {"run-dir": "runs", "ckpt-path": "", "homes": ""}
+    server, _, attribute = app["components"]["serverapp"].partition(":")
+    tree = ast.parse((folder / f"{server}.py").read_text(encoding="utf-8"))
+    assert attribute in [node.targets[0].id for node in tree.body if isinstance(node, ast.Assign)]
+    module, _, attribute = app["components"]["clientapp"].partition(":")
+    assert attribute == "app"
+    assert find_spec(module)
+
+
+def test_flower_itself_takes_the_app(tmp_path):
+    check = pytest.importorskip("flwr.cli.config_utils", reason="needs the extra `flower`")
+    assert main(["deploy", "init", str(tmp_path / "app"), *CONFIG]) == 0
+    config, warnings = check.load_and_validate(tmp_path / "app" / "pyproject.toml")
+    assert config["project"]["name"] == "fedvlp-promptfl"
+    assert not warnings
+
+
+def test_a_missing_extra_is_one_line(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(deploy, "find_spec", lambda name: None)
+    assert main(["deploy", "init", str(tmp_path / "app"), *CONFIG]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert 'pip install "fedvlp[flower]"' in line
+    assert not (tmp_path / "app").exists()
+
+
+def test_what_is_in_the_folder_stays(tmp_path, capsys):
+    (tmp_path / "note.txt").write_text("mine", encoding="utf-8")
+    for folder in (tmp_path, tmp_path / "note.txt"):
+        assert main(["deploy", "init", str(folder), *CONFIG]) == 1
+        assert "new or empty folder" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["note.txt"]
+
+
+def test_a_config_is_needed_and_must_be_one(tmp_path, capsys):
+    assert main(["deploy", "init", str(tmp_path / "app")]) == 1
+    assert "--config methods/promptfl" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as ended:
+        main(["deploy", "init", str(tmp_path / "app"), *CONFIG, "--trainer.round=3"])
+    assert ended.value.code == 2
+    assert "--trainer.round=3" in capsys.readouterr().err
+    assert not (tmp_path / "app").exists()
+
+
+def test_start_look_and_stop(tmp_path, capsys):
+    home = make_site(tmp_path / "ink", "ink", tmp_path)
+    assert main(["site", "status", str(home)]) == 1
+    assert capsys.readouterr().out == "state stopped\n"
+    try:
+        assert main(["site", "start", str(home)]) == 0
+        assert "process" in capsys.readouterr().out
+        assert main(["site", "status", str(home)]) == 0
+    finally:
+        assert main(["site", "stop", str(home)]) == 0
+    assert capsys.readouterr().out.endswith("stopped\n")
+    assert main(["site", "stop", str(home)]) == 0
+    assert capsys.readouterr().out == "there was none\n"
+
+
+def test_a_folder_that_is_no_sites_and_an_unknown_action(tmp_path, capsys):
+    assert main(["site", "status", str(tmp_path)]) == 1
+    assert "Expected site.yaml" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as caught:
+        main(["site", "begin", str(tmp_path)])
+    assert caught.value.code == 2

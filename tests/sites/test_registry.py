@@ -1,0 +1,164 @@
+"""Who is who, and what is refused before anything is trained."""
+
+import pytest
+
+from fedvlp.sites import Site
+from fedvlp.sites.data import SitesData
+from fedvlp.sites.registry import SiteRegistry
+from fedvlp.sites.wire import Message, SiteError, read_reply
+from fedvlp.utils.errors import UserError
+from tests.helpers.images import CLASSES, DOMAINS, draw
+from tests.helpers.sites import InProcess, in_process, make_site, make_sites
+
+
+def data(sites=DOMAINS, classes=CLASSES, **options):
+    return SitesData(sites=list(sites), class_names=list(classes), arrival_seconds=0.05, cache_dir=None, **options)
+
+
+def registry(transport, known=None, **options):
+    return SiteRegistry(transport, data(**options) if known is None else known, "run")
+
+
+def changed(handle, **values):
+    """A handler whose description has other values."""
+
+    def described(request):
+        reply = read_reply(handle(request))
+        return Message(reply.kind, {**reply.values, **values}).to_bytes()
+
+    return described
+
+
+@pytest.fixture
+def sites(tmp_path, image_root):
+    return in_process(make_sites(tmp_path, image_root, ["photo", "ink", "paint"]))
+
+
+def test_ids_follow_from_the_list_and_not_from_arrival(sites):
+    found = registry(sites)
+    found.gather(3)
+    assert [(client.id, client.domain, client.name) for client in found.data.clients] == [
+        (0, 0, "ink"),
+        (1, 1, "paint"),
+        (2, 2, "photo"),
+    ]
+    assert [client.num_examples for client in found.data.clients] == [9, 15, 18]
+    assert found.places == {"photo": "node-0", "ink": "node-1", "paint": "node-2"}
+
+
+def test_classes_that_only_one_side_has_are_named(sites):
+    with pytest.raises(UserError, match=r"has classes that data\.class_names does not list: 'star'") as caught:
+        registry(sites, classes=["circle", "square", "moon"]).gather(3)
+    assert "has no image of 'moon'" in str(caught.value)
+    assert "Nothing was trained" in str(caught.value)
+    with pytest.raises(UserError, match="does not list: 'star'") as caught:
+        registry(sites, classes=["circle", "square", "moon"], allow_missing_classes=True).gather(3)
+    assert "moon" not in str(caught.value)
+
+
+def test_a_class_may_be_missing_if_that_is_said(tmp_path, image_root, sites):
+    root = tmp_path / "half"
+    (root / "star").mkdir(parents=True)
+    for index in range(3):
+        draw(0, 2, index).save(root / "star" / f"{index}.png")
+    sites.sites["node-1"] = Site(make_site(tmp_path / "other", "ink", root)).handle
+    with pytest.raises(UserError, match="'ink' has no image of 'circle', 'square'"):
+        registry(sites).gather(3)
+    found = registry(sites, allow_missing_classes=True)
+    found.gather(3)
+    assert found.data.clients[0].num_examples == 2
+
+
+def test_a_name_may_be_there_once(sites, tmp_path, image_root):
+    sites.sites["node-9"] = Site(make_site(tmp_path / "again", "ink", image_root / "ink")).handle
+    with pytest.raises(UserError, match="'ink' is connected twice"):
+        registry(sites, sites=[*DOMAINS, "other"]).gather(3)
+
+
+def test_a_site_can_be_tied_to_its_node(sites):
+    found = registry(sites, nodes={"ink": "node-1", "photo": "node-0"})
+    found.gather(3)
+    assert found.missing() == []
+    with pytest.raises(UserError, match="'ink' is connected as the node node-1, which"):
+        registry(sites, nodes={"ink": "node-2"}).gather(3)
+
+
+def test_who_moves_takes_its_place_once_the_old_one_is_gone(sites, caplog):
+    found = registry(sites)
+    found.gather(3)
+    sites.sites["new place"] = sites.sites["node-1"]
+    found.regather(3)
+    assert found.places["ink"] == "node-1"
+    assert "'ink' is connected twice" in caplog.text
+    del sites.sites["node-1"]
+    found.regather(3)
+    assert found.places["ink"] == "new place"
+
+
+def test_a_site_that_nobody_listed_is_left_alone(sites, tmp_path, image_root, caplog):
+    found = registry(sites, sites=["ink", "photo"])
+    found.gather(2)
+    assert found.places.keys() == {"ink", "photo"}
+    assert "'paint', which data.sites does not list" in caplog.text
+
+
+def test_another_version_of_fedvlp_is_refused_and_one_of_pytorch_said(sites, caplog):
+    usual = sites.sites["node-1"]
+    sites.sites["node-1"] = changed(usual, versions={"fedvlp": "9.9"})
+    with pytest.raises(UserError, match=r"'ink' has fedvlp 9\.9, and the server"):
+        registry(sites).gather(3)
+    own = read_reply(usual(Message("describe", {"run": "", "data": {"classes": CLASSES}}).to_bytes())).values[
+        "versions"
+    ]
+    sites.sites["node-1"] = changed(usual, versions={**own, "torch": "1.0"})
+    registry(sites).gather(3)
+    assert "The site 'ink' has torch 1.0, not" in caplog.text
+
+
+def test_images_that_changed_since_the_run_began_are_refused(sites):
+    known = data()
+    registry(sites, known).gather(3)
+    registry(sites, known).gather(3)
+    sites.sites["node-2"] = changed(sites.sites["node-2"], images="another")
+    with pytest.raises(UserError, match="'paint' has other images than when the run began"):
+        registry(sites, known).gather(3)
+
+
+def test_a_site_without_training_images_is_refused(sites):
+    sites.sites["node-0"] = changed(sites.sites["node-0"], counts={"validation": 4})
+    with pytest.raises(UserError, match="'photo' has no training image"):
+        registry(sites).gather(3)
+
+
+@pytest.mark.parametrize("reply", [b"rubbish", Message("left").to_bytes(), SiteError("is ill")])
+def test_who_does_not_say_who_it_is_is_not_there(sites, reply, caplog):
+    def handle(request):
+        if isinstance(reply, SiteError):
+            raise reply
+        return reply
+
+    sites.sites["node-0"] = handle
+    with pytest.raises(UserError, match=r"2 of 3 sites are there .* Not there: 'photo'"):
+        registry(sites).gather(3)
+    assert "A site that has just connected (node-0)" in caplog.text
+    found = registry(sites)
+    found.gather(2)
+    assert found.missing() == ["photo"]
+
+
+def test_who_is_gone_is_forgotten_and_may_come_back_elsewhere(sites):
+    found = registry(sites)
+    found.gather(3)
+    ink = sites.sites.pop("node-1")
+    found.regather(2)
+    assert found.missing() == ["ink"]
+    with pytest.raises(UserError, match="resumes from its last checkpoint"):
+        found.regather(3)
+    sites.sites["new place"] = ink
+    found.regather(3)
+    assert found.places["ink"] == "new place"
+
+
+def test_nobody_answers_for_who_is_not_connected():
+    found = SiteRegistry(InProcess({}), data(), "run").exchange({"ink": Message("leave", {"run": "run"})})
+    assert str(found["ink"]) == "is not connected"

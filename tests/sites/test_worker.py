@@ -1,0 +1,231 @@
+"""One site answers whatever it is asked, and tells nothing of its images and files."""
+
+import json
+
+import pytest
+import torch
+
+from fedvlp.sites import Site
+from fedvlp.sites.wire import Message, read_reply, read_request
+from tests.helpers.images import CLASSES, DOMAINS, draw
+from tests.helpers.sites import InProcess, in_process, make_site, make_sites, method_config, serve, sites_config
+
+DESCRIBE = {"run": "run", "data": {"classes": CLASSES, "split_seed": 5}}
+
+
+def asked(site, kind, **values):
+    return read_reply(site.handle(Message(kind, values).to_bytes()))
+
+
+def reason(site, kind, **values):
+    found = asked(site, kind, **values)
+    assert found.kind == "failed"
+    return found.values["reason"]
+
+
+class Recorded(InProcess):
+    """Keeps all that crosses."""
+
+    def __init__(self, sites):
+        super().__init__(sites)
+        self.requests = []
+        self.replies = []
+
+    def exchange(self, requests, timeout):
+        found = super().exchange(requests, timeout)
+        self.requests += requests.values()
+        self.replies += found.values()
+        return found
+
+
+@pytest.fixture
+def site(tmp_path, image_root):
+    return Site(make_site(tmp_path / "site", "ink", image_root / "ink"))
+
+
+@pytest.fixture(scope="module")
+def traffic(tmp_path_factory):
+    """All that crosses in a run of sites whose folders have names that would be seen."""
+    folder = tmp_path_factory.mktemp("traffic")
+    for domain, name in enumerate(DOMAINS):
+        for label, class_name in enumerate(CLASSES):
+            (folder / name / class_name / "SECRETFOLDER").mkdir(parents=True)
+            for index in range(4):
+                draw(domain, label, index).save(folder / name / class_name / "SECRETFOLDER" / f"PATIENT{index}.png")
+    server = sites_config(folder / "server.yaml", method_config("plan"), DOMAINS)
+    recorded = Recorded(in_process(make_sites(folder / "sites", folder, DOMAINS)).sites)
+    assert serve(server, recorded, folder / "deployed") == 0
+    return recorded
+
+
+def test_nothing_of_names_of_files_leaves_a_site(traffic):
+    assert {read_reply(reply).kind for reply in traffic.replies} >= {"described", "prepared", "trained", "evaluated"}
+    for reply in traffic.replies:
+        assert b"PATIENT" not in reply
+        assert b"SECRET" not in reply
+        assert b".png" not in reply
+
+
+def test_only_what_trained_has_tensors_and_they_are_those_that_the_phase_uploads(traffic):
+    names = set()
+    for reply in map(read_reply, traffic.replies):
+        assert not reply.tensors or reply.kind == "trained"
+        names |= reply.tensors.keys()
+    assert names
+    assert not [name for name in names if name.startswith("pool.own")]
+
+
+def test_errors_leave_without_their_text(site, tmp_path, caplog):
+    (tmp_path / "site" / "PATIENT.png").mkdir()
+    broken = Site(make_site(tmp_path / "broken", "ink", tmp_path / "PATIENT"))
+    found = reason(broken, "describe", **DESCRIBE)
+    assert found == "has images that can't be used as the server asks; its log says why"
+    assert "PATIENT" in caplog.text
+
+
+def test_an_image_that_can_not_be_read_is_named_in_the_log_alone(tmp_path, caplog):
+    for class_name in CLASSES:
+        (tmp_path / "images" / class_name).mkdir(parents=True)
+        (tmp_path / "images" / class_name / "PATIENT.png").write_bytes(b"no image")
+    found = reason(Site(make_site(tmp_path / "site", "ink", tmp_path / "images")), "describe", **DESCRIBE)
+    assert "PATIENT" not in found
+    assert "PATIENT.png" in caplog.text
+
+
+def test_a_site_says_what_it_has(site):
+    found = asked(site, "describe", run="", data={"classes": [*CLASSES, "moon"], "validation_fraction": 0.5})
+    assert found.values["name"] == "ink"
+    assert found.values["classes"] == CLASSES
+    assert found.values["counts"] == {"train": 6, "validation": 6}
+
+
+@pytest.mark.parametrize("content", [b"", b"rubbish", Message("left").to_bytes()])
+def test_what_is_no_request_gets_a_reply_that_says_so(site, content):
+    assert read_reply(site.handle(content)).kind == "failed"
+
+
+def test_a_site_that_is_not_prepared_says_so(site):
+    order = {"run": "run", "client": 0, "domain": 0, "personal": "", "optimizer": ""}
+    assert asked(site, "evaluate", baseline=False, **order).kind == "unprepared"
+    more = {"round": 0, "phase": 0, "seed": 1, "factor": 1.0, "share": 1.0, "noise": None}
+    assert asked(site, "train", **order, **more).kind == "unprepared"
+    assert asked(site, "leave", run="run").kind == "left"
+
+
+def test_where_the_images_are_is_not_the_servers_affair(site):
+    found = reason(site, "describe", run="", data={"classes": CLASSES, "root": "/", "cache_dir": "/"})
+    assert found.startswith("knows no data options cache_dir, root")
+
+
+def test_a_run_has_the_name_of_a_folder(site):
+    values = {"data": {"classes": CLASSES}, "model": {}, "training": {}, "fingerprint": "", "client": 0, "domain": 0}
+    assert reason(site, "prepare", run="../elsewhere", **values) == "received a run's name that can't name a folder"
+
+
+class TestPrepared:
+    """With a request of a true run, changed in one thing."""
+
+    @pytest.fixture
+    def request_of(self, traffic):
+        messages = [read_request(request) for request in traffic.requests]
+
+        def first(kind, of_phase=0, /, **values):
+            asked = [message for message in messages if message.kind == kind]
+            found = next(
+                message
+                for message in asked
+                if message.values.get("client") in (0, None) and message.values.get("phase", of_phase) == of_phase
+            )
+            return Message(kind, {**found.values, **values}, found.tensors).to_bytes()
+
+        return first
+
+    def test_it_trains_the_same_again(self, site, request_of, traffic):
+        assert read_reply(site.handle(request_of("prepare"))).kind == "prepared"
+        one = site.handle(request_of("train"))
+        assert read_reply(one).kind == "trained"
+        again = read_reply(site.handle(request_of("train")))
+        first = read_reply(one)
+        assert all(torch.equal(again.tensors[name], first.tensors[name]) for name in first.tensors)
+        assert again.values["personal"] != first.values["personal"], "a file is never changed"
+
+    def test_code_of_others_is_not_run(self, site, request_of, caplog):
+        model = {"class_path": "os.system", "init_args": {}}
+        found = read_reply(site.handle(request_of("prepare", model=model)))
+        assert found.values["reason"] == "does not allow a class that the server's config names; its log says which"
+        assert "--allow os.system" in caplog.text
+        nested = json.loads(
+            json.dumps({"class_path": "fedvlp.PLAN", "init_args": {"optimizer": {"class_path": "os.system"}}})
+        )
+        assert (
+            read_reply(site.handle(request_of("prepare", model=nested))).values["reason"].startswith("does not allow")
+        )
+
+    def test_other_weights_of_clip_are_refused(self, site, request_of):
+        found = read_reply(site.handle(request_of("prepare", fingerprint="another")))
+        assert found.values["reason"] == "has other weights of CLIP than the server"
+
+    @pytest.mark.parametrize(
+        ("values", "text"),
+        [
+            ({"phase": 7}, "knows no phase of that number"),
+            ({"personal": "000000-00009-0.safetensors"}, "has lost what it kept in an earlier round"),
+        ],
+    )
+    def test_orders_that_do_not_fit(self, site, request_of, values, text):
+        site.handle(request_of("prepare"))
+        assert read_reply(site.handle(request_of("train", **values))).values["reason"] == text
+
+    @pytest.mark.parametrize("values", [{"run": "another"}, {"client": 1}, {"domain": 2}])
+    def test_another_run_or_place_needs_another_preparation(self, site, request_of, values):
+        site.handle(request_of("prepare"))
+        assert read_reply(site.handle(request_of("train", **values))).kind == "unprepared"
+
+    def test_a_download_that_does_not_fit_is_refused_without_its_names(self, site, request_of):
+        site.handle(request_of("prepare"))
+        message = read_request(request_of("train"))
+        other = Message("train", message.values, {"elsewhere": torch.zeros(1)}).to_bytes()
+        assert read_reply(site.handle(other)).values["reason"] == "raised UserError"
+
+    def test_after_the_run_the_method_is_gone(self, site, request_of):
+        site.handle(request_of("prepare"))
+        assert site.worker is not None
+        site.handle(request_of("leave"))
+        assert site.worker is None
+
+    @pytest.mark.parametrize(
+        ("noise", "is_enough"),
+        [
+            (None, False),
+            ({"clip_norm": 1.0, "noise_multiplier": 1.9, "seed": None}, False),
+            ({"clip_norm": 1.0, "noise_multiplier": 2.0, "seed": 7}, False),
+            ({"clip_norm": 1.0, "noise_multiplier": 2.0, "seed": None}, True),
+        ],
+    )
+    def test_a_site_can_insist_on_noise_of_its_own(self, noise, is_enough, tmp_path, image_root, request_of):
+        home = make_site(tmp_path / "site", "ink", image_root / "ink", min_noise_multiplier=2.0)
+        site = Site(home)
+        site.handle(request_of("prepare"))
+        found = read_reply(site.handle(request_of("train", 1, personal="", noise=noise)))
+        assert found.kind == ("trained" if is_enough else "failed")
+        assert is_enough or found.values["reason"].startswith("trains only with noise of its own")
+
+    def test_noise_of_the_system_is_in_what_is_sent(self, site, request_of):
+        noise = {"clip_norm": 1.0, "noise_multiplier": 2.0, "seed": None}
+        site.handle(request_of("prepare"))
+        plain, one, other = (
+            read_reply(site.handle(request_of("train", 1, personal="", noise=each, factor=factor))).tensors
+            for each, factor in ((None, 1.0), (noise, 1.0), (noise, 1.0 + 1e-12))
+        )
+        name = next(iter(plain))
+        assert (one[name] - plain[name]).std() == pytest.approx(2.0, rel=0.3)
+        assert (one[name] - other[name]).std() > 1
+
+
+def test_files_of_long_past_rounds_go(tmp_path, monkeypatch, image_root):
+    monkeypatch.setattr("fedvlp.sites.worker.FILES_KEPT", 2)
+    server = sites_config(tmp_path / "server.yaml", method_config("single_domain", rounds=4), DOMAINS)
+    homes = make_sites(tmp_path / "sites", image_root, DOMAINS)
+    assert serve(server, in_process(homes), tmp_path / "deployed") == 0
+    (clients,) = homes["node-0"].glob("runs/*/clients")
+    assert sorted(path.name.split("-")[1] for path in clients.glob("*.safetensors")) == ["00002", "00003"]

@@ -1,0 +1,229 @@
+"""Before training: which precision and devices, what is refused, and a run that only tries everything."""
+
+from __future__ import annotations
+
+import logging
+import os
+
+import pytest
+import torch
+from lightning.pytorch.callbacks import LambdaCallback
+from lightning.pytorch.loggers import CSVLogger
+
+from fedvlp.core.aggregation import TrimmedMean
+from fedvlp.training.callback import FederationCallback
+from fedvlp.training.distributed import GlooStrategy
+from fedvlp.training.setup import bfloat16_units, check_writable, choose_precision, make_fabric, with_short_splits
+from fedvlp.utils.errors import UserError
+from tests.helpers.shapes import unchecked
+from tests.helpers.toy_federation import Linear, PersonalBias, Points, federation
+
+
+class TrainsNever(Linear):
+    """Fails the test as soon as it is trained."""
+
+    def training_step(self, batch, batch_idx):
+        raise AssertionError("this should have been refused before training")
+
+
+class HeldOutOnly(Points):
+    """Points of which none validates."""
+
+    def evaluation_splits(self):
+        return [split for split in super().evaluation_splits() if split.role != "validation"]
+
+
+def with_optimizer(make):
+    method = TrainsNever()
+    method.make_optimizer = make
+    return method
+
+
+@pytest.mark.parametrize("devices", [0, "0", -2, [], "x"])
+def test_devices_that_do_not_exist(devices):
+    with pytest.raises(UserError, match="devices"):
+        make_fabric(devices=devices, accelerator="cpu", strategy="auto", precision="32-true")
+
+
+@pytest.mark.parametrize("options", [{"strategy": "ddq"}, {"accelerator": "abacus"}, {"num_nodes": 0}, {"devices": 0}])
+def test_a_federation_that_cannot_be(tmp_path, options):
+    with pytest.raises(UserError, match=next(iter(options))):
+        federation(tmp_path, **options)
+
+
+def test_processes_that_run_the_same_program(tmp_path):
+    for strategy in ("auto", "ddp"):
+        made = federation(tmp_path, devices=2, strategy=strategy, collective_timeout=7.5)
+        assert isinstance(made.fabric.strategy, GlooStrategy)
+        assert made.fabric.strategy.limit == 7.5
+        assert made.fabric.world_size == 2
+    assert not isinstance(federation(tmp_path, devices=1).fabric.strategy, GlooStrategy)
+    with pytest.raises(UserError, match="by auto or ddp alone"):
+        federation(tmp_path, devices=2, strategy="ddp_spawn")
+
+
+def test_what_stays_on_disk_needs_checkpoints(tmp_path):
+    with pytest.raises(UserError, match="personal_on_disk needs the checkpoints"):
+        federation(tmp_path, personal_on_disk=True, default_callbacks=False)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda parameters: torch.optim.LBFGS(parameters), "LBFGS computes the loss several times"),
+        (lambda parameters: torch.optim.SGD(parameters, lr=-1.0), "Invalid learning rate"),
+        (lambda parameters: torch.optim.Adam(parameters, betas=(0.9, 7.0)), "Invalid beta"),
+    ],
+)
+def test_optimizers_that_no_client_can_use(tmp_path, make, message):
+    with pytest.raises(UserError, match=message):
+        federation(tmp_path).fit(with_optimizer(make), Points())
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_cohort_of_more_than_all_is_said(tmp_path, caplog):
+    with caplog.at_level(logging.WARNING, "fedvlp"):
+        federation(tmp_path, rounds=1, cohort_size=5).fit(Linear(), Points(clients=3))
+    assert "cohort_size is 5, but all 3 clients" in caplog.text
+
+
+def test_patience_needs_images_that_validate(tmp_path):
+    with pytest.raises(UserError, match="patience=2 would never stop"):
+        federation(tmp_path, patience=2).fit(TrainsNever(), HeldOutOnly())
+
+
+def test_where_nothing_validates_the_last_round_is_reported(tmp_path, caplog, capsys):
+    with caplog.at_level(logging.WARNING, "fedvlp"):
+        federation(tmp_path, rounds=2).fit(Linear(), HeldOutOnly())
+    assert "none validates" in caplog.text
+    printed = capsys.readouterr().out
+    assert "last round (2)" in printed
+    assert "best on source validation" not in printed
+
+
+def test_rounds_of_method_and_federation(tmp_path):
+    method = TrainsNever()
+    method.hparams["rounds"] = 2
+    with pytest.raises(UserError, match="made for 2 rounds, but the federation has 3"):
+        federation(tmp_path, rounds=3).fit(method, Points())
+
+
+def test_a_file_in_place_of_a_folder(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="is no folder"):
+        check_writable(tmp_path / "file" / "runs")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_without_the_right_to_write(tmp_path):
+    tmp_path.chmod(0o500)
+    with pytest.raises(UserError, match="read-only"):
+        check_writable(tmp_path / "runs")
+
+
+def test_a_bool_is_no_number_of_rounds(tmp_path):
+    with pytest.raises(UserError, match="rounds: True not a number"), unchecked():
+        federation(tmp_path, rounds=True)
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """Sets what the machine has: AVX512-BF16, AMX, CUDA, a GPU that multiplies bfloat16, Apple's GPU."""
+
+    def has(units=False, tiles=False, cuda=False, half_on_gpu=False, mps=False):
+        monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: units, raising=False)
+        monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: tiles, raising=False)
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda)
+        monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: half_on_gpu)
+        monkeypatch.setattr(torch.backends.mps, "is_available", lambda: mps)
+
+    return has
+
+
+@pytest.mark.parametrize(
+    ("has", "accelerator", "name", "reason"),
+    [
+        ({}, "auto", "32-true", "no units"),
+        ({"units": True}, "auto", "bf16-mixed", "AVX512-BF16"),
+        ({"tiles": True}, "cpu", "bf16-mixed", "AMX"),
+        ({"units": True, "cuda": True}, "auto", "32-true", "this GPU does not"),
+        ({"cuda": True, "half_on_gpu": True}, "gpu", "bf16-mixed", "this GPU multiplies"),
+        ({"units": True, "cuda": True, "half_on_gpu": True}, "cpu", "bf16-mixed", "AVX512-BF16"),
+        ({"units": True, "mps": True}, "auto", "32-true", "CUDA alone"),
+        ({"units": True}, "tpu", "32-true", "CUDA alone"),
+    ],
+)
+def test_the_hardware_decides(machine, has, accelerator, name, reason):
+    machine(**has)
+    chosen, why = choose_precision("auto", accelerator)
+    assert chosen == name
+    assert reason in why
+
+
+def test_what_is_asked_for_is_taken(machine):
+    machine(units=True)
+    assert choose_precision("32-true", "auto") == ("32-true", "")
+
+
+def test_questions_that_pytorch_no_longer_answers_count_as_no(monkeypatch):
+    monkeypatch.delattr(torch.cpu, "_is_avx512_bf16_supported", raising=False)
+    monkeypatch.delattr(torch.cpu, "_is_amx_tile_supported", raising=False)
+    assert bfloat16_units() == ""
+
+
+def test_a_run_says_what_was_chosen_and_records_it(machine, tmp_path, capsys):
+    machine(units=True)
+    run = federation(tmp_path, rounds=1, precision="auto", default_callbacks=False)
+    run.fit(Linear(), Points())
+    assert "Precision bf16-mixed: this processor multiplies bfloat16 by AVX512-BF16." in capsys.readouterr().out
+    assert run.description["training"]["precision"] == "bf16-mixed"
+
+
+class Steps(FederationCallback):
+    def __init__(self):
+        self.steps = []
+        self.folder = None
+
+    def on_client_start(self, federation, phase, client, steps):
+        self.steps.append(steps)
+        self.folder = federation.folder
+
+
+def test_one_round_of_one_step_leaves_nothing(tmp_path, capsys):
+    steps = Steps()
+    logger = CSVLogger(tmp_path / "logs")
+    run = federation(tmp_path, rounds=9, epochs=3, fast_dev_run=True, callbacks=[steps], logger=logger, patience=1)
+    run.fit(PersonalBias(), Points(clients=2))
+    assert steps.steps == [1] * 4  # two phases
+    assert len(run.run_state.history) == run.rounds == 1
+    assert run.folder is None
+    assert not steps.folder.exists()
+    assert not list(tmp_path.iterdir())
+    printed = capsys.readouterr().out
+    assert "1 step of each client, 1 batch of each split; no accuracy means anything, nothing is kept" in printed
+    assert "run folder" not in printed
+
+
+def test_rules_are_tried_and_nothing_is_gone_on_from(tmp_path):
+    asked = LambdaCallback(on_fit_end=lambda trainer, module: None)
+    run = federation(tmp_path, fast_dev_run=True, aggregation=TrimmedMean(0.25), callbacks=asked)
+    run.fit(Linear(), Points(clients=4))
+    with pytest.raises(UserError, match=r"starts from scratch and keeps nothing. Leave ckpt_path out"):
+        run.fit(Linear(), Points(clients=4), ckpt_path="last")
+    assert federation(tmp_path, fast_dev_run=True, rounds=0).fit(Linear(), Points()).round == 0
+
+
+def test_each_split_has_one_batch_and_the_data_stay_whole():
+    data = Points()
+    whole = data.evaluation_splits()
+    for split in whole:
+        split.loader *= 3
+    data.evaluation_splits = lambda: whole
+    short = with_short_splits(data)
+    assert [len(split.loader) for split in short.evaluation_splits()] == [1] * 4
+    assert [len(list(split.loader)) for split in short.evaluation_splits()] == [1] * 4
+    assert [(each.name, each.role, each.domain) for each in short.evaluation_splits()] == [
+        (each.name, each.role, each.domain) for each in whole
+    ]
+    assert {len(split.loader) for split in data.evaluation_splits()} == {3}
+    assert short.clients is data.clients
