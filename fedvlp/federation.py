@@ -12,7 +12,7 @@ from typing import Any
 from lightning.fabric.loggers.logger import Logger
 from lightning.pytorch.callbacks import Callback
 
-from fedvlp.callbacks import Checkpoints, ProgressBar, RunFolderLogger
+from fedvlp.callbacks import ProgressBar, RunFolderLogger
 from fedvlp.callbacks import default_callbacks as make_default_callbacks
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.phases import Phase, check_phases, with_aggregation
@@ -23,6 +23,7 @@ from fedvlp.core.state import RunState, ServerState, State
 from fedvlp.data.domain_folders import folder_labels
 from fedvlp.data.files.images import ImageFiles, image_paths
 from fedvlp.runs.run_folder import describe_data, describe_run, load_deployed_to_all, load_trained, run_name
+from fedvlp.training import setup
 from fedvlp.training.distributed import on_every_process
 from fedvlp.training.engine import Engine, LocalEngine
 from fedvlp.training.evaluation import filter_roles
@@ -32,18 +33,6 @@ from fedvlp.training.local_training import LocalTraining
 from fedvlp.training.options import Clients, ConfiguredRun, Runtime, Server, check_clients, describe_training
 from fedvlp.training.prediction import predict_images, without_validation, write_folder_scores, write_scores
 from fedvlp.training.privacy_accounting import check_privacy
-from fedvlp.training.setup import (
-    FAST_DEV_RUN_NOTICE,
-    Precision,
-    check_data,
-    check_method,
-    check_writable,
-    choose_precision,
-    make_fabric,
-    set_up_data,
-    set_up_method,
-    with_short_splits,
-)
 from fedvlp.training.task import check_add_ons, set_up_phases
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import check_replaceable
@@ -97,7 +86,7 @@ class Federation(ConfiguredRun):
         patience: PositiveInt | None = None,
         accelerator: str = "auto",
         devices: int | str | list[int] = "auto",
-        precision: Precision = "32-true",
+        precision: setup.Precision = "32-true",
         default_root_dir: str = "runs",
         enable_progress_bar: bool = True,
         fast_dev_run: bool = False,
@@ -108,6 +97,7 @@ class Federation(ConfiguredRun):
         callbacks: Callback | list[Callback] | None = None,
         runtime: Runtime = Runtime(),
     ) -> None:
+        # The command line has checked the ranges; a caller in Python has not.
         check_range("rounds", rounds, NonNegativeInt)
         check_range("evaluate_every", evaluate_every, PositiveInt)
         check_range("patience", patience, PositiveInt)
@@ -115,6 +105,7 @@ class Federation(ConfiguredRun):
         if fast_dev_run:
             rounds = min(rounds, 1)
             local = replace(local, epochs=1, steps=1)
+            # Nothing is to remain on disk or in a service.
             clients = replace(clients, personal_on_disk=False)
             logger = None
         self.rounds = rounds
@@ -129,26 +120,23 @@ class Federation(ConfiguredRun):
         self.deterministic = deterministic
         self.fast_dev_run = fast_dev_run
         self.default_root_dir = Path(default_root_dir)
-        self.precision, self.why_precision = choose_precision(precision, accelerator)
+        # Replaced by sites, which train and measure elsewhere.
         self.engine: Engine = LocalEngine(clients.personal_on_disk)
         self.callbacks = [callbacks] if isinstance(callbacks, Callback) else list(callbacks or [])
         if runtime.default_callbacks:
-            progress = ProgressBar(enable_progress_bar)
-            self.callbacks += [progress] if fast_dev_run else make_default_callbacks(enable_progress_bar)
-        if clients.personal_on_disk and not any(isinstance(each, Checkpoints) for each in self.callbacks):
-            raise UserError(
-                "clients.personal_on_disk needs the checkpoints that runtime.default_callbacks write. "
-                "Leave one of them out."
-            )
-        self.fabric = make_fabric(
+            # After those of the user, so that the files hold what these add to the metrics.
+            progress = [ProgressBar(enable_progress_bar)]
+            self.callbacks += progress if fast_dev_run else make_default_callbacks(enable_progress_bar)
+        self.fabric = setup.make_fabric(
             accelerator=accelerator,
             devices=devices,
             num_nodes=num_nodes,
             strategy=strategy,
-            precision=self.precision,
+            precision=precision,
             loggers=logger or [],
             collective_timeout=runtime.collective_timeout,
         )
+        self.precision = self.fabric.strategy.precision.precision
         self.folder = None
         self.run_state = RunState(ServerState.start({}))
         self.description = {}
@@ -169,20 +157,21 @@ class Federation(ConfiguredRun):
         Returns:
             The server's last state, already loaded into ``model``.
         """
+        # Not in the constructor: a config of `fit` can be tested and verified whatever its callbacks.
         check_callbacks(self.callbacks)
-        phases = self._described_phases(model, datamodule)
-        add_ons = list(self.local.every_add_on)
-        hostile = None if self.clients.attack is None else self.clients.attack.add_on(datamodule.clients)
-        if hostile is not None:
-            add_ons.append(hostile)
+        phases = self._prepare(model, datamodule)
+        attack = self.clients.attack
+        hostile = None if attack is None else attack.add_on(datamodule.clients)
+        # Last, since hostile clients change what honest ones would send.
+        add_ons = [*self.local.every_add_on, *([] if hostile is None else [hostile])]
         loop = FitLoop(self, set_up_phases(model, phases, add_ons), Hooks(self.callbacks, self, model), self.engine)
         if not self.fast_dev_run:
             checkpoint = None if ckpt_path is None else self._checkpoint(ckpt_path)
             return loop.fit(self._checkpoint("last"), checkpoint, may_start_anew=ckpt_path == "last")
         if ckpt_path is not None:
             raise UserError("fast_dev_run starts from scratch and keeps nothing. Leave ckpt_path out.")
-        self.data = with_short_splits(self.data)
-        self.fabric.print(FAST_DEV_RUN_NOTICE, flush=True)
+        self.data = setup.with_short_splits(datamodule)
+        self.fabric.print(setup.FAST_DEV_RUN_NOTICE, flush=True)
         with TemporaryDirectory(prefix="fedvlp-") as folder:
             state = loop.fit(Path(folder), None)
         self.folder = None
@@ -260,7 +249,7 @@ class Federation(ConfiguredRun):
             The file written.
         """
         file = Path(output)
-        check_replaceable(file)
+        check_replaceable(file)  # before an image is classified
         self._launch(model)
         if ckpt_path is not None:
             model.load_state(load_deployed_to_all(self._checkpoint(ckpt_path), model))
@@ -268,17 +257,15 @@ class Federation(ConfiguredRun):
             model = model.for_classes(class_names)
         given = [images] if isinstance(images, str) else images
         paths = image_paths(given)
+        # No client's own part is known for images of no client.
         with model.shared_part_alone():
             predictions = predict_images(model, self.fabric, ImageFiles(paths, model.transform), file)
-        self.fabric.print(f"{len(paths)} images -> {file}")
+        self.fabric.print(f"{len(paths)} images -> {file}", flush=True)
         names = model.hparams["class_names"]
-        labels = folder_labels(paths, given, names)
-        if labels.labels and self.is_global_zero:
-            lines = write_folder_scores(file, labels.by_domain(predictions), names)
-            self.fabric.print("\n".join(lines), flush=True)
-        if labels.others:
-            others = ", ".join(map(repr, labels.others))
-            self.fabric.print(f"not scored, since these folders are called as no class: {others}", flush=True)
+        folders = folder_labels(paths, given, names)
+        if self.is_global_zero:
+            for line in write_folder_scores(file, folders.by_domain(predictions), names, folders.others):
+                self.fabric.print(line, flush=True)
         return file
 
     def describe(self, model: FederatedModule, datamodule: FederatedData) -> dict[str, Any]:
@@ -291,7 +278,7 @@ class Federation(ConfiguredRun):
         Raises:
             UserError: if method, data and options do not fit each other.
         """
-        self._described_phases(model, datamodule)
+        self._prepare(model, datamodule)
         return {**self.description, **describe_data(datamodule)}
 
     def evaluate(self, module: FederatedModule, deployed: State, personal: Mapping[int, State]) -> dict[str, float]:
@@ -306,16 +293,17 @@ class Federation(ConfiguredRun):
         """By split, the predicted class of each image in the last measurement; empty at sites."""
         return getattr(self.engine, "predictions", {})
 
-    def _described_phases(self, model: FederatedModule, datamodule: FederatedData) -> Sequence[Phase]:
+    def _prepare(self, model: FederatedModule, datamodule: FederatedData) -> Sequence[Phase]:
         """Has the data read, checks and describes the run; returns its phases, with their aggregators."""
+        # First what is known without the data, whose images may take minutes to encode.
         cohort_size = self.clients.cohort_size
-        check_writable(self.default_root_dir)
-        check_method(model, self.rounds)
+        setup.check_writable(self.default_root_dir)
+        setup.check_method(model, self.rounds)
         self._attach(model, datamodule, serves_images=self.fast_dev_run)
         clients = datamodule.clients
         phases = with_aggregation(check_phases(model), self.server.aggregation, clients, cohort_size, self.seed)
         check_privacy(phases, len(clients), cohort_size, self.fabric.world_size)
-        check_data(datamodule, cohort_size, self.patience)
+        setup.check_data(datamodule, cohort_size, self.patience)
         check_add_ons(self.local.every_add_on, phases, datamodule, self.precision)
         for phase in phases:
             phase.strategy.check(clients)
@@ -326,16 +314,15 @@ class Federation(ConfiguredRun):
     def _launch(self, model: FederatedModule) -> None:
         """Starts the processes and moves the model."""
         self.module = model
-        if self.why_precision:
-            self.fabric.print(f"Precision {self.precision}: {self.why_precision}.", flush=True)
-        set_up_method(self.fabric, model, self.runtime.num_threads, self.runtime.compile, self.deterministic)
+        setup.set_up_method(self.fabric, model, self.runtime.num_threads, self.runtime.compile, self.deterministic)
 
     def _attach(self, model: FederatedModule, datamodule: FederatedData, serves_images: bool = False) -> None:
         """Launches, and has the data read, split and prepared."""
         self._launch(model)
         self.data = datamodule
-        datamodule.trainer = self
-        set_up = partial(set_up_data, self.fabric, model, datamodule, self.precision, serves_images)
+        datamodule.trainer = self  # as Lightning does: a data module may ask it for the method
+        # One machine may lack the images, and the others must not wait for it.
+        set_up = partial(setup.set_up_data, self.fabric, model, datamodule, self.precision, serves_images)
         on_every_process(self.fabric, set_up)
 
     def _measure(
@@ -343,6 +330,7 @@ class Federation(ConfiguredRun):
     ) -> dict[str, float]:
         """Returns and prints the accuracies of some roles."""
         self._attach(model, datamodule)
+        # A method that is measured as it was made has no clients yet that keep anything.
         trained: tuple[State, Mapping[int, State]] = (model.shared_state(), {})
         if ckpt_path is not None:
             trained = load_trained(self._checkpoint(ckpt_path), model)
@@ -357,4 +345,5 @@ class Federation(ConfiguredRun):
             raise UserError("Expected a file, a folder or last as ckpt_path; got nothing. Leave it out to do without.")
         if ckpt_path != "last":
             return Path(ckpt_path)
+        # The newest run below it is found when it is resumed.
         return self.default_root_dir / (self.name or run_name(self.module, self.data))

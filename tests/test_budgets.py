@@ -25,7 +25,7 @@ ROOMS = {  # lines and files of each folder of the library
     "clip": (2300, 10),
     "commands": (1250, 9),
     "core": (3250, 16),
-    "data": (7950, 35),
+    "data": (6000, 23),
     "methods": (6800, 43),
     "pretrained": (300, 3),
     "results": (2200, 9),

@@ -18,7 +18,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-PRELOADED = ("benchmarks.faults.commands", "fedvlp.commands.run", "fedvlp.methods", "fedvlp.data", "open_clip")
+PRELOADED = ("benchmarks.faults.commands", "fedvlp.commands.lightning_cli", "open_clip")
 LIMIT = 180.0
 """Seconds after which a command that should have ended is killed."""
 END = "\x1e exit code {} \x1e\n"

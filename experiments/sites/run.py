@@ -23,7 +23,6 @@ from experiments.sites.setting import Setting
 from experiments.sites.times import RunTimes, read_times
 from fedvlp.commands.cli import ended_by_sigterm
 from fedvlp.commands.cost import costs
-from fedvlp.commands.run import quiet_lightning
 from fedvlp.utils.text_table import text_table
 
 
@@ -53,7 +52,6 @@ def compare(setting: Setting, folder: Path, seconds: float, plain: bool = False)
     Returns:
         0 if both are equal, 1 if they are not, 2 if the deployed run did not end well.
     """
-    quiet_lightning()
     print(f"{setting.method}: sites {', '.join(setting.sites)}, held out {setting.held_out}", flush=True)
     began = time.time()
     simulate(setting, folder / "simulation")

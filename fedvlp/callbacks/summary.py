@@ -184,5 +184,5 @@ def _privacy(last: Mapping[str, Any]) -> dict[str, Any]:
 
 def _feature_counts(data: FederatedData) -> dict[str, float]:
     """Returns what computing features took and what the cache saved; nothing of data that keep none."""
-    binding = getattr(data, "binding", None)
-    return {} if binding is None else dict(binding.feature_counts())
+    counts = getattr(data, "feature_counts", None)
+    return {} if counts is None else counts()

@@ -29,116 +29,45 @@ class Command(NamedTuple):
         target: ``module:function`` below ``fedvlp``; the function takes the words after the name, and returns the exit
             code. A string, so that the library imports neither tools nor sites.
         help: what it does, in a line.
-        keeps_name: whether the function takes the name as well, since LightningCLI parses it as a subcommand.
     """
 
     name: str
     target: str
     help: str
-    keeps_name: bool = False
 
     def __call__(self, arguments: Sequence[str]) -> int:
-        """Carries the command out.
-
-        Args:
-            arguments: all words after ``fedvlp``.
-
-        Returns:
-            The exit code.
-        """
+        """Runs the command with all words after ``fedvlp``, and returns the exit code."""
         module, name = self.target.split(":")
         function = getattr(import_module(f"fedvlp.{module}"), name)
-        return int(function(arguments if self.keeps_name else arguments[1:]))
+        # LightningCLI parses its commands' names as subcommands.
+        return int(function(arguments if self.target == FEDERATION else arguments[1:]))
 
 
-FEDERATION = "commands.run:run_federation"
+FEDERATION = "commands.lightning_cli:run_federation"
 COMMANDS = (
-    Command("fit", FEDERATION, "Train a method on all source clients and report every domain's accuracy.", True),
-    Command("validate", FEDERATION, "Measure a trained method on the source validation splits.", True),
-    Command("test", FEDERATION, "Measure a trained method on held-out domains and test splits.", True),
-    Command("predict", FEDERATION, "Classify images with a trained method and write a CSV.", True),
-    Command(
-        "diagnose",
-        "tools.explain.routes:run_diagnose",
-        "Look inside a method on every domain's images, such as at TRIP's routes.",
-    ),
-    Command(
-        "explain",
-        "tools.explain.command:run_explain",
-        "Show what a trained method does: where it looks, its experts, its prompts' nearest words.",
-    ),
-    Command(
-        "export",
-        "tools.export.export:run_export",
-        "Write a trained method as ONNX or torch.export.",
-    ),
-    Command(
-        "audit",
-        "tools.audit.command:run_audit",
-        "Measure what a client's upload reveals: images from gradients, members from losses, words from prompts.",
-    ),
-    Command(
-        "cost",
-        "commands.cost:run_cost",
-        "Print what a method sends, without training; with several configs of methods, compare them.",
-    ),
-    Command(
-        "deploy",
-        "sites.commands:run_deploy",
-        "Write a Flower app that trains a config on real sites.",
-    ),
-    Command(
-        "status",
-        "commands.status:run_status",
-        "Show the status of a run: running, finished or dead, and how to resume it.",
-    ),
-    Command(
-        "data",
-        "commands.data:run_data",
-        "List and download the field's data sets, or compare images on disk with what was published.",
-    ),
-    Command(
-        "compare",
-        "commands.compare:run_compare",
-        "Put finished runs into tables, with the papers' printed numbers beside them.",
-    ),
-    Command(
-        "verify",
-        "tools.verify.command:run_verify",
-        "Measure trained models again, and refuse those that claim other numbers.",
-    ),
-    Command(
-        "sweep",
-        "tools.sweep.command:run_sweep",
-        "Make the runs of several methods, held-out domains and seeds; called again, resume.",
-    ),
-    Command(
-        "site",
-        "sites.commands:run_site",
-        "Start, stop or look at the process that answers for a site's images.",
-    ),
-    Command(
-        "convert",
-        "tools.hub.dassl:run_convert",
-        "Make a trained model of the prompts in a checkpoint of Dassl.",
-    ),
-    Command(
-        "push",
-        "tools.hub.push:run_push",
-        "Put what a run learned on the Hugging Face hub, with a card, or in a folder.",
-    ),
-    Command(
-        "leaderboard",
-        "tools.report.command:run_leaderboard",
-        "Write one HTML page that ranks a folder of entries.",
-    ),
-    Command(
-        "report",
-        "tools.report.command:run_report",
-        "Write one HTML page of finished runs: tables, figures, configs, versions.",
-    ),
+    Command("fit", FEDERATION, "Train a method on all source clients and report every domain's accuracy."),
+    Command("validate", FEDERATION, "Measure a trained method on the source validation splits."),
+    Command("test", FEDERATION, "Measure a trained method on held-out domains and test splits."),
+    Command("predict", FEDERATION, "Classify images with a trained method and write a CSV."),
+    Command("diagnose", "tools.explain.routes:run_diagnose", "Look inside a method, such as at TRIP's routes."),
+    Command("explain", "tools.explain.command:run_explain", "Show where a trained method looks, and its experts."),
+    Command("export", "tools.export.export:run_export", "Write a trained method as ONNX or torch.export."),
+    Command("audit", "tools.audit.command:run_audit", "Measure what a client's upload reveals of its images."),
+    Command("cost", "commands.cost:run_cost", "Print what methods send, without training."),
+    Command("deploy", "sites.commands:run_deploy", "Write a Flower app that trains a config on real sites."),
+    Command("status", "commands.status:run_status", "Show whether a run is running, finished or dead."),
+    Command("data", "commands.data:run_data", "List, download and check the field's data sets."),
+    Command("compare", "commands.compare:run_compare", "Put finished runs into tables, beside the papers' numbers."),
+    Command("verify", "tools.verify.command:run_verify", "Measure trained models again, and refuse other numbers."),
+    Command("sweep", "tools.sweep.command:run_sweep", "Run several methods, held-out domains and seeds."),
+    Command("site", "sites.commands:run_site", "Start, stop or look at the process that answers for a site."),
+    Command("convert", "tools.hub.dassl:run_convert", "Make a trained model of the prompts of a Dassl checkpoint."),
+    Command("push", "tools.hub.push:run_push", "Put what a run learned on the Hugging Face hub."),
+    Command("leaderboard", "tools.report.command:run_leaderboard", "Write a page that ranks a folder of entries."),
+    Command("report", "tools.report.command:run_report", "Write a page of finished runs: tables, figures, configs."),
 )
 
+# Made of the table, so that a command that is added is in the help.
 _NAMES = ",".join(command.name for command in COMMANDS)
 _LINES = "\n".join(f"  {command.name:<12}{command.help}" for command in COMMANDS)
 
@@ -174,6 +103,7 @@ options:
 
 def user_hint(error: Exception) -> str | None:
     """Returns what a user can do about an error of the machine; None for a defect of the program."""
+    # Without `strerror` it was raised by a library for something else than the disk.
     if isinstance(error, OSError) and error.strerror is not None:
         path = "Reading or writing" if error.filename is None else os.fsdecode(error.filename)
         return f"{path}: {error.strerror}. Check the rights and the disk; files that were whole before still are."
@@ -188,6 +118,7 @@ class Terminated(KeyboardInterrupt):
 @contextmanager
 def ended_by_sigterm() -> Iterator[None]:
     """Makes SIGTERM end the block as Ctrl-C does, unless another handler is set."""
+    # Signals reach the main thread alone, and a program that calls fedvlp may handle them itself.
     is_main = threading.current_thread() is threading.main_thread()
     if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield
@@ -209,6 +140,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not words or words[0] in ("-h", "--help"):
         sys.stdout.write(USAGE)
         return 0 if words else 2
+    # Neither help nor version may wait for torch.
     if words[0] == "--version":
         sys.stdout.write(f"fedvlp {__version__}\n")
         return 0

@@ -13,7 +13,6 @@ from lightning.pytorch.cli import LightningArgumentParser
 from fedvlp.clip import CLIPSpec
 from fedvlp.clip.loading import shapes_only
 from fedvlp.commands.lightning_cli import FederationCLI
-from fedvlp.commands.run import quiet_lightning
 from fedvlp.data import FederatedDataModule
 from fedvlp.data.without_images import PlaceholderData
 from fedvlp.results.printing import CostFormat, format_costs
@@ -56,7 +55,6 @@ class CostCLI(FederationCLI):
 
 def run_cost(arguments: Sequence[str]) -> int:
     """Writes the table of one method, or of several where several configs name one; returns the exit code."""
-    quiet_lightning()
     with unwrapped_errors():
         rows, form = costs(arguments)
     sys.stdout.write(format_costs(rows, form) + "\n")

@@ -1,25 +1,28 @@
-"""LightningCLI with the federation as its trainer, and its parser."""
+"""LightningCLI with the federation as its trainer, and the commands ``fit``, ``validate``, ``test`` and ``predict``."""
 
 from __future__ import annotations
 
 import json
+import logging
 import sys
 from argparse import SUPPRESS
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NoReturn, cast
 
 from jsonargparse import Namespace
-from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
+from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
 
 import fedvlp
 import fedvlp.methods
-from fedvlp.commands.trained_config import ALLOW_HELP
+from fedvlp.commands.trained_config import ALLOW_HELP, config_of_command, config_option
 from fedvlp.core.module import FederatedModule
 from fedvlp.data import FederatedDataModule
 from fedvlp.federation import Federation
 from fedvlp.training.options import REPLACEMENTS, link_method_options
-from fedvlp.utils.errors import escape_control_chars
+from fedvlp.utils.config_files import with_config_paths
+from fedvlp.utils.errors import escape_control_chars, unwrapped_errors
+from fedvlp.utils.files import write_text
 from fedvlp.utils.plugins import import_plugins
 
 DEFAULT_SEED = 0
@@ -36,22 +39,18 @@ PREDICT = (
 class FederationParser(LightningArgumentParser):
     """LightningCLI's parser.
 
-    Args:
-        *arguments: those of LightningArgumentParser.
-        replacements: what to use in place of options that only Lightning's trainer has, by their names.
-        **options: those of LightningArgumentParser.
-
     Attributes:
         shown: the names of the options that the help shows; empty for all.
     """
 
-    def __init__(self, *arguments: Any, replacements: Mapping[str, str] | None = None, **options: Any) -> None:
+    shown: Sequence[str] = ()
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **{"allow_abbrev": False, **options})
-        self.replacements = dict(replacements or {})
-        self.shown: Sequence[str] = ()
 
     def format_help(self) -> str:
         """Formats the help, of the options in ``shown`` alone where there are any."""
+        # Hidden and not left out: a run's config, which predict takes, names them.
         for group in self._action_groups if self.shown else ():
             hidden = [action for action in group._group_actions if action.dest not in self.shown]
             for action in hidden:
@@ -65,7 +64,8 @@ class FederationParser(LightningArgumentParser):
         """Ends with the parser's message, without its usage, which would be a page long."""
         if not self.exit_on_error:  # a parser inside the parser: the outer one reports it
             super().error(message, ex)
-        for name, replacement in self.replacements.items():
+        # The parser names an option that it does not know in one of these two ways.
+        for name, replacement in REPLACEMENTS.items():
             if f"trainer.{name}" in message or f"option '{name}'" in message:
                 message += f"\n{name}: {replacement}."
         command = (getattr(ex, "subcommand_parser", None) or self).prog.replace(" [options]", "")
@@ -85,6 +85,7 @@ def with_plain_numbers(value: Any) -> Any:
         return {name: with_plain_numbers(inner) for name, inner in value.items()}
     if isinstance(value, (list, tuple)):
         return type(value)(with_plain_numbers(inner) for inner in value)
+    # bool is a subclass of int, and no number here.
     if isinstance(value, int) and not isinstance(value, bool):
         return int(value)
     return float(value) if isinstance(value, float) else value
@@ -94,14 +95,18 @@ class FederationCLI(LightningCLI):
     """LightningCLI for methods, data modules and the federation: keys ``model``, ``data`` and ``trainer``."""
 
     def __init__(self, **options: Any) -> None:
-        arguments = options.get("args") or ()
-        import_public_classes()
+        # Of Lightning's messages about devices and seeds only the warnings matter.
+        logging.getLogger("lightning.fabric").setLevel(logging.WARNING)
+        logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+        # Only classes that are imported can be named by their short names.
+        for name in fedvlp.__all__:
+            getattr(fedvlp, name)
         import_plugins()
+        arguments = options.get("args") or ()
         self._command = arguments[0] if arguments and arguments[0] in self.subcommands() else None
-        parser_class = partial(FederationParser, replacements=REPLACEMENTS)
         super().__init__(
             trainer_class=cast(Any, Federation),
-            parser_class=cast(Any, parser_class),
+            parser_class=FederationParser,
             seed_everything_default=DEFAULT_SEED,
             auto_configure_optimizers=False,
             **options,
@@ -114,20 +119,20 @@ class FederationCLI(LightningCLI):
 
     def add_core_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Adds the three keys; Lightning's own version takes subclasses of its Trainer only."""
+        # The federation is made by LightningCLI itself, so the parser only checks its arguments.
         parser.add_lightning_class_args(FederatedModule, "model", subclass_mode=True)
         parser.add_lightning_class_args(FederatedDataModule, "data", subclass_mode=True)
         parser.add_class_arguments(Federation, "trainer", fail_untyped=False, instantiate=False, sub_configs=True)
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Links a method's arguments to data and federation, and the federation's seed to ``seed_everything``."""
+        # With `seed_everything: true` Lightning draws a seed, which would not be the same when the run resumes.
         link_method_options(parser)
         parser.link_arguments("seed_everything", "trainer.seed", compute_fn=_seed)
 
     def _prepare_subcommand_parser(self, klass: Any, subcommand: str, **options: Any) -> LightningArgumentParser:
-        """Adds ``--allow`` to commands that make a method from a file; it is looked at before there is a parser.
-
-        Of other commands than the one that is given, only the name is parsed: a whole parser takes long to make.
-        """
+        """Adds ``--allow`` to commands that make a method from a file; it is looked at before there is a parser."""
+        # Of other commands than the one that is given, only the name is parsed: a whole parser takes long to make.
         if self._command not in (None, subcommand):
             self._subcommand_method_arguments[subcommand] = []
             return self.init_parser(**options)
@@ -161,10 +166,37 @@ class ParsingCLI(FederationCLI):
         """Makes nothing."""
 
 
-def import_public_classes() -> None:
-    """Imports every public class, since only classes that are imported can be named by their short names."""
-    for name in fedvlp.__all__:
-        getattr(fedvlp, name)
+class ConfigFile(SaveConfigCallback):
+    """Writes ``config.yaml`` into the run's folder, whole or not at all; Lightning's own writes it piece by piece."""
+
+    def save_config(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """Writes the file; called on one process."""
+        write_text(Path(trainer.log_dir) / self.config_filename, self.parser.dump(self.config, skip_unset=False))
+
+
+def run_federation(arguments: Sequence[str]) -> int:
+    """Parses the arguments and runs the command that is the first of them; bad arguments exit with code 2.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        UserError: for bad input that only shows once the parts are made.
+    """
+    # Only fit has nothing to start from but its config.
+    command = arguments[0]
+    trained = None if command == "fit" else config_of_command(command, arguments[1:])
+    words = with_config_paths(arguments)
+    if trained is not None:
+        words.insert(1, config_option(trained))  # first, so that what the user passes overrides it
+    with unwrapped_errors():
+        FederationCLI(
+            save_config_callback=ConfigFile if command == "fit" else None,
+            save_config_kwargs={"save_to_log_dir": False},
+            parser_kwargs={"prog": "fedvlp", "description": "Federated prompt learning of vision-language models."},
+            args=words,
+        )
+    return 0
 
 
 def _seed(seed: bool | int) -> int:

@@ -15,103 +15,35 @@ from fedvlp.runs.trusted_classes import check_classes
 from fedvlp.utils.config_files import CONFIG_OPTION, read_yaml
 from fedvlp.utils.errors import UserError
 
-LINKED = ("class_names", "domains", "num_clients", "rounds")
-"""Options of a method that the command line takes from data and federation."""
-
-
 ALLOW_HELP = (
     "A module or the path of a class that the trained file may name, besides fedvlp's own; may be given several times. "
     "To import it runs its code."
 )
 
 
-def trained_file(given: str | None, command: str) -> Path:
-    """Returns the file of trained tensors that a command's ``--ckpt_path`` means.
+def first_look(arguments: Sequence[str]) -> argparse.Namespace:
+    """Reads the few options that decide which config is the first, before there is a parser of everything else.
 
-    Raises:
-        UserError: if none is given, or ``last``, which is for resuming alone.
+    Returns:
+        ``ckpt_path``, ``what``, ``images``, ``allow``, ``data``, ``help``, and ``method``, which is None if no config
+        or method is given.
     """
-    if given is None or given == "last":
-        raise UserError(f"{command} needs --ckpt_path: a run's folder, its prompts.safetensors or a checkpoint.")
-    return file_of_run(Path(given))
-
-
-def file_of_run(where: Path) -> Path:
-    """Returns the trained tensors of a run's folder, or of the newest run in a folder; a file itself."""
-    return run_of(where) / "prompts.safetensors" if where.is_dir() else where
-
-
-def chosen_kinds(what: str, choices: Collection[str]) -> list[str]:
-    """Returns what ``--what`` names, each once.
-
-    Raises:
-        UserError: if one is not known.
-    """
-    kinds = list(dict.fromkeys(what.split(",")))
-    if unknown := [kind for kind in kinds if kind not in choices]:
-        raise UserError(f"Expected --what of {', '.join(choices)}, with commas between; got {', '.join(unknown)!r}.")
-    return kinds
-
-
-def trained_config(where: Path, allow: Sequence[str] = ()) -> dict[str, Any]:
-    """Returns a config of the method that a trained file is of, with its classes for data.
-
-    Args:
-        where: prompts or a checkpoint.
-        allow: modules and paths of classes that the file may name, besides fedvlp's own; nothing else of what it names
-            will be imported.
-
-    Raises:
-        UserError: if the file is missing, damaged or not of a run, or names a class that is not allowed.
-    """
-    # Imported late: the help of --data lists every data module that was imported, and this one is not for users.
-    from fedvlp.data.without_images import PredictionData
-
-    model = read_model(where)
-    check_classes(where, model, allow)
-    options = dict(model["init_args"])
-    linked = {name: options.pop(name, None) for name in LINKED}
-    known_of_data = {
-        "class_names": linked["class_names"],
-        "source_domains": linked["domains"],
-        "num_clients": linked["num_clients"],
-    }
-    return {
-        "model": {"class_path": model["class_path"], "init_args": options},
-        "data": {
-            "class_path": f"{PredictionData.__module__}.{PredictionData.__qualname__}",
-            "init_args": known_of_data,
-        },
-        "trainer": {} if linked["rounds"] is None else {"rounds": linked["rounds"]},
-    }
-
-
-def data_of_run(path: Path, instead: str) -> dict[str, Any]:
-    """Returns the section of data of a run's config.
-
-    Args:
-        path: the config.
-        instead: the option with which it is not needed, for the message.
-
-    Raises:
-        UserError: if there is none.
-    """
-    content = read_yaml(path)
-    data = content.get("data") if isinstance(content, dict) else None
-    if not isinstance(data, dict):
-        raise UserError(f"{path} has no data. Pass {instead}, so that it is not needed.")
-    return data
-
-
-def config_option(config: Mapping[str, Any]) -> str:
-    """Returns the argument ``--config`` with a config's content, which the parser takes in place of a file's path."""
-    return CONFIG_OPTION + yaml.safe_dump(config)
+    # By argparse: to make the whole parser takes seconds, and it needs the config that is looked for here.
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--ckpt_path", nargs="?")
+    parser.add_argument("--what", nargs="?")
+    parser.add_argument("--images", nargs="*")
+    parser.add_argument("--allow", action="append", default=[])
+    parser.add_argument("--data", nargs="?")
+    parser.add_argument("-h", "--help", action="store_true")
+    parser.add_argument("-c", "--config", "--model", dest="method", nargs="?", action="append")
+    return parser.parse_known_args(arguments)[0]
 
 
 def config_of_command(command: str, arguments: Sequence[str]) -> dict[str, Any] | None:
-    """Returns the config with which a command goes without a ``--config``: that of the trained file it is given.
+    """Returns the config of a command that was given no ``--config``: that of its trained file.
 
-    What measures gets the data of the run as well, from the config beside the file.
+    What measures gets the data and the precision of the run as well, from the config beside the file.
 
     Args:
         command: ``predict``, ``test``, ``validate`` or ``diagnose``.
@@ -129,41 +61,106 @@ def config_of_command(command: str, arguments: Sequence[str]) -> dict[str, Any] 
     if given.ckpt_path == "last":
         folder = "Pass the run's folder or its prompts.safetensors to --ckpt_path"
         raise UserError(f"{command} takes no `last` without --config. {folder}.")
-    where = trained_file(given.ckpt_path, command)
-    config = trained_config(where, given.allow)
-    return config if command == "predict" else _with_data(config, command, where, given)
+    file = trained_file(given.ckpt_path, command)
+    config = trained_config(file, given.allow)
+    if command == "predict":
+        return config
+    # Pushed and converted methods have no config beside them.
+    beside = run_of(file) / "config.yaml"
+    of_run = read_yaml(beside) if beside.is_file() else {}
+    trainer = of_run.get("trainer") or {}
+    if trainer.get("precision") is not None:
+        config["trainer"]["precision"] = trainer["precision"]
+    del config["data"]  # the facts that predict needs stand for no images
+    if given.data is None:
+        if not of_run:
+            raise UserError(
+                f"{command} needs images, and there is no {beside} that names them. Pass --data or --config."
+            )
+        config["data"] = data_of_run(beside, "--data", given.allow)
+    return config
 
 
-def _with_data(config: dict[str, Any], command: str, where: Path, given: argparse.Namespace) -> dict[str, Any]:
-    """Returns a config with the images and the precision of the run, from the config beside a trained file."""
-    beside = run_of(where) / "config.yaml"
-    content = read_yaml(beside) if beside.is_file() else {}
-    precision = (content.get("trainer") or {}).get("precision")
-    with_images = {"model": config["model"], "trainer": dict(config["trainer"])}
-    if precision is not None:
-        with_images["trainer"]["precision"] = precision
-    if given.data is not None:
-        return with_images
-    if not content:
-        raise UserError(f"{command} needs images, and there is no {beside} that names them. Pass --data or --config.")
-    data = data_of_run(beside, "--data")
-    check_classes(beside, data, given.allow)
-    return {**with_images, "data": data}
+def trained_file(ckpt_path: str | None, command: str) -> Path:
+    """Returns the file of trained tensors that a command's ``--ckpt_path`` means.
 
-
-def first_look(arguments: Sequence[str]) -> argparse.Namespace:
-    """Reads the few options that decide which config is the first, before there is a parser of everything else.
-
-    Returns:
-        ``ckpt_path``, ``what``, ``images``, ``allow``, ``data``, ``help``, and ``method``, which is None if no config
-        or method is given.
+    Raises:
+        UserError: if none is given, or ``last``, which is for resuming alone.
     """
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--ckpt_path", nargs="?")
-    parser.add_argument("--what", nargs="?")
-    parser.add_argument("--images", nargs="*")
-    parser.add_argument("--allow", action="append", default=[])
-    parser.add_argument("--data", nargs="?")
-    parser.add_argument("-h", "--help", action="store_true")
-    parser.add_argument("-c", "--config", "--model", dest="method", nargs="?", action="append")
-    return parser.parse_known_args(arguments)[0]
+    if ckpt_path is None or ckpt_path == "last":
+        raise UserError(f"{command} needs --ckpt_path: a run's folder, its prompts.safetensors or a checkpoint.")
+    return file_of_run(Path(ckpt_path))
+
+
+def file_of_run(where: Path) -> Path:
+    """Returns the trained tensors of a run's folder, or of the newest run in a folder; a file itself."""
+    return run_of(where) / "prompts.safetensors" if where.is_dir() else where
+
+
+def trained_config(where: Path, allow: Sequence[str] = ()) -> dict[str, Any]:
+    """Returns a config of the method that a trained file is of, with its classes for data.
+
+    Args:
+        where: prompts or a checkpoint.
+        allow: modules and paths of classes that the file may name, besides fedvlp's own; nothing else of what it names
+            will be imported.
+
+    Raises:
+        UserError: if the file is missing, damaged or not of a run, or names a class that is not allowed.
+    """
+    # Imported late: the help of --data lists every data module that was imported, and this one is not for users.
+    from fedvlp.data.without_images import PredictionData
+
+    model = read_model(where)
+    # The file may be a stranger's: a class that it names would be imported, which runs code.
+    check_classes(where, model, allow)
+    options = dict(model["init_args"])
+    # The command line takes these from data and federation, so the method's own would be refused.
+    of_data = {
+        "class_names": options.pop("class_names", None),
+        "source_domains": options.pop("domains", None),
+        "num_clients": options.pop("num_clients", None),
+    }
+    rounds = options.pop("rounds", None)
+    data_class = f"{PredictionData.__module__}.{PredictionData.__qualname__}"
+    return {
+        "model": {"class_path": model["class_path"], "init_args": options},
+        "data": {"class_path": data_class, "init_args": of_data},
+        "trainer": {} if rounds is None else {"rounds": rounds},
+    }
+
+
+def data_of_run(path: Path, instead: str, allow: Sequence[str]) -> dict[str, Any]:
+    """Returns the section of data of a run's config.
+
+    Args:
+        path: the config.
+        instead: the option with which it is not needed, for the message.
+        allow: modules and paths of classes that the config may name, besides fedvlp's own.
+
+    Raises:
+        UserError: if there is none, or it names a class that is not allowed.
+    """
+    content = read_yaml(path)
+    data = content.get("data") if isinstance(content, dict) else None
+    if not isinstance(data, dict):
+        raise UserError(f"{path} has no data. Pass {instead}, so that it is not needed.")
+    check_classes(path, data, allow)
+    return data
+
+
+def chosen_kinds(what: str, choices: Collection[str]) -> list[str]:
+    """Returns what ``--what`` names, each once.
+
+    Raises:
+        UserError: if one is not known.
+    """
+    kinds = list(dict.fromkeys(what.split(",")))
+    if unknown := [kind for kind in kinds if kind not in choices]:
+        raise UserError(f"Expected --what of {', '.join(choices)}, with commas between; got {', '.join(unknown)!r}.")
+    return kinds
+
+
+def config_option(config: Mapping[str, Any]) -> str:
+    """Returns the argument ``--config`` with a config's content, which the parser takes in place of a file's path."""
+    return CONFIG_OPTION + yaml.safe_dump(config)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -17,8 +18,8 @@ DOMAIN = "domain"
 Batch = tuple[Inputs, Tensor] | list[Any]
 """Inputs and labels; a list where PyTorch's own DataLoader made it."""
 Transform = Callable[[Any], Tensor]
-Prepare = Callable[[Tensor], dict[str, Tensor]] | None
-"""Computes what never changes for each image; None where that is nothing."""
+Precompute = Callable[[Tensor], dict[str, Tensor]]
+"""Makes of images [B, 3, V, V] what never changes for each, tensors [B, ...] by name."""
 
 
 @runtime_checkable
@@ -61,33 +62,28 @@ class Loader(Protocol):
         """Goes through the images once."""
 
 
-@runtime_checkable
-class EvaluationSplit(Protocol):
-    """Images of one domain on which accuracy is measured.
+@dataclass(frozen=True)
+class EvaluationSplit:
+    """Images of one domain, or of one client, on which accuracy is measured.
 
-    A split whose images are of other classes than those that train says by ``class_names`` which they are, in the order
-    of its labels; a split without that attribute, or with none in it, is of those that train.
+    Attributes:
+        name: ``<role>/<domain>`` or ``<role>/<client>``.
+        role: validation and test images belong to a source domain, held-out images to one that no client trains on.
+        domain: name of the domain, or of the client.
+        clients: who trains on other images of the domain; none where held out.
+        loader: batches of (inputs, labels) in a fixed order.
+        num_examples: number of images.
+        class_names: the classes that the images are told apart by, in the order of the labels; none where it is those
+            that train.
     """
 
-    @property
-    def name(self) -> str:
-        """The name ``<role>/<domain>``."""
-
-    @property
-    def role(self) -> MeasuredRole:
-        """Whether clients train on other images of the domain, or no client does."""
-
-    @property
-    def domain(self) -> str:
-        """The domain's name."""
-
-    @property
-    def clients(self) -> Sequence[Client]:
-        """Who trains on other images of the domain; no client where it is held out."""
-
-    @property
-    def loader(self) -> Loader:
-        """The images, in a fixed order."""
+    name: str
+    role: MeasuredRole
+    domain: str
+    clients: Sequence[Client]
+    loader: Loader
+    num_examples: int
+    class_names: tuple[str, ...] = ()
 
 
 @runtime_checkable
@@ -127,20 +123,12 @@ class HasOutOfDistribution(Protocol):
 
 
 @runtime_checkable
-class MeasuresOtherClasses(Protocol):
-    """Data of which some splits are of other classes than those that train."""
-
-    @property
-    def other_classes(self) -> Sequence[Sequence[str]]:
-        """The names of the classes of such splits, each list once; none where there are none."""
-
-    def bind_classes(self, class_names: Sequence[str], prepare: Prepare, key: str) -> None:
-        """Takes what the method asks of images whose classes are these; called after ``bind``, for each list."""
-
-
-@runtime_checkable
 class FederatedData(TrainingData, MeasuredData, Protocol):
-    """The data module of a federation; ``fedvlp.data.FederatedDataModule`` is one."""
+    """All that a federation asks of a ``LightningDataModule``; ``fedvlp.data.FederatedDataModule`` is one.
+
+    It is called in this order: ``prepare_data``, ``setup``, ``bind``, ``encode``, then ``train_dataloader`` for each
+    client and ``evaluation_splits`` in every round.
+    """
 
     trainer: Any
 
@@ -170,12 +158,13 @@ class FederatedData(TrainingData, MeasuredData, Protocol):
         *,
         transform: Transform,
         train_transform: Transform,
-        prepare: Prepare,
+        precompute: Precompute | None,
         key: str,
         device: torch.device,
         with_domains: bool,
+        for_classes: Callable[[Sequence[str]], tuple[Precompute | None, str]],
     ) -> None:
-        """Takes what the method asks of images."""
+        """Receives what the method asks of images; of other classes by ``for_classes``: ``precompute`` and ``key``."""
 
     def encode(self) -> None:
-        """Computes once per image what never changes, with ``prepare``."""
+        """Computes once per image what never changes, with ``precompute``."""

@@ -2,12 +2,13 @@
 
 The way of an image: ``load_domains`` of a data module names the images of each domain (``files``, ``benchmarks``);
 ``split_parts`` gives each image its role and client (``splits``, ``protocols``, ``partition``); ``bind`` takes from a
-module its transform, and what its frozen parts compute of an image; ``binding`` and ``bound_loaders`` make the
-``loaders``, whose batches come from the files, from decoded images or from features that are kept on disk (``cache``).
+module its transform, and what its frozen parts compute of an image; ``loaders`` makes batches from the files, from
+decoded images or from features that are kept on disk (``cache``).
 """
 
 from __future__ import annotations
 
+from fedvlp.core.protocols import EvaluationSplit
 from fedvlp.data.benchmarks.modules import (
     CIFAR10,
     CIFAR100,
@@ -35,12 +36,11 @@ from fedvlp.data.benchmarks.modules import (
     TerraIncognita,
     TinyImageNet,
 )
-from fedvlp.data.binding import EvaluationSplit
 from fedvlp.data.domain_folders import DomainFolders
 from fedvlp.data.files.images import ArrayImages, FolderImages, ImageFiles, Images, image_paths
 from fedvlp.data.module import FederatedDataModule
 from fedvlp.data.partition import ByDomain, Dirichlet, Dispersed, FewClasses, Partitioner, Pooled, QuantitySkew, Shards
-from fedvlp.data.split_rule import few_shot, stratified_split
+from fedvlp.data.splits import few_shot, stratified_split
 from fedvlp.data.styled_shapes.module import StyledShapes
 
 __all__ = [

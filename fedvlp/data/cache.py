@@ -7,12 +7,11 @@ import hashlib
 import json
 import logging
 import re
-import shutil
 import zlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import PIL
@@ -24,255 +23,118 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from fedvlp.data.files.images import FolderImages, Images, Indices, Transform, in_threads
-from fedvlp.utils.files import atomic_write, locked, write_cache_file
+from fedvlp.utils.files import atomic_write, free_bytes, locked, size_in_words, write_cache_file
 
+log = logging.getLogger(__name__)
 COMPOSE = "torchvision.transforms.transforms.Compose"
 # By name, since these classes need not be imported to be recognised.
-FIXED = frozenset({
+FIXED_TRANSFORMS = frozenset({
     "torchvision.transforms.transforms.Resize", "torchvision.transforms.transforms.CenterCrop",
     "open_clip.transform.MaybeConvertMode", "open_clip.transform.ResizeKeepRatio",
     "open_clip.transform.CenterCropOrPad",
 })  # fmt: skip
 
 
-@dataclass(frozen=True)
-class FixedSteps:
-    """The fixed first steps of a transform; for CLIP's own they resize the shorter side and cut out the centre.
+def fixed_steps(transform: Any) -> tuple[Any, Transform] | None:
+    """Returns the fixed first steps of a ``torchvision.transforms.Compose``, and what is left of it.
 
-    Attributes:
-        steps: from a PIL image to a PIL image.
-        rest: what is left of the transform: from there to a tensor.
-        size: height and width of what the steps give.
+    The steps go from a PIL image to one of a size that is always the same: CLIP's own resize the shorter side and cut
+    out the centre. None if it does not begin with such.
     """
-
-    steps: Any
-    rest: Transform
-    size: tuple[int, int]
-
-    def __call__(self, image: Image.Image) -> Image.Image:
-        """Returns the image after the steps."""
-        return cast(Image.Image, self.steps(image))
-
-    def describe(self) -> list[Any]:
-        """Returns all settings of the steps, as JSON holds them."""
-        described = []
-        for step in self.steps.transforms:
-            settings = sorted((name, repr(value)) for name, value in vars(step).items() if not name.startswith("_"))
-            described.append([_kind(step), dict(settings)])
-        return described
-
-
-def fixed_steps(transform: Any) -> FixedSteps | None:
-    """Returns the fixed first steps of a ``torchvision.transforms.Compose``; None if it does not begin with such."""
-    if _kind(transform) != COMPOSE:
+    if _class_path(transform) != COMPOSE:
         return None
     steps = list(transform.transforms)
-    count = next((i for i, step in enumerate(steps) if _kind(step) not in FIXED), len(steps))
+    count = next((i for i, step in enumerate(steps) if _class_path(step) not in FIXED_TRANSFORMS), len(steps))
     first = type(transform)(steps[:count])
-    rest = type(transform)(steps[count:])
     # One wide and one tall image show whether all images come out in one size.
     sizes = {first(Image.new("RGB", size)).size for size in ((96, 64), (64, 96))}
-    if len(sizes) > 1:  # the size follows the image's
-        return None
-    width, height = sizes.pop()
-    return FixedSteps(first, rest, (height, width))
+    return (first, type(transform)(steps[count:])) if len(sizes) == 1 else None
 
 
-def _kind(step: Any) -> str:
+def _class_path(step: Any) -> str:
     return f"{type(step).__module__}.{type(step).__qualname__}"
 
 
-log = logging.getLogger(__name__)
+def _settings(steps: Any) -> list[Any]:
+    """All settings of the steps of a transform, of which their own ``repr`` leaves some out."""
+    settings = []
+    for step in steps.transforms:
+        public = sorted((name, repr(value)) for name, value in vars(step).items() if not name.startswith("_"))
+        settings.append([_class_path(step), public])
+    return settings
 
 
 class DecodedImages:
-    """Image files after the fixed first steps of a transform, from disk where they are kept, else from the file.
-
-    ``<key>.npy`` holds the images of a domain, uint8 [N, H, W, 3], as a file with holes for those that nobody wanted
-    yet; ``<key>.sums`` holds a checksum for each, written after it, and 0 for a hole. So whatever ends a process, what
-    it kept is whole or is not there.
+    """Images of one domain after the fixed first steps of a transform, in one file: uint8 [N, H, W, 3].
 
     Args:
-        images: the files.
-        steps: the fixed first steps of the transform.
-        folder: where the two files are.
+        images: the files, of which it takes labels and names.
+        rows: which of them are in the file, ascending.
+        steps: the fixed first steps of a transform, as of ``fixed_steps``.
+        folder: where the file is; its name is a digest of all that its content depends on.
     """
 
-    def __init__(self, images: FolderImages, steps: FixedSteps, folder: Path) -> None:
+    def __init__(self, images: FolderImages, rows: Indices, steps: Any, folder: Path) -> None:
         self.images = images
+        self.rows = rows
         self.steps = steps
-        self.labels = images.labels
-        self.names = images.names
-        self.shape = (len(images), *steps.size, 3)
-        text = json.dumps([steps.describe(), PIL.__version__, images.fingerprint(range(len(images)))])
+        self.labels = images.labels[rows]
+        self.names = [images.names[row] for row in rows]
+        width, height = steps(Image.new("RGB", (64, 64))).size
+        self.shape = (len(rows), height, width, 3)
+        text = json.dumps([_settings(steps), PIL.__version__, images.fingerprint(rows)])
         self.path = folder / f"{hashlib.sha256(text.encode()).hexdigest()}.npy"
-        self.checksums_path = self.path.with_suffix(".sums")
-        self._pixels: np.memmap[Any, Any] | None = None
-        self._checksums: NDArray[np.uint32] | None = None
-        self._has_warned = False
+        self._pixels: NDArray[np.uint8] | None = None
 
     def __len__(self) -> int:
-        """Counts the images."""
-        return len(self.images)
+        return len(self.rows)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leaves the open file to each process."""
-        return {**self.__dict__, "_pixels": None, "_checksums": None}
+        """Leaves the open file to each process, which would otherwise be sent all pixels."""
+        return {**self.__dict__, "_pixels": None}
 
-    def __getitem__(self, row: int) -> Image.Image:
-        """Returns one image in 8-bit RGB after the steps; one that is kept but damaged is decoded and kept again."""
-        checksums = self._open()
-        if self._pixels is None or not checksums[row]:
-            return self.steps(self.images[row])
-        pixels = np.array(self._pixels[row])
-        if _checksum(pixels) == checksums[row]:
-            return Image.fromarray(pixels)
-        self._warn("Decoded images in %s are damaged; decoding them again.", self.path)
-        return self._decode_again(row)
+    def __getitem__(self, index: int) -> Image.Image:
+        """Returns one image in 8-bit RGB after the steps."""
+        if self._pixels is None:
+            self._pixels = np.load(self.path, mmap_mode="r")
+        return Image.fromarray(self._pixels[index])
 
     def fingerprint(self, indices: Sequence[int] | Indices) -> str:
         """Returns that of the files."""
-        return self.images.fingerprint(indices)
+        return self.images.fingerprint(self.rows[indices])
 
-    @property
-    def image_bytes(self) -> int:
-        """The bytes of one image."""
-        return int(np.prod(self.shape[1:]))
+    def make(self, workers: int, description: str) -> bool:
+        """Decodes all images into the file unless it is there, and returns whether it is; a full disk only warns.
 
-    def missing(self, rows: Indices) -> Indices:
-        """Returns those rows that are not kept."""
-        is_missing = self._open()[rows] == 0
-        return np.asarray(rows[is_missing], dtype=np.int64)
-
-    def fill(self, rows: Indices, workers: int, description: str) -> None:
-        """Decodes and keeps those rows that are not kept yet; one process at a time.
-
-        Raises:
-            OSError: if the disk refuses.
+        Args:
+            workers: threads; a few more than there are cores if 0.
+            description: of the work, before the bar.
         """
+        # Processes that start together decode images once: the others wait.
         with locked(self.path):
-            self._checksums = None
-            missing = self.missing(rows)  # another process may have kept them meanwhile
-            if not len(missing):
-                return
-            if self._pixels is None:
-                self._create()
+            if self.path.is_file():
+                return True
+            size = int(np.prod(self.shape))
+            # Whoever gives away gigabytes of a disk should read about it.
+            level = logging.WARNING if size > 1e9 else logging.INFO
+            log.log(level, "Keeping %s of decoded images in %s.", size_in_words(size), self.path.parent)
             try:
-                in_threads(self._keep, missing.tolist(), description, workers)
-            finally:
-                self._checksums = None
+                # A full disk would kill the process that writes to mapped memory, so the room is asked for before.
+                if size > (free := free_bytes(self.path)):
+                    raise OSError(errno.ENOSPC, f"{size_in_words(size)} are needed, {size_in_words(free)} are free")
+                with atomic_write(self.path) as temporary:
+                    pixels = np.lib.format.open_memmap(temporary, mode="w+", dtype=np.uint8, shape=self.shape)
+                    in_threads(lambda index: self._decode_into(pixels, index), range(len(self)), description, workers)
+                    pixels.flush()
+            except OSError as error:
+                advice = "files are decoded each time. Give data.cache_dir more room, or pass data.cache_images=false."
+                reason = error.strerror or error
+                log.warning("Could not keep decoded images in %s (%s); %s", self.path.parent, reason, advice)
+                return False
+            return True
 
-    def _keep(self, row: int) -> None:
-        try:
-            image = self.steps(self.images[row])
-        except Exception:  # PIL's decoders raise nearly every type; whoever reads the image will meet it
-            return
-        self._write(row, np.asarray(image))
-
-    def _decode_again(self, row: int) -> Image.Image:
-        """Decodes one row and keeps it in place of what is there."""
-        image = self.steps(self.images[row])
-        try:
-            self._write(row, np.asarray(image))
-        except OSError:  # the cache may only be read
-            return image
-        self._open()[row] = _checksum(np.asarray(image))
-        return image
-
-    def _write(self, row: int, pixels: NDArray[np.uint8]) -> None:
-        # The images are at the end of the file, after a header of NumPy's. The checksum goes last: it vouches for them.
-        offset = self.path.stat().st_size - (len(self) - row) * self.image_bytes
-        _overwrite(self.path, offset, pixels.tobytes())
-        _overwrite(self.checksums_path, 4 * row, np.uint32(_checksum(pixels)).tobytes())
-
-    def _open(self) -> NDArray[np.uint32]:
-        """Opens the files and returns the checksums; all of them are 0 if there are none or they are damaged."""
-        if self._checksums is not None:
-            return self._checksums
-        self._pixels, self._checksums = self._read()  # at once: other threads read images meanwhile
-        return self._checksums
-
-    def _read(self) -> tuple[np.memmap[Any, Any] | None, NDArray[np.uint32]]:
-        """Returns what the files hold; nothing if there are none or they are damaged."""
-        nothing = (None, np.zeros(len(self), np.uint32))
-        if not self.path.is_file():
-            return nothing
-        try:
-            pixels = np.load(self.path, mmap_mode="r")
-            checksums = np.fromfile(self.checksums_path, np.uint32)
-        except (OSError, ValueError, EOFError) as error:
-            self._warn("Decoded images in %s can't be read (%s); decoding them again.", self.path, error)
-            return nothing
-        if pixels.shape != self.shape or pixels.dtype != np.uint8 or len(checksums) != len(self):
-            self._warn("Decoded images in %s are damaged; decoding them again.", self.path)
-            return nothing
-        return pixels, checksums
-
-    def _create(self) -> None:
-        """Makes both files, without an image; the checksums first, so that they never speak of older images."""
-        with atomic_write(self.checksums_path) as temporary:
-            np.zeros(len(self), np.uint32).tofile(temporary)
-        with atomic_write(self.path) as temporary:
-            np.lib.format.open_memmap(temporary, mode="w+", dtype=np.uint8, shape=self.shape)
-
-    def _warn(self, message: str, *arguments: object) -> None:
-        """Logs one warning, whatever else is found."""
-        if not self._has_warned:
-            log.warning(message, *arguments)
-        self._has_warned = True
-
-
-def _overwrite(path: Path, offset: int, content: bytes) -> None:
-    with path.open("r+b") as file:
-        file.seek(offset)
-        file.write(content)
-
-
-def _checksum(pixels: NDArray[np.uint8]) -> int:
-    """Returns a checksum that is never 0, which stands for an image that is not there."""
-    return zlib.crc32(pixels.tobytes()) or 1
-
-
-def keep_decoded(wanted: Sequence[tuple[str, DecodedImages, Indices]], workers: int = 0) -> None:
-    """Decodes and keeps those images that are not kept yet; a disk that refuses costs a warning and not the run.
-
-    Args:
-        wanted: domains, their images, and the rows that will be read.
-        workers: threads; a few more than there are cores if 0.
-    """
-    missing = [(domain, images, images.missing(rows)) for domain, images, rows in wanted]
-    size = sum(len(rows) * images.image_bytes for _, images, rows in missing)
-    if not size:
-        return
-    folder = wanted[0][1].path.parent
-    # Whoever gives away gigabytes of a disk should read about it.
-    level = logging.WARNING if size > 1e9 else logging.INFO
-    log.log(level, "Keeping %s of decoded images in %s.", gb(size), folder)
-    try:
-        # The files are made with holes, so a full disk would be met in the middle of the work only.
-        _check_room(folder, size)
-        for domain, images, rows in missing:
-            images.fill(rows, workers, f"decoding {domain}")
-    except OSError as error:
-        advice = "files are decoded each time. Give data.cache_dir more room, or pass data.cache_images=false."
-        log.warning("Could not keep decoded images in %s (%s); %s", folder, error.strerror or error, advice)
-
-
-def _check_room(folder: Path, size: int) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    free = shutil.disk_usage(folder).free
-    # Checked before the first image, since holes are filled at random and a full disk shows late.
-    if size > free:
-        raise OSError(errno.ENOSPC, f"{gb(size)} are needed, {gb(free)} are free")
-
-
-def gb(size: int) -> str:
-    """Returns a number of bytes in GB.
-
-    >>> gb(88_300_000_000), gb(1_500_000)
-    ('88.3 GB', '0.0015 GB')
-    """
-    return f"{size / 1e9:.3g} GB"
+    def _decode_into(self, pixels: NDArray[np.uint8], index: int) -> None:
+        pixels[index] = np.asarray(self.steps(self.images[int(self.rows[index])]))
 
 
 @dataclass(frozen=True)
@@ -302,16 +164,31 @@ def cache_key(key: str, transform: Transform, images: Images, rows: Indices, dev
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def load_features(path: Path, count: int, device: torch.device) -> Features | None:
-    """Reads cached features onto ``device``; None if there are none or they are damaged.
+def cached_features(path: Path, count: int, device: torch.device, compute: Callable[[], Features]) -> Features:
+    """Returns the features in a file; computes them and writes it if there is none or it is damaged.
 
     On the CPU they are mapped, not copied: the system reads what is used, and may forget it when memory is short.
 
     Args:
-        path: a file that ``save_features`` wrote.
+        path: the file.
         count: rows that every tensor must have.
-        device: where they are wanted.
+        device: where the features are wanted.
+        compute: computes them there.
     """
+    # Processes that start together compute features once: the others wait and read the file.
+    with locked(path):
+        features = load_features(path, count, device)
+        if features is not None:
+            return features
+        features = compute()
+        save_features(path, features)
+        # Read again on the CPU, so that the tensors are mapped from the file and do not fill the memory.
+        mapped = load_features(path, count, device) if device.type == "cpu" else None
+        return features if mapped is None else replace(features, tensors=mapped.tensors)
+
+
+def load_features(path: Path, count: int, device: torch.device) -> Features | None:
+    """Reads features onto ``device``, as of ``cached_features``; None if there are none or they are damaged."""
     if not path.is_file():
         return None
     try:
@@ -338,7 +215,7 @@ def save_features(path: Path, features: Features) -> None:
 
 
 def _tensor_checksum(tensors: dict[str, Tensor]) -> str:
-    """Covers names, types, shapes and numbers."""
+    """Covers names, types, shapes and values."""
     value = 0
     for name, tensor in sorted(tensors.items()):
         value = zlib.crc32(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode(), value)

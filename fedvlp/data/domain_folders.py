@@ -32,7 +32,7 @@ from fedvlp.data.files.images import (
     unreadable,
 )
 from fedvlp.data.module import FederatedDataModule
-from fedvlp.data.split_rule import Role
+from fedvlp.data.splits import Role
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import write_cache_file, write_json
 

@@ -1,26 +1,255 @@
-"""Batches of images, or of what the frozen parts of a module computed from them.
+"""Batches in the form in which one module wants them: images, or what its frozen parts computed of them.
 
-Orders and augmentations are drawn in the main process, so batches are the same for every number of workers.
+:class:`BoundLoaders` is all that lies between a data module and PyTorch's ``DataLoader``. Orders and augmentations are
+drawn in the main process, so batches are the same for every number of workers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
+from lightning.fabric.utilities import move_data_to_device
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 from tqdm import tqdm
 
-from fedvlp.core.protocols import DOMAIN, Inputs
-from fedvlp.data.files.images import Images, Indices, Transform
+from fedvlp.core.protocols import DOMAIN, Batch, EvaluationSplit, Inputs, Loader, Precompute
+from fedvlp.data.cache import DecodedImages, Features, cache_key, cached_features, fixed_steps
+from fedvlp.data.files.images import FolderImages, Images, Indices, Transform
+from fedvlp.data.splits import Role, SplitPart
 
 ImageLoader = DataLoader[tuple[Any, int]]
 """Batches of (pixels, labels) as PyTorch makes them, on the CPU; in place of pixels perhaps a dict that has them."""
-Prepare = Callable[[Float[Tensor, "B 3 V V"]], dict[str, Tensor]]
+MIN_FRACTION_OF_DOMAIN = 0.25
+"""Of a domain of which fewer images are used, those alone are encoded."""
+
+
+@dataclass(frozen=True)
+class ModuleBinding:
+    """What a module asks of images, as ``FederatedDataModule.bind`` explains it, and how they are read for it.
+
+    Attributes:
+        transform: makes a tensor [3, V, V] of a PIL image.
+        train_transform: the same with random crops and flips.
+        precompute: makes tensors [B, ...] by name of images [B, 3, V, V]; None leaves them unchanged.
+        key: everything but transform, images and device that ``precompute`` depends on.
+        device: where batches are wanted.
+        domains: the source domains, if training batches shall tell which of them each image is of; else none.
+        is_augmented: whether training images change from pass to pass, so that nothing can be computed of them once.
+        num_workers: processes that read images.
+        cache_dir: folder below which computed tensors are kept; None keeps them in memory alone.
+        cache_images: whether decoded images are kept there too.
+    """
+
+    transform: Transform
+    train_transform: Transform | None = None
+    precompute: Precompute | None = None
+    key: str = ""
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    domains: tuple[str, ...] = ()
+    is_augmented: bool = False
+    num_workers: int = 0
+    cache_dir: Path | None = None
+    cache_images: bool = False
+
+
+class BoundLoaders:
+    """Makes the loaders of one data set for one bound module.
+
+    Args:
+        images: images by domain.
+        parts: which of them play which role.
+        binding: what the module asks of images of the classes that train.
+        class_names: names of all classes, where parts are of some of them.
+        of_classes: what the module asks of images of other classes than those that train, by their names.
+    """
+
+    def __init__(
+        self,
+        images: Mapping[str, Images],
+        parts: Sequence[SplitPart],
+        binding: ModuleBinding,
+        class_names: Sequence[str] = (),
+        of_classes: Mapping[tuple[str, ...], ModuleBinding] | None = None,
+    ) -> None:
+        self.images = images
+        self.parts = parts
+        self.binding = binding
+        self.class_names = class_names
+        self.of_classes = of_classes or {}
+        self.train_parts = [part for part in parts if part.role == "train"]
+        # By domain and key: what is computed alike is shared, whichever classes it is for.
+        self._features: dict[tuple[str, str], Features] = {}
+        self._rows: dict[tuple[str, str | None], Indices] = {}
+        self._decoded: dict[str, DecodedImages] = {}
+
+    def encode(self) -> None:
+        """Computes, or reads from the cache, all that is precomputed; without it, keeps images decoded."""
+        if self.binding.precompute is None:
+            self._keep_decoded(self.images)
+            return
+        for binding in (self.binding, *self.of_classes.values()):
+            for domain in self.images:
+                if len(self._rows_to_keep(domain, binding.key)):
+                    self._tensors(domain, binding)
+
+    def train_loader(self, client_id: int, batch_size: int, seed: int) -> Loader:
+        """Returns a client's batches, shuffled by a seed."""
+        return self._loader(self.train_parts[client_id], batch_size, seed)
+
+    def evaluation_splits(self, batch_size: int) -> list[EvaluationSplit]:
+        """Returns every part that measures, in the order of parts."""
+        splits = []
+        for part in self.parts:
+            if part.role != "train":
+                loader = self._loader(part, batch_size)
+                names = part.names_of_classes(self.class_names)
+                splits.append(EvaluationSplit(part.name, part.role, part.owner, part.clients, loader, len(part), names))
+        return splits
+
+    def train_image_loader(self, batch_size: int, seed: int) -> ImageLoader:
+        """Returns the shuffled training images of all clients together, on the CPU; for a plain Trainer."""
+        selected = list(chain.from_iterable(part.rows_by_domain.items() for part in self.train_parts))
+        if not self.binding.is_augmented:
+            self._keep_decoded(dict(selected))
+        dataset = self._dataset(selected, self.binding.is_augmented, self._domain_numbers(selected))
+        return image_loader(dataset, batch_size, self.binding.num_workers, seed)
+
+    def image_loaders(self, batch_size: int, *roles: Role) -> list[ImageLoader]:
+        """Returns a loader of images, in order and on the CPU, for each part of some roles; for a plain Trainer."""
+        loaders = []
+        for part in self.parts:
+            if part.role in roles:
+                self._keep_decoded(part.rows_by_domain)
+                dataset = self._dataset(list(part.rows_by_domain.items()))
+                loaders.append(image_loader(dataset, batch_size, self.binding.num_workers))
+        return loaders
+
+    def feature_counts(self) -> dict[str, float]:
+        """Returns how many images were encoded, how many were in the cache, and the seconds that took or saved."""
+        counts: dict[str, float] = {"computed_seconds": 0, "saved_seconds": 0, "computed_images": 0, "cached_images": 0}
+        for key, features in self._features.items():
+            counts["saved_seconds" if features.is_cached else "computed_seconds"] += features.seconds
+            counts["cached_images" if features.is_cached else "computed_images"] += len(self._rows[key])
+        return counts
+
+    def _loader(self, part: SplitPart, batch_size: int, seed: int | None = None) -> Loader:
+        """The batches of a part: shuffled by a seed for training, in the order of the images for measuring."""
+        binding = self._binding(part)
+        selected = list(part.rows_by_domain.items())
+        numbers = None if seed is None else self._domain_numbers(selected)
+        is_augmented = binding.is_augmented and part.role == "train"
+        if binding.precompute is None or is_augmented:
+            dataset = self._dataset(selected, is_augmented, numbers, part.classes)
+            loader = image_loader(dataset, batch_size, binding.num_workers, seed, binding.device)
+            return DeviceLoader(loader, binding.device)
+        # The tensors have a row for each encoded image, which need not be all of a domain.
+        places = [np.searchsorted(self._rows_to_keep(domain, binding.key), rows) for domain, rows in selected]
+        labels = labels_of([(self.images[domain], rows) for domain, rows in selected], part.classes)
+        return PrecomputedLoader(
+            tensors=lambda: [self._tensors(domain, binding) for domain, _ in selected],
+            rows=[torch.from_numpy(of_domain).to(binding.device) for of_domain in places],
+            labels=torch.from_numpy(labels).to(binding.device),
+            batch_size=batch_size,
+            seed=seed,
+            domains=numbers,
+        )
+
+    def _binding(self, part: SplitPart) -> ModuleBinding:
+        return self.of_classes.get(part.names_of_classes(self.class_names), self.binding)
+
+    def _domain_numbers(self, selected: Sequence[tuple[str, Indices]]) -> list[int] | None:
+        """The place of each selected domain among the source domains; None if the module does not ask for it."""
+        domains = self.binding.domains
+        return [domains.index(domain) for domain, _ in selected] if domains else None
+
+    def _dataset(
+        self,
+        selected: Sequence[tuple[str, Indices]],
+        is_augmented: bool = False,
+        domains: Sequence[int] | None = None,
+        classes: Sequence[int] = (),
+    ) -> ImageDataset:
+        """The images of rows of one domain or several, from the decoded images where these are kept."""
+        transform = self.binding.transform
+        images: list[tuple[Images, Indices]] = [(self.images[domain], rows) for domain, rows in selected]
+        if is_augmented:
+            transform = self.binding.train_transform or transform
+        elif self._steps is not None and all(domain in self._decoded for domain, _ in selected):
+            transform = self._steps[1]
+            decoded = [(self._decoded[domain], rows) for domain, rows in selected]
+            images = [(of_domain, np.searchsorted(of_domain.rows, rows)) for of_domain, rows in decoded]
+        return ImageDataset(images, transform, domains, classes)
+
+    @cached_property
+    def _steps(self) -> tuple[Any, Transform] | None:
+        """The part of the transform after which images are kept, and the rest; None if they are not kept."""
+        binding = self.binding
+        return fixed_steps(binding.transform) if binding.cache_images and binding.cache_dir is not None else None
+
+    def _keep_decoded(self, domains: Iterable[str]) -> None:
+        """Decodes image files that will be read many times, once and for all."""
+        for domain in domains:
+            images = self.images[domain]
+            rows = self._rows_to_keep(domain)
+            if domain in self._decoded or not len(rows) or not isinstance(images, FolderImages):
+                continue
+            if self._steps is not None and self.binding.cache_dir is not None:
+                decoded = DecodedImages(images, rows, self._steps[0], self.binding.cache_dir / "images")
+                if decoded.make(self.binding.num_workers, f"decoding {domain}"):
+                    self._decoded[domain] = decoded
+
+    def _tensors(self, domain: str, binding: ModuleBinding) -> dict[str, Tensor]:
+        """What is precomputed of a domain: from memory, from disk or computed now."""
+        if (domain, binding.key) not in self._features:
+            self._features[domain, binding.key] = self._read_or_encode(domain, binding)
+        return self._features[domain, binding.key].tensors
+
+    def _read_or_encode(self, domain: str, binding: ModuleBinding) -> Features:
+        rows = self._rows_to_keep(domain, binding.key)
+        precompute = binding.precompute
+        if precompute is None:
+            raise RuntimeError("There is no `precompute` to compute anything with; give one to bind().")
+
+        def compute() -> Features:
+            began = time.perf_counter()
+            dataset = self._dataset([(domain, rows)])
+            tensors = encode(dataset, precompute, binding.device, binding.num_workers, f"encoding {domain}")
+            for tensor in tensors.values():
+                tensor[-1:].cpu()  # waits until the device is done
+            return Features(tensors, time.perf_counter() - began)
+
+        if binding.cache_dir is None:
+            return compute()
+        name = cache_key(binding.key, binding.transform, self.images[domain], rows, binding.device)
+        path = binding.cache_dir / "features" / f"{name}.safetensors"
+        return cached_features(path, len(rows), binding.device, compute)
+
+    def _rows_to_keep(self, domain: str, key: str | None = None) -> Indices:
+        """The rows of a domain that are computed together, for parts of one key or all parts: all, unless few are used.
+
+        Whole domains are computed so that all splits, seeds and shots share them.
+        """
+        if (domain, key) not in self._rows:
+            parts = [part for part in self.parts if key is None or self._binding(part).key == key]
+            # Augmented training images are new in every pass, so nothing that was computed of them could be used again.
+            if self.binding.is_augmented:
+                parts = [part for part in parts if part.role != "train"]
+            used = [part.rows_by_domain[domain] for part in parts if domain in part.rows_by_domain]
+            rows = np.sort(np.concatenate([np.empty(0, np.int64), *used]))
+            count = len(self.images[domain])
+            is_few = len(rows) < MIN_FRACTION_OF_DOMAIN * count
+            self._rows[domain, key] = rows if self.binding.is_augmented or is_few else np.arange(count)
+        return self._rows[domain, key]
 
 
 class Shuffle(Sampler[tuple[int, int]]):
@@ -37,12 +266,11 @@ class Shuffle(Sampler[tuple[int, int]]):
 
     def draw(self) -> tuple[Int[Tensor, " images"], Int[Tensor, " images"]]:
         """Returns the order of the next pass, and the seed of the image at each position."""
-        # Drawn in the main process, so that batches do not depend on the number of workers.
+        # Both are always drawn, so that passes over images and over precomputed tensors have the same orders.
         order = torch.randperm(self.count, generator=self.generator)
         return order, torch.randint(2**62, (self.count,), generator=self.generator)
 
     def __len__(self) -> int:
-        """Counts the images."""
         return self.count
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
@@ -58,6 +286,7 @@ class ImageDataset(Dataset[tuple[Any, int]]):
         selected: images of a domain and the rows of it to take, one domain after another.
         transform: makes a tensor [3, V, V] of an image.
         domains: the number of each selection's domain, if an item shall be a dict of ``images`` and ``domain``.
+        classes: as of ``labels_of``.
     """
 
     def __init__(
@@ -65,34 +294,41 @@ class ImageDataset(Dataset[tuple[Any, int]]):
         selected: Sequence[tuple[Images, Indices]],
         transform: Transform,
         domains: Sequence[int] | None = None,
+        classes: Sequence[int] = (),
     ) -> None:
         self.images = [images for images, _ in selected]
         self.domain = np.repeat(np.arange(len(selected)), [len(rows) for _, rows in selected])
         self.row = np.concatenate([rows for _, rows in selected])
+        self.labels = labels_of(selected, classes)
         self.transform = transform
         self.domains = domains
 
     def __len__(self) -> int:
-        """Counts the images."""
         return len(self.row)
 
     def __getitem__(self, item: int | tuple[int, int]) -> tuple[Any, int]:
         """Returns pixels and label; given (position, seed), a random transform draws from that seed alone."""
         position = item[0] if isinstance(item, tuple) else item
-        images = self.images[self.domain[position]]
-        row = int(self.row[position])
-        pixels = self._transformed(images[row], item)
-        label = int(images.labels[row])
+        image = self.images[self.domain[position]][int(self.row[position])]
+        label = int(self.labels[position])
+        if isinstance(item, tuple):
+            with torch.random.fork_rng(devices=[]):
+                torch.default_generator.manual_seed(item[1])
+                pixels = self.transform(image)
+        else:
+            pixels = self.transform(image)
         if self.domains is None:
             return pixels, label
         return {"images": pixels, DOMAIN: self.domains[self.domain[position]]}, label
 
-    def _transformed(self, image: Any, item: int | tuple[int, int]) -> Tensor:
-        if not isinstance(item, tuple):
-            return self.transform(image)
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(item[1])
-            return self.transform(image)
+
+def labels_of(selected: Sequence[tuple[Images, Indices]], classes: Sequence[int] = ()) -> Indices:
+    """Returns the labels of selected rows; the places of the labels among ``classes``, ascending, where some are given.
+
+    A classifier of some classes alone numbers these from 0.
+    """
+    labels = np.concatenate([images.labels[rows] for images, rows in selected])
+    return np.searchsorted(classes, labels) if classes else labels
 
 
 def image_loader(
@@ -104,7 +340,7 @@ def image_loader(
 ) -> ImageLoader:
     """Returns a PyTorch loader of (pixels, labels): shuffled by ``seed``, or in order where there is none.
 
-    Batches for a CUDA ``device`` lie in pinned memory, from which they are copied while others are computed.
+    Batches for a CUDA ``device`` are made in pinned memory, from which they are copied while others are computed.
     """
     return DataLoader(
         dataset,
@@ -116,33 +352,28 @@ def image_loader(
     )
 
 
+@dataclass(frozen=True)
 class DeviceLoader:
     """Moves the batches of a loader to a device.
 
-    Args:
+    Attributes:
         loader: gives (pixels, labels).
         device: where they are wanted.
     """
 
-    def __init__(self, loader: ImageLoader, device: torch.device) -> None:
-        self.loader = loader
-        self.device = device
+    loader: ImageLoader
+    device: torch.device
 
     def __len__(self) -> int:
-        """Counts the batches."""
         return len(self.loader)
 
-    def __iter__(self) -> Iterator[tuple[Inputs, Tensor]]:
+    def __iter__(self) -> Iterator[Batch]:
         """Yields pixels [B, 3, V, V], or a dict that has them, and labels [B]."""
-        for inputs, labels in self.loader:
-            moved = {name: self._moved(value) for name, value in inputs.items()} if isinstance(inputs, dict) else None
-            yield moved or self._moved(inputs), self._moved(labels)
-
-    def _moved(self, value: Tensor) -> Tensor:
-        return value.to(self.device, non_blocking=self.loader.pin_memory)
+        for batch in self.loader:
+            yield move_data_to_device(batch, self.device)
 
 
-class PreparedLoader:
+class PrecomputedLoader:
     """Batches cut from tensors that hold whole domains; nothing is read, decoded or encoded.
 
     Args:
@@ -173,7 +404,6 @@ class PreparedLoader:
         self.shuffle = None if seed is None else Shuffle(len(self.rows), seed)
 
     def __len__(self) -> int:
-        """Counts the batches."""
         return -(-len(self.rows) // self.batch_size)
 
     def __iter__(self) -> Iterator[tuple[Inputs, Tensor]]:
@@ -187,36 +417,35 @@ class PreparedLoader:
             yield batch, self.labels[positions]
 
     def _gather(self, tensors: Sequence[dict[str, Tensor]], positions: Int[Tensor, " B"]) -> dict[str, Tensor]:
-        """Returns the tensors [B, ...] of a batch, from whichever domain each of its images is."""
+        """The tensors [B, ...] of a batch, from whichever domain each of its images is."""
         rows = self.rows[positions]
         if len(tensors) == 1:
             return {name: tensor[rows] for name, tensor in tensors[0].items()}
         domain = self.domain[positions]
-        # Each domain is indexed once, which gives the batch sorted by domain; `place` undoes the sorting.
-        place = torch.argsort(torch.argsort(domain, stable=True))
-        rows_of_domains = [rows[domain == index] for index in range(len(tensors))]
-        batch = {}
-        for name in tensors[0]:
-            pieces = [domain_tensors[name][rows] for domain_tensors, rows in zip(tensors, rows_of_domains, strict=True)]
-            batch[name] = torch.cat(pieces)[place]
+        batch = {name: tensor.new_empty(len(rows), *tensor.shape[1:]) for name, tensor in tensors[0].items()}
+        # Domains are never joined to one tensor, which would read all of their files into memory.
+        for index, of_domain in enumerate(tensors):
+            is_of_domain = domain == index
+            for name, tensor in of_domain.items():
+                batch[name][is_of_domain] = tensor[rows[is_of_domain]]
         return batch
 
 
 def encode(
     dataset: ImageDataset,
-    prepare: Prepare,
+    precompute: Precompute,
     device: torch.device,
     num_workers: int = 0,
     description: str = "encoding",
     batch_size: int = 64,
 ) -> dict[str, Tensor]:
-    """Returns what ``prepare`` gives for these images, [images, ...] by name, on ``device``.
+    """Returns what ``precompute`` gives for these images, [images, ...] by name, on ``device``.
 
     Batches are cut in the order of the images and have their own size, so that the values do not depend on how clients
     or evaluations are batched.
 
     Raises:
-        ValueError: if ``prepare`` does not give one row an image.
+        ValueError: if ``precompute`` does not give one row an image.
     """
     encoded: dict[str, Tensor] = {}
     start = 0
@@ -226,9 +455,9 @@ def encode(
     with bar, torch.inference_mode(False), torch.no_grad():
         for pixels, _ in batches:
             count = len(pixels)
-            for name, value in prepare(pixels.to(device, non_blocking=device.type == "cuda")).items():
+            for name, value in precompute(pixels.to(device, non_blocking=device.type == "cuda")).items():
                 if len(value) != count:
-                    raise ValueError(f"Expected `prepare` to give {count} rows of {name!r}; got {len(value)}.")
+                    raise ValueError(f"Expected `precompute` to give {count} rows of {name!r}; got {len(value)}.")
                 # Shapes and types are known from the first batch on.
                 if name not in encoded:
                     encoded[name] = torch.empty(len(dataset), *value.shape[1:], dtype=value.dtype, device=device)

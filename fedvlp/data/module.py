@@ -4,31 +4,42 @@ from __future__ import annotations
 
 import os
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
 import lightning as L
+import numpy as np
 import torch
 
+from fedvlp.core.protocols import EvaluationSplit, Loader, Precompute
 from fedvlp.core.roles import OUT_OF_DISTRIBUTION
 from fedvlp.core.state import Client
-from fedvlp.data.binding import BatchLoader, EvaluationSplit, ModuleBinding
-from fedvlp.data.bound_loaders import BoundLoaders, OutOfDistribution, Transfer, checked_target, transfer_table
-from fedvlp.data.files.images import Images, Transform, identity
-from fedvlp.data.loaders import ImageLoader, Prepare
-from fedvlp.data.partition import ByDomain, Partitioner
-from fedvlp.data.protocols import ClassSplit, Protocol, ProtocolPlan, chosen, describe_protocol, describe_split
-from fedvlp.data.split_rule import OfficialSplit, SplitRule
-from fedvlp.data.splits import SplitPart, image_hash, make_splits, split_hash, split_table
-from fedvlp.utils.errors import UserError, did_you_mean_or_choose
-from fedvlp.utils.ranges import FractionBelowOne, OpenFraction, PositiveInt, Seed, Workers, check_range
-
-NOT_BOUND = (
-    "The data do not know how the module wants its images. Give it a `transform` (PIL image to tensor), "
-    "or call bind(transform=...)."
+from fedvlp.data.files.images import (
+    FolderImages,
+    Images,
+    Indices,
+    Transform,
+    bad_images_message,
+    check_utf8,
+    identity,
+    image_paths,
+    unreadable,
 )
+from fedvlp.data.loaders import BoundLoaders, ImageLoader, ModuleBinding
+from fedvlp.data.partition import ByDomain, Partitioner
+from fedvlp.data.protocols import ClassSplit, Protocol, SplitPlan, count_base
+from fedvlp.data.splits import OfficialSplit, SplitPart, SplitRule, hash_lines, image_hash, split_hash, split_table
+from fedvlp.utils.errors import UserError, did_you_mean_or_choose
+from fedvlp.utils.ranges import FractionBelowOne, NonNegativeInt, OpenFraction, PositiveInt, Seed, check_range
+
+NO_CLASS = -1
+"""The label of images of other things than the classes."""
+ForClasses = Callable[[Sequence[str]], tuple[Precompute | None, str]]
+"""What a module precomputes of images of other classes, by their names, and the key of it."""
 
 
 class FederatedDataModule(L.LightningDataModule):
@@ -83,7 +94,7 @@ class FederatedDataModule(L.LightningDataModule):
         split_seed: Seed = 0,
         augmentation: Literal["none", "crop_flip"] = "none",
         class_names_map: dict[str, str] | None = None,
-        num_workers: Workers = 0,
+        num_workers: NonNegativeInt = 0,
         cache_dir: str | None = "~/.cache/fedvlp",
         cache_images: bool = True,
         out_of_distribution: str | None = None,
@@ -94,7 +105,7 @@ class FederatedDataModule(L.LightningDataModule):
         super().__init__()
         check_range("batch_size", batch_size, PositiveInt)
         check_range("eval_batch_size", eval_batch_size, PositiveInt)
-        check_range("num_workers", num_workers, Workers)
+        check_range("num_workers", num_workers, NonNegativeInt)
         self.name: str = type(self).__name__  # what a reader calls these images
         self.rule = SplitRule(validation_fraction, test_fraction, shots, split_seed)
         self.held_out = [held_out] if isinstance(held_out, str) else list(held_out or [])
@@ -105,14 +116,20 @@ class FederatedDataModule(L.LightningDataModule):
         self.num_workers = num_workers
         self.class_names_map = dict(class_names_map or {})
         self.cache_images = cache_images
-        self.outside = None if out_of_distribution is None else OutOfDistribution(out_of_distribution)
-        self.given_protocol = protocol
+        self.out_of_distribution = None if out_of_distribution is None else Path(out_of_distribution).expanduser()
+        self.protocol_option: Protocol = protocol or ("leave_domains_out" if self.held_out else "all_seen")
         self.class_split = class_split
-        self.transfers = tuple(Transfer(checked_target(target)) for target in targets or ())
+        self.targets = list(targets or ())
+        for target in self.targets:
+            if target.protocol_option not in ("leave_domains_out", "all_seen"):
+                raise UserError(
+                    f"{target.name} is a target of another data set and only measured. Leave out its protocol."
+                )
         self.cache_dir = None if cache_dir is None else Path(os.path.expanduser(cache_dir))
         self._binding: ModuleBinding | None = None
+        self._for_classes: ForClasses | None = None
         self._bound_to: L.LightningModule | None = None
-        self._served: BoundLoaders | None = None
+        self._loaders: dict[str, BoundLoaders] = {}
 
     def load_domains(self) -> tuple[Mapping[str, Images], list[str]]:
         """Returns the images of each domain by name, in an order that never changes, and the class names.
@@ -138,6 +155,25 @@ class FederatedDataModule(L.LightningDataModule):
         """The images of each domain, once they were found to be readable."""
         return self._images
 
+    @cached_property
+    def _images_of_no_class(self) -> FolderImages | None:
+        """The images of other things than the classes, each of which was opened once.
+
+        Raises:
+            UserError: if there is no such folder, no image in it, or one that can't be read.
+        """
+        root = self.out_of_distribution
+        if root is None:
+            return None
+        if not root.is_dir():
+            raise UserError(f"Expected a folder of images at {root}; there is none. Check data.out_of_distribution.")
+        check_utf8([root.resolve().name])
+        paths = image_paths([str(root)])
+        names = [path.relative_to(root).as_posix() for path in paths]
+        if bad := unreadable(paths, f"checking {root.name}"):
+            raise UserError(bad_images_message([(names[row], reason) for row, reason in bad.items()], len(paths)))
+        return FolderImages(paths, names, [NO_CLASS] * len(paths))
+
     @property
     def all_class_names(self) -> list[str]:
         """Names of all classes, in the order of the labels, as prompts shall call them."""
@@ -147,13 +183,7 @@ class FederatedDataModule(L.LightningDataModule):
     def class_names(self) -> list[str]:
         """The same of the classes that train; of all, unless the protocol keeps some as new ones."""
         names = self.all_class_names
-        return names[: self.plan.num_base(len(names))]
-
-    @property
-    def plan(self) -> ProtocolPlan:
-        """The protocol with its options."""
-        held_out = tuple(self.held_out)
-        return ProtocolPlan(chosen(self.given_protocol, held_out), held_out, self.class_split, self.transfers)
+        return names[: count_base(self.protocol_option, len(names))]
 
     @property
     def domains(self) -> list[str]:
@@ -178,14 +208,33 @@ class FederatedDataModule(L.LightningDataModule):
     @cached_property
     def split_parts(self) -> list[SplitPart]:
         """Which images play which role: training by client, then validation, test and held-out by domain."""
-        sources = self.source_domains  # before the images, so that a wrong name is found before files are read
-        held_out = self.held_out_domains
-        plan = self.plan
-        plan.check(self.rule, self.official)
-        count = len(self.all_class_names)
-        base = plan.num_base(count)
-        parts = make_splits(self._images, sources, held_out, self.rule, self.partition, self.official, base)
-        return plan.parts(parts, self._images, count, self.rule.seed)
+        plan = self.plan  # before the images, so that a wrong option is found before files are read
+        plan.check(self.held_out)
+        return plan.parts(self._images, len(self.all_class_names))
+
+    @property
+    def plan(self) -> SplitPlan:
+        """All options on which the split depends."""
+        return SplitPlan(
+            self.source_domains,
+            self.held_out_domains,
+            self.rule,
+            self.partition,
+            self.official,
+            self.protocol_option,
+            self.class_split,
+            [target.name for target in self.targets],
+        )
+
+    @property
+    def transfer_part(self) -> SplitPart:
+        """What is measured where this is the target of another data set: its test images, or else all."""
+        test_rows: dict[str, Indices] = {}
+        for part in self.split_parts:
+            if part.role in ("test", "held_out"):
+                test_rows |= part.rows_by_domain
+        all_rows = {domain: np.arange(len(images)) for domain, images in self._images.items()}
+        return SplitPart("transfer", test_rows or all_rows)
 
     @property
     def clients(self) -> list[Client]:
@@ -200,29 +249,43 @@ class FederatedDataModule(L.LightningDataModule):
     @property
     def protocol(self) -> str:
         """What is trained on, by whom, and what it is measured on, in one line."""
-        # Results are compared only if this line is equal, so each option that changes them is in it.
-        first = self.plan.text(self.all_class_names)
-        return describe_protocol(self.held_out_domains, self.rule, self.partition, self.official, first)
+        return self.plan.describe_line(len(self.all_class_names))
 
     def describe(self) -> dict[str, Any]:
-        """Returns what results must have in common to stand in one table, made to be written as JSON."""
-        split = describe_split(self.held_out_domains, self.rule, self.partition, self.official)
+        """Returns what results must have in common to be in one table, made to be written as JSON."""
+        images = image_hash(self._images, self._loaded[1])
         names = {"domains": self.domains, "classes": self.class_names}
-        measured = self.plan.describe(self.all_class_names)
-        if self.outside is not None:
-            measured[OUT_OF_DISTRIBUTION] = self.outside.describe()
-        return {"name": self.name, "images": image_hash(self._images, self._loaded[1]), **names, **split, **measured}
+        description = {"name": self.name, "images": images, **names, **self.plan.describe()}
+        # Of options that few use only those that are in use are written, so that results without them stay comparable.
+        if new_classes := self.all_class_names[len(self.class_names) :]:
+            description["new_classes"] = new_classes
+        if self.class_split != "data_set":
+            description["class_split"] = self.class_split
+        if self.targets:
+            description["targets"] = [target.describe_as_target() for target in self.targets]
+        if self._images_of_no_class is not None:
+            identified = identity(self._images_of_no_class)
+            description[OUT_OF_DISTRIBUTION] = {"name": self._out_of_distribution_name, "images": identified}
+        return description
+
+    def describe_as_target(self) -> dict[str, Any]:
+        """Returns the same where this is only measured, for another data set."""
+        images = image_hash(self._images, self.class_names)
+        split = split_hash([self.transfer_part], self._images, self.class_names)
+        return {"name": self.name, "images": images, "classes": self.class_names, "split": split}
 
     def image_identities(self) -> dict[str, str]:
         """Returns a string for each domain that is equal on all machines with the same images."""
-        own = {domain: identity(images) for domain, images in self._images.items()}
-        return own | self.plan.image_identities()
+        identities = {domain: identity(images) for domain, images in self._images.items()}
+        for target in self.targets:
+            for domain, text in target.image_identities().items():
+                identities[f"{target.name}/{domain}"] = text
+        return identities
 
     def prepare_data(self) -> None:
         """Reads or makes the images, so that every mistake is found before training."""
         self.split_parts  # noqa: B018 (computed here, kept for later)
-        if self.outside is not None:
-            self.outside.images  # noqa: B018 (as above)
+        self._images_of_no_class  # noqa: B018 (as above)
 
     def setup(self, stage: str | None = None) -> None:
         """Splits the images; binds the data to the trainer's module unless they were bound without a trainer."""
@@ -230,7 +293,7 @@ class FederatedDataModule(L.LightningDataModule):
         module = getattr(self.trainer, "lightning_module", None)
         transform = getattr(module, "transform", None)
         if transform is not None and (self._binding is None or self._bound_to not in (None, module)):
-            # All that a plain Trainer needs; a federation binds again, with what its method prepares.
+            # All that a plain Trainer needs; a federation binds again, with what its method precomputes.
             train_transform = getattr(module, "train_transform", None)
             with_domains = getattr(module, "needs_domains", False)
             self.bind(transform, train_transform=train_transform, with_domains=with_domains)
@@ -238,66 +301,99 @@ class FederatedDataModule(L.LightningDataModule):
     def bind(
         self,
         transform: Transform,
-        prepare: Prepare | None = None,
+        precompute: Precompute | None = None,
         key: str = "",
         device: torch.device | str = "cpu",
         train_transform: Transform | None = None,
         with_domains: bool = False,
+        for_classes: ForClasses | None = None,
     ) -> None:
-        """Says what the module asks of the images; forgets what was computed for another.
+        """Receives what the module asks of the images; forgets what was computed for another.
 
         Args:
             transform: makes a tensor [3, V, V] of a PIL image.
-            prepare: makes of images [B, 3, V, V] on ``device`` what its frozen parts compute, tensors [B, ...] by name.
-                Batches then hold these in place of images; they are computed once for each image.
-            key: everything but transform, images and device that ``prepare`` depends on: weights, options, precision.
+            precompute: makes of images [B, 3, V, V] on ``device`` what its frozen parts compute, tensors [B, ...] by
+                name. Batches then hold these in place of images; they are computed once for each image.
+            key: everything but transform, images and device that ``precompute`` depends on: weights, options,
+                precision.
             device: where batches are wanted.
             train_transform: ``transform`` with random crops and flips, for ``augmentation="crop_flip"``.
             with_domains: whether inputs of training batches are a dict with each image's ``domain`` [B] in it, its
                 position among the source domains; images are then ``images``.
+            for_classes: returns ``precompute`` and ``key`` for images of other classes, by their names; if not given,
+                those above are for any classes.
         """
-        if self.augmentation == "crop_flip" and train_transform is None:
+        is_augmented = self.augmentation == "crop_flip"
+        if is_augmented and train_transform is None:
             raise UserError('augmentation="crop_flip" needs a module with a `train_transform`. Add it, or use "none".')
-        # Loaders of the module before would serve its features, so they are made again.
+        # Loaders of the module before would give its features, so they are made again.
         self._bound_to = getattr(self.trainer, "lightning_module", None)
-        self._served = None
-        domains = tuple(self.source_domains) if with_domains else ()
-        options = (self.cache_dir, self.num_workers, self.cache_images, domains)
-        self._binding = ModuleBinding(transform, train_transform, prepare, key, torch.device(device), *options)
+        self._loaders = {}
+        self._for_classes = for_classes
+        self._binding = ModuleBinding(
+            transform,
+            train_transform,
+            precompute,
+            key,
+            torch.device(device),
+            domains=tuple(self.source_domains) if with_domains else (),
+            is_augmented=is_augmented,
+            num_workers=self.num_workers,
+            cache_dir=self.cache_dir,
+            cache_images=self.cache_images,
+        )
 
     @property
     def binding(self) -> ModuleBinding:
         """What the module asks of the images."""
         if self._binding is None:
-            raise UserError(NOT_BOUND)
+            raise UserError(
+                "The data do not know how the module wants its images. Give it a `transform` (PIL image to tensor), "
+                "or call bind(transform=...)."
+            )
         return self._binding
 
     @property
-    def other_classes(self) -> list[tuple[str, ...]]:
-        """The names of the classes of splits that are of others than those that train, each list once."""
-        return self._batches.other_classes
-
-    def bind_classes(self, class_names: Sequence[str], prepare: Prepare | None, key: str) -> None:
-        """Says what the module asks of images whose classes are these, after :meth:`bind` and as it does."""
-        self._batches.bind_classes(class_names, prepare, key)
+    def loaders(self) -> dict[str, BoundLoaders]:
+        """The loaders for the bound module: of the data set itself, of each target, and of images of no class."""
+        if self._loaders:
+            return self._loaders
+        names = self.all_class_names
+        lists = [part.names_of_classes(names) for part in self.split_parts if part.classes]
+        lists += [tuple(target.class_names) for target in self.targets]
+        of_classes: dict[tuple[str, ...], ModuleBinding] = {}
+        for class_names in dict.fromkeys(lists):
+            if self._for_classes is not None and class_names != tuple(self.class_names):
+                precompute, key = self._for_classes(class_names)
+                of_classes[class_names] = replace(self.binding, precompute=precompute, key=key)
+        loaders = {"": BoundLoaders(self._images, self.split_parts, self.binding, names, of_classes)}
+        for target in self.targets:
+            binding = of_classes.get(tuple(target.class_names), self.binding)
+            loaders[f"transfer/{target.name}"] = BoundLoaders(target.images, [target.transfer_part], binding)
+        images = self._images_of_no_class
+        if images is not None:
+            part = SplitPart("held_out", {self._out_of_distribution_name: np.arange(len(images))})
+            loaders[OUT_OF_DISTRIBUTION] = BoundLoaders({part.owner: images}, [part], self.binding)
+        self._loaders = loaders
+        return loaders
 
     @property
-    def _batches(self) -> BoundLoaders:
-        """Makes the loaders for the bound module; made when first asked for, since it needs the images."""
-        if self._served is None:
-            names = self.all_class_names
-            parts = self.split_parts
-            options = (self.binding, self.augmentation == "crop_flip")
-            self._served = BoundLoaders(self._images, parts, names, len(self.class_names), self.transfers, *options)
-        return self._served
+    def _out_of_distribution_name(self) -> str:
+        return "" if self.out_of_distribution is None else self.out_of_distribution.resolve().name
 
     def encode(self) -> None:
-        """Computes, or reads from the cache, all that ``prepare`` gives; without it, keeps images decoded."""
-        self._batches.encode()
-        if self.outside is not None:
-            self.outside.source(self.binding).encode()
+        """Computes, or reads from the cache, all that ``precompute`` gives; without it, keeps images decoded."""
+        for loaders in self.loaders.values():
+            loaders.encode()
 
-    def train_dataloader(self, client: Client | None = None, seed: int | None = None) -> BatchLoader | ImageLoader:
+    def feature_counts(self) -> dict[str, float]:
+        """Returns how many images were encoded or cached, and the seconds that took or saved, after ``encode``."""
+        counts: Counter[str] = Counter()
+        for loaders in self._loaders.values():
+            counts.update(loaders.feature_counts())
+        return dict(counts)
+
+    def train_dataloader(self, client: Client | None = None, seed: int | None = None) -> Loader | ImageLoader:
         """Returns shuffled training batches of (inputs, labels); each pass over them has its own order.
 
         Args:
@@ -306,39 +402,56 @@ class FederatedDataModule(L.LightningDataModule):
         """
         seed = torch.initial_seed() if seed is None else seed
         if client is None:
-            # A plain Trainer knows no client: one loader of all training images.
-            return self._batches.main_source.train_image_loader(self.batch_size, seed)
-        return self._batches.main_source.train_loader(client.id, self.batch_size, seed)
+            return self.loaders[""].train_image_loader(self.batch_size, seed)
+        return self.loaders[""].train_loader(client.id, self.batch_size, seed)
 
     def evaluation_splits(self) -> list[EvaluationSplit]:
         """Returns the validation and test splits of each source domain, then the held-out domains; none is empty.
 
         Protocols have others as well: of new classes, of each client's own images, of other data sets.
         """
-        return self._batches.evaluation_splits(self.eval_batch_size)
+        splits = []
+        for split in self.loaders[""].evaluation_splits(self.eval_batch_size):
+            splits.append(split)
+            if split.role == "personal":
+                # The same images under the global model, beside the client's own.
+                splits.append(replace(split, name=f"global/{split.domain}", role="global"))
+        for target in self.targets:
+            name = f"transfer/{target.name}"
+            class_names = () if target.class_names == self.class_names else tuple(target.class_names)
+            (split,) = self.loaders[name].evaluation_splits(self.eval_batch_size)
+            splits.append(replace(split, name=name, domain=target.name, class_names=class_names))
+        return splits
 
     def out_of_distribution_splits(self) -> list[EvaluationSplit]:
-        """Returns the images of other things than the classes, if there are any."""
-        return [] if self.outside is None else self.outside.splits(self.binding, self.eval_batch_size)
+        """Returns the images of other things than the classes as one split, if there are any."""
+        if self.out_of_distribution is None:
+            return []
+        splits = self.loaders[OUT_OF_DISTRIBUTION].evaluation_splits(self.eval_batch_size)
+        return [replace(split, name=f"{OUT_OF_DISTRIBUTION}/{split.domain}") for split in splits]
 
     def val_dataloader(self) -> list[ImageLoader]:
         """Returns a loader of images for each source domain's validation split."""
-        return self._batches.main_source.image_loaders(self.eval_batch_size, "validation")
+        return self.loaders[""].image_loaders(self.eval_batch_size, "validation")
 
     def test_dataloader(self) -> list[ImageLoader]:
         """Returns a loader of images for each test split and held-out domain, or the validation loaders if none is."""
-        return (
-            self._batches.main_source.image_loaders(self.eval_batch_size, "test", "held_out") or self.val_dataloader()
-        )
+        return self.loaders[""].image_loaders(self.eval_batch_size, "test", "held_out") or self.val_dataloader()
 
     @cached_property
     def split_hash(self) -> str:
         """16 hexadecimal digits that change with the role, domain, client, name or class of any image."""
-        return self.plan.split_hash(split_hash(self.split_parts, self._images, self._loaded[1]))
+        digest = split_hash(self.split_parts, self._images, self._loaded[1])
+        targets = [split_hash([target.transfer_part], target.images, target.class_names) for target in self.targets]
+        return hash_lines([digest, *targets]) if targets else digest
 
     def split_table(self) -> list[dict[str, Any]]:
         """Returns the names of the images for each role, domain and client, made to be written as JSON."""
-        return [*split_table(self.split_parts, self._images), *transfer_table(self.transfers)]
+        table = split_table(self.split_parts, self._images)
+        for target in self.targets:
+            for entry in split_table([target.transfer_part], target.images):
+                table.append({**entry, "domain": f"{target.name}/{entry['domain']}"})
+        return table
 
 
 def choose_held_out(wanted: Sequence[str], domains: Sequence[str]) -> list[str]:
@@ -352,9 +465,10 @@ def choose_held_out(wanted: Sequence[str], domains: Sequence[str]) -> list[str]:
     names = sorted({composed.get(unicodedata.normalize("NFC", name), name) for name in wanted})
     for name in names:
         if name not in domains:
-            found = ", ".join(domains)
             hint = did_you_mean_or_choose(name, domains)
-            raise UserError(f"Expected held_out to name one of the domains ({found}); got {name!r}. {hint}")
+            raise UserError(
+                f"Expected held_out to name one of the domains ({', '.join(domains)}); got {name!r}. {hint}"
+            )
     if len(names) == len(domains):
         raise UserError(f"All {len(domains)} domains are held out, so none is left to train. Hold out fewer.")
     return names

@@ -17,11 +17,314 @@ from fedvlp.utils.ranges import PositiveFloat, PositiveInt
 
 DRAWS = 100
 """How often a random partition is drawn again before it is given up."""
+Divide = Callable[[Indices, int], list[Indices]]
+"""From the labels of some images and a number of clients to the positions of each client's images."""
 
 
-def within_each_domain(
-    labels: Indices, domains: Indices, num_clients: int, divide: Callable[[Indices, int], list[Indices]]
+@runtime_checkable
+class Partitioner(Protocol):
+    """Divides images among clients."""
+
+    def __call__(self, labels: Indices, domains: Indices, generator: np.random.Generator) -> list[Indices]:
+        """Returns the positions of each client's images, ascending; each image goes to exactly one client.
+
+        Args:
+            labels: class of each image.
+            domains: domain of each image, a position among the source domains.
+            generator: the only source of randomness.
+        """
+        ...
+
+    @property
+    def description(self) -> str:
+        """How results describe it, such as ``30 clients, Dirichlet 0.5 within domains``."""
+        ...
+
+
+@dataclass(frozen=True)
+class ByDomain(Partitioner):
+    """Makes each domain one client, the setting of federated domain generalisation.
+
+    >>> labels, domains = np.asarray([0, 0, 1]), np.asarray([0, 1, 0])
+    >>> [rows.tolist() for rows in ByDomain()(labels, domains, np.random.default_rng(0))]
+    [[0, 2], [1]]
+    """
+
+    def __call__(self, labels: Indices, domains: Indices, generator: np.random.Generator) -> list[Indices]:
+        """Returns the positions of each client's images."""
+        return [np.flatnonzero(domains == domain).astype(np.int64) for domain in np.unique(domains)]
+
+    @property
+    def description(self) -> str:
+        """How results describe it."""
+        return "one client a domain"
+
+
+@dataclass(frozen=True)
+class Pooled(Partitioner):
+    """Leaves all images in one place: centralised training, the reference that federated methods are measured against.
+
+    Batches are drawn from all source domains together. Nothing is sent, and every result says that it is not federated.
+
+    >>> labels, domains = np.asarray([0, 0, 1]), np.asarray([0, 1, 0])
+    >>> [rows.tolist() for rows in Pooled()(labels, domains, np.random.default_rng(0))]
+    [[0, 1, 2]]
+    """
+
+    def __call__(self, labels: Indices, domains: Indices, generator: np.random.Generator) -> list[Indices]:
+        """Returns the positions of each client's images."""
+        return [np.arange(len(labels))]
+
+    @property
+    def description(self) -> str:
+        """How results describe it."""
+        return CENTRALISED
+
+
+@dataclass(frozen=True)
+class Dispersed(Partitioner):
+    """Disperses each domain over several clients, so that a client has images of one domain.
+
+    Clients are spread over domains as evenly as they can be, the first domains having one more.
+
+    Args:
+        num_clients: Clients in all, at least one for each source domain.
+        alpha: Concentration of the Dirichlet distribution that draws, for each class of a domain, the shares of that
+            domain's clients: near 0 a class goes to one client, far above 1 to all alike. null divides the images of a
+            domain at random and evenly.
+        min_examples: Training images that each client must get; what is drawn otherwise is drawn again.
+
+    >>> labels, domains = np.zeros(10, np.int64), np.repeat([0, 1, 2], [4, 4, 2])
+    >>> clients = Dispersed(num_clients=5)(labels, domains, np.random.default_rng(0))
+    >>> [(len(rows), set(domains[rows].tolist())) for rows in clients]
+    [(2, {0}), (2, {0}), (2, {1}), (2, {1}), (2, {2})]
+    """
+
+    num_clients: PositiveInt
+    alpha: PositiveFloat | None = None
+    min_examples: PositiveInt = 1
+
+    def __call__(self, labels: Indices, domains: Indices, generator: np.random.Generator) -> list[Indices]:
+        """Returns the positions of each client's images."""
+
+        def divide(domain_labels: Indices, count: int) -> list[Indices]:
+            if self.alpha is not None:
+                draw = partial(by_dirichlet, domain_labels, count, self.alpha, generator)
+                return resample_until(draw, self.min_examples, self.description)
+            pieces = np.array_split(generator.permutation(len(domain_labels)), count)
+            # Sizes are the same in every draw, so one shows whether they suffice.
+            return resample_until(lambda: ascending(pieces), self.min_examples, self.description, draws=1)
+
+        return within_each_domain(labels, domains, self.num_clients, divide)
+
+    @property
+    def description(self) -> str:
+        """How results describe it."""
+        rule = "IID" if self.alpha is None else f"Dirichlet {self.alpha:g}"
+        return f"{self.num_clients} clients, {rule}{_conditions(True, self.min_examples)}"
+
+
+@dataclass(frozen=True)
+class Dirichlet(Partitioner):
+    """Divides each class by shares drawn from a Dirichlet distribution, whatever the domain (Hsu et al. 2019).
+
+    A client has images of several domains, so methods that tell clients' domains apart refuse it.
+
+    Args:
+        num_clients: Clients in all.
+        alpha: Concentration: near 0 a class goes to one client, far above 1 to all alike.
+        min_examples: Training images that each client must get; what is drawn otherwise is drawn again.
+
+    >>> labels = np.repeat([0, 1], 6)
+    >>> clients = Dirichlet(num_clients=3, alpha=1e6)(labels, np.zeros(12, np.int64), np.random.default_rng(0))
+    >>> [labels[rows].tolist() for rows in clients]
+    [[0, 0, 1, 1], [0, 0, 1, 1], [0, 0, 1, 1]]
+    """
+
+    num_clients: PositiveInt
+    alpha: PositiveFloat = 0.5
+    min_examples: PositiveInt = 1
+
+    def __call__(self, labels: Indices, domains: Indices, generator: np.random.Generator) -> list[Indices]:
+        """Returns the positions of each client's images."""
+        draw = partial(by_dirichlet, labels, self.num_clients, self.alpha, generator)
+        return resample_until(draw, self.min_examples, self.description)
+
+    @property
+    def description(self) -> str:
+        """How results describe it."""
+        least = _conditions(min_examples=self.min_examples)
+        return f"{self.num_clients} clients, Dirichlet {self.alpha:g} over classes{least}"
+
+
+@dataclass(frozen=True)
+class Shards(Partitioner):
+    """Sorts the images by class, cuts them into shards and gives each client some (McMahan et al. 2017, Section 3).
+
+    A client has images of few classes. Methods that tell clients' domains apart need ``within_domains``.
+
+    Args:
+        num_clients: Clients in all.
+        shards_per_client: Shards that each client gets, at random; their sizes differ by at most one image.
+        within_domains: Whether each domain is divided by itself, so that a client has images of one domain.
+
+    >>> labels = np.asarray([1, 0, 1, 0])
+    >>> clients = Shards(num_clients=2, shards_per_client=1)(labels, np.zeros(4, np.int64), np.random.default_rng(0))
+    >>> sorted(rows.tolist() for rows in clients)
+    [[0, 2], [1, 3]]
+    """
+
+    num_clients: PositiveInt
+    shards_per_client: PositiveInt = 2
+    within_domains: bool = False
+
+    def __call__(self, labels: Indices, domains: Indices, generator: np.random.Generator) -> list[Indices]:
+        """Returns the positions of each client's images."""
+        divide = partial(self._divide, generator=generator)
+        return partition(labels, domains, self.num_clients, self.within_domains, divide)
+
+    def _divide(self, labels: Indices, num_clients: int, generator: np.random.Generator) -> list[Indices]:
+        count = num_clients * self.shards_per_client
+        check_images(len(labels), count, self.description, "num_clients or shards_per_client")
+        order = generator.permutation(len(labels))  # so that a class is not cut by domain
+        shards = np.array_split(order[np.argsort(labels[order], kind="stable")], count)
+        # Shards go to clients at random, as in the paper, so a client's classes are not neighbours.
+        owners = generator.permutation(count).reshape(num_clients, self.shards_per_client)
+        return ascending([np.concatenate([shards[shard] for shard in of_client]) for of_client in owners])
+
+    @property
+    def description(self) -> str:
+        """How results describe it."""
+        suffix = _conditions(self.within_domains)
+        return f"{self.num_clients} clients, {self.shards_per_client} class shards each{suffix}"
+
+
+@dataclass(frozen=True)
+class FewClasses(Partitioner):
+    """Gives each client so many classes, and each class's images evenly and at random to the clients that have it.
+
+    It is the pathological partition of personalised federated learning. Classes have as equally many clients as can be,
+    so with as many places as classes no two clients share one, as FedTPG divides the classes of a data set.
+
+    Args:
+        num_clients: Clients in all.
+        classes_per_client: Classes of each client; its images are of fewer if a class has fewer images than clients.
+        within_domains: Whether each domain is divided by itself, so that a client has images of one domain.
+
+    >>> labels = np.repeat([0, 1, 2, 3], 3)
+    >>> clients = FewClasses(num_clients=2)(labels, np.zeros(12, np.int64), np.random.default_rng(0))
+    >>> [np.bincount(labels[rows], minlength=4).tolist() for rows in clients]
+    [[0, 0, 3, 3], [3, 3, 0, 0]]
+    """
+
+    num_clients: PositiveInt
+    classes_per_client: PositiveInt = 2
+    within_domains: bool = False
+
+    def __call__(self, labels: Indices, domains: Indices, generator: np.random.Generator) -> list[Indices]:
+        """Returns the positions of each client's images."""
+        divide = partial(self._divide, generator=generator)
+        return partition(labels, domains, self.num_clients, self.within_domains, divide)
+
+    def _divide(self, labels: Indices, num_clients: int, generator: np.random.Generator) -> list[Indices]:
+        pieces: list[list[Indices]] = [[] for _ in range(num_clients)]
+        for label, clients in self._owners(np.unique(labels), num_clients, generator).items():
+            rows = generator.permutation(np.flatnonzero(labels == label))
+            for client, piece in zip(clients, np.array_split(rows, len(clients)), strict=True):
+                pieces[client].append(piece)
+        return ascending([np.concatenate(of_client) for of_client in pieces])
+
+    def _owners(self, classes: Indices, num_clients: int, generator: np.random.Generator) -> dict[int, list[int]]:
+        """The clients of each class: each client takes the classes that fewest have, at random among equals."""
+        each = self.classes_per_client
+        if each > len(classes):
+            raise UserError(f"Expected classes_per_client of at most {len(classes)}, as there are classes; got {each}.")
+        if num_clients * each < len(classes):
+            raise UserError(
+                f"{num_clients} clients of {each} classes each leave some of the {len(classes)} classes to no client. "
+                "Raise num_clients or classes_per_client."
+            )
+        owners: dict[int, list[int]] = {int(label): [] for label in generator.permutation(classes)}
+        for client in range(num_clients):
+            # Sorting is stable, so among classes with equally many clients the random order decides.
+            order = generator.permutation(classes).tolist()
+            for label in sorted(order, key=lambda label: len(owners[label]))[:each]:
+                owners[label].append(client)
+        return owners
+
+    @property
+    def description(self) -> str:
+        """How results describe it."""
+        return f"{self.num_clients} clients, {self.classes_per_client} classes each{_conditions(self.within_domains)}"
+
+
+@dataclass(frozen=True)
+class QuantitySkew(Partitioner):
+    """Divides images at random among clients that differ in how many they have and in nothing else.
+
+    Args:
+        num_clients: Clients in all.
+        law: How the sizes grow from the first client to the last: by one share from each to the next (linear), by a
+            factor (exponential), or by shares drawn from a Dirichlet distribution, in any order (dirichlet).
+        ratio: Factor from each client to the next, for the exponential law.
+        alpha: Concentration of the Dirichlet distribution: near 0 a client has nearly all, far above 1 all have alike.
+        min_examples: Training images that each client gets before the others are divided by the law.
+        within_domains: Whether each domain is divided by itself, so that a client has images of one domain.
+
+    >>> labels = np.zeros(12, np.int64)
+    >>> [len(rows) for rows in QuantitySkew(num_clients=3)(labels, labels, np.random.default_rng(0))]
+    [2, 4, 6]
+    """
+
+    num_clients: PositiveInt
+    law: Literal["linear", "exponential", "dirichlet"] = "linear"
+    ratio: PositiveFloat = 2.0
+    alpha: PositiveFloat = 0.5
+    min_examples: PositiveInt = 1
+    within_domains: bool = False
+
+    def __call__(self, labels: Indices, domains: Indices, generator: np.random.Generator) -> list[Indices]:
+        """Returns the positions of each client's images."""
+        divide = partial(self._divide, generator=generator)
+        return partition(labels, domains, self.num_clients, self.within_domains, divide)
+
+    def _divide(self, labels: Indices, num_clients: int, generator: np.random.Generator) -> list[Indices]:
+        least = num_clients * self.min_examples
+        check_images(len(labels), least, self.description, "num_clients or min_examples")
+        places = np.arange(num_clients, dtype=np.float64)
+        shares: NDArray[np.float64] = places + 1
+        if self.law == "exponential":
+            growth = places * np.log(self.ratio)
+            shares = np.exp(growth - growth.max())  # the largest is 1, so that none is infinite
+        elif self.law == "dirichlet":
+            shares = generator.dirichlet(np.full(num_clients, self.alpha))
+        sizes = np.maximum(apportion(len(labels), shares), self.min_examples)
+        # What was given to the poor is taken from the rich, one image at a time.
+        while sizes.sum() > len(labels):
+            sizes[sizes.argmax()] -= 1
+        order = generator.permutation(len(labels))
+        return ascending(np.split(order, np.cumsum(sizes)[:-1]))
+
+    @property
+    def description(self) -> str:
+        """How results describe it."""
+        laws = {
+            "linear": "linear",
+            "exponential": f"exponential {self.ratio:g}",
+            "dirichlet": f"Dirichlet {self.alpha:g}",
+        }
+        conditions = _conditions(self.within_domains, self.min_examples)
+        return f"{self.num_clients} clients of {laws[self.law]} sizes{conditions}"
+
+
+def partition(
+    labels: Indices, domains: Indices, num_clients: int, within_domains: bool, divide: Divide
 ) -> list[Indices]:
+    """Divides all images together, or each domain by itself as :func:`within_each_domain`."""
+    return within_each_domain(labels, domains, num_clients, divide) if within_domains else divide(labels, num_clients)
+
+
+def within_each_domain(labels: Indices, domains: Indices, num_clients: int, divide: Divide) -> list[Indices]:
     """Divides each domain by itself, so that a client has images of one domain.
 
     Clients are spread over domains as evenly as they can be, the first domains having one more.
@@ -30,7 +333,7 @@ def within_each_domain(
         labels: class of each image.
         domains: domain of each image.
         num_clients: clients in all.
-        divide: divides the images of one domain, by their labels, among so many clients.
+        divide: divides the images of one domain.
 
     Returns:
         The positions of each client's images, the clients of the first domain first.
@@ -49,35 +352,32 @@ def within_each_domain(
     members = np.array_split(np.arange(num_clients), len(domain_indices))
     for domain, clients_of_domain in zip(domain_indices, members, strict=True):
         rows = np.flatnonzero(domains == domain)
-        divided = divide(labels[rows], len(clients_of_domain))
-        clients += [rows[positions] for positions in divided]
+        clients += [rows[positions] for positions in divide(labels[rows], len(clients_of_domain))]
     return clients
 
 
-def partition(
-    labels: Indices,
-    domains: Indices,
-    num_clients: int,
-    within_domains: bool,
-    divide: Callable[[Indices, int], list[Indices]],
-) -> list[Indices]:
-    """Divides all images together, or each domain by itself as :func:`within_each_domain`."""
-    if within_domains:
-        return within_each_domain(labels, domains, num_clients, divide)
-    return divide(labels, num_clients)
+def by_dirichlet(labels: Indices, count: int, alpha: float, generator: np.random.Generator) -> list[Indices]:
+    """Divides each class in proportions that are drawn for it; cuts are rounded to whole images."""
+    pieces: list[list[Indices]] = [[np.empty(0, np.int64)] for _ in range(count)]
+    for label in np.unique(labels):
+        rows = generator.permutation(np.flatnonzero(labels == label))
+        proportions = generator.dirichlet(np.full(count, alpha))
+        cuts = np.rint(np.cumsum(proportions)[:-1] * len(rows)).astype(np.int64)
+        # Rounding favours places in the middle, so each class gives its clients other places.
+        order = generator.permutation(count)
+        for client, piece in zip(order, np.split(rows, cuts), strict=True):
+            pieces[client].append(piece)
+    return ascending([np.concatenate(of_client) for of_client in pieces])
 
 
-def scope_suffix(within_domains: bool) -> str:
-    """Returns what the description of a partition ends with."""
-    return " within domains" if within_domains else ""
-
-
-def in_order(clients: Sequence[Indices]) -> list[Indices]:
+def ascending(clients: Sequence[Indices]) -> list[Indices]:
     """Returns each client's positions, ascending."""
     return [np.sort(positions).astype(np.int64) for positions in clients]
 
 
-def resample_until(draw: Callable[[], list[Indices]], least: int, description: str, draws: int) -> list[Indices]:
+def resample_until(
+    draw: Callable[[], list[Indices]], least: int, description: str, draws: int = DRAWS
+) -> list[Indices]:
     """Returns the first draw in which each client has enough images.
 
     Raises:
@@ -117,349 +417,13 @@ def apportion(total: int, shares: Sequence[float] | NDArray[np.float64]) -> Indi
     return counts
 
 
-@runtime_checkable
-class Partitioner(Protocol):
-    """Deals images to clients."""
-
-    def __call__(self, labels: Indices, domains: Indices, generator: np.random.Generator) -> list[Indices]:
-        """Returns the positions of each client's images, ascending; each image goes to exactly one client.
-
-        Args:
-            labels: class of each image.
-            domains: domain of each image, a position among the source domains.
-            generator: the only source of randomness.
-        """
-        ...
-
-    @property
-    def description(self) -> str:
-        """What a result says of it, such as ``30 clients, Dirichlet 0.5 within domains``."""
-        ...
-
-
-@dataclass(frozen=True)
-class ByDomain(Partitioner):
-    """Makes each domain one client, the setting of federated domain generalisation.
-
-    >>> labels, domains = np.asarray([0, 0, 1]), np.asarray([0, 1, 0])
-    >>> [rows.tolist() for rows in ByDomain()(labels, domains, np.random.default_rng(0))]
-    [[0, 2], [1]]
-    """
-
-    def __call__(self, labels: Indices, domains: Indices, generator: np.random.Generator) -> list[Indices]:
-        """Returns the positions of each domain."""
-        return [np.flatnonzero(domains == domain).astype(np.int64) for domain in np.unique(domains)]
-
-    @property
-    def description(self) -> str:
-        """What a result says of it."""
-        return "one client a domain"
-
-
-@dataclass(frozen=True)
-class Pooled(Partitioner):
-    """Leaves all images in one place: centralised training, the reference that federated methods are measured against.
-
-    Batches are drawn from all source domains together. Nothing is sent, and every result says that it is not federated.
-
-    >>> labels, domains = np.asarray([0, 0, 1]), np.asarray([0, 1, 0])
-    >>> [rows.tolist() for rows in Pooled()(labels, domains, np.random.default_rng(0))]
-    [[0, 1, 2]]
-    """
-
-    def __call__(self, labels: Indices, domains: Indices, generator: np.random.Generator) -> list[Indices]:
-        """Returns all positions."""
-        return [np.arange(len(labels))]
-
-    @property
-    def description(self) -> str:
-        """What a result says of it."""
-        return CENTRALISED
-
-
-@dataclass(frozen=True)
-class Dispersed(Partitioner):
-    """Disperses each domain over several clients, so that a client has images of one domain.
-
-    Clients are dealt to domains as evenly as possible; the first domains get one more where it does not come out even.
-
-    Args:
-        num_clients: Clients in all, at least one for each source domain.
-        alpha: Concentration of the Dirichlet distribution that draws, for each class of a domain, the shares of that
-            domain's clients: near 0 a class goes to one client, far above 1 to all alike. null deals the images of a
-            domain at random and evenly.
-        min_examples: Training images that each client must get; what is drawn otherwise is drawn again.
-
-    >>> labels, domains = np.zeros(10, np.int64), np.repeat([0, 1, 2], [4, 4, 2])
-    >>> clients = Dispersed(num_clients=5)(labels, domains, np.random.default_rng(0))
-    >>> [(len(rows), set(domains[rows].tolist())) for rows in clients]
-    [(2, {0}), (2, {0}), (2, {1}), (2, {1}), (2, {2})]
-    """
-
-    num_clients: PositiveInt
-    alpha: PositiveFloat | None = None
-    min_examples: PositiveInt = 1
-
-    def __call__(self, labels: Indices, domains: Indices, generator: np.random.Generator) -> list[Indices]:
-        """Returns the positions of each client's images, the clients of the first domain first."""
-        return within_each_domain(
-            labels,
-            domains,
-            self.num_clients,
-            lambda domain_labels, count: self._divide(domain_labels, count, generator),
-        )
-
-    def _divide(self, labels: Indices, count: int, generator: np.random.Generator) -> list[Indices]:
-        """Divides the images of one domain among so many clients."""
-        alpha = self.alpha
-        if alpha is None:
-            order = generator.permutation(len(labels))
-            return resample_until(
-                lambda: in_order(np.array_split(order, count)), self.min_examples, self.description, 1
-            )
-        return resample_until(
-            lambda: _dirichlet(labels, count, alpha, generator), self.min_examples, self.description, DRAWS
-        )
-
-    @property
-    def description(self) -> str:
-        """What a result says of it."""
-        rule = "IID" if self.alpha is None else f"Dirichlet {self.alpha:g}"
-        return f"{self.num_clients} clients, {rule} within domains{_describe_least(self.min_examples)}"
-
-
-@dataclass(frozen=True)
-class Dirichlet(Partitioner):
-    """Deals each class by shares drawn from a Dirichlet distribution, whatever the domain (Hsu et al. 2019).
-
-    A client has images of several domains, so methods that tell clients' domains apart refuse it.
-
-    Args:
-        num_clients: Clients in all.
-        alpha: Concentration: near 0 a class goes to one client, far above 1 to all alike.
-        min_examples: Training images that each client must get; what is drawn otherwise is drawn again.
-
-    >>> labels = np.repeat([0, 1], 6)
-    >>> clients = Dirichlet(num_clients=3, alpha=1e6)(labels, np.zeros(12, np.int64), np.random.default_rng(0))
-    >>> [labels[rows].tolist() for rows in clients]
-    [[0, 0, 1, 1], [0, 0, 1, 1], [0, 0, 1, 1]]
-    """
-
-    num_clients: PositiveInt
-    alpha: PositiveFloat = 0.5
-    min_examples: PositiveInt = 1
-
-    def __call__(self, labels: Indices, domains: Indices, generator: np.random.Generator) -> list[Indices]:
-        """Returns the positions of each client's images."""
-        return resample_until(
-            lambda: _dirichlet(labels, self.num_clients, self.alpha, generator),
-            self.min_examples,
-            self.description,
-            DRAWS,
-        )
-
-    @property
-    def description(self) -> str:
-        """What a result says of it."""
-        return f"{self.num_clients} clients, Dirichlet {self.alpha:g} over classes{_describe_least(self.min_examples)}"
-
-
-@dataclass(frozen=True)
-class Shards(Partitioner):
-    """Sorts the images by class, cuts them into shards and gives each client some (McMahan et al. 2017, Section 3).
-
-    A client has images of few classes. Methods that tell clients' domains apart need ``within_domains``.
-
-    Args:
-        num_clients: Clients in all.
-        shards_per_client: Shards that each client gets, at random; their sizes differ by at most one image.
-        within_domains: Whether each domain is cut and dealt out by itself, so that a client has images of one domain.
-
-    >>> labels = np.asarray([1, 0, 1, 0])
-    >>> clients = Shards(num_clients=2, shards_per_client=1)(labels, np.zeros(4, np.int64), np.random.default_rng(0))
-    >>> sorted(rows.tolist() for rows in clients)
-    [[0, 2], [1, 3]]
-    """
-
-    num_clients: PositiveInt
-    shards_per_client: PositiveInt = 2
-    within_domains: bool = False
-
-    def __call__(self, labels: Indices, domains: Indices, generator: np.random.Generator) -> list[Indices]:
-        """Returns the positions of each client's images."""
-        return partition(
-            labels, domains, self.num_clients, self.within_domains, partial(self._divide, generator=generator)
-        )
-
-    def _divide(self, labels: Indices, num_clients: int, generator: np.random.Generator) -> list[Indices]:
-        count = num_clients * self.shards_per_client
-        if len(labels) < count:
-            raise UserError(
-                f"Expected at least {count} training images for {self.description}; got {len(labels)}. "
-                "Lower num_clients or shards_per_client."
-            )
-        order = generator.permutation(len(labels))  # so that a class is not cut by domain
-        shards = np.array_split(order[np.argsort(labels[order], kind="stable")], count)
-        # Shards go to clients at random, as in the paper, so a client's classes are not neighbours.
-        owners = generator.permutation(count).reshape(num_clients, self.shards_per_client)
-        clients = []
-        for own in owners:
-            clients.append(np.concatenate([shards[shard] for shard in own]))
-        return in_order(clients)
-
-    @property
-    def description(self) -> str:
-        """What a result says of it."""
-        return (
-            f"{self.num_clients} clients, {self.shards_per_client} class shards each{scope_suffix(self.within_domains)}"
-        )
-
-
-def _describe_least(min_examples: int) -> str:
-    return f", at least {min_examples} images each" if min_examples > 1 else ""
-
-
-def _dirichlet(labels: Indices, count: int, alpha: float, generator: np.random.Generator) -> list[Indices]:
-    """Divides each class in proportions that are drawn for it; cuts are rounded to whole images."""
-    pieces: list[list[Indices]] = [[] for _ in range(count)]
-    for label in np.unique(labels):
-        rows = generator.permutation(np.flatnonzero(labels == label))
-        proportions = generator.dirichlet(np.full(count, alpha))
-        cuts = np.rint(np.cumsum(proportions)[:-1] * len(rows)).astype(np.int64)
-        # Rounding favours places in the middle, so each class gives its clients other places.
-        order = generator.permutation(count)
-        for client, piece in zip(order, np.split(rows, cuts), strict=True):
-            pieces[client].append(piece)
-    return in_order([np.concatenate(own) if own else np.empty(0, np.int64) for own in pieces])
-
-
-Law = Literal["linear", "exponential", "dirichlet"]
-
-
-@dataclass(frozen=True)
-class FewClasses(Partitioner):
-    """Gives each client so many classes, and each class's images evenly and at random to the clients that have it.
-
-    It is the pathological partition of personalised federated learning. Classes have as equally many clients as can be,
-    so with as many places as classes no two clients share one, as FedTPG deals out the classes of a data set.
-
-    Args:
-        num_clients: Clients in all.
-        classes_per_client: Classes of each client; its images are of fewer if a class has fewer images than clients.
-        within_domains: Whether each domain is dealt out by itself, so that a client has images of one domain.
-
-    >>> labels = np.repeat([0, 1, 2, 3], 3)
-    >>> clients = FewClasses(num_clients=2)(labels, np.zeros(12, np.int64), np.random.default_rng(0))
-    >>> [np.bincount(labels[rows], minlength=4).tolist() for rows in clients]
-    [[0, 0, 3, 3], [3, 3, 0, 0]]
-    """
-
-    num_clients: PositiveInt
-    classes_per_client: PositiveInt = 2
-    within_domains: bool = False
-
-    def __call__(self, labels: Indices, domains: Indices, generator: np.random.Generator) -> list[Indices]:
-        """Returns the positions of each client's images."""
-        return partition(
-            labels, domains, self.num_clients, self.within_domains, partial(self._divide, generator=generator)
-        )
-
-    def _divide(self, labels: Indices, num_clients: int, generator: np.random.Generator) -> list[Indices]:
-        owners = self._owners(np.unique(labels), num_clients, generator)
-        pieces: list[list[Indices]] = [[] for _ in range(num_clients)]
-        for label, clients in owners.items():
-            rows = generator.permutation(np.flatnonzero(labels == label))
-            for client, piece in zip(clients, np.array_split(rows, len(clients)), strict=True):
-                pieces[client].append(piece)
-        return in_order([np.concatenate(own) for own in pieces])
-
-    def _owners(self, classes: Indices, num_clients: int, generator: np.random.Generator) -> dict[int, list[int]]:
-        """Returns the clients of each class: each client takes the classes that fewest have, at random among equals."""
-        each = self.classes_per_client
-        if each > len(classes):
-            raise UserError(f"Expected classes_per_client of at most {len(classes)}, as there are classes; got {each}.")
-        if num_clients * each < len(classes):
-            raise UserError(
-                f"{num_clients} clients of {each} classes each leave some of the {len(classes)} classes to nobody. "
-                "Raise num_clients or classes_per_client."
-            )
-        owners: dict[int, list[int]] = {int(label): [] for label in generator.permutation(classes)}
-        # Clients choose in turn among the classes that fewest have, so no class is left to no client.
-        for client in range(num_clients):
-            order = generator.permutation(classes).tolist()
-            for label in sorted(order, key=lambda label: len(owners[label]))[:each]:
-                owners[label].append(client)
-        return owners
-
-    @property
-    def description(self) -> str:
-        """What a result says of it."""
-        return f"{self.num_clients} clients, {self.classes_per_client} classes each{scope_suffix(self.within_domains)}"
-
-
-@dataclass(frozen=True)
-class QuantitySkew(Partitioner):
-    """Deals images out at random, to clients that differ in how many they have and in nothing else.
-
-    Args:
-        num_clients: Clients in all.
-        law: How the sizes grow from the first client to the last: by one share from each to the next (linear), by a
-            factor (exponential), or by shares drawn from a Dirichlet distribution, in any order (dirichlet).
-        ratio: Factor from each client to the next, for the exponential law.
-        alpha: Concentration of the Dirichlet distribution: near 0 a client has nearly all, far above 1 all have alike.
-        min_examples: Training images that each client gets before the others are dealt out by the law.
-        within_domains: Whether each domain is dealt out by itself, so that a client has images of one domain.
-
-    >>> labels = np.zeros(12, np.int64)
-    >>> [len(rows) for rows in QuantitySkew(num_clients=3)(labels, labels, np.random.default_rng(0))]
-    [2, 4, 6]
-    """
-
-    num_clients: PositiveInt
-    law: Law = "linear"
-    ratio: PositiveFloat = 2.0
-    alpha: PositiveFloat = 0.5
-    min_examples: PositiveInt = 1
-    within_domains: bool = False
-
-    def __call__(self, labels: Indices, domains: Indices, generator: np.random.Generator) -> list[Indices]:
-        """Returns the positions of each client's images."""
-        return partition(
-            labels, domains, self.num_clients, self.within_domains, partial(self._divide, generator=generator)
-        )
-
-    def _divide(self, labels: Indices, num_clients: int, generator: np.random.Generator) -> list[Indices]:
-        least = num_clients * self.min_examples
-        if len(labels) < least:
-            raise UserError(
-                f"Expected at least {least} training images for {self.description}; got {len(labels)}. "
-                "Lower num_clients or min_examples."
-            )
-        sizes = np.maximum(apportion(len(labels), self._shares(num_clients, generator)), self.min_examples)
-        # What was given to the poor is taken from the rich, one image at a time.
-        while sizes.sum() > len(labels):
-            sizes[sizes.argmax()] -= 1
-        order = generator.permutation(len(labels))
-        return in_order(np.split(order, np.cumsum(sizes)[:-1]))
-
-    def _shares(self, num_clients: int, generator: np.random.Generator) -> NDArray[np.float64]:
-        """Returns the share of each client, up to a factor."""
-        places = np.arange(num_clients, dtype=np.float64)
-        shares: NDArray[np.float64] = places + 1
-        if self.law == "exponential":
-            growth = places * np.log(self.ratio)
-            shares = np.exp(growth - growth.max())  # the largest is 1, so that none is infinite
-        elif self.law == "dirichlet":
-            shares = generator.dirichlet(np.full(num_clients, self.alpha))
-        return shares
-
-    @property
-    def description(self) -> str:
-        """What a result says of it."""
-        law = {
-            "linear": "linear",
-            "exponential": f"exponential {self.ratio:g}",
-            "dirichlet": f"Dirichlet {self.alpha:g}",
-        }
-        least = f", at least {self.min_examples} images each" if self.min_examples > 1 else ""
-        return f"{self.num_clients} clients of {law[self.law]} sizes{scope_suffix(self.within_domains)}{least}"
+def check_images(count: int, least: int, description: str, remedy: str) -> None:
+    """Raises unless there are enough training images for a partition."""
+    if count < least:
+        raise UserError(f"Expected at least {least} training images for {description}; got {count}. Lower {remedy}.")
+
+
+def _conditions(within_domains: bool = False, min_examples: int = 1) -> str:
+    """What the description of a partition ends with."""
+    scope = " within domains" if within_domains else ""
+    return scope + (f", at least {min_examples} images each" if min_examples > 1 else "")

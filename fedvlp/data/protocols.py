@@ -1,8 +1,9 @@
-"""The protocols of the field: what is trained on, what is measured, and what results say of it."""
+"""The protocols of the field: which images train, on which client, what is measured, and how results describe it."""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -10,43 +11,58 @@ from typing import Any, Literal
 import numpy as np
 
 from fedvlp.core.roles import MeasuredRole
-from fedvlp.data.bound_loaders import Transfer
+from fedvlp.core.state import Client
 from fedvlp.data.files.images import Images, Indices
-from fedvlp.data.partition import Partitioner
-from fedvlp.data.split_rule import OfficialSplit, SplitRule, generator_for
-from fedvlp.data.splits import SplitPart, client_test_parts, hash_lines
+from fedvlp.data.partition import ByDomain, Partitioner, Pooled, apportion
+from fedvlp.data.splits import OfficialSplit, Role, SplitPart, SplitRule, generator_for
 from fedvlp.utils.errors import UserError
 
 Protocol = Literal[
     "leave_domains_out", "all_seen", "base_to_new", "cross_dataset", "new_classes_and_domains", "personal"
 ]
 ClassSplit = Literal["data_set", "client"]
-KINDS: dict[Protocol, str] = {
-    "leave_domains_out": "leave-domains-out",
-    "all_seen": "all domains seen",
-    "base_to_new": "base-to-new",
-    "cross_dataset": "cross-dataset",
-    "new_classes_and_domains": "new-classes-and-domains",
-    "personal": "personal",
+
+
+@dataclass(frozen=True)
+class ProtocolFacts:
+    """What one protocol needs, and what it divides.
+
+    Attributes:
+        title: what results call it.
+        holds_domains_out: whether it needs held-out domains; the others take none.
+        splits_classes: whether half of the classes train and the others are measured as well.
+        measures_test_images: whether it needs test images of the domains that train.
+    """
+
+    title: str
+    holds_domains_out: bool = False
+    splits_classes: bool = False
+    measures_test_images: bool = False
+
+
+PROTOCOLS: dict[Protocol, ProtocolFacts] = {
+    "leave_domains_out": ProtocolFacts("leave-domains-out", holds_domains_out=True),
+    "all_seen": ProtocolFacts("all domains seen"),
+    "base_to_new": ProtocolFacts("base-to-new", splits_classes=True, measures_test_images=True),
+    "cross_dataset": ProtocolFacts("cross-dataset"),
+    "new_classes_and_domains": ProtocolFacts("new-classes-and-domains", holds_domains_out=True, splits_classes=True),
+    "personal": ProtocolFacts("personal", measures_test_images=True),
 }
-"""What results call each protocol."""
-
-HOLDING_OUT: tuple[Protocol, ...] = ("leave_domains_out", "new_classes_and_domains")
-"""Protocols that need held-out domains; the others take none."""
-
-SPLITTING_CLASSES: tuple[Protocol, ...] = ("base_to_new", "new_classes_and_domains")
-"""Protocols that train on half of the classes and measure the others as well."""
+NEW_ROLES: dict[Role, MeasuredRole] = {"test": "test_new", "held_out": "held_out_new"}
+"""The role of new classes' images beside that of base classes."""
 
 
-def num_base(num_classes: int) -> int:
-    """Returns how many classes train where classes are split: the first half, the larger one of an odd number, as CoOp.
+def count_base(protocol: Protocol, num_classes: int) -> int:
+    """Returns how many classes train: the first half, the larger one of an odd number, as in CoOp, or else all.
 
     Raises:
-        UserError: if there are not enough for two halves that tell anything.
+        UserError: if there are not enough classes for two halves that tell anything.
 
-    >>> num_base(18), num_base(7)
-    (9, 4)
+    >>> count_base("base_to_new", 18), count_base("base_to_new", 7), count_base("all_seen", 7)
+    (9, 4, 7)
     """
+    if not PROTOCOLS[protocol].splits_classes:
+        return num_classes
     if num_classes < 4:
         raise UserError(
             f"Base and new classes need two classes each at least, to be told from each other; there are {num_classes}."
@@ -54,303 +70,298 @@ def num_base(num_classes: int) -> int:
     return math.ceil(num_classes / 2)
 
 
-def chosen(given: Protocol | None, held_out: Sequence[str]) -> Protocol:
-    """Returns the protocol: the one that is named, or else the one that held-out domains, or none of them, mean."""
-    if given is not None:
-        return given
-    return "leave_domains_out" if held_out else "all_seen"
-
-
-def check_protocol(
-    name: Protocol,
-    held_out: Sequence[str],
-    rule: SplitRule,
-    official: OfficialSplit | None,
-    targets: Sequence[str],
-) -> None:
-    """Checks that a protocol has what it measures, and nothing else.
-
-    Args:
-        name: the protocol.
-        held_out: names of the held-out domains.
-        rule: how source domains are divided into roles.
-        official: roles that came with the images.
-        targets: names of the other data sets that are measured.
-
-    Raises:
-        UserError: if something is missing or too much.
-    """
-    if name in HOLDING_OUT and not held_out:
-        raise UserError(f"The protocol {name} holds domains out. Name them with data.held_out.")
-    if held_out and name not in HOLDING_OUT:
-        raise UserError(f"The protocol {name} trains on every domain. Leave out data.held_out, or data.protocol.")
-    has_test = bool(rule.test_fraction) or (official is not None and official.has("test"))
-    if name in ("base_to_new", "personal") and not has_test:
-        raise UserError(
-            f"The protocol {name} measures test images of the domains that train, and there are none. "
-            "Set data.test_fraction, for instance to 0.2."
-        )
-    if (name == "cross_dataset") != bool(targets):
-        wanted = "Name the data sets that are measured with data.targets" if not targets else "Leave out data.targets"
-        raise UserError(
-            f"The protocol cross_dataset, and no other, measures other data sets; this is {name}. {wanted}."
-        )
-    twice = sorted({target for target in targets if targets.count(target) > 1})
-    if twice:
-        raise UserError(
-            f"Expected data.targets of different names, since results are named after them; got {twice[0]!r}."
-        )
-
-
-OF_NEW: dict[str, MeasuredRole] = {"test": "test_new", "held_out": "held_out_new"}
-"""The role of new classes' images beside that of base classes."""
-
-
-def base_and_new_parts(
-    parts: Sequence[SplitPart], images: Mapping[str, Images], num_base: int, num_classes: int
-) -> list[SplitPart]:
-    """Divides test and held-out images into those of base and those of new classes, each told from its own kind alone.
-
-    Args:
-        parts: the parts of a split, in their order; training and validation images are of base classes already.
-        images: images by domain.
-        num_base: how many classes, the first ones, train.
-        num_classes: how many there are.
-
-    Returns:
-        The parts, those of new classes behind the others of their role; without those that are empty.
-    """
-    found = [part for part in parts if part.role not in OF_NEW]
-    # New classes follow the base classes of a role, the order in which results list them.
-    for role, role_of_new in OF_NEW.items():
-        of_role = [part for part in parts if part.role == role]
-        found += [_of_classes(part, images, range(num_base)) for part in of_role]
-        new = range(num_base, num_classes)
-        found += [replace(_of_classes(part, images, new), role=role_of_new, classes=tuple(new)) for part in of_role]
-    return [part for part in found if len(part)]
-
-
-def local_parts(parts: Sequence[SplitPart], images: Mapping[str, Images], num_base: int) -> list[SplitPart]:
-    """Returns for each client the test images, of its domains, of the classes that it trains on, told from each other.
-
-    Args:
-        parts: the parts of a split, test parts among them.
-        images: images by domain.
-        num_base: how many classes, the first ones, train.
-    """
-    found = []
-    for part in parts:
-        if part.role != "train":
-            continue
-        # A client is measured on what it can know: its domains, and the classes that it trains on.
-        classes = classes_of(part, images)
-        rows: dict[str, Indices] = {}
-        for test in parts:
-            if test.role == "test" and test.domains[0] in part.rows_by_domain:
-                rows |= _of_classes(test, images, classes).rows_by_domain
-        own = SplitPart("local", {domain: of_domain for domain, of_domain in rows.items() if len(of_domain)})
-        others = () if len(classes) == num_base else tuple(classes)
-        found.append(replace(own, clients=part.clients, classes=others))
-    return [part for part in found if len(part)]
-
-
-def classes_of(part: SplitPart, images: Mapping[str, Images]) -> list[int]:
-    """Returns the labels of a part's images, ascending."""
-    found: set[int] = set()
-    for domain, rows in part.rows_by_domain.items():
-        found.update(images[domain].labels[rows].tolist())
-    return sorted(found)
-
-
-def _of_classes(part: SplitPart, images: Mapping[str, Images], classes: Sequence[int]) -> SplitPart:
-    """Leaves out the images of other classes."""
-    kept = {}
-    for domain, rows in part.rows_by_domain.items():
-        kept[domain] = rows[np.isin(images[domain].labels[rows], np.asarray(classes))]
-    return replace(part, rows_by_domain=kept)
-
-
-def describe_protocol(
-    held_out: Sequence[str],
-    rule: SplitRule,
-    partition: Partitioner,
-    official: OfficialSplit | None = None,
-    first: str = "",
-) -> str:
-    """Returns the protocol of a data set; results of different protocols do not belong in one table.
-
-    Args:
-        held_out: names of the held-out domains.
-        rule: divides each source domain.
-        partition: divides the training images among clients.
-        official: roles that came with the images.
-        first: what is said before all else, of protocols that measure something else than domains.
-
-    >>> from fedvlp.data.partition import ByDomain, Dispersed
-    >>> describe_protocol(["sketch"], SplitRule(), ByDomain())
-    'held-out domain: sketch; one client a domain'
-    >>> describe_protocol([], SplitRule(test_fraction=0.2, shots=16), Dispersed(30, alpha=0.5))
-    'all domains seen, test split 20 %; 30 clients, Dirichlet 0.5 within domains; 16-shot'
-    >>> describe_protocol(["sketch"], SplitRule(), ByDomain(), OfficialSplit("train/crossval", {}))
-    'held-out domain: sketch; one client a domain; official train/crossval split'
-    """
-    # Results stand in one table only if these lines are equal: all that a number depends on is in it.
-    seen = _seen_domains(rule, official)
-    parts = [first] if first else []
-    if not held_out:
-        parts.append(f"all domains seen, {seen or 'no test split'}")
-    else:
-        plural = "s" if len(held_out) > 1 else ""
-        only = ", official test split only" if official and official.has("held_out") else ""
-        parts.append(f"held-out domain{plural}: {', '.join(held_out)}{only}")
-        if seen:
-            parts.append(f"seen domains, {seen}")
-    parts.append(partition.description)
-    if official:
-        parts.append(f"official {official.title} split")
-    if rule.shots is not None:
-        parts.append(f"{rule.shots}-shot")
-    return "; ".join(parts)
-
-
-def _seen_domains(rule: SplitRule, official: OfficialSplit | None) -> str:
-    """Returns what tests on the domains that clients have; an empty text if nothing does."""
-    if official and official.has("test"):
-        return "official test split"
-    return f"test split {100 * rule.test_fraction:g} %" if rule.test_fraction else ""
-
-
-def describe_split(
-    held_out: Sequence[str], rule: SplitRule, partition: Partitioner, official: OfficialSplit | None = None
-) -> dict[str, Any]:
-    """Returns the same, part by part, made to be written as JSON.
-
-    >>> from fedvlp.data.partition import ByDomain
-    >>> describe_split([], SplitRule(test_fraction=0.2), ByDomain())["kind"]
-    'all domains seen'
-    """
-    # Nothing is drawn where the images came with a test split.
-    test_fraction = 0.0 if official and official.has("test") else rule.test_fraction
-    return {
-        "kind": "leave-domains-out" if held_out else "all domains seen",
-        "held_out": list(held_out),
-        "partition": partition.description,
-        "split_rule": f"official {official.title}" if official else "stratified",
-        "shots": rule.shots,
-        "validation_fraction": None if official and official.has("validation") else rule.validation_fraction,
-        "test_fraction": test_fraction,
-        "split_seed": rule.seed,
-    }
-
-
 @dataclass(frozen=True)
-class ProtocolPlan:
-    """A protocol with its options.
+class SplitPlan:
+    """Which images of a data set train, on which client, and which are measured.
 
     Attributes:
-        name: the protocol.
-        held_out: names of the held-out domains.
+        sources: source domains, in the order of their positions.
+        held_out: held-out domains; all their images test, or those that the official split names.
+        rule: divides each source domain into roles.
+        partition: divides the training images among clients.
+        official: roles that came with the images, which the rule then does not draw.
+        protocol: what is trained on and measured.
         class_split: whether clients are also measured on the classes of their own.
-        transfers: the other data sets that are measured.
+        targets: names of the other data sets that are measured.
+
+    >>> SplitPlan(["ink"], ["sketch"], SplitRule()).describe_line(7)
+    'held-out domain: sketch; one client a domain'
+    >>> SplitPlan(["ink"], [], SplitRule(test_fraction=0.2, shots=16), protocol="all_seen").describe_line(7)
+    'all domains seen, test split 20 %; one client a domain; 16-shot'
+    >>> SplitPlan(["ink"], ["sketch"], SplitRule(), official=OfficialSplit("train/crossval", {})).describe_line(7)
+    'held-out domain: sketch; one client a domain; official train/crossval split'
     """
 
-    name: Protocol
-    held_out: tuple[str, ...] = ()
+    sources: Sequence[str]
+    held_out: Sequence[str]
+    rule: SplitRule
+    partition: Partitioner = ByDomain()  # noqa: RUF009 (frozen)
+    official: OfficialSplit | None = None
+    protocol: Protocol = "leave_domains_out"
     class_split: ClassSplit = "data_set"
-    transfers: tuple[Transfer, ...] = ()
+    targets: Sequence[str] = ()
 
-    @property
-    def targets(self) -> list[str]:
-        """The names of the other data sets."""
-        return [transfer.data.name for transfer in self.transfers]
+    def parts(self, images: Mapping[str, Images], num_classes: int) -> list[SplitPart]:
+        """Gives every image a role, and every training image a client.
 
-    def check(self, rule: SplitRule, official: OfficialSplit | None) -> None:
-        """Checks that there is what the protocol measures, and nothing else.
+        Each domain is divided into roles first, so the images that measure are the same whatever the clients.
+
+        Args:
+            images: images by domain.
+            num_classes: how many classes there are.
+
+        Returns:
+            The clients' training parts by their ids, then validation and test parts of the source domains, then the
+            held-out domains, then those of single clients; an empty part is left out.
+
+        Raises:
+            UserError: if a client would have no training image, no test image of its own where these are measured, or
+                no classes of its own.
+        """
+        num_base = count_base(self.protocol, num_classes)
+        roles = {domain: self._roles(domain, images[domain].labels, num_base) for domain in self.sources}
+        training = self._training_parts(images, {domain: by_role["train"] for domain, by_role in roles.items()})
+        parts = list(training)
+        measured_roles: tuple[Role, ...] = ("validation", "test")
+        for role in measured_roles:
+            for domain in self.sources:
+                owners = tuple(part.clients[0] for part in training if domain in part.rows_by_domain)
+                parts.append(SplitPart(role, {domain: roles[domain][role]}, owners))
+        official_roles = self.official.roles if self.official else {}
+        for domain in self.held_out:
+            rows = official_roles.get(domain, {}).get("held_out", np.arange(len(images[domain])))
+            parts.append(SplitPart("held_out", {domain: rows}))
+        if num_base < num_classes:
+            parts = _base_and_new_parts(parts, images, num_base, num_classes)
+        # Clients' parts come last, so the order of the others does not depend on them.
+        if self.class_split == "client":
+            parts += _local_parts(parts, images, num_base)
+        if self.protocol == "personal":
+            parts = _with_client_tests(parts, images, self.rule.seed)
+        return [part for part in parts if len(part)]
+
+    def check(self, held_out: Sequence[str]) -> None:
+        """Checks that there is what the protocol measures, and nothing else, before any image is read.
+
+        Args:
+            held_out: domains that the user holds out; a data set may have others that never train.
 
         Raises:
             UserError: if not.
         """
-        check_protocol(self.name, self.held_out, rule, official, self.targets)
-        if self.class_split == "client" and self.name != "base_to_new":
-            raise UserError(f"data.class_split is an option of base_to_new alone; the protocol is {self.name}.")
-
-    def num_base(self, num_classes: int) -> int | None:
-        """Returns how many classes, the first ones, train; None where all do."""
-        return num_base(num_classes) if self.name in SPLITTING_CLASSES else None
-
-    def parts(
-        self, parts: Sequence[SplitPart], images: Mapping[str, Images], num_classes: int, seed: int
-    ) -> list[SplitPart]:
-        """Returns the parts of a split as the protocol measures them.
-
-        Args:
-            parts: those of ``make_splits``.
-            images: images by domain.
-            num_classes: how many classes there are.
-            seed: of what is drawn.
-
-        Raises:
-            UserError: if a client has no test images of its own, or no client has classes of its own.
-        """
-        base = self.num_base(num_classes)
-        if base is not None:
-            measured = base_and_new_parts(parts, images, base, num_classes)
-            # Clients' own parts come last, so the order of the others does not depend on `class_split`.
-            return measured + (self._local_parts(measured, images, base) if self.class_split == "client" else [])
-        return self._personal_parts(parts, images, seed) if self.name == "personal" else list(parts)
-
-    def _local_parts(self, parts: Sequence[SplitPart], images: Mapping[str, Images], base: int) -> list[SplitPart]:
-        found = local_parts(parts, images, base)
-        if not any(part.classes for part in found):
+        facts = PROTOCOLS[self.protocol]
+        if facts.holds_domains_out and not held_out:
+            raise UserError(f"The protocol {self.protocol} holds domains out. Name them with data.held_out.")
+        if held_out and not facts.holds_domains_out:
             raise UserError(
-                f"data.class_split=client measures clients on classes of their own, and each has all {base}. "
-                "Deal classes out, for instance with data.partition=FewClasses."
+                f"The protocol {self.protocol} trains on every domain. Leave out data.held_out, or data.protocol."
             )
-        return found
+        if facts.measures_test_images and not self._tested:
+            raise UserError(
+                f"The protocol {self.protocol} measures test images of the domains that train, and there are none. "
+                "Set data.test_fraction, for instance to 0.2."
+            )
+        if (self.protocol == "cross_dataset") != bool(self.targets):
+            raise UserError(
+                f"The protocol cross_dataset, and no other, measures other data sets; this is {self.protocol}. "
+                + ("Leave out data.targets." if self.targets else "Name the data sets with data.targets.")
+            )
+        for target, count in Counter(self.targets).items():
+            if count > 1:
+                raise UserError(
+                    f"Expected data.targets of different names, since results are named after them; got {target!r}."
+                )
+        if self.class_split == "client" and self.protocol != "base_to_new":
+            raise UserError(f"data.class_split is an option of base_to_new alone; the protocol is {self.protocol}.")
 
-    def _personal_parts(self, parts: Sequence[SplitPart], images: Mapping[str, Images], seed: int) -> list[SplitPart]:
-        training = [part for part in parts if part.role == "train"]
-        if training[0].clients[0].is_pool:
-            raise UserError("The protocol personal measures clients, and centralised training has none. Use all_seen.")
-        test = {part.domains[0]: part.rows_by_domain[part.domains[0]] for part in parts if part.role == "test"}
-        kept = [part for part in parts if part.role != "test"]
-        return kept + client_test_parts(images, test, training, generator_for(seed, "own test images"))
+    def _roles(self, domain: str, labels: Indices, num_base: int) -> dict[Role, Indices]:
+        """The positions of a source domain's images by role; only of base classes where they train or validate."""
+        if not len(labels):
+            raise UserError(
+                f"The client {domain!r} has no training image. Add images to that domain, hold it out or remove it."
+            )
+        roles = self.rule.divide(labels, domain, self.official.roles.get(domain) if self.official else None)
+        # After the division of all classes, so that the images that test are the same as where all of them train.
+        for role in ("train", "validation"):
+            roles[role] = roles[role][labels[roles[role]] < num_base]
+        return roles
 
-    def text(self, class_names: Sequence[str]) -> str:
-        """Returns what the protocol's line begins with; nothing for those whose line says it anyhow.
+    def _training_parts(self, images: Mapping[str, Images], train_rows: Mapping[str, Indices]) -> list[SplitPart]:
+        """Each client's training images, given those of each source domain."""
+        # A partitioner sees the training images of all source domains as one list.
+        labels = np.concatenate([images[domain].labels[rows] for domain, rows in train_rows.items()])
+        positions = np.repeat(np.arange(len(train_rows)), [len(rows) for rows in train_rows.values()])
+        rows = np.concatenate(list(train_rows.values()))
+        # Clients are drawn by a generator of their own, so other clients never change which images measure.
+        groups = self.partition(labels, positions, generator_for(self.rule.seed, "clients"))
+        domains_of_clients = [np.unique(positions[group]).tolist() for group in groups]
+        is_pool = isinstance(self.partition, Pooled)
+        names = ["pool"] if is_pool else _client_names(domains_of_clients, self.sources)
+        parts = []
+        for client_id, group in enumerate(groups):
+            name = names[client_id]
+            if not len(group):
+                raise UserError(f"The client {name!r} has no training image. Make fewer clients, or give more images.")
+            domains = domains_of_clients[client_id]
+            # A client of several domains claims none of them.
+            domain = domains[0] if len(domains) == 1 else -1
+            client = Client(id=client_id, domain=domain, num_examples=len(group), name=name, is_pool=is_pool)
+            rows_by_domain = {self.sources[place]: rows[group[positions[group] == place]] for place in domains}
+            parts.append(SplitPart("train", rows_by_domain, (client,)))
+        return parts
 
-        Args:
-            class_names: all classes.
+    def describe_line(self, num_classes: int) -> str:
+        """Returns what is trained on, by whom, and what it is measured on, in one line.
+
+        Results are compared only if these lines are equal: all that an accuracy depends on is in it.
         """
-        base = self.num_base(len(class_names))
-        if base is not None:
-            own = " and each client on its own" if self.class_split == "client" else ""
-            return f"{KINDS[self.name]}, {base} base and {len(class_names) - base} new classes{own}"
-        if self.name == "personal":
-            return "each client on test images of its own"
-        return f"measured on {', '.join(self.targets)}" if self.targets else ""
+        facts = []
+        num_base = count_base(self.protocol, num_classes)
+        if num_base < num_classes:
+            each = " and each client on its own" if self.class_split == "client" else ""
+            new = num_classes - num_base
+            facts.append(f"{PROTOCOLS[self.protocol].title}, {num_base} base and {new} new classes{each}")
+        elif self.protocol == "personal":
+            facts.append("each client on test images of its own")
+        elif self.targets:
+            facts.append(f"measured on {', '.join(self.targets)}")
+        if not self.held_out:
+            facts.append(f"all domains seen, {self._tested or 'no test split'}")
+        else:
+            plural = "s" if len(self.held_out) > 1 else ""
+            is_official = self.official is not None and self.official.has("held_out")
+            only = ", official test split only" if is_official else ""
+            facts.append(f"held-out domain{plural}: {', '.join(self.held_out)}{only}")
+            if self._tested:
+                facts.append(f"seen domains, {self._tested}")
+        facts.append(self.partition.description)
+        if self.official:
+            facts.append(f"official {self.official.title} split")
+        if self.rule.shots is not None:
+            facts.append(f"{self.rule.shots}-shot")
+        return "; ".join(facts)
 
-    def split_hash(self, own: str) -> str:
-        """Returns a split's digest, changed by the images of other data sets that are measured."""
-        return hash_lines([own, *(each.split_hash for each in self.transfers)]) if self.transfers else own
+    @property
+    def _tested(self) -> str:
+        """What tests on the domains that clients have; empty if nothing does."""
+        if self.official and self.official.has("test"):
+            return "official test split"
+        return f"test split {100 * self.rule.test_fraction:g} %" if self.rule.test_fraction else ""
 
-    def image_identities(self) -> dict[str, str]:
-        """Returns a string for each domain of other data sets that is equal on all machines with the same images."""
-        found = {}
-        for transfer in self.transfers:
-            of_data_set = transfer.data.image_identities()
-            found.update({f"{transfer.data.name}/{domain}": text for domain, text in of_data_set.items()})
-        return found
+    def describe(self) -> dict[str, Any]:
+        """Returns the same fact by fact, made to be written as JSON."""
+        rule, official = self.rule, self.official
+        # Nothing is drawn where the images came with a split.
+        return {
+            "kind": PROTOCOLS[self.protocol].title,
+            "held_out": list(self.held_out),
+            "partition": self.partition.description,
+            "split_rule": f"official {official.title}" if official else "stratified",
+            "shots": rule.shots,
+            "validation_fraction": None if official and official.has("validation") else rule.validation_fraction,
+            "test_fraction": 0.0 if official and official.has("test") else rule.test_fraction,
+            "split_seed": rule.seed,
+        }
 
-    def describe(self, class_names: Sequence[str]) -> dict[str, Any]:
-        """Returns what results must have in common besides the split, made to be written as JSON.
 
-        Args:
-            class_names: all classes.
-        """
-        base = self.num_base(len(class_names))
-        if base is None:
-            targets = {"targets": [transfer.describe() for transfer in self.transfers]} if self.transfers else {}
-            return {"kind": KINDS[self.name], **targets}
-        own = {"class_split": self.class_split} if self.class_split != "data_set" else {}
-        return {"kind": KINDS[self.name], "new_classes": list(class_names[base:]), **own}
+def _client_names(domains_of_clients: Sequence[Sequence[int]], sources: Sequence[str]) -> list[str]:
+    """Names clients after their domain, numbered where it has several; just numbered if a client has several domains.
+
+    >>> _client_names([[0], [1], [1]], ["photo", "sketch"]), _client_names([[0], [0, 1]], ["photo", "sketch"])
+    (['photo', 'sketch 1', 'sketch 2'], ['client 1', 'client 2'])
+    """
+    if any(len(positions) != 1 for positions in domains_of_clients):
+        return [f"client {number}" for number in range(1, len(domains_of_clients) + 1)]
+    domains = [sources[positions[0]] for positions in domains_of_clients]
+    counts = Counter(domains)
+    numbers: Counter[str] = Counter()
+    names = []
+    for domain in domains:
+        numbers[domain] += 1
+        names.append(domain if counts[domain] == 1 else f"{domain} {numbers[domain]}")
+    return names
+
+
+def _base_and_new_parts(
+    parts: Sequence[SplitPart], images: Mapping[str, Images], num_base: int, num_classes: int
+) -> list[SplitPart]:
+    """Divides test and held-out images into those of base and of new classes, each told from its own kind alone."""
+    new = range(num_base, num_classes)
+    measured = [part for part in parts if part.role not in NEW_ROLES]
+    # New classes follow the base classes of a role, the order in which results list them.
+    for role, new_role in NEW_ROLES.items():
+        of_role = [part for part in parts if part.role == role]
+        measured += [part.of_classes(images, range(num_base)) for part in of_role]
+        measured += [replace(part.of_classes(images, new), role=new_role, classes=tuple(new)) for part in of_role]
+    return [part for part in measured if len(part)]
+
+
+def _local_parts(parts: Sequence[SplitPart], images: Mapping[str, Images], num_base: int) -> list[SplitPart]:
+    """For each client the test images, of its domains, of the classes that it trains on, told from each other."""
+    local = []
+    for training in parts:
+        if training.role != "train":
+            continue
+        # A client is measured on what it can know: its domains, and the classes that it trains on.
+        labels = [images[domain].labels[rows] for domain, rows in training.rows_by_domain.items()]
+        classes = np.unique(np.concatenate(labels)).tolist()
+        rows_by_domain: dict[str, Indices] = {}
+        for test in parts:
+            if test.role == "test" and test.domains[0] in training.rows_by_domain:
+                rows_by_domain |= test.of_classes(images, classes).rows_by_domain
+        rows_by_domain = {domain: rows for domain, rows in rows_by_domain.items() if len(rows)}
+        own_classes = () if len(classes) == num_base else tuple(classes)
+        local.append(SplitPart("local", rows_by_domain, training.clients, own_classes))
+    local = [part for part in local if len(part)]
+    if not any(part.classes for part in local):
+        raise UserError(
+            f"data.class_split=client measures clients on classes of their own, and each has all {num_base}. "
+            "Deal classes out, for instance with data.partition=FewClasses."
+        )
+    return local
+
+
+def _with_client_tests(parts: Sequence[SplitPart], images: Mapping[str, Images], seed: int) -> list[SplitPart]:
+    """The parts with each client's test images in place of each domain's.
+
+    Those of each domain and class are divided among the clients that train on it, in the proportions of their training
+    images; what rounding leaves a client short of in one class, it is given first in the next. Test images of a class
+    on which no client trains belong to no client.
+    """
+    training = [part for part in parts if part.role == "train"]
+    if training[0].clients[0].is_pool:
+        raise UserError("The protocol personal measures clients, and centralised training has none. Use all_seen.")
+    # The name of the generator decides every split that was ever drawn, so it stays the same.
+    generator = generator_for(seed, "own test images")
+    test_rows = {part.domains[0]: part.rows_by_domain[part.domains[0]] for part in parts if part.role == "test"}
+    pieces: list[dict[str, list[Indices]]] = [{} for _ in training]
+    due = np.zeros(len(training))  # test images that each client is still to be given, in fractions of one
+    for domain, rows in test_rows.items():
+        labels = images[domain].labels
+        nothing = np.empty(0, np.int64)
+        trained = [Counter(labels[part.rows_by_domain.get(domain, nothing)].tolist()) for part in training]
+        # Class by class, so that test images are in the proportions of the client's training images.
+        for label in np.unique(labels[rows]):
+            counts = np.asarray([labels_of_client[int(label)] for labels_of_client in trained])
+            if not counts.any():
+                continue
+            members = generator.permutation(rows[labels[rows] == label])
+            due += len(members) * counts / counts.sum()
+            wanted = np.where(counts > 0, due.clip(min=0), 0)
+            sizes = apportion(len(members), wanted if wanted.any() else counts)
+            due -= sizes
+            for position, piece in enumerate(np.split(members, np.cumsum(sizes)[:-1])):
+                if len(piece):
+                    pieces[position].setdefault(domain, []).append(piece)
+    personal = [part for part in parts if part.role != "test"]
+    for part, by_domain in zip(training, pieces, strict=True):
+        client = part.clients[0]
+        if not by_domain:
+            raise UserError(
+                f"The protocol personal tests each client on images of its own, and the client {client.name!r} of "
+                f"{client.num_examples} training images got none. Raise data.test_fraction or the least that clients "
+                "have (data.partition.min_examples), or make fewer clients."
+            )
+        rows_by_domain = {domain: np.sort(np.concatenate(rows)) for domain, rows in by_domain.items()}
+        personal.append(SplitPart("personal", rows_by_domain, (client,)))
+    return personal

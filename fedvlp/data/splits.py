@@ -1,26 +1,135 @@
-"""Which images train, validate and test, and on which client; a split written down, and its digest."""
+"""How the images of one domain are divided into roles; the parts of a split, written down, and their digest."""
 
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 
-from fedvlp.core.roles import OF_CLIENTS
+from fedvlp.core.roles import OF_CLIENTS, MeasuredRole
 from fedvlp.core.state import Client
 from fedvlp.data.files.images import Images, Indices
-from fedvlp.data.partition import Pooled, apportion
-from fedvlp.data.split_rule import OfficialSplit, Role, SplitRule, generator_for
-from fedvlp.utils.errors import UserError
+from fedvlp.utils.ranges import FractionBelowOne, OpenFraction, PositiveInt, Seed, check_range
 
-MEASURED_ROLES: tuple[Role, ...] = ("validation", "test")
-"""Roles, besides training, of the images of source domains."""
-PartitionFunction = Callable[[Indices, Indices, np.random.Generator], list[Indices]]
-"""What a ``Partitioner`` does: from labels, domains and a generator to the positions of each client's images."""
+Role = Literal["train"] | MeasuredRole
+
+
+@dataclass(frozen=True)
+class OfficialSplit:
+    """A split that came with the images.
+
+    Attributes:
+        title: its parts, such as "train/crossval".
+        roles: positions by role, ascending, for each domain; ``held_out`` where not all images test if it is held out.
+    """
+
+    title: str
+    roles: Mapping[str, Mapping[Role, Indices]]
+
+    def has(self, role: Role) -> bool:
+        """Whether it names the images of a role."""
+        return any(role in of_domain for of_domain in self.roles.values())
+
+
+@dataclass(frozen=True)
+class SplitRule:
+    """How the images of each source domain are divided into roles.
+
+    Attributes:
+        validation_fraction: share of each class that validates, of what is left after testing, in (0, 1).
+        test_fraction: share of each class that tests, in [0, 1).
+        shots: training images of each class, at most; None takes all.
+        seed: of all draws; a domain's split depends on no other domain.
+    """
+
+    validation_fraction: OpenFraction = 0.2
+    test_fraction: FractionBelowOne = 0.0
+    shots: PositiveInt | None = None
+    seed: Seed = 0
+
+    def __post_init__(self) -> None:
+        check_range("validation_fraction", self.validation_fraction, OpenFraction)
+        check_range("test_fraction", self.test_fraction, FractionBelowOne)
+        check_range("shots", self.shots, PositiveInt)
+        check_range("split_seed", self.seed, Seed)
+
+    def divide(
+        self, labels: Indices, domain: str, official: Mapping[Role, Indices] | None = None
+    ) -> dict[Role, Indices]:
+        """Returns the positions of a domain's images by role, each ascending; with ``shots`` some have none.
+
+        Roles that an official split does not name are drawn from its training images.
+        """
+        roles: dict[Role, Indices] = {"train": np.arange(len(labels)), "test": np.empty(0, np.int64)}
+        roles |= official or {}
+        train = roles["train"]
+        # Each draw has a generator of its own name, or a seed that is unlucky for one would be for all.
+        draws: list[tuple[Role, float, str]] = [
+            ("test", self.test_fraction, f"test/{domain}"),
+            ("validation", self.validation_fraction, domain),
+        ]
+        for role, fraction, name in draws:
+            if fraction > 0 and role not in (official or {}):
+                stay, drawn = stratified_split(labels[train], fraction, generator_for(self.seed, name))
+                roles[role] = train[drawn]
+                train = train[stay]
+        if self.shots is not None:
+            # Drawn last, so that validation and test images are the same for any number of shots.
+            train = train[few_shot(labels[train], self.shots, generator_for(self.seed, f"shots/{domain}"))]
+        return {"train": train, "validation": roles["validation"], "test": roles["test"]}
+
+
+def generator_for(seed: int, name: str) -> np.random.Generator:
+    """Returns the generator of a domain or purpose: it depends on the seed and its name, on no other domain."""
+    digest = hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest()
+    return np.random.default_rng([seed, int.from_bytes(digest[:8], "big")])
+
+
+def stratified_split(
+    labels: Indices | Sequence[int], fraction: float, generator: np.random.Generator
+) -> tuple[Indices, Indices]:
+    """Returns the positions of the training and of the validation images, each ascending, drawn class by class.
+
+    Of a class with n images round(fraction n) go to validation, but at least one to each side if n >= 2; the only
+    image of a class trains.
+
+    Args:
+        labels: class of each image.
+        fraction: share of validation images, in (0, 1).
+        generator: draws which ones.
+
+    >>> train, validation = stratified_split([0, 0, 0, 0, 1, 1, 2], 0.25, np.random.default_rng(0))
+    >>> len(train), np.asarray([0, 0, 0, 0, 1, 1, 2])[validation].tolist()
+    (5, [0, 1])
+    """
+    values = np.asarray(labels)
+    chosen: list[Indices] = [np.empty(0, np.int64)]
+    for label in np.unique(values):
+        members = generator.permutation(np.flatnonzero(values == label))
+        # At least one image on each side, except that a single image trains.
+        count = min(max(round(fraction * len(members)), 1), len(members) - 1)
+        chosen.append(members[:count])
+    validation = np.sort(np.concatenate(chosen))
+    train = np.setdiff1d(np.arange(len(values)), validation)
+    return train.astype(np.int64), validation.astype(np.int64)
+
+
+def few_shot(labels: Indices | Sequence[int], shots: int, generator: np.random.Generator) -> Indices:
+    """Returns the positions, ascending, of min(shots, available) images of each class.
+
+    With a generator of the same seed, those of fewer shots are among those of more.
+
+    >>> few_shot([0, 1, 0, 1, 0], 1, np.random.default_rng(0)).tolist()
+    [3, 4]
+    >>> few_shot([0, 1, 0, 1, 0], 2, np.random.default_rng(0)).tolist()
+    [0, 1, 3, 4]
+    """
+    values = np.asarray(labels)
+    chosen = [generator.permutation(np.flatnonzero(values == label))[:shots] for label in np.unique(values)]
+    return np.sort(np.concatenate(chosen)).astype(np.int64)
 
 
 @dataclass(frozen=True)
@@ -47,215 +156,49 @@ class SplitPart:
         return list(self.rows_by_domain)
 
     @property
-    def name(self) -> str:
-        """The role and whose images they are: ``train/<client>``, or ``validation/<domain>`` and the like."""
-        return f"{self.role}/{self.clients[0].name if self.is_of_client else self.domains[0]}"
-
-    @property
     def is_of_client(self) -> bool:
-        """Whether the images are one client's own, and not a domain's."""
+        """Whether the images belong to one client, and not to a domain."""
         return self.role == "train" or self.role in OF_CLIENTS
 
+    @property
+    def owner(self) -> str:
+        """Name of the client or of the domain to which the images belong."""
+        return self.clients[0].name if self.is_of_client else self.domains[0]
+
+    @property
+    def name(self) -> str:
+        """``<role>/<owner>``."""
+        return f"{self.role}/{self.owner}"
+
+    def names_of_classes(self, class_names: Sequence[str]) -> tuple[str, ...]:
+        """Returns the names of ``classes``, given those of all classes."""
+        return tuple(class_names[label] for label in self.classes)
+
+    def of_classes(self, images: Mapping[str, Images], classes: Sequence[int]) -> SplitPart:
+        """Returns the same part without the images of other classes."""
+        rows_of_classes: dict[str, Indices] = {}
+        for domain, rows in self.rows_by_domain.items():
+            rows_of_classes[domain] = rows[np.isin(images[domain].labels[rows], np.asarray(classes))]
+        return replace(self, rows_by_domain=rows_of_classes)
+
     def __len__(self) -> int:
-        """Counts the images."""
         return sum(len(rows) for rows in self.rows_by_domain.values())
-
-
-def make_splits(
-    images: Mapping[str, Images],
-    sources: Sequence[str],
-    held_out: Sequence[str],
-    rule: SplitRule,
-    partitioner: PartitionFunction,
-    official: OfficialSplit | None = None,
-    num_base: int | None = None,
-) -> list[SplitPart]:
-    """Gives every image a role, and every training image a client.
-
-    Each domain is divided into roles first, so the images that measure are the same whatever the clients.
-
-    Args:
-        images: images by domain.
-        sources: source domains, in the order of their positions.
-        held_out: domains whose images all test, or those that the official split says.
-        rule: divides each source domain.
-        partitioner: divides the training images among clients.
-        official: roles that came with the images, which the rule then does not draw.
-        num_base: of how many classes, the first ones, images train and validate; of all if None.
-
-    Returns:
-        The clients' training parts in their order, then validation and test parts of the source domains, then the
-        held-out domains; an empty part is left out.
-
-    Raises:
-        UserError: if a client would have no training image.
-    """
-    _check_not_empty(images, sources)
-    given = official.roles if official else {}
-    roles = {domain: rule.divide(images[domain].labels, domain, given.get(domain)) for domain in sources}
-    if num_base is not None:
-        # All classes are divided first, so that the images that test are the same as where all of them train.
-        roles = {domain: _of_base_classes(of_domain, images[domain], num_base) for domain, of_domain in roles.items()}
-    train_rows = {domain: rows_by_role["train"] for domain, rows_by_role in roles.items()}
-    training = _training_parts(images, train_rows, partitioner, generator_for(rule.seed, "clients"))
-    parts = list(training)
-    for role in MEASURED_ROLES:
-        for domain in sources:
-            owners = tuple(part.clients[0] for part in training if domain in part.rows_by_domain)
-            parts.append(SplitPart(role, {domain: roles[domain][role]}, owners))
-    for domain in held_out:
-        rows = given.get(domain, {}).get("held_out", np.arange(len(images[domain])))
-        parts.append(SplitPart("held_out", {domain: rows}))
-    return [part for part in parts if len(part)]
-
-
-def _of_base_classes(roles: Mapping[Role, Indices], images: Images, num_base: int) -> dict[Role, Indices]:
-    """Leaves images of other classes than the first ones out of training and validation."""
-    kept = dict(roles)
-    for role in ("train", "validation"):
-        kept[role] = roles[role][images.labels[roles[role]] < num_base]
-    return kept
-
-
-def _training_parts(
-    images: Mapping[str, Images],
-    train_rows: Mapping[str, Indices],
-    partitioner: PartitionFunction,
-    generator: np.random.Generator,
-) -> list[SplitPart]:
-    """Returns each client's training images, given those of each source domain."""
-    sources = list(train_rows)
-    # A partitioner sees the training images of all source domains as one list.
-    labels = np.concatenate([images[domain].labels[rows] for domain, rows in train_rows.items()])
-    positions = np.repeat(np.arange(len(sources)), [len(rows) for rows in train_rows.values()])
-    rows = np.concatenate(list(train_rows.values()))
-    # Randomness of clients has a generator of its own, so other clients never change which images measure.
-    groups = partitioner(labels, positions, generator)
-    owned = [np.unique(positions[group]).tolist() for group in groups]
-    is_pool = isinstance(partitioner, Pooled)
-    names = ["pool"] if is_pool else _client_names(owned, sources)
-    parts = []
-    for client_id, group in enumerate(groups):
-        name = names[client_id]
-        if not len(group):
-            raise UserError(f"The client {name!r} has no training image. Make fewer clients, or give more images.")
-        own = owned[client_id]
-        # A client of several domains claims none of them.
-        domain = own[0] if len(own) == 1 else -1
-        client = Client(id=client_id, domain=domain, num_examples=len(group), name=name, is_pool=is_pool)
-        rows_by_domain = {sources[position]: rows[group[positions[group] == position]] for position in own}
-        parts.append(SplitPart("train", rows_by_domain, (client,)))
-    return parts
-
-
-def _client_names(owned: Sequence[Sequence[int]], sources: Sequence[str]) -> list[str]:
-    """Names clients after their domain, numbered where it has several; just numbered if a client has several domains.
-
-    Args:
-        owned: the domains of each client, as positions in ``sources``.
-        sources: names of the source domains.
-
-    >>> _client_names([[0], [1], [1]], ["photo", "sketch"]), _client_names([[0], [0, 1]], ["photo", "sketch"])
-    (['photo', 'sketch 1', 'sketch 2'], ['client 1', 'client 2'])
-    """
-    if any(len(positions) != 1 for positions in owned):
-        return [f"client {number}" for number in range(1, len(owned) + 1)]
-    domains = [sources[positions[0]] for positions in owned]
-    names = []
-    for i, domain in enumerate(domains):
-        number = domains[: i + 1].count(domain)
-        names.append(domain if domains.count(domain) == 1 else f"{domain} {number}")
-    return names
-
-
-def _check_not_empty(images: Mapping[str, Images], sources: Sequence[str]) -> None:
-    """Raises unless each source domain has an image."""
-    for name in sources:
-        if not len(images[name]):
-            raise UserError(
-                f"The client {name!r} has no training image. Add images to that domain, hold it out or remove it."
-            )
-
-
-def client_test_parts(
-    images: Mapping[str, Images],
-    test_rows: Mapping[str, Indices],
-    training: Sequence[SplitPart],
-    generator: np.random.Generator,
-) -> list[SplitPart]:
-    """Deals the test images of each domain and class to the clients that train on it, as their training images are.
-
-    What rounding leaves a client short of in one class, it is given first in the next. Test images of a class on which
-    no client trains belong to no client.
-
-    Args:
-        images: images by domain.
-        test_rows: positions of the test images of each source domain.
-        training: the clients' training images.
-        generator: draws which image is whose.
-
-    Returns:
-        A part of role ``personal`` for each client.
-
-    Raises:
-        UserError: if a client gets none.
-    """
-    owned: list[dict[str, list[Indices]]] = [{} for _ in training]
-    due = np.zeros(len(training))  # test images that each client is still to be given, in fractions of one
-    for domain, rows in test_rows.items():
-        labels = images[domain].labels
-        trained = [_class_counts(part, domain, labels) for part in training]
-        # Class by class, so that test images are in the proportions of the client's training images.
-        for label in np.unique(labels[rows]):
-            counts = np.asarray([of_client[int(label)] for of_client in trained])
-            if not counts.any():
-                continue
-            members = generator.permutation(rows[labels[rows] == label])
-            due += len(members) * counts / counts.sum()
-            wanted = np.where(counts > 0, due.clip(min=0), 0)
-            given = apportion(len(members), wanted if wanted.any() else counts)
-            due -= given
-            for client, piece in enumerate(np.split(members, np.cumsum(given)[:-1])):
-                owned[client].setdefault(domain, []).append(piece)
-    return [_part(part.clients[0], of_client) for part, of_client in zip(training, owned, strict=True)]
-
-
-def _class_counts(part: SplitPart, domain: str, labels: Indices) -> Counter[int]:
-    """Returns how many training images of each class a client has of a domain."""
-    rows = part.rows_by_domain.get(domain)
-    return Counter() if rows is None else Counter(labels[rows].tolist())
-
-
-def _part(client: Client, pieces: Mapping[str, Sequence[Indices]]) -> SplitPart:
-    rows_by_domain = {domain: np.sort(np.concatenate(of_domain)) for domain, of_domain in pieces.items()}
-    found = {domain: rows for domain, rows in rows_by_domain.items() if len(rows)}
-    if not found:
-        raise UserError(
-            f"The protocol personal tests each client on images of its own, and the client {client.name!r} of "
-            f"{client.num_examples} training images got none. Raise data.test_fraction or the least that clients have "
-            "(data.partition.min_examples), or make fewer clients."
-        )
-    return SplitPart("personal", found, (client,))
 
 
 def split_hash(parts: Sequence[SplitPart], images: Mapping[str, Images], class_names: Sequence[str]) -> str:
     """Returns 16 hexadecimal digits that change with any image's role, domain, client, name or class.
 
     They do not change with the order of parts. A client that is all of a domain is not named, for it says no more; nor
-    is a pool of all of them, which is so the same split, of the same images, as that of a client a domain.
+    is a pool of all of them, so that it is the same split as that of one client a domain.
     """
     lines: list[str] = []
     for part in parts:
+        clients = part.clients if part.is_of_client else ()
         for domain, rows in part.rows_by_domain.items():
-            clients = part.clients if part.is_of_client else ()
-            named = [client.name for client in clients if client.name != domain and not client.is_pool]
-            domain_images = images[domain]
+            client_names = [client.name for client in clients if client.name != domain and not client.is_pool]
+            names, labels = images[domain].names, images[domain].labels
             for row in rows:
-                lines.append(
-                    "\0".join(
-                        [part.role, domain, domain_images.names[row], class_names[domain_images.labels[row]], *named]
-                    )
-                )
+                lines.append("\0".join([part.role, domain, names[row], class_names[labels[row]], *client_names]))
     return hash_lines(lines)
 
 

@@ -78,10 +78,8 @@ def parsed_config(arguments: Sequence[str]) -> tuple[str, str]:
         UserError: if no config is given.
     """
     from fedvlp.commands.lightning_cli import ParsingCLI
-    from fedvlp.commands.run import quiet_lightning
     from fedvlp.utils.config_files import CONFIG_OPTION, with_config_paths
 
-    quiet_lightning()
     words = with_config_paths(arguments)
     if not any(word.startswith(CONFIG_OPTION) for word in words):
         raise UserError("Expected what to train, such as --config methods/promptfl --config sites.yaml.")

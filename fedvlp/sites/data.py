@@ -10,11 +10,9 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn
 
 import numpy as np
-from torch import Tensor
 
-from fedvlp.core.protocols import Inputs
+from fedvlp.core.protocols import EvaluationSplit, Loader
 from fedvlp.core.state import Client
-from fedvlp.data.binding import BatchLoader, EvaluationSplit
 from fedvlp.data.domain_folders import DomainFolders, ImageFile, labelled_images, scan_domain
 from fedvlp.data.files.images import Images, check_utf8
 from fedvlp.data.loaders import ImageLoader
@@ -22,7 +20,7 @@ from fedvlp.data.module import FederatedDataModule, mapped_names
 from fedvlp.data.partition import ByDomain
 from fedvlp.data.splits import SplitPart
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.ranges import Names, Seconds
+from fedvlp.utils.ranges import Names, PositiveFloat
 
 SPLIT_OPTIONS = frozenset({"classes", "class_names_map", "validation_fraction", "test_fraction", "shots", "split_seed"})
 LOADER_OPTIONS = frozenset({"batch_size", "eval_batch_size", "augmentation", "cache_images"})
@@ -49,26 +47,8 @@ class SiteFacts:
     versions: Mapping[str, str]
 
 
-@dataclass(frozen=True)
-class SplitAtSite:
-    """A split on which a site measures.
-
-    Attributes:
-        role: validation or test.
-        domain: the site's name.
-        clients: the site's client.
-        loader: the batches that are here: none.
-    """
-
-    role: Literal["validation", "test"]
-    domain: str
-    clients: tuple[Client, ...]
-    loader: Sequence[tuple[Inputs, Tensor]] = ()
-
-    @property
-    def name(self) -> str:
-        """``<role>/<site>``."""
-        return f"{self.role}/{self.domain}"
+class SplitAtSite(EvaluationSplit):
+    """A validation or test split on which a site measures; none of its batches are here."""
 
 
 class SitesData(FederatedDataModule):
@@ -93,21 +73,21 @@ class SitesData(FederatedDataModule):
         nodes: dict[str, str | int] | None = None,
         root: str | None = None,
         allow_missing_classes: bool = False,
-        arrival_seconds: Seconds = 600,
-        reply_seconds: Seconds = 1800,
+        arrival_seconds: PositiveFloat = 600,
+        reply_seconds: PositiveFloat = 1800,
         **options: Any,
     ) -> None:
         super().__init__(**options)
         if not isinstance(self.partition, ByDomain):
             raise UserError("Each site is one client with a domain of its own. Leave out data.partition.")
-        if self.outside is not None:
+        if self.out_of_distribution is not None:
             raise UserError(
                 "Sites do not send the confidence of single images. Leave out data.out_of_distribution, and give it "
                 "to fedvlp test with the run's prompts and images of your own."
             )
-        if self.given_protocol not in (None, "leave_domains_out", "all_seen"):
+        if self.protocol_option not in ("leave_domains_out", "all_seen"):
             raise UserError(
-                f"Sites measure all classes, each on its own images: the protocol {self.given_protocol} is for "
+                f"Sites measure all classes, each on its own images: the protocol {self.protocol_option} is for "
                 "simulations. Leave out data.protocol."
             )
         if len(set(sites)) < len(sites):
@@ -175,15 +155,16 @@ class SitesData(FederatedDataModule):
         """
         raise UserError("The training images are at the sites, so `fedvlp fit` can't train on them. Serve the run.")
 
-    def evaluation_splits(self) -> list[Any]:
+    def evaluation_splits(self) -> list[EvaluationSplit]:
         """The sites' validation and test splits, then the held-out domains; none is empty."""
-        at_sites: list[Any] = []
+        at_sites: list[EvaluationSplit] = []
         clients = self.clients
         for role in MEASURED:
             for client in clients:
+                count = self._count(client.name, role)
                 # All that is certain of a site that has not connected yet is that it will validate.
-                if self._count(client.name, role) or (role == "validation" and client.name not in self.facts):
-                    at_sites.append(SplitAtSite(role, client.name, (client,)))
+                if count or (role == "validation" and client.name not in self.facts):
+                    at_sites.append(SplitAtSite(f"{role}/{client.name}", role, client.name, (client,), (), count))
         return [*at_sites, *super().evaluation_splits()]
 
     def describe(self) -> dict[str, Any]:
@@ -234,7 +215,7 @@ class SiteFolder(DomainFolders):
         """The one client, under the id that the server gave it."""
         return [Client(self.place[0], self.place[1], super().clients[0].num_examples, self.domain)]
 
-    def train_dataloader(self, client: Client | None = None, seed: int | None = None) -> BatchLoader | ImageLoader:
+    def train_dataloader(self, client: Client | None = None, seed: int | None = None) -> Loader | ImageLoader:
         """The shuffled batches of the one client, whatever its id."""
         return super().train_dataloader(None if client is None else super().clients[0], seed)
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from fedvlp.utils.config_files import read_yaml
 from fedvlp.utils.errors import UserError, did_you_mean_or_choose
-from fedvlp.utils.ranges import NonNegativeFloat, PositiveFloat, Threads, Workers, check_range
+from fedvlp.utils.ranges import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, check_range
 
 FILE = "site.yaml"
 
@@ -37,8 +37,8 @@ class SiteConfig:
     root: str
     cache_dir: str | None = "cache"
     accelerator: str = "auto"
-    num_threads: Threads | None = None
-    num_workers: Workers = 0
+    num_threads: PositiveInt | None = None
+    num_workers: NonNegativeInt = 0
     on_bad_image: Literal["error", "skip"] = "error"
     pretrained: str | None = None
     min_noise_multiplier: NonNegativeFloat | None = None
@@ -47,8 +47,8 @@ class SiteConfig:
 
     def __post_init__(self) -> None:
         """Refuses what is out of range, and a name that no site can have."""
-        check_range("num_threads", self.num_threads, Threads)
-        check_range("num_workers", self.num_workers, Workers)
+        check_range("num_threads", self.num_threads, PositiveInt)
+        check_range("num_workers", self.num_workers, NonNegativeInt)
         check_range("min_noise_multiplier", self.min_noise_multiplier, NonNegativeFloat)
         check_range("idle_minutes", self.idle_minutes, PositiveFloat)
         if self.on_bad_image not in ("error", "skip"):

@@ -21,7 +21,6 @@ from fedvlp.data.loaders import ImageDataset
 from fedvlp.data.without_images import PlaceholderData, PredictionData
 from fedvlp.federation import Federation
 from fedvlp.runs.run_folder import load_trained, run_of
-from fedvlp.runs.trusted_classes import check_classes
 from fedvlp.training.setup import set_up_data, set_up_method
 from fedvlp.utils.errors import UserError, unwrapped_errors
 
@@ -115,8 +114,7 @@ def config_of_file(file: Path, allow: Sequence[str], needs_data: bool, instead: 
     config = trained_config(file, allow)
     beside = run_of(file) / "config.yaml"
     if needs_data and beside.is_file():
-        config["data"] = data_of_run(beside, instead)
-        check_classes(beside, config["data"], allow)
+        config["data"] = data_of_run(beside, instead, allow)
     return config
 
 
@@ -166,8 +164,7 @@ class RunImage:
     @property
     def label(self) -> int:
         """Its class, for which the image need not be read."""
-        images = self.dataset.images[self.dataset.domain[self.position]]
-        return int(images.labels[self.dataset.row[self.position]])
+        return int(self.dataset.labels[self.position])
 
 
 def read_pixels(images: Sequence[RunImage]) -> Float[Tensor, "B 3 V V"]:

@@ -20,6 +20,7 @@ from fedvlp.core.protocols import FederatedData
 from fedvlp.core.state import Client, ClientUpdate, RunState, ServerState, State
 
 
+# A protocol, so that callbacks need nothing of local training.
 class CountsSteps(Protocol):
     """How a client trains; :class:`fedvlp.LocalTraining` is one."""
 
@@ -110,11 +111,13 @@ class RunView:
     @property
     def callback_metrics(self) -> dict[str, Tensor]:
         """The newest value of each column of ``metrics.csv``, accuracies in percent."""
+        # A round that was not evaluated has no accuracies; callbacks then see those of the last one that was.
         newest: dict[str, Any] = {}
         for row in self.run_state.history:
             newest |= {name: value for name, value in row.items() if isinstance(value, (int, float))}
         return {name: torch.tensor(value) for name, value in newest.items()}
 
+    # What follows is the federation's own; it stands here so that callbacks need not import it.
     @property
     def predictions(self) -> Mapping[str, Predictions]:
         """By split, the predicted class of each image in the last measurement; empty at sites."""
@@ -150,6 +153,7 @@ class FederationCallback(Callback):
         on_exception                          Lightning's own, where the run ends by an error or is interrupted
     """
 
+    # In the order of the list above. A subclass may name fewer arguments than these.
     def on_round_start(self, federation: RunView, phases: Sequence[Phase], cohort: Sequence[Client]) -> None:
         """Called when the cohort is known."""
 

@@ -59,6 +59,7 @@ def communication_cost(module: FederatedModule, clients: Sequence[Client], add_o
         phase = setup.phase
         phase.strategy.check(clients)
         task = PhaseTask(setup, RunState(server), seeds={}, rounds=1, all_clients=lambda: clients)
+        # A phase is counted after those before it are aggregated: it may send what they made.
         updates: list[ClientUpdate] = []
         counts: list[Counts] = []
         is_mean = type(phase.strategy) is FedAvg
@@ -67,6 +68,7 @@ def communication_cost(module: FederatedModule, clients: Sequence[Client], add_o
             module.load_state(of_method(download))
             module.start_client(RoundContext(0, phase, client))
             upload = {**module.upload_state(), **task.sent_like(server.shared)}
+            # The images of a pool lie where the model is, so nothing crosses a network.
             counts.append(exchange({}, {}) if client.is_pool else exchange(download, upload))
             # The mean of equal uploads is any of them, and they may be large.
             if not (updates and is_mean):
@@ -102,6 +104,7 @@ def _row(
     phase: str, counts: Sequence[Counts], once: tuple[int, int], rounds: int, cohort_size: int | None
 ) -> dict[str, Any]:
     """Returns one row of :meth:`Cost.rows`."""
+    # Clients may send different amounts, so totals are those of all of them, scaled to the cohort.
     num_clients = len(counts)
     cohort = num_clients if cohort_size is None else min(cohort_size, num_clients)
     all_clients = _summed(counts)

@@ -13,9 +13,10 @@ import torch
 import torch.distributed
 from lightning import Fabric
 from lightning.fabric.strategies.ddp import DDPStrategy
+from safetensors.torch import save
 
 from fedvlp.core.protocols import FederatedData
-from fedvlp.core.state import RunState
+from fedvlp.core.state import RunState, ServerState, detached
 from fedvlp.runs.run_folder import comparable
 from fedvlp.utils.digests import digest, to_jsonable
 from fedvlp.utils.errors import MachineError, UserError
@@ -58,6 +59,7 @@ class GlooStrategy(DDPStrategy):
 
     def reduce_boolean_decision(self, decision: bool, all: bool = True) -> bool:
         """Whether all processes decide so, or any."""
+        # By the barrier above, whose error names the rank that is missing; Lightning's own would only wait.
         decisions = self.gather(bool(decision))
         return min(decisions) if all else max(decisions)
 
@@ -86,6 +88,7 @@ def on_every_process(fabric: Fabric, step: Callable[[], Value]) -> Value:
     processes = fabric.strategy
     if not isinstance(processes, GlooStrategy):
         return step()
+    # Other errors end this process, and the barrier of the others names it.
     value: Value | None = None
     problem = ""
     try:
@@ -118,10 +121,12 @@ def check_same_run(
     if not isinstance(processes, GlooStrategy):
         return
     libraries = [__version__, torch.__version__, version("lightning")]
+    # Files of equal names may hold other images; data modules of other packages may not know.
     identify_images = getattr(data, "image_identities", dict)
     sizes = [client.num_examples for client in data.clients]
     images: list[Any] = [list(data.class_names), sizes, identify_images()]
-    parts = [libraries, images, comparable(description), dict(options), _state_digests(state)]
+    clients = [state.server.round, sorted(state.personal), sorted(state.optimizer_states)]
+    parts = [libraries, images, comparable(description), dict(options), clients, _digest(state.server)]
     fingerprints = processes.gather(digest(to_jsonable(parts)))
     for rank, fingerprint in enumerate(fingerprints):
         if fingerprint != fingerprints[0]:
@@ -131,13 +136,11 @@ def check_same_run(
             )
 
 
-def _state_digests(state: RunState) -> list[Any]:
-    """Which clients have tensors of their own, and a digest of each tensor of the server."""
-    server = state.server
-    parts: list[Any] = [server.round, sorted(state.personal), sorted(state.optimizer_states)]
-    for tensors in (server.shared, server.deployed, server.memory):
-        for name in sorted(tensors):
-            # By the bytes, since NumPy knows no bfloat16.
-            content = tensors[name].detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
-            parts.append([name, list(tensors[name].shape), hashlib.sha256(content).hexdigest()])
-    return parts
+def _digest(server: ServerState) -> str:
+    """A digest of the tensors that a run starts or resumes from."""
+    groups = (server.shared, server.deployed, server.memory)
+    hashed = hashlib.sha256()
+    for tensors in groups:
+        # Copies, since safetensors takes neither views nor tensors that share memory.
+        hashed.update(save({name: value.contiguous() for name, value in detached(tensors).items()}))
+    return hashed.hexdigest()

@@ -63,7 +63,7 @@ def evaluate(
         # A row of predictions is a client's where each client's state was measured by itself.
         is_by_client = bool(split.clients) or (bool(module.personal) and module.unseen == "each")
         names = [client.name for client in owners] if is_by_client else []
-        measured = stack(by_state, names, getattr(split, "class_names", ()))
+        measured = stack(by_state, names, split.class_names)
         if predictions is not None:
             predictions[split.name] = measured
         # Images out of distribution are of none of the classes, so no prediction of theirs is right.
@@ -76,7 +76,7 @@ def _predictions_of_states(
     module: FederatedModule, fabric: Fabric, split: EvaluationSplit, deployed: State, personal: Iterable[State]
 ) -> list[Predictions]:
     """The predictions of each state that a split is measured with: one, or those of the clients."""
-    class_names = getattr(split, "class_names", ())
+    class_names = split.class_names
     classifier = module.for_classes(class_names) if class_names else module
     is_held_out = not split.clients
     if not module.personal or split.role == "global" or (is_held_out and module.unseen == "shared"):
@@ -94,6 +94,7 @@ def with_means(accuracy: Mapping[str, float]) -> dict[str, float]:
     >>> with_means({"validation/ink": 50.0, "validation/photo": 70.0})
     {'validation/ink': 50.0, 'validation/photo': 70.0, 'validation': 60.0}
     """
+    # Each domain counts once, however many images it has.
     by_role: dict[str, list[float]] = {}
     for name, value in accuracy.items():
         by_role.setdefault(name.split("/")[0], []).append(value)
@@ -113,6 +114,7 @@ def protocol_scores(by_role: Mapping[str, Sequence[float]]) -> dict[str, float]:
     {'personal_worst': 50.0, 'personal_spread': 10.0}
     """
     scores: dict[str, float] = {}
+    # A protocol with new classes always measures them; the other roles depend on its options.
     for name, roles in HARMONIC.items():
         if roles[-1] in by_role:
             means = [sum(by_role[role]) / len(by_role[role]) for role in roles if role in by_role]
@@ -149,6 +151,7 @@ def shared_predictions(module: FederatedModule, fabric: Fabric, split: Evaluatio
 def split_predictions(module: FederatedModule, fabric: Fabric, split: EvaluationSplit, state: State) -> Predictions:
     """Returns a state's predictions on a split; the module is in evaluation mode."""
     module.load_state(state)
+    # They stay on the device to the end: to copy each batch would wait for it.
     predicted: list[Tensor] = []
     confidence: list[Tensor] = []
     labels: list[Tensor] = []
@@ -167,6 +170,7 @@ def _mean_predictions(
     for state in states:
         module.load_state(state)
         probabilities.append(torch.cat([logits.softmax(-1) for logits, _ in _logits(module, fabric, split)]))
+    # Probabilities, and not logits: each client's may have a scale of its own.
     mean = torch.stack(probabilities).mean(0)
     labels = torch.cat([labels for _, labels in split.loader])
     return single_state(labels, mean.argmax(-1), mean.amax(-1))
@@ -184,6 +188,7 @@ def validation_loss(module: FederatedModule, data: MeasuredData, fabric: Fabric,
     module.load_state(shared)
     for split in data.evaluation_splits():
         if split.role == "validation":
+            # All images of a domain at once, since its last batch may be smaller.
             logits, labels = zip(*_logits(module, fabric, split), strict=True)
             losses.append(F.cross_entropy(torch.cat(logits), torch.cat(labels)).item())
     if not losses:
@@ -205,6 +210,7 @@ def accuracy_now(module: FederatedModule, fabric: Fabric, splits: Sequence[Evalu
         for inputs, labels in split.loader:
             moved: Any = fabric.to_device(inputs)
             with fabric.autocast():
+                # What the phase trains, which may be less than what is deployed.
                 logits = module.local_logits(moved)
             correct += int((logits.argmax(-1) == fabric.to_device(labels)).sum())
             count += len(labels)

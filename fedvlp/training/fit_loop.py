@@ -55,6 +55,7 @@ class FitLoop:
             try:
                 rounds = self._make_run()
                 self.hooks.call("setup", stage="fit")
+                # After `setup`, as Lightning's Trainer does: callbacks may make there what they load into.
                 self.hooks.restore(run.run_state.callbacks)
                 run.should_stop = bool(self.hooks.stopping)
                 self.hooks.call("on_fit_start")
@@ -83,6 +84,7 @@ class FitLoop:
             resumed = resume(checkpoint, run.module, run.description, run.fabric.print, may_start_anew)
             return resumed or (run.run_state, None)
 
+        # Every process reads the checkpoint, and one that can't must not leave the others waiting.
         run.run_state, run.folder = on_every_process(run.fabric, load)
         options = {name: getattr(run, name) for name in RESUME_MAY_CHANGE}
         check_same_run(run.fabric, run.data, run.description, run.run_state, options)
@@ -90,6 +92,7 @@ class FitLoop:
             if run.folder is None:
                 run.folder = new_run_folder(parent)
                 claims.enter_context(claimed(run.folder))
+            # An interrupted round may have left states of clients that no checkpoint knows.
             DiskStore(run.folder).remove_unused(None, ())
         run.folder = run.fabric.broadcast(run.folder)
 
@@ -103,6 +106,7 @@ class FitLoop:
             personal=store.open(run.run_state.personal, "personal"),
             optimizer_states=store.open(run.run_state.optimizer_states, "optimizer"),
         )
+        # Hostile clients may train on other images than there are; what is measured stays honest.
         here = Workspace(
             fabric=run.fabric,
             module=run.module,
@@ -129,6 +133,7 @@ class FitLoop:
         run = self.run
         run.current_epoch = run.run_state.server.round
         self.hooks.call("on_train_epoch_start")
+        # Without the time of callbacks that run before it.
         began = time.perf_counter()
         state, metrics = run_round(rounds, run.run_state)
         metrics["train_seconds"] = time.perf_counter() - began
@@ -153,11 +158,13 @@ class FitLoop:
         run.should_stop = run.fabric.strategy.reduce_boolean_decision(run.should_stop, all=False)
         run.run_state = replace(run.run_state, callbacks=self.hooks.states())
         self.hooks.call("on_round_end", row=metrics)
+        # After the callbacks, one of which wrote the checkpoint: older ones may refer to older files.
         if run.is_global_zero:
             rounds.here.store.remove_unused(number, (state.personal, state.optimizer_states))
 
     def _after_validation(self, server: ServerState, metrics: RoundMetrics) -> ServerState:
         """The server's state after strategies have looked at the source validation loss, if any does."""
+        # Before the evaluation, which measures what they decide to deploy.
         strategies = [setup.phase.strategy for setup in self.setups if setup.phase.strategy.uses_validation_loss]
         if not strategies:
             return server
@@ -174,6 +181,7 @@ class FitLoop:
         history = run.run_state.history
         if run.should_stop and (not history or _is_measured(history[-1])):
             return True
+        # From the history alone, so that a resumed run stops where an unbroken one does.
         scores = [metrics["validation"] for metrics in history if "validation" in metrics]
         return run.patience is not None and bool(scores) and len(scores) > scores.index(max(scores)) + run.patience
 
@@ -187,6 +195,7 @@ class FitLoop:
             run.fabric.print(f"stopped by {names} after round {server.round}; without it the run continues")
         self.hooks.call("on_train_end")
         self.hooks.call("on_fit_end")
+        # What is deployed may be an average over rounds; the rest is as the server last sent it.
         run.module.load_state(server.shared | server.deployed)
         self.hooks.call("teardown", stage="fit")
 

@@ -74,11 +74,13 @@ class Hooks:
         for callback, method, names in self.methods[name]:
             was_stopping = self.federation is not None and self.federation.should_stop
             try:
+                # Lightning's hooks take their arguments by place, as callbacks from elsewhere expect.
                 if hasattr(Callback, name):
                     method(self.federation, self.module, *arguments.values())
                 else:
                     method(**{each: available[each] for each in available if names is None or each in names})
             except Exception:
+                # A client that trains would else be left out for it.
                 self.has_raised = True
                 raise
             if self.federation is not None and self.federation.should_stop and not was_stopping:
@@ -104,6 +106,7 @@ class Hooks:
 
     def restore(self, saved: CallbackStates) -> None:
         """Gives callbacks back what a checkpoint kept of them; warns of those that are not there any more."""
+        # By their keys, since the callbacks may stand in another order than before.
         by_key = {callback.state_key: callback for callback in self.callbacks}
         for key, state in saved.states.items():
             if key in by_key:
@@ -121,6 +124,7 @@ def check_callbacks(callbacks: Sequence[Callback]) -> None:
             results.
     """
     for callback in callbacks:
+        # By name, since some of these classes exist in newer versions of Lightning alone.
         for kind in type(callback).__mro__:
             if kind.__name__ in REFUSED and kind.__module__.startswith(("lightning.", "pytorch_lightning.")):
                 raise UserError(

@@ -21,7 +21,7 @@ from fedvlp.core.state import Client, State, detached, strip_prefix
 from fedvlp.training.add_ons.base import AddOn, ClipGradients
 from fedvlp.utils.digests import class_and_options
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.ranges import Epochs, FractionAboveZero, NonNegativeInt, PositiveFloat, PositiveInt, check_range
+from fedvlp.utils.ranges import FractionAboveZero, NonNegativeInt, PositiveFloat, PositiveInt, check_range
 
 GRADIENT_SCALE = 1024.0
 """Of precision 16-mixed as each client begins: with PyTorch's own first scale its first steps would overflow."""
@@ -136,7 +136,7 @@ class LocalTraining:
             unchanged if not given.
     """
 
-    epochs: Epochs = 1
+    epochs: PositiveFloat = 1
     steps: PositiveInt | None = None
     schedule: Schedule | None = None
     reset_optimizer: bool = True
@@ -145,7 +145,7 @@ class LocalTraining:
 
     def __post_init__(self) -> None:
         """Checks the ranges, and refuses both kinds of length at once."""
-        check_range("local.epochs", self.epochs, Epochs)
+        check_range("local.epochs", self.epochs, PositiveFloat)
         check_range("local.steps", self.steps, PositiveInt)
         check_range("local.gradient_clip_val", self.gradient_clip_val, PositiveFloat)
         if self.steps is not None and self.epochs != 1:

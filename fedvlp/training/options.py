@@ -123,6 +123,7 @@ class ConfiguredRun(RunView):
 
 def check_clients(run: ConfiguredRun, clients: Sequence[Client]) -> None:
     """Raises UserError if a round has fewer clients than its phases need, or if only a federation has an option."""
+    # A cohort that is larger than all clients is all of them.
     if any(client.is_pool for client in clients):
         _check_pooled(run)
     cohort = min(len(clients), run.clients.cohort_size or len(clients))
@@ -180,6 +181,7 @@ def link_method_options(parser: Any) -> None:
     Args:
         parser: jsonargparse's, or Lightning's.
     """
+    # A data module must be made to know its classes; the number of rounds is known from the words alone.
     parser.link_arguments("data.class_names", "model.init_args.class_names", apply_on="instantiate")
     parser.link_arguments("data.source_domains", "model.init_args.domains", apply_on="instantiate")
     parser.link_arguments("data.num_clients", "model.init_args.num_clients", apply_on="instantiate")

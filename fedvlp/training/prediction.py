@@ -36,6 +36,7 @@ def predict_images(
     Returns:
         The predictions in the order of the batches, without labels: all are -1.
     """
+    # A batch at a time, so that a folder of any size fits into memory.
     module.eval()
     class_names = list(module.hparams["class_names"])
     predicted: list[Tensor] = []
@@ -82,23 +83,30 @@ def write_scores(
         names = of_split.class_names or class_names
         confusion[split] = {}
         for (true, predicted), images in sorted(confusion_of(of_split).items()):
+            # Sorted, so that equal predictions make equal files.
             confusion[split].setdefault(names[true], {})[names[predicted]] = images
     path.parent.mkdir(parents=True, exist_ok=True)
     write_json(path, {**about, "metrics": scores, "confusion": confusion})
     return scores
 
 
-def write_folder_scores(csv: Path, by_domain: Mapping[str, Predictions], class_names: Sequence[str]) -> list[str]:
+def write_folder_scores(
+    csv: Path, by_domain: Mapping[str, Predictions], class_names: Sequence[str], other_folders: Sequence[str]
+) -> list[str]:
     """Writes the scores of image files whose classes their folders say, beside the table of their predictions.
 
     Args:
         csv: the table.
-        by_domain: the predictions for the images of each domain.
+        by_domain: the predictions for the images of each domain; none if folders say no class.
         class_names: the classes, in the order of the labels.
+        other_folders: folders beside those that are called as a class, for which nothing is scored.
 
     Returns:
         The scores for a reader, a line each.
     """
+    if not by_domain:
+        names = ", ".join(map(repr, other_folders))
+        return [f"not scored, since these folders are called as no class: {names}"] if other_folders else []
     path = csv.with_name(f"{csv.stem}_scores.json")
     check_replaceable(path)
     by_split = {f"{LABELLED}/{domain}": of_domain for domain, of_domain in by_domain.items()}

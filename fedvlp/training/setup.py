@@ -6,7 +6,8 @@ import copy
 import inspect
 import logging
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
@@ -17,7 +18,7 @@ from lightning.fabric.strategies.parallel import ParallelStrategy
 from torch import nn
 
 from fedvlp.core.module import FederatedModule
-from fedvlp.core.protocols import EvaluationSplit, FederatedData, HasOutOfDistribution, MeasuresOtherClasses
+from fedvlp.core.protocols import EvaluationSplit, FederatedData, HasOutOfDistribution, Precompute
 from fedvlp.core.state import State
 from fedvlp.training.distributed import GlooStrategy
 from fedvlp.utils.errors import UserError
@@ -47,6 +48,7 @@ def choose_precision(precision: Precision, accelerator: str) -> tuple[str, str]:
     if precision != "auto":
         return precision, ""
     if accelerator in ("auto", "gpu", "cuda") and torch.cuda.is_available():
+        # Older GPUs emulate bfloat16, which is slower than float32.
         if torch.cuda.is_bf16_supported(including_emulation=False):
             return "bf16-mixed", "this GPU multiplies bfloat16"
         return "32-true", "this GPU does not multiply bfloat16"
@@ -73,17 +75,20 @@ def make_fabric(*, devices: int | str | list[int], collective_timeout: float = 1
     Raises:
         UserError: if there are no such devices, or Lightning refuses an option.
     """
+    options["precision"], why = choose_precision(options["precision"], options["accelerator"])
     try:
         fabric = Fabric(devices=devices, **options)
-        if not isinstance(fabric.strategy, ParallelStrategy):
-            return fabric
-        if options["strategy"] not in STRATEGIES:
-            raise ValueError(f"several processes are started by {' or '.join(STRATEGIES)} alone")
-        return Fabric(devices=devices, **{**options, "strategy": GlooStrategy(collective_timeout)})
+        if isinstance(fabric.strategy, ParallelStrategy):
+            if options["strategy"] not in STRATEGIES:
+                raise ValueError(f"several processes are started by {' or '.join(STRATEGIES)} alone")
+            fabric = Fabric(devices=devices, **{**options, "strategy": GlooStrategy(collective_timeout)})
     except Exception as error:  # Lightning raises nearly every type for an option that it refuses
         values = ", ".join(f"{name}={options[name]!r}" for name in ("accelerator", "strategy", "precision"))
         reason = " ".join(str(error).split())
         raise UserError(f"Lightning can't run with devices={devices!r}, {values}: {reason}") from error
+    if why:
+        fabric.print(f"Precision {options['precision']}: {why}.", flush=True)
+    return fabric
 
 
 def check_method(model: FederatedModule, rounds: int) -> None:
@@ -92,6 +97,7 @@ def check_method(model: FederatedModule, rounds: int) -> None:
     Raises:
         UserError: if there can be no optimizer, it needs to compute the loss itself, or the numbers differ.
     """
+    # Methods whose stages or schedules depend on the number of rounds take it as an option.
     of_method = model.hparams.get("rounds")
     if isinstance(of_method, int) and rounds > of_method:
         raise UserError(
@@ -167,6 +173,7 @@ def set_up_method(
         torch.use_deterministic_algorithms(True)
         # Without a fixed workspace cuBLAS chooses its algorithm by the memory that is free.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    # From here on there may be several processes.
     fabric.launch()
     is_half = fabric.strategy.precision.precision == "bf16-mixed"
     # Before they are moved, so that half the bytes are.
@@ -191,27 +198,30 @@ def set_up_data(
     Raises:
         UserError: if splits are of other classes than those that train, and the method can't tell others.
     """
+
+    def precompute_of(method: FederatedModule) -> tuple[Precompute | None, str]:
+        key = f"{method.precompute_key()}-{precision}"
+        return None if serves_images else _precompute(fabric, method), key
+
+    # Lightning's two hooks, in its order: a data module works with its Trainer, too.
     data.prepare_data()
     data.setup("fit")
     module.eval()
+    precompute, key = precompute_of(module)
     data.bind(
         transform=module.transform,
         train_transform=module.train_transform,
-        prepare=None if serves_images else _precompute(fabric, module),
-        key=f"{module.precompute_key()}-{precision}",
+        precompute=precompute,
+        key=key,
         device=fabric.device,
         with_domains=module.needs_domains,
+        for_classes=lambda class_names: precompute_of(module.for_classes(class_names)),
     )
-    if isinstance(data, MeasuresOtherClasses):
-        for class_names in data.other_classes:
-            others = module.for_classes(class_names)
-            prepare = None if serves_images else _precompute(fabric, others)
-            data.bind_classes(class_names, prepare, f"{others.precompute_key()}-{precision}")
     if not serves_images:  # else each is read but once
         data.encode()
 
 
-def _precompute(fabric: Fabric, module: FederatedModule) -> Callable[[torch.Tensor], State] | None:
+def _precompute(fabric: Fabric, module: FederatedModule) -> Precompute | None:
     """What computes once for each image all that a method precomputes; None where that is nothing."""
     if not module.precomputes:
         return None
@@ -231,13 +241,7 @@ def with_short_splits(data: FederatedData) -> FederatedData:
     """Returns a copy of a data module that evaluates on the first batch of each split; what was read is shared."""
 
     def shorten(splits: Iterable[EvaluationSplit]) -> list[EvaluationSplit]:
-        short_splits: list[EvaluationSplit] = []
-        for split in splits:
-            short = copy.copy(split)
-            # Not by assignment: splits are frozen, though this copy is seen here alone.
-            vars(short)["loader"] = list(islice(iter(split.loader), 1))
-            short_splits.append(short)
-        return short_splits
+        return [replace(split, loader=list(islice(iter(split.loader), 1))) for split in splits]
 
     short_data = copy.copy(data)
     measured = shorten(data.evaluation_splits())

@@ -38,6 +38,7 @@ def is_plugin_class(path: str) -> bool:
 
     Only that class is imported, whose package the user has installed.
     """
+    # A trained file may name a class by the module that defines it, and not by the one that is registered.
     entry = registered_classes().get(path.rpartition(".")[2])
     if entry is None or path.partition(".")[0] not in (entry.name, entry.module.partition(".")[0]):
         return False
@@ -73,6 +74,7 @@ def plugin_configs() -> dict[str, Path]:
 
 def _folder_of(entry: EntryPoint) -> Path:
     """Finds the folder that an entry point names as ``package.folder``, without importing the package."""
+    # A package's folder is known without running its code.
     top, *others = entry.value.split(".")
     spec = find_spec(top)
     for place in [] if spec is None else spec.submodule_search_locations or []:

@@ -22,25 +22,20 @@ if TYPE_CHECKING:
     Templates = int
 else:
     # The parser makes numbers of these types, Python callers pass plain ones; so type checkers see the plain types.
-    from jsonargparse import typing as of_parser
+    from jsonargparse import typing
 
-    ClosedFraction = of_parser.ClosedUnitInterval
-    FractionAboveZero = of_parser.restricted_number_type("FractionAboveZero", float, [(">", 0), ("<=", 1)])
-    FractionBelowOne = of_parser.restricted_number_type("FractionBelowOne", float, [(">=", 0), ("<", 1)])
-    NonNegativeFloat = of_parser.NonNegativeFloat
-    NonNegativeInt = of_parser.NonNegativeInt
-    OpenFraction = of_parser.OpenUnitInterval
-    PositiveFloat = of_parser.PositiveFloat
-    PositiveInt = of_parser.PositiveInt
+    ClosedFraction = typing.ClosedUnitInterval
+    FractionAboveZero = typing.restricted_number_type("FractionAboveZero", float, [(">", 0), ("<=", 1)])
+    FractionBelowOne = typing.restricted_number_type("FractionBelowOne", float, [(">=", 0), ("<", 1)])
+    NonNegativeFloat = typing.NonNegativeFloat
+    NonNegativeInt = typing.NonNegativeInt
+    OpenFraction = typing.OpenUnitInterval
+    PositiveFloat = typing.PositiveFloat
+    PositiveInt = typing.PositiveInt
     # What NumPy, PyTorch and Python take alike.
-    Seed = of_parser.restricted_number_type("Seed", int, [(">=", 0), ("<=", 2**32 - 1)])
+    Seed = typing.restricted_number_type("Seed", int, [(">=", 0), ("<=", 2**32 - 1)])
     # How many of CLIP's 80 templates.
-    Templates = of_parser.restricted_number_type("Templates", int, [(">=", 1), ("<=", 80)])
-
-Epochs = PositiveFloat
-Seconds = PositiveFloat
-Threads = PositiveInt
-Workers = NonNegativeInt
+    Templates = typing.restricted_number_type("Templates", int, [(">=", 1), ("<=", 80)])
 
 
 def check_range(name: str, value: float | None, range_type: Any) -> None:
@@ -52,7 +47,7 @@ def check_range(name: str, value: float | None, range_type: Any) -> None:
         range_type: one of the types above.
 
     Raises:
-        UserError: if the number is outside the range.
+        UserError: if the number is outside the range, or infinite.
 
     >>> check_range("rounds", -1, NonNegativeInt)
     Traceback (most recent call last):
@@ -64,5 +59,6 @@ def check_range(name: str, value: float | None, range_type: Any) -> None:
         range_type(value)
     except (TypeError, ValueError, OverflowError) as error:
         raise UserError(f"{name}: {error}.") from None
+    # Infinity lies within a range that has no upper end.
     if math.isinf(value):
         raise UserError(f"Expected a finite {name}, got {value}.")

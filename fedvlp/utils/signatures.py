@@ -21,22 +21,21 @@ def constructor_arguments(kind: type) -> list[str]:
 
 
 def constructor_parameters(kind: type) -> dict[str, inspect.Parameter]:
-    """Returns the same by name, with what is known of each.
-
-    A constructor with ``**options`` takes what the next class takes whose constructor is its own.
-    """
-    parameters_by_name: dict[str, inspect.Parameter] = {}
+    """Returns the same by name, with what is known of each."""
+    parameters: dict[str, inspect.Parameter] = {}
+    # A constructor with `**options` also takes what the next one in the order of classes takes.
     for base in kind.__mro__:
         if "__init__" not in vars(base):
             continue
-        own = list(inspect.signature(vars(base)["__init__"]).parameters.values())[1:]
-        variadic = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
-        for each in own:
-            if each.kind not in variadic:
-                parameters_by_name.setdefault(each.name, each)
-        if not any(each.kind is each.VAR_KEYWORD for each in own):
+        passes_on = False
+        for each in list(inspect.signature(vars(base)["__init__"]).parameters.values())[1:]:
+            if each.kind is each.VAR_KEYWORD:
+                passes_on = True
+            elif each.kind is not each.VAR_POSITIONAL:
+                parameters.setdefault(each.name, each)
+        if not passes_on:
             break
-    return parameters_by_name
+    return parameters
 
 
 def exported_names(stub: Path) -> dict[str, str]:
@@ -49,14 +48,10 @@ def exported_names(stub: Path) -> dict[str, str]:
     Returns:
         The module of each name; constants first, then classes, then functions, each by the alphabet.
     """
-    modules = {}
+    # Parsed and not imported: a stub is no module, and what it names would import torch.
+    modules: dict[str, str] = {}
     for statement in ast.parse(stub.read_text(encoding="utf-8")).body:
         if isinstance(statement, ast.ImportFrom):
-            for alias in statement.names:
-                modules[alias.name] = str(statement.module)
-    return {name: modules[name] for name in sorted(modules, key=_rank)}
-
-
-def _rank(name: str) -> tuple[bool, bool, str]:
-    """Sorts ``CONSTANT`` before ``Class`` before ``function``."""
-    return not name.isupper(), not name[0].isupper(), name
+            modules |= {alias.name: str(statement.module) for alias in statement.names}
+    ordered = sorted(modules, key=lambda name: (not name.isupper(), not name[0].isupper(), name))
+    return {name: modules[name] for name in ordered}

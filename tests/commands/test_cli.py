@@ -200,7 +200,7 @@ def test_short_class_names(image_root, tmp_path):
     [
         (["--data.heldout=photo"], "heldout"),
         (["--trainer.round=3"], "--trainer.round"),
-        (["--trainer.max_epochs=3"], "max_epochs: --trainer.rounds sets how many rounds there are."),
+        (["--trainer.max_epochs=3"], "max_epochs: --trainer.rounds sets the number of rounds."),
         (["--model.prompt_lenght=3"], "prompt_lenght"),
         (["--model=Trip"], "Trip"),
         (["--trainer.rounds=two"], "trainer.rounds"),

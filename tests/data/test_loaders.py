@@ -1,12 +1,207 @@
+"""Batches of images and of precomputed tensors: the same images, orders and labels, whatever the workers."""
+
 from __future__ import annotations
 
 import numpy as np
 import pytest
 import torch
+from torchvision.transforms import v2
 from torchvision.transforms.functional import to_tensor
 
-from fedvlp.data import ArrayImages
+from fedvlp.data import ArrayImages, Pooled, Shards
 from fedvlp.data.loaders import DeviceLoader, ImageDataset, image_loader
+from fedvlp.utils.errors import UserError
+from tests.helpers.data import batches, prepared, same
+
+
+def all_batches(data):
+    """Of each client, then of each evaluation split."""
+    passes = [batches(data.train_dataloader(client, seed=7)) for client in data.clients]
+    return passes + [batches(split.loader) for split in data.evaluation_splits()]
+
+
+def flattened(passes):
+    return [[(images.flatten(1), labels) for images, labels in each] for each in passes]
+
+
+def features(passes):
+    return [[(inputs["features"], labels) for inputs, labels in each] for each in passes]
+
+
+def counting():
+    """What is computed of images, and a list of the sizes of the batches that it was computed of."""
+    sizes = []
+    return lambda images: sizes.append(len(images)) or prepared(images), sizes
+
+
+@pytest.fixture
+def mixed(arrays, transform):
+    """Clients whose images come from several domains; every domain has a test split."""
+    data = arrays(partition=Shards(4, shards_per_client=2), test_fraction=0.25, batch_size=5, cache_dir=None)
+    data.bind(transform)
+    return data
+
+
+def test_training_batches(data):
+    loader = data.train_dataloader(data.clients[0], seed=5)
+    found = batches(loader)
+    assert len(loader) == len(found) == 5
+    assert [len(labels) for _, labels in found] == [4, 4, 4, 4, 2]
+    assert found[0][0].shape == (4, 3, 8, 8)
+    assert found[0][1].dtype == torch.int64
+    assert not same(found, batches(data.train_dataloader(data.clients[0], seed=6)))
+    assert sorted(torch.cat([labels for _, labels in found]).tolist()) == [0] * 8 + [1] * 6 + [2] * 4
+
+
+@pytest.mark.parametrize("precompute", [None, prepared], ids=["images", "precomputed"])
+def test_each_pass_has_its_own_order(data, transform, precompute):
+    data.bind(transform, precompute)
+    loader, again = (data.train_dataloader(data.clients[0], seed=5) for _ in range(2))
+    first, second = batches(loader), batches(loader)
+    assert not same(first, second)
+    assert same(first, batches(again))
+    assert same(second, batches(again))
+
+
+@pytest.mark.parametrize("fixture", ["data", "mixed"])
+def test_precomputed_batches_are_those_of_the_images(request, fixture, transform):
+    data = request.getfixturevalue(fixture)
+    raw = all_batches(data)
+    assert [sum(len(labels) for _, labels in each) for each in raw[: len(data.clients)]] == [
+        client.num_examples for client in data.clients
+    ]
+    data.bind(transform, prepared)
+    ready = all_batches(data)
+    for before, after in zip(raw, ready, strict=True):
+        assert same(*flattened([before]), *features([after]))
+        for (images, _), (inputs, _) in zip(before, after, strict=True):
+            assert torch.allclose(prepared(images)["mean"], inputs["mean"])
+
+
+def test_second_passes_over_images_and_tensors_have_the_same_order(data, transform):
+    loaders = []
+    for precompute in (None, prepared):
+        data.bind(transform, precompute)
+        loaders.append(data.train_dataloader(data.clients[0], seed=7))
+    for loader in loaders:
+        batches(loader)
+    assert same(*flattened([batches(loaders[0])]), *features([batches(loaders[1])]))
+
+
+def test_images_are_encoded_once_and_in_whole_domains(arrays, transform):
+    data = arrays(held_out="b", shots=2, cache_dir=None)
+    precompute, sizes = counting()
+    data.bind(transform, precompute)
+    data.encode()
+    all_batches(data)
+    assert [client.num_examples for client in data.clients] == [6, 4]  # of two classes of c one image is left
+    assert sum(sizes) == 22 + 12 + 9  # so that runs of all shots share them
+
+
+def test_precomputed_tensors_can_be_trained_on_after_inference_mode(data, transform):
+    data.bind(transform, prepared)
+    with torch.inference_mode():
+        data.encode()
+    inputs, _ = next(iter(data.train_dataloader(data.clients[0], seed=0)))
+    weight = torch.ones(192, requires_grad=True)
+    (inputs["features"] @ weight).sum().backward()
+    assert weight.grad is not None
+
+
+def test_there_must_be_a_row_for_each_image(data, transform):
+    data.bind(transform, lambda images: {"features": images[:1]})
+    with pytest.raises(ValueError, match="22 rows of 'features'; got 1"):
+        data.encode()
+
+
+def random_flip_and_crop():
+    return v2.Compose([
+        v2.RandomResizedCrop(8, scale=(0.3, 1.0)), v2.RandomHorizontalFlip(), v2.PILToTensor(),
+        v2.ToDtype(torch.float32, scale=True),
+    ])  # fmt: skip
+
+
+@pytest.mark.parametrize("augmentation", ["none", "crop_flip"])
+def test_batches_do_not_depend_on_workers_nor_touch_the_global_generator(arrays, transform, augmentation):
+    found = []
+    for workers in (0, 2):
+        data = arrays(cache_dir=None, batch_size=5, num_workers=workers, augmentation=augmentation)
+        data.bind(transform, prepared, train_transform=random_flip_and_crop())
+        torch.manual_seed(workers)
+        before = torch.get_rng_state()
+        loader = data.train_dataloader(data.clients[0], seed=3)
+        found.append(batches(loader) + batches(loader) + batches(data.evaluation_splits()[0].loader))
+        assert torch.equal(torch.get_rng_state(), before)
+    assert same(*found)
+
+
+@pytest.mark.parametrize("options", [{}, {"partition": Shards(4)}], ids=repr)
+def test_augmented_training_images_are_read_while_evaluation_is_precomputed(arrays, transform, options):
+    data = arrays(cache_dir=None, augmentation="crop_flip", **options)
+    precompute, sizes = counting()
+    data.bind(transform, precompute, train_transform=lambda image: transform(image) + 5)
+    data.encode()
+    found = batches(data.train_dataloader(data.clients[0], seed=1))
+    assert min(images.min() for images, _ in found) >= 5
+    for split in data.evaluation_splits():
+        assert set(next(iter(split.loader))[0]) == {"features", "mean"}
+    assert sum(sizes) == sum(split.num_examples for split in data.evaluation_splits())
+
+
+def test_augmentation_follows_seed_and_image_not_the_batch(arrays, transform):
+    found = []
+    for batch_size, seed in ((3, 1), (7, 1), (7, 2)):
+        data = arrays(cache_dir=None, augmentation="crop_flip", batch_size=batch_size)
+        data.bind(transform, train_transform=random_flip_and_crop())
+        found.append(torch.cat([images for images, _ in data.train_dataloader(data.clients[0], seed=seed)]))
+    assert torch.equal(found[0], found[1])
+    assert not torch.equal(found[1], found[2])
+
+
+def test_a_domain_without_validation_images_has_nothing_to_encode(arrays, transform):
+    class Few(arrays):
+        counts = {"a": (10, 7, 5), "b": (1, 1, 1)}  # noqa: RUF012
+
+    data = Few(cache_dir=None, augmentation="crop_flip")
+    data.bind(transform, prepared, train_transform=transform)
+    data.encode()
+    assert [split.name for split in data.evaluation_splits()] == ["validation/a"]
+    assert len(batches(data.train_dataloader(data.clients[1], seed=0))) == 1
+
+
+def test_evaluation_is_by_domain_whatever_the_clients(arrays, transform, mixed):
+    plain = arrays(test_fraction=0.25, cache_dir=None)
+    plain.bind(transform)
+    names = ["validation/a", "validation/b", "validation/c", "test/a", "test/b", "test/c"]
+    splits = mixed.evaluation_splits()
+    assert [split.name for split in splits] == names
+    for split, other in zip(splits, plain.evaluation_splits(), strict=True):
+        assert (split.name, split.num_examples) == (other.name, other.num_examples)
+        assert same(batches(split.loader), batches(other.loader))
+        assert len(other.clients) == 1
+
+
+@pytest.mark.parametrize("precompute", [None, prepared], ids=["images", "precomputed"])
+def test_training_batches_hold_the_domain_of_each_image_if_asked(arrays, transform, precompute):
+    """Found out from the pixels, image by image; the rest of a batch is as without, and evaluation has none."""
+    data = arrays(held_out="b", batch_size=4, partition=Pooled(), cache_dir=None)
+    data.bind(transform, precompute)
+    plain = batches(data.train_dataloader(data.clients[0], seed=7))
+    data.bind(transform, precompute, with_domains=True)
+    found = batches(data.train_dataloader(data.clients[0], seed=7))
+    number_of = {}
+    for number, name in enumerate(data.source_domains):
+        number_of |= {transform(image).numpy().tobytes(): number for image in data.images[name]}
+    for (inputs, labels), (before, same_labels) in zip(found, plain, strict=True):
+        rest = {name: value for name, value in inputs.items() if name != "domain"}
+        assert same([(rest if precompute else rest["images"], labels)], [(before, same_labels)])
+        pixels = rest["features" if precompute else "images"]
+        assert inputs["domain"].tolist() == [number_of[row.numpy().tobytes()] for row in pixels]
+    assert torch.bincount(torch.cat([inputs["domain"] for inputs, _ in found])).tolist() == [18, 7]
+    splits = [inputs for split in data.evaluation_splits() for inputs, _ in split.loader]
+    assert not any(isinstance(inputs, dict) and "domain" in inputs for inputs in splits)
+    for inputs, _ in data.train_dataloader():
+        assert set(inputs) == {"images", "domain"}
 
 
 def black_images(count=3):
@@ -22,8 +217,61 @@ def test_only_batches_for_cuda_devices_are_pinned(device, pinned):
 
 def test_batches_come_to_the_device():
     device = torch.device("meta")
-    batches = list(DeviceLoader(image_loader(black_images(), 2, device=device), device))
-    assert [(pixels.shape, labels.device) for pixels, labels in batches] == [
-        ((2, 3, 2, 2), device),
-        ((1, 3, 2, 2), device),
-    ]
+    found = list(DeviceLoader(image_loader(black_images(), 2, device=device), device))
+    assert [pixels.shape for pixels, _ in found] == [(2, 3, 2, 2), (1, 3, 2, 2)]
+    assert {(pixels.device, labels.device) for pixels, labels in found} == {(device, device)}
+
+
+@pytest.fixture
+def others(tmp_path, save):
+    """A folder of five images at several depths, and what is none."""
+    folder = tmp_path / "others"
+    for index, name in enumerate(("1.png", "a/2.png", "a/3.jpg", "a/b/c/4.png", "z/5.png")):
+        save(folder / name, seed=index)
+    (folder / "a" / "notes.txt").touch()
+    return folder
+
+
+def with_others(arrays, transform, others, **options):
+    data = arrays(held_out="b", cache_dir=None, eval_batch_size=2, out_of_distribution=str(others))
+    data.prepare_data()
+    data.setup("fit")
+    data.bind(transform, **options)
+    data.encode()
+    return data
+
+
+def test_all_images_of_no_class_are_one_split(arrays, transform, others):
+    (split,) = with_others(arrays, transform, others).out_of_distribution_splits()
+    assert (split.name, split.domain) == ("out_of_distribution/others", "others")
+    assert (split.num_examples, split.clients) == (5, ())
+    found = batches(split.loader)
+    assert [len(labels) for _, labels in found] == [2, 2, 1]
+    assert {label for _, labels in found for label in labels.tolist()} == {-1}
+    (encoded,) = with_others(arrays, transform, others, precompute=prepared, key="k").out_of_distribution_splits()
+    assert same(*flattened([found]), *features([batches(encoded.loader)]))
+
+
+def test_nothing_else_depends_on_images_of_no_class(arrays, transform, others, data, save):
+    beside = with_others(arrays, transform, others)
+    assert [split.name for split in beside.evaluation_splits()] == [split.name for split in data.evaluation_splits()]
+    assert (beside.split_hash, beside.protocol) == (data.split_hash, data.protocol)
+    assert data.out_of_distribution_splits() == []
+    described = beside.describe()
+    identified = described.pop("out_of_distribution")
+    assert (identified["name"], identified["images"][:8]) == ("others", "5 images")
+    assert described == data.describe()
+    save(others / "z" / "6.png", seed=9)
+    assert with_others(arrays, transform, others).describe()["out_of_distribution"] != identified
+
+
+def test_mistakes_in_the_folder_of_images_of_no_class_are_named(arrays, tmp_path, others):
+    (tmp_path / "empty").mkdir()
+    (others / "a" / "bad.png").write_bytes(b"no image")
+    for folder, message in {
+        tmp_path / "nowhere": r"there is none. Check data\.out_of_distribution",
+        tmp_path / "empty": "found none",
+        others: r"1 of 6 images can't be read:\n  a/bad\.png",
+    }.items():
+        with pytest.raises(UserError, match=message):
+            arrays(out_of_distribution=str(folder)).prepare_data()

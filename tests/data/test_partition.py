@@ -1,25 +1,30 @@
+"""Clients of one domain or several, of few classes and of unequal sizes, against what a reader of the papers counts."""
+
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
 from fedvlp.data import ByDomain, Dirichlet, Dispersed, FewClasses, QuantitySkew, Shards
+from fedvlp.data.partition import apportion
 from fedvlp.utils.errors import UserError
 
-PARTITIONS = [
-    ByDomain(),
-    Dispersed(7),
-    Dispersed(7, alpha=0.5),
-    Dispersed(3, alpha=1.0),
-    Dirichlet(5, alpha=0.3),
-    Shards(6),
-    Shards(4, shards_per_client=5),
-    Shards(7, within_domains=True),
-    FewClasses(5, 3),
-    FewClasses(9, within_domains=True),
-    QuantitySkew(5),
-    QuantitySkew(7, "dirichlet", within_domains=True),
-]
+PARTITIONS = {
+    "one client a domain": ByDomain(),
+    "7 clients, IID within domains": Dispersed(7),
+    "7 clients, Dirichlet 0.5 within domains": Dispersed(7, alpha=0.5),
+    "3 clients, Dirichlet 1 within domains, at least 2 images each": Dispersed(3, alpha=1.0, min_examples=2),
+    "5 clients, Dirichlet 0.3 over classes": Dirichlet(5, alpha=0.3),
+    "6 clients, 2 class shards each": Shards(6),
+    "7 clients, 5 class shards each within domains": Shards(7, shards_per_client=5, within_domains=True),
+    "5 clients, 3 classes each": FewClasses(5, 3),
+    "9 clients, 2 classes each within domains": FewClasses(9, within_domains=True),
+    "5 clients of linear sizes": QuantitySkew(5),
+    "5 clients of exponential 1.5 sizes": QuantitySkew(5, "exponential", ratio=1.5),
+    "7 clients of Dirichlet 0.5 sizes within domains, at least 2 images each": QuantitySkew(
+        7, "dirichlet", min_examples=2, within_domains=True
+    ),
+}
 
 
 def problem(per_class=(20, 20, 20), classes=6):
@@ -30,48 +35,57 @@ def problem(per_class=(20, 20, 20), classes=6):
     return labels[order], domains
 
 
+LABELS, DOMAINS = problem((10, 10, 10))
+
+
+def clients_of(partition, seed=0, of=(LABELS, DOMAINS)):
+    return partition(*of, np.random.default_rng(seed))
+
+
+def sizes(partition, seed=0):
+    return [len(rows) for rows in clients_of(partition, seed)]
+
+
 def counts(labels, clients):
     return np.stack([np.bincount(labels[rows], minlength=labels.max() + 1) for rows in clients])
 
 
-@pytest.mark.parametrize("partition", PARTITIONS, ids=repr)
-def test_disjoint_complete_ascending_and_reproducible(partition):
+@pytest.mark.parametrize("description", PARTITIONS)
+def test_disjoint_complete_ascending_and_reproducible(description):
+    partition = PARTITIONS[description]
     labels, domains = problem((20, 11, 7))
-    clients, again = (partition(labels, domains, np.random.default_rng(3)) for _ in range(2))
-    other = partition(labels, domains, np.random.default_rng(4))
+    clients, again = (clients_of(partition, 3, (labels, domains)) for _ in range(2))
+    other = clients_of(partition, 4, (labels, domains))
+    assert partition.description == description
     assert sorted(np.concatenate(clients)) == list(range(len(labels)))
     assert all(rows.dtype == np.int64 and (np.diff(rows) > 0).all() for rows in clients)
     assert [rows.tolist() for rows in clients] == [rows.tolist() for rows in again]
     assert len(clients) == len(other) == getattr(partition, "num_clients", 3)
-    is_random = not isinstance(partition, ByDomain) and partition != Dispersed(3, alpha=1.0)  # one client a domain
-    assert ([rows.tolist() for rows in clients] != [rows.tolist() for rows in other]) == is_random
+    has_one_client_a_domain = len(clients) == 3
+    assert ([rows.tolist() for rows in clients] == [rows.tolist() for rows in other]) == has_one_client_a_domain
 
 
-@pytest.mark.parametrize("partition", PARTITIONS, ids=repr)
-def test_global_generator_is_neither_read_nor_moved(partition):
-    labels, domains = problem()
+@pytest.mark.parametrize("description", PARTITIONS)
+def test_global_generator_is_neither_read_nor_moved(description):
     np.random.seed(0)
     before = np.random.get_state()[1].copy()
-    first = partition(labels, domains, np.random.default_rng(0))
+    first = clients_of(PARTITIONS[description])
     assert (np.random.get_state()[1] == before).all()
     np.random.seed(1)
-    assert [rows.tolist() for rows in first] == [
-        rows.tolist() for rows in partition(labels, domains, np.random.default_rng(0))
-    ]
+    assert [rows.tolist() for rows in first] == [rows.tolist() for rows in clients_of(PARTITIONS[description])]
 
 
 def test_dispersed_clients_have_one_domain_and_are_spread_as_evenly_as_possible():
     labels, domains = problem()
-    clients = Dispersed(20)(labels, domains, np.random.default_rng(0))
-    owners = [set(domains[rows].tolist()) for rows in clients]
-    assert owners == [{0}] * 7 + [{1}] * 7 + [{2}] * 6
+    clients = clients_of(Dispersed(20), of=(labels, domains))
+    assert [set(domains[rows].tolist()) for rows in clients] == [{0}] * 7 + [{1}] * 7 + [{2}] * 6
     assert [len(rows) for rows in clients] == [18, 17, 17, 17, 17, 17, 17] * 2 + [20] * 6
 
 
-def test_dispersed_iid_is_a_plain_random_deal():
+def test_dispersed_iid_is_drawn_at_random():
     """Of 120 images 20 of each class; a client of 60 has a hypergeometric number of each, deviation 2.04."""
     labels, domains = problem()
-    halves = [counts(labels, Dispersed(6)(labels, domains, np.random.default_rng(seed))) for seed in range(200)]
+    halves = [counts(labels, clients_of(Dispersed(6), seed, (labels, domains))) for seed in range(200)]
     first = np.stack([found[0] for found in halves])  # [seeds, classes]
     assert first.sum(1).tolist() == [60] * 200
     assert np.abs(first.mean(0) - 10).max() < 5 * 2.04 / np.sqrt(200)
@@ -79,34 +93,16 @@ def test_dispersed_iid_is_a_plain_random_deal():
 
 
 @pytest.mark.parametrize("partition", [Dispersed(12, alpha=1e7), Dirichlet(12, alpha=1e7)], ids=repr)
-def test_large_alpha_deals_each_class_evenly(partition):
+def test_large_alpha_divides_each_class_evenly(partition):
     labels, domains = problem((40, 40, 40))
-    found = counts(labels, partition(labels, domains, np.random.default_rng(0)))
-    assert np.abs(found - 10).max() <= 1
-
-
-@pytest.mark.parametrize("partition", [Dispersed(12, alpha=1e-3), Dirichlet(4, alpha=1e-3)], ids=repr)
-def test_small_alpha_gives_a_class_to_one_client(partition):
-    labels, domains = problem((40, 40, 40))
-    owned = []
-    for seed in range(20):
-        try:
-            clients = partition(labels, domains, np.random.default_rng(seed))
-        except UserError:  # six classes may well not reach everyone
-            continue
-        for domain in set(domains.tolist()) if isinstance(partition, Dispersed) else [None]:
-            inside = [rows if domain is None else rows[domains[rows] == domain] for rows in clients]
-            found = counts(labels, inside)
-            owned += (found.max(0) / found.sum(0)).tolist()
-    assert len(owned) > 30
-    assert np.mean(owned) > 0.97
+    assert np.abs(counts(labels, clients_of(partition, of=(labels, domains))) - 10).max() <= 1
 
 
 def test_skew_falls_as_alpha_rises():
     labels, domains = problem((40, 40, 40))
     skew = []
     for alpha in (0.05, 0.5, 5.0, 500.0):
-        found = [counts(labels, Dirichlet(4, alpha)(labels, domains, np.random.default_rng(seed))) for seed in range(5)]
+        found = [counts(labels, clients_of(Dirichlet(4, alpha), seed, (labels, domains))) for seed in range(5)]
         skew.append(np.mean([(table.max(0) / table.sum(0)).mean() for table in found]))
     assert skew == sorted(skew, reverse=True)
     assert skew[0] > 0.75
@@ -115,69 +111,113 @@ def test_skew_falls_as_alpha_rises():
 
 def test_few_images_favour_no_client():
     """One image of each class: rounding must not always give it to the clients in the middle."""
-    found = Dirichlet(5, alpha=100.0)(np.arange(400), np.zeros(400, np.int64), np.random.default_rng(0))
+    found = clients_of(Dirichlet(5, alpha=100.0), of=(np.arange(400), np.zeros(400, np.int64)))
     deviation = np.sqrt(400 * 0.2 * 0.8)
     assert np.abs(np.asarray([len(rows) for rows in found]) - 80).max() < 4 * deviation
 
 
-def test_shards_are_cut_from_the_images_sorted_by_class():
+def test_shards_are_cut_from_the_images_sorted_by_class_and_mix_domains():
     """60 images of each of 6 classes, 12 shards of 30: each is of one class, so a client with 2 has at most 2."""
     labels, domains = problem()
-    found = counts(labels, Shards(6, shards_per_client=2)(labels, domains, np.random.default_rng(0)))
+    clients = clients_of(Shards(6, shards_per_client=2), of=(labels, domains))
+    found = counts(labels, clients)
     assert found.sum(1).tolist() == [60] * 6
     assert set(np.unique(found).tolist()) <= {0, 30, 60}
     assert ((found > 0).sum(1) <= 2).all()
-
-
-def test_shards_mix_domains():
-    labels, domains = problem()
-    clients = Shards(6)(labels, domains, np.random.default_rng(0))
     assert all(len(np.unique(domains[rows])) == 3 for rows in clients)
 
 
 @pytest.mark.parametrize("partition", [Dispersed(9, alpha=0.1, min_examples=4), Dirichlet(9, 0.1, 4)], ids=repr)
 def test_draws_again_until_each_client_has_enough(partition):
-    labels, domains = problem()
+    assert min(min(sizes(partition, seed)) for seed in range(10)) >= 4
+    assert min(min(sizes(type(partition)(9, alpha=0.1), seed)) for seed in range(10)) < 4
 
-    def fewest(deals):
-        sizes = []
-        for seed in range(10):
-            sizes += [len(rows) for rows in deals(labels, domains, np.random.default_rng(seed))]
-        return min(sizes)
 
-    assert fewest(partition) >= 4
-    assert fewest(type(partition)(9, alpha=0.1)) < 4
+@pytest.mark.parametrize(("clients", "classes"), [(4, 2), (3, 2), (7, 5), (1, 6)])
+def test_each_client_has_so_many_classes_and_each_class_as_equally_many_clients_as_can_be(clients, classes):
+    found = counts(LABELS, clients_of(FewClasses(clients, classes)))
+    assert (found > 0).sum(1).tolist() == [classes] * clients
+    owners = (found > 0).sum(0)
+    assert owners.min() >= 1
+    assert owners.max() - owners.min() <= 1
+    for of_class in found.T:  # divided evenly among the clients that have it
+        shares = of_class[of_class > 0]
+        assert shares.max() - shares.min() <= 1
+
+
+def test_classes_of_clients_depend_on_the_seed():
+    owned = [repr(counts(LABELS, clients_of(FewClasses(3, 2), seed)) > 0) for seed in range(9)]
+    assert len(set(owned)) > 4
+
+
+@pytest.mark.parametrize("make", [Shards, FewClasses, QuantitySkew])
+def test_within_domains_a_client_has_images_of_one(make):
+    clients = clients_of(make(9, within_domains=True))
+    assert [np.unique(DOMAINS[rows]).tolist() for rows in clients] == [[0]] * 3 + [[1]] * 3 + [[2]] * 3
+    assert sorted(np.concatenate(clients)) == list(range(180))
+
+
+def test_sizes_follow_the_law_to_the_nearest_image():
+    assert sizes(QuantitySkew(5)) == [12, 24, 36, 48, 60]  # 180 in proportion to 1, 2, 3, 4, 5
+    # 180 in proportion to 1, 3, 9, 27 is 4.5, 13.5, 40.5, 121.5
+    assert sizes(QuantitySkew(4, "exponential", ratio=3.0)) == [5, 14, 40, 121]
+    assert sizes(QuantitySkew(6, within_domains=True)) == [20, 40] * 3
+    assert sizes(QuantitySkew(4, "exponential", ratio=1.0)) == [45] * 4
+
+
+def test_no_client_gets_fewer_than_the_least():
+    assert sizes(QuantitySkew(60, "exponential"))[:40] == [1] * 40
+    assert sizes(QuantitySkew(30, "exponential", min_examples=4))[:25] == [4] * 25
+    drawn = [sizes(QuantitySkew(30, "dirichlet", alpha=0.05, min_examples=2), seed) for seed in range(5)]
+    assert {min(of_seed) for of_seed in drawn} == {2}
+    assert {sum(of_seed) for of_seed in drawn} == {180}
+
+
+def test_drawn_sizes_have_the_mean_and_deviation_of_their_distribution():
+    """A share of Dirichlet(alpha) over K clients has mean 1 / K and variance (K - 1) / (K^2 (K alpha + 1))."""
+    drawn = np.asarray([sizes(QuantitySkew(4, "dirichlet", alpha=2.0), seed) for seed in range(300)]) / 180
+    assert np.abs(drawn.mean(0) - 0.25).max() < 5 * drawn.std() / np.sqrt(300)
+    assert drawn.std() == pytest.approx(np.sqrt(3 / (16 * 9)), rel=0.1)
+
+
+def test_what_a_client_has_is_a_random_part_of_all():
+    """The largest of 2 clients has 120 of 180 images: 20 of each class, hypergeometric with deviation 2.37."""
+    found = [counts(LABELS, clients_of(QuantitySkew(2), seed))[1] for seed in range(100)]
+    assert np.abs(np.mean(found, 0) - 20).max() < 5 * 2.37 / np.sqrt(100)
+    assert 1.8 < np.std(found) < 3.0
+
+
+def test_shares_become_whole_numbers_by_the_largest_remainders():
+    generator = np.random.default_rng(0)
+    for _ in range(50):
+        shares = generator.random(5) * (generator.random(5) < 0.8)
+        shares[0] += 0.01
+        total = int(generator.integers(0, 40))
+        exact = total * shares / shares.sum()
+        found = apportion(total, shares)
+        assert found.sum() == total
+        assert (np.abs(found - exact) < 1).all()
+        raised = exact[found > exact] % 1
+        cut = exact[found < exact] % 1
+        assert not len(raised) or not len(cut) or raised.min() >= cut.max()
 
 
 @pytest.mark.parametrize(
     ("partition", "message"),
     [
-        (
-            Dispersed(9, min_examples=50),
-            "9 clients, IID within domains, at least 50 images each: .* 50 of 120",
-        ),
-        (
-            Dispersed(9, alpha=0.5, min_examples=41),
-            r"41 of 120 training images in 100 draw.*poorest client \d+\.",
-        ),
-        (Dirichlet(9, alpha=0.5, min_examples=41), "raise alpha"),
+        (Dispersed(9, min_examples=50), "9 clients, IID within domains, at least 50 images each: .* 50 of 60"),
+        (Dispersed(9, alpha=0.5, min_examples=21), r"21 of 60 training images in 100 draw.*poorest client \d+\."),
+        (Dirichlet(9, alpha=0.5, min_examples=21), "raise alpha"),
         (Dispersed(2), "at least one client for each of the 3 source domains; got num_clients=2"),
-        (Dispersed(500), "could not give each of 167 clients 1 of 120"),
-        (Shards(100, shards_per_client=4), "at least 400 training images.*got 360. Lower num_clients"),
+        (Dispersed(500), "could not give each of 167 clients 1 of 60"),
+        (Shards(100, shards_per_client=4), "at least 400 training images.*got 180. Lower num_clients"),
+        (FewClasses(2, 2), "2 clients of 2 classes each leave some of the 6 classes to no client. Raise num_clients"),
+        (FewClasses(2, 7), "classes_per_client of at most 6, as there are classes; got 7"),
+        (FewClasses(2, 6, within_domains=True), "at least one client for each of the 3 source domains"),
+        (QuantitySkew(90, min_examples=3), "at least 270 training images for 90 clients of linear sizes.*got 180"),
     ],
     ids=repr,
 )
-def test_impossible_partition_says_what_to_change(partition, message):
-    labels, domains = problem()
+def test_impossible_partition_names_what_to_change(partition, message):
     with pytest.raises(UserError, match=message):
-        partition(labels, domains, np.random.default_rng(0))
-
-
-def test_descriptions():
-    assert [partition.description for partition in (*PARTITIONS[:3], PARTITIONS[4], PARTITIONS[5])] == [
-        "one client a domain",
-        "7 clients, IID within domains",
-        "7 clients, Dirichlet 0.5 within domains",
-        "5 clients, Dirichlet 0.3 over classes",
-        "6 clients, 2 class shards each",
-    ]
+        clients_of(partition)

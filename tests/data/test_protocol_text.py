@@ -36,11 +36,6 @@ def test_protocol(arrays, options, expected):
     assert arrays(cache_dir=None, **options).protocol == expected
 
 
-def test_number_of_clients(arrays):
-    assert arrays(cache_dir=None).num_clients == 3
-    assert arrays(held_out="b", partition=Dispersed(5), cache_dir=None).num_clients == 5
-
-
 DISPERSED = ["--data.held_out=null", "--data.partition=Dispersed", "--data.partition.num_clients=6"]
 
 
@@ -85,18 +80,6 @@ def test_six_clients_of_three_domains_in_cohorts_of_two(build, capsys):
     assert (run.trainer.folder / "accuracy.png").is_file()
 
 
-@pytest.mark.parametrize("given", [[*DISPERSED, *COHORT], [*SEEN, *COHORT]], ids=["dispersed", "seen"])
-@pytest.mark.parametrize("method", ["promptfl", "single_domain"])
-def test_resumed_run_equals_an_unbroken_one(build, given, method, tmp_path):
-    fit(build(method, *given, "--trainer.name=whole"))
-    fit(build(method, *given, "--trainer.name=broken", "--trainer.rounds=2"))
-    again = build(method, *given, "--trainer.name=broken")
-    progress = fit(again, ckpt_path="last")
-    assert [row["round"] for row in progress.history] == [1, 2, 3, 4]
-    files = [next((tmp_path / "runs" / name).glob("*/prompts.safetensors")) for name in ("whole", "broken")]
-    assert files[0].read_bytes() == files[1].read_bytes()
-
-
 def test_another_partition_is_another_run(build):
     fit(build("promptfl", *DISPERSED, "--trainer.name=run"))
     with pytest.raises(UserError, match=r"protocol: was 'all .*IID within.*split: was"):
@@ -131,13 +114,6 @@ def test_nothing_to_test_says_what_to_set(build):
     run = build("promptfl", "--data.held_out=null")
     with pytest.raises(UserError, match=r"data\.held_out or --data\.test_fraction"):
         run.trainer.test(run.model, run.datamodule)
-
-
-def test_few_shot_run(build):
-    run = build("promptfl", "--data.shots=1")
-    fit(run)
-    assert summary_of(run)["protocol"].endswith("one client a domain; 1-shot")
-    assert summary_of(run)["clients"] == {"ink": 3, "paint": 3}
 
 
 class ByDomainSlots(Linear):

@@ -14,7 +14,7 @@ from experiments.protocols.rows import CROSS_DATASET, METHODS, PROTOCOLS, TARGET
 from experiments.protocols.run import rows_of, study_parser
 from fedvlp import DomainFolders
 from fedvlp.commands.lightning_cli import ParsingCLI
-from fedvlp.data.protocols import KINDS
+from fedvlp.data.protocols import PROTOCOLS as ALL_PROTOCOLS
 from fedvlp.utils.config_files import with_config_paths
 from tests.helpers.study_runs import finish
 
@@ -30,7 +30,7 @@ def test_every_row_is_accepted_by_the_command_line_and_every_protocol_has_one():
         given = ["--config=methods/promptfl", "--config=data/styled_shapes", *protocol.arguments]
         config = ParsingCLI(run=False, args=with_config_paths(given), save_config_callback=None).config
         named.add(config.data.init_args.protocol or "leave_domains_out")
-    assert named == set(KINDS)
+    assert named == set(ALL_PROTOCOLS)
 
 
 def test_no_two_rows_are_the_same_run(choice):

@@ -16,7 +16,6 @@ from tempfile import TemporaryDirectory
 import torch
 
 from fedvlp.commands.lightning_cli import FederationCLI
-from fedvlp.commands.run import quiet_lightning
 from fedvlp.core.state import RunState
 from fedvlp.utils.config_files import configs_folder
 from tests.helpers.configs import METHODS
@@ -118,7 +117,6 @@ def write(lines: Sequence[Line]) -> None:
 
 
 if __name__ == "__main__":
-    quiet_lightning()
     with TemporaryDirectory(prefix="fedvlp-golden-") as temporary:
         write([measure(config, Path(temporary)) for config in METHODS])
     print(f"{FILE} is written. Say in CHANGELOG.md what changed, with: {changelog_line()}")

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from fedvlp.data import ArrayImages, ByDomain
-from fedvlp.data.split_rule import SplitRule
-from fedvlp.data.splits import make_splits
+from fedvlp.data.protocols import SplitPlan
+from fedvlp.data.splits import SplitRule
 from fedvlp.utils.errors import UserError
 
 
@@ -21,7 +21,8 @@ def images(counts, prefix="x"):
 
 def split(domains, sources, held_out, fraction=0.2, seed=0, partitioner=ByDomain(), **options):  # noqa: B008
     """The parts of a split by a rule of these options."""
-    return make_splits(domains, sources, held_out, SplitRule(fraction, seed=seed, **options), partitioner)
+    plan = SplitPlan(sources, held_out, SplitRule(fraction, seed=seed, **options), partitioner)
+    return plan.parts(domains, num_classes=9)
 
 
 def prepared(images):

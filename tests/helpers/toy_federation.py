@@ -9,6 +9,7 @@ from torch import nn
 from fedvlp.callbacks import Checkpoints, MetricsFile
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.phases import Phase
+from fedvlp.core.protocols import EvaluationSplit
 from fedvlp.core.state import Client
 from fedvlp.core.strategies import FedAvg
 from fedvlp.federation import Federation
@@ -82,15 +83,9 @@ class PersonalBias(Linear):
         return super().forward(inputs) + self.bias
 
 
-class Split:
+def points_split(role, domain, client, loader):
     """The points of one domain that are evaluated."""
-
-    def __init__(self, role, domain, client, loader):
-        self.role = role
-        self.domain = domain
-        self.name = f"{role}/{domain}"
-        self.clients = [client] if client else []
-        self.loader = loader
+    return EvaluationSplit(f"{role}/{domain}", role, domain, [client] if client else [], loader, num_examples=0)
 
 
 class Points:
@@ -148,8 +143,8 @@ class Points:
             points, labels = self.points(number, 20)
             return [({"features": points}, labels)]
 
-        own = [Split("validation", client.name, client, batches(100 + client.id)) for client in self.clients]
-        return [*own, Split("held_out", "other", None, batches(200))]
+        own = [points_split("validation", client.name, client, batches(100 + client.id)) for client in self.clients]
+        return [*own, points_split("held_out", "other", None, batches(200))]
 
 
 def federation(tmp_path, **options):

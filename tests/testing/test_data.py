@@ -103,11 +103,10 @@ def test_one_and_the_same_object_is_no_new_one():
 
 
 class Leaky(Noise):
-    """Says that a domain is held out on which it trains."""
+    """Trains on the domain that is held out."""
 
-    @property
-    def held_out_domains(self):
-        return ["b"]
+    def __init__(self):
+        super().__init__(held_out="b")
 
     @property
     def source_domains(self):

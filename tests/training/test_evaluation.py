@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -10,7 +12,7 @@ from fedvlp.core.predictions import single_state
 from fedvlp.core.state import Client
 from fedvlp.training.evaluation import evaluate, filter_roles
 from fedvlp.utils.errors import UserError
-from tests.helpers.toy_federation import Linear, PersonalBias, Points, Split, federation
+from tests.helpers.toy_federation import Linear, PersonalBias, Points, federation, points_split
 
 LABELS = [2, 0, 0, 0, 0, 1, 0]
 GUESSES = [2, 0, 0, 1, 0, 0, 2]  # 4 of 7 are right: 3 of 5, 0 of 1, 1 of 1
@@ -31,11 +33,11 @@ class Unequal(Points):
         self.clients = [Client(4, 0, 8, "four"), Client(1, 0, 8, "one"), Client(2, 1, 8, "two")]
 
     def evaluation_splits(self):
-        ink = Split("validation", "ink", self.clients[0], points(GUESSES, LABELS, [2, 5]))
+        ink = points_split("validation", "ink", self.clients[0], points(GUESSES, LABELS, [2, 5]))
         ink.clients.append(self.clients[1])
-        paint = Split("validation", "paint", self.clients[2], points([1, 1, 0], [1, 2, 0], [3]))
-        test = Split("test", "paint", self.clients[2], points([1, 2], [1, 0], [1, 1]))
-        other = Split("held_out", "other", None, points([1, 1, 1, 0], [1, 1, 1, 2], [3, 1]))
+        paint = points_split("validation", "paint", self.clients[2], points([1, 1, 0], [1, 2, 0], [3]))
+        test = points_split("test", "paint", self.clients[2], points([1, 2], [1, 0], [1, 1]))
+        other = points_split("held_out", "other", None, points([1, 1, 1, 0], [1, 1, 1, 2], [3, 1]))
         return [ink, paint, test, other]
 
 
@@ -120,9 +122,8 @@ class WithOthers(Points):
     """Points, with some that are of no class."""
 
     def out_of_distribution_splits(self):
-        split = Split("held_out", "noise", None, [({"features": torch.eye(4)[2:]}, torch.tensor([-1, -1]))])
-        split.name = "out_of_distribution/noise"
-        return [split]
+        noise = points_split("held_out", "noise", None, [({"features": torch.eye(4)[2:]}, torch.tensor([-1, -1]))])
+        return [replace(noise, name="out_of_distribution/noise")]
 
 
 def measured_points(tmp_path, module, data, personal=None):
@@ -178,12 +179,12 @@ def test_images_of_no_class_are_measured_without_an_accuracy(tmp_path):
 def test_predictions_do_not_depend_on_batches(tmp_path):
     class Smaller(Points):
         def evaluation_splits(self):
-            splits = super().evaluation_splits()
-            for split in splits:
-                ((inputs, labels),) = split.loader
-                parts = zip(inputs["features"].split(3), labels.split(3), strict=True)
-                split.loader = [({"features": features}, of_part) for features, of_part in parts]
-            return splits
+            return [replace(split, loader=parts_of(split.loader)) for split in super().evaluation_splits()]
+
+    def parts_of(loader):
+        ((inputs, labels),) = loader
+        parts = zip(inputs["features"].split(3), labels.split(3), strict=True)
+        return [({"features": features}, of_part) for features, of_part in parts]
 
     _, whole = measured_points(tmp_path, PersonalBias(), Points(), PERSONAL)
     _, parts = measured_points(tmp_path, PersonalBias(), Smaller(), PERSONAL)

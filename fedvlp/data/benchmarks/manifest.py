@@ -16,7 +16,7 @@ from fedvlp.data.catalog import Description
 from fedvlp.data.catalog.description import Layout
 from fedvlp.data.domain_folders import ImageFile
 from fedvlp.data.files.images import composed, folders_in, list_images
-from fedvlp.data.split_rule import Role
+from fedvlp.data.splits import Role
 from fedvlp.utils.errors import UserError
 
 KNOWN_BAD = "known bad images"

@@ -16,7 +16,7 @@ from fedvlp.data.catalog import DATA_SETS, ClassNameStyle, Description, prompt_n
 from fedvlp.data.domain_folders import DomainFolders, classes_of, labelled_images
 from fedvlp.data.files.images import Images, Indices
 from fedvlp.data.module import mapped_names
-from fedvlp.data.split_rule import OfficialSplit, Role
+from fedvlp.data.splits import OfficialSplit, Role
 from fedvlp.utils.errors import UserError
 
 log = logging.getLogger(__name__)

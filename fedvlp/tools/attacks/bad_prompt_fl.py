@@ -26,7 +26,7 @@ from fedvlp.core.module import FederatedModule
 from fedvlp.core.phases import RoundContext
 from fedvlp.core.state import Client, detached
 from fedvlp.data import FederatedDataModule
-from fedvlp.data.binding import BatchSource
+from fedvlp.data.loaders import BoundLoaders
 from fedvlp.tools.attacks.data_attacks import Backdoor, Perturbation
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.ranges import FractionAboveZero, PositiveInt
@@ -123,11 +123,11 @@ def _loss(module: FederatedModule, images: Tensor, labels: Tensor) -> Tensor:
 
 def _batches(data: FederatedDataModule, clients: Sequence[Client], seed: int) -> Iterator[ClientBatch]:
     """Yields for one client after another, again and again, a batch of its training images with labels."""
-    binding = replace(data.binding, prepare=None, features={}, decoded={})
-    source = BatchSource(data._images, data.split_parts, binding, is_augmented=False)
+    binding = replace(data.binding, precompute=None, is_augmented=False)
+    loaders = BoundLoaders(data.images, data.split_parts, binding)
     for number in count():
         for client in clients:
-            loader = source.train_loader(client.id, data.batch_size, derive_seed(TRIGGER, seed, number, client.id))
+            loader = loaders.train_loader(client.id, data.batch_size, derive_seed(TRIGGER, seed, number, client.id))
             batch: Any = next(iter(loader))
             yield client, batch[0], batch[1]
 

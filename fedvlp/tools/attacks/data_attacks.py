@@ -19,8 +19,8 @@ from fedvlp.core.module import FederatedModule
 from fedvlp.core.protocols import Batch, FederatedData, Loader, TrainingData
 from fedvlp.core.state import Client, State
 from fedvlp.data import EvaluationSplit, FederatedDataModule, Images
-from fedvlp.data.binding import BatchSource
 from fedvlp.data.files.images import Indices
+from fedvlp.data.loaders import BoundLoaders
 from fedvlp.training.attack import Attack
 from fedvlp.training.callback import RunView
 from fedvlp.training.evaluation import evaluate
@@ -214,11 +214,11 @@ class TriggeredImages:
 class BackdooredData(PoisonedData):
     """Poisoned data whose evaluation splits have the trigger on each image, without images of the target's class.
 
-    The accuracy that is measured there is the attack's success rate. ``source`` makes the loaders of these images.
+    The accuracy that is measured there is the attack's success rate. ``loaders`` are of these images.
     """
 
     data: FederatedDataModule
-    source: BatchSource
+    loaders: BoundLoaders
 
     @property
     def class_names(self) -> list[str]:
@@ -227,12 +227,12 @@ class BackdooredData(PoisonedData):
 
     def evaluation_splits(self) -> list[EvaluationSplit]:
         """Returns every split of the honest data with the trigger."""
-        return self.source.evaluation_splits(self.data.eval_batch_size)
+        return self.loaders.evaluation_splits(self.data.eval_batch_size)
 
 
-def triggered_source(data: FederatedDataModule, trigger: Trigger, target: int) -> BatchSource:
+def triggered_loaders(data: FederatedDataModule, trigger: Trigger, target: int) -> BoundLoaders:
     """Puts a trigger that stands for a class on the images of a data module, and computes features of them."""
-    images = data._images
+    images = data.images
     parts = []
     for part in data.split_parts:
         if part.classes:  # the target is a class that trains
@@ -246,11 +246,10 @@ def triggered_source(data: FederatedDataModule, trigger: Trigger, target: int) -
     triggered: dict[str, Images] = {}
     for domain, of_domain in images.items():
         triggered[domain] = TriggeredImages(of_domain, trigger, target)
-    # Other images have other features, so what was computed of the honest ones is not taken over.
-    binding = replace(data.binding, features={}, decoded={})
-    source = BatchSource(triggered, parts, binding, data.augmentation == "crop_flip")
-    source.encode()
-    return source
+    # Loaders of their own: features of the honest images are none of these.
+    loaders = BoundLoaders(triggered, parts, data.binding)
+    loaders.encode()
+    return loaders
 
 
 class Backdoor(Attack):
@@ -284,11 +283,11 @@ class Backdoor(Attack):
             raise UserError(
                 f"{name} needs a target among the {len(data.class_names)} classes, from 0; got {self.target}."
             )
-        source = triggered_source(data, self.trigger(data, module), self.target)
+        loaders = triggered_loaders(data, self.trigger(data, module), self.target)
 
         def poison(loader: Loader, client: Client, seed: int) -> Loader:
             # The same seed gives the same order, so that the two have the same images at the same place.
-            patched = source.train_loader(client.id, data.batch_size, seed)
+            patched = loaders.train_loader(client.id, data.batch_size, seed)
             generator = torch.Generator().manual_seed(derive_seed(seed, POISON))
 
             def mix(batches: Iterator[Batch]) -> Iterator[Batch]:
@@ -298,7 +297,7 @@ class Backdoor(Attack):
 
             return ChangedBatches(loader, mix)
 
-        return BackdooredData(data, self.hostile(data.clients), poison, source)
+        return BackdooredData(data, self.hostile(data.clients), poison, loaders)
 
     def measure(
         self, run: RunView, data: TrainingData, deployed: State, personal: Mapping[int, State]

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from lightning.pytorch.cli import LightningArgumentParser
 
-from fedvlp.commands.run import quiet_lightning
 from fedvlp.commands.trained_config import chosen_kinds, first_look, trained_file
 from fedvlp.runs.run_folder import run_of
 from fedvlp.tools.audit.audit import KINDS, audit, audit_table, write_audit
@@ -52,7 +51,6 @@ def run_audit(arguments: Sequence[str]) -> int:
     Raises:
         UserError: if a trained file is damaged or not allowed, or there is nothing to measure.
     """
-    quiet_lightning()
     arguments = with_config_paths(arguments)
     given = first_look(arguments)
     trained = None

@@ -12,7 +12,6 @@ import torch
 from lightning.pytorch.cli import LightningArgumentParser
 
 from fedvlp.clip.loading import BUNDLED_NAME
-from fedvlp.commands.run import quiet_lightning
 from fedvlp.commands.trained_config import chosen_kinds, first_look, trained_file
 from fedvlp.core.state import State
 from fedvlp.results.figures import Picture
@@ -77,7 +76,6 @@ def explanation_lines(arguments: Sequence[str]) -> list[str]:
     Raises:
         UserError: if there is no trained file, what ``--what`` names can't be made of this method, or nothing can.
     """
-    quiet_lightning()
     arguments = with_config_paths(arguments)
     given = first_look(arguments)
     trained = None

@@ -18,7 +18,6 @@ from jaxtyping import Float
 from lightning.pytorch.cli import LightningArgumentParser
 from torch import Tensor
 
-from fedvlp.commands.run import quiet_lightning
 from fedvlp.commands.trained_config import config_of_command, trained_file
 from fedvlp.core.protocols import EvaluationSplit
 from fedvlp.core.roles import OF_CLIENTS
@@ -74,7 +73,6 @@ def run_diagnose(arguments: Sequence[str]) -> int:
     Raises:
         UserError: if the method is not TRIP, or there is no such trained file.
     """
-    quiet_lightning()
     trained = config_of_command("diagnose", arguments)
     description = "Look inside a method on the images of every domain."
     command = parse(DiagnoseCLI, with_config_paths(arguments), trained, description)

@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 
 from fedvlp.commands.lightning_cli import FederationCLI
-from fedvlp.commands.run import quiet_lightning
 from fedvlp.commands.trained_config import ALLOW_HELP, config_option, file_of_run, trained_config
 from fedvlp.core.module import FederatedModule
 from fedvlp.runs.run_folder import load_deployed_to_all
@@ -60,7 +59,6 @@ def run_export(arguments: Sequence[str]) -> int:
     options, others = parser.parse_known_args(arguments)
     trained = file_of_run(options.run)
     config = trained_config(trained, options.allow)
-    quiet_lightning()
     config["trainer"] |= {"accelerator": "cpu", "runtime": {"default_callbacks": False}}
     with unwrapped_errors():
         command = FederationCLI(

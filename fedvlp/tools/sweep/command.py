@@ -19,7 +19,7 @@ from fedvlp.commands.compare import run_compare
 from fedvlp.commands.lightning_cli import FederationParser, ParsingCLI, with_plain_numbers
 from fedvlp.data import FederatedDataModule
 from fedvlp.data.module import choose_held_out
-from fedvlp.data.protocols import HOLDING_OUT
+from fedvlp.data.protocols import PROTOCOLS
 from fedvlp.results.record import SWEEP_FILE
 from fedvlp.tools.sweep.jobs import SlurmArray, SweepProgress, run_jobs
 from fedvlp.tools.sweep.plan import Sweep, make_sweep, read_sweep
@@ -231,7 +231,7 @@ def _domains_in_turn(plan: Sweep, config: Namespace) -> list[str]:
     if data.get("class_path", FederatedDataModule.__name__).endswith(FederatedDataModule.__name__):
         raise UserError("A sweep needs a data set. Name its config, for instance --config data/folders.")
     protocol = data.get("init_args", {}).get("protocol")
-    holds_out = protocol is None or protocol in HOLDING_OUT
+    holds_out = protocol is None or PROTOCOLS[protocol].holds_domains_out
     if not holds_out and plan.held_out not in ("all", "none"):
         raise UserError(f"The protocol {protocol} trains on every domain. Leave out --held_out.")
     # For bad names and folders to be found, the domains are looked up even where none is held out.

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, cast
 
 from fedvlp.commands.lightning_cli import FederationCLI
-from fedvlp.commands.run import quiet_lightning
 from fedvlp.commands.trained_config import ALLOW_HELP, config_option
 from fedvlp.core.metrics import all_scores
 from fedvlp.federation import Federation
@@ -70,7 +69,6 @@ def run_verify(arguments: Sequence[str]) -> int:
         "images. Default: %(default)s.",
     )
     parser.add_argument("--allow", action="append", default=[], metavar="NAME", help=ALLOW_HELP)
-    quiet_lightning()
     of_command, of_config = split_arguments(arguments)
     options = parser.parse_args(of_command)
     failed = 0

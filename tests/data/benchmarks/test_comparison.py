@@ -5,12 +5,15 @@ from dataclasses import replace
 
 import pytest
 
-from fedvlp.data.benchmarks.comparison import compare, duplicates
+from fedvlp.data.benchmarks.comparison import compare, differences, duplicates
 from fedvlp.data.benchmarks.manifest import Manifest, read_manifest
 from fedvlp.data.catalog import DATA_SETS
 from fedvlp.data.domain_folders import scan
+from tests.helpers.benchmark_layouts import AS_COOP
 from tests.helpers.benchmark_trees import FEW, IMAGES, kfold, picture
+from tests.helpers.family_trees import imagenet
 
+IMAGENET = DATA_SETS["ImageNet"]
 PACS = DATA_SETS["PACS"]
 
 
@@ -109,3 +112,17 @@ def test_without_counts_of_classes_a_missing_class_is_named(pacs):
         lists.unlink()
     known = replace(small(), counts={}, domain_counts=dict.fromkeys(PACS.domains), split_counts={})
     assert compare(read_manifest(pacs, known), known).problems == ["sketch: no image of person"]
+
+
+def test_the_classes_that_a_variant_has_are_known(tmp_path):
+    assert {domain: len(names) for domain, names in IMAGENET.domain_classes.items()} == {
+        "ImageNet-A": 200,
+        "ImageNet-R": 200,
+    }
+    manifest = read_manifest(imagenet("imagenet/images", AS_COOP)(tmp_path), IMAGENET)
+    lines = {line.split(":")[0]: line for line in differences(manifest, IMAGENET)}
+    assert lines["ImageNet-A"].endswith(" and 194 more")
+    assert "American robin" not in lines["ImageNet-A"]
+    assert "tench" not in lines["ImageNet-R"]  # which has no tench, as is known
+    assert "goldfish" not in lines["ImageNet-R"]
+    assert "20 images, 1,331,167 published; 12 train images, 1,281,167 published" in lines["ImageNet"]

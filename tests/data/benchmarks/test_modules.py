@@ -1,3 +1,5 @@
+"""The data modules: labels, splits and clients of each data set, and what ImageNet's variants do."""
+
 from __future__ import annotations
 
 import json
@@ -5,15 +7,19 @@ import logging
 from itertools import chain
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import fedvlp.data
 from fedvlp.commands.cli import main
 from fedvlp.data.catalog import DESCRIPTIONS
+from fedvlp.data.partition import Shards
 from fedvlp.utils.config_files import find_config, read_yaml
 from fedvlp.utils.errors import UserError
 from tests.helpers.benchmark_layouts import OTHER_LAYOUTS
 from tests.helpers.benchmark_trees import FEW, LAYOUTS, kfold, names_of, plain_tree, write_images
+from tests.helpers.family_trees import FAMILY, imagenet
+from tests.helpers.single_domain_trees import without_split
 
 ALL_LAYOUTS = LAYOUTS | OTHER_LAYOUTS
 
@@ -43,11 +49,9 @@ def test_layouts_of_one_data_set_are_the_same_images(load, lay_out):
 TRAINED = {
     "PACS original": ["--data.held_out=sketch"],
     "VLCS JigenDG": ["--data.held_out=voc2007"],
-    "FedISIC2019 downloaded": [],
     "Camelyon17 WILDS": ["--data.held_out=hospital_2"],
     "Caltech101 CoOp": ["--data.shots=2", "--data.partition.init_args.num_clients=2"],
     "Flowers102 torchvision": ["--data.partition=Shards", "--data.partition.num_clients=2"],
-    "CIFAR10 archive": ["--data.partition.init_args.num_clients=2"],
     "ImageNet CoOp": ["--data.partition.init_args.num_clients=2", "--data.held_out=[imagenetv2,imagenet-r]"],
 }
 """A layout of each kind, and further options; the layouts of all data sets are read above."""
@@ -94,9 +98,9 @@ def test_each_data_set_has_a_config_like_those_that_trained(known, load, lay_out
     options = content["init_args"]
     layout = next(layout for layout, (name, _, _) in reversed(ALL_LAYOUTS.items()) if name == known.name)
     partition = options.pop("partition", None)
-    # Federations of domains are clients by themselves; one domain is dealt out to clients that differ in classes.
-    dealt = {"class_path": "Dirichlet", "init_args": {"num_clients": 10, "alpha": 0.5}}
-    assert partition == (dealt if len(known.domains) == 1 or known.name == "ImageNet" else None)
+    # Federations of domains are clients by themselves; one domain is divided among clients that differ in classes.
+    divided = {"class_path": "Dirichlet", "init_args": {"num_clients": 10, "alpha": 0.5}}
+    assert partition == (divided if len(known.domains) == 1 or known.name == "ImageNet" else None)
     options.pop("root", None)
     data = load(known.name, lay_out(layout), **options)
     assert data.clients[0].num_examples
@@ -139,11 +143,58 @@ def test_of_a_held_out_domain_of_domain_net_the_test_list_tests(load, lay_out):
     assert len(load("VLCS", lay_out("VLCS JigenDG"), held_out="sun").split_parts[-1]) == 15
 
 
+def test_coops_few_shots_are_drawn_from_its_training_images(load, lay_out):
+    root = lay_out("Food101 CoOp")
+    whole = load("Food101", root)
+    data = load("Food101", root, shots=2)
+    train, validation, test = data.split_parts
+    assert [len(part) for part in (train, validation, test)] == [6, 3, 3]
+    assert set(train.rows_by_domain["Food101"]) < set(whole.split_parts[0].rows_by_domain["Food101"])
+    assert data.protocol.endswith("official CoOp train/val/test split; 2-shot")
+
+
+def test_the_training_images_of_one_domain_are_divided_among_clients(load, lay_out):
+    partition = Shards(3, shards_per_client=2)
+    data = load("EuroSAT", lay_out("EuroSAT CoOp"), partition=partition)
+    whole = load("EuroSAT", lay_out("EuroSAT CoOp"))
+    clients = [part for part in data.split_parts if part.role == "train"]
+    assert [client.domain for client in data.clients] == [0, 0, 0]
+    rows = np.concatenate([part.rows_by_domain["EuroSAT"] for part in clients])
+    assert sorted(rows) == whole.split_parts[0].rows_by_domain["EuroSAT"].tolist()
+    assert partition.description in data.protocol
+
+
 def test_an_official_split_that_is_not_there_or_has_tests(load, lay_out):
     with pytest.raises(UserError, match=r"looked for <domain>_train_kfold.txt.*data.split=stratified"):
         load("PACS", lay_out("PACS DomainBed"), split="official").prepare_data()
     with pytest.raises(UserError, match="OfficeHome has none"):
         load("OfficeHome", lay_out("OfficeHome Dassl"), split="official").prepare_data()
+
+
+def test_without_a_split_a_test_split_is_asked_for(load, lay_out, caplog):
+    root = lay_out("EuroSAT torchvision")
+    assert load("EuroSAT", root).protocol.startswith("all domains seen, no test split")
+    (record,) = [record for record in caplog.records if record.levelno == logging.WARNING]
+    assert "Set data.test_fraction, or add a split; looked for split_zhou_EuroSAT.json" in record.getMessage()
+    caplog.clear()
+    data = load("EuroSAT", root, test_fraction=0.4)
+    assert [len(part) for part in data.split_parts] == [6, 3, 6]
+    assert not caplog.records
+    with pytest.raises(UserError, match=r"no official split: looked for split_zhou_EuroSAT.json, 2750/… \(CoOp train"):
+        load("EuroSAT", root, split="official").prepare_data()
+
+
+def test_official_test_images_go_before_a_fraction(load, lay_out, caplog):
+    root = lay_out("EuroSAT CoOp")
+    data = load("EuroSAT", root, test_fraction=0.4)
+    assert data.describe() == load("EuroSAT", root).describe()
+    assert (data.split_hash, data.protocol) == (load("EuroSAT", root).split_hash, load("EuroSAT", root).protocol)
+    assert caplog.messages == [
+        "EuroSAT: its official split has test images, so none are drawn by data.test_fraction. To draw them, set "
+        "data.split=stratified."
+    ]
+    drawn = load("EuroSAT", root, test_fraction=0.4, split="stratified").describe()
+    assert (drawn["test_fraction"], drawn["split_rule"]) == (0.4, "stratified")
 
 
 def test_class_names_for_prompts(load, lay_out):
@@ -183,6 +234,15 @@ def test_gaps(load, tmp_path, lay_out, caplog):
     assert "painting has no t-shirt, as is known" in caplog.text
 
 
+def test_a_class_without_images_is_named(load, tmp_path):
+    root = without_split("EuroSAT", "eurosat")(tmp_path)
+    with pytest.raises(UserError, match=r"Expected the 10 classes of EuroSAT in .*; no domain has Forest, Herbaceous"):
+        load("EuroSAT", root, allow_missing_classes=False).prepare_data()
+    (root / "eurosat" / "2750" / "River").mkdir()
+    with pytest.raises(UserError, match="Found no valid file for the classes River"):
+        load("EuroSAT", root).prepare_data()
+
+
 def test_wrong_roots(load, tmp_path, lay_out):
     with pytest.raises(UserError, match="there is no such folder"):
         load("PACS", tmp_path / "nowhere").prepare_data()
@@ -199,3 +259,44 @@ def test_wrong_roots(load, tmp_path, lay_out):
         load("OfficeHome", tmp_path / "twice").prepare_data()
     with pytest.raises(UserError, match="Did you mean 'sketch'"):
         load("PACS", lay_out("PACS original"), held_out="skech").prepare_data()
+
+
+def test_all_variants_that_lie_there_are_held_out(load, lay_out):
+    data = load("ImageNet", lay_out("ImageNet CoOp"))
+    assert data.held_out_domains == ["ImageNet-A", "ImageNet-R", "ImageNet-Sketch", "ImageNetV2"]
+    assert data.source_domains == ["ImageNet"]
+    assert {part.name: len(part) for part in data.split_parts} == {
+        "train/ImageNet": 8,
+        "validation/ImageNet": 4,
+        "test/ImageNet": 8,
+        "held_out/ImageNet-A": 2,
+        "held_out/ImageNet-R": 2,
+        "held_out/ImageNet-Sketch": 8,
+        "held_out/ImageNetV2": 8,
+    }
+    for domain, images in data._images.items():
+        assert {data.class_names[label] for label in images.labels} == set(FAMILY[domain])
+    assert load("ImageNet", lay_out("ImageNet torchvision")).held_out_domains == ["ImageNet-R", "ImageNet-Sketch"]
+
+
+def test_numbered_folders_are_the_classes_in_the_order_of_their_ids(load, lay_out):
+    images = load("ImageNet", lay_out("ImageNet CoOp"))._images["ImageNetV2"]
+    numbers = {"tench": "0", "goldfish": "1", "American robin": "15", "toilet paper": "999"}
+    assert {name.split("/")[1]: name.split("/")[2].split("_")[0] for name in images.names} == numbers
+
+
+def test_some_variants(load, lay_out):
+    root = lay_out("ImageNet CoOp")
+    data = load("ImageNet", root, held_out=["imagenet-rendition", "imagenetv2"])
+    assert data.domains == ["ImageNet", "ImageNet-R", "ImageNetV2"]
+    assert data.held_out_domains == ["ImageNet-R", "ImageNetV2"]
+    assert data.protocol.startswith("held-out domains: ImageNet-R, ImageNetV2; seen domains, official test split")
+    with pytest.raises(UserError, match="Only ImageNet has training images"):
+        load("ImageNet", root, held_out="ImageNet").prepare_data()
+    with pytest.raises(UserError, match="Did you mean 'ImageNet-R'"):
+        load("ImageNet", root, held_out="ImageNet-Q").prepare_data()
+
+
+def test_without_variants(load, tmp_path):
+    data = load("ImageNet", imagenet(".", {})(tmp_path))
+    assert data.protocol.startswith("all domains seen, official test split")

@@ -64,7 +64,7 @@ def bound():
     data = StripedImages()
     data.prepare_data()
     data.setup("fit")
-    data.bind(normalised, prepare=OnPixels().precompute, key="thirds")
+    data.bind(normalised, precompute=OnPixels().precompute, key="thirds")
     data.encode()
     return data
 

@@ -44,7 +44,7 @@ def bound(prepared=True, **options):
     data = Grey(**options)
     data.prepare_data()
     data.setup("fit")
-    data.bind(pixels, prepare=means if prepared else None, key="means")
+    data.bind(pixels, precompute=means if prepared else None, key="means")
     data.encode()
     return data
 

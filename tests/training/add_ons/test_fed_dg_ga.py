@@ -14,7 +14,7 @@ from fedvlp.core.strategies import FedAvg
 from fedvlp.training.add_ons import FedDGGA
 from fedvlp.training.task import PhaseSetup, PhaseTask
 from fedvlp.utils.errors import UserError
-from tests.helpers.toy_federation import Linear, Split
+from tests.helpers.toy_federation import Linear, points_split
 from tests.helpers.written_out import RATE, Hard, Whole, federation, gradient, loss
 
 STEP = 0.6
@@ -105,7 +105,7 @@ def test_nothing_is_measured_on_a_held_out_domain(tmp_path):
         def evaluation_splits(self):
             *own, _ = super().evaluation_splits()
             points, labels = self.points(7, 20)
-            return [*own, Split("held_out", "other", None, [({"features": points}, labels)])]
+            return [*own, points_split("held_out", "other", None, [({"features": points}, labels)])]
 
     run = {"rounds": 3, "steps": 3, "add_ons": FedDGGA(STEP)}
     one, other = (federation(tmp_path, **run).fit(Linear(RATE), data()) for data in (Hard, Elsewhere))

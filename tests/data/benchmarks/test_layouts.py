@@ -1,0 +1,359 @@
+"""Layouts other than folders domain/class/image: what each kind of file says, and what is said of a damaged one."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import shutil
+import tarfile
+from collections import Counter
+
+import numpy as np
+import pytest
+import torchvision.datasets
+
+from fedvlp.data.benchmarks.comparison import compare
+from fedvlp.data.benchmarks.manifest import is_on_disk, read_manifest
+from fedvlp.data.catalog import DATA_SETS, DESCRIPTIONS
+from fedvlp.data.catalog.description import TorchvisionFolder
+from fedvlp.testing import check_data
+from fedvlp.utils.errors import UserError
+from tests.helpers.benchmark_layouts import OTHER_LAYOUTS
+from tests.helpers.benchmark_trees import write_images
+from tests.helpers.family_trees import cifar, image_clef, wilds, with_small_batches
+from tests.helpers.single_domain_trees import (
+    BY_NAME,
+    COOP_PARTS,
+    IMAGES,
+    KEPT,
+    coop,
+    flowers102,
+    food101,
+    images_of,
+    stanford_cars,
+    without_split,
+)
+
+CALTECH_101 = DATA_SETS["Caltech101"]
+CAMELYON_17 = DATA_SETS["Camelyon17"]
+DTD = DATA_SETS["DTD"]
+FGVC_AIRCRAFT = DATA_SETS["FGVCAircraft"]
+FLOWERS_102 = DATA_SETS["Flowers102"]
+FOOD_101 = DATA_SETS["Food101"]
+IMAGE_CLEF_DA = DATA_SETS["ImageCLEFDA"]
+OXFORD_PETS = DATA_SETS["OxfordPets"]
+STANFORD_CARS = DATA_SETS["StanfordCars"]
+SUN_397 = DATA_SETS["SUN397"]
+CIFAR = ("CIFAR10", "CIFAR100")
+ONE_DOMAIN = sorted({name for name, _, _ in OTHER_LAYOUTS.values() if not BY_NAME[name].is_tree} - {"ImageNet"})
+
+
+def edit(path, old, new):
+    text = path.read_text(encoding="utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new, 1), encoding="utf-8")
+
+
+@pytest.mark.parametrize("layout", OTHER_LAYOUTS)
+def test_every_layout_is_read(load, lay_out, small_files_are_published, layout):
+    name, _, title = OTHER_LAYOUTS[layout]
+    data = load(name, lay_out(layout))
+    known = data.description
+    assert set(data.domains) <= set(known.domains)
+    assert data.describe()["split_rule"] == (f"official {title}" if title else "stratified")
+    assert (f"official {title} split" in data.protocol) == bool(title)
+    # Labels are in the order of the publisher's, of which some classes are left.
+    order = [known.class_names.index(folder) for folder in data._files[1]]
+    assert order == sorted(order)
+    assert len(order) == (4 if name == "ImageNet" else len(known.class_names) if name == "Camelyon17" else 3)
+    for domain, images in data._images.items():
+        assert len(set(images.labels.tolist())) == len(order) or domain in known.domain_classes
+        assert images[0].mode == "RGB"
+    check_data(lambda: load(name, lay_out(layout), cache_dir=None))
+
+
+@pytest.mark.parametrize("name", ONE_DOMAIN)
+def test_a_data_set_is_the_same_images_in_every_layout(load, lay_out, small_files_are_published, name):
+    roots = [lay_out(layout) for layout, (of, _, _) in OTHER_LAYOUTS.items() if of == name]
+    described = [load(name, root).describe() for root in roots]
+    assert len({each["images"] for each in described}) == 1
+    assert described[0]["domains"] == [name]
+
+
+@pytest.mark.parametrize("name", [name for name in KEPT if KEPT[name].split_file])
+def test_coops_split(lay_out, name):
+    class_and_number = {image.path.rsplit("/")[-1]: (image.class_name, image.number) for image in images_of(name)}
+    files = read_manifest(lay_out(f"{name} CoOp"), BY_NAME[name]).files[name]
+    for role, numbers in zip(("train", "validation", "test"), COOP_PARTS.values(), strict=True):
+        of_role = [file for file in files if file.role == role]
+        chosen = [class_and_number[file.name.rsplit("/")[-1]] for file in of_role]
+        assert Counter(chosen) == Counter((each, number) for each in KEPT[name].classes for number in numbers)
+        assert [file.class_name for file in of_role] == [class_name for class_name, _ in chosen]
+
+
+@pytest.fixture
+def food(tmp_path):
+    """The split of a small Food-101."""
+    return coop("Food101", "food-101")(tmp_path) / "food-101" / "split_zhou_Food101.json"
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        (["apple_pie/99.jpg", 0, "apple_pie"], r"names 1 images that are not there: apple_pie/99.jpg"),
+        (["apple_pie/1.jpg", 0, "pizzas"], r"Expected classes of Food101 \(apple_pie, .* found 'pizzas'"),
+        (["apple_pie/4.jpg", 0, "apple_pie"], r"1 are named more than once: images/apple_pie/4.jpg"),
+        (["apple_pie/1.jpg", 0], r"lists train, val and test .*ValueError: not enough values"),
+        (17, r"lists train, val and test .*TypeError"),
+    ],
+    ids=["missing", "class", "leak", "short", "number"],
+)
+def test_a_split_of_coop_that_is_wrong(tmp_path, food, entry, message):
+    content = json.loads(food.read_text())
+    content["train"][0] = entry
+    food.write_text(json.dumps(content))
+    with pytest.raises(UserError, match=message) as error:
+        read_manifest(tmp_path, FOOD_101)
+    assert str(food.parent) in str(error.value)
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"train": [], "val": []}'], ids=["empty", "list", "no test"])
+def test_a_damaged_split_of_coop(tmp_path, food, content):
+    food.write_text(content)
+    with pytest.raises(UserError, match=r"Get it again from CoOp's DATASETS.md, or take it away"):
+        read_manifest(tmp_path, FOOD_101)
+
+
+def test_paths_may_be_of_windows_and_labels_do_not_count(tmp_path, food):
+    content = json.loads(food.read_text())
+    for part, entries in content.items():
+        content[part] = [[image.replace("/", "\\"), 7, name.upper()] for image, _, name in entries]
+    food.write_text(json.dumps(content))
+    manifest = read_manifest(tmp_path, FOOD_101)
+    assert manifest.split == "CoOp train/val/test"
+    assert {image.class_name for image in manifest.files["Food101"]} == {"apple_pie", "baby_back_ribs", "waffles"}
+
+
+def test_coops_split_goes_before_the_publishers_where_both_lie(tmp_path):
+    coop("Food101", "food-101")(food101(tmp_path))
+    assert read_manifest(tmp_path, FOOD_101).split == "CoOp train/val/test"
+    (tmp_path / "food-101" / "split_zhou_Food101.json").unlink()
+    assert read_manifest(tmp_path / "food-101", FOOD_101).split == "train/test"
+
+
+def test_of_caltech101_faces_are_counted_once(tmp_path):
+    folder = without_split("Caltech101", "caltech101")(tmp_path) / "caltech101" / "101_ObjectCategories"
+    write_images(folder, ["BACKGROUND_Google/1.jpg", "Faces_easy/1.jpg", "Faces_easy/2.jpg"])
+    manifest = read_manifest(tmp_path, CALTECH_101)
+    assert {image.class_name for image in manifest.files["Caltech101"]} == set(KEPT["Caltech101"].classes)
+    assert manifest.notes[0].startswith(
+        "left out 3 images of folders that are no class: Caltech101/BACKGROUND_Google/1.jpg"
+    )
+    write_images(folder, ["Faces_hard/1.jpg"])
+    with pytest.raises(UserError, match="found Faces_hard as well"):
+        read_manifest(tmp_path, CALTECH_101)
+
+
+@pytest.mark.parametrize(
+    "part",
+    [part for each in DESCRIPTIONS for layout in each.layouts for part in layout.parts],
+    ids=lambda part: type(part).__name__,
+)
+def test_classes_of_torchvision_exist(part):
+    if isinstance(part, TorchvisionFolder):
+        assert issubclass(getattr(torchvision.datasets, part.class_name), torchvision.datasets.VisionDataset)
+
+
+def test_flowers_are_called_as_torchvision_calls_them():
+    for ours, theirs in zip(FLOWERS_102.class_names, torchvision.datasets.Flowers102.classes, strict=True):
+        assert FLOWERS_102.class_of(theirs) == ours
+
+
+def test_cars_of_torchvision(tmp_path):
+    files = read_manifest(stanford_cars(tmp_path), STANFORD_CARS).files["StanfordCars"]
+    expected = {image.path.split("/")[-1]: image.class_name for image in images_of("StanfordCars")}
+    assert {file.path.rsplit("/", 1)[-1]: file.class_name for file in files} == expected
+    tests = [file.name.rsplit("/")[-1] for file in files if file.role == "test"]
+    assert sorted(tests) == ["00005.jpg", "00010.jpg", "00015.jpg"]
+
+
+def test_the_folder_must_be_called_as_torchvision_calls_it(tmp_path):
+    OTHER_LAYOUTS["DTD torchvision"][1](tmp_path)
+    (tmp_path / "dtd" / "dtd").rename(tmp_path / "dtd" / "textures")
+    with pytest.raises(UserError, match=r"reads DTD in a folder dtd/dtd only; .*, or put CoOp's split file"):
+        read_manifest(tmp_path, DTD)
+
+
+def test_roots_at_any_level_and_relative_ones(tmp_path, monkeypatch):
+    food101(tmp_path / "below")
+    monkeypatch.chdir(tmp_path / "below" / "food-101")
+    for root in (tmp_path, tmp_path / "below", tmp_path / "below" / "food-101", type(tmp_path)(".")):
+        assert len(read_manifest(root, FOOD_101).files["Food101"]) == 15
+
+
+def test_what_torchvision_finds_damaged_or_missing(tmp_path):
+    flowers102(tmp_path)  # its digests are not those that were published
+    with pytest.raises(
+        UserError, match=r"torchvision's Flowers102 can't read .*flowers-102 \(Dataset not found or cor"
+    ):
+        read_manifest(tmp_path, FLOWERS_102)
+    shutil.rmtree(food101(tmp_path / "food") / "food-101" / "images" / "waffles")
+    with pytest.raises(UserError, match=r"food-101 names 5 images that are not there: images/waffles/11.jpg, "):
+        read_manifest(tmp_path / "food", FOOD_101)
+    (tmp_path / "food/food-101/meta/test.json").write_text('{"apple_pie": [')
+    with pytest.raises(UserError, match=r"torchvision's Food101 can't read .*get them again"):
+        read_manifest(tmp_path, FOOD_101)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("0000001 707-320", "0000001", r"Expected an image of FGVCAircraft in line 1 of .*train.txt; found '0000001'"),
+        ("0000002 707-320", "0000002 Concorde", r"in line 2 of .*images_variant_train.txt; found 'Concorde'"),
+        ("0000001 707-320", "0000077 707-320", r"train.txt names 1 images that are not there: images/0000077.jpg"),
+        (
+            "0000001 707-320",
+            "0000004 707-320",
+            r"once and in one part of the split; 1 are named more than once: images/",
+        ),
+    ],
+    ids=["no class", "class", "missing", "leak"],
+)
+def test_a_list_that_is_wrong(tmp_path, old, new, message):
+    folder = OTHER_LAYOUTS["FGVCAircraft CoOp"][1](tmp_path) / "fgvc_aircraft"
+    edit(folder / "images_variant_train.txt", old, new)
+    with pytest.raises(UserError, match=message):
+        read_manifest(tmp_path, FGVC_AIRCRAFT)
+
+
+def test_empty_lines_do_not_count(tmp_path):
+    folder = OTHER_LAYOUTS["SUN397 CoOp without split"][1](tmp_path) / "sun397"
+    edit(folder / "Training_01.txt", "\n", "\r\n\n  \n")
+    assert len(read_manifest(tmp_path, SUN_397).files["SUN397"]) == 15
+
+
+def test_what_wilds_says_of_each_patch(tmp_path):
+    files_of = read_manifest(wilds(tmp_path), CAMELYON_17).files
+    assert {domain: len(files) for domain, files in files_of.items()} == dict.fromkeys(CAMELYON_17.domains, 8)
+    for domain, files in files_of.items():
+        assert {file.name for file in files if file.role == "validation"} == {
+            f"{domain}/{name}/patch_patient_{10 * int(domain[-1]) + tumor:03d}_node_1_x_288_y_32.png"
+            for tumor, name in enumerate(("normal", "tumor"))
+        }
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (",patient,", ",patients,", r"Expected an image of Camelyon17 in line 1 of .*; found ',patients,node"),
+        ("0,000,1,0,32,0,0,0,0", "0,000,1,0,32,0,0,7,0", r"Expected domains of Camelyon17 .*; found '7'"),
+        ("0,000,1,0,32,0,0,0,0", "0,000,1,0,32,2,0,0,0", r"Expected an image of Camelyon17 in line 2"),
+    ],
+    ids=["header", "hospital", "label"],
+)
+def test_a_table_that_is_wrong(tmp_path, old, new, message):
+    edit(wilds(tmp_path) / "camelyon17_v1.0" / "metadata.csv", old, new)
+    with pytest.raises(UserError, match=message):
+        read_manifest(tmp_path, CAMELYON_17)
+
+
+def test_classes_of_image_clef_are_those_of_the_numbers(tmp_path):
+    manifest = read_manifest(image_clef("{}_list.txt", "/home/some one/image-clef/")(tmp_path), IMAGE_CLEF_DA)
+    assert list(manifest.files) == ["bing", "caltech", "imagenet", "pascal"]
+    for files in manifest.files.values():
+        assert {(file.name.split("/")[-1][:3], file.class_name) for file in files} == {
+            ("000", "aeroplane"),
+            ("004", "bottle"),
+            ("011", "people"),
+        }
+    edit(tmp_path / "p_list.txt", "000_0.jpg 0", "011_0.jpg 0")  # as published, some images have two classes
+    names = [file.name for file in read_manifest(tmp_path, IMAGE_CLEF_DA).files["pascal"]]
+    assert {"pascal/aeroplane/011_0.jpg", "pascal/people/011_0.jpg"} < set(names)
+    assert len(names) == 15
+    edit(tmp_path / "p_list.txt", "000_1.jpg 0", "011_0.jpg 0")
+    with pytest.raises(UserError, match=r"1 are named more than once: p/011_0.jpg"):
+        read_manifest(tmp_path, IMAGE_CLEF_DA)
+
+
+@pytest.mark.parametrize("name", CIFAR)
+def test_digests_and_names_of_cifars_files_are_torchvisions(name):
+    theirs = getattr(torchvision.datasets, name)
+    (part,) = BY_NAME[name].layouts[0].parts
+    assert dict(theirs.train_list + theirs.test_list) | {part.names: theirs.meta["md5"]} == part.md5
+    assert (part.folder, part.archive) == (theirs.base_folder, theirs.filename)
+    assert (part.names, part.names_key) == (theirs.meta["filename"], theirs.meta["key"])
+    assert [file for file, role in part.files.items() if role == "test"] == [file for file, _ in theirs.test_list]
+
+
+@pytest.mark.parametrize("name", CIFAR)
+def test_pixels_and_labels_are_those_that_torchvision_reads(tmp_path, monkeypatch, name):
+    cifar(name)(tmp_path)
+    theirs = getattr(torchvision.datasets, name)
+    monkeypatch.setattr("torchvision.datasets.cifar.check_integrity", lambda *_: True)
+    images = {image.path: image for image in read_manifest(tmp_path, with_small_batches(name)).files[name]}
+    for is_train in (True, False):
+        expected = theirs(str(tmp_path), train=is_train)
+        files = [file for file, _ in (theirs.train_list if is_train else theirs.test_list)]
+        rows = len(expected) // len(files)
+        chosen = [images[f"{file}_{row:05d}"] for file in files for row in range(rows)]
+        np.testing.assert_array_equal([image.pixels for image in chosen], expected.data)
+        assert [image.class_name for image in chosen] == [expected.classes[label] for label in expected.targets]
+
+
+def test_pixels_are_checked_for_copies_and_counts(tmp_path):
+    known = with_small_batches("CIFAR10")
+    manifest = read_manifest(cifar("CIFAR10")(tmp_path), known)
+    (problem,) = compare(manifest, known).problems
+    assert "75 train images, 50,000 published; 15 test images, 10,000 published" in problem
+    files = manifest.files["CIFAR10"]
+    files[20].pixels[:] = files[0].pixels
+    (note,) = compare(manifest, known).notes
+    assert note.startswith("1 images are there twice in one domain")
+
+
+def test_only_published_pickles_are_read(tmp_path):
+    class Hostile:
+        def __reduce__(self):
+            return pytest.fail, ("something of the pickle was run",)
+
+    folder = cifar("CIFAR10")(tmp_path) / "cifar-10-batches-py"
+    (folder / "data_batch_1").write_bytes(pickle.dumps({"data": Hostile()}))
+    with pytest.raises(UserError, match=r"with the published MD5 .* It is damaged or was changed"):
+        read_manifest(tmp_path, with_small_batches("CIFAR10"))
+    (folder / "batches.meta").unlink()
+    with pytest.raises(UserError, match=r"Expected the file .*/batches.meta; it is missing"):
+        read_manifest(tmp_path, with_small_batches("CIFAR10"))
+
+
+@pytest.mark.parametrize("share", [0, 0.5])
+def test_a_damaged_archive(tmp_path, share):
+    path = cifar("CIFAR10", packed=True)(tmp_path) / "cifar-10-python.tar.gz"
+    content = path.read_bytes()
+    path.write_bytes(content[: int(share * len(content))])
+    with pytest.raises(UserError, match=r"cifar-10-python.tar.gz can't be read \(.*\). It is damaged: get it again"):
+        read_manifest(tmp_path, with_small_batches("CIFAR10"))
+    with tarfile.open(path, "w:gz"):
+        pass
+    with pytest.raises(UserError, match=r"/batches.meta; it is missing. Extract the archive cifar-10-python"):
+        read_manifest(tmp_path, with_small_batches("CIFAR10"))
+
+
+def test_wrong_roots(tmp_path):
+    with pytest.raises(UserError, match=r"Expected OxfordPets in the folder .*nowhere; there is no such folder"):
+        read_manifest(tmp_path / "nowhere", OXFORD_PETS)
+    (tmp_path / "some").mkdir()
+    with pytest.raises(
+        UserError, match=r"as one of: split_zhou_OxfordPets.json, images/… \(CoOp\); .*Found some there"
+    ):
+        read_manifest(tmp_path, OXFORD_PETS)
+    assert not is_on_disk(tmp_path, OXFORD_PETS)
+    assert not is_on_disk(tmp_path / "nowhere", OXFORD_PETS)
+
+
+def test_a_large_folder_beside_it_is_not_searched_for_ever(tmp_path):
+    for number in range(30):
+        (tmp_path / "other" / str(number)).mkdir(parents=True)
+    coop("DTD", "z/dtd")(tmp_path)
+    manifest = read_manifest(tmp_path, DTD)
+    assert manifest.folder == tmp_path / "z" / "dtd"
+    assert len(manifest.files["DTD"]) == 3 * IMAGES

@@ -1,0 +1,375 @@
+"""What is computed once for each image: features and decoded images, found again where they are the same."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import logging
+import os
+import pickle
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import PIL
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torchvision.transforms import CenterCrop, Compose, InterpolationMode, RandomHorizontalFlip, Resize, ToTensor, v2
+
+from fedvlp.data import DomainFolders, FolderImages
+from fedvlp.data.cache import DecodedImages, Features, cache_key, fixed_steps, load_features, save_features
+from fedvlp.utils import files as disk
+from tests.helpers.data import batches, same
+
+CPU = torch.device("cpu")
+TRANSFORM = Compose([Resize(6), CenterCrop(6), ToTensor()])
+
+
+class Counting:
+    """Counts the images that it is computed of."""
+
+    def __init__(self):
+        self.images = 0
+
+    def __call__(self, images):
+        self.images += len(images)
+        return {"features": images.flatten(1), "weights": images.mean((1, 2, 3)).to(torch.bfloat16)}
+
+
+def run(data, transform, key="weights"):
+    """Encodes everything; returns how many images were encoded, and all training batches."""
+    precompute = Counting()
+    data.bind(transform, precompute, key)
+    data.encode()
+    return precompute.images, list(
+        chain.from_iterable(batches(data.train_dataloader(client, seed=0)) for client in data.clients)
+    )
+
+
+@pytest.fixture
+def make(arrays, tmp_path):
+    return lambda **options: arrays(cache_dir=str(tmp_path), **options)
+
+
+def feature_files(tmp_path):
+    return sorted((tmp_path / "features").iterdir())
+
+
+def test_a_second_run_encodes_nothing_and_gives_the_same(make, arrays, transform, tmp_path):
+    first = run(make(), transform)
+    second = run(make(), transform)
+    without = run(arrays(cache_dir=None), transform)
+    assert (first[0], second[0], without[0]) == (43, 0, 43)
+    assert same(first[1], second[1])
+    assert same(first[1], without[1])
+    assert second[1][0][0]["weights"].dtype == torch.bfloat16
+    assert [path.suffix for path in feature_files(tmp_path)] == [".safetensors"] * 3
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"held_out": "a"}, {"split_seed": 3}, {"batch_size": 3, "eval_batch_size": 5}, {"shots": 2}, {"num_workers": 1}],
+    ids=repr,
+)
+def test_other_splits_of_the_same_images_share_features(make, transform, options):
+    run(make(validation_fraction=0.5), transform)
+    data = make(validation_fraction=0.5, **options)
+    assert run(data, transform)[0] == 0
+    assert data.feature_counts()["cached_images"] == 43
+
+
+def test_counts_of_what_was_computed_and_found(make, transform):
+    first, second = make(), make()
+    run(first, transform)
+    run(second, transform)
+    took, saved = first.feature_counts(), second.feature_counts()
+    assert (took["computed_images"], took["cached_images"], took["saved_seconds"]) == (43, 0, 0)
+    assert (saved["computed_images"], saved["cached_images"], saved["computed_seconds"]) == (0, 43, 0)
+    assert saved["saved_seconds"] == pytest.approx(took["computed_seconds"], abs=0.002)
+
+
+def test_few_images_are_encoded_alone(arrays, transform, tmp_path):
+    class Larger(arrays):
+        counts = {"a": (20, 20, 20), "b": (4, 4, 4)}  # noqa: RUF012
+
+    count, _ = run(Larger(shots=1, validation_fraction=0.05, cache_dir=str(tmp_path)), transform)
+    assert count == 6 + 12  # one of each class trains and one validates; of 12 images that is no small part
+
+
+def test_two_at_once_compute_once(make, transform):
+    """Locks are between open files, so threads meet them as processes do."""
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(lambda _: run(make(), transform), range(2)))
+    assert sum(count for count, _ in found) == 43
+    assert same(found[0][1], found[1][1])
+
+
+def test_another_key_transform_or_image_is_another_entry(make, transform, tmp_path):
+    run(make(), transform)
+    assert run(make(), transform, key="other weights")[0] == 43
+    assert run(make(), lambda image: transform(image) + 1)[0] == 43
+    data = make()
+    data.images["a"].arrays[0] += 1
+    assert run(data, transform)[0] == 22
+    assert len(feature_files(tmp_path)) == 3 + 3 + 3 + 1
+
+
+def test_the_key_of_a_transform_is_not_its_address(arrays, transform):
+    images = arrays().load_domains()[0]["a"]
+
+    class Shown:
+        def __init__(self, text):
+            self.text = text
+
+        def __call__(self, image):
+            return transform(image)
+
+        def __repr__(self):
+            return self.text
+
+    def key(text):
+        return cache_key("", Shown(text), images, np.asarray([0]), CPU)
+
+    assert key("<function rgb at 0x7f01>") == key("<function rgb at 0x7f02>")
+    assert key("Resize(224)") != key("Resize(336)")
+
+
+def test_the_key_of_features_follows_all_that_they_depend_on(arrays, transform, monkeypatch):
+    images, others = (arrays().load_domains()[0][name] for name in "ab")
+    options = {"key": "weights", "transform": transform, "images": images, "rows": np.asarray([4, 1]), "device": CPU}
+    changes = {
+        "key": "other weights",
+        "transform": lambda image: transform(image),
+        "images": others,
+        "rows": np.asarray([1, 4]),
+        "device": torch.device("meta"),
+    }
+    assert list(inspect.signature(cache_key).parameters) == list(options) == list(changes)
+    keys = [cache_key(**options), *(cache_key(**(options | {name: value})) for name, value in changes.items())]
+    for module in (torch, PIL):
+        with monkeypatch.context() as patched:
+            patched.setattr(module, "__version__", "0.0.0")
+            keys.append(cache_key(**options))
+    assert len(set(keys)) == len(keys) == 8
+    assert cache_key(**options) == keys[0]
+
+
+@pytest.mark.parametrize("damage", ["empty", "cut", "text", "flipped", "rows"])
+def test_damaged_features_are_computed_again(make, transform, tmp_path, caplog, damage):
+    _, before = run(make(), transform)
+    path = max(feature_files(tmp_path), key=lambda path: path.stat().st_size)
+    content = path.read_bytes()
+    if damage == "rows":
+        save_file({name: tensor[:-1].contiguous() for name, tensor in load_file(path).items()}, path)
+    else:
+        flipped = content[:-1] + bytes([content[-1] ^ 1])
+        path.write_bytes({"empty": b"", "cut": content[:-10], "text": b"nonsense", "flipped": flipped}[damage])
+    with caplog.at_level(logging.WARNING):
+        count, again = run(make(), transform)
+    assert count == 22
+    assert same(before, again)
+    assert "computing them again" in caplog.text
+    assert run(make(), transform)[0] == 0
+
+
+def test_several_writers_leave_one_whole_file(tmp_path):
+    features = Features({"features": torch.arange(1000.0).view(10, 100)}, seconds=2.5)
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: save_features(tmp_path / "x" / "a.safetensors", features), range(12)))
+    assert [path.name for path in (tmp_path / "x").iterdir()] == ["a.safetensors"]
+    found = load_features(tmp_path / "x" / "a.safetensors", 10, CPU)
+    assert torch.equal(found.tensors["features"], features.tensors["features"])
+    assert (found.seconds, found.is_cached) == (2.5, True)
+
+
+def test_a_disk_that_refuses_costs_a_warning_only(arrays, transform, tmp_path, caplog):
+    (tmp_path / "file").touch()
+    with caplog.at_level(logging.WARNING):
+        count, found = run(arrays(cache_dir=str(tmp_path / "file")), transform)
+    assert count == 43
+    assert len(found) > 0
+    assert "continuing without it" in caplog.text
+
+
+def file_at(address):
+    """The file that is mapped to an address of this process."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        first, last = (int(end, 16) for end in line.split()[0].split("-"))
+        if first <= address < last:
+            return line.split()[-1]
+    return None
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux shows what is mapped")
+def test_features_are_mapped_from_the_file_and_not_held(make, transform, tmp_path):
+    """Both when they were just computed and when they were found."""
+    for _ in range(2):
+        data = make()
+        run(data, transform)
+        features = data.loaders[""]._features.values()
+        addresses = [each.tensors["features"].data_ptr() for each in features]
+        assert {file_at(address) for address in addresses} == {str(path) for path in feature_files(tmp_path)}
+
+
+def summary(build, method, *arguments):
+    command = build(method, "--trainer.rounds=1", *arguments)
+    command.trainer.fit(command.model, command.datamodule)
+    return json.loads((command.trainer.folder / "summary.json").read_text())
+
+
+def images_in(summary):
+    return summary["features"]["computed_images"], summary["features"]["cached_images"]
+
+
+def test_runs_that_differ_in_seed_domain_or_method_share_features(build, capsys):
+    assert images_in(summary(build, "promptfl")) == (54, 0)
+    assert "came from the cache" not in capsys.readouterr().out
+    again = summary(build, "promptfl", "--seed_everything=3", "--data.held_out=ink")
+    assert images_in(again) == (0, 54)
+    saved = f"which saved {again['features']['saved_seconds']:.1f} s"
+    assert f"features of 54 images came from the cache, {saved}" in capsys.readouterr().out
+    assert images_in(summary(build, "single_domain")) == (0, 54)
+    assert images_in(summary(build, "promptfl", "--model.kl_weight=0.5")) == (0, 54)
+
+
+def test_a_visual_method_learns_the_same_from_decoded_images(build, tmp_path):
+    without, cached = (
+        summary(build, "fed_dpt", f"--data.cache_images={wanted}", "--trainer.local.steps=1")
+        for wanted in (False, True)
+    )
+    assert without["accuracy"] == cached["accuracy"]
+    assert len(list((tmp_path / "cache" / "images").glob("*.npy"))) == 3
+    assert not (tmp_path / "cache" / "features").exists()
+
+
+def decoding(tree, tmp_path, cache="cache", **options):
+    """A data module of image files that is bound and encoded."""
+    data = DomainFolders(str(tree), **{"batch_size": 3, "cache_dir": str(tmp_path / cache), **options})
+    random = Compose([RandomHorizontalFlip(), Resize(6), CenterCrop(6), ToTensor()])
+    data.bind(TRANSFORM, train_transform=random)
+    data.encode()
+    return data
+
+
+def all_batches(data):
+    loaders = [data.train_dataloader(client, seed=0) for client in data.clients]
+    return list(chain.from_iterable([*loaders, *(split.loader for split in data.evaluation_splits())]))
+
+
+def image_files(tmp_path, cache="cache"):
+    return sorted((tmp_path / cache / "images").glob("*.npy"))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("augmentation", ["none", "crop_flip"])
+def test_batches_are_the_same_with_decoded_images_and_without(tree, tmp_path, reads, workers, augmentation):
+    """Augmented training images begin with the whole file each time; all others are decoded once."""
+    options = {"num_workers": workers, "augmentation": augmentation}
+    plain = all_batches(decoding(tree, tmp_path, cache_images=False, **options))
+    assert image_files(tmp_path) == []
+    reads.clear()
+    first = decoding(tree, tmp_path, **options)
+    measured = sum(split.num_examples for split in first.evaluation_splits())
+    assert len(reads) == (24 if augmentation == "none" else measured)
+    again = decoding(tree, tmp_path, **options)
+    reads.clear()
+    assert same(plain, all_batches(first))
+    assert same(plain, all_batches(again))
+    assert workers > 0 or len(reads) == (0 if augmentation == "none" else 2 * (24 - measured))
+    assert len(image_files(tmp_path)) == 3
+
+
+def test_other_splits_share_decoded_images(tree, tmp_path, reads):
+    decoding(tree, tmp_path)
+    for options in ({"held_out": "art"}, {"split_seed": 1}, {"shots": 1, "validation_fraction": 0.5}):
+        decoding(tree, tmp_path, **options)
+    assert len(reads) == 24
+    assert len(image_files(tmp_path)) == 3
+
+
+def test_a_plain_trainer_reads_decoded_images(tree, tmp_path, reads):
+    data = DomainFolders(str(tree), held_out="photo", cache_dir=str(tmp_path / "cache"))
+    data.bind(TRANSFORM)
+    for _ in range(2):
+        for loader in [data.train_dataloader(seed=0), *data.val_dataloader()]:
+            batches(loader)
+    assert len(reads) == 16
+
+
+@pytest.fixture
+def folder(tmp_path, save):
+    for seed in range(6):
+        save(tmp_path / f"{seed}.png", seed=seed, size=8 + seed)
+    return tmp_path
+
+
+def decoded_of(folder, transform=TRANSFORM, rows=range(6)):
+    paths = sorted(folder.glob("*.png"))
+    images = FolderImages(paths, [path.name for path in paths], range(len(paths)))
+    return DecodedImages(images, np.asarray(rows), fixed_steps(transform)[0], folder / "cache")
+
+
+def pixels(images):
+    return [np.asarray(images[row]).tolist() for row in range(len(images))]
+
+
+def test_decoded_images_are_those_of_the_files(folder):
+    decoded = decoded_of(folder, rows=[1, 2, 5])
+    assert decoded.make(0, "decoding")
+    expected = [np.asarray(decoded.steps(decoded.images[row])).tolist() for row in (1, 2, 5)]
+    assert pixels(decoded) == pixels(pickle.loads(pickle.dumps(decoded))) == expected
+    assert (decoded.labels.tolist(), decoded.names) == ([1, 2, 5], ["1.png", "2.png", "5.png"])
+    assert [path.name for path in (folder / "cache").iterdir()] == [decoded.path.name]  # no lock and no temporary file
+
+
+def test_the_key_of_decoded_images_follows_steps_rows_and_files(folder):
+    first = decoded_of(folder).path
+    assert decoded_of(folder, Compose([Resize(6), CenterCrop(6), RandomHorizontalFlip(), ToTensor()])).path == first
+    others = {decoded_of(folder, Compose([Resize(7), CenterCrop(6), ToTensor()])).path}
+    others.add(decoded_of(folder, Compose([Resize(6, InterpolationMode.BICUBIC), CenterCrop(6)])).path)
+    others.add(decoded_of(folder, rows=range(5)).path)
+    os.utime(folder / "0.png", ns=(1, 1))
+    others.add(decoded_of(folder).path)
+    assert len(others | {first}) == 5
+
+
+def test_fixed_steps(clip):
+    steps, rest = fixed_steps(clip.preprocess)
+    assert [type(step).__name__ for step in steps.transforms[:2]] == ["Resize", "CenterCrop"]
+    assert [*steps.transforms, *rest.transforms] == clip.preprocess.transforms
+    assert fixed_steps(clip.train_preprocess) is None
+    assert fixed_steps(Compose([Resize((4, 7)), ToTensor()])) is not None
+    assert fixed_steps(Compose([Resize(4), ToTensor()])) is None  # sizes follow the images
+    assert fixed_steps(Compose([RandomHorizontalFlip(), CenterCrop(4)])) is None
+    assert fixed_steps(v2.CenterCrop(4)) is None
+
+
+def test_a_full_disk_is_a_warning_and_files_are_read(folder, caplog, monkeypatch):
+    monkeypatch.setattr(disk.shutil, "disk_usage", lambda path: SimpleNamespace(free=100))
+    with caplog.at_level(logging.WARNING):
+        assert not decoded_of(folder).make(0, "decoding")
+    assert "1 kB are needed, 0 kB are free" in caplog.text
+    assert "data.cache_images=false" in caplog.text
+    assert list((folder / "cache").iterdir()) == []
+
+
+def test_an_image_that_cannot_be_read_leaves_no_file(folder, caplog):
+    decoded = decoded_of(folder)
+    (folder / "2.png").write_text("nonsense")
+    with caplog.at_level(logging.WARNING):
+        assert not decoded.make(0, "decoding")
+    assert "cannot identify image file" in caplog.text
+    assert list((folder / "cache").iterdir()) == []
+
+
+def test_two_at_once_decode_once(folder, reads):
+    """Locks are between open files, so threads meet them as processes do."""
+    both = [decoded_of(folder) for _ in range(2)]
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(lambda each: each.make(0, "decoding"), both)) == [True, True]
+    assert sorted(reads) == list(range(6))
+    assert pixels(both[0]) == pixels(both[1])
