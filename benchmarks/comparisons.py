@@ -11,9 +11,9 @@ from torch import Tensor
 from benchmarks.sequential import sequential_routing
 from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder, load_clip
 from fedvlp.clip.prompted_text import Layout
-from fedvlp.methods.trip.clustering import cluster_capacities
+from fedvlp.methods.trip.clustering import capacity_kmeans, cluster_capacities
 from fedvlp.methods.trip.hashing import random_start
-from fedvlp.methods.trip.routing import expert_shares, orthogonal_keys, token_clusters
+from fedvlp.methods.trip.routing import expert_shares, make_keys
 
 _NAMES = (
     "Alarm Clock,Backpack,Batteries,Bed,Bike,Bottle,Bucket,Calculator,Calendar,Candles,Chair,Clipboards,Computer,Couch,"
@@ -101,19 +101,17 @@ class RoutingCase:
     def __init__(self, batched: bool, num_images: int) -> None:
         self._tokens = smooth_tokens(num_images)
         self._start = random_start(torch.arange(num_images), 197, 4)
-        self._keys = orthogonal_keys(4, 768, seed=0)
+        self._keys = make_keys("orthogonal", 4, 768, seed=0)
         self._batched = batched
 
     def __call__(self) -> tuple[Tensor, Tensor]:
         """Returns the routing weights for training and for evaluation."""
-        if self._batched:
-            both = token_clusters(self._tokens, len(self._keys), [1.0, 2.0], self._start)
-            training, evaluation = (expert_shares(clusters, self._keys) for clusters in both)
-            return training, evaluation
-        return self._route_one_by_one(1.0), self._route_one_by_one(2.0)
+        return self._route(1.0), self._route(2.0)
 
-    def _route_one_by_one(self, capacity: float) -> Tensor:
+    def _route(self, capacity: float) -> Tensor:
         capacities = cluster_capacities(197, 4, capacity)
+        if self._batched:
+            return expert_shares(capacity_kmeans(self._tokens, self._start, capacities), self._keys)
         images = zip(self._tokens, self._start, strict=True)
         return torch.stack([sequential_routing(tokens, start, capacities, self._keys) for tokens, start in images])
 

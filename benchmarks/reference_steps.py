@@ -153,31 +153,27 @@ class ADAPTReference(Reference):
     @property
     def prompt_length(self) -> int:
         """Learned vectors of a text prompt."""
-        return self.module.dual.text_encoder.prompt_length
+        return self.module.text_encoder.prompt_length
 
     def loss(self, batch: StepBatch) -> Tensor:
         """Returns the cross-entropies over classes and over domains."""
-        dual = self.module.dual
+        stacks = self.module.stacks()
         domain = self.module.domain
-        if dual.text is None or dual.visual is None:
-            raise ValueError("The reference has prompts in both towers.")
-        text = F.normalize(torch.stack([self.texts(prompt) for prompt in dual.text(domain)]), dim=-1)  # [K, C, d]
-        found = reference_images(self.clip, batch.images, torch.stack(dual.visual(domain))[None])
-        mixed = torch.einsum("bk,kcd->bcd", (found.scores / dual.temperature).softmax(dim=-1), text)
+        text = F.normalize(torch.stack([self.texts(prompt) for prompt in stacks["text"](domain)]), dim=-1)  # [K, C, d]
+        found = reference_images(self.clip, batch.images, torch.stack(stacks["visual"](domain))[None])
+        mixed = torch.einsum("bk,kcd->bcd", (found.scores / self.module.temperature).softmax(dim=-1), text)
         loss = F.cross_entropy(cosine_logits(found.features, mixed, self.scale), batch.labels)
         return loss + self.module.domain_weight * pairs_correspondence(found.tokens, text, batch.labels, self.scale)
 
     def calls(self, batch: StepBatch) -> list[Call]:
         """Returns the text calls and, for a quarter of the images, the image call."""
-        dual = self.module.dual
+        stacks = self.module.stacks()
         few = quarter(batch.images)
-        if dual.text is None or dual.visual is None:
-            raise ValueError("The reference has prompts in both towers.")
-        prompt = dual.text.shared[0]
-        others = len(dual.text.shared) - 1
+        prompt = stacks["text"].shared[0]
+        others = len(stacks["text"].shared) - 1
         image = Call(
             f"{len(few)} of {len(batch.images)} images",
-            partial(backward, partial(image_features, self.clip, few), dual.visual.shared[None]),
+            partial(backward, partial(image_features, self.clip, few), stacks["visual"].shared[None]),
             len(batch.images) / len(few),
         )
         frozen = self.text_call(f"1 of {others} texts without a gradient", prompt, others, learns=False)

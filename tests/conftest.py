@@ -67,7 +67,7 @@ def _prepare() -> None:
 @pytest.fixture(scope="session")
 def image_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of 3 domains, 3 classes and a few images of each; the domains differ in size."""
-    from fedvlp.testing.images import write_images
+    from fedvlp.testing.runs import write_images
 
     return write_images(tmp_path_factory.mktemp("images"))
 

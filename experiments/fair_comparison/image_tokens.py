@@ -15,16 +15,16 @@ from experiments.runs import Setting
 from experiments.tables import markdown, spread
 from fedvlp.clip import CLIP, load_clip
 from fedvlp.data import StyledShapes
-from fedvlp.methods.fed_dpt import DualPrompts
+from fedvlp.methods import FedDPT
 from fedvlp.methods.zero_shot import ZeroShotCLIP
 
 SEEDS = range(5)
 
 
-def image_tokens(clip: CLIP, class_names: list[str], seed: int) -> DualPrompts:
+def image_tokens(clip: CLIP, class_names: list[str], seed: int) -> FedDPT:
     """Returns what Fed-DPT is before training, with the fixed text prompt."""
     torch.manual_seed(seed)
-    return DualPrompts(clip, class_names, ["one", "two", "three"], 16, "visual", 0.1, None, None)
+    return FedDPT(class_names, ["one", "two", "three"], clip, components="visual")
 
 
 @torch.no_grad()
@@ -41,9 +41,7 @@ def main() -> None:
         def accuracy(logits: torch.Tensor, labels: torch.Tensor = labels) -> float:
             return 100 * float((logits.argmax(dim=1) == labels).float().mean())
 
-        with_tokens = [
-            accuracy(image_tokens(clip, class_names, seed)(images, None).logits(clip.logit_scale)) for seed in SEEDS
-        ]
+        with_tokens = [accuracy(image_tokens(clip, class_names, seed)(images)) for seed in SEEDS]
         lines.append([domain, f"{accuracy(plain(plain.precompute(images))):.1f}", spread(with_tokens)])
     sys.stdout.write(markdown(["style", "zero-shot CLIP", "with untrained image tokens"], lines) + "\n")
 

@@ -7,16 +7,10 @@ declares ``(trainer: Trainer, pl_module)`` for its own hooks, so ``trainer`` is 
 
 from lightning.pytorch.callbacks import Callback
 
-from fedvlp.callbacks.baseline import Baseline
-from fedvlp.callbacks.checkpoints import Checkpoints
-from fedvlp.callbacks.communication import Communication
-from fedvlp.callbacks.event_log import EventLog
-from fedvlp.callbacks.loggers import CSVLogger, RunFolderLogger, TensorBoardLogger
-from fedvlp.callbacks.metrics import MetricsFile, MetricsLoggers
-from fedvlp.callbacks.plots import Plots
-from fedvlp.callbacks.predictions import PredictionsFile
-from fedvlp.callbacks.privacy import Privacy
-from fedvlp.callbacks.progress import ProgressBar
+from fedvlp.callbacks.files import Checkpoints, MetricsFile, Plots, PredictionsFile
+from fedvlp.callbacks.loggers import CSVLogger, MetricsLoggers, RunFolderLogger, TensorBoardLogger
+from fedvlp.callbacks.measures import Baseline, Communication, Privacy
+from fedvlp.callbacks.progress import EventLog, ProgressBar
 from fedvlp.callbacks.summary import Summary
 from fedvlp.training.callback import FederationCallback
 

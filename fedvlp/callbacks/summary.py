@@ -6,10 +6,11 @@ import platform
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from importlib.metadata import version
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from fedvlp.callbacks.baseline import Baseline
+from fedvlp.callbacks.measures import Baseline
 from fedvlp.core.metrics import all_scores
 from fedvlp.core.phases import Phase
 from fedvlp.core.protocols import FederatedData
@@ -98,11 +99,9 @@ def _print_accuracies(federation: RunView, rows: AccuracyRows) -> None:
     """Prints the table with the notes on its columns."""
     write = federation.fabric.print
     write(f"\n{federation.data.protocol}\n{format_accuracies(rows)}")
-    roles: set[str] = set()
-    for _, row in rows:
-        roles.update(name.split("/")[0] for name in row)
+    names = list(chain.from_iterable(row for _, row in rows))
     for role, note in NOTES.items():
-        if role in roles:
+        if role in names or any(name.startswith(f"{role}/") for name in names):
             write(note)
     write("")
 
@@ -145,14 +144,21 @@ def _summary(federation: RunView, rows: AccuracyRows, plugins: Mapping[str, Mapp
     data = federation.data
     history = federation.run_state.history
     last = history[-1] if history else {}
+    # What was not measured or counted has no entry: at sites there are no predictions, without noise no privacy.
+    predictions = read_predictions(Path(federation.log_dir))
+    metrics = {row: all_scores(by_split, data.class_names) for row, by_split in predictions.items()}
+    accuracy = {}
+    for title, row in rows:
+        accuracy[title] = {name: value for name, value in row.items() if is_accuracy(name)}
+    spent = {name.removeprefix("privacy/"): value for name, value in last.items() if name.startswith("privacy/")}
     return {
         **federation.description,
         **describe_data(data),
         "rounds": federation.run_state.server.round,
-        "accuracy": {title: _accuracies(row) for title, row in rows},
-        **_metrics(federation),
+        "accuracy": accuracy,
+        **({"metrics": metrics} if metrics else {}),
         "communication_per_client_and_round": {name: last.get(name, 0) for name in COUNTS},
-        **_privacy(last),
+        **({"privacy": spent} if spent else {}),
         "seconds": sum(row["seconds"] for row in history),
         "features": _feature_counts(data),
         "versions": {
@@ -163,23 +169,6 @@ def _summary(federation: RunView, rows: AccuracyRows, plugins: Mapping[str, Mapp
         },
         **({"plugins": plugins} if plugins else {}),
     }
-
-
-def _accuracies(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in row.items() if is_accuracy(name)}
-
-
-def _metrics(federation: RunView) -> dict[str, Any]:
-    """Returns what is measured beside accuracy, by row and split; empty without predictions, as at sites."""
-    predictions = read_predictions(Path(federation.log_dir))
-    scores = {row: all_scores(by_split, federation.data.class_names) for row, by_split in predictions.items()}
-    return {"metrics": scores} if scores else {}
-
-
-def _privacy(last: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the privacy that was spent for any one client; empty where it was not counted."""
-    spent = {name.removeprefix("privacy/"): value for name, value in last.items() if name.startswith("privacy/")}
-    return {"privacy": spent} if spent else {}
 
 
 def _feature_counts(data: FederatedData) -> dict[str, float]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedvlp.core.metrics import confusion_of
-from fedvlp.results.record import LAST_ROW, ZERO_SHOT_ROW, Record, load_record, sweep_name
+from fedvlp.results.record import LAST_ROW, ZERO_SHOT_ROW, Record, load_record, runs_frame, sweep_name
 
 FILES = ("prompts.safetensors", "prompts_best.safetensors", "config.yaml", "summary.json")
 """The files of an artifact, as far as the run has them."""
@@ -40,12 +40,12 @@ def run_attributes(description: Mapping[str, Any], data: Mapping[str, Any]) -> d
 
 
 def join_group(logger: Any, attributes: Mapping[str, Any], folder: Path) -> None:
-    """Puts a logger's run, which has not begun, into the group of its sweep, or else of its method and data.
+    """Puts a WandbLogger's run, which has not begun, into the group of its sweep, or else of its method and data.
 
-    Options that the user set are not changed.
+    Options that the user set are not changed, and other loggers have no groups.
 
     Args:
-        logger: any; only Lightning's WandbLogger has groups.
+        logger: any of Lightning's.
         attributes: what ``run_attributes`` returns.
         folder: the run's.
     """
@@ -53,14 +53,12 @@ def join_group(logger: Any, attributes: Mapping[str, Any], folder: Path) -> None
     options = getattr(logger, "_wandb_init", None)
     if options is None:
         return
-    method_and_data = f"{attributes['method']}, {attributes['data']}"
-    held_out = f"held out {attributes['held_out']}"
-    seed = f"seed {attributes['seed']}"
-    tags = [str(attributes["method"]), str(attributes["data"]), held_out, seed]
+    method, data = str(attributes["method"]), str(attributes["data"])
+    tags = [method, data, f"held out {attributes['held_out']}", f"seed {attributes['seed']}"]
     defaults = {
-        "name": f"{method_and_data}, {held_out}, {seed}",
-        "group": sweep_name(folder) or method_and_data,
-        "job_type": attributes["method"],
+        "name": ", ".join(tags),
+        "group": sweep_name(folder) or f"{method}, {data}",
+        "job_type": method,
         "tags": [tag[:MAX_TAG_LENGTH] for tag in tags],
     }
     for name, value in defaults.items():
@@ -69,17 +67,17 @@ def join_group(logger: Any, attributes: Mapping[str, Any], folder: Path) -> None
 
 
 def send_results(logger: Any, attributes: Mapping[str, Any], folder: Path) -> None:
-    """Sends the results of a run that ended, with what tables of runs need; a run without ``ended`` was stopped.
+    """Sends a WandbLogger the results of a run that ended; one without ``ended`` in its summary was stopped.
 
     Args:
-        logger: any; only Lightning's WandbLogger has summaries.
+        logger: any of Lightning's.
         attributes: what ``run_attributes`` returns.
         folder: the run's.
     """
     if hasattr(logger, "_wandb_init"):
         record = load_record(folder)
         logger.experiment.summary.update({**attributes, **_summary(record), "ended": True})
-        send_media(logger.experiment, record)
+        _send_media(logger.experiment, record)
 
 
 def _summary(record: Record) -> dict[str, Any]:
@@ -105,22 +103,13 @@ def _flat(scores: Mapping[str, Any], start: str) -> Iterator[tuple[str, Any]]:
             yield from _flat(value, f"{start}{name}/")
 
 
-def send_media(run: Any, record: Record) -> None:
-    """Sends prompts and config as an artifact, accuracies by domain and class, and confusions.
-
-    Args:
-        run: of Weights & Biases, not finished.
-        record: the run that ended.
-    """
+def _send_media(run: Any, record: Record) -> None:
+    """Sends prompts and config as an artifact, accuracies by domain and class, and confusions."""
     # Installed where there is such a run, and slow to import.
     import wandb
 
-    domains = wandb.Table(columns=["row", "role", "domain", "accuracy"])
-    for title, accuracies in record.accuracy.items():
-        for name, value in accuracies.items():
-            role, _, domain = name.partition("/")
-            if domain:
-                domains.add_data(title, role, domain, value)
+    frame = runs_frame([record])[["row", "role", "domain", "accuracy"]]
+    domains = wandb.Table(dataframe=frame[frame["domain"] != ""])
     classes = wandb.Table(columns=["row", "split", "class", "accuracy"])
     for title, by_split in record.metrics.items():
         for split, scores in by_split.items():
@@ -128,10 +117,8 @@ def send_media(run: Any, record: Record) -> None:
                 classes.add_data(title, split, name, value)
     run.log({"domains": domains, "classes": classes, **_confusions(wandb, record)})
     artifact = wandb.Artifact(f"{record.method}-{run.id}", type="prompts", description=record.protocol)
-    for name in FILES:
-        path = record.folder / name
-        if path.is_file():
-            artifact.add_file(str(path), name=name)
+    for path in filter(Path.is_file, [record.folder / name for name in FILES]):
+        artifact.add_file(str(path), name=path.name)
     run.log_artifact(artifact)
 
 

@@ -2,7 +2,7 @@
 
 Paper: Wei et al., ADAPT, the later version of "Dual prompt tuning for domain-aware federated learning", arXiv
 2310.03103. Symbols as in :mod:`.fed_dpt`; h_j joint feature of image token j's output -> ``tokens``.
-    f_T^k(c), f_V, w, f_T(c), Eqs. 2-5                :mod:`.dual_prompts`
+    f_T^k(c), f_V, w, f_T(c), Eqs. 2-5                :class:`.FedDPT`
     P^k <- alpha P^k + (1 - alpha) [P^k], Eq. 6       :class:`.PerDomainPrompts`
     cross-entropy of f_V and f_T, in words            :meth:`ADAPT.training_step`
     domain correspondence, in words                   :meth:`ADAPT.correspondence`
@@ -19,70 +19,46 @@ Departures:
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
-from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor
 
 from fedvlp.clip import CLIP, CLIPSpec, cosine_logits
 from fedvlp.core.protocols import Batch
-from fedvlp.methods.fed_dpt import Components, DualFeatures, DualPromptLearner
+from fedvlp.methods.fed_dpt import DualFeatures, FedDPT
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.ranges import FractionBelowOne, Names, NonNegativeFloat, PositiveFloat, PositiveInt
+from fedvlp.utils.ranges import Names, NonNegativeFloat
 
 
-class ADAPT(DualPromptLearner):
+class ADAPT(FedDPT):
     """Fed-DPT with cross-entropy, and with a loss that ties each image token to its domain's text prompt.
 
     Args:
         class_names: The classes, in the order of the labels.
         domains: Names of the source domains, in the order of the clients' domains.
         clip: The frozen CLIP: see ``load_clip``.
-        prompt_length: Number of learned vectors m of a text prompt.
-        temperature: Temperature tau_d of the weights over domains, above 0.
         domain_loss: The domain-correspondence loss: over ``pairs`` of an image token and a text prompt, or over the
             ``attention`` to the image tokens, which is to find the client's own domain; outside a federation images
             have no domain, and this one is left out.
         domain_weight: Weight of that loss, at least 0; 0 is all that fewer ``components`` allow.
-        text_momentum: How slowly a client's copies of other domains' text prompts follow the server's: alpha, in
-            [0, 1). With 0 they are replaced at once; with none every client trains all text prompts.
-        visual_momentum: The same for image tokens, where each is to be trained by its own domain alone. With none
-            every client trains all image tokens, and the server averages them.
-        components: Which prompts there are: ``domain`` for one text prompt and one image token a domain; ``agnostic``
-            for one text prompt, not mixed; ``text`` for that alone; ``visual`` for image tokens alone.
-        optimizer: Makes the optimizer of a client's local training.
+        options: Those of :class:`.FedDPT`.
     """
 
-    def __init__(  # noqa: PLR0913  (the paper's options)
+    def __init__(
         self,
         class_names: Names,
         domains: Names,
         clip: CLIPSpec | CLIP | str = "ViT-B-16",
-        prompt_length: PositiveInt = 16,
-        temperature: PositiveFloat = 0.1,
         domain_loss: Literal["pairs", "attention"] = "pairs",
         domain_weight: NonNegativeFloat = 1.0,
-        text_momentum: FractionBelowOne | None = 0.99,
-        visual_momentum: FractionBelowOne | None = None,
-        components: Components = "domain",
-        optimizer: OptimizerCallable = lambda parameters: torch.optim.AdamW(parameters, lr=5e-4),
+        **options: Any,
     ) -> None:
-        if domain_weight and components != "domain":
-            raise UserError(f"Expected a domain_weight of 0 with components {components}, got {domain_weight}.")
-        super().__init__(
-            class_names=class_names,
-            domains=domains,
-            clip=clip,
-            prompt_length=prompt_length,
-            temperature=temperature,
-            text_momentum=text_momentum,
-            visual_momentum=visual_momentum,
-            components=components,
-            optimizer=optimizer,
-        )
+        super().__init__(class_names, domains, clip, **options)
+        if domain_weight and not self.mixes:
+            raise UserError(f"Expected a domain_weight of 0 without components: domain, got {domain_weight}.")
         self.domain_loss = domain_loss
         self.domain_weight = domain_weight
 
@@ -105,7 +81,7 @@ class ADAPT(DualPromptLearner):
             return pairs_correspondence(features.tokens, features.text, labels, self.clip.logit_scale)
         if self.domain is None:
             return features.scores.new_zeros(())
-        return F.cross_entropy(features.scores / self.dual.temperature, torch.full_like(labels, self.domain))
+        return F.cross_entropy(features.scores / self.temperature, torch.full_like(labels, self.domain))
 
 
 def pairs_correspondence(
@@ -116,11 +92,7 @@ def pairs_correspondence(
 ) -> Float[Tensor, ""]:
     """Returns -(1/n) sum_j log softmax_k(cos(h_j, f_T^k(y)) / tau)[j], the mean over images.
 
-    Args:
-        tokens: h_j, the joint feature of the image token of domain j, of any length.
-        texts: f_T^k(c), the text feature of class c in domain k, of any length.
-        labels: y.
-        scale: 1 / tau.
+    `tokens` are h_j and `texts` f_T^k(c), both of any length; `scale` is 1 / tau.
 
     Example:
         >>> texts = torch.eye(2)[:, None]  # two domains, one class

@@ -23,31 +23,19 @@ Departures:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
-from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor
 
 from fedvlp.clip import CLIP, CLIPSpec
-from fedvlp.core.phases import Phase, RoundContext
 from fedvlp.core.protocols import Batch
-from fedvlp.core.state import State
-from fedvlp.methods.client_statistics import (
-    ClientStatistics,
-    after_stage,
-    num_channels,
-    own_slot,
-    pooled,
-    positions,
-    style_of,
-    with_style,
-)
-from fedvlp.methods.image_tower import Head, ImageTowerLearner
-from fedvlp.utils.ranges import FractionAboveZero, Names, PositiveInt
+from fedvlp.methods.client_statistics import ClientStatistics, pooled, positions, style_of, with_style
+from fedvlp.methods.image_tower import ImageTowerLearner, after_stage
+from fedvlp.utils.ranges import Names, PositiveInt
 
 
 class CCST(ImageTowerLearner):
@@ -60,16 +48,13 @@ class CCST(ImageTowerLearner):
         styles: K, in how many styles each image is seen in a step.
         stage: The stage of the image tower behind which styles are taken and changed, from 1: a ViT's block, or one of
             a ResNet's four stages.
-        head: What classifies: CLIP's text features (``text``), or a linear layer that starts from them (``linear``).
-        layer_decay: Factor on the learning rate from each layer of the tower to the one below it, in (0, 1].
-        optimizer: Makes the optimizer of a client's local training. Vectors, such as biases, get no weight decay.
+        options: Head, rates and optimizer, as of :class:`.ImageTowerLearner`.
 
     Raises:
         UserError: If the tower has fewer stages, or none that can be run one by one.
     """
 
-    train_only_personal = ClientStatistics.personal
-    shares_of_images = ClientStatistics.sent
+    statistics: ClientStatistics
 
     def __init__(
         self,
@@ -78,45 +63,26 @@ class CCST(ImageTowerLearner):
         clip: CLIPSpec | CLIP | str = "ViT-B-16",
         styles: PositiveInt = 3,
         stage: PositiveInt = 1,
-        head: Head = "text",
-        layer_decay: FractionAboveZero = 0.7,
-        optimizer: OptimizerCallable = lambda parameters: torch.optim.AdamW(parameters, lr=3e-5, weight_decay=0.1),
+        **options: Any,
     ) -> None:
-        super().__init__(class_names, clip, head, "frozen", layer_decay, optimizer)
+        super().__init__(class_names, clip, **options)
         self.styles = styles
         self.stage = stage
-        self.statistics = ClientStatistics(num_clients, (2, num_channels(self, stage)))
-
-    def configure_phases(self) -> Sequence[Phase]:
-        """Returns two phases: train all and average it; send what was collected, which is not deployed."""
-        (train,) = super().configure_phases()
-        return self.statistics.phases(train)
-
-    def start_client(self, context: RoundContext) -> None:
-        """Prepares for a client's phase; before training it forgets what it had collected in the round before."""
-        super().start_client(context)
-        if context.phase.train:
-            self.statistics.clear()
-
-    def upload_state(self) -> State:
-        """Returns what the client sends after the running phase: its own statistics after the second."""
-        statistics = self.statistics.upload(self.context)
-        return super().upload_state() if statistics is None else statistics
+        self.share_statistics(num_clients, (2, self.num_channels(stage)))
 
     def draw(self, batch_size: int) -> Int[Tensor, "B K"]:
         """Returns the slots of each image's K styles, all different; the client's own is among those drawn from."""
-        slots = torch.tensor([own_slot(self.context), *self.statistics.others(self.context)])
+        slots = torch.tensor([self.statistics.slot, *self.statistics.others()])
         order = torch.rand(batch_size, len(slots)).argsort(dim=1)
         return slots[order[:, : self.styles]]
 
     def restyled(self, slots: Int[Tensor, "B K"], features: Tensor) -> Tensor:
-        """Returns features, of each image K one after another, in its K styles, and adds the batch to the client's."""
+        """Returns features, of each image K in a row, in its K styles, and adds the batch to the client's."""
+        # All K copies of an image are the same up to this stage: one of them counts.
         self.collect(features[:: slots.shape[1]])
-        slots = slots.flatten().to(features.device)
-        style = torch.where(
-            (slots == own_slot(self.context))[:, None, None], style_of(features), self.statistics.clients[slots]
-        )
-        return with_style(features, style)
+        slots = slots.flatten().to(features.device)  # [B K]
+        is_own = (slots == self.statistics.slot)[:, None, None]
+        return with_style(features, torch.where(is_own, style_of(features), self.statistics.clients[slots]))
 
     def collect(self, features: Tensor) -> None:
         """Adds a batch to the client's overall means and variances."""

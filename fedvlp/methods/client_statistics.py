@@ -13,73 +13,63 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from fedvlp.clip.blocks import Between
 from fedvlp.core.phases import Phase, RoundContext
 from fedvlp.core.slots import Slots
 from fedvlp.core.state import State
-from fedvlp.methods.image_tower import ImageTowerLearner
 
 
 class ClientStatistics(nn.Module):
     """Statistics of all clients' training images, a slot for each client, which the server only passes on.
 
     A client collects its own while it trains and sends them after that, in each round in which it takes part. So no
-    client has others' statistics in the first round, and a client that comes late is heard. A slot of zeros belongs to
-    a client that has sent nothing yet.
-
-    A method names it ``statistics``, so that its tensors have the names below.
+    client has others' statistics in the first round. A slot of zeros belongs to a client that has sent nothing yet.
 
     Args:
         num_clients: K.
         shape: Of one client's statistics.
+        renewed: Whether a client collects them again in each round.
 
     Attributes:
         clients: of all clients, [K, *shape].
         own: what the client has collected; it stays there between the phases.
         images_seen: how many images they are of.
+        slot: that of the client that trains; -1 where there are no clients.
     """
 
-    personal = ("statistics.own", "statistics.images_seen")
-    sent = ("statistics.clients",)
     clients: Tensor
     own: Tensor
     images_seen: Tensor
 
-    def __init__(self, num_clients: int, shape: Sequence[int]) -> None:
+    def __init__(self, num_clients: int, shape: Sequence[int], renewed: bool = True) -> None:
         super().__init__()
+        self.renewed = renewed
+        self.slot = -1
         self.register_buffer("clients", torch.zeros(num_clients, *shape))
         self.register_buffer("own", torch.zeros(*shape))
         self.register_buffer("images_seen", torch.zeros(()))
 
-    def phases(self, train: Phase) -> Sequence[Phase]:
-        """Returns two phases: train all and average it; send what was collected, which is not deployed.
-
-        Args:
-            train: The first.
-        """
+    def share_phase(self, train: Phase) -> Phase:
+        """Returns the phase after training, which sends what was collected and deploys what was trained."""
         slots = Slots("client", slots=len(self.clients))
-        share = Phase("share", train=(), upload=self.sent, strategy=slots, download=(), deploy=train.upload)
-        return (train, share)
+        return Phase(
+            "share", train=(), upload=("statistics.clients",), strategy=slots, download=(), deploy=train.upload
+        )
 
-    def upload(self, context: RoundContext | None) -> State | None:
-        """Returns what a client has collected, after the phase in which it sends it; None after another."""
-        is_sent = context is not None and context.phase.upload == self.sent
-        return {"statistics.clients": self.own} if is_sent else None
+    def start_client(self, context: RoundContext) -> None:
+        """Prepares for a client's phase; before training it forgets what it had collected in the round before."""
+        self.slot = context.client.id
+        if self.renewed and context.phase.train:
+            self.own.zero_()
+            self.images_seen.zero_()
 
-    def clear(self) -> None:
-        """Forgets what the client had collected."""
-        self.own.zero_()
-        self.images_seen.zero_()
+    def upload(self) -> State:
+        """Returns what the client has collected, by the name of the slots."""
+        return {"statistics.clients": self.own}
 
-    def others(self, context: RoundContext | None) -> list[int]:
-        """Returns the slots of the other clients of which something is known."""
+    def others(self) -> list[int]:
+        """Returns the slots of the other clients that have sent something."""
         filled = self.clients.flatten(1).any(1).nonzero().flatten().tolist()
-        return [slot for slot in filled if slot != own_slot(context)]
-
-
-def own_slot(context: RoundContext | None) -> int:
-    """Returns the slot of the client that trains; -1 where there are no clients."""
-    return -1 if context is None else context.client.id
+        return [slot for slot in filled if slot != self.slot]
 
 
 VARIANCE_FLOOR = 1e-5
@@ -98,7 +88,7 @@ def style_of(features: Tensor) -> Float[Tensor, "B 2 W"]:
 
 
 def with_style(features: Tensor, style: Float[Tensor, "B 2 W"]) -> Tensor:
-    """Returns features in other styles: sigma' (x - mu) / sigma + mu'; where the style is their own, as they were.
+    """Returns features in other styles: sigma' (x - mu) / sigma + mu'; unchanged where the style is their own.
 
     Example:
         >>> tokens = torch.tensor([[[9.0], [1.0], [3.0]]])  # a class token, and two positions of mean 2, deviation 1
@@ -106,7 +96,8 @@ def with_style(features: Tensor, style: Float[Tensor, "B 2 W"]) -> Tensor:
         [9.0, 5.000024795532227, 14.999975204467773]
     """
     own = style_of(features)
-    scale = style[:, 1] / own[:, 1]
+    # As one factor and one summand of each channel: the features are read once.
+    scale = style[:, 1] / own[:, 1]  # [B, W]
     shift = style[:, 0] - own[:, 0] * scale
     if features.ndim == 4:
         return (features * scale[..., None, None] + shift[..., None, None]).to(features.dtype)
@@ -128,35 +119,7 @@ def pooled(style: Float[Tensor, "2 W"], values: Float[Tensor, "N W"], share: Flo
         [4.0, 2.2360680103302]
     """
     mean = values.mean(0)
+    # The variance of a union is the mean of both variances, plus that between the two means.
     between = share * (1 - share) * (mean - style[0]).square()
     variance = (1 - share) * style[1].square() + share * values.var(0, correction=0) + between
     return torch.stack([torch.lerp(style[0], mean, share), variance.sqrt()])
-
-
-def num_channels(learner: ImageTowerLearner, stage: int) -> int:
-    """Returns W, the number of channels behind a stage of a tower.
-
-    Raises:
-        UserError: If the tower has fewer stages, or none that can be run one by one.
-    """
-    widths: list[int] = []
-
-    def measured(features: Tensor) -> Tensor:
-        widths.append(positions(features).shape[2])
-        return features
-
-    size = learner.clip.image_size
-    learner.eval()  # a blank image must not count in the statistics of batches
-    with torch.no_grad():
-        learner.image_features(torch.zeros(1, 3, size, size), after_stage(stage, measured))
-    learner.train()
-    return widths[0]
-
-
-def after_stage(stage: int, change: Between) -> Sequence[Between]:
-    """Returns what stands behind the stages of a tower, counted from 1, where only one's output is changed."""
-    return [_unchanged] * (stage - 1) + [change]
-
-
-def _unchanged(features: Tensor) -> Tensor:
-    return features

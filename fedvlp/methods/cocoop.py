@@ -5,7 +5,7 @@ Paper: Zhou et al., "Conditional Prompt Learning for Vision-Language Models", CV
 Symbols: v_1 .. v_M context, L x D -> ``prompt``; h_theta Meta-Net -> ``meta_net``; pi token -> what it returns [B, D];
 x image feature -> ``features``; g text tower, t_i(x) "[SOS][v(x)][class i]." -> ``text``.
     v_m(x) = v_m + pi, pi = h_theta(x)                   Sec. 3.2; :meth:`CoCoOp.prompts`
-    p(y | x) = softmax_y(cos(x, g(t_y(x))) / tau)        Eq. 3; :meth:`CoCoOp.forward`
+    p(y | x) = softmax_y(cos(x, g(t_y(x))) / tau)        Eq. 3; :meth:`CoCoOp.forward`, cross-entropy
     h_theta: Linear - ReLU - Linear, d -> d / 16 -> D    Sec. 3.2; ``reduction``
 
 Departures:
@@ -25,7 +25,7 @@ from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 
 from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder, cosine_logits
-from fedvlp.core.protocols import Batch, Inputs
+from fedvlp.core.protocols import Inputs
 from fedvlp.methods.prompts import PromptLearner
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.ranges import Names, PositiveInt
@@ -73,10 +73,3 @@ class CoCoOp(PromptLearner):
         """Returns the logits cos(x, g(t(x))) / tau, each image's under its own prompt (Eq. 3)."""
         features = self.precomputed(inputs)["features"]
         return cosine_logits(features, self.text(self.prompts(features)), self.clip.logit_scale)
-
-    def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
-        """Returns the cross-entropy of a batch."""
-        inputs, labels = batch
-        loss = F.cross_entropy(self(inputs), labels)
-        self.log("loss", loss)
-        return loss

@@ -6,7 +6,7 @@ learning", CVPR 2024.
 Symbols: V^G, V_m^D, V^Q -> ``global_prompt``, ``domain_prompts``, ``query_prompt``; lambda -> ``domain_weight``; I ->
 ``features``; text features Z^m -> ``own`` and Z^Q -> ``pairs`` [C, M, d].
     L_G, L_D, Eqs. 1-3; P(y, d | x), L_Q, Eqs. 6, 7   :func:`.domain_terms`, :func:`.query_terms`
-    server, Eqs. 4, 5; ensemble, Eq. 8                :func:`server_strategies`; :func:`.ensemble_logits`
+    server, Eqs. 4, 5; ensemble, Eq. 8                :meth:`DiPrompT.configure_phases`; :func:`.ensemble_logits`
 
 Departures:
     * Eq. 3 compares text features by class, not prompts. Its denominator has the positive pair in place of the prompt
@@ -26,7 +26,7 @@ Departures:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Literal, get_args
 
 import torch
@@ -43,6 +43,8 @@ from fedvlp.core.strategies import ByName, FedAvg, MovingAverage, Strategy, beta
 from fedvlp.methods.prompts import PromptLearner, distillation_kl, known_domain
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.ranges import Names, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+
+Part = Literal["global_prompt", "domain_prompts", "query_prompt", "contrast", "mse", "kl", "ensemble"]
 
 
 class DiPrompT(PromptLearner):
@@ -82,20 +84,31 @@ class DiPrompT(PromptLearner):
         upload_query: bool = True,
         optimizer: OptimizerCallable = lambda parameters: torch.optim.Adam(parameters, lr=5e-4),
     ) -> None:
-        left_out = check_options(without)
+        parts = get_args(Part)
+        if set(without) - set(parts) or set(without) >= {"global_prompt", "domain_prompts"}:
+            raise UserError(
+                f"Expected parts of DiPrompT to leave out ({', '.join(parts)}), but not both global and domain "
+                f"prompts; got {', '.join(without)}. Correct --model.without."
+            )
         super().__init__(class_names, clip, optimizer)
-        self.left_out = left_out
+        self.left_out = set(without)
         self.domains = domains
         self.domain_weight = domain_weight
         self.domain_labels = domain_labels
         self.share = beta_share(beta, rounds)
         self.text = PromptedTextEncoder(self.clip, class_names, prompt_length=prompt_length)
         self.domain_text = DomainTextEncoder(self.clip, class_names, domains, prompt_length=prompt_length)
-        for name, prompt in starting_prompts(self.text, len(domains)).items():
-            self.register_parameter(name, prompt if self._trains(name) else None)
+        common, *own = (self.text.initial_prompt() for _ in range(1 + len(domains)))
+        start = {
+            "global_prompt": common,
+            "domain_prompts": torch.stack(own),
+            "query_prompt": self.text.initial_prompt("a photo of a"),
+        }
+        for name, prompt in start.items():
+            self.register_parameter(name, nn.Parameter(prompt) if self._trains(name) else None)
         if self.query_prompt is not None and not upload_query:
             # the ensemble does without the Q-prompt, so it is deployed only where there is none
-            if "ensemble" in left_out:
+            if "ensemble" in self.left_out:
                 self.personal = ("query_prompt",)
             else:
                 self.train_only_personal = ("query_prompt",)
@@ -110,7 +123,11 @@ class DiPrompT(PromptLearner):
 
     def configure_phases(self) -> Sequence[Phase]:
         """Returns one phase, after which D-prompts and the Q-prompt go out as their Beta averages (Eqs. 4, 5)."""
-        strategies = server_strategies(self.share)
+        strategies: dict[str, Strategy] = {
+            "global_prompt": FedAvg(),
+            "domain_prompts": MovingAverage(IndicatorMean(), self.share, ("domain_prompts",), sends_average=True),
+            "query_prompt": MovingAverage(FedAvg(), self.share, ("query_prompt",), sends_average=True),
+        }
         train = tuple(name for name in strategies if getattr(self, name) is not None)
         upload = tuple(name for name in train if name not in (*self.personal, *self.train_only_personal))
         return (Phase("train", train, upload, ByName({name: strategies[name] for name in upload})),)
@@ -145,8 +162,8 @@ class DiPrompT(PromptLearner):
         if self.domain_prompts is not None:
             terms |= self._terms_of_domains(features, labels, self.domain_prompts)
         weights = {"domain": self.domain_weight, "contrast": self.domain_weight}
-        kept = [weights.get(name, 1.0) * term for name, term in terms.items() if name not in self.left_out]
-        loss = torch.stack(kept).sum()
+        weighted = [weights.get(name, 1.0) * term for name, term in terms.items() if name not in self.left_out]
+        loss = torch.stack(weighted).sum()
         self.log("loss", loss)
         return loss
 
@@ -165,54 +182,9 @@ class DiPrompT(PromptLearner):
         if self.query_prompt is not None:
             if self._before is None:
                 self._before = pairs.detach()
-            known = domains if self.domain_labels else None
-            terms |= query_terms(features, labels, pairs, self._before, scale, known)
+            labelled = domains if self.domain_labels else None
+            terms |= query_terms(features, labels, pairs, self._before, scale, labelled)
         return terms
-
-
-Part = Literal["global_prompt", "domain_prompts", "query_prompt", "contrast", "mse", "kl", "ensemble"]
-
-
-def check_options(without: Sequence[str]) -> set[str]:
-    """Returns the parts that are left out.
-
-    Raises:
-        UserError: if there is no such part or no prompt left.
-
-    >>> sorted(check_options(["mse", "kl"]))
-    ['kl', 'mse']
-    """
-    parts = get_args(Part)
-    left_out = set(without)
-    if left_out - set(parts) or left_out >= {"global_prompt", "domain_prompts"}:
-        raise UserError(
-            f"Expected parts of DiPrompT to leave out ({', '.join(parts)}), but not both global and domain prompts; "
-            f"got {', '.join(without)}. Correct --model.without."
-        )
-    return left_out
-
-
-def starting_prompts(text: PromptedTextEncoder, num_domains: int) -> dict[str, nn.Parameter]:
-    """Returns V^G [L, D], V^D [M, L, D] and V^Q [L, D]: random vectors, V^Q beginning with "a photo of a"."""
-    common, *own = (text.initial_prompt() for _ in range(1 + num_domains))
-    return {
-        "global_prompt": nn.Parameter(common),
-        "domain_prompts": nn.Parameter(torch.stack(own)),
-        "query_prompt": nn.Parameter(text.initial_prompt("a photo of a")),
-    }
-
-
-def server_strategies(share: Callable[[int], float]) -> dict[str, Strategy]:
-    """Returns how each prompt is combined: the mean for V^G; for V^D Eqs. 4 and 5; for V^Q the mean and Eq. 5.
-
-    Args:
-        share: The newest prompts' share in their average over rounds.
-    """
-    return {
-        "global_prompt": FedAvg(),
-        "domain_prompts": MovingAverage(IndicatorMean(), share, ("domain_prompts",), sends_average=True),
-        "query_prompt": MovingAverage(FedAvg(), share, ("query_prompt",), sends_average=True),
-    }
 
 
 def pair_logits(
@@ -237,10 +209,6 @@ def domain_contrast(features: Float[Tensor, "C M d"], handwritten: Float[Tensor,
 
     For each domain, the mean over classes of -log e^p / (e^p + sum_i e^{n_i}), p being the cosine of the prompt's
     feature with the handwritten prompt's, n_i those with the other domains' features, which get no gradient.
-
-    Args:
-        features: Z_j^m of the domains' learned prompts, of any length.
-        handwritten: Those of "a photo of a <class> with the domain of <domain>", of any length.
 
     Example:
         >>> features = torch.tensor([[[1.0, 0.0], [0.0, 1.0]]])  # one class, two domains
@@ -278,15 +246,9 @@ def domain_terms(
     handwritten: Float[Tensor, "C M d"],
     scale: float,
 ) -> dict[str, Tensor]:
-    """Returns the two terms of L_D, each image counting for its domain's prompt alone (DiPrompT, Eq. 3).
+    """Returns the two terms of L_D, each image counting for the prompt of its domain m* alone (DiPrompT, Eq. 3).
 
-    Args:
-        image_features: f(x), of any length.
-        labels: The classes.
-        domains: m*, the domain of each image.
-        features: Z_j^m of the domains' learned prompts.
-        handwritten: Those of the handwritten prompt.
-        scale: CLIP's logit scale.
+    `features` are Z_j^m of the domains' learned prompts, `handwritten` those of the handwritten one.
     """
     logits = given_domain(pair_logits(image_features, features, scale), domains)
     contrast = domain_contrast(features, handwritten)[domains].mean()
@@ -303,15 +265,8 @@ def query_terms(
 ) -> dict[str, Tensor]:
     """Returns -log sum_m P(y, m | x) and the two terms that hold the Q-prompt back (DiPrompT, Eqs. 6, 7).
 
-    Where the domain m of each image is known, the first term is -log P(y, m | x).
-
-    Args:
-        image_features: f(x), of any length.
-        labels: The classes.
-        features: Z_{j,m}^Q.
-        before: Those of the averaged Q-prompt.
-        scale: CLIP's logit scale.
-        domains: m, if it is known.
+    Where the domain m of each image is given, the first term is -log P(y, m | x). `features` are Z_{j,m}^Q, `before`
+    those of the averaged Q-prompt.
     """
     logits = pair_logits(image_features, features, scale)
     logits_before = pair_logits(image_features, before, scale)
@@ -347,11 +302,7 @@ def ensemble_logits(
 ) -> Float[Tensor, "B C"]:
     """Returns the logits under sum_m w_m Z_j^m + Z_j^G, each Z normalised before (DiPrompT, Eq. 8).
 
-    Args:
-        image_features: f(x), of any length.
-        features: Z_j^m, of any length.
-        global_features: Z_j^G, of any length; None for the domains alone.
-        scale: CLIP's logit scale.
+    Without `global_features`, the Z_j^G, the domains' prompts classify alone.
     """
     with torch.autocast(image_features.device.type, enabled=False):
         weights = domain_weights(image_features, features)

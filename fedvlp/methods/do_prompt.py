@@ -114,8 +114,7 @@ class DoPrompt(ImageTowerLearner):
             "domains": self.domain_weight * F.binary_cross_entropy(weights.float(), is_domain),
         }
         losses["loss"] = torch.stack(list(losses.values())).sum()
-        for name, value in losses.items():
-            self.log(name, value)
+        self.log_dict(losses)
         return losses["loss"]
 
     def parameter_groups(self, trainable: Mapping[str, Tensor]) -> list[LayerGroup]:

@@ -23,23 +23,20 @@ Departures:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Complex, Float
-from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor
 from torch.func import functional_call
 
 from fedvlp.clip import CLIP, CLIPSpec
-from fedvlp.core.phases import Phase
 from fedvlp.core.protocols import Batch
-from fedvlp.core.state import State
 from fedvlp.methods.client_statistics import ClientStatistics
 from fedvlp.methods.image_tower import ImageTowerLearner
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.ranges import FractionAboveZero, Names, NonNegativeFloat, NonNegativeInt, PositiveInt
+from fedvlp.utils.ranges import Names, NonNegativeFloat, NonNegativeInt, PositiveInt
 
 
 class ELCFS(ImageTowerLearner):
@@ -52,15 +49,13 @@ class ELCFS(ImageTowerLearner):
         spectra: Of how many images a client shares the amplitudes.
         frequency: The highest of the low frequencies M, in periods over an image's width or height; 0 is the mean.
         inner_rate: beta, the rate of the inner step, at least 0.
-        layer_decay: Factor on the learning rate from each layer of the tower to the one below it, in (0, 1].
-        optimizer: Makes the optimizer of a client's local training. Vectors, such as biases, get no weight decay.
+        options: Head, rates and optimizer, as of :class:`.ImageTowerLearner`.
 
     Raises:
         UserError: If images are too small to have that frequency.
     """
 
-    train_only_personal = ClientStatistics.personal
-    shares_of_images = ClientStatistics.sent
+    statistics: ClientStatistics
     pixel_mean: Tensor  # [3, 1, 1]
     pixel_std: Tensor  # [3, 1, 1]
 
@@ -72,30 +67,20 @@ class ELCFS(ImageTowerLearner):
         spectra: PositiveInt = 32,
         frequency: NonNegativeInt = 2,
         inner_rate: NonNegativeFloat = 1e-3,
-        layer_decay: FractionAboveZero = 0.7,
-        optimizer: OptimizerCallable = lambda parameters: torch.optim.AdamW(parameters, lr=3e-5, weight_decay=0.1),
+        **options: Any,
     ) -> None:
-        super().__init__(class_names, clip, "text", "frozen", layer_decay, optimizer)
+        super().__init__(class_names, clip, **options)
         if 2 * frequency >= self.clip.image_size:
             raise UserError(
                 f"Images of {self.clip.image_size} pixels have no frequency {frequency}. Choose a lower one."
             )
         self.frequency = frequency
         self.inner_rate = inner_rate
-        self.statistics = ClientStatistics(num_clients, (spectra, 3, 2 * frequency + 1, frequency + 1))
+        # They depend on nothing that is trained, so each client collects them once.
+        self.share_statistics(num_clients, (spectra, 3, 2 * frequency + 1, frequency + 1), renewed=False)
         for name in ("mean", "std"):
             values = torch.tensor(getattr(self.clip.preprocess_options, name))[:, None, None]
             self.register_buffer(f"pixel_{name}", values, persistent=False)
-
-    def configure_phases(self) -> Sequence[Phase]:
-        """Returns two phases: train all and average it; send what was collected, which is not deployed."""
-        (train,) = super().configure_phases()
-        return self.statistics.phases(train)
-
-    def upload_state(self) -> State:
-        """Returns what the client sends after the running phase: its own statistics after the second."""
-        statistics = self.statistics.upload(self.context)
-        return super().upload_state() if statistics is None else statistics
 
     def low_frequencies(self, spectrum: Complex[Tensor, "B 3 V half"]) -> Complex[Tensor, "B 3 rows columns"]:
         """Returns the low frequencies of a spectrum; the others of a real image's are the conjugates of these."""
@@ -118,16 +103,16 @@ class ELCFS(ImageTowerLearner):
         return (pixels - self.pixel_mean) / self.pixel_std
 
     def in_others_looks(self, images: Float[Tensor, "B 3 V V"]) -> Float[Tensor, "B 3 V V"]:
-        """Returns x' under amplitudes and shares drawn for each image; the images themselves if nobody's are known."""
-        known = self.statistics.clients[self.statistics.others(self.context)].flatten(0, 1)
-        known = known[known.flatten(1).any(1)]
-        if not len(known):
+        """Returns x' under amplitudes and shares drawn for each image; the images themselves if there are none yet."""
+        bank = self.statistics.clients[self.statistics.others()].flatten(0, 1)
+        bank = bank[bank.flatten(1).any(1)]  # some clients have fewer images than there are places
+        if not len(bank):
             return images
-        chosen = torch.randint(len(known), (len(images),))
-        return self.transformed(images, known[chosen.to(known.device)], torch.rand(len(images)).to(images.device))
+        chosen = torch.randint(len(bank), (len(images),))
+        return self.transformed(images, bank[chosen.to(bank.device)], torch.rand(len(images)).to(images.device))
 
     def collect(self, images: Float[Tensor, "B 3 V V"]) -> None:
-        """Keeps the amplitudes of the client's first images: they depend on nothing that is trained."""
+        """Keeps the amplitudes of the client's first images."""
         own = self.statistics.own
         seen = int(self.statistics.images_seen)
         if seen == len(own):
@@ -145,15 +130,14 @@ class ELCFS(ImageTowerLearner):
         trained = self.trainable_by_name()
         gradients = torch.autograd.grad(inner, list(trained.values())) if trained else ()
         stepped: dict[str, Tensor] = {}
-        linear = inner.new_zeros(())  # whose gradient is the first loss's, which is not taken twice
+        # Its gradient is that of the inner loss, which need not be taken a second time.
+        linear = inner.new_zeros(())
         for (name, value), gradient in zip(trained.items(), gradients, strict=True):
             stepped[name] = value - self.inner_rate * gradient
             linear = linear + (value * gradient).sum()
         outer = F.cross_entropy(functional_call(self, stepped, (self.in_others_looks(images),)), labels)
-        self.log("inner", inner)
-        self.log("outer", outer)
         loss: Tensor = inner.detach() + outer + (linear - linear.detach())
-        self.log("loss", loss)
+        self.log_dict({"inner": inner, "outer": outer, "loss": loss})
         return loss
 
     def _rows(self, spectrum: Tensor) -> Tensor:

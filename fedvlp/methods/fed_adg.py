@@ -25,18 +25,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
-from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedvlp.clip import CLIP, CLIPSpec
 from fedvlp.core.phases import Phase
 from fedvlp.core.protocols import Batch
-from fedvlp.methods.image_tower import Head, ImageTowerLearner
+from fedvlp.methods.image_tower import ImageTowerLearner
 from fedvlp.utils.ranges import FractionAboveZero, Names, PositiveInt
 
 PROJECTED = 1024
@@ -51,9 +51,7 @@ class FedADG(ImageTowerLearner):
         clip: The CLIP that is trained: see ``load_clip``; the one passed in stays unchanged.
         class_weight: lambda_0, the share of the cross-entropy in the tower's loss, in (0, 1].
         generator_width: Units of the generator's hidden layer.
-        head: What classifies: CLIP's text features (``text``), or a linear layer that starts from them (``linear``).
-        layer_decay: Factor on the learning rate from each layer of the tower to the one below it, in (0, 1].
-        optimizer: Makes the optimizer of a client's local training. Vectors, such as biases, get no weight decay.
+        options: Head, rates and optimizer, as of :class:`.ImageTowerLearner`.
     """
 
     train_only_personal = ("discriminator",)
@@ -65,11 +63,9 @@ class FedADG(ImageTowerLearner):
         clip: CLIPSpec | CLIP | str = "ViT-B-16",
         class_weight: FractionAboveZero = 0.55,
         generator_width: PositiveInt = 512,
-        head: Head = "text",
-        layer_decay: FractionAboveZero = 0.7,
-        optimizer: OptimizerCallable = lambda parameters: torch.optim.AdamW(parameters, lr=3e-5, weight_decay=0.1),
+        **options: Any,
     ) -> None:
-        super().__init__(class_names, clip, head, "frozen", layer_decay, optimizer)
+        super().__init__(class_names, clip, **options)
         self.class_weight = class_weight
         width = self.clip.embed_dim
         labelled = width + len(class_names)

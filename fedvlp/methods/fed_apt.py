@@ -127,11 +127,7 @@ class FedAPT(PromptLearner):
 
 
 def domain_weights(scores: Float[Tensor, "B M"], temperature: float) -> Float[Tensor, "B M"]:
-    """Returns a, the softmax over domains of each image's standardised scores over a temperature.
-
-    Args:
-        scores: z, what the classifier says of each image's domain.
-        temperature: t, above 0.
+    """Returns a, the softmax over domains of each image's standardised scores z over a temperature t.
 
     Example:
         >>> domain_weights(torch.tensor([[3.0, 1.0], [5.0, 5.0]]), 2**0.5)  # standardised: 0.707 and -0.707; 0 and 0

@@ -97,10 +97,7 @@ class FedCLIP(PromptLearner):
 
 
 def contrastive_loss(logits: Float[Tensor, "B B"]) -> Float[Tensor, ""]:
-    """Returns the mean of the cross-entropies of rows and of columns whose diagonal is right.
-
-    Args:
-        logits: Of each image with each image's text.
+    """Returns the mean of the cross-entropies of rows (images) and of columns (their texts) whose diagonal is right.
 
     Example:
         >>> contrastive_loss(torch.zeros(2, 2))  # log 2

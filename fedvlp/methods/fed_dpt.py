@@ -4,8 +4,8 @@ Paper: Wei et al., "Dual prompt tuning for domain-aware federated learning" (Fed
 
 Symbols: P_T^k text prompts -> ``dual.text``; [v]_1 .. [v]_n image tokens -> ``dual.visual``; m -> ``prompt_length``;
 tau_d -> ``temperature``; alpha -> ``text_momentum``; f_V -> ``image``; f_T^k -> ``text``; w -> ``weights``.
-    p(c | x) from cos(f_V, f_T(c)) / tau, Eq. 1        :meth:`DualPromptLearner.forward`
-    f_T^k(c), f_V, w, Eqs. 3-5                         :class:`DualPrompts`
+    p(c | x) from cos(f_V, f_T(c)) / tau, Eq. 1        :meth:`FedDPT.forward`
+    f_T^k(c), f_V, w, Eqs. 3-5                         :meth:`FedDPT.features`
     f_T(c) = sum_k w_k f_T^k(c), Eq. 6                 :class:`DualFeatures`
     L = -cos(f_V, f_T(y)), Eqs. 7, 9                   :meth:`FedDPT.training_step`
     P^k <- alpha P^k + (1 - alpha) [P^k], Eq. 8        :class:`PerDomainPrompts`
@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 import torch.nn.functional as F
@@ -51,86 +51,10 @@ from fedvlp.core.strategies import ByName, FedAvg, Strategy
 from fedvlp.methods.zero_shot import ZeroShotCLIP
 from fedvlp.utils.ranges import FractionBelowOne, Names, PositiveFloat, PositiveInt
 
-
-class DualPromptLearner(FederatedModule):
-    """Learns a text prompt and an image token for each domain; the loss is a subclass's.
-
-    Args:
-        class_names: The classes, in the order of the labels.
-        domains: Names of the source domains, in the order of the clients' domains.
-        clip: The frozen CLIP: see ``load_clip``.
-        prompt_length: Number of learned vectors m of a text prompt.
-        temperature: Temperature tau_d of the weights over domains, above 0.
-        text_momentum: alpha of the text prompts, in [0, 1), or none.
-        visual_momentum: The same for image tokens.
-        components: Which prompts there are.
-        optimizer: Makes the optimizer of a client's local training.
-    """
-
-    clip: CLIP
-    needs_images = True
-
-    def __init__(  # noqa: PLR0913  (the papers' options)
-        self,
-        class_names: Names,
-        domains: Names,
-        clip: CLIPSpec | CLIP | str,
-        prompt_length: PositiveInt,
-        temperature: PositiveFloat,
-        text_momentum: FractionBelowOne | None,
-        visual_momentum: FractionBelowOne | None,
-        components: Components,
-        optimizer: OptimizerCallable,
-    ) -> None:
-        super().__init__(optimizer)
-        self.class_names = class_names
-        self.set_backbone(load_clip(clip))
-        self.dual = DualPrompts(
-            self.clip, class_names, domains, prompt_length, components, temperature, text_momentum, visual_momentum
-        )
-        self.train_only_personal = self.dual.copies("dual")
-
-    def baseline(self) -> ZeroShotCLIP:
-        """Returns zero-shot CLIP with the same towers."""
-        return ZeroShotCLIP(self.class_names, self.clip)
-
-    @property
-    def domain(self) -> int | None:
-        """The domain of the client that trains; None in evaluation, outside a federation, and with several domains."""
-        if self.context is None or self.context.client.domain < 0:
-            return None
-        return self.context.client.domain
-
-    def configure_phases(self) -> Sequence[Phase]:
-        """Returns one phase: own text prompt to its slot, image tokens to their mean."""
-        return (self.dual.phase("dual"),)
-
-    def start_client(self, context: RoundContext) -> None:
-        """Prepares for one client's local training; its copies will follow what was broadcast."""
-        super().start_client(context)
-        self.dual.start_client()
-
-    def upload_state(self) -> State:
-        """Returns the client's own text prompt and the image tokens."""
-        if self.domain is None:
-            return super().upload_state()
-        return self.dual.upload("dual", self.domain)
-
-    def features(self, inputs: Inputs) -> DualFeatures:
-        """Returns what both towers say of a batch, as the client that trains has their prompts, or the server."""
-        features: DualFeatures = self.dual(self.precomputed(inputs)["images"], self.domain)
-        return features
-
-    def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
-        """Returns the logits cos(f_V, f_T(c)) / tau (Fed-DPT, Eqs. 1, 6; ADAPT, Eq. 5)."""
-        return self.features(inputs).logits(self.clip.logit_scale)
-
-    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """Moves the copies of the other domains' prompts (Fed-DPT, Eq. 8; ADAPT, Eq. 6)."""
-        self.dual.follow(self.domain)
+Components = Literal["domain", "agnostic", "text", "visual"]
 
 
-class FedDPT(DualPromptLearner):
+class FedDPT(FederatedModule):
     """Mixes the domains' text prompts for each image by the attention that its class token pays to their image tokens.
 
     Args:
@@ -144,9 +68,14 @@ class FedDPT(DualPromptLearner):
         visual_momentum: The same for image tokens, where each is to be trained by its own domain alone. With none
             every client trains all image tokens, and the server averages them.
         components: Which prompts there are: ``domain`` for one text prompt and one image token a domain; ``agnostic``
-            for one text prompt, not mixed; ``text`` for that alone; ``visual`` for image tokens alone.
+            for one text prompt, not mixed; ``text`` for that alone; ``visual`` for image tokens alone, which are
+            compared with the template "a photo of a".
         optimizer: Makes the optimizer of a client's local training.
     """
+
+    clip: CLIP
+    needs_images = True
+    zero_shot: Tensor  # [1, C, d]
 
     def __init__(  # noqa: PLR0913  (the paper's options)
         self,
@@ -160,17 +89,87 @@ class FedDPT(DualPromptLearner):
         components: Components = "domain",
         optimizer: OptimizerCallable = lambda parameters: torch.optim.AdamW(parameters, lr=5e-4),
     ) -> None:
-        super().__init__(
-            class_names=class_names,
-            domains=domains,
-            clip=clip,
-            prompt_length=prompt_length,
-            temperature=temperature,
-            text_momentum=text_momentum,
-            visual_momentum=visual_momentum,
-            components=components,
-            optimizer=optimizer,
-        )
+        super().__init__(optimizer)
+        self.class_names = class_names
+        self.domains = domains
+        self.set_backbone(load_clip(clip))
+        self.temperature = temperature
+        self.mixes = components == "domain"
+        self.text_encoder = PromptedTextEncoder(self.clip, class_names, prompt_length=prompt_length)
+        self.dual = nn.ModuleDict()
+        if components == "visual":
+            self.register_buffer("zero_shot", zero_shot_text_features(self.clip, class_names)[None], persistent=False)
+        else:
+            count = len(domains) if self.mixes else 1
+            prompts = torch.stack([self.text_encoder.initial_prompt() for _ in range(count)])  # [prompts, L, D]
+            self.dual["text"] = PerDomainPrompts(prompts, text_momentum if self.mixes else None)
+        if components != "text":
+            self.image_encoder = PromptedImageEncoder(self.clip)
+            tokens = torch.randn(len(domains), self.clip.image_width) * 0.02
+            self.dual["visual"] = PerDomainPrompts(tokens, visual_momentum)
+        copied = [name for name, stack in self.stacks().items() if stack.momentum is not None]
+        self.train_only_personal = tuple(f"dual.{name}.copies" for name in copied)
+
+    def baseline(self) -> ZeroShotCLIP:
+        """Returns zero-shot CLIP with the same towers."""
+        return ZeroShotCLIP(self.class_names, self.clip)
+
+    def stacks(self) -> dict[str, PerDomainPrompts]:
+        """Returns the prompts that there are: ``text``, ``visual`` or both."""
+        return {name: cast(PerDomainPrompts, stack) for name, stack in self.dual.items()}
+
+    @property
+    def domain(self) -> int | None:
+        """The domain of the client that trains; None in evaluation, outside a federation, and with several domains."""
+        if self.context is None or self.context.client.domain < 0:
+            return None
+        return self.context.client.domain
+
+    def configure_phases(self) -> Sequence[Phase]:
+        """Returns one phase: own text prompt to its slot, image tokens to their mean."""
+        parts: dict[str | tuple[str, ...], Strategy] = {}
+        for name, stack in self.stacks().items():
+            parts[f"dual.{name}.shared"] = stack.strategy
+        names = tuple(f"dual.{name}.shared" for name in self.stacks())
+        return (Phase("prompts", train=names, upload=names, strategy=ByName(parts)),)
+
+    def start_client(self, context: RoundContext) -> None:
+        """Prepares for one client's local training; its copies will follow what was broadcast."""
+        super().start_client(context)
+        for stack in self.stacks().values():
+            stack.start_client()
+
+    def upload_state(self) -> State:
+        """Returns the client's own text prompt and the image tokens."""
+        if self.domain is None:
+            return super().upload_state()
+        return detached({f"dual.{name}.shared": stack.upload(self.domain) for name, stack in self.stacks().items()})
+
+    def features(self, inputs: Inputs) -> DualFeatures:
+        """Returns features and weights of a batch (Eqs. 3-5), under the prompts of who trains, or of the server."""
+        images = self.precomputed(inputs)["images"]
+        text = self.text_features()
+        if "visual" not in self.dual:
+            image = self.clip.encode_image(images)
+            nothing = image.new_empty(len(images), 0)
+            tokens = nothing[:, :, None].expand(-1, -1, image.shape[1])  # [B, 0, d]
+            return DualFeatures(image, text, image.new_ones(len(images), 1), nothing, tokens)
+        prompted = self.image_encoder(images, torch.stack(self.stacks()["visual"](self.domain))[None])
+        scores = prompted.scores.float()
+        weights = (scores / self.temperature).softmax(-1) if self.mixes else scores.new_ones(len(images), 1)
+        return DualFeatures(prompted.features, text, weights, scores, prompted.prompt_features)
+
+    def text_features(self) -> Float[Tensor, "prompts C d"]:
+        """Returns f_T^k(c), normalised (Eq. 3)."""
+        if "text" not in self.dual:
+            return self.zero_shot
+        # Prompt by prompt, so that only those with a gradient keep a graph and the others come from a cache.
+        features = torch.stack([self.text_encoder(prompt) for prompt in self.stacks()["text"](self.domain)])
+        return F.normalize(features.float(), dim=-1)
+
+    def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
+        """Returns the logits cos(f_V, f_T(c)) / tau (Eqs. 1, 6; ADAPT, Eq. 5)."""
+        return self.features(inputs).logits(self.clip.logit_scale)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
         """Returns minus the mean cosine of an image with its own class (Eq. 9)."""
@@ -180,13 +179,15 @@ class FedDPT(DualPromptLearner):
         self.log("loss", loss)
         return loss
 
-
-Components = Literal["domain", "agnostic", "text", "visual"]
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Moves the copies of the other domains' prompts (Eq. 8; ADAPT, Eq. 6)."""
+        for stack in self.stacks().values():
+            stack.follow(self.domain)
 
 
 @dataclass(frozen=True)
 class DualFeatures:
-    """What the two towers say of a batch, of as many text prompts and image tokens as there are.
+    """What the two towers make of a batch, of as many text prompts and image tokens as there are.
 
     Attributes:
         image: f_V, joint image features, not normalised.
@@ -209,118 +210,11 @@ class DualFeatures:
         return cosine_logits(self.image, mixed, scale)
 
 
-class DualPrompts(nn.Module):
-    """Prompts of both towers and the forward pass through them.
-
-    Args:
-        clip: The frozen CLIP, shared and not copied.
-        class_names: The classes.
-        domains: Names of the source domains.
-        prompt_length: Tokens of a text prompt, m.
-        components: What there is: `domain` for everything; `agnostic` for one text prompt, not mixed; `text` for one
-            text prompt and no image tokens; `visual` for image tokens and the template "a photo of a".
-        temperature: tau_d of the weights, above 0.
-        text_momentum: alpha of the text prompts; see :class:`.PerDomainPrompts`.
-        visual_momentum: The same for the image tokens.
-    """
-
-    zero_shot: Tensor
-
-    def __init__(
-        self,
-        clip: CLIP,
-        class_names: list[str],
-        domains: list[str],
-        prompt_length: int,
-        components: Components,
-        temperature: float,
-        text_momentum: float | None,
-        visual_momentum: float | None,
-    ) -> None:
-        super().__init__()
-        self.clip = clip
-        self.domains = domains
-        self.temperature = temperature
-        self.mixes = components == "domain"
-        self.text_encoder = PromptedTextEncoder(clip, class_names, prompt_length=prompt_length)
-        self.text: PerDomainPrompts | None = None
-        self.visual: PerDomainPrompts | None = None
-        if components == "visual":
-            self.register_buffer("zero_shot", zero_shot_text_features(clip, class_names)[None], persistent=False)
-        else:
-            count = len(domains) if self.mixes else 1
-            prompts = torch.stack([self.text_encoder.initial_prompt() for _ in range(count)])  # [prompts, L, D]
-            self.text = PerDomainPrompts(prompts, text_momentum if self.mixes else None)
-        if components != "text":
-            self.image_encoder = PromptedImageEncoder(clip)
-            self.visual = PerDomainPrompts(torch.randn(len(domains), clip.image_width) * 0.02, visual_momentum)
-
-    def forward(self, images: Float[Tensor, "B 3 V V"], domain: int | None) -> DualFeatures:
-        """Returns features and weights (Eqs. 3-5) as a client of this domain has them; with None the server's."""
-        text = self.text_features(domain)
-        if self.visual is None:
-            return self._without_image_tokens(images, text)
-        prompted = self.image_encoder(images, torch.stack(self.visual(domain))[None])
-        scores = prompted.scores.float()
-        weights = (scores / self.temperature).softmax(-1) if self.mixes else scores.new_ones(len(images), 1)
-        return DualFeatures(prompted.features, text, weights, scores, prompted.prompt_features)
-
-    def text_features(self, domain: int | None) -> Float[Tensor, "prompts C d"]:
-        """Returns f_T^k(c), normalised (Eq. 3); prompt by prompt, so that only those with a gradient keep a graph."""
-        if self.text is None:
-            return self.zero_shot
-        features = torch.stack([self.text_encoder(prompt) for prompt in self.text(domain)])
-        return F.normalize(features.float(), dim=-1)
-
-    def _without_image_tokens(self, images: Tensor, text: Tensor) -> DualFeatures:
-        image = self.clip.encode_image(images)
-        nothing = image.new_empty(len(images), 0)
-        return DualFeatures(
-            image=image,
-            text=text,
-            weights=image.new_ones(len(images), 1),
-            scores=nothing,
-            tokens=nothing[:, :, None].expand(-1, -1, image.shape[1]),
-        )
-
-    def stacks(self) -> dict[str, PerDomainPrompts]:
-        """Returns the prompts that there are, by name."""
-        both = {"text": self.text, "visual": self.visual}
-        return {name: stack for name, stack in both.items() if stack is not None}
-
-    def phase(self, prefix: str) -> Phase:
-        """Returns the one phase of a round; `prefix` is this module's name in its method."""
-        names = tuple(f"{prefix}.{name}.shared" for name in self.stacks())
-        strategies = [stack.strategy for stack in self.stacks().values()]
-        parts: dict[str | tuple[str, ...], Strategy] = dict(zip(names, strategies, strict=True))
-        return Phase("prompts", train=names, upload=names, strategy=ByName(parts))
-
-    def copies(self, prefix: str) -> tuple[str, ...]:
-        """Returns the names of the copies that a client keeps."""
-        return tuple(f"{prefix}.{name}.copies" for name, stack in self.stacks().items() if stack.momentum is not None)
-
-    def start_client(self) -> None:
-        """Prepares for a client's local training."""
-        for stack in self.stacks().values():
-            stack.start_client()
-
-    def follow(self, domain: int | None) -> None:
-        """Moves the copies of the other domains' prompts by one step."""
-        for stack in self.stacks().values():
-            stack.follow(domain)
-
-    def upload(self, prefix: str, domain: int) -> State:
-        """Returns what a client of this domain sends."""
-        return detached({f"{prefix}.{name}.shared": stack.upload(domain) for name, stack in self.stacks().items()})
-
-
 class PerDomainPrompts(nn.Module):
     """One prompt for each domain: a client trains its own, and its copies of the others follow the server's (Eq. 8).
 
-    Args:
-        start: The first values, stacked over domains.
-        momentum: alpha, the share of a copy that stays in a step, in [0, 1); 0 takes what was received at once. With
-            None there are no copies: every client trains all, and the server averages them.
+    The momentum alpha is the share of a copy that is left in a step, in [0, 1); 0 takes what was received at once. With
+    None there are no copies: every client trains all, and the server averages them.
 
     Attributes:
         shared: The server's prompts; after local training the client's own domain's slot is new.

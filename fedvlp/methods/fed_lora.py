@@ -78,14 +78,7 @@ class FedLoRA(PromptLearner):
 
 
 class LowRankUpdates(nn.Module):
-    """Updates s B A of the query, key and value maps of each block of a tower, zero at first.
-
-    Args:
-        blocks: J, the number of blocks.
-        width: W, of a token.
-        rank: r; without any the updates are zero.
-        scale: s.
-    """
+    """Updates s B A of the query, key and value maps of each of J blocks of a tower; zero at first, and with rank 0."""
 
     def __init__(self, blocks: int, width: int, rank: int, scale: float) -> None:
         super().__init__()
@@ -101,13 +94,9 @@ class LowRankUpdates(nn.Module):
 
 
 class AdaptedCLIP(nn.Module):
-    """Image and text features under updated maps; has no parameters of its own.
+    """Image and text features under updated maps, of classes read in "a photo of a {}."; has no parameters of its own.
 
     The maps' weights are replaced for the time of a call (``torch.func.functional_call``).
-
-    Args:
-        clip: The frozen CLIP, shared and not copied.
-        class_names: The classes, in the order of the labels, read in "a photo of a {}.".
 
     Raises:
         UserError: If a tower is no transformer of CLIP's own kind.
@@ -137,7 +126,7 @@ class AdaptedCLIP(nn.Module):
         return function(*arguments)
 
     def _call(self, kind: str, updates: LowRankUpdates, function: Callable[..., Tensor], *arguments: Any) -> Tensor:
-        """Returns what a function returns under the updates of one tower."""
+        """What a function returns under the updates of one tower."""
         weights = {}
         for name, update in zip(self.names[kind], updates(), strict=True):
             frozen = self.get_parameter(name)
@@ -150,11 +139,7 @@ class AdaptedCLIP(nn.Module):
 
 
 def _attention_weights(kind: str, blocks: Blocks | None) -> list[Tensor]:
-    """Returns each block's query, key and value maps, in one tensor.
-
-    Raises:
-        UserError: If a block is not CLIP's own, or there is none.
-    """
+    """Each block's query, key and value maps, in one tensor."""
     if blocks is None or not all(map(is_standard_block, blocks)):
         raise UserError(
             f"LoRA updates the attention of CLIP's own transformer blocks, but this model's {kind} tower has others. "

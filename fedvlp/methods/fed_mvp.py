@@ -25,7 +25,7 @@ Departures:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -80,7 +80,7 @@ class FedMVP(PromptLearner):
             raise UserError(f"Expected heads that divide {width}, the width of an image token, got {heads}.")
         self.consistency_weight = consistency_weight
         self.visual = PromptedImageEncoder(self.clip)
-        # every client can compute them, so they are neither sent nor saved
+        # Every client can compute them, so they are neither sent nor saved.
         features = attribute_features(self.clip, class_names, attributes, templates)
         self.register_buffer("attributes", features, persistent=False)
         self.former = PromptFormer(width, self.clip.embed_dim, heads, prompt_length)
@@ -93,7 +93,7 @@ class FedMVP(PromptLearner):
 
     def logits(self, features: Float[Tensor, "B d"]) -> Float[Tensor, "B C"]:
         """Returns the logits of image features: the mean over each class's attributes of cos / tau."""
-        # attributes have length 1, so that the mean of the cosines is the cosine's with their mean but for its length
+        # Attributes have length 1, so that the mean of the cosines is the product with their mean.
         mean = self.attributes.float().mean(dim=1)  # [C, d]
         return self.clip.logit_scale * F.normalize(features.float(), dim=-1) @ mean.T
 
@@ -118,11 +118,7 @@ class FedMVP(PromptLearner):
 class PromptFormer(nn.Module):
     """Makes prompts for each image: its patches ask, attributes of all classes answer, and an MLP follows.
 
-    Args:
-        width: W, of an image token.
-        text_width: d, of an attribute's feature.
-        heads: Heads of the attention; they divide the width.
-        prompt_length: L, the number of prompts, each the mean over a part of the patches.
+    Each of the L prompts is the mean over a part of the patches.
     """
 
     def __init__(self, width: int, text_width: int, heads: int, prompt_length: int) -> None:
@@ -141,11 +137,11 @@ class PromptFormer(nn.Module):
         """Returns the prompts of each image, whatever the order of the attributes."""
         values = self.project(attributes)
         keys = self.attribute_norm(values)
-        # patches look at attributes alone and not at each other, so that all images can be one sequence
+        # Patches look at attributes alone and not at each other, so that all images can be one sequence.
         queries = self.patch_norm(patches).flatten(0, 1)  # [B patches, W]
-        found = self.attention(queries, keys, values, need_weights=False)[0]
-        found = found + self.narrow(self.mlp(found))
-        tokens = found.unflatten(0, patches.shape[:2])
+        attended = self.attention(queries, keys, values, need_weights=False)[0]
+        attended = attended + self.narrow(self.mlp(attended))
+        tokens = attended.unflatten(0, patches.shape[:2])  # [B, patches, W]
         return F.adaptive_avg_pool1d(tokens.mT, self.prompt_length).mT
 
 
@@ -153,7 +149,7 @@ class GatedGELU(nn.Module):
     """Multiplies half of its inputs by the GELU of the other half."""
 
     def forward(self, inputs: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch half"]:
-        """Returns half as many numbers."""
+        """Returns half as many values."""
         units, gates = inputs.chunk(2, dim=-1)
         return units * F.gelu(gates)
 
@@ -167,11 +163,7 @@ def attribute_features(
 ) -> Float[Tensor, "C M d"]:
     """Returns the features, of length 1, of "a photo of a [class], [attribute]." for each attribute of each class.
 
-    Args:
-        clip: The frozen CLIP.
-        class_names: The classes, in the order of the labels.
-        attributes: Phrases by class; None takes CLIP's templates in their place.
-        templates: How many of these.
+    Without attributes, so many of CLIP's templates are taken in their place.
 
     Raises:
         UserError: If a class has no attributes, or another number than the others.
@@ -179,21 +171,16 @@ def attribute_features(
     if attributes is None:
         columns = [zero_shot_text_features(clip, class_names, [template]) for template in choose_templates(templates)]
         return torch.stack(columns, dim=1)
-    columns = []
-    for place in range(_number_of(attributes, class_names)):
-        texts = [f"a photo of a {name}, {attributes[name][place]}." for name in class_names]
-        columns.append(zero_shot_text_features(clip, texts, ["{}"]))
-    return torch.stack(columns, dim=1)
-
-
-def _number_of(attributes: Mapping[str, Sequence[str]], class_names: Sequence[str]) -> int:
-    """Returns how many attributes each class has."""
     counts = {name: len(attributes.get(name, ())) for name in class_names}
     number = max(counts.values())
     fewer = [name for name, count in counts.items() if count < number or not count]
     if fewer:
         raise UserError(
             f"Expected equally many attributes for each class, at least one, but {fewer[0]!r} has {counts[fewer[0]]} "
-            f"and the most that a class has are {number}. Give each class its texts, under its name in the data."
+            f"and the most that a class has are {number}. Give each class its attributes, under its name in the data."
         )
-    return number
+    columns = []
+    for place in range(number):
+        strings = [f"a photo of a {name}, {attributes[name][place]}." for name in class_names]
+        columns.append(zero_shot_text_features(clip, strings, ["{}"]))
+    return torch.stack(columns, dim=1)

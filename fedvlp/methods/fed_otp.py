@@ -101,12 +101,6 @@ def transport_plan(
 
     Of M patches each has a mass of 1 / M and gives at most that, and of N prompts each takes mass / N. T is then
     diag(v) exp(-C / epsilon) diag(u) with u <= 1, found by meeting both conditions in turn (Dykstra's algorithm).
-
-    Args:
-        cost: C.
-        mass: What all prompts take together, in (0, 1].
-        epsilon: Weight of the entropy, > 0.
-        iterations: How often both conditions are met.
     """
     patches = cost.shape[-1]
     prompts = cost.shape[-2]

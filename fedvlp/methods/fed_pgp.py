@@ -101,7 +101,5 @@ class FedPGP(PromptLearner):
         cross_entropy = F.cross_entropy(logits, labels)
         contrast = self.contrast(texts)
         loss = cross_entropy + self.contrast_weight * contrast
-        self.log("cross_entropy", cross_entropy)
-        self.log("contrast", contrast)
-        self.log("loss", loss)
+        self.log_dict({"cross_entropy": cross_entropy, "contrast": contrast, "loss": loss})
         return loss

@@ -104,9 +104,7 @@ class FedPR(PromptLearner):
 def used_directions(prompts: Float[Tensor, "J L W"], null_share: float) -> Float[Tensor, "J k W"]:
     """Returns the directions of the largest singular values of each block's P^T P, orthonormal.
 
-    Args:
-        prompts: P of each block.
-        null_share: Share of the W directions that is left for V_0, in (0, 1]; V_0 never has fewer than W - L.
+    A share of the W directions is left for V_0, which never has fewer than W - L.
 
     >>> used_directions(torch.tensor([[[0.0, 3.0, 0.0, 0.0], [2.0, 0.0, 0.0, 0.0]]]), null_share=0.75).abs().tolist()
     [[[0.0, 1.0, 0.0, 0.0]]]

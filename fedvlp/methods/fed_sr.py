@@ -21,16 +21,17 @@ Departures:
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
-from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 
 from fedvlp.clip import CLIP, CLIPSpec
 from fedvlp.core.protocols import Batch
-from fedvlp.methods.image_tower import Head, ImageTowerLearner
-from fedvlp.utils.ranges import FractionAboveZero, Names, NonNegativeFloat
+from fedvlp.methods.image_tower import ImageTowerLearner
+from fedvlp.utils.ranges import Names, NonNegativeFloat
 
 
 class FedSR(ImageTowerLearner):
@@ -41,9 +42,7 @@ class FedSR(ImageTowerLearner):
         clip: The CLIP that is trained: see ``load_clip``; the one passed in stays unchanged.
         norm_weight: alpha_L2R, the weight of the features' length, at least 0.
         kl_weight: alpha_CMI, the weight of the divergence from the class's Gaussian, at least 0.
-        head: What classifies: CLIP's text features (``text``), or a linear layer that starts from them (``linear``).
-        layer_decay: Factor on the learning rate from each layer of the tower to the one below it, in (0, 1].
-        optimizer: Makes the optimizer of a client's local training. Vectors, such as biases, get no weight decay.
+        options: Head, rates and optimizer, as of :class:`.ImageTowerLearner`.
     """
 
     def __init__(
@@ -52,11 +51,9 @@ class FedSR(ImageTowerLearner):
         clip: CLIPSpec | CLIP | str = "ViT-B-16",
         norm_weight: NonNegativeFloat = 0.01,
         kl_weight: NonNegativeFloat = 0.001,
-        head: Head = "text",
-        layer_decay: FractionAboveZero = 0.7,
-        optimizer: OptimizerCallable = lambda parameters: torch.optim.AdamW(parameters, lr=3e-5, weight_decay=0.1),
+        **options: Any,
     ) -> None:
-        super().__init__(class_names, clip, head, "frozen", layer_decay, optimizer)
+        super().__init__(class_names, clip, **options)
         self.norm_weight = norm_weight
         self.kl_weight = kl_weight
         width = self.clip.embed_dim

@@ -81,13 +81,7 @@ class FedTPG(PromptLearner):
 
 
 class PromptNetwork(nn.Module):
-    """Makes as many tokens as it has queries from a set of text features, in whatever order.
-
-    Args:
-        queries: Q at first, L x D.
-        text_width: d, of a text feature.
-        heads: Heads of the attention.
-    """
+    """Makes as many tokens as it has queries Q from a set of text features, in whatever order."""
 
     def __init__(self, queries: Float[Tensor, "L D"], text_width: int, heads: int) -> None:
         super().__init__()
@@ -103,7 +97,7 @@ class PromptNetwork(nn.Module):
     def forward(self, texts: Float[Tensor, "C d"]) -> Float[Tensor, "L D"]:
         """Returns h(CrossAttention(Q, T W_K, T W_V)) (Sec. 3)."""
         texts = self.text_norm(texts)
-        found: Tensor = self.attention(self.query_norm(self.queries), texts, texts, need_weights=False)[0]  # [L, D]
-        units, gates = self.widen(self.mlp_norm(found)).chunk(2, dim=-1)
-        prompt: Tensor = found + self.narrow(units * F.gelu(gates))
+        attended: Tensor = self.attention(self.query_norm(self.queries), texts, texts, need_weights=False)[0]  # [L, D]
+        units, gates = self.widen(self.mlp_norm(attended)).chunk(2, dim=-1)
+        prompt: Tensor = attended + self.narrow(units * F.gelu(gates))
         return prompt

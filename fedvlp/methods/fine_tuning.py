@@ -34,9 +34,10 @@ from torch import Tensor, nn
 
 from fedvlp.clip import CLIP, CLIPSpec, cosine_logits
 from fedvlp.clip.packing import pack
+from fedvlp.clip.prompted_text import PromptFeatureCache
 from fedvlp.clip.towers import TextTower
 from fedvlp.clip.zero_shot import SINGLE_TEMPLATE, clean_class_names
-from fedvlp.methods.image_tower import BatchNorm, Head, ImageTowerLearner
+from fedvlp.methods.image_tower import Head, ImageTowerLearner
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.ranges import FractionAboveZero, Names
 
@@ -49,8 +50,6 @@ class FineTuning(ImageTowerLearner):
         clip: The CLIP that is trained: see ``load_clip``; the one passed in stays unchanged.
         towers: What is trained: the image tower, or with ``both`` the text tower and the logit scale as well.
         head: What classifies: CLIP's text features (``text``), or a linear layer that starts from them (``linear``).
-        batch_norm: The running statistics of a ResNet's batch normalisation: CLIP's own, also in training
-            (``frozen``), or those of the batches, sent and averaged like parameters (``averaged``).
         layer_decay: Factor on the learning rate from each layer of a tower to the one below it, in (0, 1].
         optimizer: Makes the optimizer of a client's local training. Vectors, such as biases, get no weight decay.
 
@@ -64,11 +63,10 @@ class FineTuning(ImageTowerLearner):
         clip: CLIPSpec | CLIP | str = "ViT-B-16",
         towers: Literal["image", "both"] = "image",
         head: Head = "text",
-        batch_norm: BatchNorm = "frozen",
         layer_decay: FractionAboveZero = 0.7,
         optimizer: OptimizerCallable = lambda parameters: torch.optim.AdamW(parameters, lr=3e-5, weight_decay=0.1),
     ) -> None:
-        super().__init__(class_names, clip, head, batch_norm, layer_decay, optimizer)
+        super().__init__(class_names, clip, head, layer_decay, optimizer)
         if towers == "both" and head == "linear":
             raise UserError("A linear head reads no text features, so the text tower can't be trained. Use head text.")
         self.text = TextClassifier(self.clip, class_names) if towers == "both" else None
@@ -83,13 +81,9 @@ class FineTuning(ImageTowerLearner):
 
 
 class TextClassifier(nn.Module):
-    """Text features of the classes, under weights that are trained; starts as CLIP's own, in float32.
+    """Text features of the classes, read in "a photo of a {}.", under a trained copy of CLIP's weights in float32.
 
     Its parameters are named ``language.<open_clip's name>``.
-
-    Args:
-        clip: The frozen CLIP, of which nothing is changed.
-        class_names: The classes, in the order of the labels, read in "a photo of a {}.".
 
     Raises:
         UserError: If its text tower is not one that is causal and read at its end-of-text token.
@@ -101,25 +95,15 @@ class TextClassifier(nn.Module):
         self.rows = pack(tokens, token_budget=96)
         self.language = _text_part(clip.model).float().requires_grad_(True)
         self._tower = TextTower(self.language)
-        self._last: tuple[object, Tensor] | None = None
+        self._cache = PromptFeatureCache(capacity=1)  # whose entry holds a copy of all weights
 
     def forward(self) -> Float[Tensor, "C d"]:
         """Returns w_c, not normalised; those without a gradient are computed when weights have changed."""
-        if torch.is_grad_enabled() or torch.compiler.is_exporting():
-            return self._encode()
-        device = next(self.language.parameters()).device.type
-        weights = [(value.data_ptr(), value._version) for value in self.language.parameters()]
-        key = (weights, torch.is_autocast_enabled(device), torch.get_autocast_dtype(device))
-        if self._last is None or self._last[0] != key:
-            self._last = (key, self._encode())
-        return self._last[1]
-
-    def _encode(self) -> Float[Tensor, "C d"]:
-        return self.rows.encode_words(self._tower)
+        return self._cache("", lambda *_: self.rows.encode_words(self._tower), *self.language.parameters())
 
 
 def _text_part(model: Any) -> nn.Module:
-    """Returns a copy of an open_clip model's text tower, without its image tower and logit scale."""
+    """A copy of an open_clip model's text tower, without its image tower and logit scale."""
     if hasattr(model, "text"):
         text: nn.Module = deepcopy(model.text)
         return text

@@ -118,8 +118,7 @@ class HCVP(ImageTowerLearner):
         for name, (weight, vectors, alike) in contrastive.items():
             losses[name] = weight * contrastive_loss(vectors, alike, self.temperature)
         losses["loss"] = torch.stack(list(losses.values())).sum()
-        for name, value in losses.items():
-            self.log(name, value)
+        self.log_dict(losses)
         return losses["loss"]
 
 
@@ -128,12 +127,8 @@ def contrastive_loss(
 ) -> Float[Tensor, ""]:
     """Returns the mean over vectors of -log of the share that those alike have in its similarity to all others.
 
-    Vectors that no other is alike to do not count; without any others the loss is 0.
-
-    Args:
-        vectors: of any length, of which only the direction counts.
-        alike: which vectors belong together; each one with itself is not looked at.
-        temperature: tau > 0, by which cosines are divided.
+    Of vectors only the direction counts, and none is compared with itself. Those that no other is alike to do not
+    count; without any others the loss is 0.
 
     >>> vectors = torch.tensor([[1.0, 0.0], [2.0, 0.0], [0.0, 1.0]])
     >>> alike = torch.tensor([[True, True, False], [True, True, False], [False, False, True]])

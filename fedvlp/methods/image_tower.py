@@ -19,31 +19,29 @@ from fedvlp.clip import CLIP, CLIPSpec, cosine_logits, load_clip, zero_shot_text
 from fedvlp.clip.blocks import Between
 from fedvlp.clip.towers import ImageTower, VisionTransformerTower, make_image_tower
 from fedvlp.core.module import FederatedModule
-from fedvlp.core.phases import Phase
+from fedvlp.core.phases import Phase, RoundContext
 from fedvlp.core.protocols import Inputs
-from fedvlp.core.state import matches_prefix, select
+from fedvlp.core.state import State, matches_prefix, select
 from fedvlp.core.strategies import FedAvg
+from fedvlp.methods.client_statistics import ClientStatistics, positions
 from fedvlp.methods.zero_shot import ZeroShotCLIP
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.ranges import FractionAboveZero, Names
 
 Head = Literal["text", "linear"]
-BatchNorm = Literal["frozen", "averaged"]
 
 
 class ImageTowerLearner(FederatedModule):
     """Trains a copy of CLIP's image tower, in float32, and perhaps a classifier on it; the shared CLIP stays frozen.
 
     A subclass has ``image_features`` and ``logits`` for its losses, and changes pixels before the one, or what is
-    inside the tower by its argument ``between``.
+    inside the tower by its argument ``between``. A ResNet's batch normalisation keeps CLIP's own running statistics.
 
     Args:
         class_names: The classes, in the order of the labels.
-        clip: The frozen CLIP: see ``load_clip``.
+        clip: The CLIP that is trained: see ``load_clip``; the one passed in stays unchanged.
         head: What classifies: CLIP's frozen text features (``text``), or a trained linear layer that starts from them
             (``linear``).
-        batch_norm: The running statistics of a ResNet's batch normalisation: CLIP's own, also in training
-            (``frozen``), or those of the batches, sent and averaged like parameters (``averaged``).
         layer_decay: Factor on the learning rate from each layer of a tower to the one below it, in (0, 1].
         optimizer: Makes the optimizer of a client's local training. Vectors, such as biases, get no weight decay.
 
@@ -55,6 +53,7 @@ class ImageTowerLearner(FederatedModule):
         image_tower: how it is run.
         head: the linear classifier; None with the text head.
         text_features: w_c, normalised; neither sent nor saved, as every client can compute them.
+        statistics: what clients send of their images; None where they send none.
     """
 
     clip: CLIP
@@ -66,14 +65,12 @@ class ImageTowerLearner(FederatedModule):
         class_names: Names,
         clip: CLIPSpec | CLIP | str = "ViT-B-16",
         head: Head = "text",
-        batch_norm: BatchNorm = "frozen",
         layer_decay: FractionAboveZero = 0.7,
         optimizer: OptimizerCallable = lambda parameters: torch.optim.AdamW(parameters, lr=3e-5, weight_decay=0.1),
     ) -> None:
         super().__init__(optimizer)
         self.class_names = class_names
         self.set_backbone(load_clip(clip))
-        self.batch_norm = batch_norm
         self.layer_decay = layer_decay
         self.visual = deepcopy(cast(nn.Module, self.clip.model.visual)).float().requires_grad_(True)
         self.image_tower = make_image_tower(self.visual)
@@ -85,6 +82,13 @@ class ImageTowerLearner(FederatedModule):
         texts = zero_shot_text_features(self.clip, class_names)
         self.register_buffer("text_features", texts, persistent=False)
         self.head = NormalizedLinear(self.clip.logit_scale * texts) if head == "linear" else None
+        self.statistics: ClientStatistics | None = None
+
+    def share_statistics(self, num_clients: int, shape: Sequence[int], renewed: bool = True) -> None:
+        """Lets clients send statistics of their images after training; arguments as of :class:`.ClientStatistics`."""
+        self.statistics = ClientStatistics(num_clients, shape, renewed)
+        self.train_only_personal = ("statistics.own", "statistics.images_seen")
+        self.shares_of_images = ("statistics.clients",)
 
     def baseline(self) -> ZeroShotCLIP:
         """Returns zero-shot CLIP with the same towers."""
@@ -112,12 +116,29 @@ class ImageTowerLearner(FederatedModule):
         return self.logits(self.image_features(self.precomputed(inputs)["images"]))
 
     def configure_phases(self) -> Sequence[Phase]:
-        """Returns one phase: train all, upload all and the statistics that are averaged."""
+        """Returns one phase that trains and averages all; with statistics, a second one that sends these."""
         tensors = self.communicable_state()  # gradients are off in a phase that trains nothing
         trained = tuple(name for name, tensor in tensors.items() if isinstance(tensor, nn.Parameter))
-        shared = tuple(name for name in trained if not matches_prefix(self.personal, name))
-        sent = (*shared, *self._statistics()) if self.batch_norm == "averaged" else shared
-        return (Phase("train", self._shortened(trained), self._shortened(sent), FedAvg()),)
+        sent = tuple(name for name in trained if not matches_prefix(self.personal, name))
+        train = Phase("train", self._shortened(trained), self._shortened(sent), FedAvg())
+        return (train,) if self.statistics is None else (train, self.statistics.share_phase(train))
+
+    def _shortened(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        """The first parts of names in place of hundreds of names, where they stand for the same tensors."""
+        parts = tuple(dict.fromkeys(name.partition(".")[0] for name in names))
+        return parts if set(select(self.communicable_state(), parts)) == set(names) else names
+
+    def start_client(self, context: RoundContext) -> None:
+        """Prepares for a client's phase."""
+        super().start_client(context)
+        if self.statistics is not None:
+            self.statistics.start_client(context)
+
+    def upload_state(self) -> State:
+        """Returns what the client sends after the running phase; after the second its statistics."""
+        if self.statistics is not None and self.context is not None and self.context.phase.name == "share":
+            return self.statistics.upload()
+        return super().upload_state()
 
     def parameter_groups(self, trainable: Mapping[str, Tensor]) -> list[LayerGroup]:
         """Returns the trained parameters in groups that are trained alike; by default one for each layer."""
@@ -129,6 +150,7 @@ class ImageTowerLearner(FederatedModule):
             return super().configure_optimizers()
         groups = self.parameter_groups(trainable)
         optimizer = self.make_optimizer([{"params": group.parameters} for group in groups])
+        # The optimizer has filled in the rate and the decay of its options, from which each group takes its share.
         for settings, group in zip(optimizer.param_groups, groups, strict=True):
             settings["lr"] *= group.factor
             if not group.decays and "weight_decay" in settings:
@@ -136,29 +158,38 @@ class ImageTowerLearner(FederatedModule):
         return optimizer
 
     def train(self, mode: bool = True) -> ImageTowerLearner:
-        """Goes into training mode or out of it, but for batch normalisation whose statistics are frozen."""
+        """Goes into training mode or out of it, but for batch normalisation, whose statistics are frozen."""
         super().train(mode)
-        if self.batch_norm == "frozen":
-            for module in self._normalisations().values():
+        for module in self.visual.modules():
+            if isinstance(module, _BatchNorm):
                 module.train(False)
         return self
 
-    def _shortened(self, names: tuple[str, ...]) -> tuple[str, ...]:
-        """Returns the first parts of names in place of hundreds of names, where they stand for the same tensors."""
-        parts = tuple(dict.fromkeys(name.partition(".")[0] for name in names))
-        return parts if set(select(self.communicable_state(), parts)) == set(names) else names
+    def num_channels(self, stage: int) -> int:
+        """Returns W, the number of channels behind a stage of the tower, from 1.
 
-    def _normalisations(self) -> dict[str, nn.Module]:
-        """Returns the tower's batch normalisations by their names."""
-        modules = self.visual.named_modules(prefix="visual")
-        return {name: module for name, module in modules if isinstance(module, _BatchNorm)}
+        Raises:
+            UserError: If the tower has fewer stages, or none that can be run one by one.
+        """
+        widths: list[int] = []
 
-    def _statistics(self) -> tuple[str, ...]:
-        """Returns the names of the running means and variances; the counts of batches are in no formula."""
-        names: list[str] = []
-        for name in self._normalisations():
-            names += [f"{name}.running_mean", f"{name}.running_var"]
-        return tuple(names)
+        def measured(features: Tensor) -> Tensor:
+            widths.append(positions(features).shape[2])
+            return features
+
+        size = self.clip.image_size
+        with torch.no_grad():
+            self.image_features(torch.zeros(1, 3, size, size), after_stage(stage, measured))
+        return widths[0]
+
+
+def after_stage(stage: int, change: Between) -> list[Between]:
+    """Returns `between` where the output of one stage alone is changed, counted from 1."""
+    return [_unchanged] * (stage - 1) + [change]
+
+
+def _unchanged(features: Tensor) -> Tensor:
+    return features
 
 
 class NormalizedLinear(nn.Module):
@@ -203,8 +234,8 @@ class LayerGroup:
 def layer_groups(parameters: Mapping[str, Tensor], decay: float) -> list[LayerGroup]:
     """Returns groups with a factor decay^(layers above) on the learning rate; vectors and scalars get no weight decay.
 
-    The layers of a tower are its embeddings or stem (0), its blocks or stages, and what stands behind them; that last
-    one, a classifier and whatever is no tower's have the factor 1. Towers are told apart by the first part of a name.
+    The layers of a tower are its embeddings or stem (0), its blocks or stages, and what is behind them; that last one,
+    a classifier and whatever is no tower's have the factor 1. Towers are told apart by the first part of a name.
 
     Args:
         parameters: by open_clip's names, with the tower's own name in front.
@@ -216,6 +247,7 @@ def layer_groups(parameters: Mapping[str, Tensor], decay: float) -> list[LayerGr
     >>> [(group.factor, group.decays) for group in groups]
     [(0.25, True), (0.5, True), (1.0, True)]
     """
+    # The number of layers below the top of each tower: that of its highest block, and one for the embeddings.
     tops: dict[str, int] = {}
     for name in parameters:
         tower = name.partition(".")[0]
@@ -230,12 +262,13 @@ def layer_groups(parameters: Mapping[str, Tensor], decay: float) -> list[LayerGr
 
 
 def _depth(name: str) -> int | None:
-    """Returns the number of a parameter's layer from the bottom of its tower; None for the top or no tower's."""
+    """The number of a parameter's layer from the bottom of its tower; None for the top or no tower's."""
     if block := _BLOCK.search(name):
         return 1 + int(block[1])
     if stage := _STAGE.search(name):
         return int(stage[1])
     parts = name.removesuffix(".weight").removesuffix(".bias").split(".")
+    # The attention pool of a ResNet has a positional embedding, too, but is at the top.
     return 0 if parts[-1] in _BOTTOM and "attnpool" not in parts else None
 
 
@@ -248,12 +281,12 @@ def prompted_features(
         tower: whose weights may be trained.
         images: Pixels, as CLIP's transform puts them out.
         prompts: for each of the first blocks; the first goes in before `ln_pre`, without positions, each other one
-            takes the place of the prompt's tokens before its block. In further blocks the tokens go on as they are.
+            replaces the prompt's tokens before its block. Further blocks take the tokens as they come.
     """
     first = prompts[0]
     length = first.shape[1]
     embedded = tower.embed_prompt(first.flatten(0, 1)).view_as(first)
-    hidden = torch.cat([tower.embed(images), embedded], dim=1)
+    hidden = torch.cat([tower.embed(images), embedded], dim=1)  # [B, P + L, W]
     for index in range(len(tower.blocks)):
         if 0 < index < len(prompts):
             hidden = torch.cat([hidden[:, :-length], prompts[index]], dim=1)

@@ -26,7 +26,6 @@ from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 
 from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder, cosine_logits
-from fedvlp.clip.prompted_text import ClassPosition
 from fedvlp.core.protocols import Batch, Inputs
 from fedvlp.methods.prompts import PromptLearner, ZeroShotTeacher
 from fedvlp.utils.ranges import Names, NonNegativeFloat, PositiveInt
@@ -41,7 +40,6 @@ class KgCoOp(PromptLearner):
         distance_weight: Weight lambda of the distance to the hand-written prompt's text features, at least 0.
         prompt_length: Number of learned vectors L.
         init_words: Words that the prompt starts from, such as "a photo of a"; random vectors if not given.
-        class_position: Where the class's name stands: behind the prompt (end), in its middle, or before it (front).
         optimizer: Makes the optimizer of a client's local training.
     """
 
@@ -52,13 +50,10 @@ class KgCoOp(PromptLearner):
         distance_weight: NonNegativeFloat = 8.0,
         prompt_length: PositiveInt = 4,
         init_words: str | None = "a photo of a",
-        class_position: ClassPosition = "end",
         optimizer: OptimizerCallable = lambda parameters: torch.optim.SGD(parameters, lr=0.002),
     ) -> None:
         super().__init__(class_names, clip, optimizer)
-        self.text = PromptedTextEncoder(
-            self.clip, class_names, prompt_length=prompt_length, class_position=class_position
-        )
+        self.text = PromptedTextEncoder(self.clip, class_names, prompt_length=prompt_length)
         self.prompt = nn.Parameter(self.text.initial_prompt(init_words))  # [L, D]
         self.distance_weight = distance_weight
         self.written = ZeroShotTeacher(self.clip, class_names, templates=1)
@@ -80,7 +75,5 @@ class KgCoOp(PromptLearner):
         cross_entropy = F.cross_entropy(logits, labels)
         distance = self.distance(texts)
         loss = cross_entropy + self.distance_weight * distance
-        self.log("cross_entropy", cross_entropy)
-        self.log("distance", distance)
-        self.log("loss", loss)
+        self.log_dict({"cross_entropy": cross_entropy, "distance": distance, "loss": loss})
         return loss

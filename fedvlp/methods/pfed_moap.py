@@ -166,12 +166,8 @@ class PFedMoAP(PromptLearner):
 class Gating(nn.Module):
     """Multi-head attention of which an image is the query, and one class's text features are keys and values.
 
-    Features are thinned out first, every few dimensions one is taken, so that about 128 are left.
-
-    Args:
-        width: d, of the joint features.
-        heads: Heads of the attention.
-        scale: What products of queries and keys are multiplied by, in place of 1 / sqrt(width of a head).
+    Features are thinned out first, every few dimensions one is taken, so that about 128 are left. Products of queries
+    and keys are multiplied by `scale`, in place of 1 / sqrt(width of a head).
 
     Raises:
         UserError: If the width that is left is not a multiple of the heads.
@@ -195,10 +191,7 @@ class Gating(nn.Module):
     ) -> Float[Tensor, "B C"]:
         """Returns the product of each image with what it gathers from the experts' features of each class.
 
-        Args:
-            images: Image features of length 1.
-            texts: Text features of length 1, by expert.
-            present: Which experts there are; at least one.
+        All features have length 1; at least one expert is present.
         """
         thin_images = images[:, :: self.every]
         thin_texts = texts[..., :: self.every]

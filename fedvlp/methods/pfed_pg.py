@@ -164,10 +164,8 @@ class PromptGeneration(Strategy):
     The server's ``generator.*`` are the generator's parameters phi, and ``prompt`` is that of the mean descriptor, the
     only one deployed. Clients download a prompt of their own by that name, and upload it as they trained it.
 
-    Args:
-        generator: Makes prompts of parameters; its own are not looked at.
-        learning_rate: alpha, above 0.
-        clients: Refuses more clients than there are descriptors.
+    The generator makes prompts of given parameters, ``learning_rate`` is alpha, and ``clients`` refuses more clients
+    than there are descriptors.
     """
 
     generator: PromptGenerator

@@ -28,7 +28,7 @@ from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 from torch.func import functional_call
@@ -100,8 +100,22 @@ class PLAN(PromptLearner):
         self.pool = PromptPool(self.prompted.initial_prompts(depth), num_clients, aggregator, reduction, aggregated)
 
     def configure_phases(self) -> Sequence[Phase]:
-        """Returns stage 1, for the prompts, and stage 2, for the aggregators if there are any."""
-        return self.pool.phases("pool")
+        """Returns stage 1, for the prompts, and stage 2, for the aggregators if there are any (Eq. 16)."""
+        own, clients, shared, aggregators = (f"pool.{part}" for part in ("own", "clients", "globals", "aggregators"))
+        slots = Slots("client", len(self.pool.clients["text"]))
+        stages = [Phase("prompts", train=(own,), upload=(clients,), strategy=slots, download=(shared,))]
+        if len(self.pool.aggregators):
+            averaged = FedAvg("uniform")
+            download = (clients, aggregators)
+            stages.append(Phase("aggregators", (aggregators,), (aggregators,), averaged, download=download))
+        # After the last stage the server has all that the global prompts are made of.
+        last = replace(stages[-1], strategy=ServerComputed(stages[-1].strategy, self.make_globals), deploy=(shared,))
+        return (*stages[:-1], last)
+
+    def make_globals(self, state: State) -> State:
+        """Returns the global prompts that the server computes of what it shares (Eqs. 11-13)."""
+        in_pool = {name.removeprefix("pool."): value for name, value in state.items()}
+        return {f"pool.globals.{kind}": prompts for kind, prompts in self.pool.aggregate(in_pool).items()}
 
     def shared_state(self) -> State:
         """Returns what the phases upload, and the global prompts, which the server computes from it."""
@@ -113,7 +127,9 @@ class PLAN(PromptLearner):
 
     def upload_state(self) -> State:
         """Returns the client's prompts for its slot after stage 1, its aggregators after stage 2."""
-        return super().upload_state() if self._aggregates else self.pool.upload("pool")
+        if self._aggregates:
+            return super().upload_state()
+        return detached({f"pool.clients.{kind}": prompts for kind, prompts in self.pool.own.items()})
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
         """Returns the logits under the global prompts (Eq. 8)."""
@@ -139,7 +155,9 @@ class PLAN(PromptLearner):
         inputs, labels = batch
         images = self.precomputed(inputs)["images"]
         if self._aggregates:
-            return self._aggregation_loss(images, labels)
+            loss = F.cross_entropy(self.prompted.logits(images, self.pool.aggregate()), labels)
+            self.log("aggregation_loss", loss)
+            return loss
         logits = self.prompted.logits(images, self.pool.own)
         reference = self.reference(images)
         if reference is None:
@@ -149,15 +167,12 @@ class PLAN(PromptLearner):
         self.log_dict(losses)
         return losses["loss"]
 
-    def _aggregation_loss(self, images: Tensor, labels: Int[Tensor, "B"]) -> Float[Tensor, ""]:
-        loss = F.cross_entropy(self.prompted.logits(images, self.pool.aggregate()), labels)
-        self.log("aggregation_loss", loss)
-        return loss
-
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """Takes the own prompts as the global ones where there is no federation."""
+        """Takes the own prompts as the global ones where there is no federation to mix with."""
         if self.context is None:
-            self.pool.publish()
+            with torch.no_grad():
+                for kind, prompts in self.pool.own.items():
+                    self.pool.globals[kind].copy_(prompts)
 
     @property
     def _aggregates(self) -> bool:
@@ -170,14 +185,8 @@ Aggregator = Literal["attention", "attention_over_clients"]
 class PromptPool(nn.Module):
     """A client's own prompts, a slot for each client's, and the global ones that aggregators make of the slots.
 
-    A slot is empty, that is zero, until its client has sent prompts; only filled slots are aggregated.
-
-    Args:
-        start: What own and global prompts are at first.
-        num_clients: Number of slots K.
-        aggregator: The paper's ``attention``, or the released code's ``attention_over_clients``.
-        reduction: r of the paper's aggregators.
-        aggregated: Which of `text` and `visual` get an aggregator; the others' mean is taken.
+    A slot is empty, that is zero, until its client has sent prompts; only filled slots are aggregated. Own and global
+    prompts start alike. Those of ``text`` and ``visual`` that are not ``aggregated`` are averaged.
     """
 
     def __init__(
@@ -200,41 +209,6 @@ class PromptPool(nn.Module):
             else:
                 self.aggregators[kind] = AttentionOverClients(blocks, width)
 
-    def phases(self, prefix: str) -> Sequence[Phase]:
-        """Returns stage 1, for the prompts, and stage 2, for the aggregators if there are any (PLAN, Eq. 16).
-
-        Args:
-            prefix: The pool's name in its method.
-        """
-        own = f"{prefix}.own"
-        clients = f"{prefix}.clients"
-        shared = f"{prefix}.globals"
-        aggregators = f"{prefix}.aggregators"
-        slots = Slots("client", len(self.clients["text"]))
-        stages = [Phase("prompts", train=(own,), upload=(clients,), strategy=slots, download=(shared,))]
-        if len(self.aggregators):
-            stages.append(
-                Phase(
-                    "aggregators",
-                    train=(aggregators,),
-                    upload=(aggregators,),
-                    strategy=FedAvg("uniform"),
-                    download=(clients, aggregators),
-                )
-            )
-
-        def make_globals(state: State) -> State:
-            inside = {name.removeprefix(f"{prefix}."): value for name, value in state.items()}
-            return {f"{shared}.{kind}": prompts for kind, prompts in self.aggregate(inside).items()}
-
-        # after the last stage the server has all that the global prompts are made of
-        last = stages[-1]
-        return (*stages[:-1], replace(last, strategy=ServerComputed(last.strategy, make_globals), deploy=(shared,)))
-
-    def upload(self, prefix: str) -> State:
-        """Returns the own prompts, by the names of the slots that they fill on the server."""
-        return detached({f"{prefix}.clients.{kind}": prompts for kind, prompts in self.own.items()})
-
     def aggregate(self, state: State | None = None) -> dict[str, Tensor]:
         """Returns global prompts of the filled slots, differentiably (PLAN, Eqs. 11-13).
 
@@ -242,23 +216,17 @@ class PromptPool(nn.Module):
             state: Tensors by their names in the pool, to use instead of the pool's own.
         """
         tensors = dict(self.named_parameters()) if state is None else state
-        made = {}
+        globals_: dict[str, Tensor] = {}
         for kind in self.own:
-            stack = tensors[f"clients.{kind}"]
+            stack = tensors[f"clients.{kind}"]  # [K, J, L, width]
             filled = stack[stack.flatten(1).any(dim=1)]
             prefix = f"aggregators.{kind}"
             theta = {name.removeprefix(f"{prefix}."): value for name, value in select(tensors, (prefix,)).items()}
             if theta:
-                made[kind] = functional_call(self.aggregators[kind], theta, (filled,))
+                globals_[kind] = functional_call(self.aggregators[kind], theta, (filled,))
             else:
-                made[kind] = filled.mean(dim=0)
-        return made
-
-    @torch.no_grad()
-    def publish(self) -> None:
-        """Takes the own prompts as the global ones, where nobody is there to mix with."""
-        for kind, prompts in self.own.items():
-            self.globals[kind].copy_(prompts)
+                globals_[kind] = filled.mean(dim=0)
+        return globals_
 
 
 class PromptAttention(nn.Module):
@@ -269,13 +237,7 @@ class PromptAttention(nn.Module):
     so the first mixture is nearly the mean. The query does not: at zero it would leave phi without a gradient. The last
     bias of phi moves all scores alike and so changes nothing, but the paper's perceptron has it.
 
-    Args:
-        blocks: J, the number of blocks with prompts.
-        width: Width of a prompt's tokens.
-        reduction: r; the perceptrons phi and psi have width / r hidden units.
-
-    Raises:
-        UserError: If no hidden unit is left.
+    The perceptrons phi and psi of each of J blocks have width / r hidden units; it is an error if none is left.
 
     >>> prompts = torch.tensor([1.0, 3.0]).view(2, 1, 1, 1).expand(2, 1, 1, 4)
     >>> aggregator = PromptAttention(blocks=1, width=4, reduction=2)
@@ -311,13 +273,7 @@ class AttentionOverClients(nn.Module):
     in PyTorch's own layers, of which the released code is made: Xavier's bound for queries, keys and values together,
     biases of the attention 0, those of the perceptron within 1 / sqrt(inputs).
 
-    Args:
-        blocks: J, the number of blocks with prompts.
-        width: Width of a prompt's tokens.
-        heads: Heads of the attention.
-
-    Raises:
-        UserError: If the width is not a multiple of the heads.
+    It is an error if the heads do not divide the width.
     """
 
     def __init__(self, blocks: int, width: int, heads: int = 8) -> None:

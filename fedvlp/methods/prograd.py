@@ -26,7 +26,6 @@ from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 
 from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder, cosine_logits
-from fedvlp.clip.prompted_text import ClassPosition
 from fedvlp.core.protocols import Batch, Inputs
 from fedvlp.methods.prompts import PromptLearner, ZeroShotTeacher, distillation_losses
 from fedvlp.utils.ranges import ClosedFraction, Names, PositiveInt
@@ -42,7 +41,6 @@ class ProGrad(PromptLearner):
             is PromptFL.
         prompt_length: Number of learned vectors L.
         init_words: Words that the prompt starts from, such as "a photo of a"; random vectors if not given.
-        class_position: Where the class's name stands: behind the prompt (end), in its middle, or before it (front).
         optimizer: Makes the optimizer of a client's local training.
     """
 
@@ -53,13 +51,10 @@ class ProGrad(PromptLearner):
         projection: ClosedFraction = 1.0,
         prompt_length: PositiveInt = 16,
         init_words: str | None = None,
-        class_position: ClassPosition = "end",
         optimizer: OptimizerCallable = lambda parameters: torch.optim.SGD(parameters, lr=0.002),
     ) -> None:
         super().__init__(class_names, clip, optimizer)
-        self.text = PromptedTextEncoder(
-            self.clip, class_names, prompt_length=prompt_length, class_position=class_position
-        )
+        self.text = PromptedTextEncoder(self.clip, class_names, prompt_length=prompt_length)
         self.prompt = nn.Parameter(self.text.initial_prompt(init_words))  # [L, D]
         self.projection = projection
         self.teacher = ZeroShotTeacher(self.clip, class_names, templates=1)
@@ -80,8 +75,7 @@ class ProGrad(PromptLearner):
         (domain,) = torch.autograd.grad(losses["cross_entropy"], prompt, retain_graph=True)
         (general,) = torch.autograd.grad(losses["kl"], prompt)
         gradient = aligned_gradient(domain, general, self.projection)
-        for name, value in losses.items():
-            self.log(name, value)
+        self.log_dict(losses)
         # It has the value of the cross-entropy, and this gradient.
         loss: Tensor = losses["cross_entropy"].detach() + ((self.prompt - start) * gradient).sum()
         return loss
@@ -90,12 +84,7 @@ class ProGrad(PromptLearner):
 def aligned_gradient(
     domain: Float[Tensor, "L D"], general: Float[Tensor, "L D"], projection: float
 ) -> Float[Tensor, "L D"]:
-    """Returns the gradient of the cross-entropy without a share of what opposes that of the divergence.
-
-    Args:
-        domain: G_d, of the cross-entropy.
-        general: G_g, of the divergence from zero-shot CLIP.
-        projection: lambda, the share that is taken away, in [0, 1].
+    """Returns G, from G_d of the cross-entropy, G_g of the divergence and lambda.
 
     Example:
         >>> aligned_gradient(torch.tensor([[3.0, -2.0]]), torch.tensor([[0.0, 4.0]]), 1.0).tolist()

@@ -41,7 +41,7 @@ class PromptFL(PromptLearner):
         templates: How many of CLIP's templates make that zero-shot teacher, in [1, 80].
         prompt_length: Number of learned vectors L.
         init_words: Words that the prompt starts from, such as "a photo of a"; random vectors if not given.
-        class_position: Where the class's name stands: behind the prompt (end), in its middle, or before it (front).
+        class_position: Where the class's name is: behind the prompt (end), in its middle, or before it (front).
         optimizer: Makes the optimizer of a client's local training.
     """
 
@@ -77,6 +77,5 @@ class PromptFL(PromptLearner):
         losses = {"loss": F.cross_entropy(logits, labels)}
         if self.teacher is not None:
             losses = distillation_losses(logits, labels, self.teacher(features), self.kl_weight)
-        for name, value in losses.items():
-            self.log(name, value)
+        self.log_dict(losses)
         return losses["loss"]

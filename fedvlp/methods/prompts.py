@@ -29,9 +29,9 @@ from fedvlp.utils.ranges import Names
 
 
 class PromptLearner(FederatedModule):
-    """A method that learns prompts for a frozen CLIP; it stands beside zero-shot CLIP in tables.
+    """A method that learns prompts for a frozen CLIP; tables compare it with zero-shot CLIP.
 
-    Batches hold CLIP's image features, which are computed once, unless the method says that it ``needs_images``.
+    Batches hold CLIP's image features, which are computed once, unless the method ``needs_images``.
 
     Args:
         class_names: The classes, in the order of the labels.
@@ -57,12 +57,9 @@ class PromptLearner(FederatedModule):
 
 
 class ZeroShotTeacher:
-    """Gives zero-shot CLIP's logits, from the mean over templates of the classes' text features.
+    """Zero-shot CLIP's logits, from the mean over 1 to 80 of CLIP's templates of the classes' text features.
 
-    Args:
-        clip: The frozen CLIP, shared and not copied.
-        class_names: The classes, in the order of the labels.
-        templates: How many of CLIP's templates are averaged, in [1, 80].
+    The CLIP is shared and not copied; it is no submodule, so that its tensors are listed once.
     """
 
     def __init__(self, clip: CLIP, class_names: list[str], templates: int) -> None:
@@ -96,13 +93,9 @@ def distillation_kl(teacher_logits: Float[Tensor, "B C"], student_logits: Float[
 def distillation_losses(
     logits: Float[Tensor, "B C"], labels: Int[Tensor, "B"], teacher: Float[Tensor, "B C"], kl_weight: float
 ) -> dict[str, Tensor]:
-    """Returns the cross-entropy, KL(teacher || student) as `kl`, and their weighted sum as `loss` (TRIP, Eq. 12).
+    """Returns the cross-entropy, KL(teacher || student) as `kl`, and as `loss` their sum by 1 and beta (TRIP, Eq. 12).
 
-    Args:
-        logits: The student's.
-        labels: Each image's class.
-        teacher: The teacher's logits, without a gradient.
-        kl_weight: beta, the weight of the divergence.
+    The teacher's logits get no gradient; beta is `kl_weight`.
     """
     cross_entropy = F.cross_entropy(logits, labels)
     divergence = distillation_kl(teacher, logits)
@@ -130,37 +123,23 @@ class DeepPromptedCLIP(nn.Module):
         self.prompt_length = prompt_length
         words = (init_words or "").split()
         self.learned_words = " ".join(words[:prompt_length]) or None
-        texts = [" ".join([*words[prompt_length:], name]) for name in class_names]
-        self.text = PromptedTextEncoder(clip, texts, prompt_length=prompt_length)
+        # Words that the prompt has no room for stay words: "[v1][v2] of a dog." with two vectors for "a photo of a".
+        strings = [" ".join([*words[prompt_length:], name]) for name in class_names]
+        self.text = PromptedTextEncoder(clip, strings, prompt_length=prompt_length)
         self.visual = PromptedImageEncoder(clip)
-
-    @property
-    def depth(self) -> int:
-        """The number of blocks that both towers have."""
-        return min(self.clip.text.depth, self.visual.depth)
-
-    def check_depth(self, depth: int) -> None:
-        """Refuses prompts for more blocks than a tower has.
-
-        Raises:
-            UserError: If there are fewer blocks.
-        """
-        if depth > self.depth:
-            raise UserError(f"Expected depth in [1, {self.depth}], the number of blocks, or null; got {depth}.")
 
     def initial_prompts(self, depth: int | None) -> dict[str, Tensor]:
         """Returns prompts of N(0, 0.02) for the first blocks of each tower; for all blocks if no depth is given.
 
         Raises:
-            UserError: If there are more blocks than a tower has.
+            UserError: If a tower has fewer blocks.
         """
-        depths = {"text": self.clip.text.depth, "visual": self.visual.depth}
-        widths = {"text": self.clip.text_width, "visual": self.clip.image_width}
-        self.check_depth(depth or 1)
-        prompts = {}
-        for kind, blocks in depths.items():
-            prompts[kind] = initial_prompt((depth or blocks, self.prompt_length, widths[kind]))
-        return prompts
+        text_blocks = checked_depth(depth, self.clip.text.depth)
+        visual_blocks = checked_depth(depth, self.visual.depth)
+        return {
+            "text": initial_prompt((text_blocks, self.prompt_length, self.clip.text_width)),
+            "visual": initial_prompt((visual_blocks, self.prompt_length, self.clip.image_width)),
+        }
 
     def initial_text_prompts(self, depth: int | None) -> Float[Tensor, "J L D"]:
         """Returns the words' embeddings for the first block, and prompts of N(0, 0.02) for those behind it.
@@ -169,10 +148,10 @@ class DeepPromptedCLIP(nn.Module):
             depth: J; if not given 9, or all blocks of a CLIP with fewer.
 
         Raises:
-            UserError: If there are more blocks than a tower has.
+            UserError: If a tower has fewer blocks.
         """
-        blocks = min(9, self.depth) if depth is None else depth
-        self.check_depth(blocks)
+        most = min(self.clip.text.depth, self.visual.depth)
+        blocks = checked_depth(min(9, most) if depth is None else depth, most)
         first = self.text.initial_prompt(self.learned_words)
         return torch.cat([first[None], initial_prompt((blocks - 1, *first.shape))])
 
@@ -193,6 +172,13 @@ def initial_prompt(shape: Sequence[int]) -> Tensor:
     return 0.02 * torch.randn(*shape)
 
 
+def checked_depth(depth: int | None, blocks: int) -> int:
+    """Returns a number of blocks with prompts, refused if a tower has fewer; all blocks if it is not given."""
+    if depth is not None and depth > blocks:
+        raise UserError(f"Expected depth in [1, {blocks}], the number of blocks, or null; got {depth}.")
+    return blocks if depth is None else depth
+
+
 class VisualPromptedCLIP(nn.Module):
     """Classifies images with learned tokens among theirs by frozen text features; has no parameters of its own.
 
@@ -208,15 +194,8 @@ class VisualPromptedCLIP(nn.Module):
         self.head = ZeroShotTeacher(clip, class_names, templates)
 
     def initial_prompts(self, depth: int | None, prompt_length: int) -> Float[Tensor, "J L W"]:
-        """Returns prompts of N(0, 0.02) for the first blocks; for all blocks if no depth is given.
-
-        Raises:
-            UserError: If there are more blocks than the tower has.
-        """
-        blocks = self.visual.depth if depth is None else depth
-        if blocks > self.visual.depth:
-            raise UserError(f"Expected depth in [1, {self.visual.depth}], the number of blocks, or null; got {depth}.")
-        return initial_prompt((blocks, prompt_length, self.head.clip.image_width))
+        """Returns prompts of N(0, 0.02) for the first blocks; for all blocks if no depth is given."""
+        return initial_prompt((checked_depth(depth, self.visual.depth), prompt_length, self.head.clip.image_width))
 
     def logits(self, images: Float[Tensor, "B 3 V V"], prompts: Float[Tensor, "J L W"]) -> Float[Tensor, "B C"]:
         """Returns the logits cos(w_c, f(x)) / tau of images under prompts."""
@@ -226,13 +205,8 @@ class VisualPromptedCLIP(nn.Module):
 def known_domain(client: Client, needed_by: str, otherwise: str = "") -> int:
     """Returns the domain of a client that has images of one domain.
 
-    Args:
-        client: Who trains.
-        needed_by: What needs the domain, for the message.
-        otherwise: What else a user can do, for its end; such as ", or domain_labels: false".
-
     Raises:
-        UserError: If the client has images of several domains.
+        UserError: If it has images of several; says what needs the domain, and what a user can do ``otherwise``.
 
     >>> known_domain(Client(0, 2, 9), "FedAPT")
     2
@@ -248,18 +222,14 @@ def known_domain(client: Client, needed_by: str, otherwise: str = "") -> int:
 def domains_of(inputs: Inputs, needed_by: str) -> Int[Tensor, "B"]:
     """Returns the source domain of each image of a training batch, its position among them.
 
-    Args:
-        inputs: The batch's, of a method that has ``needs_domains``.
-        needed_by: What needs the domains, for the message.
-
     Raises:
-        UserError: If the inputs do not say.
+        UserError: If the inputs do not say; it names what they are needed by.
     """
     if isinstance(inputs, dict) and DOMAIN in inputs:
         return inputs[DOMAIN]
     raise UserError(
-        f"{needed_by} is trained on images of which it knows the source domain, but these batches do not say. Train it "
-        f"on a data module of fedvlp, or put {DOMAIN!r} [B] into the inputs."
+        f"{needed_by} is trained on images whose source domain it knows, but these batches do not say. Train it on a "
+        f"data module of fedvlp, or put {DOMAIN!r} [B] into the inputs."
     )
 
 

@@ -20,7 +20,6 @@ from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 
 from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder, cosine_logits
-from fedvlp.clip.prompted_text import ClassPosition
 from fedvlp.core.phases import Phase
 from fedvlp.core.protocols import Inputs
 from fedvlp.core.strategies import Local
@@ -36,7 +35,6 @@ class SingleDomain(PromptLearner):
         clip: The frozen CLIP: see ``load_clip``.
         prompt_length: Number of learned vectors L.
         init_words: Words that the prompt starts from, such as "a photo of a"; random vectors if not given.
-        class_position: Where the class's name stands: behind the prompt (end), in its middle, or before it (front).
         optimizer: Makes the optimizer of a client's local training.
     """
 
@@ -48,13 +46,10 @@ class SingleDomain(PromptLearner):
         clip: CLIPSpec | CLIP | str = "ViT-B-16",
         prompt_length: PositiveInt = 16,
         init_words: str | None = None,
-        class_position: ClassPosition = "end",
         optimizer: OptimizerCallable = lambda parameters: torch.optim.SGD(parameters, lr=0.002),
     ) -> None:
         super().__init__(class_names, clip, optimizer)
-        self.text = PromptedTextEncoder(
-            self.clip, class_names, prompt_length=prompt_length, class_position=class_position
-        )
+        self.text = PromptedTextEncoder(self.clip, class_names, prompt_length=prompt_length)
         self.prompt = nn.Parameter(self.text.initial_prompt(init_words))  # [L, D]
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:

@@ -28,32 +28,21 @@ Departures:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
-from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 
 from fedvlp.clip import CLIP, CLIPSpec
 from fedvlp.clip.blocks import Between
-from fedvlp.core.phases import Phase, RoundContext
 from fedvlp.core.protocols import Batch, Inputs
-from fedvlp.core.state import State
-from fedvlp.methods.client_statistics import (
-    ClientStatistics,
-    after_stage,
-    num_channels,
-    pooled,
-    positions,
-    style_of,
-    with_style,
-)
-from fedvlp.methods.image_tower import ImageTowerLearner
+from fedvlp.methods.client_statistics import ClientStatistics, pooled, positions, style_of, with_style
+from fedvlp.methods.image_tower import ImageTowerLearner, after_stage
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.ranges import FractionAboveZero, Names, NonNegativeFloat, PositiveInt
+from fedvlp.utils.ranges import Names, NonNegativeFloat, PositiveInt
 
 
 class StableFDG(ImageTowerLearner):
@@ -66,15 +55,13 @@ class StableFDG(ImageTowerLearner):
         exploration: alpha, how far styles are led away from their mean, at least 0.
         stage: The stage of the image tower behind which styles are taken and changed, from 1: a ViT's block, or one of
             a ResNet's four stages.
-        layer_decay: Factor on the learning rate from each layer of the tower to the one below it, in (0, 1].
-        optimizer: Makes the optimizer of a client's local training. Vectors, such as biases, get no weight decay.
+        options: Head, rates and optimizer, as of :class:`.ImageTowerLearner`.
 
     Raises:
         UserError: If the tower has no stage behind that one, or none that can be run one by one.
     """
 
-    train_only_personal = ClientStatistics.personal
-    shares_of_images = ClientStatistics.sent
+    statistics: ClientStatistics
 
     def __init__(
         self,
@@ -83,34 +70,17 @@ class StableFDG(ImageTowerLearner):
         clip: CLIPSpec | CLIP | str = "ViT-B-16",
         exploration: NonNegativeFloat = 3.0,
         stage: PositiveInt = 1,
-        layer_decay: FractionAboveZero = 0.7,
-        optimizer: OptimizerCallable = lambda parameters: torch.optim.AdamW(parameters, lr=3e-5, weight_decay=0.1),
+        **options: Any,
     ) -> None:
-        super().__init__(class_names, clip, "text", "frozen", layer_decay, optimizer)
+        super().__init__(class_names, clip, **options)
         self.exploration = exploration
         self.stage = stage
         blocks = self.image_tower.blocks
         self.last_stage = 4 if blocks is None else len(blocks)
         if stage >= self.last_stage:
             raise UserError(f"Styles are changed before the last of the tower's {self.last_stage} stages. Lower stage.")
-        self.highlighter = FeatureHighlighter(num_channels(self, self.last_stage), len(class_names))
-        self.statistics = ClientStatistics(num_clients, (2, 2, num_channels(self, stage)))
-
-    def configure_phases(self) -> Sequence[Phase]:
-        """Returns two phases: train all and average it; send what was collected, which is not deployed."""
-        (train,) = super().configure_phases()
-        return self.statistics.phases(train)
-
-    def start_client(self, context: RoundContext) -> None:
-        """Prepares for a client's phase; before training it forgets what it had collected in the round before."""
-        super().start_client(context)
-        if context.phase.train:
-            self.statistics.clear()
-
-    def upload_state(self) -> State:
-        """Returns what the client sends after the running phase: its own statistics after the second."""
-        statistics = self.statistics.upload(self.context)
-        return super().upload_state() if statistics is None else statistics
+        self.highlighter = FeatureHighlighter(self.num_channels(self.last_stage), len(class_names))
+        self.share_statistics(num_clients, (2, 2, self.num_channels(stage)))
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
         """Returns the logits of a batch, in which each image is its own partner."""
@@ -140,7 +110,7 @@ class StableFDG(ImageTowerLearner):
         extra = oversampled(labels, len(labels) if explores else 0)
         every = torch.cat([torch.arange(len(labels)), extra]).to(labels.device)
         change = partial(self.restyled, len(labels), extra, shifts)
-        logits = self.logits_of(images[every], partners_of(labels[every]), [*after_stage(self.stage, change)])
+        logits = self.logits_of(images[every], partners_of(labels[every]), after_stage(self.stage, change))
         loss = F.cross_entropy(logits, labels[every])
         self.log("loss", loss)
         return loss
@@ -156,8 +126,8 @@ class StableFDG(ImageTowerLearner):
         return with_style(features, style)
 
     def shifted(self, style: Float[Tensor, "B 2 W"]) -> Float[Tensor, "B 2 W"]:
-        """Returns styles, of which half are another client's, drawn; as they are if no other's are known."""
-        others = self.statistics.others(self.context)
+        """Returns styles, of which half are another client's, drawn; unchanged if no other client has sent some."""
+        others = self.statistics.others()
         if not others:
             return style
         mean, deviation = self.statistics.clients[others[int(torch.randint(len(others), ()))]]
@@ -177,12 +147,8 @@ class StableFDG(ImageTowerLearner):
 class FeatureHighlighter(nn.Module):
     """Weighs an image's positions by what they share with another image of the class, and classifies by their sum.
 
-    Its part of the logits is 0 at first, so that training starts from the classifier beside it.
-
-    Args:
-        width: W, that of a position's features x_p.
-        num_classes: C.
-        size: That of queries and keys.
+    Its part of the logits is 0 at first, so that training starts from the classifier beside it. Queries and keys have
+    the given size.
     """
 
     def __init__(self, width: int, num_classes: int, size: int = 30) -> None:
@@ -232,7 +198,8 @@ def diverse(styles: Float[Tensor, "B S"], count: int) -> Int[Tensor, "count"]:
     while len(chosen) < count and nearest.any():
         chosen.append(int(torch.multinomial(nearest, 1)))
         nearest = torch.minimum(nearest, (styles - styles[chosen[-1]]).square().sum(1))
-        nearest[chosen] = 0  # whatever rounding left
+        # What is chosen is not drawn again, whatever rounding left of its distance.
+        nearest[chosen] = 0
     return torch.tensor(chosen)
 
 
@@ -240,14 +207,14 @@ def oversampled(labels: Int[Tensor, "B"], count: int) -> Int[Tensor, "count"]:
     """Returns images to be seen once more, each of a class of which the batch, with those before, has fewest."""
     labels = labels.cpu()
     classes, sizes = labels.unique(return_counts=True)  # type: ignore[no-untyped-call]
-    found: list[int] = []
+    images: list[int] = []
     for _ in range(count):
         smallest = (sizes == sizes.min()).nonzero().flatten()
         place = smallest[torch.randint(len(smallest), ())]
         members = (labels == classes[place]).nonzero().flatten()
-        found.append(int(members[torch.randint(len(members), ())]))
+        images.append(int(members[torch.randint(len(members), ())]))
         sizes[place] += 1
-    return torch.tensor(found, dtype=torch.long)
+    return torch.tensor(images, dtype=torch.long)
 
 
 def explored(style: Float[Tensor, "B 2 W"], extra: Int[Tensor, "E"], level: float) -> Float[Tensor, "B_and_E 2 W"]:

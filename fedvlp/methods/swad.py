@@ -6,7 +6,7 @@ Symbols: theta_i weights after step i -> ``visual``; their mean over the steps o
 validation loss at the i-th look -> ``loss``; N_s -> ``start_patience``, N_e -> ``end_patience``, r -> ``tolerance``.
     t_s: the first look i with l_i = min(l_i, ..., l_{i + N_s - 1}); threshold = r mean(l_i, ..., l_{i + N_s - 1})
     t_e: the last look before N_e in a row whose losses are all above the threshold; else the last of all
-    theta_SWAD = mean of theta_i from t_s to t_e     Algorithm 1; :class:`.LossValley`
+    theta_SWAD = mean of theta_i from t_s to t_e     Algorithm 1; :class:`LossValley`
 The losses are those of the source domains' validation images; nothing of a held-out domain is looked at.
 
 Departures:
@@ -66,7 +66,7 @@ class SWAD(ImageTowerLearner):
         layer_decay: FractionAboveZero = 0.7,
         optimizer: OptimizerCallable = lambda parameters: torch.optim.AdamW(parameters, lr=3e-5, weight_decay=0.1),
     ) -> None:
-        super().__init__(class_names, clip, "text", "frozen", layer_decay, optimizer)
+        super().__init__(class_names, clip, "text", layer_decay, optimizer)
         if end_patience < start_patience:
             raise UserError(
                 f"Expected end_patience to be at least start_patience {start_patience}; got {end_patience}."
@@ -98,12 +98,7 @@ WEIGHTS = "visual"
 
 @dataclass(frozen=True)
 class Mean:
-    """A mean over rounds.
-
-    Attributes:
-        state: the tensors; none of no rounds.
-        count: over how many rounds.
-    """
+    """A mean over rounds: the tensors, none of no rounds, and over how many rounds it is."""
 
     state: State = field(default_factory=dict)
     count: int = 0
@@ -124,13 +119,13 @@ class Mean:
 
 @dataclass(frozen=True)
 class Valley:
-    """Where the search for the valley stands; a value that is replaced and never changed.
+    """How far the search for the valley has come; a value that is replaced and never changed.
 
     Attributes:
         window: means of the rounds since the lowest loss, until the valley has begun.
         losses: their losses.
         threshold: above it a loss is out of the valley; None until it has begun.
-        kept: the mean of all rounds that are part of it whatever comes.
+        inside: the mean of all rounds that are part of it whatever comes.
         pending: that of the latest rounds with losses above the threshold, which may turn out to be behind its end.
         has_ended: whether so many were above that the valley is over.
     """
@@ -138,24 +133,51 @@ class Valley:
     window: tuple[Mean, ...] = ()
     losses: tuple[float, ...] = ()
     threshold: float | None = None
-    kept: Mean = field(default_factory=Mean)
+    inside: Mean = field(default_factory=Mean)
     pending: Mean = field(default_factory=Mean)
     has_ended: bool = False
 
     @property
     def mean(self) -> Mean:
         """The mean from the beginning until now, or until its end."""
-        mean = self.kept if self.has_ended else self.kept.joined(self.pending)
+        mean = self.inside if self.has_ended else self.inside.joined(self.pending)
         for of_round in self.window:
             mean = mean.joined(of_round)
         return mean
+
+    def sorted_in(self, threshold: float, newest: Mean, loss: float) -> Valley:
+        """Returns the valley after one more round: part of it with all that were pending, or pending itself."""
+        if loss > threshold:
+            return replace(self, pending=self.pending.joined(newest))
+        return replace(self, inside=self.inside.joined(self.pending).joined(newest), pending=Mean())
+
+    def to_memory(self) -> State:
+        """Returns it as tensors by name, which checkpoints hold."""
+        memory = _written("inside", self.inside) | _written("pending", self.pending)
+        for place, of_round in enumerate(self.window):
+            memory |= _written(f"window{place}", of_round)
+        memory["swad.losses"] = torch.tensor(self.losses, dtype=torch.float64)
+        threshold = -1.0 if self.threshold is None else self.threshold
+        memory["swad.progress"] = torch.tensor([threshold, self.has_ended], dtype=torch.float64)
+        return memory
+
+    @classmethod
+    def from_memory(cls, memory: State) -> Valley:
+        """Returns the valley that was written; one that is to begin if there is none."""
+        if "swad.progress" not in memory:
+            return cls()
+        losses = tuple(memory["swad.losses"].tolist())
+        threshold, has_ended = memory["swad.progress"].tolist()
+        window = tuple(_read(memory, f"window{place}") for place in range(len(losses)))
+        begun = None if threshold < 0 else threshold
+        return cls(window, losses, begun, _read(memory, "inside"), _read(memory, "pending"), bool(has_ended))
 
 
 @dataclass(frozen=True)
 class LossValley(Strategy):
     """Trains on with the newest weights, and deploys their mean over the valley (Cha et al. 2021, Algorithm 1).
 
-    The federation says the loss after each round, in ``after_validation``.
+    The federation gives the loss after each round to ``after_validation``.
 
     Args:
         start_patience: N_s, so many rounds without a lower loss begin the valley, with the first of them.
@@ -173,36 +195,32 @@ class LossValley(Strategy):
         """Takes the newest weights, and keeps their mean over the round's steps until its loss is known."""
         if not updates:
             return server
-        weights = select(updates[0].state, (WEIGHTS,))
-        of_round = Mean({name: updates[0].state[name.replace(WEIGHTS, MEAN, 1)] for name in weights}, 1)
+        upload = updates[0].state
+        weights = select(upload, (WEIGHTS,))
+        of_round = Mean({name: upload[name.replace(WEIGHTS, MEAN, 1)] for name in weights}, 1)
         newest = _read(server.memory, "newest").joined(of_round)
         # Weights that no mean holds yet are deployed until one does.
         deployed = server.deployed if "swad.progress" in server.memory else weights
-        memory = server.memory | _written("newest", newest)
-        return replace(server, shared=weights, deployed=deployed, memory=memory)
+        return replace(server, shared=weights, deployed=deployed, memory=server.memory | _written("newest", newest))
 
     def after_validation(self, server: ServerState, loss: float) -> ServerState:
         """Returns the server's state once the validation loss of what it shares is known."""
         newest = _read(server.memory, "newest")
         if not newest.count:
             return server
-        valley = self.extended(_read_valley(server.memory), newest, loss)
-        return replace(server, deployed=valley.mean.state, memory=_written_valley(valley))
+        valley = self.extended(Valley.from_memory(server.memory), newest, loss)
+        return replace(server, deployed=valley.mean.state, memory=valley.to_memory())
 
     def extended(self, valley: Valley, newest: Mean, loss: float) -> Valley:
-        """Returns the valley after one more round.
-
-        Args:
-            valley: before.
-            newest: the mean of the round's steps.
-            loss: the source validation loss behind it.
-        """
+        """Returns the valley after one more round, from the mean of its steps and the validation loss behind it."""
         if valley.has_ended:
             return valley
         if valley.threshold is not None:
-            sorted_in = _sorted_in(valley, valley.threshold, newest, loss)
-            has_ended = sorted_in.pending.count >= self.end_patience
-            return replace(valley, pending=Mean(), has_ended=True) if has_ended else sorted_in
+            extended = valley.sorted_in(valley.threshold, newest, loss)
+            has_ended = extended.pending.count >= self.end_patience
+            # What was pending was behind the end.
+            return replace(valley, pending=Mean(), has_ended=True) if has_ended else extended
+        # Before the valley has begun, a loss below the window's first begins another window.
         if not valley.losses or loss < valley.losses[0]:
             valley = Valley()
         valley = replace(valley, window=(*valley.window, newest), losses=(*valley.losses, loss))
@@ -211,45 +229,16 @@ class LossValley(Strategy):
         threshold = self.tolerance * sum(valley.losses) / len(valley.losses)
         begun = Valley(threshold=threshold)
         for of_round, its_loss in zip(valley.window, valley.losses, strict=True):
-            begun = _sorted_in(begun, threshold, of_round, its_loss)
+            begun = begun.sorted_in(threshold, of_round, its_loss)
         return begun
 
     def check(self, clients: Sequence[Client]) -> None:
-        """Raises UserError unless all images lie in one place."""
+        """Raises UserError unless all images are in one place."""
         if not all(client.is_pool for client in clients):
             raise UserError(
                 "SWAD averages the steps of one training on the images of all source domains. "
                 "Use the partition Pooled, as its config does."
             )
-
-
-def _sorted_in(valley: Valley, threshold: float, newest: Mean, loss: float) -> Valley:
-    """Returns a valley after one more round that is part of it, with all that were pending, or pending itself."""
-    if loss > threshold:
-        return replace(valley, pending=valley.pending.joined(newest))
-    return replace(valley, kept=valley.kept.joined(valley.pending).joined(newest), pending=Mean())
-
-
-def _written_valley(valley: Valley) -> State:
-    """Returns a valley as tensors by name."""
-    memory = _written("kept", valley.kept) | _written("pending", valley.pending)
-    for place, of_round in enumerate(valley.window):
-        memory |= _written(f"window{place}", of_round)
-    memory["swad.losses"] = torch.tensor(valley.losses, dtype=torch.float64)
-    threshold = -1.0 if valley.threshold is None else valley.threshold
-    memory["swad.progress"] = torch.tensor([threshold, valley.has_ended], dtype=torch.float64)
-    return memory
-
-
-def _read_valley(memory: State) -> Valley:
-    """Returns the valley that was written; one that is to begin if there is none."""
-    if "swad.progress" not in memory:
-        return Valley()
-    losses = memory["swad.losses"].tolist()
-    known, has_ended = memory["swad.progress"].tolist()
-    threshold = None if known < 0 else known
-    window = tuple(_read(memory, f"window{place}") for place in range(len(losses)))
-    return Valley(window, tuple(losses), threshold, _read(memory, "kept"), _read(memory, "pending"), bool(has_ended))
 
 
 def _written(name: str, mean: Mean) -> dict[str, Tensor]:

@@ -44,7 +44,7 @@ class ZeroShotCLIP(FederatedModule):
         return zero_shot_text_features(self.clip, self.class_names, self.templates)
 
     def baseline(self) -> ZeroShotCLIP:
-        """Returns itself: it is what other methods stand beside, and it has no rounds of its own."""
+        """Returns itself: other methods are compared with it, and it has no rounds of its own."""
         return self
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+import pandas as pd
 
 from fedvlp.core.metrics import confusion_of
 from fedvlp.core.predictions import Predictions
@@ -48,30 +48,21 @@ def read_predictions(run: Path) -> PredictionsByRow:
         for row, by_split in header["splits"].items():
             for split, names in by_split.items():
                 of_split = {name: tensors[f"{row}/{split}/{name}"] for name in TENSORS}
-                _check_shapes(of_split)
                 predictions.setdefault(row, {})[split] = Predictions(
                     **of_split, clients=tuple(names["clients"]), class_names=tuple(names["class_names"])
                 )
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
+    except (KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{path} holds no predictions of a run. Make the run again, or remove the file.") from error
     return predictions
 
 
-def _check_shapes(of_split: Tensors) -> None:
-    """Raises ValueError unless each state has a prediction and a confidence for each image."""
-    shape = of_split["predicted"].shape
-    if shape[1:] != of_split["labels"].shape or shape != of_split["confidence"].shape or not all(shape):
-        raise ValueError(f"Expected [states, images] of some; got {tuple(shape)}.")
-
-
 def confusion_csv(predictions: PredictionsByRow, class_names: Sequence[str]) -> str:
     """Returns a line of CSV for each pair of a true and a predicted class that has images, over all states."""
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(["row", "split", "true", "predicted", "images"])
+    rows: list[tuple[str, str, str, str, int]] = []
     for row, by_split in predictions.items():
         for split, of_split in by_split.items():
             names = of_split.class_names or class_names
             for (true, predicted), images in sorted(confusion_of(of_split).items()):
-                writer.writerow([row, split, names[true], names[predicted], images])
-    return file.getvalue()
+                rows.append((row, split, names[true], names[predicted], images))
+    columns = ["row", "split", "true", "predicted", "images"]
+    return str(pd.DataFrame(rows, columns=columns).to_csv(index=False, lineterminator="\n"))

@@ -38,14 +38,13 @@ class TrainedState(NamedTuple):
     model: dict[str, Any]
 
 
-def save_checkpoint(path: Path, state: RunState, description: Mapping[str, Any], history: str = "") -> None:
+def save_checkpoint(path: Path, state: RunState, description: Mapping[str, Any]) -> None:
     """Writes a checkpoint; a reader sees all of it or nothing.
 
     Args:
         path: the file, in a folder of the run's folder.
         state: what to continue from.
         description: of the run.
-        history: the rounds' metrics as JSON, one a line, where the caller has them; they are made here if not.
     """
     server = state.server
     tensors = add_prefix(server.shared, "shared") | add_prefix(server.memory, "memory")
@@ -64,7 +63,7 @@ def save_checkpoint(path: Path, state: RunState, description: Mapping[str, Any],
         "round": server.round,
         "clients": sorted(state.personal),
         "optimizers": sorted(state.optimizer_states),
-        "history": history or "\n".join(json.dumps(metrics) for metrics in state.history),
+        "history": "\n".join(json.dumps(metrics) for metrics in state.history),
         "description": dict(description),
         "files": files,
         DEPLOYS_SHARED: deploys_shared,

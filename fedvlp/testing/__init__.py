@@ -1,4 +1,4 @@
-"""What a class of one's own must keep to, as functions for its tests. Nothing imports it.
+"""What a custom class must keep to, as functions for its tests. Nothing in the library imports it.
 
 Each takes a class or an object, tries it, and raises :class:`ContractError` with what it must do if it does not::
 
@@ -16,18 +16,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fedvlp.testing.aggregator import check_aggregator as check_aggregator
+    from fedvlp.testing.aggregation import check_aggregator as check_aggregator
+    from fedvlp.testing.aggregation import check_strategy as check_strategy
+    from fedvlp.testing.contract import ContractError as ContractError
     from fedvlp.testing.data import check_data as check_data
-    from fedvlp.testing.failures import ContractError as ContractError
-    from fedvlp.testing.method.check import check_method as check_method
-    from fedvlp.testing.strategy import check_strategy as check_strategy
+    from fedvlp.testing.method import check_method as check_method
 
 _MODULES = {
-    "ContractError": "failures",
-    "check_aggregator": "aggregator",
+    "ContractError": "contract",
+    "check_aggregator": "aggregation",
     "check_data": "data",
-    "check_method": "method.check",
-    "check_strategy": "strategy",
+    "check_method": "method",
+    "check_strategy": "aggregation",
 }
 __all__ = list(_MODULES)
 

@@ -13,7 +13,7 @@ from PIL import Image
 from torch import Tensor
 
 from fedvlp.data import FederatedDataModule, Images
-from fedvlp.testing.failures import ContractError, require
+from fedvlp.testing.contract import ContractError, require
 
 SIZE = 8
 """Pixels to which images are made small."""
@@ -23,7 +23,7 @@ def check_data(make: Callable[[], FederatedDataModule]) -> None:
     """Reads and splits a data set twice, and checks what every data set must keep to.
 
     Args:
-        make: Makes it, each time the same and anew, such as ``lambda: MyImages(root, held_out="sketch",
+        make: Makes it, each time the same and from scratch, such as ``lambda: MyImages(root, held_out="sketch",
             cache_dir=None)``; without a cache, since what is cached is not read again.
 
     Raises:
@@ -33,7 +33,7 @@ def check_data(make: Callable[[], FederatedDataModule]) -> None:
     data = make()
     require(isinstance(data, FederatedDataModule), f"Expected a FederatedDataModule, got a {type(data).__name__}.")
     other = make()
-    require(other is not data, "Expected a function that makes the data set anew; it gave the same twice.")
+    require(other is not data, "Expected a function that makes the data set from scratch; it gave the same twice.")
     name = type(data).__name__
     domains, class_names = _loaded(data, name)
     _check_class_names(class_names, name)
@@ -55,7 +55,7 @@ def _loaded(data: FederatedDataModule, name: str) -> tuple[Mapping[str, Images],
 
 def _check_class_names(class_names: list[str], name: str) -> None:
     are_names = bool(class_names) and all(isinstance(each, str) and each.strip() for each in class_names)
-    require(are_names, f"{name}: class names must be texts, since prompts are made of them; got {class_names}.")
+    require(are_names, f"{name}: class names must be strings, since prompts are made of them; got {class_names}.")
     doubled = sorted({each for each in class_names if class_names.count(each) > 1})
     require(not doubled, f"{name}: a class has one name and a name one class; {doubled} come twice.")
 
@@ -71,8 +71,8 @@ def _check_images(images: Images, num_classes: int, where: str) -> None:
     require(not odd, f"{where}: labels must be positions in the {num_classes} class names; {odd} are none.")
     require(len(set(images.names)) == counts[0], f"{where}: each image must have a name of its own; some come twice.")
     absolute = [each for each in images.names if PurePath(each).is_absolute()]
-    told = f"{where}: names must be the same on every machine, so relative to the data's folder; got"
-    require(not absolute, f"{told} {absolute[:1]}.")
+    claim = f"{where}: names must be the same on every machine, so relative to the data's folder; got"
+    require(not absolute, f"{claim} {absolute[:1]}.")
     for position in (0, counts[0] - 1):
         image = images[position]
         is_rgb = isinstance(image, Image.Image) and image.mode == "RGB"
@@ -80,8 +80,8 @@ def _check_images(images: Images, num_classes: int, where: str) -> None:
 
 
 def _check_all_classes(domains: Mapping[str, Images], class_names: list[str], name: str) -> None:
-    found = set(map(int, chain.from_iterable(images.labels for images in domains.values())))
-    missing = [each for label, each in enumerate(class_names) if label not in found]
+    present = set(map(int, chain.from_iterable(images.labels for images in domains.values())))
+    missing = [each for label, each in enumerate(class_names) if label not in present]
     require(not missing, f"{name}: every class must have an image; {missing} have none.")
 
 
@@ -91,16 +91,16 @@ def _check_same(domains: Mapping[str, Images], again: Mapping[str, Images], name
     for domain, images in domains.items():
         other = again[domain]
         same = list(images.names) == list(other.names) and np.array_equal(images.labels, other.labels)
-        told = f"{name}: made twice, domain {domain!r} must have the same images in the same order"
-        require(same, f"{told}, since splits are drawn by position. Sort what a folder or a set gives.")
+        claim = f"{name}: made twice, domain {domain!r} must have the same images in the same order"
+        require(same, f"{claim}, since splits are drawn by position. Sort what a folder or a set gives.")
         everything = np.arange(len(images))
         require(
-            images.fingerprint(everything) == other.fingerprint(everything), f"{told} and a fingerprint that stays."
+            images.fingerprint(everything) == other.fingerprint(everything), f"{claim} and a fingerprint that stays."
         )
 
 
 def _check_split(data: FederatedDataModule, other: FederatedDataModule, name: str) -> None:
-    """Checks that each image has one role, that nobody trains on a held-out domain, and that the split stays."""
+    """Checks that each image has one role, that no client trains on a held-out domain, and that the split stays."""
     for each in (data, other):
         each.prepare_data()
         each.setup("fit")
@@ -109,7 +109,7 @@ def _check_split(data: FederatedDataModule, other: FederatedDataModule, name: st
     require(len(names) == len(set(names)), f"{name}: an image must have one role; some are in several splits.")
     held_out = set(data.held_out_domains)
     trained = sorted({row["domain"] for row in table if row["role"] in ("train", "validation")} & held_out)
-    require(not trained, f"{name}: nobody may train on a held-out domain; {trained} have training images.")
+    require(not trained, f"{name}: no client may train on a held-out domain; {trained} have training images.")
     require(bool(data.clients), f"{name} must have a client.")
     require(data.split_hash == other.split_hash, f"{name}: made twice, it must be split the same.")
     try:

@@ -86,6 +86,12 @@ def test_a_page_can_be_followed(name, desk):
             assert run_tests(file)
 
 
+@pytest.mark.parametrize("name", ["method", "aggregation_rule", "add_on"])
+def test_a_new_class_is_one_file_of_forty_lines(name):
+    (code,) = [code for file, code in PAGES[name].files().items() if file.endswith(".py") and "test_" not in file]
+    assert len(code.splitlines()) <= 40
+
+
 def test_the_callback_writes_what_its_page_says(desk):
     page = PAGES["callback"]
     for file, code in page.files().items():

@@ -22,7 +22,7 @@ from experiments.tiny_clip.drawings import (
     sample_scene,
     scene_codes,
 )
-from fedvlp.clip.loading import sources
+from fedvlp.clip import loading
 from fedvlp.data.styled_shapes.drawings import Scene
 
 
@@ -72,19 +72,19 @@ def test_truth_by_hand():
 
 
 def test_bundled_weights_load_strictly_and_are_the_same_at_each_load():
-    state = sources.bundled_state_dict()
-    model = CLIP(**sources.bundled_config())
+    state = loading.bundled_state_dict()
+    model = CLIP(**loading.bundled_config())
     model.load_state_dict(state, strict=True)
     assert all(value.dtype == torch.float32 for value in state.values())
     assert model.encode_image(torch.zeros(2, 3, 64, 64)).shape == (2, model.visual.output_dim)
-    assert sum(file.stat().st_size for file in sources.TINY_FOLDER.iterdir()) < 8e6
-    again = sources.bundled_state_dict()
+    assert sum(file.stat().st_size for file in loading.TINY_FOLDER.iterdir()) < 8e6
+    again = loading.bundled_state_dict()
     assert all(torch.equal(state[name], again[name]) for name in state)
 
 
 def test_trained_rows_are_put_where_they_belong():
-    stored = load_file(sources.TINY_FOLDER / "weights.safetensors")
-    weight = sources.expand(stored, 49408)["token_embedding.weight"]
+    stored = load_file(loading.TINY_FOLDER / "weights.safetensors")
+    weight = loading.expand(stored, 49408)["token_embedding.weight"]
     rows = stored["token_embedding.index"].long()
     assert torch.equal(weight[rows], stored["token_embedding.rows"].float())
     assert weight.std() == pytest.approx(0.02, rel=0.2)

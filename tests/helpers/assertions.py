@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedvlp.core.state import RunState
-from fedvlp.testing.comparing import run_tensors as run_tensors
+from fedvlp.testing.contract import run_tensors as run_tensors
 
 
 def run_metrics(state: RunState) -> list[dict[str, Any]]:

@@ -10,9 +10,9 @@ from typing import Any
 from matplotlib.figure import Figure
 from PIL import Image
 
-from fedvlp.callbacks import plots
+from fedvlp.callbacks import files
 
-DRAWN = dict(plots.FIGURES)
+DRAWN = dict(files.FIGURES)
 """The functions that draw them, as they are without tests."""
 
 
@@ -36,5 +36,5 @@ def _unrendered(name: str, *given: Any) -> Unrendered:
 
 
 def leave_unrendered() -> None:
-    """Lets runs write their figures without pixels, until ``plots.FIGURES`` is ``DRAWN`` again."""
-    plots.FIGURES = {name: partial(_unrendered, name) for name in DRAWN}
+    """Lets runs write their figures without pixels, until ``files.FIGURES`` is ``DRAWN`` again."""
+    files.FIGURES = {name: partial(_unrendered, name) for name in DRAWN}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from fedvlp.commands.lightning_cli import FederationCLI
-from fedvlp.testing.method.runs import small_run
+from fedvlp.testing.runs import small_run
 from fedvlp.utils.config_files import configs_folder
 
 

@@ -42,7 +42,7 @@ def cosine(one, other):
 
 def parts(module, images):
     """Returns a client's features as arrays."""
-    features = module.dual(images, module.domain)
+    features = module.features(images)
     return {name: getattr(features, name).detach().double().numpy() for name in ("image", "text", "scores", "tokens")}
 
 

@@ -9,7 +9,6 @@ import torch
 
 from fedvlp.core.state import numel
 from fedvlp.methods import CCST, FineTuning
-from fedvlp.methods.client_statistics import own_slot
 from fedvlp.utils.errors import UserError
 from tests.helpers.runs import make_run
 from tests.helpers.slow import begin
@@ -48,7 +47,7 @@ def slow_loss(module, images, slots, stage):
     losses = []
     for image, label, chosen in zip(images, LABELS.tolist(), slots.tolist(), strict=True):
         for slot in chosen:
-            style = None if slot == own_slot(module.context) else module.statistics.clients[slot]
+            style = None if slot == module.statistics.slot else module.statistics.clients[slot]
             feature = slow_features(module, image, style, stage)
             scores = torch.stack(
                 [module.clip.logit_scale * feature @ text / feature.norm() for text in module.text_features]
@@ -96,7 +95,7 @@ def test_styles_of_an_image_are_different_ones_of_known_clients(clip):
     assert all(len(set(row)) == 2 for row in drawn.tolist())
     module.styles = 9
     assert module.draw(2).sort(dim=1).values.tolist() == [[0, 1, 3], [0, 1, 3]]
-    assert module.statistics.others(module.context) == [0, 3]
+    assert module.statistics.others() == [0, 3]
 
 
 def test_the_order_of_other_clients_does_not_matter(clip, images):

@@ -9,8 +9,8 @@ from functools import partial
 
 import pytest
 
-from fedvlp.testing.method.check import METHOD_CHECKS
-from fedvlp.testing.method.runs import MethodContract
+from fedvlp.testing.method import METHOD_CHECKS
+from fedvlp.testing.runs import MethodContract
 from tests.helpers.configs import METHODS
 from tests.helpers.runs import make_run
 

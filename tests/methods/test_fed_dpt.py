@@ -81,7 +81,7 @@ def test_weights_and_logits_are_those_of_the_paper(fed_dpt, images):
     text = fed_dpt.dual.text.shared.detach()
     visual = fed_dpt.dual.visual.shared.detach()
     weights, cosines = reference_cosines(fed_dpt, images, text, visual)
-    features = fed_dpt.dual(images, None)
+    features = fed_dpt.features(images)
     assert 0.01 < weights.max(1).min() < 0.999
     assert np.allclose(features.weights.detach().numpy(), weights, atol=1e-4)
     assert np.allclose(fed_dpt(images).detach().numpy(), fed_dpt.clip.logit_scale * cosines, atol=2e-3)
@@ -117,7 +117,7 @@ def test_without_momentum_a_client_starts_from_the_broadcast(clip, images):
 def test_one_domain_has_weight_one_and_is_promptfl_behind_an_image_token(clip, images):
     module = FedDPT(CLASSES, ["photo"], clip)
     promptfl = PromptFL(CLASSES, clip)
-    features = module.dual(images, None)
+    features = module.features(images)
     assert torch.equal(features.weights, torch.ones(4, 1))
     promptfl.load_state({"prompt": module.dual.text.shared[0].detach()})
     assert torch.allclose(module(images), promptfl({"features": features.image}), atol=1e-4)
@@ -128,8 +128,8 @@ def test_domains_in_another_order_change_nothing_but_the_order(fed_dpt, images):
     other = FedDPT(CLASSES, [DOMAINS[k] for k in order], fed_dpt.clip, prompt_length=5)
     other.load_state({name: value[order] for name, value in fed_dpt.state_dict().items()})
     assert torch.allclose(other(images), fed_dpt(images), atol=1e-3)
-    one = fed_dpt.dual(images, None)
-    two = other.dual(images, None)
+    one = fed_dpt.features(images)
+    two = other.features(images)
     assert torch.allclose(two.weights, one.weights[:, order], atol=1e-4)
     labels = torch.tensor([0, 1, 2, 1])
     begin(fed_dpt, 2).training_step((images, labels), 0).backward()
@@ -214,7 +214,7 @@ def test_image_tokens_alone_are_compared_with_the_template(clip, images):
 def test_agnostic_prompts_are_not_mixed(clip, images):
     module = far_from_zero(FedDPT(CLASSES, DOMAINS, clip, components="agnostic"))
     assert module.dual.text.shared.shape[0] == 1
-    assert torch.equal(module.dual(images, None).weights, torch.ones(4, 1))
+    assert torch.equal(module.features(images).weights, torch.ones(4, 1))
 
 
 def test_the_deployed_model_does_without_the_clients_copies(build):

@@ -37,18 +37,6 @@ def test_what_is_written_is_read_back(tmp_path):
     assert read_predictions(tmp_path / "nowhere") == {}
 
 
-@pytest.mark.parametrize("part", ["labels", "predicted", "confidence"])
-def test_other_shapes_are_named(tmp_path, part):
-    tensors = {f"last round/test/ink/{name}": torch.zeros(2, 3) for name in ("predicted", "confidence")}
-    tensors["last round/test/ink/labels"] = torch.zeros(3)
-    tensors[f"last round/test/ink/{part}"] = torch.zeros(2, 4)
-    write_tensors(
-        tmp_path / FILE, tensors, {"splits": {"last round": {"test/ink": {"clients": [], "class_names": []}}}}
-    )
-    with pytest.raises(UserError, match="holds no predictions of a run"):
-        read_predictions(tmp_path)
-
-
 @pytest.mark.parametrize("header", [{}, {"splits": {"last round": {"test/ink": {}}}}, {"splits": []}])
 def test_a_file_of_something_else_is_named(tmp_path, header):
     write_tensors(tmp_path / FILE, {"prompt": torch.zeros(2)}, header)

@@ -16,7 +16,6 @@ from fedvlp.runs.checkpoint import (
     save_checkpoint,
     save_prompts,
 )
-from fedvlp.utils.errors import UserError
 from fedvlp.utils.tensor_files import read_tensors
 from tests.helpers.assertions import assert_equal, assert_same_run
 
@@ -67,11 +66,6 @@ def test_what_is_both_shared_and_deployed_is_written_once(state, tmp_path):
     assert "deployed/prompt" not in read_tensors(tmp_path / "both")[0]
 
 
-def test_a_history_that_is_given_is_the_one_that_is_written(state, tmp_path):
-    save_checkpoint(tmp_path / "a", state, DESCRIPTION, '{"round": 9}\n{"round": 3}')
-    assert load_checkpoint(tmp_path / "a")[0].history == ({"round": 9}, {"round": 3})
-
-
 def test_a_checkpoint_is_deployed_without_what_is_only_shared(state, tmp_path):
     save_checkpoint(tmp_path / "a", state, DESCRIPTION)
     save_prompts(tmp_path / "b", state.server.deployed, state.personal, MODEL)
@@ -82,12 +76,6 @@ def test_a_checkpoint_is_deployed_without_what_is_only_shared(state, tmp_path):
         assert personal.keys() == {1, 4}
         for client, kept in state.personal.items():
             assert_equal(personal[client], kept)
-
-
-def test_prompts_are_no_checkpoint_to_go_on_from(state, tmp_path):
-    save_prompts(tmp_path / "prompts", state.server.deployed, {}, MODEL)
-    with pytest.raises(UserError, match="no file of the kind checkpoint"):
-        load_checkpoint(tmp_path / "prompts")
 
 
 def test_differences_are_named_by_their_place_and_sorted():

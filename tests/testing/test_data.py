@@ -65,7 +65,7 @@ def shuffled():
 BROKEN = {
     "not a pair": (lambda domains, names: domains, "must return the images of each domain by name"),
     "no domain": (lambda domains, names: ({}, names), "at least one domain"),
-    "number as class": (lambda domains, names: (domains, [3, "dog"]), "class names must be texts"),
+    "number as class": (lambda domains, names: (domains, [3, "dog"]), "class names must be strings"),
     "class twice": (lambda domains, names: (domains, ["dog", "dog"]), r"\['dog'\] come twice"),
     "class without image": (lambda domains, names: (domains, [*names, "owl"]), r"\['owl'\] have none"),
     "label beyond": (images_with(labels=np.repeat([0, 2], 6)), r"labels must be positions .* \[2\] are none"),

@@ -9,7 +9,8 @@ from lightning.fabric.plugins import MixedPrecision
 
 from fedvlp.core.phases import RoundContext
 from fedvlp.methods import ADAPT, PLAN, TRIP, PromptFL
-from fedvlp.methods.trip.routing import image_routing_weights, orthogonal_keys, routing_weights
+from fedvlp.methods.trip.clustering import capacity_kmeans, cluster_capacities
+from fedvlp.methods.trip.routing import expert_shares, make_keys
 from fedvlp.training.callback import FederationCallback
 from tests.helpers.assertions import run_tensors
 from tests.helpers.images import CLASSES
@@ -66,14 +67,13 @@ def test_routes_do_not_hang_on_autocast(dtype):
     """Tokens as they are, clusters and their experts are those of full precision."""
     generator = torch.Generator().manual_seed(0)
     tokens = torch.randn(32, 20, 16, generator=generator).to(dtype)
-    keys = orthogonal_keys(4, 16, seed=0)
+    keys = make_keys("orthogonal", 4, 16, seed=0)
     start = torch.arange(4).repeat(32, 1)
     for capacity in (1.0, 2.0, None):
-        exact = routing_weights(tokens, keys, capacity, start)
-        of_images = image_routing_weights(tokens[:, 0], keys, capacity, start[0])
+        capacities = cluster_capacities(20, 4, capacity)
+        exact = expert_shares(capacity_kmeans(tokens, start, capacities), keys)
         with autocast():
-            assert torch.equal(routing_weights(tokens, keys, capacity, start), exact)
-            assert torch.equal(image_routing_weights(tokens[:, 0], keys, capacity, start[0]), of_images)
+            assert torch.equal(expert_shares(capacity_kmeans(tokens, start, capacities), keys), exact)
 
 
 def scales(tmp_path, spoil):

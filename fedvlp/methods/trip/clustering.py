@@ -41,6 +41,11 @@ class Clusters:
         """Cluster of each token; -1 for a token that was dropped."""
         return torch.where(self.kept.any(dim=1), self.kept.int().argmax(dim=1), -1)
 
+    def matched_to(self, experts: Int[Tensor, "B M"]) -> Int[Tensor, "B P"]:
+        """Returns the expert of each token, from that of each cluster; -1 for a token that was dropped."""
+        clustered = self.assignment
+        return experts.gather(1, clustered.clamp(min=0)).masked_fill(clustered < 0, -1)
+
 
 def cluster_capacities(num_tokens: int, num_clusters: int, capacity: float | None) -> list[int]:
     """Returns s_m, the largest number of tokens that each cluster keeps: alpha P / M in whole tokens.
@@ -96,16 +101,9 @@ def capacity_kmeans(
         start: Distinct indices of the tokens that the centroids start at.
         capacities: s_m.
         max_iterations: Largest number of iterations, at least 1.
-        tolerance: An image stops when its centroids moved by less than this on average; they then stay where they were.
+        tolerance: An image stops when its centroids moved by less than this on average; they are then left unmoved.
         multiplier_step: eta, the step of the Lagrange multipliers.
-
-    Raises:
-        UserError: If a token is not finite.
     """
-    if not torch.compiler.is_exporting() and not bool(tokens.isfinite().all()):
-        raise UserError(
-            "Image tokens hold NaN or infinity, so they make no clusters. Use precision 32-true, or other weights."
-        )
     exact = tokens.double()
     centred = exact - exact.mean(dim=1, keepdim=True)  # scalar products of smaller vectors are more exact
     products = centred @ centred.transpose(1, 2)  # [B, P, P]

@@ -4,16 +4,13 @@ Each has `precompute`, whose tensors never change for an image and are cached, a
 
     clusters to keys, the paper's              :class:`TokenRouter`
     clusters to the experts (Table V)          :class:`ExpertMatchingRouter`
-    images of a batch to keys (Fig. 3)         :class:`ImageRouter`
     learned from tokens or images (Fig. 3)     :class:`LearnedRouter`
     random (Table V), or all experts alike     :class:`RandomRouter`, :class:`UniformRouter`
 
 What the paper leaves open:
     * Clusters (width W) and experts (width D) are compared in the joint space, as the one has no cosine with the other.
-    * The feature by which images are clustered is f(x), the one that learned image routing takes.
-    * Evaluation clusters the images of its batch too, with its own capacity. An image that finds no room gets all
-      experts alike; a batch of fewer images than experts has a cluster for each image, so a single one goes to the
-      nearest key. What is predicted for an image thus depends on its batch, as in no other routing.
+    * The feature that learned image routing takes is f(x). Clusters of a batch's images (Fig. 3) are left out: what is
+      predicted for an image would depend on its batch.
     * A learned router mixes by probabilities, of tokens by their mean, not by the largest alone, which has no gradient;
       the balance loss is Switch Transformer's, with its weight 0.01, as the paper cites.
     * Random routing of tokens makes all shares nearly equal; ``random`` spreads them as widely as routes can be.
@@ -21,38 +18,177 @@ What the paper leaves open:
 
 from __future__ import annotations
 
-from typing import cast
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal, cast
 
+import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from fedvlp.clip import CLIP
-from fedvlp.methods.trip.cluster_routers import ExpertMatchingRouter, ImageRouter, TokenRouter
-from fedvlp.methods.trip.hashing import image_seeds, random_shares, random_token_shares
-from fedvlp.methods.trip.options import Experts, RouterOptions
+from fedvlp.clip.prompted_image import project_image_tokens
+from fedvlp.methods.trip.clustering import Clusters, capacity_kmeans, cluster_capacities
+from fedvlp.methods.trip.hashing import (
+    image_seeds,
+    random_shares,
+    random_start,
+    random_token_shares,
+)
+from fedvlp.methods.trip.routing import (
+    KeyInit,
+    cluster_shares,
+    expert_shares,
+    key_start,
+    make_keys,
+    match_clusters,
+)
 from fedvlp.utils.errors import UserError
+from fedvlp.utils.ranges import PositiveFloat, PositiveInt, Seed
+
+Routing = Literal["token", "uniform", "random", "random_tokens", "learned_token", "learned_image"]
+Experts = Callable[[], Float[Tensor, "E d"]]
+"""Gives the experts' place in the joint space, for the router that asks for it."""
 
 
-def load_balance(probabilities: Float[Tensor, "N E"]) -> Float[Tensor, ""]:
-    """Returns E sum_m f_m P_m, which is 1 when routed items are spread evenly and larger when they are not.
+@dataclass(frozen=True)
+class RouterOptions:
+    """What a router is made from; TRIP's arguments of the same names say what each is.
 
-    f_m is the share of items whose most probable expert is m, without a gradient, P_m the mean probability of m (Fedus
-    et al., "Switch Transformers", JMLR 2022, Eqs. 4 to 6).
-
-    Example:
-        >>> import torch
-        >>> load_balance(torch.tensor([[1.0, 0.0], [0.0, 1.0]])).item()
-        1.0
-        >>> load_balance(torch.tensor([[1.0, 0.0], [1.0, 0.0]])).item()
-        2.0
+    Raises:
+        UserError: If clusters start at keys that do not exist.
     """
-    num_experts = probabilities.shape[1]
-    fractions = F.one_hot(probabilities.argmax(dim=1), num_experts).to(probabilities).mean(dim=0)
-    return num_experts * (fractions * probabilities.mean(dim=0)).sum()
+
+    routing: Routing
+    num_experts: PositiveInt
+    train_capacity: PositiveFloat | None
+    eval_capacity: PositiveFloat | None
+    key_init: KeyInit
+    key_seed: Seed
+    matched_to: Literal["keys", "experts"]
+    cluster_start: Literal["random", "keys"]
+
+    def __post_init__(self) -> None:
+        """Refuses options that make no sense."""
+        if self.matched_to == "experts" and self.cluster_start == "keys":
+            raise UserError("Clusters matched to experts have no keys to start at. Use cluster_start=random.")
 
 
-class LearnedRouter(nn.Module):
+class Router(nn.Module):
+    """From images to weights of the experts.
+
+    Args:
+        options: What it is made from.
+    """
+
+    def __init__(self, options: RouterOptions) -> None:
+        super().__init__()
+        self.options = options
+        self.seed = options.key_seed
+
+    def precompute(self, images: Tensor, features: Tensor, tokens: Tensor) -> dict[str, Tensor]:
+        """Returns what never changes for an image, from pixels [B, 3, V, V], f(x) [B, d] and tokens [B, P, W]."""
+        return {}
+
+    @abstractmethod
+    def forward(self, constants: dict[str, Tensor], experts: Experts) -> Float[Tensor, "B E"]:
+        """Returns pi."""
+
+    def clusters(self, images: Tensor, tokens: Tensor, keys: Tensor | None = None) -> dict[str, Clusters]:
+        """Returns each image's clusters under the capacities of training and of evaluation, from the same start.
+
+        Clusters start at the tokens nearest to the keys, or at random ones if no keys are given.
+        """
+        num_tokens = tokens.shape[1]
+        count = self.options.num_experts
+        if keys is None:
+            start = random_start(image_seeds(images), num_tokens, count, self.seed)
+        else:
+            start = key_start(tokens, keys)
+        capacities = {"train": self.options.train_capacity, "eval": self.options.eval_capacity}
+        clusters = {}
+        for mode, capacity in capacities.items():
+            clusters[mode] = capacity_kmeans(tokens, start, cluster_capacities(num_tokens, count, capacity))
+        return clusters
+
+
+class TokenRouter(Router):
+    """The share of an image's tokens in the cluster matched to each key (Eqs. 2 to 8).
+
+    Args:
+        options: What it is made from.
+        width: W, the width of a token.
+    """
+
+    keys: Tensor
+
+    def __init__(self, options: RouterOptions, width: int) -> None:
+        super().__init__(options)
+        keys = make_keys(options.key_init, options.num_experts, width, options.key_seed)
+        self.register_buffer("keys", keys, persistent=False)  # made again from the seed
+
+    def precompute(self, images: Tensor, features: Tensor, tokens: Tensor) -> dict[str, Tensor]:
+        """Returns pi under both capacities, and which share of the tokens was kept."""
+        constants = {}
+        for mode, clusters in self._clusters(images, tokens).items():
+            constants[f"{mode}_weights"] = expert_shares(clusters, self.keys)
+            constants[f"{mode}_kept"] = clusters.sizes.sum(dim=1) / tokens.shape[1]
+        return constants
+
+    def forward(self, constants: dict[str, Tensor], experts: Experts) -> Float[Tensor, "B E"]:
+        """Returns pi."""
+        return constants["train_weights" if self.training else "eval_weights"]
+
+    def token_experts(self, images: Tensor, tokens: Tensor, experts: Experts) -> Int[Tensor, "B P"]:
+        """Returns the expert of each token in evaluation, -1 for a token that was dropped."""
+        clusters = self._clusters(images, tokens)["eval"]
+        return clusters.matched_to(match_clusters(clusters.centroids, self.keys))
+
+    def _clusters(self, images: Tensor, tokens: Tensor) -> dict[str, Clusters]:
+        return self.clusters(images, tokens, self.keys if self.options.cluster_start == "keys" else None)
+
+
+class ExpertMatchingRouter(Router):
+    """Clusters matched to the present experts themselves, by cosine in the joint space (Table V, without keys).
+
+    A cluster is Proj(ln_post(mu_i)) there, an expert the mean over classes of its text features.
+
+    Args:
+        options: What it is made from.
+        clip: The frozen CLIP, shared and not copied.
+    """
+
+    def __init__(self, options: RouterOptions, clip: CLIP) -> None:
+        super().__init__(options)
+        self._project = partial(project_image_tokens, clip)  # not a submodule, which it would be saved with
+
+    def precompute(self, images: Tensor, features: Tensor, tokens: Tensor) -> dict[str, Tensor]:
+        """Returns the clusters' centroids and shares under both capacities, and which share of the tokens was kept."""
+        constants = {}
+        for mode, clusters in self.clusters(images, tokens).items():
+            constants[f"{mode}_centroids"] = self._project(clusters.centroids.to(tokens.dtype))
+            constants[f"{mode}_shares"] = cluster_shares(clusters)
+            constants[f"{mode}_kept"] = clusters.sizes.sum(dim=1) / tokens.shape[1]
+        return constants
+
+    @torch.no_grad()
+    def forward(self, constants: dict[str, Tensor], experts: Experts) -> Float[Tensor, "B E"]:
+        """Returns pi under the experts' present values; the assignment has no gradient."""
+        mode = "train" if self.training else "eval"
+        shares = constants[f"{mode}_shares"]
+        matched = match_clusters(constants[f"{mode}_centroids"], experts())
+        return torch.zeros_like(shares).scatter_(1, matched, shares)
+
+    def token_experts(self, images: Tensor, tokens: Tensor, experts: Experts) -> Int[Tensor, "B P"]:
+        """Returns the expert of each token in evaluation, -1 for a token that was dropped."""
+        clusters = self.clusters(images, tokens)["eval"]
+        return clusters.matched_to(match_clusters(self._project(clusters.centroids.to(tokens.dtype)), experts()))
+
+
+class LearnedRouter(Router):
     """A linear layer and a softmax, trained and sent with the experts (Sec. V-F, learnable).
 
     Of tokens, pi is the mean over an image's tokens of their probabilities; the cache then holds all tokens of each
@@ -65,9 +201,7 @@ class LearnedRouter(nn.Module):
     """
 
     def __init__(self, options: RouterOptions, width: int, balance_weight: float = 0.01) -> None:
-        super().__init__()
-        self.options = options
-        self.seed = options.key_seed
+        super().__init__(options)
         self.balance_weight = balance_weight
         self.linear = nn.Linear(width, options.num_experts)
 
@@ -89,19 +223,28 @@ class LearnedRouter(nn.Module):
         return load_balance(self.probabilities(constants).flatten(0, 1))
 
 
-class RandomRouter(nn.Module):
+def load_balance(probabilities: Float[Tensor, "N E"]) -> Float[Tensor, ""]:
+    """Returns E sum_m f_m P_m, which is 1 when routed items are spread evenly and larger when they are not.
+
+    f_m is the share of items whose most probable expert is m, without a gradient, P_m the mean probability of m (Fedus
+    et al., "Switch Transformers", JMLR 2022, Eqs. 4 to 6).
+
+    Example:
+        >>> load_balance(torch.tensor([[1.0, 0.0], [0.0, 1.0]])).item()
+        1.0
+        >>> load_balance(torch.tensor([[1.0, 0.0], [1.0, 0.0]])).item()
+        2.0
+    """
+    num_experts = probabilities.shape[1]
+    fractions = F.one_hot(probabilities.argmax(dim=1), num_experts).to(probabilities).mean(dim=0)
+    return num_experts * (fractions * probabilities.mean(dim=0)).sum()
+
+
+class RandomRouter(Router):
     """Weights that depend on an image's own pixels and the seed and on nothing seen in it: the control for routing.
 
     `random` draws pi uniformly among all that sum to one; `random_tokens` draws an expert for each token, as Table V.
-
-    Args:
-        options: What it is made from.
     """
-
-    def __init__(self, options: RouterOptions) -> None:
-        super().__init__()
-        self.options = options
-        self.seed = options.key_seed
 
     def precompute(self, images: Tensor, features: Tensor, tokens: Tensor) -> dict[str, Tensor]:
         """Returns pi."""
@@ -116,29 +259,13 @@ class RandomRouter(nn.Module):
         return constants["weights"]
 
 
-class UniformRouter(nn.Module):
-    """All experts alike for every image: one prompt, the mean of the experts.
-
-    Args:
-        options: What it is made from.
-    """
-
-    def __init__(self, options: RouterOptions) -> None:
-        super().__init__()
-        self.options = options
-        self.seed = options.key_seed
-
-    def precompute(self, images: Tensor, features: Tensor, tokens: Tensor) -> dict[str, Tensor]:
-        """Returns nothing."""
-        return {}
+class UniformRouter(Router):
+    """All experts alike for every image: one prompt, the mean of the experts."""
 
     def forward(self, constants: dict[str, Tensor], experts: Experts) -> Float[Tensor, "B E"]:
         """Returns pi = 1 / M."""
         features = constants["features"]
         return features.new_full((len(features), self.options.num_experts), 1 / self.options.num_experts)
-
-
-Router = TokenRouter | ExpertMatchingRouter | ImageRouter | LearnedRouter | RandomRouter | UniformRouter
 
 
 def make_router(options: RouterOptions, clip: CLIP) -> Router:
@@ -152,8 +279,6 @@ def make_router(options: RouterOptions, clip: CLIP) -> Router:
         return ExpertMatchingRouter(options, clip)
     if routing == "token":
         return TokenRouter(options, clip.image_width)
-    if routing == "image":
-        return ImageRouter(options, clip.embed_dim)
     if routing == "learned_token":
         return LearnedRouter(options, clip.image_width)
     if routing == "learned_image":
@@ -162,4 +287,4 @@ def make_router(options: RouterOptions, clip: CLIP) -> Router:
         return RandomRouter(options)
     if routing == "uniform":
         return UniformRouter(options)
-    raise UserError(f"TRIP knows no routing {routing!r}. Use token, image, uniform, random or a learned one.")
+    raise UserError(f"TRIP knows no routing {routing!r}. Use token, uniform, random or a learned one.")

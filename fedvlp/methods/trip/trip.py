@@ -41,14 +41,13 @@ from fedvlp.core.phases import Phase
 from fedvlp.core.protocols import Batch, Inputs
 from fedvlp.core.strategies import MovingAverage, beta_share, ema_share
 from fedvlp.methods.prompts import PromptLearner, ZeroShotTeacher, distillation_losses
-from fedvlp.methods.trip.options import RouterOptions, Routing
-from fedvlp.methods.trip.routers import LearnedRouter, make_router
+from fedvlp.methods.trip.routers import LearnedRouter, RouterOptions, Routing, make_router
 from fedvlp.methods.trip.routing import KeyInit
 from fedvlp.utils.ranges import Names, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Seed, Templates
 
 
 class TRIP(PromptLearner):
-    """Mixes prompt experts for each image, by where its tokens cluster.
+    """Mixes prompt experts for each image, by how its tokens cluster.
 
     Args:
         class_names: The classes, in the order of the labels.
@@ -61,10 +60,10 @@ class TRIP(PromptLearner):
         templates: How many of CLIP's templates make the zero-shot teacher, in [1, 80].
         key_seed: Seed of the keys, which the clients make themselves, and of all that is random in routing.
         key_init: What the keys' elements are drawn from (Table VI).
-        matched_to: What token clusters are matched with: static ``keys``, or the ``experts`` as they stand (Table V).
+        matched_to: What token clusters are matched with: static ``keys``, or the present ``experts`` (Table V).
         cluster_start: Where clusters start: at ``random`` tokens, or, our own proposal, at those nearest to ``keys``.
-        routing: What pi follows: clusters of each image's tokens or of a batch's images, a layer learned from either
-            (Fig. 3), nothing (``uniform``), chance (``random``), or chance for each token (Table V).
+        routing: What pi follows: clusters of each image's tokens, a layer learned from tokens or images (Fig. 3),
+            nothing (``uniform``), chance (``random``), or chance for each token (Table V).
         same_start: Whether all experts start from the same values, as in the released code.
         server_average: Moving average over rounds that is deployed: none, by Beta(0.2) as in the released code, or
             with momentum 0.99 (EMA).
@@ -150,6 +149,5 @@ class TRIP(PromptLearner):
         losses = distillation_losses(self(constants), labels, self.teacher(constants["features"]), self.kl_weight)
         if isinstance(self.router, LearnedRouter):
             losses["loss"] = losses["loss"] + self.router.balance_weight * self.router.imbalance(constants)
-        for name, value in losses.items():
-            self.log(name, value)
+        self.log_dict(losses)
         return losses["loss"]

@@ -17,7 +17,7 @@ from fedvlp.clip import PromptedTextEncoder, cosine_logits
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.protocols import Inputs
 from fedvlp.core.state import matches_prefix
-from fedvlp.methods import ADAPT, PLAN, TRIP, DiPrompT, FedDPT, FedMaPLe, FedPromptSRC, FedTPG
+from fedvlp.methods import PLAN, TRIP, DiPrompT, FedDPT, FedMaPLe, FedPromptSRC, FedTPG
 
 
 @singledispatch
@@ -102,34 +102,30 @@ def _(module: TRIP, images: Float[Tensor, "B 3 V V"]) -> Int[Tensor, "B P"] | No
     return None
 
 
-@text_prompts.register(ADAPT)
 @text_prompts.register(FedDPT)
 def _(module: Any) -> dict[str, Tensor]:
-    prompts = [] if module.dual.text is None else module.dual.text(None)  # None: as the server has them
-    if not module.dual.mixes:
+    prompts = module.dual["text"](None) if "text" in module.dual else []  # None: as the server has them
+    if not module.mixes:
         return dict(zip(["prompt"], prompts, strict=False))
-    return {f"prompt of {domain}": prompt for domain, prompt in zip(module.dual.domains, prompts, strict=False)}
+    return {f"prompt of {domain}": prompt for domain, prompt in zip(module.domains, prompts, strict=False)}
 
 
-@logits_by_prompt.register(ADAPT)
 @logits_by_prompt.register(FedDPT)
 def _(module: Any, inputs: Inputs) -> dict[str, Tensor]:
-    images = module.precomputed(inputs)["images"]
-    features = module.dual(images, None)
-    if not module.dual.mixes:
+    features = module.features(inputs)
+    if not module.mixes:
         return {}
     logits = {}
-    one_hot = torch.eye(len(features.text), device=images.device)
+    one_hot = torch.eye(len(features.text), device=features.image.device)
     for name, weights in zip(text_prompts(module), one_hot, strict=True):
-        alone = replace(features, weights=weights.expand(len(images), -1))
+        alone = replace(features, weights=weights.expand(len(features.image), -1))
         logits[name] = alone.logits(module.clip.logit_scale)
     return logits
 
 
-@image_features.register(ADAPT)
 @image_features.register(FedDPT)
 def _(module: Any, images: Float[Tensor, "B 3 V V"]) -> Tensor:
-    features: Tensor = module.dual(images, None).image
+    features: Tensor = module.features(images).image
     return features
 
 

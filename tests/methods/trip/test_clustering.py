@@ -124,11 +124,3 @@ def test_costs_within_rounding_are_decided_in_double_precision():
     for image in range(4):
         alone = capacity_kmeans(tokens[image, None].double(), start[:1], cluster_capacities(40, 4, 1.0), tolerance=1e-9)
         assert torch.equal(alone.assignment[0], together.assignment[image])
-
-
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_tokens_that_are_no_numbers_are_refused(value):
-    tokens = torch.randn(2, 6, 3, generator=torch.Generator().manual_seed(1))
-    tokens[1, 4, 2] = value
-    with pytest.raises(UserError, match="tokens hold NaN"):
-        capacity_kmeans(tokens, torch.tensor([[0, 1], [2, 3]]), [3, 3])

@@ -10,9 +10,8 @@ from scipy.optimize import linear_sum_assignment
 from fedvlp.clip import CLIPSpec, load_clip
 from fedvlp.clip.prompted_image import project_image_tokens
 from fedvlp.methods import TRIP, PromptFL
-from fedvlp.methods.trip.clustering import cluster_capacities
+from fedvlp.methods.trip.clustering import capacity_kmeans, cluster_capacities
 from fedvlp.methods.trip.hashing import image_seeds, random_start
-from fedvlp.methods.trip.routing import token_clusters
 from fedvlp.utils.errors import UserError
 
 CLASSES = ["red circle", "star", "big square"]
@@ -26,7 +25,7 @@ OWN = [
     {"routing": "learned_token"},
     {"routing": "learned_image"},
 ]
-ALL = [{"routing": "token"}, *OWN, {"routing": "image"}, {"routing": "image", "cluster_start": "keys"}]
+ALL = [{"routing": "token"}, *OWN]
 
 
 @pytest.fixture
@@ -81,11 +80,10 @@ def test_trains_only_what_it_sends(clip, images, options):
 def test_keys_are_constants_that_are_sent_once_where_there_are_any(clip):
     for options in ALL:
         module = make(clip, **options)
-        has_keys = options.get("routing", "token") in ("token", "image") and "matched_to" not in options
+        has_keys = options.get("routing", "token") == "token" and "matched_to" not in options
         assert module.broadcast_once == (("router.keys",) if has_keys else ())
         assert [name for name, _ in module.named_buffers() if "keys" in name] == list(module.broadcast_once)
     assert make(clip).router.keys.shape == (3, clip.image_width)
-    assert make(clip, routing="image").router.keys.shape == (3, clip.embed_dim)
 
 
 def test_uniform_routing_is_the_mean_prompt(clip, images):
@@ -137,7 +135,8 @@ def test_without_keys_clusters_go_to_the_experts_nearest_in_the_joint_space(clip
     module = make(clip, matched_to="experts")
     tokens = clip.encode_image_tokens(images)[1]
     start = random_start(image_seeds(images), tokens.shape[1], 3, 0)
-    (clusters,) = token_clusters(tokens, 3, [1.0 if training else 2.0], start)
+    capacities = cluster_capacities(tokens.shape[1], 3, 1.0 if training else 2.0)
+    clusters = capacity_kmeans(tokens, start, capacities)
     text = torch.stack([module.text(expert) for expert in module.experts]).detach().double().numpy()  # [E, C, d]
     places = (text / np.linalg.norm(text, axis=2, keepdims=True)).mean(1)
     weights = route(module, images, training)
@@ -170,25 +169,6 @@ def test_a_cls_token_in_the_joint_space_is_the_images_feature(clip, images):
     torch.testing.assert_close(project_image_tokens(clip, tokens[:, 0]), features)
 
 
-def test_images_of_one_batch_share_experts(clip, images):
-    module = make(clip, routing="image", eval_capacity=None)
-    weights = route(module, images, training=False)
-    assert weights.unique().tolist() == [0, 1]
-    assert weights.any(0).all()
-    order = torch.randperm(9, generator=torch.Generator().manual_seed(3))
-    assert torch.equal(route(module, images[order], training=False), weights[order])
-    nearest = torch.nn.functional.cosine_similarity(clip.encode_image(images)[:1], module.router.keys).argmax()
-    assert route(module, images[:1], training=False).argmax().item() == nearest.item()
-
-
-def test_capacities_of_images_are_those_of_training_and_evaluation(clip):
-    images = torch.randn(12, 3, clip.image_size, clip.image_size, generator=torch.Generator().manual_seed(5))
-    module = make(clip, routing="image", train_capacity=1.0, eval_capacity=None)
-    is_single = (route(module, images, training=True) == 1).sum(0)
-    assert (is_single <= torch.tensor(cluster_capacities(12, 3, 1.0)).max()).all()
-    assert (route(module, images, training=False) == 1).sum() == 12
-
-
 def test_key_inits_change_the_routes(clip, images):
     """All but normal keys, which in many dimensions are orthogonal ones of the same seed but for their length."""
     routers = {kind: make(clip, key_init=kind) for kind in ("orthogonal", "uniform", "normal", "binary")}
@@ -215,7 +195,7 @@ def trained(run, **options):
     return {**server.shared, **{f"deployed/{name}": value for name, value in server.deployed.items()}}
 
 
-@pytest.mark.parametrize("option", ["routing=image", "routing=learned_token", "matched_to=experts"])
+@pytest.mark.parametrize("option", ["routing=learned_token", "matched_to=experts"])
 def test_resumes_bit_for_bit_with_any_router(build, option):
     arguments = [f"--model.{option}", "--model.server_average=ema"]
     whole = trained(build("trip", *arguments, "--trainer.rounds=3", "--trainer.name=whole"))

@@ -77,7 +77,7 @@ def test_only_experts_get_gradients(trip, images):
     assert all(trip.experts.grad[m].any() for m in range(3))
 
 
-@pytest.mark.parametrize("options", [{}, {"matched_to": "experts"}, {"routing": "image"}, {"routing": "learned_token"}])
+@pytest.mark.parametrize("options", [{}, {"matched_to": "experts"}, {"routing": "learned_token"}])
 def test_one_expert_is_promptfl_with_the_divergence(clip, images, options):
     trip = TRIP(CLASSES, clip, num_experts=1, prompt_length=16, **options).train()
     promptfl = PromptFL(CLASSES, clip, kl_weight=0.8).train()

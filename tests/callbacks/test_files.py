@@ -1,14 +1,60 @@
-"""``predictions.safetensors``, ``confusion.csv`` and their scores in the summary; a resumed run keeps them."""
+"""``metrics.csv`` has every row and column, predictions are scored in the summary; a resumed run keeps both."""
 
 from __future__ import annotations
 
+import csv
 import json
 
 import pandas as pd
 import pytest
 
+from fedvlp.callbacks import MetricsFile
 from fedvlp.core.metrics import all_scores
 from fedvlp.results import load_record
+from tests.helpers.toy_federation import Linear, Points, federation
+
+
+def table(run):
+    return list(csv.DictReader((run.folder / "metrics.csv").read_text(encoding="utf-8").splitlines()))
+
+
+def test_columns_that_come_late_are_in_every_row(tmp_path):
+    options = {"evaluate_every": 2, "name": "run"}
+    federation(tmp_path, rounds=3, **options).fit(Linear(), Points())
+    run = federation(tmp_path, rounds=5, **options)
+    run.fit(Linear(), Points(), ckpt_path="last")
+    rows = table(run)
+    assert [row["round"] for row in rows] == ["1", "2", "3", "4", "5"]
+    assert [bool(row["validation"]) for row in rows] == [False, True, True, True, True]
+    for row, kept in zip(rows, run.run_state.history, strict=True):
+        assert {name: float(value) for name, value in row.items() if value} == kept
+
+
+def test_a_name_with_a_comma_stays_one_column(tmp_path):
+    data = Points(clients=1)
+    object.__setattr__(data.clients[0], "name", 'a, "b"')
+    run = federation(tmp_path, rounds=1)
+    run.fit(Linear(), data)
+    assert 'client/a, "b"/loss' in table(run)[0]
+
+
+@pytest.mark.parametrize("callback", [MetricsFile()])
+def test_callback_of_one_run_serves_another(tmp_path, callback):
+    for name in ("one", "two"):
+        run = federation(tmp_path, name=name, default_callbacks=False, callbacks=[callback], rounds=2)
+        run.fit(Linear(), Points(clients=len(name)))
+        assert [row["round"] for row in table(run)] == ["1", "2"]
+
+
+def test_many_clients_have_three_columns(tmp_path):
+    run = federation(tmp_path, rounds=1, cohort_size=3, evaluate_every=9, default_callbacks=False)
+    run.evaluate = lambda *_: {}
+    run.fit(Linear(), Points(clients=101))
+    row = run.run_state.history[0]
+    assert {name for name in row if name.startswith("client")} == {
+        f"clients/loss/{of}" for of in ("mean", "min", "max")
+    }
+    assert row["clients/loss/min"] <= row["clients/loss/mean"] <= row["clients/loss/max"]
 
 
 def test_predictions_are_those_of_the_accuracies_and_the_summary_scores_them(build, image_root):

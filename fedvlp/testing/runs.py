@@ -1,4 +1,4 @@
-"""Small runs of a method, made as the command line makes them; a contract's checks share one that is whole."""
+"""Small runs of a method on made-up images, made as the command line makes them; checks share one that is whole."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any, cast
 
+import numpy as np
+from PIL import Image
 from torch import Tensor
 
 from fedvlp.callbacks import Plots
@@ -16,13 +18,31 @@ from fedvlp.commands.lightning_cli import FederationCLI
 from fedvlp.core.phases import Phase
 from fedvlp.core.state import ClientUpdate, State
 from fedvlp.federation import Federation
-from fedvlp.testing.comparing import run_tensors
+from fedvlp.testing.contract import run_tensors
 from fedvlp.training.callback import FederationCallback, RunView
 from fedvlp.training.communication import Cost, communication_cost
 from fedvlp.utils.config_files import configs_folder
 
-Build = Callable[..., FederationCLI]
-"""Takes more arguments of the command line, and returns module, data and federation of a run, not yet trained."""
+DOMAINS = ["ink", "paint", "photo"]
+CLASSES = ["circle", "square", "star"]
+
+
+def draw(domain: int, label: int, index: int) -> Image.Image:
+    """Draws a bright bar whose place tells the class, in a colour that tells the domain."""
+    pixels = np.random.default_rng([domain, label, index]).integers(0, 60, (32, 32, 3), dtype=np.uint8)
+    pixels[8 * label + 2 : 8 * label + 8, 4:28, domain] = 250
+    return Image.fromarray(pixels)
+
+
+def write_images(root: Path) -> Path:
+    """Writes 4, 6 and 8 images of each class of the domains into folders, and returns their root."""
+    for domain, domain_name in enumerate(DOMAINS):
+        for label, class_name in enumerate(CLASSES):
+            folder = root / domain_name / class_name
+            folder.mkdir(parents=True)
+            for index in range(4 + 2 * domain):
+                draw(domain, label, index).save(folder / f"{index}.png")
+    return root
 
 
 def small_run(image_root: Path, folder: Path, method: Sequence[str], *arguments: str) -> FederationCLI:
@@ -34,7 +54,7 @@ def small_run(image_root: Path, folder: Path, method: Sequence[str], *arguments:
         method: The arguments that choose the method.
         arguments: More arguments of the command line, which win over those given here.
     """
-    given = [
+    defaults = [
         *method,
         f"--config={configs_folder() / 'data' / 'folders'}.yaml",
         f"--data.root={image_root}",
@@ -46,9 +66,8 @@ def small_run(image_root: Path, folder: Path, method: Sequence[str], *arguments:
         "--trainer.accelerator=cpu",
         "--trainer.enable_progress_bar=false",
         f"--trainer.default_root_dir={folder / 'runs'}",
-        *arguments,
     ]
-    return FederationCLI(run=False, args=given, save_config_callback=None)
+    return FederationCLI(run=False, args=[*defaults, *arguments], save_config_callback=None)
 
 
 def federation_of(run: FederationCLI) -> Federation:
@@ -89,7 +108,7 @@ class WholeRun:
         run: module, data and federation, after training.
         before: the method's tensors before.
         fingerprint: of its CLIP before.
-        cost: what it said before that it would send.
+        cost: the communication that was computed before.
         tensors: of the run's state at its end.
         sent: what its clients uploaded.
         folder: its run folder.
@@ -108,11 +127,12 @@ class MethodContract:
     """The runs of one method that checks look at.
 
     Args:
-        build: Makes runs of the method; they share what is computed of images.
+        build: From more arguments of the command line to a run of the method, not yet trained; runs share what is
+            computed of images.
         folder: For what checks write.
     """
 
-    def __init__(self, build: Build, folder: Path) -> None:
+    def __init__(self, build: Callable[..., FederationCLI], folder: Path) -> None:
         self.build = build
         self.folder = folder
 
@@ -131,8 +151,7 @@ class MethodContract:
         cost = communication_cost(run.model, run.datamodule.clients)
         federation_of(run).add_callback(sent)
         tensors = fit(run)
-        folder = Path(federation_of(run).log_dir)
-        return WholeRun(run, before, fingerprint, cost, tensors, sent.states, folder)
+        return WholeRun(run, before, fingerprint, cost, tensors, sent.states, Path(federation_of(run).log_dir))
 
     def new_folder(self) -> Path:
         """Makes and returns an empty folder."""

@@ -1,0 +1,151 @@
+"""The files of a run's folder: checkpoints and prompts, the table of rounds, predictions, and plots."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from fedvlp.callbacks.measures import Baseline
+from fedvlp.core.predictions import Predictions
+from fedvlp.results.figures import accuracy_figure, communication_figure
+from fedvlp.results.predictions import CONFUSION_FILE, confusion_csv, write_predictions
+from fedvlp.results.record import LAST_ROW, ZERO_SHOT_ROW
+from fedvlp.results.rounds import best_round, is_accuracy
+from fedvlp.runs.checkpoint import save_checkpoint, save_prompts
+from fedvlp.training.callback import FederationCallback, RunView
+from fedvlp.training.prediction import without_validation
+from fedvlp.utils.files import atomic_write, write_text
+
+CONFUSION_ROLES = ("test", "held_out")
+FIGURES = {"accuracy.png": accuracy_figure, "communication.png": communication_figure}
+
+
+class Checkpoints(FederationCallback):
+    """Writes after each round ``checkpoints/round-<n>.safetensors`` and the deployed ``prompts.safetensors``.
+
+    ``prompts_best.safetensors`` is of the round with the best mean accuracy on the *source* validation splits.
+
+    Args:
+        keep: how many checkpoints stay; the older ones are there in case the newest is damaged.
+
+    Attributes:
+        newest: the checkpoint that was written last; None before the first.
+    """
+
+    def __init__(self, keep: int = 2) -> None:
+        self.keep = keep
+        self.newest: Path | None = None
+
+    def on_round_end(self, federation: RunView, row: dict[str, Any]) -> None:
+        """Writes the files, the checkpoint last: a run resumes from it, so the others must be there by then."""
+        if not federation.is_global_zero:
+            return
+        _write_prompts(federation, "prompts.safetensors")
+        run_state = federation.run_state
+        if best_round(run_state.history) is row:
+            _write_prompts(federation, "prompts_best.safetensors")
+        folder = Path(federation.log_dir) / "checkpoints"
+        self.newest = folder / f"round-{row['round']:05d}.safetensors"
+        save_checkpoint(self.newest, run_state, federation.description)
+        # Numbers of rounds are padded with zeros, so names sort as rounds do.
+        for old in sorted(folder.glob("round-*.safetensors"))[: -self.keep]:
+            old.unlink()
+
+    def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
+        """Writes the prompts of a method that trains nothing, too."""
+        if trainer.is_global_zero:
+            _write_prompts(trainer, "prompts.safetensors")
+
+
+def _write_prompts(federation: RunView, name: str) -> None:
+    """Writes the deployed state, and what stays on the clients where they cannot be tested without it."""
+    run_state = federation.run_state
+    personal = run_state.personal if federation.module.personal else {}
+    path = Path(federation.log_dir) / name
+    save_prompts(path, run_state.server.deployed, personal, federation.description["model"])
+
+
+class MetricsFile(FederationCallback):
+    """Writes ``metrics.csv``: a row per round, the whole table in one step, so that it is never half a table."""
+
+    def on_round_end(self, federation: RunView, row: dict[str, Any]) -> None:
+        """Writes the file."""
+        if not federation.is_global_zero:
+            return
+        history = federation.run_state.history
+        # A client that joins later, or a metric that is first logged later, adds a column to all rows.
+        columns = dict.fromkeys(chain.from_iterable(history))
+        file = io.StringIO(newline="")
+        writer = csv.DictWriter(file, list(columns))
+        writer.writeheader()
+        writer.writerows(history)
+        write_text(Path(federation.log_dir) / "metrics.csv", file.getvalue())
+
+
+class PredictionsFile(FederationCallback):
+    """Writes ``predictions.safetensors`` and ``confusion.csv``: the predicted class of each test image.
+
+    They are those of the last evaluations of zero-shot CLIP and of the method; nothing is measured again for them.
+
+    Args:
+        baseline: measures zero-shot CLIP.
+    """
+
+    def __init__(self, baseline: Baseline) -> None:
+        self.baseline = baseline
+        self.last: Mapping[str, Predictions] = {}
+
+    def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
+        """Forgets an earlier run."""
+        self.last = {}
+
+    def on_round_end(self, federation: RunView, row: dict[str, Any]) -> None:
+        """Keeps the predictions of a round that was evaluated."""
+        if any(map(is_accuracy, row)):
+            self.last = federation.predictions
+
+    def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
+        """Writes both files; a run that had ended before, and has no new round, keeps its files."""
+        federation: RunView = trainer
+        if not federation.is_global_zero or (federation.run_state.history and not self.last):
+            return
+        rows = {ZERO_SHOT_ROW: without_validation(self.baseline.predictions), LAST_ROW: without_validation(self.last)}
+        if not any(rows.values()):
+            return
+        folder = Path(federation.log_dir)
+        write_predictions(folder, rows)
+        tested = {row: _tested(by_split) for row, by_split in rows.items()}
+        if any(tested.values()):
+            write_text(folder / CONFUSION_FILE, confusion_csv(tested, federation.data.class_names))
+
+
+def _tested(by_split: Mapping[str, Predictions]) -> dict[str, Predictions]:
+    """Returns the splits of images that train and choose nothing."""
+    return {name: each for name, each in by_split.items() if name.split("/")[0] in CONFUSION_ROLES}
+
+
+class Plots(FederationCallback):
+    """Draws accuracy over rounds and against communication: ``accuracy.png`` and ``communication.png``.
+
+    Args:
+        baseline: where the untrained baseline's accuracies are.
+    """
+
+    def __init__(self, baseline: Baseline) -> None:
+        self.baseline = baseline
+
+    def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
+        """Draws both."""
+        federation: RunView = trainer
+        history = federation.run_state.history
+        if not federation.is_global_zero or not history:
+            return
+        title = f"{type(pl_module).__name__}, {type(federation.data).__name__}\n{federation.data.protocol}"
+        for name, draw in FIGURES.items():
+            figure = draw(history, self.baseline.scores, title)
+            with atomic_write(Path(federation.log_dir) / name) as temporary:
+                figure.savefig(temporary, format="png")

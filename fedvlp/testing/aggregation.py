@@ -1,0 +1,188 @@
+"""What every aggregator and every strategy, the server's side of a phase, must keep to."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Sequence
+
+import torch
+
+from fedvlp.core.aggregation import Aggregator
+from fedvlp.core.state import ClientUpdate, ServerState, State, is_finite
+from fedvlp.core.strategies import Strategy
+from fedvlp.testing.contract import (
+    ROUNDING,
+    ContractError,
+    difference,
+    masked,
+    moved,
+    require,
+    require_frozen,
+    starting_state,
+    updates_of,
+)
+from fedvlp.utils.digests import class_and_options
+
+
+def check_aggregator(aggregator: Aggregator) -> None:
+    """Combines made-up uploads by an aggregator, and checks what every one must keep to.
+
+    Args:
+        aggregator: The aggregator, with its options.
+
+    Raises:
+        ContractError: if it does not keep to something; says to what.
+    """
+    name = type(aggregator).__name__
+    require(isinstance(aggregator, Aggregator), f"{name} must be a subclass of Aggregator.")
+    require_frozen(aggregator, name)
+    try:
+        json.dumps(class_and_options(aggregator))
+    except (TypeError, ValueError) as error:
+        problem = f"{name}: its options must be numbers, strings or aggregators, written into results: {error}"
+        raise ContractError(problem) from error
+    least = aggregator.min_clients
+    require(isinstance(least, int) and least >= 1, f"{name}.min_clients must be a whole number above 0; got {least!r}.")
+    for count in (least, least + 3):
+        for dtype in (torch.float32, torch.float16):
+            _check_combine(aggregator.bound(count, 0), name, count, dtype)
+    bound = aggregator.bound(least + 3, 0)
+    _check_order(bound, name, least + 3)
+    _check_memory(bound, name, least + 3)
+    _check_linear(bound, name, least + 3)
+
+
+def _check_combine(aggregator: Aggregator, name: str, count: int, dtype: torch.dtype) -> None:
+    """Checks that ``combine`` is a pure function that keeps names, shapes and number formats."""
+    before = starting_state(dtype)
+    states = moved(before, count)
+    given = copy.deepcopy((states, before, aggregator))
+    made = aggregator.combine(states, _weights(count), before)
+    again = aggregator.combine(states, _weights(count), before)
+    require(repr((states, before, aggregator)) == repr(given), f"{name}.combine must change nothing that it is given.")
+    change = difference(made, again)
+    require(
+        not change,
+        f"{name}.combine must give the same for the same uploads, but {change}. Draw by the seed that bound() gets.",
+    )
+    expected = {key: (value.dtype, value.shape) for key, value in before.items()}
+    kinds = {key: (value.dtype, value.shape) for key, value in made.items()}
+    contract = f"{name}.combine must give tensors as those sent, {_shown(expected)}; of {count} uploads it gives"
+    require(kinds == expected, f"{contract} {_shown(kinds)}.")
+    require(is_finite(made), f"{name}.combine makes NaN or infinity of {count} finite uploads.")
+
+
+def _check_order(aggregator: Aggregator, name: str, count: int) -> None:
+    before = starting_state()
+    states = moved(before, count)
+    weights = _weights(count)
+    reverse = aggregator.combine(states[::-1], weights[::-1], before)
+    change = difference(reverse, aggregator.combine(states, weights, before), ROUNDING)
+    require(not change, f"{name}.combine must not depend on the order of clients, but {change}.")
+
+
+def _check_memory(aggregator: Aggregator, name: str, count: int) -> None:
+    """Checks that what is remembered goes through ``aggregate`` alone."""
+    who = f"{name}.aggregate"
+    before = starting_state()
+    states = moved(before, count)
+    memory: State = {}
+    for _ in range(2):
+        given = copy.deepcopy((states, before, memory))
+        made, remembered = aggregator.aggregate(states, _weights(count), before, memory)
+        again, _ = aggregator.aggregate(states, _weights(count), before, memory)
+        require(repr((states, before, memory)) == repr(given), f"{who} must change nothing that it is given.")
+        change = difference(made, again)
+        require(not change, f"{who} must remember through its memory alone, but twice the same gives: {change}.")
+        odd = [key for key, value in remembered.items() if not isinstance(value, torch.Tensor)]
+        require(not odd, f"{who} must remember tensors, which checkpoints hold; {odd} are none.")
+        memory = remembered
+        before = made
+
+
+def _check_linear(aggregator: Aggregator, name: str, count: int) -> None:
+    """Checks that an aggregator that says so needs the weighted sum of the uploads alone."""
+    if not aggregator.is_linear:
+        return
+    before = starting_state(torch.float64)
+    states = moved(before, count)
+    weights = _weights(count)
+    plain = aggregator.combine(states, weights, before)
+    change = difference(aggregator.combine(masked(states, weights), weights, before), plain, ROUNDING)
+    claim = f"{name}.is_linear says that it needs the weighted sum of the uploads alone, but with the same sum {change}"
+    require(not change, f"{claim}. Let is_linear be false.")
+
+
+def _weights(count: int) -> Sequence[float]:
+    return [3 + 2 * (index % 3) for index in range(count)]
+
+
+def _shown(kinds: dict[str, tuple[torch.dtype, torch.Size]]) -> str:
+    return ", ".join(f"{name} {list(shape)} {dtype}" for name, (dtype, shape) in sorted(kinds.items()))
+
+
+def check_strategy(
+    strategy: Strategy, shared: State | None = None, updates: Sequence[ClientUpdate] | None = None
+) -> None:
+    """Lets a strategy combine uploads, and checks what every strategy must keep to.
+
+    Args:
+        strategy: The strategy, with its options.
+        shared: What the server starts from; two made-up tensors if not given.
+        updates: What clients send, in the order of their ids; if not given, of four clients of two domains, each with
+            all shared tensors.
+
+    Raises:
+        ContractError: if it does not keep to something; says to what.
+        UserError: if its ``check`` refuses the clients. Then give updates of others.
+    """
+    name = type(strategy).__name__
+    require(isinstance(strategy, Strategy), f"{name} must have the methods broadcast, aggregate and check.")
+    require_frozen(strategy, name)
+    server = ServerState.start(starting_state() if shared is None else shared)
+    sent = updates_of(server.shared) if updates is None else list(updates)
+    strategy.check([update.client for update in sent])
+    _check_broadcast(strategy, name, server, sent)
+    for cohort in (sent, sent[1:], sent[:1]):
+        _check_aggregate(strategy, name, server, cohort)
+    change = difference(strategy.aggregate(server, []).shared, server.shared, ROUNDING)
+    require(not change, f"{name}.aggregate must change nothing that is shared where no client sent, but {change}.")
+
+
+def _check_broadcast(strategy: Strategy, name: str, server: ServerState, sent: Sequence[ClientUpdate]) -> None:
+    given = copy.deepcopy(server)
+    for update in sent:
+        download = strategy.broadcast(server, update.client)
+        again = strategy.broadcast(server, update.client)
+        odd = [key for key, value in download.items() if not isinstance(value, torch.Tensor)]
+        require(not odd, f"{name}.broadcast must give tensors; {odd} are none.")
+        change = difference(download, again)
+        require(not change, f"{name}.broadcast must give the same for the same server and client, but {change}.")
+    require(repr(server) == repr(given), f"{name}.broadcast must not change the server.")
+
+
+def _check_aggregate(strategy: Strategy, name: str, server: ServerState, sent: Sequence[ClientUpdate]) -> None:
+    """Checks that ``aggregate`` is a pure function to a server state of the same tensors."""
+    who = f"{name}.aggregate, of {len(sent)} clients,"
+    given = copy.deepcopy((server, list(sent), strategy))
+    after = strategy.aggregate(server, sent)
+    again = strategy.aggregate(server, sent)
+    require(repr((server, list(sent), strategy)) == repr(given), f"{who} must change nothing that it is given.")
+    require(isinstance(after, ServerState), f"{who} must return a ServerState; it returns {type(after).__name__}.")
+    for part in ("shared", "deployed", "memory"):
+        change = difference(getattr(after, part), getattr(again, part))
+        require(not change, f"{who} must give the same for the same updates, but in {part} {change}.")
+        for key, value in getattr(after, part).items():
+            where = f"{who} in {part} {key!r}"
+            require(isinstance(value, torch.Tensor), f"{where} must be a tensor, which checkpoints hold.")
+            require(not value.requires_grad, f"{where} must not keep a gradient: detach it.")
+            is_number = bool(torch.isfinite(value).all())
+            require(is_number, f"{where} is NaN or infinite, though all uploads are finite.")
+    expected = {key: (value.shape, value.dtype) for key, value in server.shared.items()}
+    kinds = {key: (value.shape, value.dtype) for key, value in after.shared.items()}
+    odd = sorted(key for key in expected | kinds if expected.get(key) != kinds.get(key))
+    require(not odd, f"{who} must keep names, shapes and formats of what is shared; {odd} became others.")
+    extra = sorted(after.deployed.keys() - after.shared.keys())
+    require(not extra, f"{who} may deploy what is shared; {extra} is not.")
+    require(after.round == server.round, f"{who} must leave round unchanged: the federation counts.")

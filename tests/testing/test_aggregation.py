@@ -1,0 +1,180 @@
+"""Rules and strategies that break each part of the contract are refused; ours keep to it (tests/core)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+import torch
+
+from fedvlp.core.aggregation import Aggregator, CoordinateMedian, WeightedMean
+from fedvlp.core.slots import Slots
+from fedvlp.core.strategies import FedAvg
+from fedvlp.testing import ContractError, check_aggregator, check_strategy
+from fedvlp.utils.errors import UserError
+from tests.helpers.shapes import unchecked
+
+
+def changed(key: str, change: Callable) -> Callable:
+    return lambda made, states, before: {**made, key: change(made[key])}
+
+
+def changes_what_it_is_given(made, states, before):
+    states[0]["bias"].zero_()
+    return made
+
+
+def first(made, states, before):
+    return dict(states[0])
+
+
+@dataclass(frozen=True)
+class Remembers(WeightedMean):
+    def aggregate(self, states, weights, before, memory):
+        return self.combine(states, weights, before), {"count": 3}
+
+
+@dataclass(frozen=True)
+class ChangesMemory(WeightedMean):
+    def aggregate(self, states, weights, before, memory):
+        memory["count"] = torch.ones(1)
+        return self.combine(states, weights, before), memory
+
+
+@dataclass(frozen=True)
+class SaysLinear(CoordinateMedian):
+    is_linear = True
+
+
+@dataclass
+class Thawed(Aggregator):
+    def combine(self, states, weights, before):
+        return dict(states[0])
+
+
+@dataclass(frozen=True)
+class WithFunction(WeightedMean):
+    function: Any = print
+
+
+@dataclass(frozen=True)
+class Combining(WeightedMean):
+    """Combines as its class attribute says."""
+
+    def combine(self, states, weights, before):
+        return type(self).spoil(super().combine(states, weights, before), states, before)
+
+
+def combining(function):
+    return type("Combining", (Combining,), {"spoil": staticmethod(function)})()
+
+
+BROKEN_RULES = {
+    "no rule": (object(), "must be a subclass of Aggregator"),
+    "function as option": (WithFunction(), "must be numbers, strings or aggregators"),
+    "changes uploads": (combining(changes_what_it_is_given), "combine must change nothing"),
+    "draws": (combining(changed("bias", torch.rand_like)), "must give the same for the same uploads"),
+    "format": (combining(changed("bias", torch.Tensor.float)), "must give tensors as those sent"),
+    "names": (combining(lambda made, states, before: {"bias": made["bias"]}), "must give tensors as those sent"),
+    "not finite": (combining(changed("bias", lambda value: value / 0)), "makes NaN or infinity"),
+    "order": (combining(first), "must not depend on the order of clients"),
+    "memory": (Remembers(), r"must remember tensors, which checkpoints hold; \['count'\]"),
+    "changes memory": (ChangesMemory(), "aggregate must change nothing"),
+    "linear": (SaysLinear(), "is_linear says .* but with the same sum"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN_RULES)
+def test_a_rule_that_breaks_the_contract_is_told(name):
+    rule, message = BROKEN_RULES[name]
+    with pytest.raises(ContractError, match=message), unchecked():
+        check_aggregator(rule)
+
+
+def test_a_rule_that_is_not_frozen_is_told():
+    with pytest.raises(ContractError, match="Thawed must be a frozen dataclass"):
+        check_aggregator(Thawed())
+
+
+@pytest.mark.parametrize("least", [0, 1.5])
+def test_a_rule_needs_at_least_one_upload(least):
+    kind = type("Few", (WeightedMean,), {"min_clients": least})
+    with pytest.raises(ContractError, match="min_clients must be a whole number above 0"):
+        check_aggregator(kind())
+
+
+class Spoilt:
+    """A strategy whose server state after FedAvg is changed by ``spoil(after, server, updates)``."""
+
+    def aggregate(self, server, updates):
+        return type(self).spoil(super().aggregate(server, updates), server, updates)
+
+
+def spoilt(function) -> Any:
+    return type("Spoilt", (Spoilt, FedAvg), {"spoil": staticmethod(function)})()
+
+
+def broadcasting(function) -> Any:
+    return type("Spoilt", (FedAvg,), {"broadcast": lambda self, server, client: function(server)})()
+
+
+def grows(after, server, updates):
+    server.shared["more"] = torch.ones(1)
+    return after
+
+
+def with_shared(name, change):
+    return lambda after, server, updates: after.updated({name: change(after.shared["bias"])}) if updates else after
+
+
+@dataclass
+class ThawedStrategy(FedAvg.__mro__[1]):
+    def aggregate(self, server, updates):
+        return server
+
+
+BROKEN_STRATEGIES = {
+    "no strategy": (object(), "must have the methods broadcast, aggregate and check"),
+    "changes server": (spoilt(grows), "must change nothing that it is given"),
+    "draws": (spoilt(with_shared("bias", torch.rand_like)), r"same updates, but in shared 'bias' differs"),
+    "format": (spoilt(with_shared("bias", torch.Tensor.half)), r"keep names, shapes and formats .*\['bias'\]"),
+    "names": (spoilt(with_shared("more", torch.clone)), r"keep names, shapes and formats .*\['more'\]"),
+    "not finite": (spoilt(with_shared("bias", lambda value: value / 0)), "'bias' is NaN or infinite"),
+    "gradient": (
+        spoilt(with_shared("bias", lambda value: value * torch.ones(1, requires_grad=True))),
+        "keep a gradient",
+    ),
+    "memory": (
+        spoilt(lambda after, *_: replace(after, memory={"count": torch.tensor(torch.inf)})),
+        "in memory 'count' is",
+    ),
+    "deploys": (spoilt(lambda after, *_: replace(after, deployed={"odd": torch.ones(1)})), r"\['odd'\] is not"),
+    "counts": (spoilt(lambda after, *_: replace(after, round=after.round + 1)), "must leave round unchanged"),
+    "other type": (spoilt(lambda after, server, updates: after.shared), "must return a ServerState"),
+    "empty cohort": (
+        spoilt(lambda after, server, updates: after.updated({"bias": torch.ones(4)})),
+        "where no client sent",
+    ),
+    "download": (broadcasting(lambda server: {"bias": 3}), r"broadcast must give tensors; \['bias'\]"),
+    "download draws": (broadcasting(lambda server: {"bias": torch.rand(4)}), "broadcast must give the same"),
+    "download changes": (
+        broadcasting(lambda server: {"sum": server.shared["bias"].add_(1).sum() * 0}),
+        "must not change the server",
+    ),
+    "thawed": (ThawedStrategy(), "ThawedStrategy must be a frozen dataclass"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN_STRATEGIES)
+def test_a_strategy_that_breaks_the_contract_is_told(name):
+    strategy, message = BROKEN_STRATEGIES[name]
+    with pytest.raises(ContractError, match=message), unchecked():
+        check_strategy(strategy)
+
+
+def test_what_is_shared_and_sent_can_be_given():
+    check_strategy(FedAvg(aggregator=CoordinateMedian()))
+    with pytest.raises(UserError, match="slots"):
+        check_strategy(Slots("client", slots=1))
