@@ -7,7 +7,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,7 +29,7 @@ from fedvlp.data.files.images import (
     image_paths,
     unreadable,
 )
-from fedvlp.data.loaders import BoundLoaders, ImageLoader, ModuleBinding
+from fedvlp.data.loaders import BoundLoaders, ImageLoader
 from fedvlp.data.partition import ByDomain, Partitioner
 from fedvlp.data.protocols import ClassSplit, Protocol, SplitPlan, count_base
 from fedvlp.data.splits import OfficialSplit, SplitPart, SplitRule, hash_lines, image_hash, split_hash, split_table
@@ -127,7 +127,7 @@ class FederatedDataModule(L.LightningDataModule):
                     f"{target.name} is a target of another data set and only measured. Leave out its protocol."
                 )
         self.cache_dir = None if cache_dir is None else Path(os.path.expanduser(cache_dir))
-        self._binding: ModuleBinding | None = None
+        self._make_loaders: Callable[..., BoundLoaders] | None = None
         self._for_classes: ForClasses | None = None
         self._bound_to: L.LightningModule | None = None
         self._loaders: dict[str, BoundLoaders] = {}
@@ -231,7 +231,7 @@ class FederatedDataModule(L.LightningDataModule):
             if part.role in ("test", "held_out"):
                 test_rows |= part.rows_by_domain
         all_rows = {domain: np.arange(len(images)) for domain, images in self._images.items()}
-        return SplitPart("transfer", test_rows or all_rows)
+        return SplitPart("transfer", test_rows or all_rows, classes=tuple(range(len(self.class_names))))
 
     @property
     def clients(self) -> list[Client]:
@@ -289,7 +289,7 @@ class FederatedDataModule(L.LightningDataModule):
         self.split_parts  # noqa: B018 (as above)
         module = getattr(self.trainer, "lightning_module", None)
         transform = getattr(module, "transform", None)
-        if transform is not None and (self._binding is None or self._bound_to not in (None, module)):
+        if transform is not None and (self._make_loaders is None or self._bound_to not in (None, module)):
             # All that a plain Trainer needs; a federation binds again, with what its method precomputes.
             train_transform = getattr(module, "train_transform", None)
             with_domains = getattr(module, "needs_domains", False)
@@ -327,51 +327,46 @@ class FederatedDataModule(L.LightningDataModule):
         self._bound_to = getattr(self.trainer, "lightning_module", None)
         self._loaders = {}
         self._for_classes = for_classes
-        self._binding = ModuleBinding(
-            transform,
-            train_transform,
-            precompute,
-            key,
-            torch.device(device),
-            domains=tuple(self.source_domains) if with_domains else (),
-            is_augmented=is_augmented,
+        self._make_loaders = partial(
+            BoundLoaders,
+            transform=transform,
+            train_transform=train_transform if is_augmented else None,
+            precompute=precompute,
+            key=key,
+            device=torch.device(device),
+            domains=self.source_domains if with_domains else (),
             num_workers=self.num_workers,
             cache_dir=self.cache_dir,
             cache_images=self.cache_images,
         )
 
     @property
-    def binding(self) -> ModuleBinding:
-        """What the module asks of the images."""
-        if self._binding is None:
-            raise UserError(
-                "The data do not know how the module wants its images. Give it a `transform` (PIL image to tensor), "
-                "or call bind(transform=...)."
-            )
-        return self._binding
-
-    @property
     def loaders(self) -> dict[str, BoundLoaders]:
         """The loaders for the bound module: of the data set itself, of each target, and of images of no class."""
         if self._loaders:
             return self._loaders
+        if self._make_loaders is None:
+            raise UserError(
+                "The data do not know how the module wants its images. Give it a `transform` (PIL image to tensor), "
+                "or call bind(transform=...)."
+            )
         names = self.all_class_names
         # Parts of other classes than those that train may need other tensors of the same images.
         lists = [part.names_of_classes(names) for part in self.split_parts if part.classes]
         lists += [tuple(target.class_names) for target in self.targets]
-        of_classes: dict[tuple[str, ...], ModuleBinding] = {}
+        of_classes: dict[tuple[str, ...], tuple[Precompute | None, str]] = {}
         for class_names in dict.fromkeys(lists):
             if self._for_classes is not None and class_names != tuple(self.class_names):
-                precompute, key = self._for_classes(class_names)
-                of_classes[class_names] = replace(self.binding, precompute=precompute, key=key)
-        loaders = {"": BoundLoaders(self._images, self.split_parts, self.binding, names, of_classes)}
+                of_classes[class_names] = self._for_classes(class_names)
+        make = partial(self._make_loaders, of_classes=of_classes)
+        loaders = {"": make(self._images, self.split_parts, class_names=names)}
         # Loaders of their own, since domains of another data set may have the same names.
         for target in self.targets:
-            binding = of_classes.get(tuple(target.class_names), self.binding)
-            loaders[f"transfer/{target.name}"] = BoundLoaders(target.images, [target.transfer_part], binding)
+            name = f"transfer/{target.name}"
+            loaders[name] = make(target.images, [target.transfer_part], class_names=target.class_names)
         for name, images in self._images_of_no_class.items():
             part = SplitPart("held_out", {name: np.arange(len(images))})
-            loaders[OUT_OF_DISTRIBUTION] = BoundLoaders({name: images}, [part], self.binding)
+            loaders[OUT_OF_DISTRIBUTION] = make({name: images}, [part])
         self._loaders = loaders
         return loaders
 
@@ -413,8 +408,8 @@ class FederatedDataModule(L.LightningDataModule):
                 splits.append(replace(split, name=f"global/{split.domain}", role="global"))
         for target in self.targets:
             name = f"transfer/{target.name}"
-            class_names = () if target.class_names == self.class_names else tuple(target.class_names)
             (split,) = self.loaders[name].evaluation_splits(self.eval_batch_size)
+            class_names = () if target.class_names == self.class_names else split.class_names
             splits.append(replace(split, name=name, domain=target.name, class_names=class_names))
         return splits
 

@@ -181,7 +181,7 @@ def test_the_transform_follows_the_module_unless_it_was_given(arrays, transform)
     def set_up(data, module):
         data.trainer = SimpleNamespace(lightning_module=module)
         data.setup("fit")
-        return data.binding.transform
+        return data.loaders[""].transform
 
     first, second = (Classifier(lambda image, i=i: transform(image) + i) for i in range(2))
     data = arrays(cache_dir=None)

@@ -26,7 +26,6 @@ from fedvlp.core.module import FederatedModule
 from fedvlp.core.phases import RoundContext
 from fedvlp.core.state import Client
 from fedvlp.data import FederatedDataModule
-from fedvlp.data.loaders import BoundLoaders
 from fedvlp.tools.attacks.backdoor import Backdoor
 from fedvlp.tools.attacks.trigger import Perturbation, Trigger
 from fedvlp.utils.errors import UserError
@@ -125,11 +124,11 @@ class PixelRange:
     @classmethod
     def of(cls, data: FederatedDataModule) -> PixelRange:
         """Finds them by an image of each through the method's transform."""
-        transform = data.binding.transform
+        loaders = data.loaders[""]
         shades: list[Tensor] = []
         for value in (0, 255):
-            image = transform(Image.new("RGB", (32, 32), (value, value, value)))
-            shades.append(image.mean((1, 2), keepdim=True).to(data.binding.device))
+            image = loaders.transform(Image.new("RGB", (32, 32), (value, value, value)))
+            shades.append(image.mean((1, 2), keepdim=True).to(loaders.device))
         return cls(shades[0], shades[1])
 
     def with_added(self, images: Tensor, trigger: Tensor) -> Tensor:
@@ -148,8 +147,7 @@ def _loss(module: FederatedModule, images: Tensor, labels: Tensor) -> Tensor:
 
 def _batches(data: FederatedDataModule, clients: Sequence[Client], seed: int) -> Iterator[ClientBatch]:
     """Yields for one client after another, again and again, a batch of its training images with labels."""
-    binding = replace(data.binding, precompute=None, is_augmented=False)
-    loaders = BoundLoaders(data.images, data.split_parts, binding)
+    loaders = replace(data.loaders[""], precompute=None, train_transform=None, of_classes={})
     for number in count():
         for client in clients:
             loader = loaders.train_loader(client.id, data.batch_size, derive_seed(TRIGGER, seed, number, client.id))

@@ -162,7 +162,7 @@ class TriggeredData:
         triggered: dict[str, Images] = {}
         for domain, of_domain in images.items():
             triggered[domain] = TriggeredImages(of_domain, trigger, target)
-        loaders = BoundLoaders(triggered, parts, data.binding)
+        loaders = replace(data.loaders[""], images=triggered, parts=parts, of_classes={})
         loaders.encode()
         return cls(data, loaders)
 
