@@ -148,13 +148,9 @@ class FederatedDataModule(L.LightningDataModule):
         return self.load_domains()
 
     @cached_property
-    def _images(self) -> Mapping[str, Images]:
-        return self.verified_domains() if self.verifies_images else self._loaded[0]
-
-    @property
     def images(self) -> Mapping[str, Images]:
         """The images of each domain, once they were found to be readable."""
-        return self._images
+        return self.verified_domains() if self.verifies_images else self._loaded[0]
 
     @cached_property
     def _images_of_no_class(self) -> dict[str, FolderImages]:
@@ -207,7 +203,7 @@ class FederatedDataModule(L.LightningDataModule):
         """Which images play which role: training by client, then validation, test and held-out by domain."""
         plan = self.plan  # before the images, so that a wrong option is found before files are read
         plan.check(self.held_out)
-        return plan.parts(self._images, len(self.all_class_names))
+        return plan.parts(self.images, len(self.all_class_names))
 
     @property
     def plan(self) -> SplitPlan:
@@ -230,7 +226,7 @@ class FederatedDataModule(L.LightningDataModule):
         for part in self.split_parts:
             if part.role in ("test", "held_out"):
                 test_rows |= part.rows_by_domain
-        all_rows = {domain: np.arange(len(images)) for domain, images in self._images.items()}
+        all_rows = {domain: np.arange(len(images)) for domain, images in self.images.items()}
         return SplitPart("transfer", test_rows or all_rows, classes=tuple(range(len(self.class_names))))
 
     @property
@@ -250,7 +246,7 @@ class FederatedDataModule(L.LightningDataModule):
 
     def describe(self) -> dict[str, Any]:
         """Returns what results must have in common to be in one table, made to be written as JSON."""
-        images = image_hash(self._images, self._loaded[1])
+        images = image_hash(self.images, self._loaded[1])
         names = {"domains": self.domains, "classes": self.class_names}
         description = {"name": self.name, "images": images, **names, **self.plan.describe()}
         # Of options that few use only those that are in use are written, so that results without them stay comparable.
@@ -266,13 +262,13 @@ class FederatedDataModule(L.LightningDataModule):
 
     def describe_as_target(self) -> dict[str, Any]:
         """Returns the same where this is only measured, for another data set."""
-        images = image_hash(self._images, self.class_names)
-        split = split_hash([self.transfer_part], self._images, self.class_names)
+        images = image_hash(self.images, self.class_names)
+        split = split_hash([self.transfer_part], self.images, self.class_names)
         return {"name": self.name, "images": images, "classes": self.class_names, "split": split}
 
     def image_identities(self) -> dict[str, str]:
         """Returns a string for each domain that is equal on all machines with the same images."""
-        identities = {domain: identity(images) for domain, images in self._images.items()}
+        identities = {domain: identity(images) for domain, images in self.images.items()}
         for target in self.targets:
             for domain, text in target.image_identities().items():
                 identities[f"{target.name}/{domain}"] = text
@@ -359,7 +355,7 @@ class FederatedDataModule(L.LightningDataModule):
             if self._for_classes is not None and class_names != tuple(self.class_names):
                 of_classes[class_names] = self._for_classes(class_names)
         make = partial(self._make_loaders, of_classes=of_classes)
-        loaders = {"": make(self._images, self.split_parts, class_names=names)}
+        loaders = {"": make(self.images, self.split_parts, class_names=names)}
         # Loaders of their own, since domains of another data set may have the same names.
         for target in self.targets:
             name = f"transfer/{target.name}"
@@ -431,13 +427,13 @@ class FederatedDataModule(L.LightningDataModule):
     @cached_property
     def split_hash(self) -> str:
         """16 hexadecimal digits that change with the role, domain, client, name or class of any image."""
-        digest = split_hash(self.split_parts, self._images, self._loaded[1])
+        digest = split_hash(self.split_parts, self.images, self._loaded[1])
         targets = [split_hash([target.transfer_part], target.images, target.class_names) for target in self.targets]
         return hash_lines([digest, *targets]) if targets else digest
 
     def split_table(self) -> list[dict[str, Any]]:
         """Returns the names of the images for each role, domain and client, made to be written as JSON."""
-        table = split_table(self.split_parts, self._images)
+        table = split_table(self.split_parts, self.images)
         for target in self.targets:
             for entry in split_table([target.transfer_part], target.images):
                 table.append({**entry, "domain": f"{target.name}/{entry['domain']}"})

@@ -151,7 +151,7 @@ class TriggeredData:
             trigger: what is put on each image.
             target: the class that it stands for.
         """
-        images = data._images
+        images = data.images
         parts: list[SplitPart] = []
         for part in data.split_parts:
             if part.classes:  # the target is a class that trains
