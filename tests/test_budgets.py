@@ -25,7 +25,7 @@ ROOMS = {  # lines and files of each folder of the library
     "clip": (2300, 10),
     "commands": (1060, 8),
     "core": (3250, 16),
-    "data": (6000, 23),
+    "data": (5700, 22),
     "methods": (6150, 41),
     "pretrained": (300, 3),
     "results": (2200, 9),
