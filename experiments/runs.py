@@ -5,6 +5,7 @@ A run that has ended is not made again, whichever study asks for it, and one tha
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Iterable, Sequence
@@ -16,7 +17,8 @@ from typing import Any
 
 from fedvlp.data import DomainFolders, StyledShapes
 from fedvlp.results import Record, load_record
-from fedvlp.tools.sweep import Job, Status, fit_arguments, run_jobs, run_name
+from fedvlp.tools.sweep.jobs import Job, Status, run_jobs
+from fedvlp.tools.sweep.plan import fit_arguments, run_name
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,9 @@ class StudyRun:
     @cached_property
     def summary(self) -> dict[str, Any]:
         """What the run wrote at its end."""
-        return self.job.summary
+        path = sorted(self.job.folder.glob("*/summary.json"))[-1]
+        summary: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return summary
 
     @cached_property
     def record(self) -> Record:

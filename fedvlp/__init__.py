@@ -22,16 +22,18 @@ from typing import Any
 
 @cache
 def _modules() -> dict[str, str]:
-    """Returns the module of each public name.
-
-    The stub beside this file lists them, for type checkers and for the functions below. It is read when a name is first
-    asked for, since `fedvlp --help` would wait for it as long as for all the rest.
-    """
+    """The module of each public name: constants first, then classes, then functions, each by the alphabet."""
+    # Read when a name is first asked for, since `fedvlp --help` would wait for it as long as for all the rest.
+    import ast
     from pathlib import Path
 
-    from fedvlp.utils.signatures import exported_names
-
-    return exported_names(Path(__file__).with_suffix(".pyi"))
+    # The stub lists them for type checkers. It is parsed: what it names would import torch.
+    modules: dict[str, str] = {}
+    for statement in ast.parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8")).body:
+        if isinstance(statement, ast.ImportFrom):
+            modules |= {alias.name: str(statement.module) for alias in statement.names}
+    ordered = sorted(modules, key=lambda name: (not name.isupper(), not name[0].isupper(), name))
+    return {name: modules[name] for name in ordered}
 
 
 def __getattr__(name: str) -> Any:

@@ -23,18 +23,18 @@ LEAST_COMMENTS = 370
 ROOMS = {  # lines and files of each folder of the library
     "callbacks": (980, 7),
     "clip": (2300, 10),
-    "commands": (1250, 9),
+    "commands": (1060, 8),
     "core": (3250, 16),
     "data": (6000, 23),
     "methods": (6150, 41),
     "pretrained": (300, 3),
     "results": (2200, 9),
     "runs": (1000, 6),
-    "sites": (2450, 14),
+    "sites": (2350, 14),
     "testing": (950, 6),
-    "tools": (8450, 64),
-    "training": (4700, 37),
-    "utils": (950, 11),
+    "tools": (7700, 54),
+    "training": (4150, 26),
+    "utils": (880, 11),
 }
 
 

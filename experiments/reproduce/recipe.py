@@ -9,8 +9,8 @@ from typing import Any
 
 from fedvlp.data.catalog import DESCRIPTIONS, Description
 from fedvlp.results.papers import PrintedTable, dataset_key, main_tables
-from fedvlp.tools.sweep import Sweep, make_sweep, read_sweep
 from fedvlp.tools.sweep.command import parse_methods
+from fedvlp.tools.sweep.plan import Sweep, make_sweep, read_sweep
 
 HERE = Path(__file__).parent
 FOLDER = HERE / "recipes"

@@ -19,8 +19,6 @@ from fedvlp.utils.text_table import text_table
 if TYPE_CHECKING:
     from fedvlp.data.benchmarks.manifest import Manifest
 
-ROLES: tuple[SplitName, ...] = ("train", "validation", "test")
-
 
 def run_data(arguments: Sequence[str]) -> int:
     """Runs ``list``, ``download`` or ``check``; returns 0, or 1 if the images are not those that were published."""
@@ -133,8 +131,8 @@ def _check(name: str, root: Path) -> int:
         except UserError as error:
             raise UserError(f"{error}\n{description.name} can be had from {description.source}.") from error
     findings = compare(manifest, description)
-    lines = [f"{description.name if description else 'images'} in {manifest.folder}", ""]
-    lines += [*_counts(manifest, description), ""]
+    title = f"{description.name if description else 'images'} in {manifest.folder}"
+    lines = [title, "", *_counts(manifest, description), ""]
     if description is None:
         last = "Mend these problems before you train." if findings.problems else "These images can be used."
     else:
@@ -154,7 +152,7 @@ def _counts(manifest: Manifest, description: Description | None) -> list[str]:
     """Returns the table of domains, with the official split if there is one."""
     by_domain = {domain: manifest.role_counts(domain) for domain in manifest.files}
     totals = sum(by_domain.values(), Counter())
-    roles = [role for role in ROLES if totals[role]]
+    roles: list[SplitName] = [role for role in ("train", "validation", "test") if totals[role]]
     rows = [["domain", "images", "published", "classes", *roles]]
     # What was published depends on the layout: CoOp's SUN397 has a part of the images.
     published = description.in_layout(manifest.layout, manifest.files).domain_counts if description else {}
@@ -169,10 +167,9 @@ def _counts(manifest: Manifest, description: Description | None) -> list[str]:
 def _class_names(manifest: Manifest, description: Description) -> str:
     """Returns how prompts call the classes, where that is not just the name of the folder."""
     from fedvlp.data.benchmarks.layouts import some
+    from fedvlp.data.domain_folders import classes_of
 
-    present: set[str] = set()
-    for files in manifest.files.values():
-        present.update(image.class_name for image in files)
+    present = set().union(*classes_of(manifest.files).values())
     renamed = []
     for name in [name for name in description.class_names if name in present]:
         clip_name = description.clip_names.get(name, "")

@@ -21,7 +21,7 @@ from fedvlp.core.state import State, detached, matches_prefix, select
 from fedvlp.core.strategies import FedAvg
 from fedvlp.utils.digests import code_digest, digest, to_jsonable
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.signatures import constructor_arguments, constructor_parameters
+from fedvlp.utils.signatures import constructor_arguments
 from fedvlp.version import __version__
 
 Unseen = Literal["each", "mean", "shared"]
@@ -88,7 +88,7 @@ class FederatedModule(L.LightningModule):
         restore({"make_optimizer": self._default_optimizer(), **state})
 
     def _default_optimizer(self) -> OptimizerCallable | None:
-        parameter = constructor_parameters(type(self)).get("optimizer")
+        parameter = constructor_arguments(type(self)).get("optimizer")
         return None if parameter is None else parameter.default
 
     def set_backbone(self, clip: Backbone) -> None:

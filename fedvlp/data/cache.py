@@ -43,6 +43,7 @@ def fixed_steps(transform: Any) -> tuple[Any, Transform] | None:
     """
     if _class_path(transform) != COMPOSE:
         return None
+    # The first step that is drawn, or gives a tensor, ends what can be kept.
     steps = list(transform.transforms)
     count = next((i for i, step in enumerate(steps) if _class_path(step) not in FIXED_TRANSFORMS), len(steps))
     first = type(transform)(steps[:count])
@@ -80,6 +81,7 @@ class DecodedImages:
         self.steps = steps
         self.labels = images.labels[rows]
         self.names = [images.names[row] for row in rows]
+        # All images come out in the size of this one, as `fixed_steps` checks.
         width, height = steps(Image.new("RGB", (64, 64))).size
         self.shape = (len(rows), height, width, 3)
         text = json.dumps([_settings(steps), PIL.__version__, images.fingerprint(rows)])
@@ -95,6 +97,7 @@ class DecodedImages:
 
     def __getitem__(self, index: int) -> Image.Image:
         """Returns one image in 8-bit RGB after the steps."""
+        # Opened by whoever reads first: each worker maps the file itself.
         if self._pixels is None:
             self._pixels = np.load(self.path, mmap_mode="r")
         return Image.fromarray(self._pixels[index])
@@ -122,6 +125,7 @@ class DecodedImages:
                 # A full disk would kill the process that writes to mapped memory, so the room is asked for before.
                 if size > (free := free_bytes(self.path)):
                     raise OSError(errno.ENOSPC, f"{size_in_words(size)} are needed, {size_in_words(free)} are free")
+                # Renamed when all images are in it, so a file that is there is whole.
                 with atomic_write(self.path) as temporary:
                     pixels = np.lib.format.open_memmap(temporary, mode="w+", dtype=np.uint8, shape=self.shape)
                     in_threads(lambda index: self._decode_into(pixels, index), range(len(self)), description, workers)
@@ -209,6 +213,7 @@ def load_features(path: Path, count: int, device: torch.device) -> Features | No
 
 def save_features(path: Path, features: Features) -> None:
     """Writes features in one step, with the checksum that ``load_features`` asks for."""
+    # safetensors refuses views, and tensors on a GPU.
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in features.tensors.items()}
     metadata = {"checksum": _tensor_checksum(tensors), "seconds": f"{features.seconds:.3f}"}
     write_cache_file(path, lambda temporary: save_file(tensors, temporary, metadata=metadata))
@@ -217,6 +222,7 @@ def save_features(path: Path, features: Features) -> None:
 def _tensor_checksum(tensors: dict[str, Tensor]) -> str:
     """Covers names, types, shapes and values."""
     value = 0
+    # CRC-32 and not SHA-256: it is read with every run, and finds chance damage as well.
     for name, tensor in sorted(tensors.items()):
         value = zlib.crc32(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode(), value)
         value = zlib.crc32(tensor.contiguous().view(torch.uint8).numpy().data, value)

@@ -96,11 +96,7 @@ class DomainFolders(FederatedDataModule):
 
     @cached_property
     def _files(self) -> tuple[dict[str, Images], list[str]]:
-        """The files of each domain and the names of the class folders.
-
-        Raises:
-            UserError: if the tree is not laid out as it must be, a name is no UTF-8, or a domain lacks a class.
-        """
+        """The files of each domain and the names of the class folders."""
         domains = scan(self.root, self.allow_single_domain)
         classes = classes_of(domains)
         class_names = sorted(set().union(*classes.values()))
@@ -207,10 +203,8 @@ def scan(root: Path, allow_single_domain: bool = False) -> dict[str, list[ImageF
     Raises:
         UserError: if the root is missing or empty, or is not laid out as root/domain/class/image.
     """
-    if not root.exists():
-        raise UserError(f"Expected a folder of images at {root}; it does not exist. Check data.root.")
     if not root.is_dir():
-        raise UserError(f"Expected a folder laid out as {EXPECTED}; {root} is a file.")
+        raise UserError(f"Expected a folder laid out as {EXPECTED}; there is no folder {root}. Check data.root.")
     domains: dict[str, list[ImageFile]] = {composed(name): [] for name in folders_in(root)}
     too_high: dict[int, list[str]] = defaultdict(list)
     for parts, path in list_images(root):
@@ -234,11 +228,7 @@ def scan(root: Path, allow_single_domain: bool = False) -> dict[str, list[ImageF
 
 
 def scan_domain(folder: Path, domain: str) -> list[ImageFile]:
-    """Returns the images of one domain, which lie in ``folder/class/image``, sorted and named as :func:`scan` does.
-
-    Raises:
-        UserError: if the folder is missing, or holds no image in a class folder.
-    """
+    """Returns the images of one domain, which lie in ``folder/class/image``, sorted and named as :func:`scan` does."""
     if not folder.is_dir():
         raise UserError(f"Expected a folder of class folders at {folder}; there is none. Check the root.")
     files: list[ImageFile] = []

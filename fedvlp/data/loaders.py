@@ -97,6 +97,7 @@ class BoundLoaders:
         if self.binding.precompute is None:
             self._keep_decoded(self.images)
             return
+        # Bindings of one key find each other's tensors, so each is computed once.
         for binding in (self.binding, *self.of_classes.values()):
             for domain in self.images:
                 if len(self._rows_to_keep(domain, binding.key)):
@@ -118,6 +119,7 @@ class BoundLoaders:
 
     def train_image_loader(self, batch_size: int, seed: int) -> ImageLoader:
         """Returns the shuffled training images of all clients together, on the CPU; for a plain Trainer."""
+        # One list of all clients' images: a plain Trainer knows no client.
         selected = list(chain.from_iterable(part.rows_by_domain.items() for part in self.train_parts))
         if not self.binding.is_augmented:
             self._keep_decoded(dict(selected))
@@ -147,6 +149,7 @@ class BoundLoaders:
         binding = self._binding(part)
         selected = list(part.rows_by_domain.items())
         numbers = None if seed is None else self._domain_numbers(selected)
+        # Random crops and flips are for training images alone.
         is_augmented = binding.is_augmented and part.role == "train"
         if binding.precompute is None or is_augmented:
             dataset = self._dataset(selected, is_augmented, numbers, part.classes)
@@ -155,6 +158,7 @@ class BoundLoaders:
         # The tensors have a row for each encoded image, which need not be all of a domain.
         places = [np.searchsorted(self._rows_to_keep(domain, binding.key), rows) for domain, rows in selected]
         labels = labels_of([(self.images[domain], rows) for domain, rows in selected], part.classes)
+        # By a function, since splits are listed before anything was encoded.
         return PrecomputedLoader(
             tensors=lambda: [self._tensors(domain, binding) for domain, _ in selected],
             rows=[torch.from_numpy(of_domain).to(binding.device) for of_domain in places],
@@ -185,6 +189,7 @@ class BoundLoaders:
         if is_augmented:
             transform = self.binding.train_transform or transform
         elif self._steps is not None and all(domain in self._decoded for domain, _ in selected):
+            # Decoded images are past the first steps of the transform.
             transform = self._steps[1]
             decoded = [(self._decoded[domain], rows) for domain, rows in selected]
             images = [(of_domain, np.searchsorted(of_domain.rows, rows)) for of_domain, rows in decoded]
@@ -201,6 +206,7 @@ class BoundLoaders:
         for domain in domains:
             images = self.images[domain]
             rows = self._rows_to_keep(domain)
+            # Images in memory are read faster than from any cache.
             if domain in self._decoded or not len(rows) or not isinstance(images, FolderImages):
                 continue
             if self._steps is not None and self.binding.cache_dir is not None:
@@ -224,12 +230,14 @@ class BoundLoaders:
             began = time.perf_counter()
             dataset = self._dataset([(domain, rows)])
             tensors = encode(dataset, precompute, binding.device, binding.num_workers, f"encoding {domain}")
+            # To copy a row waits until the device is done, so the seconds are those of the work.
             for tensor in tensors.values():
-                tensor[-1:].cpu()  # waits until the device is done
+                tensor[-1:].cpu()
             return Features(tensors, time.perf_counter() - began)
 
         if binding.cache_dir is None:
             return compute()
+        # Named by what they depend on: no entry is ever stale, and runs share a folder.
         name = cache_key(binding.key, binding.transform, self.images[domain], rows, binding.device)
         path = binding.cache_dir / "features" / f"{name}.safetensors"
         return cached_features(path, len(rows), binding.device, compute)
@@ -311,6 +319,7 @@ class ImageDataset(Dataset[tuple[Any, int]]):
         position = item[0] if isinstance(item, tuple) else item
         image = self.images[self.domain[position]][int(self.row[position])]
         label = int(self.labels[position])
+        # Transforms draw from the global generator, in whichever process they run; it is left as it was.
         if isinstance(item, tuple):
             with torch.random.fork_rng(devices=[]):
                 torch.default_generator.manual_seed(item[1])
@@ -348,7 +357,8 @@ def image_loader(
         sampler=None if seed is None else Shuffle(len(dataset), seed),
         num_workers=num_workers,
         pin_memory=device is not None and device.type == "cuda",
-        generator=torch.Generator().manual_seed(0),  # else each pass would draw from the global generator
+        # Else each pass would draw a seed of its workers from the global generator.
+        generator=torch.Generator().manual_seed(0),
     )
 
 
@@ -419,6 +429,7 @@ class PrecomputedLoader:
     def _gather(self, tensors: Sequence[dict[str, Tensor]], positions: Int[Tensor, " B"]) -> dict[str, Tensor]:
         """The tensors [B, ...] of a batch, from whichever domain each of its images is."""
         rows = self.rows[positions]
+        # Most clients have one domain, for which one index of each tensor is all.
         if len(tensors) == 1:
             return {name: tensor[rows] for name, tensor in tensors[0].items()}
         domain = self.domain[positions]

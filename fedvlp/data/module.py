@@ -43,20 +43,20 @@ ForClasses = Callable[[Sequence[str]], tuple[Precompute | None, str]]
 
 
 class FederatedDataModule(L.LightningDataModule):
-    """Images of several domains: source domains are dealt out to clients, held-out domains only test.
+    """Images of several domains: source domains are divided among clients, held-out domains only test.
 
-    A subclass says where the images are in ``load_domains``. Under a plain ``lightning.Trainer`` all source domains
+    A subclass names the images in ``load_domains``. Under a plain ``lightning.Trainer`` all source domains
     train together and batches are (images, labels).
 
     Args:
         held_out: Domain or domains that no client sees; all their images test. null lets clients see every domain.
         batch_size: Images in a training batch.
         eval_batch_size: Images in an evaluation batch.
-        partition: Deals the training images to clients: ByDomain, where each source domain is one client (if not
+        partition: Divides the training images among clients: ByDomain, where each source domain is one client (if not
             given), Dispersed, Dirichlet, Shards, FewClasses or QuantitySkew, or Pooled for centralised training;
             --data.partition.help NAME explains the arguments of each.
         shots: Training images of each class and source domain, such as 1, 2, 4, 8 or 16; all if not given. Those of
-            fewer shots are among those of more. Validation and test images stay as many.
+            fewer shots are among those of more. Validation and test images are as many as without.
         validation_fraction: Share of each class of each source domain that validates, of the images that do not test,
             in (0, 1).
         test_fraction: Share of each class of each source domain that tests, in [0, 1).
@@ -79,6 +79,7 @@ class FederatedDataModule(L.LightningDataModule):
             images of those that have none.
     """
 
+    # A class attribute, since it is no option of a user.
     verifies_images: bool = True
     """Whether images are opened before the split; False where only their numbers matter, as for ``fedvlp cost``."""
 
@@ -106,7 +107,7 @@ class FederatedDataModule(L.LightningDataModule):
         check_range("batch_size", batch_size, PositiveInt)
         check_range("eval_batch_size", eval_batch_size, PositiveInt)
         check_range("num_workers", num_workers, NonNegativeInt)
-        self.name: str = type(self).__name__  # what a reader calls these images
+        self.name: str = type(self).__name__  # how results call these images
         self.rule = SplitRule(validation_fraction, test_fraction, shots, split_seed)
         self.held_out = [held_out] if isinstance(held_out, str) else list(held_out or [])
         self.batch_size = batch_size
@@ -116,7 +117,7 @@ class FederatedDataModule(L.LightningDataModule):
         self.num_workers = num_workers
         self.class_names_map = dict(class_names_map or {})
         self.cache_images = cache_images
-        self.out_of_distribution = None if out_of_distribution is None else Path(out_of_distribution).expanduser()
+        self.out_of_distribution = out_of_distribution
         self.protocol_option: Protocol = protocol or ("leave_domains_out" if self.held_out else "all_seen")
         self.class_split = class_split
         self.targets = list(targets or ())
@@ -156,23 +157,19 @@ class FederatedDataModule(L.LightningDataModule):
         return self._images
 
     @cached_property
-    def _images_of_no_class(self) -> FolderImages | None:
-        """The images of other things than the classes, each of which was opened once.
-
-        Raises:
-            UserError: if there is no such folder, no image in it, or one that can't be read.
-        """
-        root = self.out_of_distribution
-        if root is None:
-            return None
+    def _images_of_no_class(self) -> dict[str, FolderImages]:
+        """The images of other things than the classes, by the folder's name; each of them was opened once."""
+        if self.out_of_distribution is None:
+            return {}
+        root = Path(self.out_of_distribution).expanduser().resolve()
         if not root.is_dir():
             raise UserError(f"Expected a folder of images at {root}; there is none. Check data.out_of_distribution.")
-        check_utf8([root.resolve().name])
+        check_utf8([root.name])
         paths = image_paths([str(root)])
         names = [path.relative_to(root).as_posix() for path in paths]
         if bad := unreadable(paths, f"checking {root.name}"):
             raise UserError(bad_images_message([(names[row], reason) for row, reason in bad.items()], len(paths)))
-        return FolderImages(paths, names, [NO_CLASS] * len(paths))
+        return {root.name: FolderImages(paths, names, [NO_CLASS] * len(paths))}
 
     @property
     def all_class_names(self) -> list[str]:
@@ -263,9 +260,8 @@ class FederatedDataModule(L.LightningDataModule):
             description["class_split"] = self.class_split
         if self.targets:
             description["targets"] = [target.describe_as_target() for target in self.targets]
-        if self._images_of_no_class is not None:
-            identified = identity(self._images_of_no_class)
-            description[OUT_OF_DISTRIBUTION] = {"name": self._out_of_distribution_name, "images": identified}
+        for name, of_no_class in self._images_of_no_class.items():
+            description[OUT_OF_DISTRIBUTION] = {"name": name, "images": identity(of_no_class)}
         return description
 
     def describe_as_target(self) -> dict[str, Any]:
@@ -284,12 +280,13 @@ class FederatedDataModule(L.LightningDataModule):
 
     def prepare_data(self) -> None:
         """Reads or makes the images, so that every mistake is found before training."""
-        self.split_parts  # noqa: B018 (computed here, kept for later)
-        self._images_of_no_class  # noqa: B018 (as above)
+        # Computed here and kept for later.
+        self.split_parts  # noqa: B018
+        self._images_of_no_class  # noqa: B018
 
     def setup(self, stage: str | None = None) -> None:
         """Splits the images; binds the data to the trainer's module unless they were bound without a trainer."""
-        self.split_parts  # noqa: B018 (computed here, kept for later)
+        self.split_parts  # noqa: B018 (as above)
         module = getattr(self.trainer, "lightning_module", None)
         transform = getattr(module, "transform", None)
         if transform is not None and (self._binding is None or self._bound_to not in (None, module)):
@@ -359,6 +356,7 @@ class FederatedDataModule(L.LightningDataModule):
         if self._loaders:
             return self._loaders
         names = self.all_class_names
+        # Parts of other classes than those that train may need other tensors of the same images.
         lists = [part.names_of_classes(names) for part in self.split_parts if part.classes]
         lists += [tuple(target.class_names) for target in self.targets]
         of_classes: dict[tuple[str, ...], ModuleBinding] = {}
@@ -367,19 +365,15 @@ class FederatedDataModule(L.LightningDataModule):
                 precompute, key = self._for_classes(class_names)
                 of_classes[class_names] = replace(self.binding, precompute=precompute, key=key)
         loaders = {"": BoundLoaders(self._images, self.split_parts, self.binding, names, of_classes)}
+        # Loaders of their own, since domains of another data set may have the same names.
         for target in self.targets:
             binding = of_classes.get(tuple(target.class_names), self.binding)
             loaders[f"transfer/{target.name}"] = BoundLoaders(target.images, [target.transfer_part], binding)
-        images = self._images_of_no_class
-        if images is not None:
-            part = SplitPart("held_out", {self._out_of_distribution_name: np.arange(len(images))})
-            loaders[OUT_OF_DISTRIBUTION] = BoundLoaders({part.owner: images}, [part], self.binding)
+        for name, images in self._images_of_no_class.items():
+            part = SplitPart("held_out", {name: np.arange(len(images))})
+            loaders[OUT_OF_DISTRIBUTION] = BoundLoaders({name: images}, [part], self.binding)
         self._loaders = loaders
         return loaders
-
-    @property
-    def _out_of_distribution_name(self) -> str:
-        return "" if self.out_of_distribution is None else self.out_of_distribution.resolve().name
 
     def encode(self) -> None:
         """Computes, or reads from the cache, all that ``precompute`` gives; without it, keeps images decoded."""
@@ -400,6 +394,7 @@ class FederatedDataModule(L.LightningDataModule):
             client: whose images; None takes those of all clients, as a plain Trainer wants them.
             seed: of order and augmentation in all passes; None takes that of ``seed_everything``.
         """
+        # Lightning calls it without arguments; a federation names the client and the seed of the round.
         seed = torch.initial_seed() if seed is None else seed
         if client is None:
             return self.loaders[""].train_image_loader(self.batch_size, seed)

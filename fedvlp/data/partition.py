@@ -109,13 +109,13 @@ class Dispersed(Partitioner):
 
         def divide(domain_labels: Indices, count: int) -> list[Indices]:
             if self.alpha is not None:
-                draw = partial(by_dirichlet, domain_labels, count, self.alpha, generator)
-                return resample_until(draw, self.min_examples, self.description)
+                draw = partial(_by_dirichlet, domain_labels, count, self.alpha, generator)
+                return _resample_until(draw, self.min_examples, self.description)
             pieces = np.array_split(generator.permutation(len(domain_labels)), count)
             # Sizes are the same in every draw, so one shows whether they suffice.
-            return resample_until(lambda: ascending(pieces), self.min_examples, self.description, draws=1)
+            return _resample_until(lambda: _ascending(pieces), self.min_examples, self.description, draws=1)
 
-        return within_each_domain(labels, domains, self.num_clients, divide)
+        return _within_each_domain(labels, domains, self.num_clients, divide)
 
     @property
     def description(self) -> str:
@@ -147,8 +147,8 @@ class Dirichlet(Partitioner):
 
     def __call__(self, labels: Indices, domains: Indices, generator: np.random.Generator) -> list[Indices]:
         """Returns the positions of each client's images."""
-        draw = partial(by_dirichlet, labels, self.num_clients, self.alpha, generator)
-        return resample_until(draw, self.min_examples, self.description)
+        draw = partial(_by_dirichlet, labels, self.num_clients, self.alpha, generator)
+        return _resample_until(draw, self.min_examples, self.description)
 
     @property
     def description(self) -> str:
@@ -181,16 +181,17 @@ class Shards(Partitioner):
     def __call__(self, labels: Indices, domains: Indices, generator: np.random.Generator) -> list[Indices]:
         """Returns the positions of each client's images."""
         divide = partial(self._divide, generator=generator)
-        return partition(labels, domains, self.num_clients, self.within_domains, divide)
+        return _partition(labels, domains, self.num_clients, self.within_domains, divide)
 
     def _divide(self, labels: Indices, num_clients: int, generator: np.random.Generator) -> list[Indices]:
         count = num_clients * self.shards_per_client
-        check_images(len(labels), count, self.description, "num_clients or shards_per_client")
-        order = generator.permutation(len(labels))  # so that a class is not cut by domain
+        _check_images(len(labels), count, self.description, "num_clients or shards_per_client")
+        # Shuffled before the stable sort, so that a class is not cut by domain.
+        order = generator.permutation(len(labels))
         shards = np.array_split(order[np.argsort(labels[order], kind="stable")], count)
         # Shards go to clients at random, as in the paper, so a client's classes are not neighbours.
         owners = generator.permutation(count).reshape(num_clients, self.shards_per_client)
-        return ascending([np.concatenate([shards[shard] for shard in of_client]) for of_client in owners])
+        return _ascending([np.concatenate([shards[shard] for shard in of_client]) for of_client in owners])
 
     @property
     def description(self) -> str:
@@ -224,21 +225,23 @@ class FewClasses(Partitioner):
     def __call__(self, labels: Indices, domains: Indices, generator: np.random.Generator) -> list[Indices]:
         """Returns the positions of each client's images."""
         divide = partial(self._divide, generator=generator)
-        return partition(labels, domains, self.num_clients, self.within_domains, divide)
+        return _partition(labels, domains, self.num_clients, self.within_domains, divide)
 
     def _divide(self, labels: Indices, num_clients: int, generator: np.random.Generator) -> list[Indices]:
         pieces: list[list[Indices]] = [[] for _ in range(num_clients)]
+        # Who has which class is drawn before any image, so it does not depend on the numbers of images.
         for label, clients in self._owners(np.unique(labels), num_clients, generator).items():
             rows = generator.permutation(np.flatnonzero(labels == label))
             for client, piece in zip(clients, np.array_split(rows, len(clients)), strict=True):
                 pieces[client].append(piece)
-        return ascending([np.concatenate(of_client) for of_client in pieces])
+        return _ascending([np.concatenate(of_client) for of_client in pieces])
 
     def _owners(self, classes: Indices, num_clients: int, generator: np.random.Generator) -> dict[int, list[int]]:
         """The clients of each class: each client takes the classes that fewest have, at random among equals."""
         each = self.classes_per_client
         if each > len(classes):
             raise UserError(f"Expected classes_per_client of at most {len(classes)}, as there are classes; got {each}.")
+        # Images of a class that no client has would silently train nothing.
         if num_clients * each < len(classes):
             raise UserError(
                 f"{num_clients} clients of {each} classes each leave some of the {len(classes)} classes to no client. "
@@ -286,16 +289,17 @@ class QuantitySkew(Partitioner):
     def __call__(self, labels: Indices, domains: Indices, generator: np.random.Generator) -> list[Indices]:
         """Returns the positions of each client's images."""
         divide = partial(self._divide, generator=generator)
-        return partition(labels, domains, self.num_clients, self.within_domains, divide)
+        return _partition(labels, domains, self.num_clients, self.within_domains, divide)
 
     def _divide(self, labels: Indices, num_clients: int, generator: np.random.Generator) -> list[Indices]:
         least = num_clients * self.min_examples
-        check_images(len(labels), least, self.description, "num_clients or min_examples")
+        _check_images(len(labels), least, self.description, "num_clients or min_examples")
         places = np.arange(num_clients, dtype=np.float64)
         shares: NDArray[np.float64] = places + 1
         if self.law == "exponential":
+            # The largest share is 1, so that none is infinite.
             growth = places * np.log(self.ratio)
-            shares = np.exp(growth - growth.max())  # the largest is 1, so that none is infinite
+            shares = np.exp(growth - growth.max())
         elif self.law == "dirichlet":
             shares = generator.dirichlet(np.full(num_clients, self.alpha))
         sizes = np.maximum(apportion(len(labels), shares), self.min_examples)
@@ -303,7 +307,7 @@ class QuantitySkew(Partitioner):
         while sizes.sum() > len(labels):
             sizes[sizes.argmax()] -= 1
         order = generator.permutation(len(labels))
-        return ascending(np.split(order, np.cumsum(sizes)[:-1]))
+        return _ascending(np.split(order, np.cumsum(sizes)[:-1]))
 
     @property
     def description(self) -> str:
@@ -317,30 +321,14 @@ class QuantitySkew(Partitioner):
         return f"{self.num_clients} clients of {laws[self.law]} sizes{conditions}"
 
 
-def partition(
+def _partition(
     labels: Indices, domains: Indices, num_clients: int, within_domains: bool, divide: Divide
 ) -> list[Indices]:
-    """Divides all images together, or each domain by itself as :func:`within_each_domain`."""
-    return within_each_domain(labels, domains, num_clients, divide) if within_domains else divide(labels, num_clients)
+    return _within_each_domain(labels, domains, num_clients, divide) if within_domains else divide(labels, num_clients)
 
 
-def within_each_domain(labels: Indices, domains: Indices, num_clients: int, divide: Divide) -> list[Indices]:
-    """Divides each domain by itself, so that a client has images of one domain.
-
-    Clients are spread over domains as evenly as they can be, the first domains having one more.
-
-    Args:
-        labels: class of each image.
-        domains: domain of each image.
-        num_clients: clients in all.
-        divide: divides the images of one domain.
-
-    Returns:
-        The positions of each client's images, the clients of the first domain first.
-
-    Raises:
-        UserError: if there are fewer clients than domains.
-    """
+def _within_each_domain(labels: Indices, domains: Indices, num_clients: int, divide: Divide) -> list[Indices]:
+    """Divides each domain by itself, so that a client has images of one domain; the clients of the first come first."""
     domain_indices = np.unique(domains)
     if num_clients < len(domain_indices):
         raise UserError(
@@ -356,8 +344,8 @@ def within_each_domain(labels: Indices, domains: Indices, num_clients: int, divi
     return clients
 
 
-def by_dirichlet(labels: Indices, count: int, alpha: float, generator: np.random.Generator) -> list[Indices]:
-    """Divides each class in proportions that are drawn for it; cuts are rounded to whole images."""
+def _by_dirichlet(labels: Indices, count: int, alpha: float, generator: np.random.Generator) -> list[Indices]:
+    """Divides each class in proportions that are drawn for it."""
     pieces: list[list[Indices]] = [[np.empty(0, np.int64)] for _ in range(count)]
     for label in np.unique(labels):
         rows = generator.permutation(np.flatnonzero(labels == label))
@@ -367,22 +355,17 @@ def by_dirichlet(labels: Indices, count: int, alpha: float, generator: np.random
         order = generator.permutation(count)
         for client, piece in zip(order, np.split(rows, cuts), strict=True):
             pieces[client].append(piece)
-    return ascending([np.concatenate(of_client) for of_client in pieces])
+    return _ascending([np.concatenate(of_client) for of_client in pieces])
 
 
-def ascending(clients: Sequence[Indices]) -> list[Indices]:
-    """Returns each client's positions, ascending."""
+def _ascending(clients: Sequence[Indices]) -> list[Indices]:
     return [np.sort(positions).astype(np.int64) for positions in clients]
 
 
-def resample_until(
+def _resample_until(
     draw: Callable[[], list[Indices]], least: int, description: str, draws: int = DRAWS
 ) -> list[Indices]:
-    """Returns the first draw in which each client has enough images.
-
-    Raises:
-        UserError: if none has.
-    """
+    """The first draw in which each client has enough images; an error if none has."""
     most = 0
     for _ in range(draws):
         clients = draw()
@@ -390,6 +373,7 @@ def resample_until(
         if fewest >= least:
             return clients
         most = max(most, fewest)
+    # A skewed draw may never suffice: better an error than clients that are left with nothing.
     raise UserError(
         f"{description}: could not give each of {len(clients)} clients {least} of {sum(map(len, clients))} training "
         f"images in {draws} draw(s); the best gave the poorest client {most}. Lower num_clients or min_examples, "
@@ -410,14 +394,16 @@ def apportion(total: int, shares: Sequence[float] | NDArray[np.float64]) -> Indi
     ([2, 3, 5], [1, 1, 0])
     """
     weights = np.asarray(shares, np.float64)
-    exact = np.round(total * weights / weights.sum(), 9)  # so that ties are ties on every machine
+    # Rounded, so that ties are ties on every machine, whatever its last bit.
+    exact = np.round(total * weights / weights.sum(), 9)
     counts: Indices = np.floor(exact).astype(np.int64)
+    # A stable sort gives what is left to the first of equal remainders.
     largest_first = np.argsort(np.round(counts - exact, 9), kind="stable")
     counts[largest_first[: total - counts.sum()]] += 1
     return counts
 
 
-def check_images(count: int, least: int, description: str, remedy: str) -> None:
+def _check_images(count: int, least: int, description: str, remedy: str) -> None:
     """Raises unless there are enough training images for a partition."""
     if count < least:
         raise UserError(f"Expected at least {least} training images for {description}; got {count}. Lower {remedy}.")

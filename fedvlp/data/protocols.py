@@ -128,6 +128,7 @@ class SplitPlan:
                 owners = tuple(part.clients[0] for part in training if domain in part.rows_by_domain)
                 parts.append(SplitPart(role, {domain: roles[domain][role]}, owners))
         official_roles = self.official.roles if self.official else {}
+        # A held-out domain tests with all of its images, unless its own split says which.
         for domain in self.held_out:
             rows = official_roles.get(domain, {}).get("held_out", np.arange(len(images[domain])))
             parts.append(SplitPart("held_out", {domain: rows}))
@@ -310,6 +311,7 @@ def _local_parts(parts: Sequence[SplitPart], images: Mapping[str, Images], num_b
             if test.role == "test" and test.domains[0] in training.rows_by_domain:
                 rows_by_domain |= test.of_classes(images, classes).rows_by_domain
         rows_by_domain = {domain: rows for domain, rows in rows_by_domain.items() if len(rows)}
+        # Of all base classes there is the classifier of the method already.
         own_classes = () if len(classes) == num_base else tuple(classes)
         local.append(SplitPart("local", rows_by_domain, training.clients, own_classes))
     local = [part for part in local if len(part)]
@@ -335,7 +337,8 @@ def _with_client_tests(parts: Sequence[SplitPart], images: Mapping[str, Images],
     generator = generator_for(seed, "own test images")
     test_rows = {part.domains[0]: part.rows_by_domain[part.domains[0]] for part in parts if part.role == "test"}
     pieces: list[dict[str, list[Indices]]] = [{} for _ in training]
-    due = np.zeros(len(training))  # test images that each client is still to be given, in fractions of one
+    # How many test images each client is still to be given, in fractions of one.
+    due = np.zeros(len(training))
     for domain, rows in test_rows.items():
         labels = images[domain].labels
         nothing = np.empty(0, np.int64)
@@ -348,6 +351,7 @@ def _with_client_tests(parts: Sequence[SplitPart], images: Mapping[str, Images],
             members = generator.permutation(rows[labels[rows] == label])
             due += len(members) * counts / counts.sum()
             wanted = np.where(counts > 0, due.clip(min=0), 0)
+            # Where all clients of a class have had too many before, its images go by their training images alone.
             sizes = apportion(len(members), wanted if wanted.any() else counts)
             due -= sizes
             for position, piece in enumerate(np.split(members, np.cumsum(sizes)[:-1])):

@@ -84,6 +84,7 @@ class SplitRule:
 
 def generator_for(seed: int, name: str) -> np.random.Generator:
     """Returns the generator of a domain or purpose: it depends on the seed and its name, on no other domain."""
+    # Not Python's own hash, which differs from process to process.
     digest = hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest()
     return np.random.default_rng([seed, int.from_bytes(digest[:8], "big")])
 
@@ -128,6 +129,7 @@ def few_shot(labels: Indices | Sequence[int], shots: int, generator: np.random.G
     [0, 1, 3, 4]
     """
     values = np.asarray(labels)
+    # The first of a whole permutation, so that fewer shots are among more.
     chosen = [generator.permutation(np.flatnonzero(values == label))[:shots] for label in np.unique(values)]
     return np.sort(np.concatenate(chosen)).astype(np.int64)
 
@@ -195,8 +197,10 @@ def split_hash(parts: Sequence[SplitPart], images: Mapping[str, Images], class_n
     for part in parts:
         clients = part.clients if part.is_of_client else ()
         for domain, rows in part.rows_by_domain.items():
+            # A client that is all of its domain adds nothing, and neither does a pool.
             client_names = [client.name for client in clients if client.name != domain and not client.is_pool]
             names, labels = images[domain].names, images[domain].labels
+            # No name of a file holds a NUL, so different images can't give the same line.
             for row in rows:
                 lines.append("\0".join([part.role, domain, names[row], class_names[labels[row]], *client_names]))
     return hash_lines(lines)
@@ -224,6 +228,7 @@ def split_table(parts: Sequence[SplitPart], images: Mapping[str, Images]) -> lis
     """Returns the names of the images for each role, domain and client, made to be written as JSON."""
     table: list[dict[str, Any]] = []
     for part in parts:
+        # Validation and test images of a domain may have several clients, and then are none's own.
         client = part.clients[0].id if len(part.clients) == 1 else None
         for domain, rows in part.rows_by_domain.items():
             names = [images[domain].names[row] for row in rows]

@@ -48,9 +48,9 @@ def new_run_folder(parent: Path) -> Path:
 
 @contextmanager
 def claimed(run: Path) -> Iterator[None]:
-    """Keeps a run folder for this process while the block runs: no other trains in it.
+    """Keeps a run folder for this process while the block runs, and removes what killed processes left there.
 
-    The claim ends with the process, however that ends. What killed processes left in the folder is removed.
+    The claim ends with the process, however that ends.
 
     Raises:
         UserError: if another process trains there.
@@ -61,6 +61,7 @@ def claimed(run: Path) -> Iterator[None]:
             claim.enter_context(locked(run / LOCKED, wait=False))
         except BlockingIOError as error:
             raise UserError(f"{run} is being trained by another process. Wait for its end, or stop it.") from error
+        # Only who holds the claim may do so: another process might be writing one of these files.
         for folder in (run, run / "checkpoints", run / "clients"):
             remove_temporaries(folder)
         yield
@@ -85,15 +86,9 @@ def describe_phases(phases: Sequence[Phase]) -> dict[str, dict[str, Any]]:
     """Returns what each phase trains, what it sends, and the strategy with its options, by the phase's name."""
     described: dict[str, dict[str, Any]] = {}
     for phase in phases:
-        described[phase.name] = {
-            "train": list(phase.train),
-            "upload": list(phase.upload),
-            "strategy": _describe_strategy(phase.strategy),
-        }
-        if phase.download is not None:
-            described[phase.name]["download"] = list(phase.download)
-        if phase.deploy is not None:
-            described[phase.name]["deploy"] = list(phase.deploy)
+        names = {name: getattr(phase, name) for name in ("train", "upload", "download", "deploy")}
+        described[phase.name] = {name: list(values) for name, values in names.items() if values is not None}
+        described[phase.name]["strategy"] = _describe_strategy(phase.strategy)
     return described
 
 
@@ -130,6 +125,7 @@ def describe_run(
         phases: what a round consists of.
         training: options of the federation that change what is trained.
     """
+    augmentation = getattr(data, "augmentation", "none")
     return {
         "model": describe_model(model),
         "optimizer": describe_optimizer(model),
@@ -137,7 +133,8 @@ def describe_run(
         "protocol": data.protocol,
         "split": data.split_hash,
         "batch_size": getattr(data, "batch_size", None),
-        "training": {**training, **_describe_augmentation(data)},
+        # Data that change no training image say nothing, as they could not when runs were first described.
+        "training": {**training, **({} if augmentation == "none" else {"augmentation": augmentation})},
     }
 
 
@@ -150,22 +147,17 @@ def describe_data(data: FederatedData) -> dict[str, Any]:
     }
 
 
-def _describe_augmentation(data: FederatedData) -> dict[str, str]:
-    """Returns how training images are changed; nothing if they are not, as runs were described before any could be."""
-    augmentation = getattr(data, "augmentation", "none")
-    return {} if augmentation == "none" else {"augmentation": augmentation}
-
-
 def describe_optimizer(model: FederatedModule) -> dict[str, Any] | None:
     """Returns the optimizer's class and settings."""
     if model.make_optimizer is None:
         return None
     optimizer = model.make_optimizer([nn.Parameter()])
-    settings = {
-        name: value if isinstance(value, (int, float, bool, type(None))) else repr(value)
-        for name, value in optimizer.defaults.items()
+    plain = (int, float, bool, type(None))
+    settings = optimizer.defaults.items()
+    return {
+        "class": type(optimizer).__name__,
+        **{name: value if isinstance(value, plain) else repr(value) for name, value in settings},
     }
-    return {"class": type(optimizer).__name__, **settings}
 
 
 def find_checkpoints(where: Path) -> list[Path]:
@@ -255,21 +247,13 @@ def load_trained(where: Path, model: FederatedModule) -> tuple[State, Mapping[in
 
 
 def load_deployed_to_all(where: Path, model: FederatedModule) -> State:
-    """Returns the deployed state of a method that has one model for everybody.
-
-    Raises:
-        UserError: as :func:`load_trained`, or if the method keeps tensors on each client.
-    """
+    """Returns the deployed state of a method that has one model for all clients; raises as what it calls."""
     check_predicts(model)
     return load_trained(where, model)[0]
 
 
 def check_predicts(model: FederatedModule) -> None:
-    """Refuses a method that has no one model for everybody.
-
-    Raises:
-        UserError: if the method keeps tensors on each client, without which it can't do.
-    """
+    """Raises UserError if the method keeps tensors on each client, without which it can't predict."""
     if model.personal and model.unseen != "shared":
         raise UserError(
             f"{type(model).__name__} keeps tensors on each client, so there is no one model to predict with."

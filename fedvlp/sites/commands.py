@@ -57,6 +57,7 @@ def run_deploy(arguments: Sequence[str]) -> int:
     )
     init.add_argument("folder", type=Path, metavar="DIR", help="the app's folder: new or empty")
     options, of_config = parser.parse_known_args(arguments)
+    # Nothing here needs Flower, but an app that nobody can run is no help.
     if find_spec("flwr") is None:
         raise UserError(MISSING)
     method, config = parsed_config(of_config)
@@ -77,6 +78,7 @@ def parsed_config(arguments: Sequence[str]) -> tuple[str, str]:
     Raises:
         UserError: if no config is given.
     """
+    # Imported here: `fedvlp site` answers at once, without PyTorch.
     from fedvlp.commands.lightning_cli import ParsingCLI
     from fedvlp.utils.config_files import CONFIG_OPTION, with_config_paths
 
@@ -110,6 +112,5 @@ def write_app(folder: Path, method: str, config: str) -> list[Path]:
     write_text(folder / "config.yaml", config)
     for template in sorted(APP_FOLDER.glob("*.template")):
         files.append(folder / template.stem)
-        content = template.read_text(encoding="utf-8")
-        write_text(files[-1], content.replace("{name}", name).replace("{method}", method))
+        write_text(files[-1], template.read_text(encoding="utf-8").format(name=name, method=method))
     return files

@@ -54,7 +54,8 @@ def send_request(home: Path, request: bytes) -> bytes:
     Raises:
         UserError: if the folder is no site's.
     """
-    for _ in range(2):  # the process that was there may have been about to end, and a new one answers
+    # The process that is there may be about to end, being idle; then the second try starts a new one.
+    for _ in range(2):
         try:
             connection = _connection(home)
         except OSError:
@@ -90,7 +91,8 @@ def site_status(home: Path) -> dict[str, Any]:
     try:
         status: dict[str, Any] = json.loads((folder / STATUS).read_text(encoding="utf-8"))
         return status
-    except (OSError, ValueError):  # it holds the lock already and is about to write the file
+    except (OSError, ValueError):
+        # It holds the lock already and is about to write the file.
         return {"state": "busy"}
 
 
@@ -100,6 +102,7 @@ def stop_site(home: Path) -> bool:
     Raises:
         UserError: if the folder is no site's.
     """
+    # A signal also ends a process in the middle of a round; files at the site are written whole or not at all.
     process = site_status(home).get("process")
     if process is None:
         return False
@@ -122,6 +125,7 @@ def warm_folder(home: Path) -> Path:
     if not hasattr(socket, "AF_UNIX"):
         raise UserError("The process of a site answers at a Unix socket, which Python has on Linux and macOS alone.")
     folder = home.resolve() / FOLDER
+    # A socket's path is short on every system, and homes may be deep below others.
     if len(os.fsencode(folder / SOCKET)) > LONGEST_PATH:
         digest = hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]
         folder = Path(tempfile.gettempdir()) / f"fedvlp-{os.getuid()}-{digest}"
@@ -145,12 +149,14 @@ def _connection(home: Path) -> Connection:
         except OSError:
             if not _start(home, folder) or time.monotonic() > deadline:
                 raise
-        if not (folder / SOCKET).exists():  # the one at work is about to end
+        # No socket: the process that held the lock when another was started is about to end.
+        if not (folder / SOCKET).exists():
             time.sleep(SECONDS_BETWEEN_TRIES)
 
 
 def _start(home: Path, folder: Path) -> bool:
     """Starts the process, which continues in the background; whether one, this or another, listens or did so."""
+    # The process must import this very package, from wherever the caller has it.
     package = str(Path(__file__).parents[2])
     path = os.pathsep.join([package, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]).rstrip(os.pathsep)
     with open(folder / LOG, "ab") as log_file:
@@ -196,7 +202,8 @@ def answer(
                     report("busy", answered)
                     connection.send_bytes(handle(request))
                     answered += 1
-            except (OSError, EOFError) as error:  # the caller has died or only looked; the site lives on
+            except (OSError, EOFError) as error:
+                # The caller has died or only looked; the site lives on.
                 log.debug("The caller is gone: %s", error)
 
 
@@ -216,11 +223,13 @@ def serve_site(home: Path, is_ready: Callable[[], None]) -> None:
 
     try:
         with locked(path, wait=False), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
-            path.unlink(missing_ok=True)  # of a process that was killed
+            # A process that was killed leaves its socket behind, but never the lock.
+            path.unlink(missing_ok=True)
             report("busy", 0)
             server.bind(str(path))
             server.listen(16)
-            is_ready()  # before the long imports: the caller waits for the reply alone
+            # Before the imports, which take seconds: from here on the caller waits for the reply, however long.
+            is_ready()
             from fedvlp.sites.worker import Site
 
             answer(server, Site(home).handle, 60 * config.idle_minutes, report)
@@ -233,12 +242,14 @@ def serve_site(home: Path, is_ready: Callable[[], None]) -> None:
 
 def main(home: Path) -> int:
     """Makes a process of its own that answers for a site; returns the exit code, 0 once one listens."""
+    # The parent ends once the child listens, so whoever started it knows when to connect and has no child to wait for.
     read_end, write_end = os.pipe()
     if os.fork():
         os.close(write_end)
         return 0 if os.read(read_end, 1) else 1
     os.close(read_end)
-    os.setsid()  # so that it outlives its caller, and is not ended with its terminal
+    # A session of its own, so that it outlives its caller, and is not ended with its terminal.
+    os.setsid()
 
     def is_ready() -> None:
         os.write(write_end, b"1")

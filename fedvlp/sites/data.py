@@ -96,9 +96,11 @@ class SitesData(FederatedDataModule):
             raise UserError(f"Expected held_out to name no site, but {overlap[0]!r} is one. Leave one of them out.")
         if self.held_out and root is None:
             raise UserError("Expected root, a folder of the held-out domains on the server. Give it, or hold out none.")
+        # YAML reads the ids of Flower's nodes as integers, and transports have strings.
         self.nodes = {name: str(node) for name, node in (nodes or {}).items()}
         if unknown := sorted(self.nodes.keys() - set(sites)):
             raise UserError(f"data.nodes names {unknown[0]!r}, which data.sites does not list. Add it there.")
+        # Sorted, so that client ids and labels depend neither on who arrives first nor on the order in the config.
         self.sites = sorted(sites)
         self.class_folders = sorted(class_names)
         self.root = None if root is None else Path(root).expanduser()
@@ -169,6 +171,7 @@ class SitesData(FederatedDataModule):
 
     def describe(self) -> dict[str, Any]:
         """What results must have in common to be in one table, made to be written as JSON."""
+        # With the sites' digests, so that runs on other images are never in one table.
         described = super().describe()
         digests = [described["images"], *(f"{name}: {facts.images}" for name, facts in sorted(self.facts.items()))]
         return {**described, "images": _digest(digests)}
@@ -226,6 +229,7 @@ class SiteFolder(DomainFolders):
     @cached_property
     def _files(self) -> tuple[dict[str, Images], list[str]]:
         """The images of the server's classes; the server refuses a site with others."""
+        # In the order of the server's list, from which labels follow; a site may lack classes.
         files = [file for file in self._image_files if file.class_name in self.classes]
         return {self.domain: labelled_images(files, self.classes)}, self.classes
 

@@ -57,6 +57,7 @@ class SitesEngine:
         min_clients: int,
     ) -> list[ClientResult]:
         """Trains clients at their sites; one without a usable reply failed."""
+        # Not more than the cohort has, which may be smaller than the minimum of the whole federation.
         self.registry.regather(min(min_clients, len(clients)))
         results = self._train_once(clients, task, here)
         failed = [client for client, result in results.items() if result.failure]
@@ -91,6 +92,7 @@ class SitesEngine:
             "noise": None if noise is None else asdict(noise),
             "client": client.id,
             "domain": client.domain,
+            # Names alone: what stays on a client is at its site, and a resumed run names the files of its checkpoint.
             "personal": files_of(task.state.personal).get(client.id, ""),
             "optimizer": files_of(task.state.optimizer_states).get(client.id, ""),
         }
@@ -102,6 +104,7 @@ class SitesEngine:
         Sites are prepared before they are asked anything, also those that come late or whose process was restarted.
         """
         replies = self._request_prepared(messages)
+        # A site whose process was restarted is prepared again, once; what it kept is in its files.
         forgot: dict[Client, Message] = {}
         for client, reply in replies.items():
             if isinstance(reply, Message) and reply.kind == "unprepared":
@@ -122,6 +125,7 @@ class SitesEngine:
             values = {**self.preparation.values, "client": client.id, "domain": client.domain}
             messages[client.name] = Message("prepare", values, self.preparation.tensors)
         replies = self.registry.exchange(messages)
+        # One that can't be prepared is left out like one that can't train, and prepared again in the next round.
         refused: dict[Client, SiteError] = {}
         for client in clients:
             reply = replies[client.name]
@@ -171,6 +175,7 @@ class SitesEngine:
         is_complete = len(accuracy) == len(at_sites)
         module.eval()
         is_measurable = not module.personal or module.unseen == "shared"
+        # Held-out domains belong to no site, so their images are the server's own.
         for split in splits:
             if is_measurable and not isinstance(split, SplitAtSite):
                 accuracy[split.name] = shared_predictions(module, fabric, split, deployed).accuracy

@@ -50,6 +50,7 @@ class SiteRegistry:
             UserError: if fewer are there by then, or a site lacks what is expected.
         """
         self._wait_until(lambda: not self.missing() or bool(self.problems))
+        # Before the first round a mistake can still be mended; later the site is only left out.
         if self.problems:
             raise UserError(f"{' '.join(self.problems.values())} Nothing was trained.")
         self._check_enough(least)
@@ -99,6 +100,7 @@ class SiteRegistry:
 
     def dismiss(self) -> None:
         """Tells the sites that the run is over; one that does not answer at once may keep its method for a while."""
+        # The method and its features can then be freed; a site that misses this frees them when it is prepared anew.
         request = Message("leave", {"run": self.run}).to_bytes()
         self.transport.exchange(dict.fromkeys(self.places.values(), request), SECONDS_TO_LEAVE)
 
@@ -119,11 +121,13 @@ class SiteRegistry:
         values = dict(message.values)
         name = values.pop("name")
         facts = SiteFacts(**{**values, "classes": tuple(values["classes"])})
+        # The name is the site's own claim; data.nodes ties it to the key with which it connected.
         if name not in self.data.sites:
             self.refused.add(place)
             log.warning("A site calls itself %r, which data.sites does not list; it is left out.", name)
         elif problem := self._problem(name, place, facts):
-            if name not in self.places:  # else it may take that place once the other one is gone
+            # Where the name is taken, it is asked again: it may take that place once the other site is gone.
+            if name not in self.places:
                 self.refused.add(place)
             self.problems[name] = f"The site {name!r} {problem}."
             log.warning("%s", self.problems[name])
@@ -147,6 +151,7 @@ class SiteRegistry:
             problems.append(f"has no image of {_listed(missing)}, which data.allow_missing_classes would allow")
         if not facts.counts.get("train"):
             problems.append("has no training image")
+        # Another version may compute something else; other libraries only round differently.
         if facts.versions.get("fedvlp") != __version__:
             problems.append(f"has fedvlp {facts.versions.get('fedvlp')}, and the server {__version__}")
         if not self.has_same_images(name, {"images": facts.images, "split": facts.split}):

@@ -81,6 +81,7 @@ def build_parts(path: Path) -> Parts:
     content = read_yaml(path)
     if not isinstance(content, dict):
         raise UserError(f"Expected a config with keys such as model, data and trainer in {path}; found none.")
+    # LightningCLI would end the process where the config is wrong; here that is an error with a message.
     parser = ArgumentParser(exit_on_error=False)
     parser.add_argument(f"--{SEED}", type=int, default=0)
     parser.add_class_arguments(Federation, "trainer", fail_untyped=False, sub_configs=True)
@@ -109,6 +110,7 @@ def _serve(parts: Parts, transport: Transport, run_dir: Path, ckpt_path: str | N
         run, data.facts = read_sites_file(resumed)
     registry = SiteRegistry(transport, data, run)
     registry.gather(federation.server.min_clients)
+    # From here on a run like any other: only its engine trains elsewhere.
     federation.add_callback(SitesFile(registry, parts.config))
     federation.engine = SitesEngine(registry, preparation(parts, data, registry.run), parts.model)
     if parts.model.personal and parts.model.unseen != "shared" and data.held_out:
@@ -130,6 +132,7 @@ def _check_options(federation: Federation) -> None:
     }
     if wrong := [name for name, is_given in of_simulations.items() if is_given]:
         raise UserError(f"Only a simulation has trainer.{wrong[0]}, since each site trains by itself. Leave it out.")
+    # A site makes add-ons by name, and only those that come with the library.
     for add_on in federation.local.every_add_on:
         if PUBLIC.get(type(add_on).__name__) is not type(add_on):
             raise UserError(
@@ -142,6 +145,7 @@ def _run_to_resume(parts: Parts, run_dir: Path, ckpt_path: str | None) -> Path |
     """The folder of the run that is to be resumed; None if there is none."""
     if ckpt_path is None:
         return None
+    # As the federation itself will find it, since the sites' file must be of the same run.
     where = Path(ckpt_path)
     if ckpt_path == "last":
         where = run_dir / (parts.federation.name or run_name(parts.model, parts.data))
@@ -196,6 +200,7 @@ def read_sites_file(run: Path) -> tuple[str, dict[str, SiteFacts]]:
         facts: dict[str, SiteFacts] = {}
         for name, values in content["sites"].items():
             facts[name] = SiteFacts(**{**values, "classes": tuple(values["classes"])})
+        # The id becomes the name of a folder at every site.
         if not is_plain_name(content["run"]):
             raise ValueError("no plain name")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

@@ -80,6 +80,7 @@ def read_site_config(home: Path) -> SiteConfig:
     for name in ("name", "root"):
         if not isinstance(content.get(name), str):
             raise UserError(f"{path} needs {name} as a string. Add it.")
+    # Relative paths are the home's, wherever the process was started.
     values: dict[str, Any] = {"cache_dir": "cache", **content}
     for name in ("root", "cache_dir"):
         if isinstance(values[name], str):

@@ -47,6 +47,7 @@ class Field(NamedTuple):
 
 def is_plain_name(value: Any) -> bool:
     """Whether a value is the name of a file, with no folder before it."""
+    # It is joined to a folder at the other side, so it must not lead out of it on any system.
     return (
         isinstance(value, str)
         and 0 < len(value.encode("utf-8", "surrogatepass")) <= MAX_NAME
@@ -174,6 +175,7 @@ class Message:
     def to_bytes(self) -> bytes:
         """Encodes the message."""
         metadata = {KEY: json.dumps({"kind": self.kind, **self.values})}
+        # Without tensors PyTorch is not needed, and the process that passes a failure on has not imported it.
         if not self.tensors:
             return bytes(serialize({}, metadata))
         from safetensors.torch import save
@@ -219,6 +221,7 @@ def _read(content: bytes, schemas: Mapping[str, Mapping[str, Field]]) -> Message
     if not isinstance(kind, str) or kind not in schemas:
         raise WireError(f"sent a message of none of the kinds {', '.join(schemas)}")
     schema = schemas[kind]
+    # A message names the field that is wrong and never its value, which may be what a site must not reveal.
     for name, each in schema.items():
         if name not in values:
             raise WireError(f"sent no {name}, which should be {each.expected}")
@@ -231,7 +234,8 @@ def _read(content: bytes, schemas: Mapping[str, Mapping[str, Field]]) -> Message
 
     try:
         return Message(kind, values, load(content))
-    except Exception as error:  # the bytes may be anything, and make safetensors raise anything
+    except Exception as error:
+        # The bytes may be anything, and make safetensors raise anything.
         raise WireError("sent tensors that can't be understood") from error
 
 

@@ -101,14 +101,17 @@ class Site:
 
     def _prepare(self, request: Message) -> Message:
         run = request.values["run"]
-        if not is_plain_name(run):  # it becomes the name of a folder
+        # It becomes the name of a folder below the site's home.
+        if not is_plain_name(run):
             raise SiteProblem("received a run's name that can't name a folder")
-        self.worker = None  # two methods at a time may not fit into the memory
+        # The last run's method goes first: two at a time may not fit into the memory.
+        self.worker = None
         data = self._data(request.values["data"], (request.values["client"], request.values["domain"]))
         self.worker = SiteWorker(self.config, data, request, self.home / "runs" / run)
         return Message("prepared", _digests(data))
 
     def _data(self, options: Mapping[str, Any], place: tuple[int, int] = (0, 0)) -> SiteFolder:
+        # Any other option, such as the folder of images, would let the server read elsewhere.
         if unknown := sorted(options.keys() - SPLIT_OPTIONS - LOADER_OPTIONS):
             raise SiteProblem(f"knows no data options {', '.join(unknown)[:200]}; its version of fedvlp may be another")
         config = self.config
@@ -196,6 +199,7 @@ class SiteWorker:
         if values["phase"] >= len(self.setups):
             raise SiteProblem("knows no phase of that number")
         task = self._task(request)
+        # No second try here: whether a client that failed trains again is the server's policy.
         (result,) = train_clients([self.client], task, self.workspace, "skip")
         if result.failure:
             error = self.workspace.errors.pop(self.client.id)
@@ -218,6 +222,7 @@ class SiteWorker:
         """Answers a request of the kind ``evaluate``: right answers and images of each of the site's splits."""
         module = self.module
         state = dict(request.tensors)
+        # The baseline is untrained, so nothing of it stays on clients.
         if request.values["baseline"]:
             module = self.baseline
         elif module.personal:
@@ -258,6 +263,7 @@ class SiteWorker:
             setup=setup,
             state=state,
             seeds={self.client.id: values["seed"]},
+            # The server has applied schedules and weights; a site sees neither all rounds nor other clients.
             rounds=0,
             all_clients=lambda: [self.client],
             learning_rate_factor=values["factor"],
@@ -322,6 +328,7 @@ def _make_method(config: SiteConfig, request: Message) -> FederatedModule:
         check_classes(Path("the server's config"), model, config.allow)
     except UserError as error:
         raise SiteProblem("does not allow a class that the server's config names; its log says which") from error
+    # The path is the site's own decision, the weights are not: their fingerprint is compared below.
     if config.pretrained is not None:
         options = dict(model.get("init_args") or {})
         model["init_args"] = {**options, "clip": {**options.get("clip", {}), "pretrained": config.pretrained}}

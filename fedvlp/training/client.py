@@ -34,7 +34,7 @@ from fedvlp.runs.client_store import ClientStore, StoredState
 from fedvlp.training.add_ons.base import AddOn, LocalContext
 from fedvlp.training.evaluation import accuracy_now
 from fedvlp.training.lightning_hooks import Hooks
-from fedvlp.training.local_training import LocalTraining, make_optimizer, optimizer_state
+from fedvlp.training.local_training import LocalTraining, make_optimizer, optimizer_state, reset_gradient_scale
 from fedvlp.training.task import OnClientFailure, PhaseTask, of_method
 from fedvlp.utils.errors import MachineError, UserError
 from fedvlp.utils.files import write_text
@@ -65,6 +65,7 @@ class Workspace:
         hooks: of the callbacks.
         validation: where an add-on measures clients, the splits of all their domains.
         run_folder: gets the tracebacks of clients that fail; None to keep none.
+        optimizers: of the running phase, by its place in the round, where it can serve the next client too.
         errors: what clients raised in the running phase, by the client's id.
     """
 
@@ -78,6 +79,7 @@ class Workspace:
     hooks: Hooks
     validation: Sequence[EvaluationSplit] = ()
     run_folder: Path | None = None
+    optimizers: dict[int, Any] = field(default_factory=dict)
     errors: dict[int, Exception] = field(default_factory=dict)
 
 
@@ -121,8 +123,7 @@ def train_client(client: Client, task: PhaseTask, here: Workspace) -> ClientResu
     module.start_client(RoundContext(task.round, task.phase, client))
     batches, steps = local_batches(client, task, here)
 
-    continued = {} if here.local.reset_optimizer else strip_prefix(task.kept(client), str(task.index))
-    optimizer = make_optimizer(here.fabric, module, task.learning_rate_factor, continued)
+    optimizer = prepare_optimizer(client, task, here)
     add_ons = begin_add_ons(client, task, here, download, optimizer, steps)
     here.hooks.call("on_client_start", phase=task.phase, client=client, steps=steps)
     seed_generators(task.seeds[client.id])
@@ -177,6 +178,25 @@ def local_batches(client: Client, task: PhaseTask, here: Workspace) -> tuple[Ite
         steps = math.ceil(task.shares_of_steps[client.id] * steps)
         batches = islice(batches, steps)
     return batches, steps
+
+
+def prepare_optimizer(client: Client, task: PhaseTask, here: Workspace) -> Any:
+    """The optimizer of the client in the module, as Fabric steps it; None if nothing is trainable."""
+    module = here.module
+    reset_gradient_scale(here.fabric)
+    if task.index in here.optimizers:
+        optimizer = here.optimizers[task.index]
+        optimizer.optimizer.state.clear()
+        return optimizer
+    continued = {} if here.local.reset_optimizer else strip_prefix(task.kept(client), str(task.index))
+    optimizer = make_optimizer(here.fabric, module, task.learning_rate_factor, continued)
+    # To make one for each client takes a third of the loop's own time. PyTorch's own remember nothing outside of their
+    # state, so without it they are exactly fresh ones; one that the method configures may depend on the client.
+    is_default = type(module).configure_optimizers is FederatedModule.configure_optimizers
+    is_pytorchs = optimizer is not None and type(optimizer.optimizer).__module__.startswith("torch.optim.")
+    if is_default and is_pytorchs and here.local.reset_optimizer:
+        here.optimizers[task.index] = optimizer
+    return optimizer
 
 
 def check_loss(module: FederatedModule, loss: object) -> Tensor:
@@ -260,6 +280,7 @@ def train_clients(
     clients: Sequence[Client], task: PhaseTask, here: Workspace, on_failure: OnClientFailure
 ) -> list[ClientResult]:
     """The results of clients, trained sequentially in the one module."""
+    here.optimizers.clear()  # learning rates are those of the round
     with restored_generators(), here.module.frozen_tensor_set():
         results = [try_client(client, task, here, on_failure) for client in clients]
     here.module.context = None
@@ -279,7 +300,8 @@ def try_client(client: Client, task: PhaseTask, here: Workspace, on_failure: OnC
     retried = ""
     while True:
         try:
-            return replace(train_client(client, task, here), retried=retried)
+            result = train_client(client, task, here)
+            return replace(result, retried=retried) if retried else result
         except Exception as error:
             # A callback's mistake is not the client's, nor is a fault of the machine.
             if here.hooks.has_raised or is_of_machine(error) or on_failure == "fail":

@@ -237,7 +237,7 @@ def make_optimizer(fabric: Fabric, module: FederatedModule, factor: float, state
     """The optimizer of the client in the module, as Fabric steps it; None if nothing is trainable.
 
     Args:
-        fabric: device, precision and gradient scaling.
+        fabric: device and precision.
         module: whose tensors are trained.
         factor: on its learning rates.
         state: moments that it continues from; empty to start from scratch.
@@ -249,11 +249,14 @@ def make_optimizer(fabric: Fabric, module: FederatedModule, factor: float, state
         group["lr"] *= factor
     if state:
         load_optimizer_state(optimizer, module.communicable_state(), state)
-    # Gradients are scaled from scratch, so that no client depends on those before it.
+    return fabric.setup_optimizers(optimizer)
+
+
+def reset_gradient_scale(fabric: Fabric) -> None:
+    """Has gradients scaled from scratch in 16-mixed, so that no client depends on those before it."""
     scaler = getattr(fabric.strategy.precision, "scaler", None)
     if scaler is not None:
         scaler.load_state_dict({**scaler.state_dict(), "scale": GRADIENT_SCALE, "_growth_tracker": 0})
-    return fabric.setup_optimizers(optimizer)
 
 
 def optimizer_state(optimizer: Optimizer, tensors: Mapping[str, Tensor]) -> State:

@@ -64,23 +64,22 @@ def package_of(entry: EntryPoint) -> str:
 
 
 def plugin_configs() -> dict[str, Path]:
-    """Returns the configs of all plug-ins by their names, such as ``methods/tuned_promptfl``."""
+    """Returns the configs of all plug-ins by their names, such as ``methods/tuned_promptfl``.
+
+    Raises:
+        UserError: if a folder that an entry point names as ``package.folder`` is not there.
+    """
     configs: dict[str, Path] = {}
     for entry in entry_points(group=CONFIGS_GROUP):
-        folder = _folder_of(entry)
+        package, *inner = entry.value.split(".")
+        # The folder of a package is known without running its code.
+        spec = find_spec(package)
+        places = [] if spec is None else spec.submodule_search_locations or []
+        folder = next((Path(place, *inner) for place in places if Path(place, *inner).is_dir()), None)
+        if folder is None:
+            raise UserError(
+                f"The plug-in {package_of(entry)} registers configs in {entry.value}, but there is no such folder. "
+                "Install it again."
+            )
         configs |= {path.relative_to(folder).with_suffix("").as_posix(): path for path in folder.rglob("*.yaml")}
     return configs
-
-
-def _folder_of(entry: EntryPoint) -> Path:
-    """Finds the folder that an entry point names as ``package.folder``, without importing the package."""
-    # A package's folder is known without running its code.
-    top, *others = entry.value.split(".")
-    spec = find_spec(top)
-    for place in [] if spec is None else spec.submodule_search_locations or []:
-        if (folder := Path(place, *others)).is_dir():
-            return folder
-    raise UserError(
-        f"The plug-in {package_of(entry)} registers configs in {entry.value}, but there is no such folder. Install "
-        "it again."
-    )

@@ -21,7 +21,7 @@ from safetensors.torch import load_file, save_file
 from torchvision.transforms import CenterCrop, Compose, InterpolationMode, RandomHorizontalFlip, Resize, ToTensor, v2
 
 from fedvlp.data import DomainFolders, FolderImages
-from fedvlp.data.cache import DecodedImages, Features, cache_key, fixed_steps, load_features, save_features
+from fedvlp.data.cache import DecodedImages, cache_key, fixed_steps
 from fedvlp.utils import files as disk
 from tests.helpers.data import batches, same
 
@@ -80,16 +80,6 @@ def test_other_splits_of_the_same_images_share_features(make, transform, options
     data = make(validation_fraction=0.5, **options)
     assert run(data, transform)[0] == 0
     assert data.feature_counts()["cached_images"] == 43
-
-
-def test_counts_of_what_was_computed_and_found(make, transform):
-    first, second = make(), make()
-    run(first, transform)
-    run(second, transform)
-    took, saved = first.feature_counts(), second.feature_counts()
-    assert (took["computed_images"], took["cached_images"], took["saved_seconds"]) == (43, 0, 0)
-    assert (saved["computed_images"], saved["cached_images"], saved["computed_seconds"]) == (0, 43, 0)
-    assert saved["saved_seconds"] == pytest.approx(took["computed_seconds"], abs=0.002)
 
 
 def test_few_images_are_encoded_alone(arrays, transform, tmp_path):
@@ -174,16 +164,6 @@ def test_damaged_features_are_computed_again(make, transform, tmp_path, caplog, 
     assert same(before, again)
     assert "computing them again" in caplog.text
     assert run(make(), transform)[0] == 0
-
-
-def test_several_writers_leave_one_whole_file(tmp_path):
-    features = Features({"features": torch.arange(1000.0).view(10, 100)}, seconds=2.5)
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda _: save_features(tmp_path / "x" / "a.safetensors", features), range(12)))
-    assert [path.name for path in (tmp_path / "x").iterdir()] == ["a.safetensors"]
-    found = load_features(tmp_path / "x" / "a.safetensors", 10, CPU)
-    assert torch.equal(found.tensors["features"], features.tensors["features"])
-    assert (found.seconds, found.is_cached) == (2.5, True)
 
 
 def test_a_disk_that_refuses_costs_a_warning_only(arrays, transform, tmp_path, caplog):
@@ -364,12 +344,3 @@ def test_an_image_that_cannot_be_read_leaves_no_file(folder, caplog):
         assert not decoded.make(0, "decoding")
     assert "cannot identify image file" in caplog.text
     assert list((folder / "cache").iterdir()) == []
-
-
-def test_two_at_once_decode_once(folder, reads):
-    """Locks are between open files, so threads meet them as processes do."""
-    both = [decoded_of(folder) for _ in range(2)]
-    with ThreadPoolExecutor(2) as pool:
-        assert list(pool.map(lambda each: each.make(0, "decoding"), both)) == [True, True]
-    assert sorted(reads) == list(range(6))
-    assert pixels(both[0]) == pixels(both[1])

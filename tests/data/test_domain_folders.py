@@ -5,6 +5,7 @@ import os
 import shutil
 import sys
 import unicodedata
+from pathlib import Path
 
 import pytest
 from PIL import Image
@@ -96,18 +97,37 @@ def test_images_outside_class_folders_are_ignored_with_a_warning(folders, tree, 
     assert "Ignoring 2 image(s) outside class folders" in caplog.text
 
 
-def test_missing_root(folders, tmp_path):
-    refused(folders(tmp_path / "nowhere"), r"nowhere; it does not exist")
-
-
-def test_root_is_a_file(folders, tmp_path):
+def test_root_that_is_no_folder_or_empty(folders, tmp_path):
     (tmp_path / "file.zip").touch()
-    refused(folders(tmp_path / "file.zip"), "is a file")
-
-
-def test_empty_root(folders, tmp_path):
+    for name in ("nowhere", "file.zip"):
+        refused(folders(tmp_path / name), rf"there is no folder .*{name}. Check data.root")
     (tmp_path / "empty" / "art" / "cat").mkdir(parents=True)
     refused(folders(tmp_path / "empty"), r"Expected root/domain/class/image.*found no image \(\.bmp, ")
+
+
+def test_root_one_level_too_high(folders, tree):
+    (tree.parent / "up").mkdir()
+    tree.rename(tree.parent / "up" / "set")
+    refused(folders(tree.parent / "up"), r"found one, 'set'.*one level down, at .*up/set")
+
+
+@pytest.mark.parametrize(
+    ("images", "root", "message"),
+    [
+        (
+            ["art/cat/0.png", "photo/cat/0.png"],
+            "art",
+            r"found root/cat/0\.png.*a domain beside 'photo': .* one level up",
+        ),
+        (["cat/1.png", "dog/1.png"], ".", r"one level of folders is missing\. Put the class folders into one"),
+        (["1.png"], ".", r"found images directly in "),
+    ],
+    ids=["too low", "no domains", "no folders"],
+)
+def test_images_too_near_to_the_root(folders, tmp_path, save, images, root, message):
+    for image in images:
+        save(tmp_path / "lone" / "set" / image)
+    refused(folders(tmp_path / "lone" / "set" / root), message)
 
 
 def test_one_domain(folders, tree):
@@ -115,12 +135,6 @@ def test_one_domain(folders, tree):
     shutil.rmtree(tree / "photo")
     refused(folders(tree), r"at least two domains.*found one, 'sketch'.*Add a folder for each other domain")
     assert folders(tree, allow_single_domain=True, held_out=None).source_domains == ["sketch"]
-
-
-def test_root_one_level_too_high(folders, tree):
-    (tree.parent / "up").mkdir()
-    tree.rename(tree.parent / "up" / "set")
-    refused(folders(tree.parent / "up"), r"found one, 'set'.*one level down, at .*up/set")
 
 
 def test_root_one_level_too_high_above_several_sets(folders, tree, tmp_path):
@@ -132,21 +146,6 @@ def test_root_one_level_too_high_above_several_sets(folders, tree, tmp_path):
     refused(folders(above), r"share no class at all, so data\.root may point one level too high")
 
 
-def test_root_one_level_too_low(folders, tree):
-    refused(folders(tree / "art"), r"found root/cat/0\.png.*a domain beside 'photo': point data\.root one level up")
-
-
-def test_no_domain_level(folders, tmp_path, save):
-    for name in ("cat", "dog"):
-        save(tmp_path / "lone" / "set" / name / "1.png")
-    refused(folders(tmp_path / "lone" / "set"), r"one level of folders is missing\. Put the class folders into one")
-
-
-def test_images_directly_in_the_root(folders, tmp_path, save):
-    save(tmp_path / "flat" / "1.png")
-    refused(folders(tmp_path / "flat"), r"found images directly in .*flat")
-
-
 def test_class_that_a_domain_lacks(folders, tree, save):
     save(tree / "art" / "owl" / "1.png")
     save(tree / "photo" / "owl" / "1.png")
@@ -155,12 +154,6 @@ def test_class_that_a_domain_lacks(folders, tree, save):
     data = folders(tree, allow_missing_classes=True)
     data.prepare_data()
     assert data.class_names == ["cat", "dog", "owl"]
-
-
-def test_empty_class_folder_is_a_lacking_class(folders, tree):
-    for path in (tree / "art" / "dog").iterdir():
-        path.unlink()
-    refused(folders(tree), "'art' has no 'dog'")
 
 
 def test_domain_without_images(folders, tree):
@@ -187,3 +180,70 @@ def test_images_reach_the_batches(folders, tree, transform):
     images, labels = next(iter(data.evaluation_splits()[-1].loader))
     assert images[0].min() == 1
     assert labels.tolist() == [0] * 4 + [1] * 4
+
+
+def spoil(tree: Path) -> None:
+    (tree / "art" / "cat" / "0.png").write_text("no")
+    (tree / "photo" / "dog" / "3.png").write_bytes(b"")
+
+
+def test_unreadable_images_are_all_listed(folders, tree):
+    spoil(tree)
+    refused(
+        folders(tree),
+        r"(?s)2 of 24 images can't be read:.*art/cat/0\.png: it is not.*photo/dog/3\.png: the file is empty.*skip",
+    )
+
+
+def test_unreadable_images_are_skipped_with_one_warning(folders, tree, caplog):
+    spoil(tree)
+    data = folders(tree, on_bad_image="skip")
+    with caplog.at_level(logging.WARNING):
+        data.prepare_data()
+        data.setup("fit")
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "2 of 24 images" in caplog.text
+    assert sum(len(row["images"]) for row in data.split_table()) == 22
+
+
+def test_skipping_may_not_leave_a_class_without_images(folders, tree):
+    for path in (tree / "art" / "cat").iterdir():
+        path.write_text("no")
+    refused(folders(tree, on_bad_image="skip"), "'art' has no 'cat'")
+    folders(tree, on_bad_image="skip", allow_missing_classes=True).prepare_data()
+    for path in (tree / "art" / "dog").iterdir():
+        path.write_text("no")
+    refused(folders(tree, on_bad_image="skip", allow_missing_classes=True), "found none in 'art'")
+
+
+def test_verification_is_remembered_until_a_file_changes(folders, tree, verified):
+    folders(tree).prepare_data()
+    assert sum(verified) == 24
+    folders(tree).prepare_data()
+    assert sum(verified) == 24
+    os.utime(tree / "art" / "cat" / "0.png", ns=(1, 1))
+    folders(tree).prepare_data()
+    assert sum(verified) == 24 + 8  # that domain alone
+
+
+def test_known_bad_images_alone_are_tried_again(folders, tree, verified):
+    spoil(tree)
+    for _ in range(2):
+        folders(tree, on_bad_image="skip").prepare_data()
+    assert sum(verified) == 24 + 2
+    refused(folders(tree), "2 of 24")
+
+
+def test_damaged_or_absent_memory_is_made_again(folders, tree, tmp_path, verified):
+    folders(tree).prepare_data()
+    for path in (tmp_path / "cache" / "verified").iterdir():
+        path.write_text('{"bad": [99]}')
+    folders(tree).prepare_data()
+    folders(tree, cache_dir=None).prepare_data()
+    assert sum(verified) == 3 * 24
+
+
+def test_names_are_known_without_opening_a_file(folders, tree, verified):
+    spoil(tree)
+    assert folders(tree).class_names == ["cat", "dog"]
+    assert verified == []

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+import yaml
 
+from fedvlp.commands.cli import main
+from fedvlp.core.phases import Phase
+from fedvlp.core.slots import Slots
+from fedvlp.core.strategies import ByName
 from fedvlp.data import ByDomain, Dirichlet, FewClasses, Pooled, QuantitySkew
 from fedvlp.utils.errors import UserError
 from tests.helpers.protocol_data import CLASSES, SixClasses
+from tests.helpers.toy_federation import Linear, Points, federation
 
 OPTIONS = {
     "leave_domains_out": {"held_out": "photo"},
@@ -268,3 +276,73 @@ def test_too_few_classes_and_targets_with_a_protocol_are_refused():
         module.prepare_data()
     with pytest.raises(UserError, match="SixClasses is a target of another data set and only measured"):
         data("cross_dataset", targets=[data("personal")])
+
+
+DISPERSED = ["--data.held_out=null", "--data.partition=Dispersed", "--data.partition.num_clients=6"]
+
+
+def fit(run, **options):
+    run.trainer.fit(run.model, run.datamodule, **options)
+    return run.trainer.run_state
+
+
+def test_a_run_of_six_clients_of_three_domains_in_cohorts_of_two(build, capsys):
+    options = ["--data.partition.alpha=1.0", "--data.test_fraction=0.25", "--trainer.clients.cohort_size=2"]
+    run = build("promptfl", *DISPERSED, *options)
+    history = fit(run).history
+    assert [client.domain for client in run.datamodule.clients] == [0, 0, 1, 1, 2, 2]
+    for row in history:
+        assert sum(name.endswith("/loss") for name in row) == 2
+    for role in ("validation", "test"):
+        found = {name: value for name, value in history[-1].items() if name.split("/")[0] == role}
+        assert found.keys() == {role, f"{role}/ink", f"{role}/paint", f"{role}/photo"}
+        assert found.pop(role) == pytest.approx(sum(found.values()) / 3)
+    protocol = "all domains seen, test split 25 %; 6 clients, Dirichlet 1 within domains"
+    summary = json.loads((run.trainer.folder / "summary.json").read_text(encoding="utf-8"))
+    assert summary["protocol"] == protocol
+    assert list(summary["clients"]) == ["ink 1", "ink 2", "paint 1", "paint 2", "photo 1", "photo 2"]
+    assert "+ test split" in capsys.readouterr().out
+
+
+def test_another_partition_is_another_run(build):
+    fit(build("promptfl", *DISPERSED, "--trainer.name=run"))
+    with pytest.raises(UserError, match=r"protocol: was 'all .*IID within.*split: was"):
+        fit(build("promptfl", *DISPERSED, "--data.partition.alpha=5", "--trainer.name=run"), ckpt_path="last")
+
+
+def test_the_test_command_measures_test_splits_and_held_out_domains(build):
+    run = build("promptfl", "--data.test_fraction=0.25")
+    row = fit(run).history[-1]
+    names = ["held_out", "held_out/photo", "test", "test/ink", "test/paint"]
+    assert run.trainer.test(run.model, run.datamodule) == {name: row[name] for name in names}
+    run = build("promptfl", "--data.held_out=null")
+    with pytest.raises(UserError, match=r"data\.held_out or --data\.test_fraction"):
+        run.trainer.test(run.model, run.datamodule)
+
+
+class ByDomainSlots(Linear):
+    """Keeps a row of weights for each domain, which a client of several domains can't fill."""
+
+    def configure_phases(self):
+        return [Phase("train", ("weight",), ("weight",), ByName({"weight": Slots(by="domain")}))]
+
+
+def test_slots_by_domain_refuse_clients_of_several_before_training(tmp_path):
+    points = Points()
+    points.clients = [replace(client, domain=-1) for client in points.clients]
+    with pytest.raises(UserError, match=r"3 of 3 clients have several, such as 'client0'.*ByDomain or Dispersed"):
+        federation(tmp_path).fit(ByDomainSlots(), points)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("name", "argument"), [("Dispersed", "alpha"), ("Dirichlet", "min_examples"), ("Shards", "shards_per_client")]
+)
+def test_partitions_by_name_on_the_command_line(image_root, capsys, name, argument):
+    options = ["--config=promptfl", "--config=folders", f"--data.root={image_root}", "--model.clip=fedvlp-tiny"]
+    options += [f"--data.partition={name}", "--data.partition.num_clients=4", f"--data.partition.{argument}=2"]
+    with pytest.raises(SystemExit):
+        main(["fit", *options, "--print_config"])
+    config = yaml.safe_load(capsys.readouterr().out)["data"]["init_args"]["partition"]
+    assert config["class_path"].endswith(f".{name}")
+    assert (config["init_args"]["num_clients"], config["init_args"][argument]) == (4, 2)

@@ -37,11 +37,6 @@ def test_every_class_is_on_both_sides(fraction):
         assert count == min(max(round(fraction * size), 1), size - 1)
 
 
-def test_split_of_nothing():
-    train, validation = stratified_split([], 0.2, np.random.default_rng(0))
-    assert len(train) == len(validation) == 0
-
-
 def test_few_shots_are_nested():
     labels = np.random.default_rng(1).integers(0, 5, 100)
     chosen = [set(few_shot(labels, shots, np.random.default_rng(7)).tolist()) for shots in (1, 2, 4, 8, 16)]
@@ -103,11 +98,6 @@ def test_a_split_does_not_depend_on_other_domains():
     for part in alone:
         (same,) = [other for other in among if other.name == part.name]
         assert rows(part).tolist() == rows(same).tolist()
-
-
-def test_an_empty_validation_split_is_left_out():
-    parts = split({"a": images([1, 1]), "b": images([2, 2])}, ["a", "b"], [])
-    assert [part.name for part in parts] == ["train/a", "train/b", "validation/b"]
 
 
 def test_a_client_without_training_image_is_refused():
@@ -189,17 +179,6 @@ def test_an_official_split_may_name_the_images_that_test_where_a_domain_is_held_
     parts = SplitPlan(["a"], ["b"], SplitRule(), official=official).parts(domains, 2)
     assert rows(parts[-1]).tolist() == [5]
     assert len(parts[0]) + len(parts[1]) == len(train)
-
-
-def test_split_table_has_a_row_for_each_domain_of_a_client():
-    domains = {"a": images([10, 10], "a"), "b": images([20, 20], "b")}
-    table = split_table(split(domains, ["a", "b"], [], partitioner=Dirichlet(2, alpha=100.0)), domains)
-    assert [(row["role"], row["domain"], row["client"]) for row in table] == [
-        ("train", "a", 0), ("train", "b", 0), ("train", "a", 1), ("train", "b", 1),
-        ("validation", "a", None), ("validation", "b", None),
-    ]  # fmt: skip
-    names = list(chain.from_iterable(row["images"] for row in table))
-    assert len(names) == len(set(names)) == 60
 
 
 def test_split_table_names_the_client_only_where_there_is_one():

@@ -68,7 +68,7 @@ def test_every_key_of_the_summary_is_explained(desk):
 
 
 def test_every_event_is_explained():
-    source = (ROOT / "fedvlp" / "callbacks" / "event_log.py").read_text(encoding="utf-8")
+    source = (ROOT / "fedvlp" / "callbacks" / "progress.py").read_text(encoding="utf-8")
     written = re.findall(r'"event": "(\w+)"|_write\(\s*federation,\s*"(\w+)"', source)
     explained: set[str] = set()
     for row in rows(RUN, "## `events.jsonl`"):

@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from fedvlp.tools.sweep import make_sweep, read_sweep
 from fedvlp.tools.sweep.command import SLURM_OPTIONS
+from fedvlp.tools.sweep.plan import make_sweep, read_sweep
 from tests.helpers.documents import ROOT, Document
 
 PAGE = Document(ROOT / "docs" / "sweeps.md")

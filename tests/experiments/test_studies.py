@@ -17,7 +17,7 @@ from experiments.options import parse, shared_parser
 from experiments.runs import Setting, StudyRun, every_run, make_runs, seed_by_seed
 from fedvlp.commands.cli import main
 from fedvlp.commands.lightning_cli import ParsingCLI
-from fedvlp.tools.sweep import Job, Status
+from fedvlp.tools.sweep.jobs import Job, Status
 from fedvlp.utils.config_files import with_config_paths
 from fedvlp.utils.errors import UserError
 from tests.helpers.study_runs import finish

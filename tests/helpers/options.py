@@ -9,12 +9,12 @@ from typing import Any
 from fedvlp.results import Record
 from fedvlp.runs.checkpoint import differences
 from fedvlp.runs.run_folder import comparable
-from fedvlp.utils.signatures import constructor_arguments, constructor_parameters
+from fedvlp.utils.signatures import constructor_arguments
 
 
 def options_of(kind: type) -> list[str]:
     """Returns the names of all that a class can be given, by itself or through ``**options``."""
-    return constructor_arguments(kind)
+    return list(constructor_arguments(kind))
 
 
 def other_value(kind: type, name: str, values: Mapping[str, Any]) -> Any:
@@ -24,7 +24,7 @@ def other_value(kind: type, name: str, values: Mapping[str, Any]) -> Any:
     """
     if name in values:
         return values[name]
-    default = constructor_parameters(kind)[name].default
+    default = constructor_arguments(kind)[name].default
     assert isinstance(default, (bool, int, float)), f"give another value for {kind.__name__}'s new option {name}"
     if isinstance(default, bool):
         return not default

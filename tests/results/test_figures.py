@@ -63,10 +63,6 @@ def test_accuracy_against_all_that_was_sent_so_far():
     assert "zero-shot CLIP" in [text.get_text() for text in legend.get_texts()]
 
 
-def test_nothing_evaluated_is_drawn_empty():
-    assert drawn(accuracy_figure([{"round": 1, "total_bytes": 8.0}], {}, "TRIP")) == {}
-
-
 def test_styles_differ_in_each_way_alone():
     for values in (COLOURS, LINES, MARKERS, HATCHES):
         assert len(set(values)) == len(values) == MAX_SERIES

@@ -106,10 +106,3 @@ def test_centralised_runs_stand_in_each_table_of_the_same_images():
         assert set(map(id, groups["20 clients"])) == {id(pool), id(other)}
         assert set(map(id, groups["one client a domain"])) == {id(pool), id(one)}
         assert groups[CENTRALISED] == (elsewhere,)
-
-
-def test_a_pool_is_no_row_of_its_federated_method():
-    one, pool = make_record(), make_record(data={"partition": CENTRALISED})
-    assert one.settings != pool.settings
-    assert one.key != pool.key
-    assert one.key_of_images == pool.key_of_images

@@ -123,13 +123,6 @@ def test_only_complete_rows_are_ranked(tmp_path):
     assert [method for method, _ in ranked(table).rows if method] == ["TRIP", "zero-shot CLIP", "PLAN"]
 
 
-def test_nothing_that_trains(tmp_path):
-    write_run(tmp_path, [], "photo", 0, "ZeroShotCLIP", {"templates": 1})
-    assert finding(table_of(tmp_path)).startswith(
-        "zero-shot CLIP has 40.0 % mean accuracy on held-out domains (1 of 3); "
-    )
-
-
 def test_last_and_best_are_one_row_where_they_are_equal(tmp_path):
     write_run(tmp_path, [50.0, 52.0], method="TRIP")
     write_run(tmp_path, [48.0, 47.0], method="PLAN")

@@ -7,14 +7,12 @@ import pytest
 import yaml
 
 import fedvlp
-from fedvlp.commands.cli import main
 from fedvlp.results import find_records, load_record
 from fedvlp.results.grouping import row_labels
 from fedvlp.results.record import COLUMNS, runs_frame
 from fedvlp.results.tables import LAST as LAST_ROUND
 from fedvlp.results.tables import tables
 from fedvlp.utils.errors import UserError
-from tests.helpers.images import DOMAINS
 from tests.helpers.records import COMMUNICATION, make_record
 from tests.helpers.report_runs import DOMAINS as MADE
 from tests.helpers.report_runs import write_run as write_made_run
@@ -74,23 +72,6 @@ def write_run(folder, seed=0, held_out="sketch", method="TRIP", row=None, **opti
     return write(folder, SUMMARY | changes)
 
 
-def test_a_record_has_what_a_real_run_wrote(image_root, tmp_path):
-    arguments = ["--config=methods/promptfl", "--config=data/folders", "--model.clip.name=fedvlp-tiny"]
-    arguments += [f"--data.root={image_root}", "--data.shots=1", "--data.held_out=ink", "--data.cache_dir=null"]
-    arguments += [f"--trainer.default_root_dir={tmp_path}", "--trainer.rounds=2", "--trainer.runtime.num_threads=1"]
-    assert main(["fit", *arguments, "--seed_everything=3"]) == 0
-    (record,), problems = find_records([tmp_path])
-    assert problems == []
-    assert (record.method, record.seed, record.rounds, record.held_out) == ("PromptFL", 3, 2, ("ink",))
-    assert record.clip == "fedvlp-tiny"
-    assert record.data["name"] == f"DomainFolders {image_root.name}"
-    assert record.data["shots"] == 1
-    assert set(record.data["domains"]) == set(DOMAINS)
-    assert [row["round"] for row in record.history] == [1.0, 2.0]
-    assert record.last["held_out"] == pytest.approx(record.history[-1]["held_out"])
-    assert record.config["data"]["init_args"]["shots"] == 1
-
-
 def test_rows_are_named_by_what_sets_them_apart(tmp_path):
     runs = [{"num_experts": 4}, {"num_experts": 4, "routing": "random"}, {"num_experts": 2, "routing": "token"}]
     runs = [{"routing": "token"} | run for run in runs] + [{"method": "PromptFL"}]
@@ -139,11 +120,6 @@ def test_a_stopped_attempt_is_not_mentioned_if_a_later_one_ended(tmp_path):
     records, problems = find_records([tmp_path])
     assert len(records) == 1
     assert problems == []
-
-
-def test_the_only_row_of_a_method_that_trains_nothing_is_last_and_best(tmp_path):
-    record = load_record(write_run(tmp_path / "run", row={"zero-shot CLIP": {"held_out": 33.0}}))
-    assert record.last == record.best == record.baseline == {"held_out": 33.0}
 
 
 def test_a_damaged_table_of_rounds_is_one_error(tmp_path):
@@ -200,26 +176,6 @@ def test_a_summary_that_lacks_a_value_or_has_another_type_is_one_error(tmp_path,
         load_record(tmp_path)
 
 
-def test_rows_are_found_by_the_beginning_of_their_title(tmp_path):
-    rows = {"last round (5)": LAST, "best on source validation (3)": BEST}
-    record = load_record(write(tmp_path, SUMMARY | {"accuracy": rows}))
-    assert (record.last, record.best, record.baseline) == (LAST, BEST, {})
-    record = load_record(write(tmp_path, SUMMARY | {"accuracy": {"zero-shot CLIP": ZERO, "last round (5)": LAST}}))
-    assert (record.last, record.best) == (LAST, {})
-
-
-@pytest.mark.parametrize("clip", ["ViT-B-16", {"name": "ViT-B-16"}])
-def test_a_clip_is_named_alone_or_among_its_options(tmp_path, clip):
-    model = SUMMARY["model"] | {"init_args": {"clip": clip}}
-    assert load_record(write(tmp_path, SUMMARY | {"model": model})).clip == "ViT-B-16"
-
-
-def test_the_order_of_keys_makes_no_other_row_or_table(tmp_path, record):
-    reverse = json.loads(json.dumps(SUMMARY), object_pairs_hook=lambda pairs: dict(reversed(pairs)))
-    other = load_record(write(tmp_path, reverse))
-    assert (record.settings, record.key) == (other.settings, other.key)
-
-
 @pytest.mark.parametrize("change", [{"split": "dcba"}, {"protocol": "all domains seen"}])
 def test_only_runs_that_describe_no_data_are_told_apart_by_protocol_and_split(tmp_path, record, change):
     assert load_record(write(tmp_path, SUMMARY | change)).key == record.key
@@ -230,14 +186,6 @@ def test_only_runs_that_describe_no_data_are_told_apart_by_protocol_and_split(tm
 def test_rounds_are_read_without_what_was_not_measured(record):
     (record.folder / "metrics.csv").write_text("round,validation,loss\n1,,0.5\n2,61.5,\n")
     assert record.history == [{"round": 1.0, "loss": 0.5}, {"round": 2.0, "validation": 61.5}]
-
-
-def test_a_run_that_has_not_ended_and_a_folder_that_is_none_are_told_apart(tmp_path):
-    with pytest.raises(UserError, match="is no run"):
-        load_record(tmp_path)
-    (tmp_path / "config.yaml").touch()
-    with pytest.raises(UserError, match="has not ended"):
-        load_record(str(tmp_path))
 
 
 def test_a_pivot_of_the_frame_is_the_table(tmp_path):
@@ -266,13 +214,6 @@ def test_every_row_says_what_it_is_of():
     assert (mean["data"], mean["held_out"], mean["seed"], mean["shots"]) == ("PACS", "sketch", 4, "all")
     assert mean["bytes"] == 2 * mean["upload_bytes"] == 65536
     assert runs["macro_f1"].isna().sum() == 1
-
-
-def test_runs_that_may_not_be_compared_have_other_digests():
-    one, other, more = make_record(), make_record(data={"shots": 4}), make_record(held_out=("photo", "sketch"))
-    assert runs_frame([one, other, more])["comparison"].nunique() == 3
-    assert runs_frame([one, make_record(seed=5, held_out="photo")])["comparison"].nunique() == 1
-    assert runs_frame([one, make_record(options={"prompt_length": 4})])["settings"].nunique() == 2
 
 
 def test_what_can_not_be_read_is_said(tmp_path):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import statistics
-from datetime import date
 
 import numpy as np
 import pytest
@@ -12,8 +11,7 @@ import pytest
 from fedvlp.core.roles import COMPUTED, ROLES
 from fedvlp.results.printing import finding, format_tables, table_text, tidy
 from fedvlp.results.rounds import ORDER, accuracy_columns, column_title, format_accuracies
-from fedvlp.results.tables import AVERAGE, BEST, BOTH, GAP, LAST, ORACLE, SPREAD, UNTRAINED, ranked, ranking, tables
-from fedvlp.tools.report.page import report_page
+from fedvlp.results.tables import AVERAGE, BEST, GAP, LAST, ORACLE, SPREAD, UNTRAINED, ranked, ranking, tables
 from tests.helpers.records import DATA, make_record
 
 DOMAINS = DATA["domains"]
@@ -113,20 +111,6 @@ def test_zero_shot_has_one_row_whichever_run_measured_it(templates):
     assert {found[title, "-"]["up"] for title in titles} == {"-"}
 
 
-def test_zero_shot_of_seeds_that_differ_has_a_deviation():
-    runs = [make_record(baseline=40.0 + seed, seed=seed) for seed in (0, 1)]
-    assert rows(tables(runs)[0])["zero-shot CLIP", "-"]["sketch"] == "40.5 ± 0.7"
-
-
-def test_held_out_domains_together_are_columns_of_one_run():
-    pairs = (("art_painting", "cartoon"), ("photo", "sketch"))
-    runs = [make_record(50.0, held_out=pair, seed=0) for pair in pairs]
-    (table,) = tables(runs)
-    assert rows(table)["PromptFL", "last"]["average"] == "50.0"
-    (table,) = tables([*runs, make_record(60.0, held_out=("cartoon", "photo"), seed=0)])
-    assert rows(table)["PromptFL", "last"]["cartoon"] == "60.0"
-
-
 @pytest.mark.parametrize(("fraction", "role"), [(0.2, "test"), (0.0, "validation")])
 def test_where_all_domains_train_the_test_splits_count(fraction, role):
     scores = {f"{role}/{name}": 10.0 for name in DOMAINS} | {f"validation/{name}": 10.0 for name in DOMAINS}
@@ -146,29 +130,6 @@ def test_versions_are_noted_where_they_differ():
     text = table_text(tables(whole() + whole("TRIP", versions={"fedvlp": "1", "torch": "3"}))[0])
     assert set(text.frame["method"]) == {"zero-shot CLIP", "PromptFL", "TRIP"}
     assert text.notes[1:] == ["fedvlp 1, torch 2: PromptFL", "fedvlp 1, torch 3: TRIP"]
-
-
-def test_different_communication_is_a_range():
-    runs = whole()
-    runs[0].communication["upload_parameters"] = 1
-    assert rows(tables(runs)[0])["PromptFL", "last"]["up"] == "1-8,192"
-
-
-def test_only_the_asked_round_has_a_row():
-    (table,) = tables(whole(best=60.0), (BEST,))
-    assert [name for _, name in table.rows] == [UNTRAINED, BEST]
-    assert rows(table)["PromptFL", "best"]["average"] == "60.0 ± 0.0"
-
-
-def test_tidy_cells_are_those_of_the_table():
-    (table,) = tables(whole())
-    frame = tidy(table, 1)
-    cells = frame[frame["method"] == "PromptFL"].set_index(["round", "column"])
-    photo = cells.loc[("last", "photo")]
-    assert (photo["mean"], photo["std"], photo["n"]) == (pytest.approx(30.5), pytest.approx(0.5**0.5), 2)
-    assert cells.loc[("last", "upload_parameters")]["mean"] == 8192
-    assert photo["backbone"] == "CLIP ViT-B-16, weights abcd"
-    assert "validation 20 %" in photo["split"]
 
 
 CURVES = {
@@ -217,19 +178,6 @@ def test_the_table_says_that_the_oracle_is_not_allowed():
     (without,) = tables(with_histories())
     assert "gap to last" not in table_text(without).frame
     assert not [line for line in table_text(without).lines if "oracle" in line]
-
-
-def test_nothing_that_is_found_depends_on_the_oracle():
-    runs = with_histories() + with_histories(method="TRIP")
-    (table,), (beside,) = tables(runs), tables(runs, ALL)
-    assert finding(beside) == finding(table)
-    assert list(ranking(beside).index) == list(ranking(table).index)
-    assert [name for _, name in ranked(beside).rows].count(ORACLE) == 2
-
-
-def test_equal_rounds_are_one_row_above_their_oracle():
-    (table,) = tables([with_history("photo", 0, [50.0, 40.0, 40.0])], ALL)
-    assert [name for _, name in ranked(table).rows if name != UNTRAINED] == [BOTH, ORACLE]
 
 
 def test_a_method_has_no_oracle_where_a_history_is_missing_or_source_validation_is_compared():
@@ -308,13 +256,6 @@ def test_base_to_new_is_ranked_by_the_harmonic_mean_of_each_seed():
     assert "new classes: 2, names" in format_tables([text], "table")
 
 
-def test_clients_own_classes_have_a_column_where_they_were_measured():
-    local = base_to_new("TRIP", 0, 80.0, 60.0)
-    row = {**local.accuracy["last round (3)"], "local": 90.0, "local/a": 90.0, "test_harmonic": 74.5}
-    (table,) = tables([run("TRIP", 0, {**BASE_TO_NEW, "class_split": "client"}, row)])
-    assert table.columns == ("own classes", "base classes", "new classes")
-
-
 def test_personal_has_the_worst_client_and_the_global_model_beside_the_mean():
     (table,) = tables([personal("FedOTP", 0, (90.0, 60.0), (50.0, 70.0))])
     assert table.columns == ("worst client", "spread of clients", "global model", "its worst client")
@@ -344,17 +285,6 @@ def test_new_classes_of_each_held_out_domain_fill_a_row():
     assert table.cell(("PromptFL", LAST), "sketch").mean == 30.0
 
 
-def test_protocols_are_never_in_one_table():
-    runs = [
-        base_to_new("PromptFL", 0, 50.0, 50.0),
-        personal("PromptFL", 0, (50.0, 50.0), (50.0, 50.0)),
-        run("PromptFL", 0, CROSS, {"transfer/Toys": 5.0}),
-        run("PromptFL", 0, {"kind": "all domains seen"}, {"test/ink": 5.0}),
-        make_record(),
-    ]
-    assert len(tables(runs)) == len(runs)
-
-
 def test_the_table_of_a_run_has_means_alone_of_what_is_measured_by_client():
     record = personal("FedOTP", 0, (90.0, 60.0), (50.0, 70.0))
     rows = list(record.accuracy.items())
@@ -370,18 +300,3 @@ def test_the_table_of_a_run_has_means_alone_of_what_is_measured_by_client():
     assert "own model mean  worst own model" in format_accuracies(rows)
     assert column_title("test_new/ink") == "ink+n"
     assert set(ORDER) == {*ROLES, *COMPUTED}
-
-
-@pytest.mark.parametrize(
-    "runs",
-    [
-        [base_to_new("TRIP", seed, 50.0 + seed, 40.0) for seed in range(3)],
-        [personal("TRIP", seed, (50.0 + seed, 40.0), (30.0, 20.0)) for seed in range(3)],
-        [run("TRIP", 0, CROSS, {"transfer/Toys": 5.0, "transfer/Icons": 6.0, "transfer": 5.5})],
-    ],
-    ids=["base-to-new", "personal", "cross-dataset"],
-)
-def test_a_report_shows_them(runs, tmp_path):
-    page = report_page(runs, [], "Protocols", date(2026, 1, 1))
-    for title in tables(runs)[0].columns:
-        assert title in page

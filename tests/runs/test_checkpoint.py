@@ -43,13 +43,6 @@ def test_a_checkpoint_that_is_cut_short_falls_back_and_says_so(folder, finished,
     assert_same_run(again.run_state, finished.run_state)
 
 
-def test_where_every_checkpoint_is_damaged_nothing_starts(folder, tmp_path):
-    for path in folder.glob("checkpoints/*"):
-        cut_short(path)
-    with pytest.raises(UserError, match="is damaged"):
-        federation(tmp_path, name="run", **file_callbacks()).fit(PersonalBias(), Points(), ckpt_path="last")
-
-
 def test_tensors_of_a_client_that_is_not_named(folder):
     def change(tensors, header):
         tensors["personal/77/bias"] = torch.zeros(3)

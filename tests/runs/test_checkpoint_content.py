@@ -16,7 +16,6 @@ from fedvlp.runs.checkpoint import (
     save_checkpoint,
     save_prompts,
 )
-from fedvlp.utils.errors import UserError
 from fedvlp.utils.tensor_files import read_tensors
 from tests.helpers.assertions import assert_equal, assert_same_run
 
@@ -77,12 +76,6 @@ def test_a_checkpoint_is_deployed_without_what_is_only_shared(state, tmp_path):
         assert personal.keys() == {1, 4}
         for client, kept in state.personal.items():
             assert_equal(personal[client], kept)
-
-
-def test_prompts_are_no_checkpoint_to_go_on_from(state, tmp_path):
-    save_prompts(tmp_path / "prompts", state.server.deployed, {}, MODEL)
-    with pytest.raises(UserError, match="no file of the kind checkpoint"):
-        load_checkpoint(tmp_path / "prompts")
 
 
 def test_differences_are_named_by_their_place_and_sorted():

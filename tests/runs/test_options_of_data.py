@@ -5,14 +5,13 @@ An option that is new must change what is compared, or be named here with the re
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from fedvlp.data import ArrayImages, FederatedDataModule, FewClasses, QuantitySkew
-from fedvlp.data.partition import ByDomain, Dirichlet, Dispersed, Shards
+from fedvlp.data import ArrayImages, FederatedDataModule, FewClasses
+from fedvlp.data.partition import Shards
 from fedvlp.runs.run_folder import describe_run
 from tests.helpers.options import different, options_of, other_value, record
 from tests.helpers.toy_federation import Linear, Points
@@ -128,42 +127,7 @@ def test_a_run_goes_on_and_stands_in_a_table_only_with_the_same_option(name):
     assert (rows[0].key != rows[1].key) == (name not in OTHER_ROW and name not in SAME_TABLE)
 
 
-PARTITIONS = [ByDomain(), Dispersed(5, 0.625, 2), Dirichlet(5, 0.625, 2), Shards(5, 3)]
-SKEWED = [FewClasses(5, 3), QuantitySkew(5, "exponential", min_examples=2)]
-ALPHA = (QuantitySkew, "alpha")  # which the exponential law has no use for
-PARTITION_OPTIONS = [(partition, name) for partition in [*PARTITIONS, *SKEWED] for name in options_of(type(partition))]
-PARTITION_OPTIONS = [(partition, name) for partition, name in PARTITION_OPTIONS if (type(partition), name) != ALPHA]
-
-
-@pytest.mark.parametrize(
-    ("partition", "name"), PARTITION_OPTIONS, ids=[f"{type(each).__name__}-{name}" for each, name in PARTITION_OPTIONS]
-)
-def test_the_protocol_follows_each_option_of_a_partition(partition, name):
-    value = other_value(type(partition), name, {"num_clients": 6, "alpha": 0.375, "law": "linear"})
-    other = replace(partition, **{name: value})
-    assert partition.description != other.description
-
-
 def test_augmentation_is_described_only_where_there_is_one():
     assert "augmentation" not in described()[0]["training"]
     assert describe_run(Linear(), Points(), (), {"seed": 5})["training"] == {"seed": 5}
     assert described(augmentation="crop_flip")[0]["training"] == {"seed": 5, "augmentation": "crop_flip"}
-
-
-def test_descriptions_of_partitions():
-    described = [each.description for each in (*PARTITIONS, Dispersed(7), Dirichlet(3, 2.5), Dispersed(4, 1e-4, 3))]
-    assert described == [
-        "one client a domain",
-        "5 clients, Dirichlet 0.625 within domains, at least 2 images each",
-        "5 clients, Dirichlet 0.625 over classes, at least 2 images each",
-        "5 clients, 3 class shards each",
-        "7 clients, IID within domains",
-        "3 clients, Dirichlet 2.5 over classes",
-        "4 clients, Dirichlet 0.0001 within domains, at least 3 images each",
-    ]
-
-
-def test_a_table_has_one_data_set():
-    one, of_one = described()
-    for name, value in {"name": "rain", "images": "0f0f", "classes": ["owl"]}.items():
-        assert record(one, of_one).key != record(one, of_one | {name: value}).key

@@ -9,7 +9,6 @@ import inspect
 from dataclasses import is_dataclass
 
 import pytest
-import torch
 
 from fedvlp.core import aggregation
 from fedvlp.core.aggregation import (
@@ -127,11 +126,6 @@ def test_those_that_may_differ_are_options():
     assert set(NOT_BUILT) <= MAY_DIFFER.keys()
 
 
-def test_the_number_of_rounds_sets_rows_apart(tmp_path):
-    one, _ = begun(tmp_path)
-    assert record(one.description, rounds=3).settings != record(one.description, rounds=5).settings
-
-
 def kinds(package, base):
     """The classes of a package that a user can choose."""
     found = [each for each in vars(package).values() if inspect.isclass(each) and issubclass(each, base)]
@@ -191,37 +185,3 @@ def describe(**options):
     with_all.module = Linear()
     with_all.data = Points()
     return describe_run(Linear(), Points(), (), describe_training(with_all))
-
-
-def test_all_kinds_of_parts_are_found():
-    """Else nothing above would say anything of them."""
-    found = [option for option, _ in PARTS]
-    counts = {option: found.count(option) for option in ("schedule", "aggregation", "attack", "add_ons")}
-    assert counts == {"schedule": 3, "aggregation": 11, "attack": 6, "add_ons": 6}
-
-
-OPTIMIZERS = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop, torch.optim.Adagrad)
-OPTIMIZER_OPTIONS = [(kind, name) for kind in OPTIMIZERS for name in options_of(kind) if name != "params"]
-OPTIMIZER_BASE = {torch.optim.SGD: {"momentum": 0.5}, torch.optim.Adam: {}}
-OPTIMIZER_VALUES = {"betas": (0.75, 0.875), "foreach": False, "fused": True, "dampening": 0.25, "nesterov": True}
-
-
-@pytest.mark.parametrize(
-    ("kind", "name"), OPTIMIZER_OPTIONS, ids=[f"{kind.__name__}-{name}" for kind, name in OPTIMIZER_OPTIONS]
-)
-def test_a_run_goes_on_only_with_the_same_setting_of_its_optimizer(kind, name):
-    base = OPTIMIZER_BASE.get(kind, {})
-    value = other_value(kind, name, OPTIMIZER_VALUES)
-    one, other = (with_optimizer(kind, given) for given in (base, base | {name: value}))
-    assert different(one, other) == {f"optimizer.{name}"}
-    assert record(one).settings != record(other).settings
-
-
-def with_optimizer(kind, options):
-    module = Linear()
-    module.make_optimizer = lambda parameters: kind(parameters, **options)
-    return describe_run(module, Points(), (), {"seed": 5})
-
-
-def test_another_kind_of_optimizer_is_another_run():
-    assert "optimizer.class" in different(with_optimizer(torch.optim.Adam, {}), with_optimizer(torch.optim.AdamW, {}))

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-from pathlib import Path
-
 import pytest
 import torch
 
-from fedvlp.runs import run_folder
 from fedvlp.runs.run_folder import (
     describe_optimizer,
     find_checkpoints,
     load_deployed_to_all,
-    new_run_folder,
     run_name,
     run_of,
 )
@@ -52,30 +47,6 @@ def test_a_run_is_named_after_method_data_and_held_out_domains(held_out, name):
     assert run_name(Linear(), Held(*held_out)) == name
 
 
-class Clock:
-    """A clock that stands still."""
-
-    @staticmethod
-    def now():
-        return datetime(2026, 3, 4, 15, 6, 7)
-
-
-def test_runs_of_one_second_have_folders_of_their_own(tmp_path, monkeypatch):
-    monkeypatch.setattr(run_folder, "datetime", Clock)
-    made = [new_run_folder(tmp_path / "a" / "b").relative_to(tmp_path) for _ in range(3)]
-    assert made == [Path("a/b/2026-03-04_15-06-07" + end) for end in ("", "_1", "_2")]
-    assert all((tmp_path / each).is_dir() for each in made)
-
-
-def test_a_folder_that_never_can_be_made_is_an_error(tmp_path, monkeypatch):
-    def taken(self, **options):
-        raise FileExistsError
-
-    monkeypatch.setattr(Path, "mkdir", taken)
-    with pytest.raises(UserError, match="Can't make a new run folder"):
-        new_run_folder(tmp_path)
-
-
 def test_checkpoints_are_those_of_the_newest_run_that_has_any_the_newest_first(tmp_path):
     old, new = tmp_path / "2026-01-02", tmp_path / "2026-01-10"
     expected = [checkpoint(new, number) for number in (3, 11, 2)]
@@ -95,20 +66,6 @@ def test_the_run_of_a_file_or_folder(tmp_path):
     prompts = touched(run / "prompts.safetensors")
     assert run_of(path) == run_of(prompts) == run_of(run) == run_of(tmp_path / "runs") == run
     assert run_of(tmp_path / "gone") == tmp_path / "gone"
-
-
-class Kept(PersonalBias):
-    """Keeps a tensor for training alone."""
-
-    personal = ()
-    train_only_personal = ("bias",)
-
-
-def test_what_stays_on_clients_for_training_alone_does_not_keep_a_method_from_predicting(tmp_path):
-    made = federation(tmp_path, rounds=1, **file_callbacks())
-    made.fit(Kept(), Points())
-    assert made.run_state.personal
-    assert "weight" in load_deployed_to_all(made.folder, Kept())
 
 
 def test_prompts_that_each_client_has_its_own_of_can_not_predict(tmp_path):

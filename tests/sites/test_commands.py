@@ -11,7 +11,6 @@ import yaml
 
 from fedvlp.commands.cli import main
 from fedvlp.sites import commands as deploy
-from fedvlp.utils.config_files import configs_folder
 from tests.helpers.sites import make_site
 
 if sys.version_info >= (3, 11):
@@ -48,14 +47,6 @@ def test_the_config_is_taken_by_fit_as_it_stands(tmp_path):
     assert name == "PromptFL"
     written = yaml.safe_load((tmp_path / "app" / "config.yaml").read_text(encoding="utf-8"))
     assert yaml.safe_load(text) == written
-
-
-@pytest.mark.parametrize("path", sorted((configs_folder() / "methods").glob("*.yaml")), ids=lambda path: path.stem)
-def test_every_method_has_an_app(path, tmp_path):
-    folder = tmp_path / "app"
-    assert main(["deploy", "init", str(folder), "--config", str(path), "--config", "data/styled_shapes"]) == 0
-    config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
-    assert config["model"]["class_path"].rpartition(".")[-1] in (folder / "README.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="reads TOML, as Flower does")

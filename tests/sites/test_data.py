@@ -105,9 +105,6 @@ def test_batches_and_splits_are_those_of_the_simulation(image_root, place, optio
     client = whole.clients[place]
     assert site_data.clients == [client]
     assert same(batches(site_data.train_dataloader(client, seed=9)), batches(whole.train_dataloader(client, seed=9)))
-    assert not same(
-        batches(site_data.train_dataloader(client, seed=9)), batches(site_data.train_dataloader(client, seed=8))
-    )
     expected = [split for split in whole.evaluation_splits() if split.domain == name]
     found = site_data.evaluation_splits()
     assert [split.name for split in found] == [split.name for split in expected]
@@ -139,16 +136,13 @@ def test_labels_follow_the_servers_list_of_classes(tmp_path):
     assert site_data._images["any"].names == ["any/star/deep/er/0.png"]
 
 
-@pytest.mark.parametrize("make", [lambda root: None, lambda root: root.mkdir(), lambda root: _image_at(root)])
-def test_a_folder_without_class_folders_is_refused(tmp_path, make):
-    make(tmp_path / "ink")
+def test_a_folder_without_class_folders_is_refused(tmp_path):
     with pytest.raises(UserError, match="Expected"):
         site(tmp_path, "ink").prepare_data()
-
-
-def _image_at(root):
-    root.mkdir()
-    draw(0, 0, 0).save(root / "0.png")
+    (tmp_path / "ink").mkdir()
+    draw(0, 0, 0).save(tmp_path / "ink" / "0.png")
+    with pytest.raises(UserError, match="Expected"):
+        site(tmp_path, "ink").prepare_data()
 
 
 def test_bad_images_are_refused_or_skipped(tmp_path, caplog):

@@ -1,6 +1,5 @@
 """Messages are what they were, or refused: nothing that a stranger sends does more."""
 
-import json
 import random
 
 import pytest
@@ -69,20 +68,15 @@ def test_any_damage_is_refused_or_leaves_a_message_of_the_schema(place):
     assert refused > 700
 
 
-@pytest.mark.parametrize("count", [0, 1, 7, 8, 9, 60, -1, -9])
-def test_a_message_that_is_cut_short_is_refused(count):
-    with pytest.raises(WireError, match="sent"):
-        read_reply(message()[:count])
-
-
-def test_bytes_behind_a_message_are_refused():
-    with pytest.raises(WireError, match="can't be understood"):
-        read_reply(message() + b"x")
-
-
-@pytest.mark.parametrize("content", [b"", b"\x80\x04K\x01.", b"{}", b"\xff" * 64, b"\x02" + bytes(7) + b"[]"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(message()[:count] for count in (0, 1, 7, 8, 9, 60, -1, -9)),
+        *(message() + b"x", b"\x80\x04K\x01.", b"{}", b"\xff" * 64, b"\x02" + bytes(7) + b"[]"),
+    ],
+)
 def test_what_is_no_message_is_refused(content):
-    with pytest.raises(WireError):
+    with pytest.raises(WireError, match="sent"):
         read_reply(content)
 
 
@@ -120,10 +114,9 @@ def test_a_missing_and_an_unknown_field_are_refused():
 
 
 def test_requests_and_replies_are_not_taken_for_each_other():
-    with pytest.raises(WireError, match="none of the kinds"):
-        read_request(message())
-    with pytest.raises(WireError, match="none of the kinds"):
-        read_reply(Message("leave", {"run": "a"}).to_bytes())
+    for read, content in ((read_request, message()), (read_reply, Message("leave", {"run": "a"}).to_bytes())):
+        with pytest.raises(WireError, match="none of the kinds"):
+            read(content)
     assert not REQUESTS.keys() & REPLIES.keys()
 
 
@@ -138,11 +131,9 @@ def test_sizes_are_bounded_before_anything_is_parsed(monkeypatch):
 
 
 def test_deeply_nested_json_is_refused():
-    text = '{"kind": "described", "x": ' + "[" * 5000 + "]" * 5000 + "}"
-    with pytest.raises(WireError, match="can't be understood"):
-        read_reply(save({}, {"fedvlp": text}))
-    with pytest.raises(WireError, match="can't be understood"):
-        read_reply(save({}, {"fedvlp": json.dumps([1])}))
+    for text in ('{"kind": "described", "x": ' + "[" * 5000 + "]" * 5000 + "}", "[1]"):
+        with pytest.raises(WireError, match="can't be understood"):
+            read_reply(save({}, {"fedvlp": text}))
 
 
 def test_a_failure_needs_no_tensors():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import subprocess
 import sys
@@ -11,7 +10,7 @@ import sys
 import pytest
 
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.files import atomic_write, is_locked, locked, remove_temporaries, write_json, write_text
+from fedvlp.utils.files import atomic_write, is_locked, locked, write_text
 
 
 def fill_the_disk(path):
@@ -30,12 +29,6 @@ def test_a_disk_that_refuses_is_named_by_the_file_and_leaves_the_old(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_names_that_are_no_utf8_can_be_written_and_read_back(tmp_path):
-    name = os.fsdecode(b"k\xfctz\xc3\xa9.jpg")
-    write_json(tmp_path / "names.json", {"first": name})
-    assert json.loads((tmp_path / "names.json").read_text(encoding="utf-8")) == {"first": "k\udcfctzé.jpg"}
-
-
 def test_errors_name_the_file_that_they_are_of(tmp_path):
     with pytest.raises(FileNotFoundError) as caught:
         write_text(tmp_path / "gone" / "table.csv", "new")
@@ -50,13 +43,6 @@ def test_devices_and_folders_are_not_replaced(tmp_path, monkeypatch, path):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match="Expected the name of a file"):
         write_text(tmp_path / path, "new")
-
-
-def test_temporary_files_go_and_no_others(tmp_path):
-    for name in (".a.csv.0123.tmp", "a.csv", "b.tmp"):
-        (tmp_path / name).touch()
-    remove_temporaries(tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == {"a.csv", "b.tmp"}
 
 
 def test_a_lock_is_held_once_and_ends_with_its_block(tmp_path):

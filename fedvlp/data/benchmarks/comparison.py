@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import Counter, defaultdict
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
+from typing import NamedTuple
 
 from fedvlp.data.benchmarks.layouts import some
 from fedvlp.data.benchmarks.manifest import KNOWN_BAD, Manifest
@@ -16,14 +16,8 @@ from fedvlp.data.domain_folders import ImageFile
 from fedvlp.data.files.images import in_threads, unreadable
 
 
-@dataclass(frozen=True)
-class Findings:
-    """The result of a comparison.
-
-    Attributes:
-        problems: what must be mended, a line each; none if the images are those that were published.
-        notes: what is good to know.
-    """
+class Findings(NamedTuple):
+    """Lines on what must be mended, none if the images are those that were published; and on what is good to know."""
 
     problems: list[str]
     notes: list[str]

@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from itertools import product
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from tqdm import tqdm
 
@@ -32,18 +31,14 @@ SOURCE_FILE = "source.json"
 """Says where downloaded images came from; it is beside their domains' folders."""
 DISK_BLOCK = 4096
 """Bytes that a file may take on disk besides its own."""
-ARCHIVES = (".tar.gz", ".tgz", ".zip")
 MISSING = 'To download data sets, huggingface_hub and pyarrow are needed. Run: pip install "fedvlp[download]"'
 Say = Callable[[str], None]
 log = logging.getLogger(__name__)
 
 
 def obtain(description: Description, root: Path) -> None:
-    """Downloads a data set unless it lies below the root, whoever put it there.
-
-    Raises:
-        UserError: if it can't be downloaded, or not to that folder.
-    """
+    """Downloads a data set unless it lies below the root, whoever put it there; raises as :func:`download` does."""
+    # One that has no source is refused also where it lies there: the option would not do what it says elsewhere.
     source_of(description)
     if not is_on_disk(root, description):
         download(description, root, log.warning)
@@ -86,11 +81,7 @@ def download(description: Description, root: Path, say: Say) -> None:
 
 
 def source_of(description: Description) -> HubSource | TorchvisionSource:
-    """Returns where a data set can be downloaded from.
-
-    Raises:
-        UserError: if it can't.
-    """
+    """Returns where a data set can be downloaded from; raises UserError if it can't."""
     source = description.download_source
     if source is None:
         names = [each.name for each in DESCRIPTIONS if each.download_source]
@@ -111,11 +102,7 @@ def read_source(folder: Path) -> str | None:
 
 
 def _finish(description: Description, images: Path, root: Path, source: Mapping[str, str], say: Say) -> None:
-    """Compares what came with what was published, notes its source, and gives it its name in one step.
-
-    Raises:
-        UserError: if it differs; it stays where it is.
-    """
+    """Gives what came its name in one step, with a note of its source; raises UserError if it was not published so."""
     manifest = read_manifest(images, description)
     problems = differences(manifest, description)
     if problems:
@@ -173,7 +160,7 @@ def _by_torchvision(description: Description, source: TorchvisionSource, root: P
             f"and the disk; the same command begins again. It can also be had from {description.source}."
         ) from error
     for path in sorted(staging.rglob("*")):
-        if path.name.endswith(ARCHIVES) and path.is_file():
+        if path.name.endswith((".tar.gz", ".tgz", ".zip")) and path.is_file():
             path.unlink()
     repository = f"torchvision.datasets.{source.reader}"
     facts = {"repository": repository, "revision": version, "terms": description.licence}
@@ -275,13 +262,7 @@ def _check_digest(path: Path, announced: str | None) -> None:
 
 
 def write_images(path: Path, folder: Path, source: HubSource, description: Description) -> None:
-    """Writes the image of each row of a parquet file, as it is stored, to ``domain/class/image``.
-
-    Args:
-        path: the parquet file; its name begins those of the images, so that those of several files differ.
-        folder: where the domains' folders are to be.
-        source: which columns it has.
-        description: which names the data set has.
+    """Writes the image of each row of a parquet file, as it is stored, to ``domain/class/image`` in a folder.
 
     Raises:
         UserError: if it has other columns, or a row is no image of the data set.
@@ -307,7 +288,9 @@ def write_images(path: Path, folder: Path, source: HubSource, description: Descr
                 domain_name = names.get(source.domain_column, {}).get(domain, str(domain))
                 class_name = names.get(source.label_column, {}).get(label, str(label))
                 place = _place(domain_name, class_name, description, path)
-                content, stored_name = _content(image)
+                content = image["bytes"] or b""
+                stored_name = PurePosixPath(image["path"] or "").name
+                # The hub's file and the row, so that names are in order and the same on every machine.
                 name = f"{path.stem}_{number:06d}{_extension(content, stored_name, path, number)}"
                 # An image that is known to be bad is known by its name, and is left out by it.
                 if f"{place}/{stored_name}" in description.known_bad:
@@ -339,13 +322,6 @@ def _names_of_numbers(metadata: Mapping[bytes, bytes]) -> dict[str, dict[int, st
         return {column: dict(enumerate(feature["names"])) for column, feature in features.items() if "names" in feature}
     except (KeyError, TypeError, ValueError):
         return {}
-
-
-def _content(image: Any) -> tuple[bytes, str]:
-    """Returns an image's bytes, and the name that its file had."""
-    if isinstance(image, dict):
-        return image.get("bytes") or b"", Path(image.get("path") or "").name
-    return image or b"", ""
 
 
 STARTS = {

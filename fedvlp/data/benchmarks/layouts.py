@@ -93,8 +93,6 @@ def _is_there(folder: Path, part: LayoutPart, description: Description) -> bool:
 def read_layout(folder: Path, layout: Layout, description: Description) -> list[ImageFile]:
     """Returns the images of a data set that has a layout in a folder, named ``domain/class/image`` and sorted.
 
-    Names are the same in every layout: the folder of an image is in its name only if it would not be unique without.
-
     Raises:
         UserError: if something is missing, damaged or contradicts itself.
     """
@@ -112,6 +110,7 @@ def read_layout(folder: Path, layout: Layout, description: Description) -> list[
                     files += _image_list(folder, list_file, part, description)
             case PixelBatches():
                 files += _pixel_batches(folder, part, description)
+    # Names are the same in every layout: a folder is in a name only if it would not be unique without.
     counts = Counter(file.name for file in files)
     for index, file in enumerate(files):
         if counts[file.name] > 1:
@@ -176,11 +175,7 @@ def _class_folders(folder: Path, part: ClassFolders, description: Description) -
 
 
 def _image_list(folder: Path, file: str, part: ImageLists, description: Description) -> list[ImageFile]:
-    """Returns the images of one list.
-
-    Raises:
-        UserError: if a line is not as it must be, is of another data set, or names an image that is missing.
-    """
+    """Returns the images of one list; raises UserError if a line is not as it must be, or of another data set."""
     path = folder / file
     files = []
     classes: dict[str, str] = {}  # looked up once: lists have up to half a million lines
@@ -216,11 +211,7 @@ def _joined(folder: Path, relative: str) -> str:
 
 
 def _split_file(folder: Path, part: SplitFile, description: Description) -> list[ImageFile]:
-    """Returns the images of CoOp's split.
-
-    Raises:
-        UserError: if the file is damaged or of another data set, or names images that are missing.
-    """
+    """Returns the images of CoOp's split; raises UserError if the file is damaged, or of another data set."""
     path = folder / part.file
     (domain,) = description.domains
     entries: list[tuple[str, str, SplitName]] = []
@@ -242,12 +233,7 @@ def _split_file(folder: Path, part: SplitFile, description: Description) -> list
 
 
 def _torchvision(folder: Path, part: TorchvisionFolder, description: Description) -> list[ImageFile]:
-    """Returns the images that a class of torchvision finds.
-
-    Raises:
-        UserError: if the folder has another name than torchvision gives it, its files are damaged, or images are
-            missing.
-    """
+    """Returns the images that a class of torchvision finds; raises UserError if it finds files damaged or missing."""
     import torchvision.datasets
 
     root = _torchvision_root(folder, part, description)
@@ -284,11 +270,7 @@ def _torchvision_root(folder: Path, part: TorchvisionFolder, description: Descri
 
 
 def _pixel_batches(folder: Path, part: PixelBatches, description: Description) -> list[ImageFile]:
-    """Returns the images of CIFAR's files, in their folder or in the archive that they came in.
-
-    Raises:
-        UserError: if a file is missing, or is not the one that was published.
-    """
+    """Returns the images of CIFAR's files, in their folder or in the archive that they came in."""
     (domain,) = description.domains
     contents = _batch_contents(folder, part)
     batches = {name: _unpickled(name, contents.get(name), part, folder) for name in part.md5}
@@ -309,6 +291,7 @@ def _batch_contents(folder: Path, part: PixelBatches) -> dict[str, bytes]:
     unpacked = folder / part.folder
     if unpacked.is_dir():
         return {name: (unpacked / name).read_bytes() for name in part.md5 if (unpacked / name).is_file()}
+    # An archive is decompressed from its beginning, so all files are read in one pass.
     contents = {}
     archive_path = folder / part.archive
     try:

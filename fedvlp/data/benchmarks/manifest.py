@@ -81,14 +81,19 @@ def read_manifest(root: Path, description: Description) -> Manifest:
     match = find_layout(root, description)
     if match is not None:
         return _in_layout(*match, description)
+    hint = "Check data.root"
+    if description.download_source is not None:
+        command = f"fedvlp data download {description.short_name} --root {shlex.quote(str(root))}"
+        hint = f"Check data.root, or get it: {command}, or --data.download true"
+    if not root.is_dir():
+        raise UserError(f"Expected {description.name} in the folder {root}; there is no such folder. {hint}.")
     # A folder of classes alone could be any data set, so nothing is guessed.
     if description.is_tree:
         return _in_domain_folders(root, description)
-    check_root(root, description)
     layouts = "; ".join(f"{layout.pattern} ({layout.of})" for layout in description.layouts)
     raise UserError(
         f"Expected {description.name} in {root}, or up to {DEPTH} folders below it, as one of: {layouts}. Found "
-        f"{some(folders_in(root)) or 'no folder'} there. Check data.root{_command_that_gets_it(root, description)}."
+        f"{some(folders_in(root)) or 'no folder'} there. {hint}."
     )
 
 
@@ -99,22 +104,6 @@ def is_on_disk(root: Path, description: Description) -> bool:
     if not description.is_tree or not root.is_dir():
         return False
     return any(len(_domains_in(folder, description)) == len(description.domains) for folder in nearest_first(root))
-
-
-def check_root(root: Path, description: Description) -> None:
-    """Raises UserError if there is no root."""
-    if not root.is_dir():
-        raise UserError(
-            f"Expected {description.name} in the folder {root}; there is no such folder. Check data.root"
-            f"{_command_that_gets_it(root, description)}."
-        )
-
-
-def _command_that_gets_it(root: Path, description: Description) -> str:
-    if description.download_source is None:
-        return ""
-    command = f"fedvlp data download {description.short_name} --root {shlex.quote(str(root))}"
-    return f", or get it: {command}, or --data.download true"
 
 
 def splits_looked_for(root: Path, folder: Path, description: Description) -> str:
@@ -138,10 +127,12 @@ def _in_layout(folder: Path, layout: Layout, description: Description) -> Manife
     left_out: dict[str, list[str]] = defaultdict(list)
     classes = frozenset(description.class_names)
     for image in images:
+        # Some layouts have folders of clutter, or of a class that was published twice.
         if image.class_name in classes:
             files[image.domain].append(image)
         else:
             left_out["images of folders that are no class"].append(image.name)
+    # What says of no image what it does is no split, whatever it is called.
     title = layout.title if any(image.role for image in images) else ""
     return Manifest(folder, files, title, dict(left_out), layout=layout)
 
@@ -195,9 +186,8 @@ def _find_domains(root: Path, description: Description) -> tuple[Path, dict[str,
     """Returns the folder of the domains nearest to the root, and the name of each domain's folder.
 
     Raises:
-        UserError: if there is no root, or no folder that has all domains.
+        UserError: if there is no folder that has all domains.
     """
-    check_root(root, description)
     best: tuple[Path, dict[str, str]] = (root, {})
     for folder in nearest_first(root):
         names = _domains_in(folder, description)

@@ -275,9 +275,9 @@ class Description:
     @property
     def official_parts(self) -> str:
         """The parts of the official split as it is usually had, such as "train/crossval"; empty without one."""
-        titles = [layout.title for layout in self.layouts if layout.title]
-        if titles:
-            return titles[0]
+        for layout in self.layouts:
+            if layout.title:
+                return layout.title
         parts = self.lists[0] if self.lists else self.split_folders
         # "full" stands for the other parts together.
         names = [name.removesuffix("_kfold") for name, role in parts.items() if role and name != "full"]

@@ -42,11 +42,7 @@ def composed(name: str) -> str:
 
 
 def check_utf8(names: Iterable[str]) -> None:
-    """Checks names of domains and classes, which configs hold: what was trained could not be loaded without them.
-
-    Raises:
-        UserError: if a name is no UTF-8.
-    """
+    """Checks names of domains and classes, which configs hold; raises UserError if one is no UTF-8."""
     for name in names:
         try:
             name.encode()
@@ -65,11 +61,7 @@ def folders_in(folder: Path) -> list[str]:
 
 
 def list_images(root: Path) -> list[tuple[tuple[str, ...], str]]:
-    """Returns names of folders and file, and the path, of all images below the root, sorted.
-
-    Raises:
-        UserError: if a folder may not be read.
-    """
+    """Returns names of folders and file, and the path, of all images below the root, sorted."""
     try:
         return sorted(_images_below(root, (), frozenset()))
     except OSError as error:
@@ -316,11 +308,7 @@ def _check_lengths(count: int, names: Sequence[str], labels: Indices) -> None:
 
 
 def image_paths(paths: Sequence[str]) -> list[Path]:
-    """Returns the image files that are named or lie in the folders named, at any depth, sorted within each folder.
-
-    Raises:
-        UserError: if a path does not exist, is no image, or a folder holds none.
-    """
+    """Returns the image files that are named or lie in the folders named, at any depth, sorted within each folder."""
     endings = ", ".join(sorted(EXTENSIONS))
     images: dict[Path, None] = {}
     for name in paths:

@@ -347,8 +347,10 @@ def _painting(canvas: Canvas, scene: Scene, generator: np.random.Generator) -> P
     """Brush strokes of a limited palette that follow a slow field of directions."""
     ground = vary(GROUNDS[scene.ground], generator) * (0.8 + 0.4 * noise(generator, 4)[..., None])
     model = filled(canvas, scene, ground, generator)
+    # All colours lean to one warm tone, as if mixed from few paints.
     warm = vary((0.85, 0.68, 0.4), generator)
     model = model * (0.75 + 0.35 * noise(generator, 3)[..., None]) * 0.85 + 0.15 * warm
+    # The direction of the strokes at each pixel, which changes slowly over the picture.
     turn = np.pi * (generator.random() + 1.2 * noise(generator, 3))
     under = np.clip(model.mean(axis=(0, 1)), 0, 1) * 255
     # Painted at twice the size and reduced, which softens the edges of the strokes.
@@ -379,6 +381,7 @@ def _cartoon(canvas: Canvas, scene: Scene, generator: np.random.Generator) -> Pi
     base = vary(GROUNDS[scene.ground], generator)
     y, x = np.mgrid[0:SIDE, 0:SIDE]
     angle = np.arctan2(y - generator.uniform(0, SIDE), x - generator.uniform(0, SIDE))
+    # Rays from a point behind the thing, as many as chance says.
     rays = np.clip(4 * np.sin(angle * generator.integers(7, 15)) + 0.5, 0, 1)
     behind = blend(np.broadcast_to(base, (SIDE, SIDE, 3)), 0.85 * base + 0.15 * WHITE * generator.random(), rays)
     picture = filled(canvas, scene, behind, generator)
@@ -410,6 +413,7 @@ def _sketch(canvas: Canvas, scene: Scene, generator: np.random.Generator) -> Pic
 
 
 Style = Callable[[Canvas, Scene, np.random.Generator], Picture]
+# Their order, and that of PATTERNS, is in the seeds of the images.
 STYLES: dict[str, Style] = {
     "photo": _photo,
     "painting": _painting,

@@ -30,6 +30,7 @@ def make_server_app(config: Path) -> ServerApp:
         run_dir = Path(str(context.run_config["run-dir"])).expanduser()
         checkpoint = str(context.run_config["ckpt-path"])
         code = serve(config, GridTransport(grid), run_dir, checkpoint or None)
+        # Flower marks a run as failed only where its ServerApp raises.
         if code:
             raise UserError(f"The federation ended with exit code {code}; its log says why.")
 
@@ -74,6 +75,7 @@ class GridTransport:
                 waiting[message_id] = name
             else:
                 replies[name] = SiteError("is not connected")
+        # Replies are taken as they come, so that one late site does not hold up what others have sent.
         while waiting and time.monotonic() < deadline:
             for reply in self.grid.pull_messages(list(waiting)):
                 name = waiting.pop(reply.metadata.reply_to_message_id, "")

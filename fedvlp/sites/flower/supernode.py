@@ -33,6 +33,7 @@ with socket.socket(socket.AF_UNIX) as there:
 def main() -> None:
     """Runs the SuperNode, which ends the process with its own exit code."""
     with tempfile.TemporaryDirectory(prefix="fedvlp-") as folder:
+        # First, while this process has one thread: a fork takes no other along.
         start_ready_process(Path(folder))
         from flwr.supernode import start_client_internal as loop
         from flwr.supernode.cli import flower_supernode
@@ -72,8 +73,10 @@ def _fork_for_each(server: socket.socket, parent: int) -> None:
 
     import fedvlp.sites.flower.client_app  # noqa: F401  (so that a fork has it)
 
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no one waits for the forks
+    # No one waits for the forks, which would stay as zombies.
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     server.settimeout(SECONDS_BETWEEN_LOOKS)
+    # A process whose parent has ended gets another one.
     while os.getppid() == parent:
         try:
             connection, _ = server.accept()

@@ -59,6 +59,7 @@ def run_export(arguments: Sequence[str]) -> int:
     options, others = parser.parse_known_args(arguments)
     trained = file_of_run(options.run)
     config = trained_config(trained, options.allow)
+    # On the CPU: a graph that was traced on a GPU has its device in every constant.
     config["trainer"] |= {"accelerator": "cpu", "runtime": {"default_callbacks": False}}
     with unwrapped_errors():
         command = FederationCLI(
@@ -155,6 +156,7 @@ def write_checked(classifier: ExportedClassifier, program: ExportedProgram, file
         images = example_images(classifier.method, size, seed=size)
         differences.append((run(images) - classifier(images)).abs().max())
     difference = float(torch.stack(differences).max())
+    # Written so that NaN is refused as well.
     if not difference <= LARGEST_DIFFERENCE:
         raise UserError(
             f"The exported file's logits differ from the method's by {difference:.1e}, more than "

@@ -35,7 +35,9 @@ def exported_program(classifier: nn.Module, examples: Float[Tensor, "B 3 V V"]) 
         classifier: on the CPU and in evaluation mode.
         examples: images to trace it with, at least two; a batch of one looks like no batch.
     """
-    classifier(examples)  # computes what is computed on first use, such as a teacher's text features
+    # Computes what is computed on first use, such as a teacher's text features, which a trace would repeat.
+    classifier(examples)
+    # Exported twice: the first graph shows what is constant, the second has only what is left.
     traced = _export(classifier, examples).run_decompositions({})
     return _export(fold_constants(traced.module()), examples)
 
@@ -153,7 +155,8 @@ def load_onnx(path: Path) -> Callable[[Tensor], Tensor]:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3  # errors; it warns of constants that its own simplifications leave over
+    # Errors alone: it warns of constants that its own simplifications leave over.
+    options.log_severity_level = 3
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
 
     def run(images: Tensor) -> Tensor:
@@ -164,7 +167,8 @@ def load_onnx(path: Path) -> Callable[[Tensor], Tensor]:
 
 def write_torch_export(program: ExportedProgram, description: Mapping[str, Any], path: Path) -> None:
     """Writes a graph; the description is its extra file ``fedvlp.json``."""
-    content = BytesIO()  # a path would have to end with .pt2
+    # A path would have to end with .pt2.
+    content = BytesIO()
     torch.export.save(program, content, extra_files={DESCRIPTION_NAME: json.dumps(description)})
     path.write_bytes(content.getbuffer())
 

@@ -10,7 +10,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, optim
@@ -66,35 +66,11 @@ def run_convert(arguments: Sequence[str]) -> int:
 
 
 def read_classes(path: Path) -> list[str]:
-    """The lines of a text file, without empty ones.
-
-    Raises:
-        UserError: if it can't be read, has no line, or has one twice.
-    """
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} can't be read as text ({error}). Pass a file with a class on each line.") from error
-    names = [line.strip() for line in lines if line.strip()]
+    """The lines of a text file, without empty ones; at least one, and none twice."""
+    names = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     if not names or len(set(names)) < len(names):
         raise UserError(f"Expected a class on each line of {path}, none of them twice; got {len(names)} lines.")
     return names
-
-
-class DasslPrompt(NamedTuple):
-    """What a checkpoint holds of a prompt learner.
-
-    Attributes:
-        learned: tensors by the names that the prompt learner gives them.
-        fixed: those of the words around the prompt, which follow from the class names.
-        others: how many tensors of the frozen CLIP there are.
-        epoch: after how many epochs it was saved; None where it does not say.
-    """
-
-    learned: State
-    fixed: State
-    others: int
-    epoch: int | None
 
 
 def convert_dassl(
@@ -116,50 +92,57 @@ def convert_dassl(
     Raises:
         UserError: if the file is none of these, or of other classes or another CLIP.
     """
-    prompt = _read(path)
+    content = _read(path)
+    state_dict = {name.removeprefix("module."): value for name, value in content.get("state_dict", content).items()}
+    # A file of the whole model has the frozen CLIP as well, and the prompt learner's names begin with its own.
+    prefix = "prompt_learner." if any(name.startswith("prompt_learner.") for name in state_dict) else ""
+    of_prompt = {name.removeprefix(prefix): value for name, value in state_dict.items() if name.startswith(prefix)}
+    learned = {name: value for name, value in of_prompt.items() if name not in FIXED}
+    _check_learned(path, learned)
     backbone = load_clip(clip)
-    length = len(prompt.learned["ctx"])
-    words = _check_classes(path, prompt.fixed, class_names, backbone, length)
+    length = len(learned["ctx"])
+    words = _check_classes(path, of_prompt.get("token_suffix"), class_names, backbone, length)
     method: FederatedModule
-    if "proj.weight" in prompt.learned:
-        depth = 1 + sum(name.startswith("compound_prompts_text.") for name in prompt.learned)
+    if "proj.weight" in learned:
+        # Dassl has the first block's prompt apart from those of the deeper ones.
+        depth = 1 + sum(name.startswith("compound_prompts_text.") for name in learned)
         method = fedvlp.FedMaPLe(list(class_names), backbone, length, depth, words)
-        state = _maple(prompt.learned, depth)
+        state = _maple(learned, depth)
     else:
         method = fedvlp.PromptFL(list(class_names), backbone, prompt_length=length, class_position=class_position)
-        state = {"prompt": prompt.learned["ctx"].float()}
+        state = {"prompt": learned["ctx"].float()}
     check_trained(path, state, {}, method)
     method.load_state(state)
     Classifier(method).save_pretrained(folder)
-    return _report(prompt, state, method, class_names)
+    epoch = f", of epoch {content['epoch']}" if isinstance(content.get("epoch"), int) else ""
+    lines = [f"{type(method).__name__}{epoch}"]
+    lines += [f"{name} {_shape(value)}: taken over" for name, value in learned.items()]
+    lines += [f"-> {name} {_shape(value)}" for name, value in state.items()]
+    lines += [f"{name}: left out, as it follows from class names and CLIP" for name in of_prompt if name in FIXED]
+    if num_others := len(state_dict) - len(of_prompt):
+        lines.append(f"{num_others} tensors of the frozen CLIP: left out, as CLIP is loaded by its name")
+    # Dassl's tokenizer keeps hyphens.
+    if hyphened := [name for name in class_names if "-" in name]:
+        lines.append(f"hyphens are read as spaces here and not in Dassl, so features may differ: {', '.join(hyphened)}")
+    return lines
 
 
-def _read(path: Path) -> DasslPrompt:
-    """Reads a checkpoint, and separates what was learned from what was frozen."""
+def _read(path: Path) -> dict[str, Any]:
+    """The content of a checkpoint, with a state dict in it or as one."""
     if not path.is_file():
         raise UserError(f"There is no file {path}.")
     classes = [each for each in (*vars(optim).values(), *vars(lr_scheduler).values()) if isinstance(each, type)]
     try:
+        # Only these classes may be made from the file; none of them runs code that is in it.
         with torch.serialization.safe_globals([*classes, defaultdict, dict]):
-            content = torch.load(path, map_location="cpu", weights_only=True)
+            content: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged file raises nearly every type
         reason = str(error).partition("\n")[0]
         raise UserError(f"{path} can't be read as a checkpoint of PyTorch: {reason}") from error
-    state = content.get("state_dict", content) if isinstance(content, dict) else None
-    if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
+    state_dict = content.get("state_dict", content) if isinstance(content, dict) else None
+    if not isinstance(state_dict, dict) or not all(isinstance(value, Tensor) for value in state_dict.values()):
         raise UserError(f"{path} holds no state dict. Pass a file such as prompt_learner/model.pth.tar-50 of Dassl.")
-    names = {name.removeprefix("module."): value for name, value in state.items()}
-    has_prefix = any(name.startswith("prompt_learner.") for name in names)
-    own = {
-        name.removeprefix("prompt_learner."): value
-        for name, value in names.items()
-        if not has_prefix or name.startswith("prompt_learner.")
-    }
-    learned = {name: value for name, value in own.items() if name not in FIXED}
-    _check_learned(path, learned)
-    fixed = {name: value for name, value in own.items() if name in FIXED}
-    epoch = content.get("epoch")
-    return DasslPrompt(learned, fixed, len(names) - len(own), epoch if isinstance(epoch, int) else None)
+    return content
 
 
 def _check_learned(path: Path, learned: Mapping[str, Tensor]) -> None:
@@ -178,6 +161,7 @@ def _check_learned(path: Path, learned: Mapping[str, Tensor]) -> None:
 def _maple(learned: Mapping[str, Tensor], depth: int) -> State:
     """FedMaPLe's tensors: prompts and maps of the first block, and those of the deeper ones behind them."""
     deeper = range(depth - 1)
+    # A map of ours multiplies from the right, a torch.nn.Linear from the left.
     prompts = [learned["ctx"], *(learned[f"compound_prompts_text.{i}"] for i in deeper)]
     maps = ["proj", *(f"compound_prompt_projections.{i}" for i in deeper)]
     return {
@@ -188,14 +172,14 @@ def _maple(learned: Mapping[str, Tensor], depth: int) -> State:
 
 
 def _check_classes(
-    path: Path, fixed: Mapping[str, Tensor], class_names: Sequence[str], clip: CLIP, length: int
+    path: Path, suffix: Tensor | None, class_names: Sequence[str], clip: CLIP, length: int
 ) -> str | None:
     """Compares the words behind the prompt with the class names, as far as the file has them.
 
     Returns:
         The words that MaPLe's prompt takes the place of the first of; None if there are none behind the prompt.
     """
-    suffix = fixed.get("token_suffix")
+    # Embeddings of the class names are in the file, so a list in another order can be told from the right one.
     if suffix is None:
         return MAPLE_WORDS
     if len(suffix) != len(class_names):
@@ -221,21 +205,6 @@ def _first_wrong(suffix: Tensor, texts: Sequence[str], clip: CLIP, length: int) 
         if expected.shape != suffix[number].shape or not torch.allclose(expected, suffix[number], rtol=0, atol=1e-3):
             return text
     return ""
-
-
-def _report(prompt: DasslPrompt, state: State, method: FederatedModule, class_names: Sequence[str]) -> list[str]:
-    """A line for what was taken over, and one for each thing that was not."""
-    name = type(method).__name__
-    lines = [name if prompt.epoch is None else f"{name}, of epoch {prompt.epoch}"]
-    lines += [f"{name} {_shape(value)}: taken over" for name, value in prompt.learned.items()]
-    lines += [f"-> {name} {_shape(value)}" for name, value in state.items()]
-    lines += [f"{name}: left out, as it follows from class names and CLIP" for name in prompt.fixed]
-    if prompt.others:
-        lines.append(f"{prompt.others} tensors of the frozen CLIP: left out, as CLIP is loaded by its name")
-    # Dassl's tokenizer keeps hyphens.
-    if hyphened := [name for name in class_names if "-" in name]:
-        lines.append(f"hyphens are read as spaces here and not in Dassl, so features may differ: {', '.join(hyphened)}")
-    return lines
 
 
 def _shape(value: Tensor) -> str:

@@ -117,11 +117,11 @@ def write_folder(
     paths of this machine their last part alone.
 
     Args:
-        run: the run's folder, or the folder of several, of which the newest.
+        run: as of :func:`push_to_hub`.
         folder: new or empty.
         repository: where it will be, ``user/name``, for the card.
-        license: identifier of the licence under which it is given, as hubs know them, such as ``apache-2.0``.
-        allow: modules and paths of classes that the run may name, besides fedvlp's own.
+        license: as of :func:`push_to_hub`.
+        allow: as of :func:`push_to_hub`.
 
     Returns:
         The files.
@@ -134,6 +134,7 @@ def write_folder(
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise UserError(f"Expected a new or empty folder; {target} is not. Name another.")
     classifier = from_pretrained(record.folder, allow=allow)
+    # The header of what is written has the path of CLIP's weights, too.
     classifier.method.hparams["clip"] = without_folders(classifier.method.hparams["clip"])
     files = [classifier.save_pretrained(target), target / "README.md", target / "summary.json"]
     write_text(target / "README.md", card_text(classifier, record, repository, license))
@@ -163,14 +164,7 @@ def without_folders(value: Any, key: str = "") -> Any:
 
 
 def card_text(classifier: Classifier, record: Record, repository: str, license: str) -> str:
-    """Makes the card of a run's model, a Markdown page that is the same for the same run.
-
-    Args:
-        classifier: the model.
-        record: its run.
-        repository: where it will be, ``user/name``.
-        license: identifier of the licence of what was learned, as hubs know them.
-    """
+    """Makes the card of a run's model, a Markdown page that is the same for the same run."""
     metadata = {
         "library_name": "fedvlp",
         "license": license,
@@ -212,10 +206,7 @@ def paper_of(method: type) -> str:
 
 
 def clip_licence(clip: Mapping[str, Any]) -> str:
-    """A sentence on the licence of a CLIP's weights.
-
-    Args:
-        clip: the fields of its :class:`.CLIPSpec`.
+    """A sentence on the licence of a CLIP's weights, from the fields of its :class:`.CLIPSpec`.
 
     >>> clip_licence({"name": "ViT-B-16", "pretrained": "auto"}) == OPENAI_CLIP
     True
@@ -224,6 +215,7 @@ def clip_licence(clip: Mapping[str, Any]) -> str:
     pretrained = str(clip.get("pretrained", ""))
     if name == "fedvlp-tiny" and pretrained == "auto":
         return TINY_CLIP
+    # A name on the hub says nothing of who published the weights.
     if name.startswith("hf-hub:"):
         return OTHER_CLIP
     if pretrained in ("auto", "openai"):

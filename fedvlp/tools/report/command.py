@@ -108,7 +108,8 @@ def run_leaderboard(arguments: Sequence[str]) -> int:
 
 def _write_page(target: Path, page: str, content: str) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
-    write_bytes(target, page.encode("utf-8", "replace"))  # names of folders may hold what is no UTF-8
+    # Names of folders may hold what is no UTF-8.
+    write_bytes(target, page.encode("utf-8", "replace"))
     sys.stdout.write(f"{target}: {content}\n")
 
 

@@ -145,6 +145,7 @@ def domain_bars(table: Table, rows: Sequence[Row]) -> Picture:
     """
     columns = [*table.columns, AVERAGE]
     figure, (axes,) = new_axes([f"{role_title(table.role)} (%)"], "", _labels(rows))
+    # Bars of one domain fill four fifths of its place, but few methods have no broad ones.
     width = min(0.8 / len(rows), 0.25)
     for place, row in enumerate(rows):
         style = series_style(place)
@@ -263,6 +264,7 @@ def _draw_band(axes: Axes, curve: pd.DataFrame, label: str, style: SeriesStyle) 
         markevery=max(1, len(curve) // 10),
         label=escape_text(label),
     )
+    # A single seed has no deviation, and pandas gives NaN for it.
     deviation = curve["std"].fillna(0.0)
     axes.fill_between(
         curve.index, curve["mean"] - deviation, curve["mean"] + deviation, color=style.colour, alpha=0.15, linewidth=0

@@ -175,6 +175,7 @@ def _explanations(records: Sequence[Record]) -> tuple[list[dict[str, Any]], list
         problems += missing
         shown = []
         for picture in pictures:
+            # The page holds its pictures itself, a third larger as text.
             size = picture["path"].stat().st_size
             if total_bytes + size > MAX_PICTURE_BYTES:
                 problems.append(f"{picture['path']} is left out, to keep this page small.")
@@ -341,7 +342,8 @@ def _pairs(table: Table, row: Row) -> pd.DataFrame | None:
     """The ``true`` and ``predicted`` class of each image, over all runs of a row; None if a run has no predictions."""
     title = LAST_ROW if row[1] != UNTRAINED else ZERO_SHOT_ROW
     runs = table.runs[row[0]]
-    if title == ZERO_SHOT_ROW:  # the same images and predictions for every seed
+    # Zero-shot CLIP has the same images and predictions for every seed.
+    if title == ZERO_SHOT_ROW:
         runs = tuple({run.held_out: run for run in runs}.values())
     frames = []
     for record in runs:

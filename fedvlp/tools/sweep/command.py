@@ -194,6 +194,7 @@ def parse_methods(plan: Sweep) -> dict[str, Namespace]:
     )
     configs = {}
     for method in plan.methods:
+        # One parser for all methods: to make it takes longer than to parse.
         words = with_config_paths(plan.choices(method))
         try:
             config = with_plain_numbers(command.parser.parse_args([*start, *words]))
@@ -216,6 +217,7 @@ def visible_devices(configs: Iterable[Namespace]) -> list[str]:
             raise UserError("A sweep gives each run one device, and several runs share the machine. Leave out devices.")
         if config.trainer.accelerator not in ("auto", "gpu", "cuda"):
             return []
+    # CUDA numbers what is visible from 0, and the variable names it as the machine does.
     every = [str(number) for number in range(torch.cuda.device_count())]
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     return visible.split(",")[: len(every)] if visible else every

@@ -70,13 +70,6 @@ class Job:
         return any(self.folder.glob("*/summary.json"))
 
     @property
-    def summary(self) -> dict[str, Any]:
-        """The summary that the run wrote at its end."""
-        path = sorted(self.folder.glob("*/summary.json"))[-1]
-        summary: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return summary
-
-    @property
     def log(self) -> Path:
         """The file of all that its attempts printed."""
         return self.folder / "log.txt"
@@ -97,36 +90,38 @@ class SweepProgress:
         jobs: all of the sweep.
 
     Attributes:
-        statuses: the state of each run by its name; a run whose folder has a summary is done.
+        entries: what the file says of each run, by its name; also of runs of earlier calls with other arguments.
     """
 
     def __init__(self, folder: Path, jobs: Sequence[Job]) -> None:
         self.path = folder / SWEEP_FILE
         self.jobs = jobs
-        # The file also has the runs of earlier calls in this folder that had other arguments.
         try:
             self.entries: dict[str, Any] = dict(json.loads(self.path.read_text(encoding="utf-8"))["runs"])
         except (OSError, ValueError, KeyError, TypeError):
             self.entries = {}
         # What a folder holds counts more than what the file says: the last call may have been killed.
-        self.statuses: dict[str, Status] = {}
         for job in jobs:
             seconds = self.entries.get(job.name, {}).get("seconds")
-            self._set(job, Status("done", seconds) if job.is_done else Status("waiting"))
+            status = Status("done", seconds) if job.is_done else Status("waiting")
+            self.entries[job.name] = {**job.axes, **asdict(status)}
+
+    def state(self, job: Job) -> str:
+        """The state of a run; a run whose folder has a summary is done."""
+        return str(self.entries[job.name]["state"])
 
     @property
     def missing(self) -> list[Job]:
         """The runs that are not done."""
-        return [job for job in self.jobs if self.statuses[job.name].state != "done"]
+        return [job for job in self.jobs if self.state(job) != "done"]
 
     def report(self, job: Job, status: Status) -> None:
         """Records a run's new state, and prints a line if the run has ended."""
-        self._set(job, status)
+        self.entries[job.name] = {**job.axes, **asdict(status)}
         self.write()
         if status.state in ("done", "failed"):
-            states = [other.state for other in self.statuses.values()]
-            num_ended = states.count("done") + states.count("failed")
-            outcome = f"failed: {status.error}" if status.state == "failed" else "done"
+            num_ended = sum(self.state(each) in ("done", "failed") for each in self.jobs)
+            outcome = f"failed: {status.error}" if status.error else "done"
             sys.stdout.write(f"{num_ended}/{len(self.jobs)} {job.title}: {outcome}, {status.seconds or 0.0:.0f} s\n")
             sys.stdout.flush()
 
@@ -138,13 +133,17 @@ class SweepProgress:
         """Prints which runs are not done, with the error and log of each, and returns the exit code: 1 if there are."""
         sys.stdout.write(f"{len(self.jobs) - len(self.missing)} of {len(self.jobs)} runs done\n")
         for job in self.missing:
-            status = self.statuses[job.name]
-            sys.stderr.write(f"{status.state}: {job.title}: {status.error}\n  {job.log}\n")
+            sys.stderr.write(f"{self.state(job)}: {job.title}: {self.entries[job.name]['error']}\n  {job.log}\n")
         return 1 if self.missing else 0
 
-    def _set(self, job: Job, status: Status) -> None:
-        self.statuses[job.name] = status
-        self.entries[job.name] = {**job.axes, **asdict(status)}
+
+class RunningJob(NamedTuple):
+    """A run, its process, the device that it was given, and when it began by the monotonic clock."""
+
+    job: Job
+    process: subprocess.Popen[bytes]
+    device: str | None
+    began: float
 
 
 def run_jobs(
@@ -194,15 +193,6 @@ def run_jobs(
             report(stopped.job, Status("interrupted", time.monotonic() - stopped.began))
 
 
-class RunningJob(NamedTuple):
-    """A run, its process, the device that it was given, and when it began by the monotonic clock."""
-
-    job: Job
-    process: subprocess.Popen[bytes]
-    device: str | None
-    began: float
-
-
 def _start(job: Job, command: Sequence[str], device: str | None) -> RunningJob:
     environment = dict(os.environ)
     if device is None:
@@ -238,10 +228,10 @@ def _status(ended: RunningJob) -> Status:
 
 @dataclass(frozen=True)
 class SlurmArray:
-    """Missing runs of a sweep as one job array of Slurm.
+    """Missing runs as one job array of Slurm, which writes ``slurm-<array>_<task>.txt`` into the sweep's folder.
 
     Attributes:
-        folder: the sweep's, in which Slurm writes ``slurm-<array>_<task>.txt``.
+        folder: the sweep's.
         options: options of ``sbatch``, with underscores in their names.
         setup: lines of shell that come before each run, such as to load modules.
     """
@@ -262,13 +252,7 @@ class SlurmArray:
         return len(tasks.split())
 
     def submit(self, jobs: Sequence[Job], workers: int | None, command: Sequence[str] = COMMAND) -> str:
-        """Puts runs into the queue; returns the array's number.
-
-        Args:
-            jobs: the runs.
-            workers: how many of them run at a time; None for as many as Slurm allows.
-            command: what makes a run when a job's arguments follow.
-        """
+        """Puts runs into the queue, so many at a time, or as many as Slurm allows; returns the array's number."""
         # One script for all tasks: each branch replaces the shell by its run, so that signals reach it.
         branches = [f"{index}) exec {shlex.join([*command, *job.arguments])} ;;" for index, job in enumerate(jobs)]
         threads = "export OMP_NUM_THREADS=${OMP_NUM_THREADS:-${SLURM_CPUS_PER_TASK:-1}}"

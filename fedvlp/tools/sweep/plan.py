@@ -83,11 +83,7 @@ class Sweep:
 
 
 def read_sweep(path: Path) -> dict[str, Any]:
-    """Reads a sweep's file.
-
-    Raises:
-        UserError: if it can't be read, or has a key that no sweep has.
-    """
+    """Reads a sweep's file, which must have no other keys than ``KEYS``."""
     content = read_yaml(path)
     if not isinstance(content, dict):
         raise UserError(f"Expected {path} to have some of the keys {', '.join(KEYS)}; it has none.")
@@ -117,6 +113,7 @@ def make_sweep(content: Mapping[str, Any], more: Sequence[str] = ()) -> Sweep:
     labels = [method.label for method in methods]
     if repeated := [label for label in labels if labels.count(label) > 1]:
         raise UserError(f"Several models are called {repeated[0]!r}. Give each its own label in the sweep's file.")
+    # A domain may be called "all" or "none" only among others.
     held_out = _strings(content.get("held_out", "all"))
     if not held_out:
         raise UserError(f"Expected held_out to be all, none or domains; got {content['held_out']!r}.")
@@ -161,14 +158,9 @@ def _strings(value: Any) -> tuple[str, ...]:
 
 
 def fit_arguments(choices: Sequence[str], held_out: str | None, seed: int, output: Path, name: str) -> tuple[str, ...]:
-    """The arguments of ``fedvlp`` that make a run, or resume it.
+    """The arguments of ``fedvlp`` that make a run, or resume it; its folder is ``output / name``.
 
-    Args:
-        choices: the arguments that choose all else.
-        held_out: the held-out domain; None if every domain has clients.
-        seed: seed of training.
-        output: folder below which the run's own is.
-        name: the run's folder below it.
+    ``choices`` are the arguments that choose all else. No held-out domain means that every domain has clients.
     """
     return (
         "fit",
@@ -194,6 +186,7 @@ def run_name(label: str, choices: Sequence[str], held_out: str | None, seed: int
         is_config = argument.startswith(CONFIG_OPTION)
         settings.append(read_yaml(Path(find_config(argument.removeprefix(CONFIG_OPTION)))) if is_config else argument)
     digest = hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:8]
+    # Names of methods and domains may have spaces and slashes, and Windows refuses more.
     method = re.sub(r"[^\w.-]+", "_", label)[:80]
     domain = re.sub(r"[./\\]", "_", held_out or "all_seen")
     return f"{method}-{digest}/{domain}-{seed}"

@@ -116,6 +116,7 @@ def verify(
         raise UserError(f"Its summary says {record.rounds} rounds, and its config {rounds}.")
     summary = json.loads((entry / "summary.json").read_text(encoding="utf-8"))
     with unwrapped_errors():
+        # First what needs no image to be classified, since that costs seconds and the rest minutes.
         _refuse(contradictions(summary, _described(command)), "It is of another split, method or config")
         measured = _measured(command, entry / "prompts.safetensors")
     reason = f"It is of another model, or a number was changed; --tolerance {tolerance:g} is what is allowed, in points"
@@ -146,6 +147,7 @@ def _config(path: Path, allow: Sequence[str]) -> dict[str, Any]:
     trainer = {name: value for name, value in content["trainer"].items() if name in OF_TRAINER}
     if isinstance(trainer.get("clients"), dict):
         trainer["clients"].pop("personal_on_disk", None)
+    # Nothing is written: the entry is someone else's, and its folder stays unchanged.
     config["trainer"] = trainer | {"runtime": {"default_callbacks": False}, "enable_progress_bar": False}
     if isinstance(content["data"].get("init_args"), dict):
         for name in NOT_OF_OTHERS:
@@ -170,6 +172,7 @@ def _measured(command: FederationCLI, prompts: Path) -> dict[str, Any]:
     federation = cast(Federation, command.trainer)
     rows = {}
     deployed, personal = load_trained(prompts, command.model)
+    # A method without phases is never trained, so its summary has the baseline's row alone.
     if command.model.configure_phases():
         rows[LAST_ROW] = (command.model, deployed, personal)
     baseline = command.model.baseline()

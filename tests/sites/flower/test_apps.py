@@ -56,10 +56,6 @@ def test_bytes_go_there_and_back(asked):
     assert sorted(asked) == [(Path("/site/a"), b""), (Path("/site/b"), ODD)]
 
 
-def test_nothing_to_send(asked):
-    assert transport({7: "/site/a"}).exchange({}, timeout=5) == {}
-
-
 def test_a_site_of_a_relative_or_missing_folder(asked, monkeypatch):
     monkeypatch.setenv("HOME", "/nowhere")
     replies = transport({7: "~/a", 8: None, 9: ""}).exchange({"7": b"x", "8": b"x", "9": b"x"}, timeout=5)
@@ -85,11 +81,7 @@ def test_a_node_of_a_simulation_is_the_site_of_its_number(tmp_path, asked):
     assert home(0, home="/site/a") == Path("/site/a"), "what the SuperNode says comes first"
     with pytest.raises(UserError, match="the folder of as many homes"):
         home(3)
-
-
-def test_a_server_names_no_site_its_folder(tmp_path, asked):
-    (tmp_path / "north").mkdir()
-    (tmp_path / "north" / "site.yaml").touch()
+    # A node of a real federation has no number, so a server can't name its folder.
     with pytest.raises(UserError, match="does not say which site it is"):
         client_app._home(Context(1, 2, {}, RecordDict(), {"homes": str(tmp_path)}))
 
@@ -119,7 +111,6 @@ def test_a_late_request_does_not_outlive_its_round(asked):
 @pytest.mark.parametrize(
     "content",
     [
-        RecordDict(),
         RecordDict({"other": ConfigRecord({"bytes": b"x"})}),
         RecordDict({"fedvlp": ConfigRecord({"other": b"x"})}),
         RecordDict({"fedvlp": ConfigRecord({"bytes": "x"})}),

@@ -103,9 +103,3 @@ def test_what_stood_there_stays_if_writing_fails(runs, tmp_path, capsys, monkeyp
     assert "disk full" in capsys.readouterr().err
     assert target.read_text(encoding="utf-8") == "old"
     assert sorted(os.listdir(tmp_path)) == ["report.html", "runs"]
-
-
-def test_a_file_in_place_of_the_folder_is_an_error(runs, tmp_path, capsys):
-    (tmp_path / "file").write_text("", encoding="utf-8")
-    assert main(["report", str(runs), "-o", str(tmp_path / "file" / "report.html")]) == 1
-    assert "Check the rights and the disk" in capsys.readouterr().err

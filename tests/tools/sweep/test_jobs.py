@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fedvlp.tools.sweep import Job, SlurmArray, Status, SweepProgress, run_jobs
+from fedvlp.tools.sweep.jobs import Job, SlurmArray, Status, SweepProgress, run_jobs
 from fedvlp.utils.errors import UserError
 
 SCRIPT = """
@@ -59,12 +59,11 @@ def test_a_run_that_fails_or_is_killed_fails_alone(tmp_path, command, capsys):
     jobs = jobs_of(tmp_path, "raise", "end", "refuse", "kill", "nothing", "end")
     progress = SweepProgress(tmp_path, jobs)
     run_jobs(jobs, 2, progress.report, command=command)
-    states = {name: status.state for name, status in progress.statuses.items()}
-    assert states == {
+    assert {job.name: progress.state(job) for job in jobs} == {
         **{"0-raise": "failed", "1-end": "done", "2-refuse": "failed"},
         **{"3-kill": "failed", "4-nothing": "failed", "5-end": "done"},
     }
-    assert {name: status.error for name, status in progress.statuses.items()} == {
+    assert {name: entry["error"] for name, entry in progress.entries.items()} == {
         **{"0-raise": "ValueError: no such luck", "1-end": "", "2-refuse": "fedvlp: error: a bad root"},
         **{"3-kill": "The process was ended by SIGKILL.", "4-nothing": "nothing on cpu with 1 threads", "5-end": ""},
     }

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fedvlp.tools.sweep import Sweep, SweepMethod, make_sweep, read_sweep, run_name
+from fedvlp.tools.sweep.plan import Sweep, SweepMethod, make_sweep, read_sweep, run_name
 from fedvlp.utils.errors import UserError
 
 
