@@ -32,7 +32,7 @@ from fedvlp.training.lightning_hooks import Hooks, check_callbacks
 from fedvlp.training.local_training import LocalTraining
 from fedvlp.training.options import Clients, ConfiguredRun, Runtime, Server, check_clients, describe_training
 from fedvlp.training.prediction import predict_images, without_validation, write_folder_scores, write_scores
-from fedvlp.training.privacy_accounting import check_privacy
+from fedvlp.training.privacy_accounting import privacy_account
 from fedvlp.training.task import check_add_ons, set_up_phases
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import check_replaceable
@@ -160,10 +160,10 @@ class Federation(ConfiguredRun):
         # Not in the constructor: a config of `fit` can be tested and verified whatever its callbacks.
         check_callbacks(self.callbacks)
         phases = self._prepare(model, datamodule)
-        attack = self.clients.attack
-        hostile = None if attack is None else attack.add_on(datamodule.clients)
-        # Last, since hostile clients change what honest ones would send.
-        add_ons = [*self.local.every_add_on, *([] if hostile is None else [hostile])]
+        add_ons = list(self.local.every_add_on)
+        hostile = None if self.clients.attack is None else self.clients.attack.add_on(datamodule.clients)
+        if hostile is not None:
+            add_ons.append(hostile)  # last, since hostile clients change what honest ones would send
         loop = FitLoop(self, set_up_phases(model, phases, add_ons), Hooks(self.callbacks, self, model), self.engine)
         if not self.fast_dev_run:
             checkpoint = None if ckpt_path is None else self._checkpoint(ckpt_path)
@@ -302,7 +302,7 @@ class Federation(ConfiguredRun):
         self._attach(model, datamodule, serves_images=self.fast_dev_run)
         clients = datamodule.clients
         phases = with_aggregation(check_phases(model), self.server.aggregation, clients, cohort_size, self.seed)
-        check_privacy(phases, len(clients), cohort_size, self.fabric.world_size)
+        privacy_account(phases, len(clients), cohort_size, self.fabric.world_size)
         setup.check_data(datamodule, cohort_size, self.patience)
         check_add_ons(self.local.every_add_on, phases, datamodule, self.precision)
         for phase in phases:

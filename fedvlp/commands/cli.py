@@ -49,7 +49,7 @@ COMMANDS = (
     Command("validate", FEDERATION, "Measure a trained method on the source validation splits."),
     Command("test", FEDERATION, "Measure a trained method on held-out domains and test splits."),
     Command("predict", FEDERATION, "Classify images with a trained method and write a CSV."),
-    Command("diagnose", "tools.explain.diagnosis:run_diagnose", "Look inside a method, such as at TRIP's routes."),
+    Command("diagnose", "tools.explain.routes:run_diagnose", "Look inside a method, such as at TRIP's routes."),
     Command("explain", "tools.explain.command:run_explain", "Show where a trained method looks, and its experts."),
     Command("export", "tools.export.export:run_export", "Write a trained method as ONNX or torch.export."),
     Command("audit", "tools.audit.command:run_audit", "Measure what a client's upload reveals of its images."),

@@ -26,22 +26,22 @@ from torchmetrics.functional.classification import (
 from fedvlp.core.predictions import Predictions
 from fedvlp.core.roles import OF_CLIENTS, OUT_OF_DISTRIBUTION
 
+# How many images there are of each true and predicted class; pairs without an image are left out.
 Confusion = Counter[tuple[int, int]]
-"""How many images there are of each true and predicted class; pairs without an image are left out."""
+# One score for each resample, in percent.
 Samples = NDArray[np.float64]
-"""One score for each resample, in percent."""
 Scores = dict[str, Any]
+# By split, ``<role>/<domain>``.
 BySplit = Mapping[str, Predictions]
-"""By split, ``<role>/<domain>``."""
 
+# Confidences are rounded to multiples of 1 / GRID, float32's own step below 1, so that their sums are exact.
 GRID = 2**24
-"""Confidences are rounded to multiples of 1 / GRID, float32's own step below 1, so that their sums are exact."""
 RESAMPLES = 1000
 LEVEL = 0.95
+# Of these resamples in memory together.
 AT_ONCE = 100
-"""Of these resamples in memory together."""
+# Scores of which a role has the mean over its domains.
 AVERAGED = ("accuracy", "balanced_accuracy", "macro_f1", "calibration_error")
-"""Scores of which a role has the mean over its domains."""
 
 
 def confusion_of(predictions: Predictions) -> Confusion:
@@ -117,6 +117,7 @@ def calibration_error(predictions: Predictions, bins: int = 15) -> float:
         bins: how many.
     """
     is_right = predictions.predicted == predictions.labels
+    # Sums of multiples of a power of two are exact, so they do not depend on the order of images.
     confidence = predictions.confidence.double().mul(GRID).round().div(GRID)
     below_one = confidence.clamp(max=1 - torch.finfo(torch.float64).eps)  # else torchmetrics gives 1 a bin of its own
     errors: list[float] = []
@@ -141,6 +142,7 @@ def detection(inside: Predictions, outside: Predictions) -> dict[str, float]:
     """
     by_state: list[dict[str, float]] = []
     for row, of_inside in enumerate(inside.confidence):
+        # States of clients are compared with themselves; a single state measured both kinds.
         has_own = row < len(inside.clients) and inside.clients[row] in outside.clients
         of_outside = outside.confidence[outside.of_client(inside.clients[row]) if has_own else 0]
         confidence = torch.cat([of_inside, of_outside])
@@ -246,6 +248,7 @@ def all_scores(predictions: BySplit, class_names: Sequence[str]) -> dict[str, Sc
             names = of_split.class_names or class_names
             samples[name] = resample(of_split, len(names), name)
             split_scores[name] = _split_scores(of_split, samples[name], outside, names)
+        # A role's intervals are those of its mean, from the resamples of all its domains together.
         of_role = {name: split_scores[name] for name in splits}
         role_scores[role] = _role_scores(of_role, splits, list(samples.values()))
         if role not in OF_CLIENTS:  # else domains are clients

@@ -73,6 +73,7 @@ class FederatedModule(L.LightningModule):
         self.context: RoundContext | None = None
         self._logged: dict[str, list[Tensor]] = {}  # by name, one value a local step
         self._frozen_tensors: dict[str, Tensor] | None = None
+        # Made once for each list of classes, since to make one encodes all class names.
         self._of_other_classes: dict[tuple[str, ...], FederatedModule] = {}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -158,9 +159,11 @@ class FederatedModule(L.LightningModule):
         """The constants of a batch: as they came from the cache, or prepared from images now."""
         if isinstance(inputs, dict):
             known = {name: value.float() for name, value in inputs.items() if name != DOMAIN}
+            # A batch may hold images beside what was computed of them, for a method whose tower changes.
             if self.needs_images or "images" not in known:
                 return known
             inputs = known["images"]
+        # Nothing that is computed once can have a gradient.
         with torch.no_grad():
             return self.precompute(inputs)
 
@@ -182,6 +185,7 @@ class FederatedModule(L.LightningModule):
 
     def shared_state(self) -> State:
         """What the server starts from: every tensor that some phase uploads."""
+        # Phases may upload different tensors; the server needs all of them from the start.
         uploaded: list[str] = []
         for phase in self.configure_phases():
             uploaded.extend(phase.upload)
@@ -231,6 +235,7 @@ class FederatedModule(L.LightningModule):
             UserError: at the end, if one was replaced, for what was trained in it was then never sent.
         """
         fixed = self.communicable_state()
+        # To collect them walks through all modules of the method, which takes longer than to copy prompts.
         self._frozen_tensors = fixed
         try:
             yield
@@ -252,6 +257,7 @@ class FederatedModule(L.LightningModule):
         """Prepares for one client's local training: only the phase's tensors get gradients."""
         self.context = context
         self._logged = {}
+        # Set for each client, since phases train different tensors of the one module.
         for name, tensor in self.communicable_state().items():
             if isinstance(tensor, nn.Parameter):
                 tensor.requires_grad_(matches_prefix(context.phase.train, name))
@@ -275,6 +281,7 @@ class FederatedModule(L.LightningModule):
 
     def log(self, name: str, value: Any, *args: Any, **kwargs: Any) -> None:
         """Logs as in Lightning; in a federation the values are averaged over the client's local steps."""
+        # In a federation there is no Trainer to log to; elsewhere it is asked as always.
         if self.context is not None:
             self._logged.setdefault(name, []).append(torch.as_tensor(value).detach())
         elif self._trainer is not None:
@@ -338,6 +345,7 @@ def copy_state(state: State, tensors: Mapping[str, Tensor], owner: str) -> None:
     if unknown := sorted(state.keys() - tensors.keys()):
         raise UserError(f"{owner} has no tensors named {unknown}; it has {sorted(tensors)}.")
     for name, value in state.items():
+        # Checked, since copy_ would broadcast.
         expected = tuple(tensors[name].shape)
         if value.shape != expected:
             raise UserError(

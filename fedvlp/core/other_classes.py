@@ -1,11 +1,11 @@
-"""A method for other classes than those it is trained for: made anew around the same CLIP, with the same tensors."""
+"""A method for other classes than those it is trained for: made again around the same CLIP, with the same tensors."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import TypeVar
 
-from torch import Tensor, nn
+import lightning as L
 
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.seeding import restored_generators
@@ -15,62 +15,48 @@ ADVICE = (
     "Use a method whose prompts or networks are the same for any classes, such as PromptFL or TRIP, or a protocol that "
     "measures no other classes"
 )
-Method = TypeVar("Method", bound=nn.Module)
+Method = TypeVar("Method", bound=L.LightningModule)
 
 
 def with_classes(method: Method, class_names: Sequence[str]) -> Method:
-    """Returns the same method for other classes, without its tensors' values.
+    """The same method for other classes, without its tensors' values.
 
     Args:
         method: any method that takes ``class_names``, built in or not.
         class_names: the other classes, in the order of their labels.
 
     Raises:
-        UserError: if the method takes no class names, or one of its tensors has as many rows, columns or numbers as
+        UserError: if the method takes no class names, or one of its tensors has as many rows, columns or entries as
             there are classes, so that nothing was learned for others.
     """
-    own = list(_hyperparameters(method).get("class_names", ()))
-    if not own:
-        raise UserError(f"{type(method).__name__} takes no class_names, so it can't tell other classes. {ADVICE}.")
+    name = type(method).__name__
+    trained_classes = list(method.hparams.get("class_names", ()))
+    if not trained_classes:
+        raise UserError(f"{name} takes no class_names, so it can't tell other classes. {ADVICE}.")
     others = _made_for(method, class_names)
-    # Of as many other classes all shapes are equal, whatever they depend on.
-    probe = others if len(class_names) != len(own) else _made_for(method, _another_number(own, class_names))
-    _check_shapes(method, probe)
+    # Of as many other classes all shapes are equal, whatever they depend on: those of another number show it.
+    probe = others
+    if len(class_names) == len(trained_classes):
+        # All of both lists, or one fewer where they are the same.
+        both = list(dict.fromkeys([*trained_classes, *class_names]))
+        probe = _made_for(method, both if len(both) != len(trained_classes) else both[:-1])
+    expected = probe.state_dict()
+    for tensor_name, tensor in method.state_dict().items():
+        if tensor_name not in expected or expected[tensor_name].shape != tensor.shape:
+            raise UserError(
+                f"{name} learns for its own classes alone, as {tensor_name!r} has shape {tuple(tensor.shape)}, so it "
+                f"can't tell other classes. {ADVICE}."
+            )
     return others
 
 
 def _made_for(method: Method, class_names: Sequence[str]) -> Method:
-    """Returns a method made by the same options, but for these classes."""
-    known = constructor_arguments(type(method))
-    options = {name: value for name, value in _hyperparameters(method).items() if name in known}
+    """A method made by the same options, but for these classes."""
+    arguments = constructor_arguments(type(method))
+    options = {name: value for name, value in method.hparams.items() if name in arguments}
     options["class_names"] = list(class_names)
-    given = {"clip": getattr(method, "clip", None), "optimizer": getattr(method, "make_optimizer", None)}
-    options |= {name: value for name, value in given.items() if name in known and value is not None}
+    # Neither is a hyperparameter, since a config describes both in its own way.
+    parts = {"clip": getattr(method, "clip", None), "optimizer": getattr(method, "make_optimizer", None)}
+    options |= {name: part for name, part in parts.items() if name in arguments and part is not None}
     with restored_generators():  # first values are drawn, and replaced by those of the method
         return type(method)(**options)
-
-
-def _another_number(own: Sequence[str], others: Sequence[str]) -> list[str]:
-    """Returns another number of classes than a method has: all of both lists, or one fewer where they are the same."""
-    both = list(dict.fromkeys([*own, *others]))
-    return both if len(both) != len(own) else both[:-1]
-
-
-def _check_shapes(method: nn.Module, probe: nn.Module) -> None:
-    """Raises if a tensor depends on the number of classes."""
-    expected = _tensors(probe)
-    for name, tensor in _tensors(method).items():
-        if name not in expected or expected[name].shape != tensor.shape:
-            raise UserError(
-                f"{type(method).__name__} learns for its own classes alone, as {name!r} has shape "
-                f"{tuple(tensor.shape)}, so it can't tell other classes. {ADVICE}."
-            )
-
-
-def _hyperparameters(method: nn.Module) -> Mapping[str, Any]:
-    return dict(getattr(method, "hparams", {}))
-
-
-def _tensors(method: nn.Module) -> dict[str, Tensor]:
-    """Returns all tensors by name, themselves and no copies; those of the frozen CLIP are not among them."""
-    return dict(method.state_dict(keep_vars=True))

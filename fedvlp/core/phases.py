@@ -16,8 +16,8 @@ from fedvlp.utils.digests import class_and_options
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.seeding import derive_seed
 
+# Marks the draws of aggregators among all that depend on a seed.
 AGGREGATORS = 0x52756C65
-"""Marks the draws of aggregators among all that depend on a seed."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +97,7 @@ def check_phases(module: HasPhases) -> Sequence[Phase]:
     phases = tuple(module.configure_phases())
     method = type(module).__name__
     parameters = [name for name, _ in module.named_parameters()]
+    # Buffers are sent too, and parameters that are not saved may be trained.
     existing = [*module.state_dict(), *parameters]
     kept = (*module.personal, *module.train_only_personal)
     for phase in phases:
@@ -184,6 +185,7 @@ def too_few_uploads(
             continue
         for group in reducer.groups(clients, cohort_size):
             uploads = len(clients_of_group(group, uploading))
+            # No upload at all leaves the group unchanged, as where none of its clients was sampled.
             if 0 < uploads < needed:
                 name = type(reducer.aggregator).__name__
                 problems[group] = f"{name} needs uploads of {needed} clients and has {uploads}"

@@ -41,6 +41,7 @@ class Predictions:
     @property
     def accuracy(self) -> float:
         """The share of images that are classified rightly, in percent; the mean over states."""
+        # Each state counts the same, however many images its client has.
         rights = (self.predicted == self.labels).sum(-1).tolist()
         return sum(percent(correct, len(self.labels)) for correct in rights) / len(rights)
 

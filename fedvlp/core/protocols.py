@@ -13,13 +13,13 @@ from fedvlp.core.roles import MeasuredRole
 from fedvlp.core.state import Client
 
 Inputs = Tensor | dict[str, Tensor]
+# The name under which inputs say of which source domain each image is, [B], where a method asks for it.
 DOMAIN = "domain"
-"""The name under which inputs say of which source domain each image is, [B], where a method asks for it."""
+# Inputs and labels; a list where PyTorch's own DataLoader made it.
 Batch = tuple[Inputs, Tensor] | list[Any]
-"""Inputs and labels; a list where PyTorch's own DataLoader made it."""
 Transform = Callable[[Any], Tensor]
+# Makes of images [B, 3, V, V] what never changes for each, tensors [B, ...] by name.
 Precompute = Callable[[Tensor], dict[str, Tensor]]
-"""Makes of images [B, 3, V, V] what never changes for each, tensors [B, ...] by name."""
 
 
 @runtime_checkable

@@ -2,11 +2,12 @@
 
 from typing import Literal
 
+# What images are measured for.
 MeasuredRole = Literal[
     "validation", "test", "held_out", "test_new", "held_out_new", "transfer", "local", "personal", "global"
 ]
-"""What images are measured for."""
 
+# Each role as metrics name it, and as a reader sees it.
 ROLES: dict[str, str] = {
     "validation": "validation",
     "test": "test",
@@ -18,14 +19,14 @@ ROLES: dict[str, str] = {
     "personal": "own model",
     "global": "global model",
 }
-"""Each role as metrics name it, and as a reader sees it."""
 
+# How the names of splits begin whose images are of none of the classes, so that there is no accuracy.
 OUT_OF_DISTRIBUTION = "out_of_distribution"
-"""How the names of splits begin whose images are of none of the classes, so that there is no accuracy."""
 
+# Roles whose splits are named after clients, not domains.
 OF_CLIENTS: tuple[MeasuredRole, ...] = ("local", "personal", "global")
-"""Roles whose splits are named after clients, not domains."""
 
+# What is computed of several splits' accuracies beside their means, as metrics name it and as a reader sees it.
 COMPUTED: dict[str, str] = {
     "test_harmonic": "harmonic mean",
     "held_out_harmonic": "held-out, harmonic mean",
@@ -34,13 +35,12 @@ COMPUTED: dict[str, str] = {
     "global_worst": "worst of the global model",
     "global_spread": "spread of the global model",
 }
-"""What is computed of several splits' accuracies beside their means, as metrics name it and as a reader sees it."""
 
+# What is measured on images on which no client trains and which choose nothing.
 TESTED: tuple[str, ...] = tuple(role for role in (*ROLES, *COMPUTED) if role != "validation")
-"""What is measured on images on which nobody trains and which choose nothing."""
 
+# Takes the place of the clients in every result of images in one place.
 CENTRALISED = "centralised, not federated"
-"""What stands in place of the clients in every result of images that lay in one place."""
 
 
 def role_title(role: str) -> str:

@@ -46,8 +46,10 @@ class Slots(Reducer):
         """Fills the slots of those who took part."""
         if not updates:
             return server
+        # A copy, as strategies change nothing that they are given.
         stacks = {name: server.shared[name].clone() for name in updates[0].state}
         memory: State = {}
+        # In the order of slots and not of arrivals, so that sums are taken in one order.
         for slot in sorted({self.slot(update.client) for update in updates}):
             members = [update for update in updates if self.slot(update.client) == slot]
             if len(members) < self.aggregator.min_clients:
@@ -70,6 +72,7 @@ class Slots(Reducer):
         needed = max((self.slot(client) for client in clients), default=-1) + 1
         if self.slots is not None and needed > self.slots:
             raise UserError(f"The server has {self.slots} slots, one a {self.by}, but {needed} are needed. Make more.")
+        # Such a client has domain -1, which would index the last slot without an error.
         mixed = [client.name or str(client.id) for client in clients if self.slot(client) < 0]
         if mixed:
             raise UserError(
@@ -116,6 +119,7 @@ class IndicatorMean(Reducer):
         """Adds to each domain the weighted mean of the clients' moves that are not zero."""
         if not updates:
             return server
+        # The mean is taken of all domains at once; any other aggregator sees one domain's uploads after another.
         if not isinstance(self.aggregator, WeightedMean):
             return self._by_aggregator(server, updates)
         sizes = torch.tensor([update.num_examples for update in updates], dtype=torch.float32)
@@ -131,6 +135,7 @@ class IndicatorMean(Reducer):
         memory: State = {}
         for name, stack in stacks.items():
             for domain, old in enumerate(server.shared[name]):
+                # A client that has no image of a domain sends its tensor unchanged, to the bit.
                 movers = [update for update in updates if not torch.equal(update.state[name][domain], old)]
                 if len(movers) < self.aggregator.min_clients:
                     continue
@@ -144,6 +149,7 @@ class IndicatorMean(Reducer):
     @staticmethod
     def _mean(old: Tensor, uploads: Tensor, sizes: Tensor) -> Tensor:
         """Returns [domains, ...] from ``uploads`` [clients, domains, ...] and the clients' ``sizes`` [clients]."""
+        # Differences and not values, so that a domain that no client moved keeps its value exactly.
         moves = uploads.float() - old.float()
         weights = sizes[:, None] * moves.reshape(*moves.shape[:2], -1).any(2)  # [clients, domains]
         total = weights.sum(0)  # [domains]

@@ -12,11 +12,11 @@ from torch import Tensor
 
 State = dict[str, Tensor]
 Value = TypeVar("Value")
+# What was measured in one round, by the names of the columns of ``metrics.csv``.
 RoundMetrics = dict[str, Any]
-"""What was measured in one round, by the names of the columns of ``metrics.csv``."""
 
+# Begins, before a slash, the names of what add-ons exchange beside the method's own tensors.
 ADD_ON = "add_on"
-"""Begins, before a slash, the names of what add-ons exchange beside the method's own tensors."""
 NOT_FINITE = "uploads NaN or infinity"
 
 
@@ -81,6 +81,7 @@ class ServerState:
 
     def updated(self, shared: State, **memory: Tensor) -> ServerState:
         """A new server state in which ``shared`` replaces the tensors of the same names."""
+        # What is shared is deployed too; a strategy that deploys an average replaces it afterwards.
         return replace(self, shared=self.shared | shared, deployed=self.deployed | shared, memory=self.memory | memory)
 
 
@@ -186,6 +187,7 @@ def weighted_mean(states: Sequence[State], weights: Sequence[float]) -> State:
     total = float(sum(weights))
     if len(states) != len(weights) or not states or min(weights) < 0 or total <= 0:
         raise ValueError(f"Expected one weight >= 0 a state, not all zero; got {len(states)} states, {list(weights)}.")
+    # Before anything is summed, since broadcasting would hide another shape.
     check_alike(states)
     means: State = {}
     for name, first in states[0].items():
@@ -216,6 +218,7 @@ def is_finite(*states: State) -> bool:
     for state in states:
         for tensor in state.values():
             # A sum is the fastest look at all entries: NaN and infinity stay in it, or meet and become NaN.
+            # Integers are always finite; some of their types have no sum.
             if not tensor.is_floating_point() or math.isfinite(tensor.sum().item()):
                 continue
             # It may also have overflowed, with each entry finite.
@@ -260,6 +263,7 @@ def upload_error(state: object) -> str:
     for name, value in state.items():
         if not isinstance(value, Tensor):
             return f"uploads {name!r} as a {type(value).__name__}, not a tensor"
+        # Sparse and meta tensors have no bytes that a file or a message could hold.
         if value.layout != torch.strided or value.is_meta:
             return f"uploads {name!r} as a tensor without plain numbers in memory"
     return ""
@@ -280,8 +284,10 @@ def update_error(
     """
     if problem := _wrong_tensors(update.state, expected):
         return problem
+    # A weight from elsewhere: true, NaN or a negative one would spoil the whole average.
     if type(update.num_examples) is not int or update.num_examples <= 0:
         return f"reports that it trained on {update.num_examples!r} images"
+    # The slowest look comes last, and only at what has the right form.
     if not is_finite(update.state):
         return NOT_FINITE
     if max_norm is None:

@@ -118,6 +118,7 @@ class Reducer(Strategy):
             server: whose memory of the last round is taken.
             slot: where several states are made, which one.
         """
+        # One aggregator may serve many slots, each with moments of its own.
         name = self.memory_name + slot
         state, memory = self.aggregator.aggregate(states, weights, before, strip_prefix(server.memory, name))
         return state, add_prefix(memory, name)
@@ -201,6 +202,7 @@ class FedAvg(Reducer):
 
     def aggregate(self, server: ServerState, updates: Sequence[ClientUpdate]) -> ServerState:
         """Replaces the uploaded tensors by what is made of them; too few uploads for the aggregator change nothing."""
+        # The loop has reported it; a method may also be trained outside of it.
         if len(updates) < self.aggregator.min_clients:
             return server
         weights = [self.weight(update) for update in updates]
@@ -298,8 +300,10 @@ class MovingAverage(Wrapper):
 
     def aggregate(self, server: ServerState, updates: Sequence[ClientUpdate]) -> ServerState:
         """Aggregates, then moves the deployed tensors a share of the way to the shared ones."""
+        # Taken before the aggregation, which deploys what it shares.
         before = server.deployed
         server = self.inner.aggregate(server, updates)
+        # In float32, since half precision would swallow small shares.
         share = self.share(server.round)
         average = {
             name: torch.lerp(before[name].float(), value.float(), share).to(value.dtype)
@@ -332,6 +336,7 @@ class ServerComputed(Wrapper):
         if not updates:
             return server
         server = self.inner.aggregate(server, updates)
+        # The shared tensors are data here, whatever module they came from.
         with torch.no_grad():
             return server.updated(detached(self.make(server.shared)))
 
@@ -355,6 +360,7 @@ def beta_share(beta: float, rounds: int, repeats_first: bool = False) -> Callabl
     """
     if beta <= 0:
         raise UserError(f"The Beta average needs a beta > 0; got {beta}. DiPrompT's is 0.2.")
+    # At midpoints, since the density is infinite at both ends for a beta below 1.
     points = [(i + 0.5) / (rounds + 1) for i in range(rounds + 1)]
     weights: list[float] = [(x * (1 - x)) ** (beta - 1) for x in points]  # the density's constant cancels
     if repeats_first:
@@ -390,6 +396,7 @@ def gaussian_share(mean: float, std: float) -> Callable[[int], float]:
 
     def share(finished: int) -> float:
         logs = [-((i - mean) ** 2) / (2 * std**2) for i in range(1, finished + 2)]
+        # Relative to the largest, since all may be too small for floating point.
         most = max(logs)
         weights = [math.exp(log - most) for log in logs]
         return weights[-1] / sum(weights)

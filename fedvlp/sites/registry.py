@@ -100,7 +100,7 @@ class SiteRegistry:
 
     def dismiss(self) -> None:
         """Tells the sites that the run is over; one that does not answer at once may keep its method for a while."""
-        # The method and its features can then be freed; a site that misses this frees them when it is prepared anew.
+        # The method and its features can then be freed; a site that misses this frees them when it is prepared again.
         request = Message("leave", {"run": self.run}).to_bytes()
         self.transport.exchange(dict.fromkeys(self.places.values(), request), SECONDS_TO_LEAVE)
 

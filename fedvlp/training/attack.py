@@ -14,8 +14,8 @@ from fedvlp.training.callback import RunView
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.seeding import derive_seeds
 
+# Marks the draw of hostile clients among all that depends on a seed.
 HOSTILE = 0x486F7374
-"""Marks the draw of hostile clients among all that depends on a seed."""
 
 
 class Attack:
@@ -40,24 +40,19 @@ class Attack:
             )
 
     def hostile(self, clients: Sequence[Client]) -> frozenset[int]:
-        """Returns the ids of the hostile clients.
-
-        Args:
-            clients: all clients, in any order.
-
-        Raises:
-            UserError: if there are fewer than are to be hostile.
-        """
+        """The ids of the hostile ones of all clients; raises UserError if there are fewer than are to be hostile."""
+        # As a fraction of decimals, since 0.29 * 100 is less than 29 in floating point.
         share = Fraction(str(self.clients))
         count = math.floor(share * len(clients)) if share < 1 else int(share)
         if count > len(clients):
             raise UserError(f"Expected at most {len(clients)} hostile clients, as there are no more; got {count}.")
         ids = sorted(client.id for client in clients)
+        # Each has a draw of its own, so that with more hostile clients those of fewer are among them.
         drawn = dict(zip(ids, derive_seeds((HOSTILE, self.seed), ids), strict=True))
         return frozenset(sorted(ids, key=drawn.__getitem__)[:count])
 
     def training_data(self, data: FederatedData, module: FederatedModule) -> TrainingData:
-        """Returns what the clients train on; the data themselves if the attack leaves them alone.
+        """What the clients train on; the data themselves if the attack leaves them alone.
 
         Args:
             data: the honest data, bound to the method.
@@ -66,17 +61,13 @@ class Attack:
         return data
 
     def add_on(self, clients: Sequence[Client]) -> AddOn | None:
-        """What changes the uploads of hostile clients; None if the attack leaves uploads alone.
-
-        Args:
-            clients: all clients.
-        """
+        """What changes the uploads of hostile ones of all clients; None if the attack leaves uploads alone."""
         return None
 
     def measure(
         self, run: RunView, data: TrainingData, deployed: State, personal: Mapping[int, State]
     ) -> dict[str, float]:
-        """Returns metrics of how far the attack succeeds, in each round that is evaluated.
+        """Metrics of how far the attack succeeds, in each round that is evaluated.
 
         Args:
             run: the federation.

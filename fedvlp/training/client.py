@@ -40,9 +40,10 @@ from fedvlp.utils.errors import MachineError, UserError
 from fedvlp.utils.files import write_text
 from fedvlp.utils.seeding import derive_seed, restored_generators, seed_generators
 
+# Folder of the run in which tracebacks of clients that failed are.
 FAILURES = "failures"
-"""Folder of the run in which tracebacks of clients that failed are."""
 
+# Retrying elsewhere does not mend these, and skipping clients for them would skip every client.
 DISK_FAULTS = {errno.ENOSPC, errno.EROFS, errno.EIO, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)}
 
 
@@ -119,13 +120,16 @@ def train_client(client: Client, task: PhaseTask, here: Workspace) -> ClientResu
     module = here.module
     download = task.download(client)
     module.load_state(of_method(download))
+    # After the download, since a first personal state may be made from it.
     module.load_state(personal_state(client, task, here))
     module.start_client(RoundContext(task.round, task.phase, client))
     batches, steps = local_batches(client, task, here)
 
     optimizer = prepare_optimizer(client, task, here)
+    # Before the generators are seeded: what add-ons draw must not change what the method draws.
     add_ons = begin_add_ons(client, task, here, download, optimizer, steps)
     here.hooks.call("on_client_start", phase=task.phase, client=client, steps=steps)
+    # From here every draw follows from seed, round, phase and client, whoever trained before.
     seed_generators(task.seeds[client.id])
     if optimizer is not None:
         if not module.training:  # looked at first, since to set it walks through all of CLIP
@@ -135,6 +139,7 @@ def train_client(client: Client, task: PhaseTask, here: Workspace) -> ClientResu
             with here.fabric.autocast():
                 loss = check_loss(module, module.training_step((inputs, labels), index))
             here.fabric.backward(loss)
+            # By passes of their own: gradients add up in place, and the method's graph is freed before.
             add_ons.backward(inputs)
             add_ons.after_backward()
             optimizer.step()
@@ -148,7 +153,9 @@ def train_client(client: Client, task: PhaseTask, here: Workspace) -> ClientResu
     personal = module.personal_state()
     if optimizer is not None and not here.local.reset_optimizer:
         kept |= add_prefix(optimizer_state(optimizer.optimizer, module.communicable_state()), str(task.index))
+    # Phases share one entry: those that did not run keep theirs.
     kept = task.kept(client) | kept
+    # Kept now and not once it is accepted: with files only one client's tensors are in memory.
     stored = here.store.keep(task.round, client.id, personal, kept)
     return ClientResult(update, *stored, is_finite(personal, kept))
 
@@ -159,6 +166,7 @@ def personal_state(client: Client, task: PhaseTask, here: Workspace) -> State:
         return task.state.personal[client.id]
     if not here.initial_personal:
         return {}
+    # Seeded by the client alone: what it begins with does not depend on when it first takes part.
     seed_generators(derive_seed(here.seed, client.id))
     return here.module.initial_personal_state(here.initial_personal)
 
@@ -169,12 +177,14 @@ def local_batches(client: Client, task: PhaseTask, here: Workspace) -> tuple[Ite
     def loader_of(shuffle: int) -> Loader:
         """The client's batches in the order of a shuffle's number; the round's own has the client's seed."""
         seed = task.seeds[client.id]
+        # A fraction of an epoch goes through passes of several rounds; each pass has one order in all of them.
         if shuffle != task.round:
             seed = derive_seed(here.seed, shuffle, task.index, client.id)
         return here.data.train_dataloader(client, seed=seed)
 
     batches, steps = here.local.batches(loader_of, task.round)
     if client.id in task.shares_of_steps:
+        # Rounded up, so that each straggler takes a step.
         steps = math.ceil(task.shares_of_steps[client.id] * steps)
         batches = islice(batches, steps)
     return batches, steps
@@ -213,8 +223,10 @@ def checked_upload(module: FederatedModule) -> State:
         ClientError: if that is something else than tensors.
     """
     upload = module.upload_state()
+    # Looked at here, where a client is to blame, and again by the server, which trusts no site.
     if problem := upload_error(upload):
         raise ClientError(problem)
+    # Copies, since the next client trains in the same tensors.
     return detached(upload)
 
 
@@ -252,6 +264,7 @@ def begin_add_ons(
     at_work = AddOnsAtWork()
     if not task.setup.add_ons:
         return at_work
+    # A client measures itself on images of its own domain alone, never on those of others.
     splits = [split for split in here.validation if client in split.clients]
     trained = here.module.trainable_by_name()
     start = {name: value.detach().clone() for name, value in trained.items()}
@@ -283,6 +296,7 @@ def train_clients(
     here.optimizers.clear()  # learning rates are those of the round
     with restored_generators(), here.module.frozen_tensor_set():
         results = [try_client(client, task, here, on_failure) for client in clients]
+    # Without a context what is logged goes to Lightning, as outside of a federation.
     here.module.context = None
     here.store.flush()
     return results
@@ -314,6 +328,7 @@ def try_client(client: Client, task: PhaseTask, here: Workspace, on_failure: OnC
 
 def keep_error(client: Client, task: PhaseTask, here: Workspace, error: Exception) -> str:
     """Writes a client's traceback into the run's folder; what went wrong, in a line."""
+    # Kept with its traceback: if every client fails, the first is raised unchanged.
     here.errors[client.id] = error
     reason = reason_of(error)
     if here.run_folder is None or isinstance(error, ClientError):

@@ -88,13 +88,16 @@ class LocalEngine:
         """Trains this process's share of the clients, and exchanges the results with the other processes."""
         self.initial_personal = here.initial_personal
         fabric = here.fabric
+        # Without batches a client's images are its steps; only the balance of processes depends on it.
         batch_size = getattr(here.data, "batch_size", 1)
         shares = balance_clients(clients, lambda client: here.local.num_steps(client, batch_size), fabric.world_size)
+        # Of this phase alone: an older error would be raised in its place.
         here.errors.clear()
         results = train_clients(shares[fabric.global_rank], task, here, on_failure)
         if isinstance(fabric.strategy, GlooStrategy):
             by_rank = fabric.strategy.gather([_on_cpu(result) for result in results])
             results = [result for of_rank in by_rank for result in of_rank]
+        # Gathered by rank, and ranks train unequal shares.
         return sorted(results, key=lambda result: result.client.id)
 
     def evaluate(
@@ -129,6 +132,7 @@ def balance_clients(clients: Sequence[Client], steps: Callable[[Client], int], p
     for client in sorted(clients, key=lambda client: (-steps(client), client.id)):
         load, process = heapq.heappop(loads)
         shares[process].append(client)
+        # Ties go to the lower process, so that all processes find the same shares.
         heapq.heappush(loads, (load + steps(client), process))
     return [sorted(share, key=lambda client: client.id) for share in shares]
 

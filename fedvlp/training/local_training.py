@@ -23,8 +23,8 @@ from fedvlp.utils.digests import class_and_options
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.ranges import FractionAboveZero, NonNegativeInt, PositiveFloat, PositiveInt, check_range
 
+# Of precision 16-mixed as each client begins: with PyTorch's own first scale its first steps would overflow.
 GRADIENT_SCALE = 1024.0
-"""Of precision 16-mixed as each client begins: with PyTorch's own first scale its first steps would overflow."""
 
 
 class Schedule(ABC):
@@ -148,6 +148,7 @@ class LocalTraining:
         check_range("local.epochs", self.epochs, PositiveFloat)
         check_range("local.steps", self.steps, PositiveInt)
         check_range("local.gradient_clip_val", self.gradient_clip_val, PositiveFloat)
+        # One epoch is the default, so it can't be told from an epoch that was asked for.
         if self.steps is not None and self.epochs != 1:
             raise UserError(
                 f"Expected local.steps or local.epochs, got both ({self.steps} and {self.epochs:g}). Leave one out."
@@ -161,6 +162,7 @@ class LocalTraining:
     def every_add_on(self) -> tuple[AddOn, ...]:
         """The add-ons in their order; the clipping of gradients is the last."""
         listed = self.add_ons if isinstance(self.add_ons, (list, tuple)) else [self.add_ons]
+        # Clipping sees the gradients of all other add-ons, as in Lightning it sees all of the loss.
         clipping = None if self.gradient_clip_val is None else ClipGradients(self.gradient_clip_val)
         return tuple(add_on for add_on in (*listed, clipping) if add_on is not None)
 
@@ -245,6 +247,7 @@ def make_optimizer(fabric: Fabric, module: FederatedModule, factor: float, state
     optimizer = module.configure_optimizers()
     if optimizer is None:
         return None
+    # The schedule scales each group, since a method may train its layers at different rates.
     for group in optimizer.param_groups:
         group["lr"] *= factor
     if state:
@@ -269,6 +272,7 @@ def optimizer_state(optimizer: Optimizer, tensors: Mapping[str, Tensor]) -> Stat
     Raises:
         UserError: if it remembers something else than tensors.
     """
+    # By names and not by place, so that a method may list its parameters in another order later.
     names = {parameter: name for name, parameter in tensors.items()}
     state: State = {}
     for parameter, values in optimizer.state.items():

@@ -43,28 +43,25 @@ class PrivacyAccount:
     is_local: bool = False
 
     def epsilon(self, rounds: int) -> float:
-        """Returns the bound after so many rounds; infinity where there is no noise.
-
-        Args:
-            rounds: at least 0.
-        """
+        """The bound epsilon after so many rounds; infinity where there is no noise."""
         if rounds == 0:
             return 0.0
         if min(self.noise_multipliers) == 0:
             return math.inf
+        # Imported where it is used, since it is an extra that few runs need.
         from dp_accounting.rdp import compute_epsilon
 
         orders, divergences = self._round
         return float(compute_epsilon(orders, rounds * divergences, self.delta)[0])
 
     def describe(self, rounds: int) -> str:
-        """Returns the guarantee after so many rounds in one line."""
-        known = " (the noise repeats with the seed: it protects from no one who knows it)" if self.repeats else ""
+        """The guarantee after so many rounds in one line."""
+        warning = " (the noise repeats with the seed: it protects from no one who knows it)" if self.repeats else ""
         spent = f"epsilon {self.epsilon(rounds):.4g}, delta {self.delta:g} after {rounds} rounds"
         covered = f"for all data of any one of {self.num_clients} clients"
         if self.is_local:
             covered += ", from the server too"
-        return f"privacy of tensors, not of metrics: {spent}, {covered}{known}"
+        return f"privacy of tensors, not of metrics: {spent}, {covered}{warning}"
 
     @cached_property
     def _round(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
@@ -74,10 +71,10 @@ class PrivacyAccount:
 
         # Replacing a client changes a sum of clipped updates by up to twice the limit; events ask for noise per change.
         halves = [dp_accounting.GaussianDpEvent(noise / 2) for noise in self.noise_multipliers]
-        everybody = dp_accounting.ComposedDpEvent(halves)
-        drawn = dp_accounting.SampledWithoutReplacementDpEvent(self.num_clients, self.cohort_size, everybody)
+        of_all = dp_accounting.ComposedDpEvent(halves)
+        drawn = dp_accounting.SampledWithoutReplacementDpEvent(self.num_clients, self.cohort_size, of_all)
         accountants = []
-        for event in (everybody, drawn):
+        for event in (of_all, drawn):
             accountant = RdpAccountant(neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_ONE)
             accountants.append(accountant.compose(event))
         # Drawing never costs privacy, but with few clients the bound for it is above that without.
@@ -85,56 +82,49 @@ class PrivacyAccount:
         return accountants[0].orders, accountants[0].rdp if self.is_local else divergences
 
 
-def privacy_account(phases: Sequence[Phase], num_clients: int, cohort_size: int | None) -> PrivacyAccount | None:
-    """Returns what counts a run's privacy; None if none of its rules gives any.
+def privacy_account(
+    phases: Sequence[Phase], num_clients: int, cohort_size: int | None, processes: int = 1
+) -> PrivacyAccount | None:
+    """What counts a run's privacy; None if none of its aggregators gives any.
 
     Args:
-        phases: of a round, with their rules.
+        phases: of a round, with their aggregators.
         num_clients: all clients.
         cohort_size: those of a round; None for all.
+        processes: how many train clients; each combines all uploads.
 
     Raises:
-        UserError: if a phase gets past the noise, delta is too large, or ``dp_accounting`` is missing.
+        UserError: if a phase gets past the noise, delta is too large, each process would draw other noise, or
+            ``dp_accounting`` is missing.
     """
-    found = guarantees(phases)
-    if not found:
+    given = guarantees(phases)
+    if not given:
         return None
     try:
         import dp_accounting  # noqa: F401
     except ImportError as error:
         missing = 'DPFedAvg needs dp-accounting, which is not installed. Run: pip install "fedvlp[privacy]"'
         raise UserError(missing) from error
-    delta = min(guarantee.delta for guarantee in found)
+    # The smallest holds for all phases together.
+    delta = min(guarantee.delta for guarantee in given)
     if delta * num_clients >= 1:
         raise UserError(
-            f"DPFedAvg needs a delta below 1 / {num_clients}, the number of clients; got {delta:g}. A rule that gives "
-            "away all data of a client drawn at random would be as private."
+            f"DPFedAvg needs a delta below 1 / {num_clients}, the number of clients; got {delta:g}. An aggregator that "
+            "gives away all data of a client drawn at random would be as private."
         )
-    return PrivacyAccount(
-        noise_multipliers=tuple(guarantee.noise_multiplier for guarantee in found),
-        num_clients=num_clients,
-        cohort_size=min(cohort_size or num_clients, num_clients),
-        delta=delta,
-        repeats=any(guarantee.repeats for guarantee in found),
-        is_local=any(guarantee.is_local for guarantee in found),
-    )
-
-
-def check_privacy(phases: Sequence[Phase], num_clients: int, cohort_size: int | None, processes: int) -> None:
-    """Checks before training that a run's privacy can be counted, and that processes agree on the noise.
-
-    Args:
-        phases: of a round, with their rules.
-        num_clients: all clients.
-        cohort_size: those of a round; None for all.
-        processes: how many train clients; each combines all uploads.
-
-    Raises:
-        UserError: as :func:`privacy_account`, or if each process would draw other noise.
-    """
-    account = privacy_account(phases, num_clients, cohort_size)
-    if account is not None and not (account.repeats or account.is_local) and processes > 1:
+    # One phase whose noise can be taken off gives the round away.
+    repeats = any(guarantee.repeats for guarantee in given)
+    is_local = any(guarantee.is_local for guarantee in given)
+    if processes > 1 and not (repeats or is_local):
         raise UserError(
             f"DPFedAvg with noise_from system needs one process, but there are {processes}, which would draw different "
             "noise. Use devices=1."
         )
+    return PrivacyAccount(
+        noise_multipliers=tuple(guarantee.noise_multiplier for guarantee in given),
+        num_clients=num_clients,
+        cohort_size=min(cohort_size or num_clients, num_clients),
+        delta=delta,
+        repeats=repeats,
+        is_local=is_local,
+    )

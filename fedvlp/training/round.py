@@ -32,8 +32,8 @@ from fedvlp.utils.seeding import derive_seed, derive_seeds
 DROPPED_OUT = "dropped out"
 KEEPS_NOT_FINITE = "keeps NaN or infinity"
 NOTHING_COUNTS = "Nothing of this round counts; the last checkpoint is from before it."
+# With more clients than these, metrics are given as mean, least and largest, and not client by client.
 MOST_COLUMNS = 100
-"""With more clients than these, metrics are given as mean, least and largest, and not client by client."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,7 @@ class Run:
 
 def run_round(run: Run, state: RunState) -> tuple[RunState, RoundMetrics]:
     """One communication round: where the federation stands after it, and the round's metrics so far."""
+    # A client that fails in a later phase gets back what it kept before the first.
     before = state
     number = state.server.round
     cohort = sample_cohort(run.here.data.clients, run.clients.cohort_size, cohort_seed(run, number))
@@ -68,6 +69,7 @@ def run_round(run: Run, state: RunState) -> tuple[RunState, RoundMetrics]:
     metrics: RoundMetrics = {"round": number + 1}
     if run.here.local.schedule is not None:
         metrics["learning_rate_factor"] = run.here.local.factor(number, run.rounds)
+    # Drawn before anything is trained: who drops out costs no time and sees no phase.
     rejected = drop_out(run, cohort, number, metrics)
     present = [client for client in cohort if client.id not in rejected]
     step_shares = shares_of_steps(present, run.clients.stragglers, run.here.seed, number)
@@ -79,6 +81,7 @@ def run_round(run: Run, state: RunState) -> tuple[RunState, RoundMetrics]:
         server = task.aggregate([result.update for result in accepted])
         report_phase(run, task, server, results, metrics)
         state = after_phase(state, server, accepted)
+        # Left out of one phase is left out of the round, so that no client's phases fall apart.
         rejected |= reasons
     return after_round(state, before, rejected), metrics
 
@@ -88,6 +91,7 @@ def make_task(
 ) -> PhaseTask:
     """What each client of the cohort is asked to do in a phase."""
     number = state.server.round
+    # Of the whole cohort, so that a seed does not depend on who was left out before.
     ids = [client.id for client in cohort]
     seeds = derive_seeds((run.here.seed, number, setup.index), ids)
     return PhaseTask(
@@ -95,6 +99,7 @@ def make_task(
         state=state,
         seeds=dict(zip(ids, seeds, strict=True)),
         rounds=run.rounds,
+        # Asked for late, since sites say only as they join how many images they have.
         all_clients=lambda: run.here.data.clients,
         learning_rate_factor=run.here.local.factor(number, run.rounds),
         shares_of_steps=step_shares,
@@ -122,10 +127,12 @@ def accept(
     expected = expected_upload(run, task, results[0].client)
     accepted: list[ClientResult] = []
     rejected: dict[int, str] = {}
+    # In the order of ids: sums in floating point depend on it, and processes and sites answer in any.
     for result in sorted(results, key=lambda each: each.client.id):
         reason = result.failure or update_error(
             result.update, expected, task.state.server.shared, run.server.max_update_norm
         )
+        # An upload may be finite where what stays on the client is not, and it would spoil the next rounds.
         if not reason and not result.is_finite:
             reason = KEEPS_NOT_FINITE
         if reason:
@@ -165,6 +172,7 @@ def check_enough(run: Run, task: PhaseTask, asked: int, rejected: Mapping[int, s
         # No client can train, which is a mistake of the method or of the data and shown unchanged.
         raise errors[min(errors)]
     where = f"Round {task.round + 1}, phase {task.phase.name!r}"
+    # Every client diverged, which is no failure of clients but of the learning rate.
     if set(rejected.values()) <= {NOT_FINITE, KEEPS_NOT_FINITE}:
         raise UserError(
             f"{where}: NaN or infinity on {len(rejected)} of {asked} clients, so training diverged. Lower the "
@@ -194,6 +202,7 @@ def expected_upload(run: Run, task: PhaseTask, client: Client) -> Mapping[str, T
     """The spec of each tensor that a client has to send; the same for all clients and rounds."""
     if task.index not in run.expected:
         module = run.here.module
+        # What is uploaded depends on the phase, so the module is put into it for a moment.
         module.start_client(RoundContext(task.round, task.phase, client))
         upload = module.upload_state()
         module.context = None
@@ -209,6 +218,7 @@ def drop_out(run: Run, cohort: Sequence[Client], number: int, metrics: RoundMetr
         return {}
     clients = run.here.data.clients
     needed = [most_needed_uploads(setup.phase.strategy, clients, len(cohort)) for setup in run.setups]
+    # Fewer would end the run, which is not what a study of drop-out is to show.
     least = max([run.server.min_clients, *needed])
     present = set(present_clients(cohort, run.clients.dropout, least, run.here.seed, number))
     absent = [client for client in cohort if client not in present]
@@ -231,6 +241,7 @@ def report_phase(
     run: Run, task: PhaseTask, server: ServerState, results: Iterable[ClientResult], metrics: RoundMetrics
 ) -> None:
     """Adds what clients logged to the metrics, and calls the callbacks."""
+    # Also those that were rejected: what diverged is worth a look.
     updates = [result.update for result in results if not result.failure]
     metrics |= local_metrics(updates, by_client=len(run.here.data.clients) <= MOST_COLUMNS)
     before = task.state.server

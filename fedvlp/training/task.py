@@ -24,9 +24,9 @@ from fedvlp.core.strategies import FedAvg, Reducer, Strategy
 from fedvlp.training.add_ons.base import AddOn, NoisyUpload, ServerRound
 from fedvlp.utils.errors import UserError
 
+# What is done about a client that fails: it is left out for the rest of the round, or first trains again, or the run
+# ends.
 OnClientFailure = Literal["skip", "retry", "fail"]
-"""What is done about a client that fails: it is left out for the rest of the round, or first trains again, or the run
-ends."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +90,7 @@ class PhaseTask:
         """What a client downloads, for the method and for add-ons."""
         server = self.state.server
         download = self.phase.broadcast(server, client)
+        # Most runs have none, and with many clients a second dict for each is felt.
         if self.setup.add_ons:
             averaged = {name: server.shared[name] for name in self.setup.names}
             for place, add_on in enumerate(self.setup.add_ons):
@@ -118,6 +119,7 @@ class PhaseTask:
         if not self.setup.add_ons or not updates:
             return self.phase.aggregate(server, updates)
         weights = self._weights()
+        # Add-ons see what they sent; the strategy and add-ons after them see the method's tensors alone.
         sent = [update.state for update in updates]
         updates = [replace(update, state=of_method(update.state)) for update in updates]
         phase = self.phase
@@ -134,8 +136,10 @@ class PhaseTask:
                 round=server.round,
                 rounds=self.rounds,
             )
+            # Each sees the updates as the one before it left them.
             updates, remembered = add_on.before_aggregation(server_round)
             memory |= add_prefix(remembered, self._memory_name(place))
+            # Around the aggregator and not in its place: FedDyn's step goes with a median as with a mean.
             phase = replace(phase, strategy=_with_aggregator(phase.strategy, add_on, sum(weights.values())))
         after = phase.aggregate(server, updates)
         return replace(after, memory=after.memory | memory)
@@ -149,6 +153,7 @@ class PhaseTask:
     def _weights(self) -> dict[int, float]:
         """How much each client counts where the strategy averages: its images, or 1."""
         averages = [reducer for reducer in self.phase.strategy.reducers if isinstance(reducer, FedAvg)]
+        # Without an average there is nothing to weigh, and 1 is as good as any.
         counts_once = all(average.weighting == "uniform" for average in averages)
         return {client.id: 1.0 if counts_once else float(client.num_examples) for client in self.all_clients()}
 

@@ -1,14 +1,16 @@
 """Strategies: numbers worked out by hand, an absent client, an empty domain, a single client; and purity."""
 
+import copy
 import math
 
 import pytest
 import scipy.stats
 import torch
 
+from fedvlp.core.phases import Phase
 from fedvlp.core.slots import IndicatorMean, Slots
 from fedvlp.core.state import Client, ClientUpdate, ServerState, weighted_mean
-from fedvlp.core.strategies import ByName, FedAvg, Local, MovingAverage, beta_share, ema_share
+from fedvlp.core.strategies import ByName, FedAvg, Local, MovingAverage, ServerComputed, beta_share, ema_share
 from fedvlp.utils.errors import UserError
 
 
@@ -29,11 +31,6 @@ def test_fedavg_weighs_by_training_images():
     after = FedAvg().aggregate(server(prompt=[9.0, 9.0]), updates)
     assert after.shared["prompt"].tolist() == [4.0, 3.0]
     assert after.deployed["prompt"].tolist() == [4.0, 3.0]
-
-
-def test_fedavg_of_a_single_client_is_that_client():
-    after = FedAvg().aggregate(server(prompt=[9.0]), [update(client(3, examples=7), prompt=[0.1])])
-    assert torch.equal(after.shared["prompt"], torch.tensor([0.1]))
 
 
 def test_fedavg_of_nobody_changes_nothing():
@@ -81,19 +78,6 @@ def test_slots_by_client_keep_those_of_absent_clients():
     assert after.shared["prompts"].flatten().tolist() == [1.0, 8.0, 3.0]
 
 
-def test_indicator_mean_counts_only_clients_that_moved_a_domain():
-    start = [[1.0, 1.0], [1.0, 1.0], [-1.0, 0.1]]
-    updates = [
-        update(client(0, examples=1), prompts=[[5.0, 1.0], [1.0, 1.0], [-1.0, 0.1]]),
-        update(client(1, examples=3), prompts=[[9.0, 5.0], [1.0, 3.0], [-1.0, 0.1]]),
-        update(client(2, examples=100), prompts=start),
-    ]
-    after = IndicatorMean().aggregate(server(prompts=start), updates).shared["prompts"]
-    assert after[0].tolist() == [8.0, 4.0]  # (1 * 5 + 3 * 9) / 4, (1 * 1 + 3 * 5) / 4: one number moved is enough
-    assert after[1].tolist() == [1.0, 3.0]  # the second client alone
-    assert torch.equal(after[2], torch.tensor(start[2]))  # nobody
-
-
 def test_indicator_mean_equals_its_equation():
     """DiPrompT, Eq. 4, domain by domain."""
     generator = torch.Generator().manual_seed(0)
@@ -134,27 +118,13 @@ def test_ema_deploys_the_average_and_sends_the_newest():
     assert strategy.broadcast(state, client(0))["prompt"].item() == 8.0
 
 
-def test_beta_average_equals_the_weighted_mean_of_all_rounds():
-    """DiPrompT, Eq. 5: the running form equals sum_i a_i V^i / sum_i a_i, the start included."""
-    beta = 0.2
-    values = [1.0, 5.0, -2.0, 3.0]
-    rounds = len(values)
-    strategy = MovingAverage(FedAvg(), beta_share(beta, rounds), ("prompt",))
-    state = server(prompt=[10.0])
-    for number, value in enumerate(values):
-        state = strategy.aggregate(state, [update(client(0), prompt=[value])])
-        state = ServerState(state.shared, state.deployed, state.memory, number + 1)
-    weights = [scipy.stats.beta.pdf((i + 0.5) / (rounds + 1), beta, beta) for i in range(rounds + 1)]
-    expected = sum(w * v for w, v in zip(weights, [10.0, *values], strict=True)) / sum(weights)
-    assert math.isclose(state.deployed["prompt"].item(), expected, rel_tol=1e-5)
-
-
-def test_released_beta_average_equals_the_weighted_mean_of_all_rounds():
-    """TRIP's released code: the start and the first round weigh w_0, round t, from 0, w_t; the last of 15 0.0785."""
+@pytest.mark.parametrize("repeats_first", [False, True])
+def test_beta_average_equals_the_weighted_mean_of_all_rounds(repeats_first):
+    """DiPrompT, Eq. 5; in TRIP's released code the start and the first round weigh a_0, round t, from 0, a_t."""
     beta = 0.2
     rounds = 15
     values = torch.randn(rounds, generator=torch.Generator().manual_seed(3)).tolist()
-    share = beta_share(beta, rounds, repeats_first=True)
+    share = beta_share(beta, rounds, repeats_first=repeats_first)
     strategy = MovingAverage(FedAvg(), share, ("prompt",))
     state = server(prompt=[10.0])
     density = scipy.stats.beta(beta, beta).pdf
@@ -163,12 +133,11 @@ def test_released_beta_average_equals_the_weighted_mean_of_all_rounds():
     for number, value in enumerate(values):
         state = strategy.aggregate(state, [update(client(0), prompt=[value])])
         state = ServerState(state.shared, state.deployed, state.memory, number + 1)
-        weight = density((number + 0.5) / (rounds + 1))
+        weight = density((number + (not repeats_first) + 0.5) / (rounds + 1))
         total += weight
         weighted += weight * value
         assert math.isclose(state.deployed["prompt"].item(), weighted / total, rel_tol=1e-5, abs_tol=1e-6)
-    assert share(0) == 0.5
-    assert math.isclose(share(rounds - 1), 0.0785, abs_tol=5e-5)
+    assert math.isclose(share(rounds - 1), 0.0785 if repeats_first else 0.1791, abs_tol=5e-5)
 
 
 def test_average_that_is_sent_is_what_the_next_round_goes_on_from():
@@ -237,3 +206,49 @@ def test_groups_are_of_those_whose_uploads_are_combined(strategy, groups):
 def test_indicator_mean_takes_clients_of_several_domains_together():
     assert IndicatorMean().groups([client(5, 2), client(1, -1), client(3, 2)], 2) == {"": 2}
     assert IndicatorMean().groups([client(5, 2), client(1, 0)], 2) == {}
+
+
+def total(shared):
+    return {"total": shared["stack"].sum(0) * shared["factor"]}
+
+
+@pytest.fixture
+def stacked_server():
+    return ServerState.start({"stack": torch.zeros(3, 2), "factor": torch.tensor(10.0), "total": torch.zeros(2)})
+
+
+def test_derived_tensors_follow_every_aggregation(stacked_server):
+    strategy = ServerComputed(Slots("client"), total)
+    after = strategy.aggregate(
+        stacked_server, [update(client(0), stack=[1.0, 2.0]), update(client(2), stack=[3.0, 5.0])]
+    )
+    assert after.shared["total"].tolist() == after.deployed["total"].tolist() == [40.0, 70.0]
+    again = strategy.aggregate(after, [update(client(0), stack=[0.0, 0.0])])
+    assert again.shared["total"].tolist() == [30.0, 50.0]
+
+
+def test_a_phase_restricts_what_is_downloaded_and_deployed(stacked_server):
+    strategy = ServerComputed(Slots("client"), total)
+    phase = Phase("train", ("stack",), ("stack",), strategy, download=("total", "factor"), deploy=("total",))
+    assert set(phase.broadcast(stacked_server, Client(0, 0, 1))) == {"total", "factor"}
+    after = phase.aggregate(stacked_server, [update(client(1), stack=[1.0, 1.0])])
+    assert set(after.deployed) == {"total"}
+    assert set(after.shared) == {"stack", "factor", "total"}
+    averaged = MovingAverage(strategy, ema_share(0.5), ("total",)).aggregate(
+        after, [update(client(1), stack=[3.0, 3.0])]
+    )
+    assert averaged.deployed["total"].tolist() == [20.0, 20.0]
+    assert phase.aggregate(stacked_server, []) is stacked_server
+
+
+def test_no_updates_change_nothing(stacked_server):
+    assert ServerComputed(Slots("client"), total).aggregate(stacked_server, []) is stacked_server
+
+
+def test_no_graph_is_kept_and_nothing_given_is_changed(stacked_server):
+    weight = torch.ones(2, requires_grad=True)
+    strategy = ServerComputed(Slots("client"), lambda shared: {"total": shared["stack"].sum(0) * weight})
+    before = copy.deepcopy(stacked_server)
+    after = strategy.aggregate(stacked_server, [update(client(0), stack=[1.0, 2.0])])
+    assert not after.shared["total"].requires_grad
+    assert all(torch.equal(stacked_server.shared[name], value) for name, value in before.shared.items())

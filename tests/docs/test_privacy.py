@@ -14,7 +14,7 @@ from fedvlp.core.phases import Phase
 from fedvlp.core.slots import IndicatorMean, Slots
 from fedvlp.core.state import ServerState
 from fedvlp.core.strategies import FedAvg, MovingAverage, ema_share
-from fedvlp.tools.audit import AUDITS, InversionOptions, MembershipOptions
+from fedvlp.tools.audit import KINDS, InversionOptions, MembershipOptions
 from tests.helpers.configs import METHODS
 from tests.helpers.documents import Document
 
@@ -76,7 +76,7 @@ def test_options_in_the_text_are_those_of_the_command():
     lines = {
         line.split("`")[1]: line for line in TEXT.splitlines() if line.startswith(("| `inv", "| `mem", "| `words"))
     }
-    assert set(lines) == set(AUDITS)
+    assert set(lines) == set(KINDS)
     for kind, options in (("inversion", InversionOptions), ("membership", MembershipOptions)):
         named = re.findall(r"`(?:--\w+\.)?(\w+)`", lines[kind].split("|")[3])
         assert named == [field.name for field in dataclasses.fields(options)]

@@ -1,14 +1,24 @@
-"""Whole epochs, fractions of an epoch and steps: which batches a client sees in a round."""
+"""How a client trains: which batches it sees, at which rates, and what its optimizer remembers."""
 
-from __future__ import annotations
-
+import math
 from itertools import chain
 
+import lightning as L
 import pytest
+import torch
+import torch.nn.functional as F
 
-from fedvlp.training.local_training import LocalTraining, num_steps
+from fedvlp.commands.cli import main
+from fedvlp.core.phases import Phase
+from fedvlp.core.strategies import FedAvg
+from fedvlp.runs.checkpoint import load_checkpoint
+from fedvlp.training.add_ons import Scaffold
+from fedvlp.training.local_training import Constant, CosineDecay, ExponentialDecay, LocalTraining, num_steps
 from fedvlp.utils.errors import UserError
-from tests.helpers.toy_federation import Linear, Points, federation
+from fedvlp.utils.seeding import derive_seed
+from tests.helpers.assertions import assert_same_run, run_tensors
+from tests.helpers.interruptions import Interrupted, StopAfter
+from tests.helpers.toy_federation import Linear, PersonalBias, Points, federation
 
 BATCHES = 6
 
@@ -77,13 +87,6 @@ def test_half_epochs_in_a_federation(tmp_path):
     assert (halves[0, 1] + halves[1, 1])[:3] == whole[0, 1]
 
 
-def test_place_in_a_pass_does_not_depend_on_who_took_part(tmp_path):
-    alone = batches_seen(tmp_path, epochs=0.5, rounds=6, cohort_size=1)
-    together = batches_seen(tmp_path, epochs=0.5, rounds=6)
-    assert len(alone) == 6
-    assert all(together[where] == batches for where, batches in alone.items())
-
-
 def test_optimizer_and_fractions_are_part_of_the_run(tmp_path):
     federation(tmp_path, name="run").fit(Linear(), Points())
     for change, expected in [
@@ -103,3 +106,260 @@ def test_steps_and_epochs_at_once_are_refused(tmp_path):
 def test_epochs_must_be_above_zero(tmp_path, epochs):
     with pytest.raises(UserError, match=r"epochs"):
         federation(tmp_path, epochs=epochs)
+
+
+def factors(schedule, rounds):
+    return [schedule.factor(round, rounds) for round in range(rounds)]
+
+
+def test_exponential_decay_of_trip():
+    """0.8 a round over 15 rounds: the last one trains with 0.8^14 = 4.4 % of the rate."""
+    assert factors(ExponentialDecay(0.8), 4) == pytest.approx([1, 0.8, 0.64, 0.512])
+    assert ExponentialDecay(0.8).factor(14, 15) == pytest.approx(0.04398, abs=1e-5)
+    assert factors(ExponentialDecay(1.0), 5) == [1.0] * 5
+
+
+def test_cosine_decay_after_a_constant_warmup():
+    """CoOp's epochs: 1e-5 of 0.002 once, then half a cosine that starts at the full rate."""
+    schedule = CosineDecay(warmup_rounds=1, warmup_factor=1e-5 / 0.002)
+    expected = [0.005, 1, (1 + math.sqrt(0.5)) / 2, 0.5]
+    assert factors(schedule, 4) == pytest.approx(expected)
+    assert factors(CosineDecay(), 2) == pytest.approx([1, 0.5])
+
+
+def test_cosine_agrees_with_pytorch():
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.3)
+    theirs = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=7)
+    rates = []
+    for _ in range(7):
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        theirs.step()
+    assert [0.3 * factor for factor in factors(CosineDecay(), 7)] == pytest.approx(rates)
+
+
+@pytest.mark.parametrize("schedule", [Constant, CosineDecay, lambda **options: ExponentialDecay(0.5, **options)])
+def test_every_schedule_warms_up_and_then_is_itself(schedule):
+    plain = schedule(warmup_rounds=0)
+    warm = schedule(warmup_rounds=2, warmup_factor=0.25)
+    assert factors(warm, 6) == [0.25, 0.25, *factors(plain, 6)[:4]]
+
+
+def test_every_group_of_a_fresh_optimizer_is_scaled(tmp_path):
+    optimizers = []
+
+    class TwoRates(Linear):
+        def __init__(self):
+            super().__init__()
+            self.bias = torch.nn.Parameter(torch.zeros(3))
+
+        def configure_optimizers(self):
+            optimizer = torch.optim.SGD([{"params": [self.weight]}, {"params": [self.bias], "lr": 0.125}], lr=0.5)
+            optimizers.append(optimizer)
+            return optimizer
+
+        def forward(self, inputs):
+            return super().forward(inputs) + self.bias
+
+    run = federation(tmp_path, schedule=ExponentialDecay(0.5))
+    run.fit(TwoRates(), Points(clients=1))
+    for optimizer, factor in zip(optimizers, [1.0, 0.5, 0.25], strict=True):
+        assert [group["lr"] for group in optimizer.param_groups] == [0.5 * factor, 0.125 * factor]
+    assert [row["learning_rate_factor"] for row in run.run_state.history] == [1.0, 0.5, 0.25]
+
+
+def test_schedule_is_part_of_the_run(tmp_path):
+    federation(tmp_path, name="run", schedule=ExponentialDecay(0.5)).fit(Linear(), Points())
+    for schedule, expected in [
+        (ExponentialDecay(0.25), "schedule.gamma: was 0.5, is 0.25"),
+        (None, "training.schedule: was {'class': 'ExponentialDecay'"),
+    ]:
+        with pytest.raises(UserError, match=expected):
+            federation(tmp_path, name="run", schedule=schedule).fit(Linear(), Points(), ckpt_path="last")
+    longer = federation(tmp_path, name="run", schedule=ExponentialDecay(0.5), rounds=4)
+    longer.fit(Linear(), Points(), ckpt_path="last")
+    assert len(longer.run_state.history) == 4
+
+
+def test_chosen_by_short_name_on_the_command_line(image_root, tmp_path, capsys):
+    options = [f"--data.root={image_root}", "--model.clip.name=fedvlp-tiny"]
+    options += ["--trainer.local.schedule=ExponentialDecay", "--trainer.local.schedule.gamma=0.8"]
+    with pytest.raises(SystemExit) as stopped:
+        main(["fit", "--config=promptfl", "--config=folders", *options, "--print_config"])
+    assert stopped.value.code == 0
+    assert "class_path: fedvlp.ExponentialDecay" in capsys.readouterr().out
+
+
+NORM = 0.125
+
+
+def test_a_client_takes_clipped_steps(tmp_path):
+    data = Points(clients=1)
+    run = federation(tmp_path, rounds=1, gradient_clip_val=NORM, default_callbacks=False)
+    after = run.fit(Linear(), data)
+    weight = torch.zeros(3, 4, requires_grad=True)
+    for inputs, labels in data.train_dataloader(data.clients[0], seed=derive_seed(0, 0, 0, 0)):
+        (gradient,) = torch.autograd.grad(F.cross_entropy(inputs["features"] @ weight.mT, labels), weight)
+        assert gradient.norm() > 1.5 * NORM
+        weight = (weight - 0.5 * gradient * NORM / gradient.norm()).detach().requires_grad_()
+    torch.testing.assert_close(after.shared["weight"], weight, atol=1e-6, rtol=1e-5)
+    assert run.description["training"]["gradient_clip_val"] == NORM
+
+
+def test_a_gradient_that_is_not_finite_is_refused_as_ever(tmp_path):
+    run = federation(tmp_path, rounds=1, gradient_clip_val=NORM)
+    run.fit(Linear(), Points(spoil=True))
+    assert run.run_state.history[0]["clients/rejected"] == 1
+
+
+def test_an_add_on_that_needs_gradients_unchanged_refuses_it(tmp_path):
+    with pytest.raises(UserError, match=r"Scaffold needs gradients unchanged. Leave local.gradient_clip_val out"):
+        federation(tmp_path, gradient_clip_val=NORM, add_ons=Scaffold())
+
+
+class Remembering(Linear):
+    """Two parameters in two phases with AdamW: what an optimizer remembers is per phase."""
+
+    def __init__(self, make=lambda parameters: torch.optim.AdamW(parameters, lr=0.1)):
+        super().__init__()
+        self.make_optimizer = make
+        self.bias = torch.nn.Parameter(torch.zeros(3))
+
+    def configure_phases(self):
+        names = ("weight", "bias")
+        return [
+            Phase("both", train=names, upload=names, strategy=FedAvg()),
+            Phase("bias", train=("bias",), upload=("bias",), strategy=FedAvg()),
+        ]
+
+    def forward(self, inputs):
+        return super().forward(inputs) + self.bias
+
+
+def test_kept_optimizer_of_one_client_is_central_training(tmp_path):
+    """With one client and one phase, rounds with a kept AdamW are one long central run; a reset one differs."""
+
+    class OnePhase(Linear):
+        def __init__(self):
+            super().__init__()
+            self.make_optimizer = lambda parameters: torch.optim.AdamW(parameters, lr=0.1)
+
+    data = Points(clients=1)
+    kept = federation(tmp_path, rounds=3, reset_optimizer=False).fit(OnePhase(), data)
+    weight = torch.zeros(3, 4, requires_grad=True)
+    optimizer = torch.optim.AdamW([weight], lr=0.1)
+    for round in range(3):
+        for inputs, labels in data.train_dataloader(data.clients[0], seed=derive_seed(0, round, 0, 0)):
+            optimizer.zero_grad()
+            F.cross_entropy(inputs["features"] @ weight.mT, labels).backward()
+            optimizer.step()
+    assert torch.equal(kept.shared["weight"], weight.detach())
+    reset = federation(tmp_path, rounds=3).fit(OnePhase(), data)
+    assert not torch.equal(reset.shared["weight"], kept.shared["weight"])
+
+
+def test_memory_is_kept_by_client_and_phase_and_is_not_sent(tmp_path):
+    run = federation(tmp_path, rounds=2, reset_optimizer=False)
+    run.fit(Remembering(), Points(clients=2))
+    memory = run.run_state.optimizer_states
+    moments = {"exp_avg", "exp_avg_sq", "step"}
+    expected = set()
+    for where in ("0/weight", "0/bias", "1/bias"):
+        expected |= {f"{where}/{key}" for key in moments}
+    assert memory.keys() == {0, 1}
+    assert memory[0].keys() == memory[1].keys() == expected
+    assert [memory[client]["0/weight/step"].item() for client in (0, 1)] == [2 * 2, 2 * 3]  # rounds x batches
+    assert not torch.equal(memory[0]["0/weight/exp_avg"], memory[1]["0/weight/exp_avg"])
+    row = run.run_state.history[-1]
+    assert row["upload_parameters"] == row["download_parameters"] - 12 == 15 + 3
+    assert federation(tmp_path, rounds=2).fit(Remembering(), Points(clients=2)).memory == {}
+
+
+def momentum(parameters):
+    return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
+
+
+def plain(parameters):
+    return torch.optim.SGD(parameters, lr=0.1)
+
+
+@pytest.mark.parametrize("make", [None, momentum, plain], ids=["AdamW", "momentum", "plain"])
+def test_memory_survives_an_interruption_bit_for_bit(tmp_path, make):
+    """Partial participation, so that clients come back after rounds in which they were absent."""
+    method = (lambda: Remembering(make)) if make else Remembering
+    options = {"rounds": 6, "cohort_size": 2, "reset_optimizer": False, "epochs": 0.5}
+    whole = federation(tmp_path, name="whole", **options)
+    whole.fit(method(), Points())
+    broken = federation(tmp_path, name="broken", callbacks=[StopAfter(3)], **options)
+    with pytest.raises(Interrupted):
+        broken.fit(method(), Points())
+    again = federation(tmp_path, name="broken", **options)
+    again.fit(method(), Points(), ckpt_path="last")
+    assert bool(whole.run_state.optimizer_states) == (make is not plain)
+    files = [run.folder / "checkpoints" / "round-00006.safetensors" for run in (whole, again)]
+    assert_same_run(load_checkpoint(files[0])[0], load_checkpoint(files[1])[0])
+
+
+def test_optimizer_that_remembers_more_than_tensors_is_refused(tmp_path):
+    class Counting(torch.optim.SGD):
+        def step(self, closure=None):
+            super().step(closure)
+            for group in self.param_groups:
+                for parameter in group["params"]:
+                    self.state[parameter]["calls"] = 1
+
+    with pytest.raises(UserError, match="Counting remembers 'calls' as int"):
+        federation(tmp_path, reset_optimizer=False).fit(
+            Remembering(lambda parameters: Counting(parameters, lr=0.1)), Points()
+        )
+
+
+def num_bytes(tensors):
+    return sum(value.numel() * value.element_size() for value in tensors)
+
+
+def bytes_held_by(value, known):
+    """Bytes of all tensors that can be reached from a value."""
+    if id(value) in known:
+        return 0
+    known.add(id(value))
+    if isinstance(value, torch.Tensor):
+        return num_bytes([value])
+    if isinstance(value, dict):
+        return sum(bytes_held_by(item, known) for item in value.values())
+    if isinstance(value, (list, tuple, set)):
+        return sum(bytes_held_by(item, known) for item in value)
+    return bytes_held_by(vars(value), known) if type(value).__module__.startswith("fedvlp") else 0
+
+
+@pytest.mark.parametrize("reset", [True, False])
+def test_state_does_not_grow_with_the_rounds(tmp_path, reset):
+    sizes = []
+    held = []
+
+    class Scales(L.pytorch.callbacks.Callback):
+        def on_round_end(self, federation):
+            sizes.append(num_bytes(run_tensors(federation.run_state).values()))
+            own = [item for item in federation.callbacks if item is not self]
+            assert own
+            held.append(sum(bytes_held_by(vars(item), set()) for item in own))
+
+    federation(tmp_path, rounds=6, reset_optimizer=reset, callbacks=[Scales()]).fit(PersonalBias(), Points())
+    assert sizes[1] > 0
+    assert sizes[1:] == [sizes[1]] * 5
+    assert held[1:] == [held[1]] * 5  # what each image was taken for, in one evaluation
+
+
+def test_clients_share_an_emptied_optimizer_and_train_as_with_a_fresh_one(tmp_path):
+    def adam(parameters):
+        return torch.optim.AdamW(parameters, lr=0.1)
+
+    class Fresh(Linear):
+        def configure_optimizers(self):
+            return adam([self.weight])
+
+    plain = Linear()
+    plain.make_optimizer = adam
+    runs = [federation(tmp_path, rounds=2, schedule=ExponentialDecay(0.5)) for _ in range(2)]
+    shared = [run.fit(module, Points()).shared["weight"] for run, module in zip(runs, (plain, Fresh()), strict=True)]
+    assert torch.equal(*shared)

@@ -162,7 +162,8 @@ class OuterAggregator(Aggregator):
 
     def bound(self, num_clients: int, seed: int) -> Aggregator:
         """Binds the inner aggregator."""
-        this: Any = self  # a dataclass, as every subclass is
+        # The base class is no dataclass, so type checkers must be told.
+        this: Any = self
         outer: Aggregator = replace(this, inner=self.inner.bound(num_clients, seed))
         return outer
 

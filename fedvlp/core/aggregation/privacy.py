@@ -29,8 +29,8 @@ from fedvlp.utils.errors import UserError
 from fedvlp.utils.ranges import NonNegativeFloat, NonNegativeInt, OpenFraction, PositiveFloat, PositiveInt, check_range
 from fedvlp.utils.seeding import derive_seed
 
+# Draws so many independent standard normal numbers in float64, others at each call.
 Draw = Callable[[int], Tensor]
-"""Draws so many independent standard normal numbers in float64, others at each call."""
 
 
 def normals(seed: int | None) -> Draw:
@@ -69,6 +69,7 @@ def with_noise(state: State, std: float, draw: Draw) -> State:
 
 def clip_to_norm(update: State, max_norm: float) -> State:
     """An update in float64 that is no longer than the norm, in its own direction."""
+    # Over all tensors together: a limit for each would let longer updates through.
     norm = norm_of(update)
     return {name: move * (max_norm / norm) for name, move in update.items()} if norm > max_norm else update
 
@@ -161,6 +162,7 @@ class DPFedAvg(Aggregator):
         check_range("expected_clients", self.expected_clients, PositiveInt)
         if self.noise_at == "client" and self.quantile is not None:
             raise UserError("DPFedAvg with noise_at client can't follow a quantile: that needs the norms of updates.")
+        # Else it is known only in a round, and checked when the aggregator is bound to one.
         if self.expected_clients is not None:
             self._check_count_noise()
 
@@ -196,6 +198,7 @@ class DPFedAvg(Aggregator):
         check_alike(states)
         draws = int(memory["draws"].item()) if memory else 0
         clip_norm = memory["clip_norm"].item() if "clip_norm" in memory else self.clip_norm
+        # What arrives is clipped and noised already; to clip it again would take some of the noise away.
         if self.noise_at == "client":
             noised, _ = _clipped_sum(states, before, math.inf)
             return self._moved(states, before, noised), {}
@@ -204,6 +207,7 @@ class DPFedAvg(Aggregator):
         total, norms = _clipped_sum(states, before, clip_norm)
         noised = with_noise(total, self.update_noise_multiplier * clip_norm, draw)
         after = self._moved(states, before, noised)
+        # Counted, since the seed alone would give each round the same noise.
         remembered = {"draws": torch.tensor(draws + 1)}
         if self.quantile is not None:
             followed = self._followed(clip_norm, norms, self.quantile, draw)
@@ -254,6 +258,7 @@ class DPFedAvg(Aggregator):
 
 def _clipped_sum(states: Sequence[State], before: State, clip_norm: float) -> tuple[State, list[float]]:
     """The sum of the updates, each shortened to the norm, in float64, and their norms before that."""
+    # In float64, since a limit that float32 rounds up would be no limit.
     total = {name: torch.zeros_like(value, dtype=torch.float64) for name, value in states[0].items()}
     norms: list[float] = []
     for state in states:

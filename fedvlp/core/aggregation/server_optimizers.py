@@ -139,6 +139,7 @@ class FedAdam(ServerOptimizer):
         second = moments["second"] if moments else torch.full_like(step, self.tau**2)
         first = self.beta1 * first + (1 - self.beta1) * step
         second = self.second_moment(second, step.square())
+        # Without the correction of the first steps that torch.optim.Adam makes, as in the paper.
         return self.learning_rate * first / (second.sqrt() + self.tau), {"first": first, "second": second}
 
     def second_moment(self, second: Tensor, square: Tensor) -> Tensor:

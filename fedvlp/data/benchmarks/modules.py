@@ -142,8 +142,7 @@ class Benchmark(DomainFolders):
         has_tests = any("test" in layout.title for layout in self.description.layouts)
         if has_tests and not self.held_out and not self.rule.test_fraction:
             log.warning(
-                "%s lies in %s without a split, so no image tests. Set data.test_fraction, or add a split; looked for "
-                "%s",
+                "%s is in %s without a split, so no image tests. Set data.test_fraction, or add a split; looked for %s",
                 self.name,
                 self._manifest.folder,
                 looked_for,

@@ -24,12 +24,12 @@ from torch import Tensor
 
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.phases import RoundContext
-from fedvlp.core.state import Client
+from fedvlp.core.state import Client, detached
 from fedvlp.data import FederatedDataModule
 from fedvlp.data.loaders import BoundLoaders
-from fedvlp.tools.attacks.backdoor import Backdoor
-from fedvlp.tools.attacks.trigger import Perturbation, Trigger
+from fedvlp.tools.attacks.data_attacks import Backdoor, Perturbation
 from fedvlp.utils.errors import UserError
+from fedvlp.utils.ranges import FractionAboveZero, PositiveInt
 from fedvlp.utils.seeding import derive_seed, restored_generators, seed_generators
 
 TRIGGER = 0x547267
@@ -41,50 +41,37 @@ STEPS_ACROSS = 10  # steps from the middle of the trigger's range to its end
 
 @dataclass(frozen=True)
 class BadPromptFL(Backdoor):
-    """Hostile clients learn what to add to images so that these are taken for one class, and train on them as such.
+    """Hostile clients learn what to add to images so that one class is predicted, and train on them as of it.
 
     Args:
         clients: How many clients are hostile: a number, or a share below 1, rounded down.
         seed: Seed of the choice of hostile clients, and of the trigger's learning.
         target: Number of the class that the trigger stands for.
-        share: Share of a hostile client's images that have the trigger, drawn anew in each round, in (0, 1].
-        epsilon: The most that is added to a pixel or taken from it, as a share of the pixel range, in (0, 1].
-        steps: Steps of the trigger's learning, at least 1; each takes a batch of one hostile client.
+        share: Share of a hostile client's images that have the trigger, drawn again in each round.
+        epsilon: The most that is added to a pixel or taken from it, as a share of the pixel range.
+        steps: Steps of the trigger's learning; each takes a batch of one hostile client.
     """
 
     clients: float = 0.3
     seed: int = 0
     target: int = 0
-    share: float = 0.5
-    epsilon: float = 0.06
-    steps: int = 100
+    share: FractionAboveZero = 0.5
+    epsilon: FractionAboveZero = 0.06
+    steps: PositiveInt = 100
 
-    def __post_init__(self) -> None:
-        """Refuses what is no share, and no step."""
-        super().__post_init__()
-        self.check_shares("share", "epsilon")
-        if self.steps < 1:
-            raise UserError(f"BadPromptFL needs at least one step to learn its trigger; got {self.steps}.")
-
-    def trigger(self, data: FederatedDataModule, module: FederatedModule) -> Trigger:
+    def trigger(self, data: FederatedDataModule, module: FederatedModule) -> Perturbation:
         """Returns what the hostile clients learned together; without any of them nothing is added."""
         hostile = self.hostile(data.clients)
         clients = [client for client in data.clients if client.id in hostile]
         if not clients:
             return Perturbation(np.zeros((1, 1, 3), np.float32))
-        with restored_generators(), _left_as_it_is(module):
+        with restored_generators(), _restored(module):
             seed_generators(derive_seed(TRIGGER, self.seed))
-            values = self._learn(module, _batches(data, clients, self.seed), PixelRange.of(data))
+            values = self._learn(module, _batches(data, clients, self.seed), *black_and_white(data))
         return Perturbation(values.permute(1, 2, 0).contiguous().cpu().numpy())
 
-    def _learn(self, module: FederatedModule, batches: Iterator[ClientBatch], pixels: PixelRange) -> Tensor:
-        """Returns the trigger [3, V, V] as a share of the pixel range; it stays within ``epsilon``.
-
-        Args:
-            module: the method; its first phase's prompts are trained along.
-            batches: of hostile clients, images as the method takes them.
-            pixels: what black and white are in those images.
-        """
+    def _learn(self, module: FederatedModule, batches: Iterator[ClientBatch], black: Tensor, white: Tensor) -> Tensor:
+        """Returns the trigger [3, V, V] as a share of the pixel range; the prompts are trained along with it."""
         phase = module.configure_phases()[0]
         trigger = torch.zeros(0)
         optimizer = None
@@ -93,9 +80,9 @@ class BadPromptFL(Backdoor):
             if not len(trigger):
                 trigger = torch.zeros_like(images[0], requires_grad=True)
                 optimizer = module.configure_optimizers()
-            honest = _loss(module, images, labels)
-            poisoned = _loss(module, pixels.with_added(images, trigger), torch.full_like(labels, self.target))
-            torch.autograd.backward(honest + poisoned)
+            triggered = with_added(images, trigger, black, white)
+            loss = _loss(module, images, labels) + _loss(module, triggered, torch.full_like(labels, self.target))
+            torch.autograd.backward(loss)
             if optimizer is not None:
                 optimizer.step()
             module.zero_grad()
@@ -106,44 +93,32 @@ class BadPromptFL(Backdoor):
         """Returns the trigger after a step against its gradient's sign, within ``epsilon`` (Madry et al. 2018)."""
         if trigger.grad is None:
             raise UserError("BadPromptFL needs a method whose loss depends on its images; no gradient reaches them.")
+        # The sign alone, as in projected gradient descent.
         step = self.epsilon / STEPS_ACROSS * trigger.grad.sign()
         return (trigger.detach() - step).clamp(-self.epsilon, self.epsilon).requires_grad_()
 
 
-@dataclass(frozen=True)
-class PixelRange:
-    """What black and white are in images as a method takes them.
+def black_and_white(data: FederatedDataModule) -> tuple[Tensor, Tensor]:
+    """Returns what black and white are in images as a method takes them, [3, 1, 1] each."""
+    shades = []
+    # A method may have any transform, so it is asked for an image of each.
+    for value in (0, 255):
+        image = data.binding.transform(Image.new("RGB", (32, 32), (value, value, value)))
+        shades.append(image.mean((1, 2), keepdim=True).to(data.binding.device))
+    return shades[0], shades[1]
 
-    Attributes:
-        black: [3, 1, 1].
-        white: [3, 1, 1].
-    """
 
-    black: Tensor
-    white: Tensor
-
-    @classmethod
-    def of(cls, data: FederatedDataModule) -> PixelRange:
-        """Finds them by an image of each through the method's transform."""
-        transform = data.binding.transform
-        shades: list[Tensor] = []
-        for value in (0, 255):
-            image = transform(Image.new("RGB", (32, 32), (value, value, value)))
-            shades.append(image.mean((1, 2), keepdim=True).to(data.binding.device))
-        return cls(shades[0], shades[1])
-
-    def with_added(self, images: Tensor, trigger: Tensor) -> Tensor:
-        """Returns images [B, 3, V, V] with a share of the range [3, V, V] added, cut off at black and white."""
-        unit = self.white - self.black
-        shares = (images - self.black) / unit + trigger
-        return self.black + unit * shares.clamp(0, 1)
+def with_added(images: Tensor, trigger: Tensor, black: Tensor, white: Tensor) -> Tensor:
+    """Returns images [B, 3, V, V] with a share of the pixel range [3, V, V] added, cut off at black and white."""
+    unit = white - black
+    return black + unit * ((images - black) / unit + trigger).clamp(0, 1)
 
 
 def _loss(module: FederatedModule, images: Tensor, labels: Tensor) -> Tensor:
-    """Returns a method's loss of images, whose gradient goes on to their pixels where the method lets it."""
+    # Not `precomputed`, which cuts the graph off at the images.
     loss: Any = module.training_step((module.precompute(images), labels), 0)
-    made: Tensor = loss
-    return made
+    value: Tensor = loss
+    return value
 
 
 def _batches(data: FederatedDataModule, clients: Sequence[Client], seed: int) -> Iterator[ClientBatch]:
@@ -158,9 +133,9 @@ def _batches(data: FederatedDataModule, clients: Sequence[Client], seed: int) ->
 
 
 @contextmanager
-def _left_as_it_is(module: FederatedModule) -> Iterator[None]:
+def _restored(module: FederatedModule) -> Iterator[None]:
     """Restores the method's tensors after the block, in which it may be trained."""
-    before = {name: value.detach().clone() for name, value in module.communicable_state().items()}
+    before = detached(module.communicable_state())
     was_training = module.training
     module.train()
     try:

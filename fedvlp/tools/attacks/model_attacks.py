@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from torch import Generator, Tensor
 from fedvlp.core.state import Client, State
 from fedvlp.training.add_ons.base import AddOn, Finished, LocalContext
 from fedvlp.training.attack import Attack
-from fedvlp.utils.errors import UserError
+from fedvlp.utils.ranges import PositiveFloat
 from fedvlp.utils.seeding import derive_seed
 
 ATTACK = 0x41746B
@@ -21,7 +20,7 @@ ATTACK = 0x41746B
 
 
 class ModelAttack(Attack, ABC):
-    """Changes each tensor that a hostile client sends; the honest tensors stay on the client as they are."""
+    """Changes each tensor that a hostile client sends; what stays on the client is honest."""
 
     @abstractmethod
     def changed(self, value: Tensor, before: Tensor, generator: Generator) -> Tensor:
@@ -41,12 +40,7 @@ class ModelAttack(Attack, ABC):
 
 @dataclass(frozen=True)
 class HostileUpload(AddOn):
-    """Lets hostile clients send something else than what they trained.
-
-    Args:
-        attack: what they send.
-        hostile: their ids.
-    """
+    """Changes what the clients with the ``hostile`` ids send."""
 
     attack: ModelAttack
     hostile: frozenset[int]
@@ -66,10 +60,9 @@ class HostileUpload(AddOn):
 
 
 def downloaded_value(downloaded: State, name: str, value: Tensor, client: Client) -> Tensor:
-    """What a client downloaded in place of a tensor that it sends.
+    """What a client downloaded in place of a tensor that it sends; zero where it downloaded nothing of that name.
 
-    Of a stack that holds a tensor for each domain it is that of the client's own. Where nothing of the name was
-    downloaded, as of prompts that only the client has, it is zero.
+    Of a stack that holds a tensor for each domain it is that of the client's own.
 
     >>> stack = {"prompts": torch.tensor([[1.0], [2.0]])}
     >>> downloaded_value(stack, "prompts", torch.tensor([9.0]), Client(0, 1, 5)).item()
@@ -90,18 +83,12 @@ class SignFlip(ModelAttack):
     Args:
         clients: How many clients are hostile: a number, or a share below 1, rounded down.
         seed: Seed of the choice of hostile clients.
-        scale: How many times as long as the honest update it is, above 0.
+        scale: How many times as long as the honest update it is.
     """
 
     clients: float = 0.3
     seed: int = 0
-    scale: float = 1.0
-
-    def __post_init__(self) -> None:
-        """Refuses what flips no sign."""
-        super().__post_init__()
-        if not 0 < self.scale < math.inf:
-            raise UserError(f"SignFlip needs a scale above 0; got {self.scale}.")
+    scale: PositiveFloat = 1.0
 
     def changed(self, value: Tensor, before: Tensor, generator: Generator) -> Tensor:
         """Returns x - scale (y - x)."""
@@ -132,23 +119,17 @@ class Scaling(ModelAttack):
 
 @dataclass(frozen=True)
 class GaussianNoise(ModelAttack):
-    """Adds normal noise to each number of the upload.
+    """Adds normal noise to each element of the upload.
 
     Args:
         clients: How many clients are hostile: a number, or a share below 1, rounded down.
         seed: Seed of the choice of hostile clients.
-        std: Standard deviation of the noise, above 0.
+        std: Standard deviation of the noise.
     """
 
     clients: float = 0.3
     seed: int = 0
-    std: float = 1.0
-
-    def __post_init__(self) -> None:
-        """Refuses what adds nothing."""
-        super().__post_init__()
-        if not 0 < self.std < math.inf:
-            raise UserError(f"GaussianNoise needs a std above 0; got {self.std}.")
+    std: PositiveFloat = 1.0
 
     def changed(self, value: Tensor, before: Tensor, generator: Generator) -> Tensor:
         """Returns y + std N(0, 1)."""

@@ -1,20 +1,7 @@
-"""What a client's upload tells: images, members, words. Imports clip, core, data, explain, report and utils."""
+"""What a client's upload reveals: images, members, words."""
 
-from fedvlp.tools.audit.audit import AUDITS, Audit, audit
+from fedvlp.tools.audit.audit import KINDS, AuditResult, audit, audit_table, write_audit
 from fedvlp.tools.audit.inversion import InversionOptions
 from fedvlp.tools.audit.membership import MembershipOptions
-from fedvlp.tools.audit.method import AuditedMethod, AuditRequest
-from fedvlp.tools.audit.output import audit_csv, audit_table, write_audit
 
-__all__ = [
-    "AUDITS",
-    "Audit",
-    "AuditRequest",
-    "AuditedMethod",
-    "InversionOptions",
-    "MembershipOptions",
-    "audit",
-    "audit_csv",
-    "audit_table",
-    "write_audit",
-]
+__all__ = ["KINDS", "AuditResult", "InversionOptions", "MembershipOptions", "audit", "audit_table", "write_audit"]

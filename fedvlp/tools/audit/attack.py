@@ -1,26 +1,27 @@
-"""Inverts gradients of a run's clients: of the prompts that they send here, and of a full model for comparison."""
+"""Inverts gradients of a run's clients: of the prompts that they send, and of a full model for comparison."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
+from torchmetrics.functional.image import peak_signal_noise_ratio, structural_similarity_index_measure
 
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.phases import Phase, RoundContext
 from fedvlp.core.state import Client
 from fedvlp.tools.audit.gradients import Gradient, image_of_gradient, loss_gradient, sent_parameters, trainable_tower
-from fedvlp.tools.audit.images import RunImages
-from fedvlp.tools.audit.inversion import InversionOptions, Inverted, invert
-from fedvlp.tools.audit.similarity import normalised, pictures, pixel_bounds, similarities
-from fedvlp.tools.audit.targets import Target, choose_targets
+from fedvlp.tools.audit.inversion import InversionOptions, invert
+from fedvlp.tools.explain.images import denormalised, pixel_scale
+from fedvlp.tools.trained_run import RunImage, read_pixels
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.seeding import derive_seed
 
@@ -29,26 +30,29 @@ START_DEVIATION = 0.1
 GUESS_STEPS = 15
 """Of the optimizer for each class, where the class is guessed."""
 SOURCES = ("prompts", "full model", "full model, closed form")
-"""From what images are recovered; all else that stands beside them are baselines."""
+"""From what images are recovered; all other sources are baselines."""
+MEASURES = ("mse", "psnr", "ssim", "feature_cosine")
+MOST_PSNR = 100.0
+"""In dB; a larger one, such as that of equal images, is infinite or rounding."""
 
 
 @dataclass(frozen=True)
 class Recovered:
-    """What was made in place of a target's images.
+    """What was recovered of a target's images.
 
     Attributes:
         source: one of ``SOURCES``, or a baseline.
         images: in the target's order.
-        scores: for each its likeness to the true one.
         distance: of its gradient from the one sent; None where none was searched for.
-        labels: the classes that were guessed; None where they were known.
+        labels: the guessed classes; None where they were known.
+        scores: similarity of each image to the true one.
     """
 
     source: str
     images: Float[Tensor, "B 3 V V"]
-    scores: list[dict[str, float]]
     distance: float | None = None
     labels: list[int] | None = None
+    scores: Sequence[dict[str, float]] = ()
 
 
 @dataclass(frozen=True)
@@ -58,14 +62,47 @@ class Inversion:
     Attributes:
         phase: the phase whose gradients they are.
         sent: shape of each parameter that a client sends in it, by name; empty where it sends nothing.
-        targets: the true images.
-        recovered: for each target, what was made in its place.
+        targets: for each gradient, the client and the true images.
+        recovered: for each gradient, what was recovered, and the baselines.
     """
 
     phase: str
     sent: Mapping[str, tuple[int, ...]]
-    targets: list[Target]
+    targets: list[tuple[Client, list[RunImage]]]
     recovered: list[list[Recovered]]
+
+
+def invert_gradients(
+    module: FederatedModule,
+    images: Mapping[Client, Sequence[RunImage]],
+    options: InversionOptions,
+    round: int,
+    seed: int,
+) -> Inversion:
+    """Returns what can be recovered of images of the clients.
+
+    Args:
+        module: the method as a client downloads it; in training mode afterwards, with no client started.
+        images: each client's training images.
+        options: of the attack.
+        round: number of finished rounds, which some losses depend on.
+        seed: of the images that are drawn, and of the attack's start.
+
+    Raises:
+        UserError: if nothing is trained, a client has too few images, or a gradient is zero or not finite.
+    """
+    module.train()
+    phase = chosen_phase(module, options.phase, next(iter(images)))
+    targets = choose_targets(images, options, seed)
+    sent: Mapping[str, Tensor] = {}
+    recovered = []
+    for number, (client, chosen) in enumerate(targets):
+        module.start_client(RoundContext(round, phase, client))
+        sent = sent_parameters(module)
+        others = other_images(images, chosen, derive_seed(seed, client.id, number))
+        recovered.append(_recover(module, chosen, others, sent, options, derive_seed(seed, number)))
+    module.context = None
+    return Inversion(phase.name, {name: tuple(value.shape) for name, value in sent.items()}, targets, recovered)
 
 
 def chosen_phase(module: FederatedModule, name: str | None, client: Client) -> Phase:
@@ -75,12 +112,12 @@ def chosen_phase(module: FederatedModule, name: str | None, client: Client) -> P
         UserError: if there is none.
     """
     phases = list(module.configure_phases())
-    known = ", ".join(phase.name for phase in phases)
+    names = ", ".join(phase.name for phase in phases)
     if name is not None:
         phases = [phase for phase in phases if phase.name == name]
     if not phases:
         method = type(module).__name__
-        what = f"has no phase {name!r}; it has {known}" if known else "trains nothing, so it has no gradient to invert"
+        what = f"has no phase {name!r}; it has {names}" if names else "trains nothing, so it has no gradient to invert"
         raise UserError(f"{method} {what}. Correct --inversion.phase, or leave inversion out of --what.")
     for phase in phases:
         module.start_client(RoundContext(0, phase, client))
@@ -89,96 +126,102 @@ def chosen_phase(module: FederatedModule, name: str | None, client: Client) -> P
     return phases[0]
 
 
-def invert_gradients(
-    module: FederatedModule, images: RunImages, options: InversionOptions, round: int, seed: int
-) -> Inversion:
-    """Returns what can be recovered of images of the clients.
-
-    Args:
-        module: the method as a client downloads it; in training mode afterwards, with no client started.
-        images: of the run.
-        options: how.
-        round: number of finished rounds, which some losses depend on.
-        seed: of the images that are drawn, and of the attack's start.
+def choose_targets(
+    images: Mapping[Client, Sequence[RunImage]], options: InversionOptions, seed: int
+) -> list[tuple[Client, list[RunImage]]]:
+    """Returns images of the clients in turn, drawn at random.
 
     Raises:
-        UserError: if nothing is trained, or a gradient is zero or not finite.
+        UserError: if a client has too few.
     """
-    module.train()
-    phase = chosen_phase(module, options.phase, next(iter(images.training)))
-    targets = choose_targets(images, options, seed)
-    sent: Mapping[str, Tensor] = {}
-    recovered = []
-    for number, target in enumerate(targets):
-        module.start_client(RoundContext(round, phase, target.client))
-        sent = sent_parameters(module)
-        recovered.append(_recover(module, target, sent, options, derive_seed(seed, number)))
-    module.context = None
-    return Inversion(phase.name, {name: tuple(value.shape) for name, value in sent.items()}, targets, recovered)
+    clients = list(images)
+    targets = []
+    for number in range(options.gradients):
+        client = clients[number % len(clients)]
+        candidates = images[client]
+        if len(candidates) < options.images:
+            raise UserError(
+                f"The client {client.name!r} has {len(candidates)} training images, fewer than inversion.images "
+                f"({options.images}). Pass fewer."
+            )
+        generator = torch.Generator().manual_seed(derive_seed(seed, client.id))
+        order = torch.randperm(len(candidates), generator=generator).tolist()
+        # Each of a client's draws begins where the one before it stopped, so that none has the same images.
+        first = number // len(clients) * options.images
+        rows = [order[(first + index) % len(order)] for index in range(options.images)]
+        targets.append((client, [candidates[row] for row in rows]))
+    return targets
 
 
-def guess_label(distance_as: Callable[[int], float], num_classes: int) -> int:
-    """Returns the class as which an image comes nearest to the gradient, after a few steps for each class.
-
-    In place of the rule of Zhao et al. ("iDLG", 2020, arXiv 2001.02610), which reads the class from the signs of the
-    last layer's gradient: prompts have no row for each class.
-
-    Args:
-        distance_as: from a class to the distance of the gradient that an image of this class comes to.
-        num_classes: number of classes.
-    """
-    return min(range(num_classes), key=[distance_as(label) for label in range(num_classes)].__getitem__)
+def other_images(
+    images: Mapping[Client, Sequence[RunImage]], targets: Sequence[RunImage], seed: int
+) -> Float[Tensor, "B 3 V V"]:
+    """Returns for each target another image of its class, of any client, to compare with."""
+    generator = torch.Generator().manual_seed(seed)
+    others = []
+    for target in targets:
+        candidates = [image for of_client in images.values() for image in of_client if image is not target]
+        of_class = [image for image in candidates if image.label == target.label]
+        # A class of one image has none but those of other classes.
+        candidates = of_class or candidates or [target]
+        others.append(candidates[int(torch.randint(len(candidates), (1,), generator=generator))])
+    return read_pixels(others)
 
 
 def _recover(
-    module: FederatedModule, target: Target, sent: Mapping[str, Tensor], options: InversionOptions, seed: int
+    module: FederatedModule,
+    targets: Sequence[RunImage],
+    others: Float[Tensor, "B 3 V V"],
+    sent: Mapping[str, Tensor],
+    options: InversionOptions,
+    seed: int,
 ) -> list[Recovered]:
     """Returns what each source gives, and the baselines."""
     clip: Any = module.clip
-    device = next(clip.parameters()).device
-    true = target.images.to(device)
-    noise = torch.randn(true.shape, generator=torch.Generator().manual_seed(seed)).to(device)
-    start = START_DEVIATION * noise
-    found = []
+    true = read_pixels(targets).to(next(clip.parameters()).device)
+    labels = torch.tensor([target.label for target in targets], device=true.device)
+    noise = torch.randn(true.shape, generator=torch.Generator().manual_seed(seed)).to(true.device)
+    # Both models are attacked from the same start.
+    attack = partial(_attack, module, true, labels, START_DEVIATION * noise, options)
+    recovered = []
     if sent:
-        found.append(_attack(module, target, "prompts", sent, start, options)[0])
+        recovered.append(attack("prompts", sent)[0])
     with trainable_tower(module) as tower:
         trained = {name: value for name, value in module.communicable_state().items() if value.requires_grad}
-        attacked, gradient = _attack(module, target, "full model", {**trained, **tower}, start, options)
-    found.append(attacked)
+        attacked, gradient = attack("full model", {**trained, **tower})
+    recovered.append(attacked)
     exact = image_of_gradient(gradient) if options.images == 1 else None
     if exact is not None:
-        found.append(Recovered(SOURCES[2], exact, []))
-    found += _baselines(clip, target, noise)
-    return [_scored(clip, each, true) for each in found]
+        recovered.append(Recovered("full model, closed form", exact))
+    mean, deviation = pixel_scale(clip, true)
+    # What an attacker has who has no gradient.
+    recovered.append(Recovered("same class", others.to(noise)))
+    recovered.append(Recovered("grey", (torch.full_like(noise, 0.5) - mean) / deviation))
+    recovered.append(Recovered("noise", noise.clamp(*_pixel_bounds(clip, noise))))
+    return [_scored(clip, each, true) for each in recovered]
 
 
-def _baselines(clip: Any, target: Target, noise: Tensor) -> list[Recovered]:
-    """Returns images that owe nothing to a gradient."""
-    made = {
-        "same class": target.of_same_class.to(noise),
-        "grey": normalised(clip, torch.full_like(noise, 0.5)),
-        "noise": noise.clamp(*pixel_bounds(clip, noise)),
-    }
-    return [Recovered(source, images, []) for source, images in made.items()]
+def _pixel_bounds(clip: Any, images: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns black and white as CLIP's transform puts them out."""
+    mean, deviation = pixel_scale(clip, images)
+    return -mean / deviation, (1 - mean) / deviation
 
 
 def _attack(
     module: FederatedModule,
-    target: Target,
-    source: str,
-    parameters: Mapping[str, Tensor],
+    images: Tensor,
+    labels: Tensor,
     start: Tensor,
     options: InversionOptions,
+    source: str,
+    parameters: Mapping[str, Tensor],
 ) -> tuple[Recovered, Gradient]:
     """Returns what is recovered from the gradient of some parameters, and that gradient.
 
     Raises:
         UserError: if it is zero, or not finite.
     """
-    clip: Any = module.clip
-    labels = target.labels.to(start.device)
-    gradient = loss_gradient(module, target.images.to(start.device), labels, parameters)
+    gradient = loss_gradient(module, images, labels, parameters)
     length = torch.stack([part.norm() for part in gradient.values()]).norm().item()
     if not 0 < length < math.inf:
         raise UserError(
@@ -186,28 +229,61 @@ def _attack(
             "--inversion.phase, or a trained method whose loss is finite."
         )
 
-    def invert_as(labels: Tensor, steps: int) -> Inverted:
+    def invert_as(labels: Tensor, steps: int) -> tuple[Tensor, float]:
         gradient_of = partial(loss_gradient, module, labels=labels, parameters=parameters, is_differentiable=True)
-        return invert(gradient_of, gradient, start, pixel_bounds(clip, start), replace(options, steps=steps))
+        bounds = _pixel_bounds(module.clip, start)
+        return invert(gradient_of, gradient, start, bounds, replace(options, steps=steps))
 
     guessed = None
     if options.labels == "guessed":
         steps = min(options.steps, GUESS_STEPS)
-        one = torch.ones_like(labels)
         num_classes = len(module.hparams["class_names"])
-        guessed = [guess_label(lambda label: invert_as(label * one, steps).distance, num_classes)]
-        labels = guessed[0] * one
-    inverted = invert_as(labels, options.steps)
-    return Recovered(source, inverted.images, [], inverted.distance, guessed), gradient
+        guess = guess_label(lambda label: invert_as(torch.full_like(labels, label), steps)[1], num_classes)
+        guessed = [guess]
+        labels = torch.full_like(labels, guess)
+    recovered, distance = invert_as(labels, options.steps)
+    return Recovered(source, recovered, distance, guessed), gradient
+
+
+def guess_label(distance_as: Callable[[int], float], num_classes: int) -> int:
+    """Returns the class as which an image comes nearest to the gradient, after a few steps for each class.
+
+    In place of the rule of Zhao et al. ("iDLG", 2020, arXiv 2001.02610), which reads the class from the signs of the
+    last layer's gradient: prompts have no row for each class.
+    """
+    distances = [distance_as(label) for label in range(num_classes)]
+    return distances.index(min(distances))
 
 
 def _scored(clip: Any, recovered: Recovered, true: Tensor) -> Recovered:
-    """Returns what was recovered with its likeness to the true images, in their order."""
+    """Returns recovered images in the order of the true ones, with their similarity."""
     images = recovered.images
     if recovered.source in SOURCES:
-        # A gradient does not tell the order of its images.
-        one = pictures(clip, images).flatten(1).cpu().double()
-        costs = torch.cdist(pictures(clip, true).flatten(1).cpu().double(), one)
-        images = images[torch.as_tensor(linear_sum_assignment(costs.numpy())[1], device=images.device)]
-    scores = similarities(clip, images, true)
-    return replace(recovered, images=images, scores=scores)
+        # A gradient does not tell the order of its images, so each is matched with the true one nearest to it.
+        pixels = [denormalised(clip, each).flatten(1).cpu().double() for each in (true, images)]
+        _, order = linear_sum_assignment(torch.cdist(pixels[0], pixels[1]).numpy())
+        images = images[torch.as_tensor(order, device=images.device)]
+    return replace(recovered, images=images, scores=similarities(clip, images, true))
+
+
+@torch.no_grad()
+def similarities(
+    clip: Any, images: Float[Tensor, "B 3 V V"], others: Float[Tensor, "B 3 V V"]
+) -> list[dict[str, float]]:
+    """Returns the ``MEASURES`` of each pair of images, which are as CLIP's transform puts them out.
+
+    ``mse``, ``psnr`` (in dB, at most 100) and ``ssim`` (Wang et al., 2004; with a Gaussian window of 11 pixels, so that
+    sides must have at least as many) are of pixels in [0, 1]; ``feature_cosine`` is of CLIP's joint image features.
+    """
+    one = denormalised(clip, images)
+    other = denormalised(clip, others)
+    errors = (one - other).square().flatten(1).mean(dim=1)
+    ratios = peak_signal_noise_ratio(one, other, data_range=1.0, reduction="none", dim=(1, 2, 3))
+    structure: Any = structural_similarity_index_measure(one, other, data_range=1.0, reduction="none")
+    # What is outside of black and white is cut off before CLIP sees it.
+    mean, deviation = pixel_scale(clip, images)
+    features = [clip.encode_image((pixels - mean) / deviation).float() for pixels in (one, other)]
+    columns = [errors, ratios.clamp(max=MOST_PSNR), structure, F.cosine_similarity(*features)]
+    # Of a single image torchmetrics gives a number, not a column of one.
+    rows = torch.stack([column.reshape(-1).cpu().double() for column in columns], dim=1).tolist()
+    return [dict(zip(MEASURES, row, strict=True)) for row in rows]

@@ -1,45 +1,45 @@
-"""The measures of an audit, and what each finds, as plain values."""
+"""The measures of an audit as plain values, and how they are written: ``audit.json``, ``audit.csv``, a picture."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import csv
+import io
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any
+
+import torch
+from matplotlib.figure import Figure
 
 from fedvlp.core.module import FederatedModule
-from fedvlp.core.state import detached
-from fedvlp.results.figures import Picture
-from fedvlp.tools.audit.attack import Inversion, Recovered, invert_gradients
-from fedvlp.tools.audit.membership import measure_membership
-from fedvlp.tools.audit.method import AuditedMethod, AuditRequest
-from fedvlp.tools.audit.picture import inversion_picture
-from fedvlp.tools.audit.similarity import MEASURES
-from fedvlp.tools.audit.targets import Target
-from fedvlp.tools.audit.words import server_words
+from fedvlp.core.state import detached, select
+from fedvlp.results.figures import SMALL_FONT_SIZE, Picture, escape_text
+from fedvlp.tools.audit.attack import MEASURES, SOURCES, Inversion, invert_gradients
+from fedvlp.tools.audit.inversion import InversionOptions
+from fedvlp.tools.audit.membership import MembershipOptions, measure_membership
+from fedvlp.tools.explain.images import drawable
+from fedvlp.tools.explain.methods import text_prompts
+from fedvlp.tools.explain.words import prompt_words, token_embeddings, typical_distance
+from fedvlp.tools.trained_run import TrainedRun, read_pixels, training_images
 from fedvlp.utils.errors import UserError
+from fedvlp.utils.files import write_bytes, write_json, write_text
 from fedvlp.utils.seeding import restored_generators, seed_generators
+from fedvlp.utils.text_table import align_columns, text_table
 
 FORMAT = 1
 """Of ``audit.json``; it changes when a reader would have to."""
+KINDS = ("inversion", "membership", "words")
+COLUMNS = ("measure", "client", "of", "source", "quantity", "value")
+MAX_ROWS = 8
+"""Of images in the picture."""
 Facts = dict[str, Any]
 
 
-class Found(NamedTuple):
-    """What one measure found.
-
-    Attributes:
-        facts: values that JSON can hold.
-        picture: of them, where there is one.
-    """
-
-    facts: Facts
-    picture: Picture | None = None
-
-
 @dataclass(frozen=True)
-class Audit:
+class AuditResult:
     """What was measured.
 
     Attributes:
@@ -53,35 +53,62 @@ class Audit:
     left_out: list[str]
 
 
-def audit(method: AuditedMethod, request: AuditRequest) -> Audit:
-    """Returns what a method's uploads and its deployed prompts tell; the same for the same seed.
+def audit(
+    run: TrainedRun,
+    kinds: Sequence[str] | None = None,
+    inversion: InversionOptions | None = None,
+    membership: MembershipOptions | None = None,
+    seed: int = 0,
+) -> AuditResult:
+    """Returns what a method's uploads and its deployed prompts reveal; the same for the same seed.
+
+    Args:
+        run: the method, and the images of its clients.
+        kinds: of ``KINDS``; None for all that the method allows.
+        inversion: how gradients are inverted.
+        membership: how members are told from others.
+        seed: of all that is drawn.
 
     Raises:
         UserError: if something that was asked for by name can't be measured of this method, or nothing can.
     """
-    kinds = AUDITS if request.kinds is None else request.kinds
-    found: dict[str, Found] = {}
+    facts: Facts = {
+        "format": FORMAT,
+        "method": run.name,
+        "is_trained": run.file is not None,
+        "clip": run.clip.spec.name,
+        "clip_fingerprint": run.clip.fingerprint(),
+        "seed": seed,
+        **dict.fromkeys(KINDS),
+    }
+    picture = None
     left_out: list[str] = []
-    for kind in kinds:
+    for kind in kinds or KINDS:
         try:
-            with restored_generators(), _unchanged(method.module):
-                seed_generators(request.seed)
-                method.module.load_state(method.deployed)
-                found[kind] = AUDITS[kind](method, request)
+            # Each measure begins alike, whichever others are asked for.
+            with restored_generators(), _restored(run.module):
+                seed_generators(seed)
+                run.module.load_state(run.deployed)
+                if kind == "inversion":
+                    facts[kind], picture = audit_inversion(run, inversion or InversionOptions(), seed)
+                elif kind == "membership":
+                    options = membership or MembershipOptions()
+                    run.module.eval()
+                    facts[kind] = {"options": asdict(options), **measure_membership(run, options, seed)}
+                else:
+                    facts[kind] = server_words(run)
         except UserError as error:
-            if request.kinds is not None:
+            if kinds is not None:
                 raise
             left_out.append(f"{kind} left out: {error}")
-    if not found:
-        raise UserError(f"There is nothing to audit of {method.name}. " + " ".join(left_out))
-    facts = about(method, request) | {kind: found[kind].facts if kind in found else None for kind in AUDITS}
-    picture = next((each.picture for each in found.values() if each.picture is not None), None)
-    return Audit(facts, picture, left_out)
+    if len(left_out) == len(KINDS):
+        raise UserError(f"There is nothing to audit of {run.name}. " + " ".join(left_out))
+    return AuditResult(facts, picture, left_out)
 
 
 @contextmanager
-def _unchanged(module: FederatedModule) -> Iterator[None]:
-    """Puts the method's tensors back after the block, in which those of clients are loaded."""
+def _restored(module: FederatedModule) -> Iterator[None]:
+    """Restores the method's tensors after the block, in which those of clients are loaded."""
     before = detached(module.communicable_state())
     try:
         yield
@@ -90,103 +117,184 @@ def _unchanged(module: FederatedModule) -> Iterator[None]:
         module.load_state(before)
 
 
-def about(method: AuditedMethod, request: AuditRequest) -> Facts:
-    """Returns what the numbers depend on."""
-    return {
-        "format": FORMAT,
-        "method": method.name,
-        "is_trained": method.is_trained,
-        "clip": method.clip.spec.name,
-        "clip_fingerprint": method.clip.fingerprint(),
-        "seed": request.seed,
-    }
-
-
-def audit_inversion(method: AuditedMethod, request: AuditRequest) -> Found:
-    """Returns how like recovered images are to the true ones."""
-    images = method.require_images()
-    finished = int(method.is_trained)  # it matters whether a round was the first, and not which one it is
-    inversion = invert_gradients(method.module, images, request.inversion, finished, request.seed)
-    rows = []
-    for target, recovered in zip(inversion.targets, inversion.recovered, strict=True):
-        for each in recovered:
-            rows += _rows_of(target, each, method.class_names)
+def audit_inversion(run: TrainedRun, options: InversionOptions, seed: int) -> tuple[Facts, Picture]:
+    """Returns the similarity of recovered images to the true ones, and a picture of both."""
+    if run.data is None:
+        raise UserError("There are no images of clients. Pass a run folder with its config.yaml, or --data.")
+    finished = int(run.file is not None)  # it matters whether a round was the first, and not which one it is
+    inversion = invert_gradients(run.module, training_images(run.data), options, finished, seed)
+    rows: list[Facts] = []
+    by_source: dict[str, list[dict[str, float]]] = {}
+    for (client, images), sources in zip(inversion.targets, inversion.recovered, strict=True):
+        for recovered in sources:
+            by_source.setdefault(recovered.source, []).extend(recovered.scores)
+            for index, image in enumerate(images):
+                row = {
+                    "image": image.name,
+                    "client": client.name,
+                    "class": run.class_names[image.label],
+                    "source": recovered.source,
+                    "guessed_class": recovered.labels and run.class_names[recovered.labels[index]],
+                    "gradient_distance": recovered.distance,
+                }
+                rows.append(row | recovered.scores[index])
+    means: dict[str, dict[str, float]] = {}
+    for source, scores in by_source.items():
+        means[source] = {measure: fmean(score[measure] for score in scores) for measure in MEASURES}
+    picture = inversion_picture(run, inversion)
     facts = {
-        "options": asdict(request.inversion),
+        "options": asdict(options),
         "phase": inversion.phase,
         "sent": {name: list(shape) for name, shape in inversion.sent.items()},
-        "mean": _means(inversion),
+        "mean": means,
         "images": rows,
+        "picture": {"title": picture.title, "caption": picture.caption, "alt": picture.alt},
     }
-    picture = inversion_picture(method.clip, inversion, method.class_names, method.name)
-    facts["picture"] = {"title": picture.title, "caption": picture.caption, "alt": picture.alt}
-    return Found(facts, picture)
+    return facts, picture
 
 
-def audit_membership(method: AuditedMethod, request: AuditRequest) -> Found:
-    """Returns how well losses tell training images from others."""
-    images = method.require_images()
-    method.module.eval()
-    results = measure_membership(method.module, images, method.state_of, request.membership, request.seed)
-    facts = {
-        "options": asdict(request.membership),
-        "others": images.role,
-        "model": "each client's own" if method.module.personal else "the server's",
-        "clients": [asdict(result) for result in results[:-1]],
-        "all": asdict(results[-1]),
-    }
-    return Found(facts)
+def inversion_picture(run: TrainedRun, inversion: Inversion) -> Picture:
+    """Returns a row for each of the first images: the image, then what was recovered from each gradient."""
+    rows: list[list[tuple[str, torch.Tensor]]] = []
+    for (client, images), sources in zip(inversion.targets, inversion.recovered, strict=True):
+        for index, image in enumerate(images):
+            row = [(f"true: {run.class_names[image.label]}\nof {client.name}", read_pixels([image]))]
+            for recovered in sources:
+                if recovered.source in SOURCES:
+                    score = recovered.scores[index]
+                    title = f"{recovered.source}\n{score['psnr']:.1f} dB, SSIM {score['ssim']:.2f}"
+                    row.append((title, recovered.images[index : index + 1].detach().cpu()))
+            rows.append(row)
+    rows = rows[:MAX_ROWS]
+    columns = max(map(len, rows))
+    figure = Figure(figsize=(1.6 * columns, 2.0 * len(rows)), dpi=200, layout="constrained")
+    panels = figure.subplots(len(rows), columns, squeeze=False)
+    for axes in panels.flat:
+        axes.set_axis_off()  # rows without a closed form are shorter
+    for all_axes, row in zip(panels, rows, strict=True):
+        for axes, (title, pixels) in zip(all_axes, row, strict=False):
+            axes.imshow(drawable(run.clip, pixels)[0])
+            lines = "\n".join(map(escape_text, title.split("\n")))
+            axes.set_title(lines, fontsize=SMALL_FONT_SIZE - 1, linespacing=1.3)
+    caption = (
+        f"What gradients of {run.name} give away: for each true image, what was recovered from the gradient of the "
+        "prompts, which clients send here, and of the image tower and the prompts together, by as many steps from the "
+        "same start. "
+        "Closed form: by linear equations, where the full gradient is of one image of a ViT."
+    )
+    alt_texts = [", ".join(title.replace("\n", " ") for title, _ in row) for row in rows]
+    return Picture(figure, f"Images recovered from gradients of {run.name}", caption, "; ".join(alt_texts))
 
 
-def audit_words(method: AuditedMethod, request: AuditRequest) -> Found:
-    """Returns the words nearest to the prompts that a server has.
+@torch.no_grad()
+def server_words(run: TrainedRun, count: int = 3) -> Facts:
+    """Returns the words nearest to the prompts that a server has, and the names of those that stay on clients.
 
     Raises:
         UserError: if the method learns nothing among words.
     """
-    found = server_words(method.module, method.deployed)
-    if found is None:
-        raise UserError(f"{method.name} learns no vectors that stand among words.")
-    prompts: dict[str, list[list[Facts]]] = {}
-    for name, vectors in found.words.items():
-        prompts[name] = []
-        for near in vectors:
-            prompts[name].append([asdict(word) for word in near])
-    return Found({"typical_distance": found.typical_distance, "hidden": found.hidden, "prompts": prompts})
+    module = run.module
+    personal = detached(select(module.communicable_state(), (*module.personal, *module.train_only_personal)))
+    # What stays on the clients is marked by nan, and a prompt that bears the mark is none of the server's.
+    mark = {name: torch.full_like(value, torch.nan) for name, value in personal.items() if value.is_floating_point()}
+    module.load_state({**run.deployed, **mark})
+    prompts = {name: prompt.detach().cpu().clone() for name, prompt in text_prompts(module).items()}
+    module.load_state(personal)
+    if not prompts:
+        raise UserError(f"{run.name} learns no vectors that stand among words.")
+    of_server = {name: prompt for name, prompt in prompts.items() if bool(prompt.isfinite().all())}
+    words = prompt_words(run.clip, of_server, count).rename(columns={"word": "text"})
+    facts: dict[str, list[list[Facts]]] = {name: [] for name in of_server}
+    for (name, _), of_vector in words.groupby(["prompt", "vector"], sort=False):
+        facts[name].append(of_vector[["text", "token", "distance"]].to_dict("records"))
+    return {
+        "typical_distance": typical_distance(token_embeddings(run.clip)),
+        "hidden": [name for name in prompts if name not in of_server],
+        "prompts": facts,
+    }
 
 
-AUDITS: Mapping[str, Callable[[AuditedMethod, AuditRequest], Found]] = {
-    "inversion": audit_inversion,
-    "membership": audit_membership,
-    "words": audit_words,
-}
+def write_audit(folder: Path, result: AuditResult) -> list[Path]:
+    """Writes the files, each in one step, and returns them; a picture of an audit before is removed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = [folder / "audit.json", folder / "audit.csv"]
+    write_json(paths[0], result.facts)
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    writer.writerows(_csv_rows(result.facts))
+    write_text(paths[1], file.getvalue())
+    picture = folder / "inversion.png"
+    if result.picture is None:
+        picture.unlink(missing_ok=True)
+        return paths
+    write_bytes(picture, result.picture.image("png"))
+    return [*paths, picture]
 
 
-def _rows_of(target: Target, recovered: Recovered, class_names: list[str]) -> list[Facts]:
-    """Returns a row for each image of a target."""
-    rows = []
-    for index, name in enumerate(target.names):
-        row: Facts = {
-            "image": name,
-            "client": target.client.name,
-            "class": class_names[int(target.labels[index])],
-            "source": recovered.source,
-            "guessed_class": None if recovered.labels is None else class_names[recovered.labels[index]],
-            "gradient_distance": recovered.distance,
-        }
-        rows.append(row | recovered.scores[index])
-    return rows
+def _csv_rows(facts: Facts) -> Iterator[Sequence[Any]]:
+    """Yields a row for each value: what was measured, whose it is, of what, from which source, and the value."""
+    inversion, membership, words = (facts[kind] for kind in KINDS)
+    for row in inversion["images"] if inversion else ():
+        for measure in (*MEASURES, "gradient_distance"):
+            if row[measure] is not None:
+                yield "inversion", row["client"], row["image"], row["source"], measure, row[measure]
+    for result in (*membership["clients"], membership["all"]) if membership else ():
+        for quantity, value in result.items():
+            if quantity != "name":
+                yield "membership", result["name"], membership["others"], membership["model"], quantity, value
+    for name, vectors in words["prompts"].items() if words else ():
+        for number, near in enumerate(vectors, start=1):
+            for word in near:
+                yield "words", "", f"{name}, vector {number}", word["text"], "distance", word["distance"]
 
 
-def _means(inversion: Inversion) -> dict[str, dict[str, float]]:
-    """Returns the mean over images of each measure, by source."""
-    scores: dict[str, list[dict[str, float]]] = {}
-    for recovered in inversion.recovered:
-        for each in recovered:
-            scores.setdefault(each.source, []).extend(each.scores)
-    means: dict[str, dict[str, float]] = {}
-    for source, rows in scores.items():
-        means[source] = {}
-        for measure in MEASURES:
-            means[source][measure] = fmean(row[measure] for row in rows)
-    return means
+def audit_table(facts: Facts) -> str:
+    """Returns the short tables that are printed, one for each measure."""
+    tables = {"inversion": _inversion_table, "membership": _membership_table, "words": _word_table}
+    return "\n\n".join(tables[kind](facts[kind]) for kind in KINDS if facts[kind] is not None)
+
+
+def _inversion_table(facts: Mapping[str, Any]) -> str:
+    rows = facts["images"]
+    count = sum(row["source"] == rows[0]["source"] for row in rows)
+    cells = [[f"images recovered from gradients, mean of {count}", "MSE", "PSNR in dB", "SSIM", "cosine of features"]]
+    for source, means in facts["mean"].items():
+        formats = zip(("{:.4f}", "{:.2f}", "{:.3f}", "{:.3f}"), MEASURES, strict=True)
+        cells.append([source, *(form.format(means[measure]) for form, measure in formats)])
+    lines = [text_table(cells)]
+    if not facts["sent"]:
+        lines.append(f"In phase {facts['phase']!r} clients send nothing, so there is no gradient of prompts to invert.")
+    guesses: dict[str, list[bool]] = {}
+    for row in rows:
+        if row["guessed_class"] is not None:
+            guesses.setdefault(row["source"], []).append(row["guessed_class"] == row["class"])
+    for source, are_right in guesses.items():
+        lines.append(f"class guessed from the gradient of the {source}: right for {sum(are_right)} of {len(are_right)}")
+    return "\n".join(lines)
+
+
+def _membership_table(facts: Mapping[str, Any]) -> str:
+    coverage = f"{facts['options']['confidence']:.0%}"
+    cells = [["members told by their loss, client", "images", "others", "AUC", f"{coverage} from", "to"]]
+    for result in (*facts["clients"], facts["all"]):
+        scores = [f"{result[name]:.3f}" for name in ("auc", "low", "high")]
+        cells.append([result["name"], str(result["members"]), str(result["others"]), *scores])
+    return (
+        f"{text_table(cells)}\nmodel: {facts['model']}; others: {facts['others']} images of the same domains; "
+        "0.5 says nothing of membership"
+    )
+
+
+def _word_table(facts: Mapping[str, Any]) -> str:
+    cells = [["nearest words of the server's prompts", "nearest", "distance", "within a word's reach"]]
+    for name, vectors in facts["prompts"].items():
+        distances = [near[0]["distance"] for near in vectors]
+        closest = vectors[distances.index(min(distances))][0]
+        within = sum(distance <= facts["typical_distance"] for distance in distances)
+        cells.append([name, closest["text"], f"{closest['distance']:.3f}", f"{within} of {len(vectors)}"])
+    lines = align_columns(cells) if facts["prompts"] else ["The server has no text prompts."]
+    lines.append(f"half of all words have another within {facts['typical_distance']:.3f}")
+    if facts["hidden"]:
+        lines.append(f"kept by clients: {', '.join(facts['hidden'])}")
+    return "\n".join(lines)

@@ -24,16 +24,15 @@ Gradient = dict[str, Tensor]
 
 
 def sent_parameters(module: FederatedModule) -> dict[str, Tensor]:
-    """Returns the parameters that the running phase trains and sends, under their own name or, as PLAN's, another.
-
-    Args:
-        module: the method, with a client started.
-    """
+    """Returns the parameters that the running phase trains and sends; the method must have a client started."""
     upload = module.upload_state()
     sent: dict[str, Tensor] = {}
     for name, tensor in module.communicable_state().items():
-        if isinstance(tensor, nn.Parameter) and tensor.requires_grad and _is_among(name, tensor, upload):
-            sent[name] = tensor
+        if isinstance(tensor, nn.Parameter) and tensor.requires_grad:
+            # PLAN sends its own prompts under another name, which only their values tell.
+            twins = [value for value in upload.values() if value.shape == tensor.shape]
+            if name in upload or any(torch.equal(value.to(tensor), tensor) for value in twins):
+                sent[name] = tensor
     return sent
 
 
@@ -63,7 +62,7 @@ def loss_gradient(
     Args:
         module: the method, with a client started.
         images: as CLIP's transform puts them out.
-        labels: their classes.
+        labels: of the images.
         parameters: by what is differentiated.
         is_differentiable: whether the gradient can itself be differentiated by the images.
     """
@@ -72,19 +71,12 @@ def loss_gradient(
         # Not `precomputed`, which cuts the graph off between images and what is prepared of them.
         loss: Any = module.training_step((module.precompute(images), labels), 0)
         weights = tuple(parameters.values())
-        found = torch.autograd.grad(loss, weights, create_graph=is_differentiable, allow_unused=True)
+        slopes = torch.autograd.grad(loss, weights, create_graph=is_differentiable, allow_unused=True)
     module.clear_logs()
     gradient: Gradient = {}
-    for (name, parameter), part in zip(parameters.items(), found, strict=True):
-        gradient[name] = torch.zeros_like(parameter) if part is None else part
+    for (name, parameter), slope in zip(parameters.items(), slopes, strict=True):
+        gradient[name] = torch.zeros_like(parameter) if slope is None else slope
     return gradient
-
-
-def _is_among(name: str, tensor: Tensor, upload: Mapping[str, Tensor]) -> bool:
-    """Whether a parameter is uploaded by its name, or its values are by another name."""
-    return name in upload or any(
-        value.shape == tensor.shape and torch.equal(value.to(tensor), tensor) for value in upload.values()
-    )
 
 
 PATCH_LAYER = f"{TOWER}.conv1.weight"
@@ -102,11 +94,8 @@ def image_of_gradient(gradient: Mapping[str, Tensor]) -> Float[Tensor, "1 3 V V"
         dL/dposition_p = delta_p
         dL/dW = sum_p delta_p x_p^T, linear in x
 
-    Args:
-        gradient: of the image tower's weights.
-
     Returns:
-        The image; None if the tower is no ViT of open_clip, or has more patches than its tokens have numbers.
+        The image; None if the tower is no ViT of open_clip, or has more patches than its tokens have elements.
     """
     if PATCH_LAYER not in gradient or POSITIONS not in gradient:
         return None
@@ -115,11 +104,9 @@ def image_of_gradient(gradient: Mapping[str, Tensor]) -> Float[Tensor, "1 3 V V"
     if slopes.ndim != 2 or len(slopes) > slopes.shape[1]:
         return None
     pixels = torch.linalg.lstsq(slopes.mT, of_layer.flatten(1)).solution  # [patches, 3 size size]
-    return _picture(pixels, of_layer.shape[-1]).to(gradient[PATCH_LAYER])
-
-
-def _picture(patches: Float[Tensor, "patches numbers"], size: int) -> Float[Tensor, "1 3 V V"]:
-    """Returns patches, row by row, as the image that they make."""
-    side = round(len(patches) ** 0.5)
-    squares = patches.reshape(side, side, 3, size, size)
-    return squares.permute(2, 0, 3, 1, 4).reshape(1, 3, side * size, side * size)
+    # Patches are in rows of the image, from the top.
+    side = round(len(pixels) ** 0.5)
+    size = of_layer.shape[-1]
+    squares = pixels.reshape(side, side, 3, size, size).permute(2, 0, 3, 1, 4)
+    image: Tensor = squares.reshape(1, 3, side * size, side * size)
+    return image.to(gradient[PATCH_LAYER])

@@ -70,56 +70,44 @@ class InversionOptions:
             )
 
 
-@dataclass(frozen=True)
-class Inverted:
-    """Images that were recovered.
-
-    Attributes:
-        images: the images.
-        distance: of their gradient from the one sent, without the total variation.
-    """
-
-    images: Float[Tensor, "B *pixels"]
-    distance: float
-
-
 def invert(
     gradient_of: GradientOf,
     sent: Mapping[str, Tensor],
     start: Float[Tensor, "B *pixels"],
     bounds: tuple[Tensor, Tensor],
     options: InversionOptions,
-) -> Inverted:
-    """Returns the images, of all that the optimizer came through, whose gradient is nearest to the one sent.
+) -> tuple[Float[Tensor, "B *pixels"], float]:
+    """Returns the images, of all optimizer steps, whose gradient is nearest to the one sent, and its distance.
 
     Args:
         gradient_of: the attacker's model of the client.
         sent: the gradient.
         start: images to begin with.
         bounds: the least and largest value of a pixel, of shapes that fit the images'.
-        options: how.
+        options: of the optimizer.
     """
     images = start.detach().clone().requires_grad_()
     optimizer = torch.optim.Adam([images], lr=options.step_size)
     milestones = [round(share * options.steps) for share in MILESTONES]
     schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, milestones)
-    nearest = Inverted(start.detach(), float("inf"))
+    nearest, least = start.detach(), float("inf")
     for _ in range(options.steps):
         distance = gradient_distance(gradient_of(images), sent, options.distance)
-        if distance.item() < nearest.distance:
-            nearest = Inverted(images.detach().clone(), distance.item())
+        if distance.item() < least:
+            nearest, least = images.detach().clone(), distance.item()
         objective = distance + options.total_variation * total_variation(images)
         (slope,) = torch.autograd.grad(objective, images)
+        # The sign alone: slopes of pixels differ by orders of magnitude.
         images.grad = slope.sign()
         optimizer.step()
         schedule.step()
         with torch.no_grad():
             images.clamp_(*bounds)
-    return nearest
+    return nearest, least
 
 
 def gradient_distance(one: Mapping[str, Tensor], sent: Mapping[str, Tensor], kind: Distance) -> Float[Tensor, ""]:
-    """Returns how far a gradient is from the one sent, all their tensors taken together.
+    """Returns the distance of a gradient from the one sent, of all their tensors together.
 
     >>> sent = {"prompt": torch.tensor([2.0, 0.0])}
     >>> other = {"prompt": torch.tensor([0.0, 1.0])}
@@ -134,7 +122,7 @@ def gradient_distance(one: Mapping[str, Tensor], sent: Mapping[str, Tensor], kin
 
 
 def total_variation(images: Float[Tensor, "B *pixels"]) -> Float[Tensor, ""]:
-    """Returns the mean distance of neighbours in rows plus that in columns; 0 of what is no picture.
+    """Returns the mean distance of neighbours in rows plus that in columns; 0 of what has no rows.
 
     >>> total_variation(torch.tensor([[[[0.0, 1.0], [0.0, 3.0]]]])).item()
     3.0

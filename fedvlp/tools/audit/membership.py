@@ -9,25 +9,26 @@ with non-members of the same domain alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from scipy.stats import rankdata
-from torch import Tensor
 
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.state import Client
-from fedvlp.tools.audit.images import ImageGroup, RunImages
+from fedvlp.tools.trained_run import RunImage, TrainedRun, evaluation_images, read_pixels, training_images
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.ranges import OpenFraction, PositiveInt
 from fedvlp.utils.seeding import derive_seed
 
 BATCH_SIZE = 64
+RANKED_AT_ONCE = 256
+"""Bootstrap samples; more would take more memory."""
 Losses = Float[np.ndarray, "_"]
 
 
@@ -46,133 +47,109 @@ class MembershipOptions:
     confidence: OpenFraction = 0.95
 
 
-@dataclass(frozen=True)
-class Stratum:
-    """Losses of one domain.
-
-    Attributes:
-        members: of images that were trained on.
-        others: of images that nobody trained on.
-    """
+class Stratum(NamedTuple):
+    """Losses of one domain: of ``members``, which were trained on, and of ``others``, which were not."""
 
     members: Losses
     others: Losses
 
 
-@dataclass(frozen=True)
-class MembershipResult:
-    """How well members are told from others.
-
-    Attributes:
-        name: whose training images they are.
-        members: their number.
-        others: the number of other images.
-        member_loss: mean loss of members, in nats.
-        other_loss: mean loss of others.
-        auc: the probability that a member's loss is smaller than another's of the same domain, half of ties; 0.5 says
-            nothing of membership.
-        low: lower end of its interval.
-        high: upper end of its interval.
-    """
-
-    name: str
-    members: int
-    others: int
-    member_loss: float
-    other_loss: float
-    auc: float
-    low: float
-    high: float
-
-
-def measure_membership(
-    module: FederatedModule,
-    images: RunImages,
-    state_of: Callable[[Client], Mapping[str, Tensor]],
-    options: MembershipOptions,
-    seed: int,
-) -> list[MembershipResult]:
-    """Returns the result of each client, and that of all clients under the name ``all``.
+def measure_membership(run: TrainedRun, options: MembershipOptions, seed: int) -> dict[str, Any]:
+    """Returns how well losses tell each client's training images from others, and those of all clients.
 
     Args:
-        module: the method, in evaluation mode.
-        images: of the run.
-        state_of: what is loaded before a client's images are looked at.
-        options: how.
+        run: the method, in evaluation mode with the deployed tensors, and its images.
+        options: of the measure.
         seed: of the images that are drawn, and of the bootstrap.
 
     Raises:
-        UserError: if a client has images of a domain of which nobody left out any.
+        UserError: if there are no images, or none to compare a client's with.
     """
-    _check_domains(images)
+    if run.data is None:
+        raise UserError("There are no images of clients. Pass a run folder with its config.yaml, or --data.")
+    role = "test" if any(entry["role"] == "test" for entry in run.data.split_table()) else "validation"
+    measured = evaluation_images(run.data, role)
+    images = training_images(run.data)
+    _check_domains(images, measured, role)
     generator = torch.Generator().manual_seed(seed)
-    others = {domain: group.sample(options.images, generator) for domain, group in images.measured.items()}
+    others = {domain: _sample(of_domain, options.images, generator) for domain, of_domain in measured.items()}
+    # A client that never took part has what it would begin with.
+    start = run.module.personal_state()
     by_model: dict[tuple[Client | None, str], list[Stratum]] = {}
     results = []
-    for client, groups in images.training.items():
-        module.load_state(dict(state_of(client)))
+    for client, of_client in images.items():
+        own = (run.personal.get(client.id) or start) if run.module.personal else {}
+        run.module.load_state({**run.deployed, **own})
         strata = []
-        for group in groups:
-            model = client if module.personal else None
-            known = by_model.setdefault((model, group.domain), [])
-            members = image_losses(module, group.sample(options.images, generator))
-            # Clients that share a model share the losses of the images that nobody trained on.
-            of_others = known[0].others if known else image_losses(module, others[group.domain])
-            known.append(Stratum(members, of_others))
-            strata.append(known[-1])
+        for domain in dict.fromkeys(image.domain for image in of_client):
+            chosen = _sample([image for image in of_client if image.domain == domain], options.images, generator)
+            # Clients that share a model share the losses of the other images.
+            same = by_model.setdefault((client if run.module.personal else None, domain), [])
+            of_others = same[0].others if same else image_losses(run.module, others[domain])
+            same.append(Stratum(image_losses(run.module, chosen), of_others))
+            strata.append(same[-1])
         results.append(membership_result(client.name, strata, options, derive_seed(seed, client.id)))
-    everybody = [_joined(strata) for strata in by_model.values()]
-    return [*results, membership_result("all", everybody, options, seed)]
+    joined = [Stratum(np.concatenate([each.members for each in same]), same[0].others) for same in by_model.values()]
+    return {
+        "others": role,
+        "model": "each client's own" if run.module.personal else "the server's",
+        "clients": results,
+        "all": membership_result("all", joined, options, seed),
+    }
 
 
-def _check_domains(images: RunImages) -> None:
-    """Refuses clients whose images there is nothing to compare with."""
-    for client, groups in images.training.items():
-        for group in groups:
-            if group.domain not in images.measured:
+def _check_domains(images: dict[Client, list[RunImage]], measured: dict[str, list[RunImage]], role: str) -> None:
+    """Raises UserError if a client has images of a domain that there is nothing to compare with."""
+    for client, of_client in images.items():
+        for image in of_client:
+            if image.domain not in measured:
                 raise UserError(
-                    f"Training images of {client.name!r} are compared with images of {group.domain!r} on which nobody "
-                    f"trained, but no {images.role} image is of that domain. Choose another --data.validation_fraction "
+                    f"Training images of {client.name!r} are compared with images of {image.domain!r} that no client "
+                    f"trained on, but no {role} image is of that domain. Choose another --data.validation_fraction "
                     "or --data.test_fraction before training, or leave membership out of --what."
                 )
 
 
-def _joined(strata: Sequence[Stratum]) -> Stratum:
-    """Returns the members of several clients, beside the same others."""
-    return Stratum(np.concatenate([stratum.members for stratum in strata]), strata[0].others)
+def _sample(images: Sequence[RunImage], count: int, generator: torch.Generator) -> list[RunImage]:
+    """Returns so many of the images, drawn at random and in their order; all if there are no more."""
+    chosen = torch.randperm(len(images), generator=generator)[:count].sort().values
+    return [images[index] for index in chosen.tolist()]
 
 
 @torch.no_grad()
-def image_losses(module: FederatedModule, group: ImageGroup) -> Losses:
+def image_losses(module: FederatedModule, images: Sequence[RunImage]) -> Losses:
     """Returns the cross-entropy of each image under the deployed method, in nats."""
     clip: Any = module.clip
     device = next(clip.parameters()).device
-    labels = group.labels
     losses = []
-    for start in range(0, len(group), BATCH_SIZE):
-        chosen = range(start, min(start + BATCH_SIZE, len(group)))
-        logits = module(group.read(chosen).to(device)).float()
-        of_batch = labels[start : start + BATCH_SIZE].to(device)
-        losses.append(F.cross_entropy(logits, of_batch, reduction="none").cpu())
-    found: Losses = torch.cat(losses).double().numpy()
-    return found
+    for start in range(0, len(images), BATCH_SIZE):
+        batch = images[start : start + BATCH_SIZE]
+        labels = torch.tensor([image.label for image in batch], device=device)
+        logits = module(read_pixels(batch).to(device)).float()
+        losses.append(F.cross_entropy(logits, labels, reduction="none").cpu())
+    of_images: Losses = torch.cat(losses).double().numpy()
+    return of_images
 
 
-def membership_result(name: str, strata: Sequence[Stratum], options: MembershipOptions, seed: int) -> MembershipResult:
-    """Returns how well losses tell members from others within strata."""
+def membership_result(name: str, strata: Sequence[Stratum], options: MembershipOptions, seed: int) -> dict[str, Any]:
+    """Returns how well losses tell members from others within strata.
+
+    ``auc`` is the probability that a member's loss is smaller than another's of the same domain, half of ties; 0.5
+    says nothing of membership. ``low`` and ``high`` are the ends of its interval. Losses are means, in nats.
+    """
     members = np.concatenate([stratum.members for stratum in strata])
     others = np.concatenate([stratum.others for stratum in strata])
     low, high = interval(strata, options, np.random.default_rng(seed))
-    return MembershipResult(
-        name=name,
-        members=len(members),
-        others=len(others),
-        member_loss=float(members.mean()),
-        other_loss=float(others.mean()),
-        auc=stratified_auc(strata),
-        low=low,
-        high=high,
-    )
+    return {
+        "name": name,
+        "members": len(members),
+        "others": len(others),
+        "member_loss": float(members.mean()),
+        "other_loss": float(others.mean()),
+        "auc": stratified_auc(strata),
+        "low": low,
+        "high": high,
+    }
 
 
 def stratified_auc(strata: Sequence[Stratum]) -> float:
@@ -181,39 +158,28 @@ def stratified_auc(strata: Sequence[Stratum]) -> float:
     >>> stratified_auc([Stratum(np.array([1.0, 2.0]), np.array([1.5, 2.0]))])
     0.625
     """
-    wins = 0.0
-    pairs = 0
-    for stratum in strata:
-        wins += float(_wins(stratum.members[None], stratum.others[None])[0])
-        pairs += len(stratum.members) * len(stratum.others)
-    return wins / pairs
+    wins = sum(float(_wins(stratum.members[None], stratum.others[None])[0]) for stratum in strata)
+    return wins / _num_pairs(strata)
 
 
 def interval(
     strata: Sequence[Stratum], options: MembershipOptions, generator: np.random.Generator
 ) -> tuple[float, float]:
-    """Returns the percentile bootstrap interval of the AUC; members and others of each stratum are drawn anew."""
+    """Returns the percentile bootstrap interval of the AUC; members and others of each stratum are drawn again."""
     wins = np.zeros(options.resamples)
-    pairs = 0
     for stratum in strata:
-        wins += _resampled_wins(stratum, options.resamples, generator)
-        pairs += len(stratum.members) * len(stratum.others)
+        for start in range(0, options.resamples, RANKED_AT_ONCE):
+            rows = min(RANKED_AT_ONCE, options.resamples - start)
+            members = generator.choice(stratum.members, (rows, len(stratum.members)))
+            others = generator.choice(stratum.others, (rows, len(stratum.others)))
+            wins[start : start + rows] += _wins(members, others)
     tail = 50 * (1 - options.confidence)  # in percent
-    low, high = np.percentile(wins / pairs, [tail, 100 - tail])
+    low, high = np.percentile(wins / _num_pairs(strata), [tail, 100 - tail])
     return float(low), float(high)
 
 
-def _resampled_wins(
-    stratum: Stratum, resamples: int, generator: np.random.Generator, rows: int = 256
-) -> Float[np.ndarray, "resamples"]:
-    """Returns the wins of each bootstrap sample, of which a few are ranked at once, so that it takes little memory."""
-    found = []
-    for start in range(0, resamples, rows):
-        count = min(rows, resamples - start)
-        members = generator.choice(stratum.members, (count, len(stratum.members)))
-        others = generator.choice(stratum.others, (count, len(stratum.others)))
-        found.append(_wins(members, others))
-    return np.concatenate(found)
+def _num_pairs(strata: Sequence[Stratum]) -> int:
+    return sum(len(stratum.members) * len(stratum.others) for stratum in strata)
 
 
 def _wins(

@@ -8,193 +8,264 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
+import torch
 from lightning.pytorch.cli import LightningArgumentParser
 
-from fedvlp.commands.lightning_cli import FederationCLI
-from fedvlp.commands.trained_config import (
-    ALLOW_HELP,
-    chosen_kinds,
-    config_option,
-    data_of_run,
-    first_look,
-    trained_config,
-    trained_file,
-)
+from fedvlp.clip.loading import BUNDLED_NAME
+from fedvlp.commands.trained_config import chosen_kinds, first_look, trained_file
 from fedvlp.core.state import State
-from fedvlp.data.without_images import PredictionData
-from fedvlp.federation import Federation
-from fedvlp.runs.run_folder import load_trained, run_of
-from fedvlp.tools.explain.artifacts import CAPTIONS, write_artifacts
-from fedvlp.tools.explain.context import ExplainContext
-from fedvlp.tools.explain.explanations import EXPLANATIONS
-from fedvlp.tools.explain.relevance import Method
-from fedvlp.tools.explain.samples import Samples, read_samples, run_images, samples_of_files
-from fedvlp.training.setup import set_up_data, set_up_method
+from fedvlp.results.figures import Picture
+from fedvlp.runs.run_folder import run_of
+from fedvlp.tools.explain import images, pictures, words
+from fedvlp.tools.explain.images import ZERO_SHOT, Method, Samples
+from fedvlp.tools.explain.methods import text_prompts, token_experts
+from fedvlp.tools.trained_run import TrainedRun, TrainedRunCLI, config_of_file, load_run, parse, read_pixels
 from fedvlp.utils.config_files import with_config_paths
-from fedvlp.utils.errors import UserError, unwrapped_errors
+from fedvlp.utils.errors import UserError
+from fedvlp.utils.files import write_bytes, write_json
 from fedvlp.utils.ranges import PositiveFloat, PositiveInt
 
-HELP = {
-    "ckpt_path": "A run's folder, its prompts.safetensors or one of its checkpoints.",
-    "images": "Image files or folders to look at; if not given, a few of the run's own images on which nobody trained.",
-    "what": f"What to make, with commas between: {', '.join(EXPLANATIONS)}; all that the method has if not given.",
-    "output": "Folder to write to; explanations in the run's folder if not given.",
-    "toward": "The class that overlays are of: predicted, true, or the name of a class.",
-    "relevance": "How overlays are measured: attention weighted by its gradient, which a ViT has, or Grad-CAM.",
-    "num_images": "How many of the run's own images to look at.",
-    "most_points": "The largest number of images in t-SNE.",
-    "perplexity": "Perplexity of t-SNE; 30, or less for few images, if not given.",
-    "allow": ALLOW_HELP,
-}
-PARSER = {"prog": "fedvlp explain", "description": "Show what a trained method does, in pictures and words."}
+KINDS = ("predictions", "overlays", "experts", "tsne", "words")
+CAPTIONS = "captions.json"
+IMAGES_IN_A_FIGURE = 6
+BATCH_SIZE = 64
+
+Files = dict[str, Picture | str]
+"""From a file's name, which begins with that of the kind, to a picture or a table."""
 
 
-class ExplainCLI(FederationCLI):
+class ExplainCLI(TrainedRunCLI):
     """Makes the method of a trained file, and its run's data where they are needed; nothing is trained."""
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Adds what this command takes."""
         super().add_arguments_to_parser(parser)
-        parser.add_argument("--ckpt_path", type=str | None, help=HELP["ckpt_path"])
-        parser.add_argument("--images", type=str, nargs="+", help=HELP["images"])
-        parser.add_argument("--what", type=str | None, help=HELP["what"])
-        parser.add_argument("--output", type=str | None, help=HELP["output"])
-        parser.add_argument("--toward", type=str, default="predicted", help=HELP["toward"])
-        parser.add_argument("--relevance", type=Method | None, help=HELP["relevance"])
-        parser.add_argument("--num_images", type=PositiveInt, default=4, help=HELP["num_images"])
-        parser.add_argument("--most_points", type=PositiveInt, default=1000, help=HELP["most_points"])
-        parser.add_argument("--perplexity", type=PositiveFloat | None, help=HELP["perplexity"])
-        parser.add_argument("--allow", action="append", metavar="NAME", help=HELP["allow"])
-
-    def before_instantiate_classes(self) -> None:
-        """Leaves out what writes about runs."""
-        config = self.config
-        config.trainer.logger = None
-        config.trainer.callbacks = None
-        config.trainer.runtime.default_callbacks = False
+        help = "A run's folder, its prompts.safetensors or one of its checkpoints."
+        parser.add_argument("--ckpt_path", type=str | None, help=help)
+        help = "Image files or folders to look at; if not given, a few of the run's own that no client trained on."
+        parser.add_argument("--images", type=str, nargs="+", help=help)
+        help = f"What to make, with commas between: {', '.join(KINDS)}; all that the method has if not given."
+        parser.add_argument("--what", type=str | None, help=help)
+        help = "Folder to write to; explanations in the run's folder if not given."
+        parser.add_argument("--output", type=str | None, help=help)
+        help = "The class that overlays are of: predicted, true, or the name of a class."
+        parser.add_argument("--toward", type=str, default="predicted", help=help)
+        help = "How overlays are measured: attention weighted by its gradient, which a ViT has, or Grad-CAM."
+        parser.add_argument("--relevance", type=Method | None, help=help)
+        help = "How many of the run's own images to look at."
+        parser.add_argument("--num_images", type=PositiveInt, default=4, help=help)
+        help = "The largest number of images in t-SNE."
+        parser.add_argument("--most_points", type=PositiveInt, default=1000, help=help)
+        help = "Perplexity of t-SNE; 30, or less for few images, if not given."
+        parser.add_argument("--perplexity", type=PositiveFloat | None, help=help)
 
 
 def run_explain(arguments: Sequence[str]) -> int:
-    """Makes what was asked for, says where it is, and prints the nearest words; returns the exit code.
+    """Writes explanations, prints where they are, and returns the exit code.
 
     Raises:
-        UserError: if there is no trained file, or nothing to explain it by.
+        UserError: as ``explanation_lines``.
     """
     sys.stdout.writelines(f"{line}\n" for line in explanation_lines(arguments))
     return 0
 
 
 def explanation_lines(arguments: Sequence[str]) -> list[str]:
-    """Makes what was asked for, and returns what there is to say of it.
+    """Writes explanations, and returns the lines to print: what the method does not have, and the files.
 
     Raises:
-        UserError: as ``run_explain``.
+        UserError: if there is no trained file, what ``--what`` names can't be made of this method, or nothing can.
     """
-    given = with_config_paths(arguments)
-    trained = _config(given)
-    if trained is not None:
-        given.insert(0, config_option(trained))
-    with unwrapped_errors():
-        command = ExplainCLI(run=False, args=given, save_config_callback=None, parser_kwargs=PARSER)
-        return explain(command)
-
-
-def explain(command: ExplainCLI) -> list[str]:
-    """Writes the explanations, and returns what there is to say of them.
-
-    Raises:
-        UserError: if what was asked for by name can't be made of this method, or nothing can.
-    """
+    arguments = with_config_paths(arguments)
+    given = first_look(arguments)
+    trained = None
+    if not given.help:
+        file = trained_file(given.ckpt_path, "explain")
+        kinds = _kinds(given.what)
+        needs_samples = given.images is None and bool({"predictions", "overlays", "experts"} & set(kinds))
+        trained = config_of_file(file, given.allow, "tsne" in kinds or needs_samples, "--images")
+    command = parse(ExplainCLI, arguments, trained, "Show what a trained method does, in pictures and words.")
     config = command.config
-    kinds = _kinds(config.what)
-    where = trained_file(config.ckpt_path, "explain")
-    context = _context(command, where, kinds)
-    messages: list[str] = []
-    found = []
-    for kind in kinds:
+
+    run = load_run(command, trained_file(config.ckpt_path, "explain"))
+    samples = None
+    if config.images:
+        samples = images.samples_of_files(config.images, run.clip)
+    elif run.data is not None:
+        of_run = images.spread_images(run.data, config.num_images)
+        samples = images.samples_of_run(of_run, run.class_names, run.clip)
+    lines: list[str] = []
+    explanations: dict[str, Files] = {}
+    for kind in _kinds(config.what):
         try:
-            _check(kind, context, is_asked_for=config.what is not None)
+            explanations[kind] = explain(kind, run, samples, config)
         except UserError as error:
+            # No method has all kinds, so only one that was asked for by name must be there.
             if config.what is not None:
                 raise
-            messages.append(f"{kind} left out: {error}")
-        else:
-            found.append(kind)
-    artifacts = {kind: EXPLANATIONS[kind].make(context) for kind in found}
-    if not artifacts:
-        raise UserError(f"There is nothing to explain {context.name} by. " + " ".join(messages))
-    folder = Path(config.output) if config.output else run_of(where) / "explanations"
-    written = write_artifacts(folder, artifacts)
-    return [*messages, *(str(path) for path in written), f"captions: {folder / CAPTIONS}"]
-
-
-def _check(kind: str, context: ExplainContext, is_asked_for: bool) -> None:
-    """Raises UserError if a kind can't be made, or, where nobody asked for it by name, says nothing."""
-    explanation = EXPLANATIONS[kind]
-    explanation.check(context)
-    if explanation.advise is not None and not is_asked_for:
-        explanation.advise(context)
-
-
-def _config(arguments: Sequence[str]) -> dict[str, Any] | None:
-    """Returns the config of the trained method, with its run's data where images of it are needed; None for help."""
-    given = first_look(arguments)
-    if given.help:
-        return None
-    where = trained_file(given.ckpt_path, "explain")
-    config = trained_config(where, given.allow)
-    run = run_of(where) / "config.yaml"
-    if run.is_file() and _needs_data(_kinds(given.what), given.images is not None):
-        config["data"] = data_of_run(run, "--images", given.allow)
-    return config
-
-
-def _needs_data(kinds: Sequence[str], has_images: bool) -> bool:
-    """Whether images of the run are needed."""
-    return "tsne" in kinds or (not has_images and bool({"predictions", "overlays", "experts"} & set(kinds)))
+            lines.append(f"{kind} left out: {error}")
+    if not explanations:
+        raise UserError(f"There is nothing to explain {run.name} by. " + " ".join(lines))
+    folder = Path(config.output) if config.output else run_of(cast(Path, run.file)) / "explanations"
+    written = write_explanations(folder, explanations)
+    return [*lines, *map(str, written), f"captions: {folder / CAPTIONS}"]
 
 
 def _kinds(what: str | None) -> list[str]:
-    return list(EXPLANATIONS) if what is None else chosen_kinds(what, EXPLANATIONS)
+    return list(KINDS) if what is None else chosen_kinds(what, KINDS)
 
 
-def _context(command: ExplainCLI, where: Path, kinds: Sequence[str]) -> ExplainContext:
-    """Returns the trained method with the images to look at."""
-    config = command.config
-    module = command.model
-    data = command.datamodule
-    federation = cast(Federation, command.trainer)
-    set_up_method(federation.fabric, module, federation.runtime.num_threads)
-    own = None if isinstance(data, PredictionData) else data
-    deployed, personal = load_trained(where, module)
-    module.load_state(deployed)
-    module.eval()
-    if own is not None:
-        set_up_data(federation.fabric, module, own, federation.precision, serves_images=True)
-    return ExplainContext(
-        module=module,
-        deployed=deployed,
-        personal=_by_name(personal, run_of(where)),
-        samples=_samples(config, module.clip, own),
-        data=own,
-        toward=config.toward,
-        relevance=config.relevance,
-        most_points=config.most_points,
-        perplexity=config.perplexity,
-    )
+def explain(kind: str, run: TrainedRun, samples: Samples | None, config: Any) -> Files:
+    """Returns the files of one kind of explanation.
+
+    Raises:
+        UserError: if the method has no explanation of this kind, or there are no images for it.
+    """
+    if kind == "words":
+        return explain_words(run, is_asked_for=config.what is not None)
+    if kind != "experts" and run.module.personal and run.personal:
+        raise UserError(f"{run.name} keeps tensors on each client, so there is no one model to look at.")
+    if kind == "tsne":
+        return explain_tsne(run, config.most_points, config.perplexity)
+    if samples is None:
+        raise UserError("There are no images to look at. Pass --images, or a run folder with its config.yaml.")
+    figures = []
+    # One figure of all images would be too tall to read.
+    for page in samples.pages(IMAGES_IN_A_FIGURE):
+        if kind == "predictions":
+            figures.append(explain_predictions(run, page))
+        elif kind == "experts":
+            figures.append(explain_experts(run, page))
+        else:
+            figures.append(explain_overlays(run, page, config.toward, config.relevance))
+    if len(figures) == 1:
+        return {f"{kind}.png": figures[0]}
+    return {f"{kind}_{number}.png": figure for number, figure in enumerate(figures, start=1)}
 
 
-def _samples(config: Any, clip: Any, data: Any) -> Samples | None:
-    """Returns the images to look at: those given, or a few of the run's."""
-    if config.images:
-        return samples_of_files(config.images, clip)
-    return None if data is None else read_samples(run_images(data, config.num_images))
+@torch.no_grad()
+def explain_predictions(run: TrainedRun, samples: Samples) -> Picture:
+    """Returns the predicted classes before and after training."""
+    baseline = run.module.baseline()
+    classifiers = {run.name: run.module}
+    if baseline is not None and baseline is not run.module:
+        classifiers = {ZERO_SHOT: baseline, **classifiers}
+    pixels = samples.pixels.to(run.device)
+    probabilities = {name: module(pixels).float().softmax(-1).cpu() for name, module in classifiers.items()}
+    return pictures.prediction_picture(samples, probabilities, run.class_names)
 
 
-def _by_name(personal: Mapping[int, State], run: Path) -> dict[str, State]:
-    """Returns what clients keep by the clients' names, as far as the run's summary knows them."""
-    summary = run / "summary.json"
+def explain_overlays(run: TrainedRun, samples: Samples, toward: str, relevance: Method | None) -> Picture:
+    """Returns which patches speak for a class.
+
+    Raises:
+        UserError: if the image tower is of another kind, or there is no such class.
+    """
+    classes = images.classes_in_question(toward, samples, run.class_names)
+    if classes is not None:
+        classes = classes.to(run.device)
+    method = relevance or images.suited_method(run.clip)
+    views = images.views(run.module, samples.pixels.to(run.device), classes, method)
+    return pictures.overlay_picture(samples, views, run.class_names)
+
+
+def explain_experts(run: TrainedRun, samples: Samples) -> Picture:
+    """Returns which expert each patch went to.
+
+    Raises:
+        UserError: if the method sends no token to an expert.
+    """
+    experts = token_experts(run.module, samples.pixels.to(run.device))
+    if experts is None:
+        raise UserError(f"{run.name}, as it is set up here, sends no token to an expert.")
+    return pictures.token_map_picture(samples, experts.cpu(), list(text_prompts(run.module)))
+
+
+@torch.no_grad()
+def explain_tsne(run: TrainedRun, most_points: int, perplexity: float | None) -> Files:
+    """Returns images of the run that no client trained on as points in the plane, before and after training.
+
+    Raises:
+        UserError: if there is nothing to compare with, there are no or too few images, or scikit-learn is missing.
+    """
+    baseline = run.module.baseline()
+    if baseline is None or baseline is run.module:
+        raise UserError(f"{run.name} has nothing before training to compare with.")
+    if run.data is None:
+        raise UserError("t-SNE shows a run's own labelled images. Pass a run folder with its config.yaml.")
+    chosen = images.spread_images(run.data, most_points)
+    tsne = images.suited_tsne(len(chosen), perplexity)
+    before = []
+    after = []
+    for start in range(0, len(chosen), BATCH_SIZE):
+        pixels = read_pixels(chosen[start : start + BATCH_SIZE]).to(run.device)
+        of_trained, of_baseline, shown = images.embeddings(run.module, baseline, pixels)
+        before.append(of_baseline.cpu())
+        after.append(of_trained.cpu())
+    panels = {}
+    for title, parts in ((ZERO_SHOT, before), (run.name, after)):
+        panels[title] = tsne.fit_transform(torch.cat(parts).double().numpy()).astype("float32")
+    remark = " (the method leaves image features unchanged)" if shown == "class logits" else ""
+    caption = f"{shown}{remark}, perplexity {tsne.perplexity:.3g}, seed 0"
+    labels = [image.label for image in chosen]
+    domains = [image.domain for image in chosen]
+    return {"tsne.png": pictures.tsne_picture(panels, labels, domains, run.class_names, caption)}
+
+
+def explain_words(run: TrainedRun, is_asked_for: bool) -> Files:
+    """Returns the words nearest to the learned prompts: a picture, the same as Markdown, and more of them as CSV.
+
+    Raises:
+        UserError: if the method learns nothing among words, or, unless it is asked for, if words mean nothing.
+    """
+    if not text_prompts(run.module):
+        raise UserError(f"{run.name} learns no vectors that stand among words.")
+    if run.clip.spec.name == BUNDLED_NAME and run.clip.spec.pretrained == "auto" and not is_asked_for:
+        raise UserError(
+            f"{BUNDLED_NAME} has learned few words, and those nearest to a vector mean nothing. "
+            "Ask for them with --what words."
+        )
+    prompts = words.named_prompts(run.module, run.deployed, _personal_by_name(run))
+    nearest = words.prompt_words(run.clip, prompts)
+    picture = pictures.words_picture(nearest, run.name, words.typical_distance(words.token_embeddings(run.clip)))
+    page = f"# {picture.title}\n\n{words.format_words(nearest, 'markdown')}\n\n{picture.caption}\n"
+    table = nearest.to_csv(index=False, float_format="%.6f", lineterminator="\n")
+    return {"words.png": picture, "words.md": page, "words.csv": table}
+
+
+def _personal_by_name(run: TrainedRun) -> dict[str, State]:
+    """Returns what clients keep by the clients' names, as far as the run's summary has them."""
     names: list[str] = []
+    summary = run_of(run.file) / "summary.json" if run.file else Path()
     if summary.is_file():
         names = list(json.loads(summary.read_text(encoding="utf-8"))["clients"])
-    return {names[client] if client < len(names) else f"client {client}": state for client, state in personal.items()}
+    states = run.personal.items()
+    return {names[client] if client < len(names) else f"client {client}": state for client, state in states}
+
+
+def write_explanations(folder: Path, explanations: Mapping[str, Files]) -> list[Path]:
+    """Writes the files of each kind and ``captions.json``, each in one step, and returns the files' paths.
+
+    Files that an earlier call wrote for the same kinds are replaced; those of other kinds stay, with their captions.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    captions = folder / CAPTIONS
+    old: list[dict[str, str]] = json.loads(captions.read_text(encoding="utf-8")) if captions.is_file() else []
+    # The user may have removed a file since.
+    old = [entry for entry in old if (folder / entry["file"]).is_file()]
+    listed = [entry for entry in old if not entry["file"].startswith(tuple(explanations))]
+    written = []
+    for files in explanations.values():
+        for name, content in files.items():
+            written.append(folder / name)
+            if isinstance(content, str):
+                write_bytes(folder / name, content.encode())
+                continue
+            # A table has the caption of the picture of the same, so only pictures are listed.
+            listed.append({"file": name, "title": content.title, "caption": content.caption, "alt": content.alt})
+            write_bytes(folder / name, content.image("png"))
+    write_json(captions, listed)
+    # Only files that an earlier call listed are removed: the folder may hold files of the user's.
+    for name in {entry["file"] for entry in old} - {entry["file"] for entry in listed}:
+        (folder / name).unlink()
+    return written

@@ -1,64 +1,43 @@
-"""The words of CLIP's vocabulary that lie nearest to learned prompts (CoOp, Table 4; ADAPT, Table 1).
+"""The words of CLIP's vocabulary that are nearest to learned prompts (CoOp, Table 4; ADAPT, Table 1).
 
-Distances are Euclidean, between a prompt's vectors and the token embeddings among which they stand.
+Distances are Euclidean, between a prompt's vectors and the embeddings of the vocabulary's tokens.
 """
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, Int
-from matplotlib.figure import Figure
-from matplotlib.font_manager import findfont, get_font
+from pandas import DataFrame
 from torch import Tensor
 
 from fedvlp.clip import CLIP
-from fedvlp.results.figures import SMALL_FONT_SIZE, Picture
+from fedvlp.core.module import FederatedModule
+from fedvlp.core.state import State
+from fedvlp.tools.explain.methods import text_prompts
 from fedvlp.utils.text_table import markdown_cell, markdown_table, text_table
 
-
-@dataclass(frozen=True)
-class Word:
-    """A token of the vocabulary near a vector.
-
-    Attributes:
-        text: the token; with an ellipsis where it is only the beginning of a word, N/A where it is no text.
-        token: its index in the vocabulary.
-        distance: Euclidean, from the vector.
-    """
-
-    text: str
-    token: int
-    distance: float
-
-
-Words = Mapping[str, Sequence[Sequence[Word]]]
-"""For each prompt by name, and each of its vectors, the nearest words, nearest first."""
+COLUMNS = ["prompt", "vector", "rank", "word", "token", "distance"]
 
 
 @torch.no_grad()
-def prompt_words(clip: CLIP, prompts: Mapping[str, Float[Tensor, "L D"]], count: int = 5) -> Words:
-    """Returns the words nearest to each vector of each prompt."""
+def prompt_words(clip: CLIP, prompts: Mapping[str, Float[Tensor, "L D"]], count: int = 5) -> DataFrame:
+    """Returns the words nearest to each vector of each prompt.
+
+    These are a row for each prompt, vector (from 1) and rank (from 1, the nearest), with the token's text and index,
+    and its Euclidean distance.
+    """
     vocabulary = token_embeddings(clip)
-    words: dict[str, list[list[Word]]] = {}
+    rows = []
     for name, prompt in prompts.items():
         distances, tokens = nearest(prompt.to(vocabulary), vocabulary, count)
-        words[name] = []
-        for of_vector, near in zip(distances.tolist(), tokens.tolist(), strict=True):
-            words[name].append(_words(clip, near, of_vector))
-    return words
-
-
-def _words(clip: CLIP, tokens: Sequence[int], distances: Sequence[float]) -> list[Word]:
-    found = []
-    for token, distance in zip(tokens, distances, strict=True):
-        found.append(Word(token_text(clip.tokenizer, token), token, distance))
-    return found
+        for vector in range(len(prompt)):
+            near = zip(tokens[vector].tolist(), distances[vector].tolist(), strict=True)
+            for rank, (token, distance) in enumerate(near, start=1):
+                rows.append([name, vector + 1, rank, token_text(clip.tokenizer, token), token, distance])
+    return DataFrame(rows, columns=COLUMNS)
 
 
 @torch.no_grad()
@@ -74,8 +53,8 @@ def nearest(
     """Returns the Euclidean distances and the indices of the nearest rows, nearest first."""
     # By matrix products, which is fast but cancels digits, so in double precision.
     distances = torch.cdist(vectors.double(), vocabulary.double())
-    found = distances.topk(count, dim=1, largest=False)
-    return found.values.float(), found.indices
+    values, indices = distances.topk(count, dim=1, largest=False)
+    return values.float(), indices
 
 
 def typical_distance(vocabulary: Float[Tensor, "vocabulary D"], sample: int = 256) -> float:
@@ -86,7 +65,7 @@ def typical_distance(vocabulary: Float[Tensor, "vocabulary D"], sample: int = 25
 
 
 def token_text(tokenizer: Any, token: int) -> str:
-    """Returns a token as a reader sees it."""
+    """Returns a token as a reader sees it: the beginning of a word with an ellipsis, N/A for what is no string."""
     text = getattr(tokenizer, "tokenizer", tokenizer).decode([token])
     word = text.strip()
     # A token may be a part of a character's bytes, which decodes to the replacement character.
@@ -95,108 +74,54 @@ def token_text(tokenizer: Any, token: int) -> str:
     return word if text.endswith(" ") or word.startswith("<") else f"{word}…"
 
 
-FONT = "DejaVu Sans Mono"
-MAX_PROMPTS = 6
-"""How many prompts stand side by side in one table."""
+def named_prompts(
+    module: FederatedModule, deployed: State, personal: Mapping[str, State]
+) -> dict[str, Float[Tensor, "L D"]]:
+    """Returns all text prompts by name, those that differ between clients once for each client.
 
-WordFormat = Literal["table", "markdown", "csv"]
+    Args:
+        module: the method; it has the deployed tensors afterwards.
+        deployed: the server's tensors.
+        personal: what each client keeps, by the client's name; empty if there is one model.
+    """
+    by_client: dict[str, dict[str, Tensor]] = {}
+    for client, state in (personal or {"": {}}).items():
+        module.load_state({**deployed, **state})
+        for name, prompt in text_prompts(module).items():
+            by_client.setdefault(name, {})[client] = prompt.detach().cpu().clone()
+    module.load_state(deployed)
+    prompts: dict[str, Tensor] = {}
+    for name, of_clients in by_client.items():
+        first = next(iter(of_clients.values()))
+        if all(torch.equal(prompt, first) for prompt in of_clients.values()):
+            prompts[name] = first
+        else:
+            prompts |= {f"{name} of {client}": prompt for client, prompt in of_clients.items()}
+    return prompts
 
 
-def format_words(words: Words, form: WordFormat) -> str:
-    """Returns the nearest word of each vector with its distance, a column for each prompt; as CSV all that there are.
+def format_words(words: DataFrame, form: Literal["table", "markdown"]) -> str:
+    """Returns the nearest word of each vector with its distance, a column for each prompt.
 
-    >>> print(format_words({"prompt": [[Word("cat", 7, 0.5)]]}, "markdown"))
+    >>> print(format_words(DataFrame([["prompt", 1, 1, "cat", 7, 0.5]], columns=COLUMNS), "markdown"))
     | vector | prompt |
     | ---: | :--- |
     | 1 | `cat` 0.500 |
     """
-    if form == "csv":
-        return _csv(words)
-    names = list(words)
-    tables = []
-    for start in range(0, len(names), MAX_PROMPTS):
-        part = {name: words[name] for name in names[start : start + MAX_PROMPTS]}
-        tables.append(_table(part, form))
-    return "\n\n".join(tables)
-
-
-def words_picture(words: Words, method: str, scale: float) -> Picture:
-    """Returns the table as a picture.
-
-    Args:
-        words: Of a method's prompts.
-        method: The method's name.
-        scale: The distance within which a typical word has another.
-    """
-    text = format_words(_drawable(words), "table")
-    lines = text.split("\n")
-    # In inches: of a letter's width and a line's height in a monospaced font, with a margin.
-    width = max(map(len, lines)) * SMALL_FONT_SIZE * 0.0086 + 0.2
-    height = len(lines) * SMALL_FONT_SIZE * 0.0175 + 0.2
-    figure = Figure(figsize=(width, height), dpi=200)
-    figure.text(0.1 / width, 0.5, text.replace("$", r"\$"), family=FONT, fontsize=SMALL_FONT_SIZE, va="center")
-    caption = (
-        "The word of CLIP's vocabulary nearest to each learned vector, and its Euclidean distance. An ellipsis: only "
-        "the beginning of a word; N/A: no text, or none in Latin letters. For scale: half of all words have another "
-        f"word within {scale:.3f}; a vector that is much farther than that from every word means none of them."
-    )
-    alt = "; ".join(f"{name}: {_nearest_words(vectors)}" for name, vectors in words.items())
-    return Picture(figure, f"Words nearest to the prompts of {method}", caption, alt)
-
-
-def _nearest_words(vectors: Sequence[Sequence[Word]]) -> str:
-    return ", ".join(near[0].text for near in vectors)
-
-
-def _drawable(words: Words) -> Words:
-    """Returns the words, of which those are N/A that the font has no letters for."""
-    drawable: dict[str, list[list[Word]]] = {}
-    for name, vectors in words.items():
-        drawable[name] = [list(map(_drawable_word, near)) for near in vectors]
-    return drawable
-
-
-def _drawable_word(word: Word) -> Word:
-    font = get_font(findfont(FONT))
-    if all(font.get_char_index(ord(letter)) for letter in word.text):
-        return word
-    return replace(word, text="N/A")
-
-
-def _table(words: Words, form: WordFormat) -> str:
-    """Returns a table of a few prompts, which may have different lengths."""
-    head = ["vector", *words]
-    rows = []
-    for index in range(max(map(len, words.values()))):
-        row = [str(index + 1)]
-        for vectors in words.values():
-            row.append(_cell(vectors[index][0], form) if index < len(vectors) else "")
-        rows.append(row)
+    nearest_words = words[words["rank"] == 1]
+    shown = nearest_words["word"] if form == "table" else nearest_words["word"].map(_code)
+    cells = nearest_words.assign(cell=shown + nearest_words["distance"].map(" {:.3f}".format))
+    table = cells.pivot(index="vector", columns="prompt", values="cell")
+    # A shorter prompt has empty cells below it; pivot sorts the prompts by name.
+    table = table[list(dict.fromkeys(words["prompt"]))].fillna("").reset_index().astype(str)
+    rows = table.to_numpy().tolist()
     if form == "table":
-        return text_table([head, *rows])
-    return markdown_table(list(map(markdown_cell, head)), ["---:", *(":---" for _ in words)], rows)
+        return text_table([list(table.columns), *rows])
+    return markdown_table([*map(markdown_cell, table.columns)], ["---:", *[":---"] * (table.shape[1] - 1)], rows)
 
 
-def _cell(word: Word, form: WordFormat) -> str:
-    """Returns a word with its distance; in Markdown as code, so that no sign in it has a meaning."""
-    if form == "table":
-        return f"{word.text} {word.distance:.3f}"
-    fence = "`"
-    text = word.text.replace("|", "\\|")
-    # A backtick needs longer fences, with spaces between them and the text.
-    if "`" in text:
-        fence = "``"
-        text = f" {text} "
-    return f"{fence}{text}{fence} {word.distance:.3f}"
-
-
-def _csv(words: Words) -> str:
-    """Returns a row for each prompt, vector and near word."""
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(["prompt", "vector", "rank", "word", "token", "distance"])
-    for name, vectors in words.items():
-        for place, near in enumerate(vectors, start=1):
-            for rank, word in enumerate(near, start=1):
-                writer.writerow([name, place, rank, word.text, word.token, f"{word.distance:.6f}"])
-    return file.getvalue().rstrip("\n")
+def _code(word: str) -> str:
+    """Returns a word as code in a Markdown table, so that no sign in it has a meaning."""
+    word = word.replace("|", "\\|")
+    # A backtick needs longer fences, with spaces between them and the word.
+    return f"`` {word} ``" if "`" in word else f"`{word}`"

@@ -7,7 +7,7 @@ import os
 import shlex
 import sys
 from argparse import ArgumentError
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +50,8 @@ def run_sweep(arguments: Sequence[str]) -> int:
     array = _slurm_array(content.get("launcher", "local"), options, output)
     # Whatever can be wrong is found before the first run: later it would cost hours.
     configs = parse_methods(plan)
-    jobs = plan.jobs({label: _domains_in_turn(plan, config) for label, config in configs.items()}, output)
+    domains: dict[str, list[str]] = {}
+    jobs = plan.jobs({label: _domains_in_turn(plan, config, domains) for label, config in configs.items()}, output)
     devices = visible_devices(configs.values())
     if content.get("note"):
         sys.stdout.write(f"{content['note'].strip()}\n")
@@ -223,26 +224,35 @@ def visible_devices(configs: Iterable[Namespace]) -> list[str]:
     return visible.split(",")[: len(every)] if visible else every
 
 
-def _domains_in_turn(plan: Sweep, config: Namespace) -> list[str]:
+def _domains_in_turn(plan: Sweep, config: Namespace, domains_by_data: dict[str, list[str]]) -> list[str]:
     """The domains that a method's runs hold out in turn; none where every domain has clients. No image is opened.
+
+    Args:
+        plan: the sweep.
+        config: the method's.
+        domains_by_data: the domains of data sets that were looked up before, by their options; gets those of this one.
 
     Raises:
         UserError: if the data set has no such domain or can't be found, or the protocol holds none out.
     """
-    data: Mapping[str, Any] = {} if config.data is None else config.data.as_dict()
+    data: dict[str, Any] = {} if config.data is None else config.data.as_dict()
     if data.get("class_path", FederatedDataModule.__name__).endswith(FederatedDataModule.__name__):
         raise UserError("A sweep needs a data set. Name its config, for instance --config data/folders.")
-    protocol = data.get("init_args", {}).get("protocol")
+    options = data.get("init_args", {})
+    protocol = options.get("protocol")
     holds_out = protocol is None or PROTOCOLS[protocol].holds_domains_out
     if not holds_out and plan.held_out not in ("all", "none"):
         raise UserError(f"The protocol {protocol} trains on every domain. Leave out --held_out.")
-    # For bad names and folders to be found, the domains are looked up even where none is held out.
-    init_args = {name: value for name, value in data["init_args"].items() if name not in ("held_out", "partition")}
-    parser = FederationParser()
-    parser.add_lightning_class_args(FederatedDataModule, "data", subclass_mode=True)
-    with unwrapped_errors():
-        parsed = parser.parse_object({"data": {**data, "init_args": init_args}})
-        domains: list[str] = parser.instantiate_classes(parsed).data.domains
+    # Options that change no domain, so that methods which differ in them share one lookup: it reads a whole folder.
+    of_clients = ("held_out", "batch_size", "partition")
+    data["init_args"] = {name: value for name, value in options.items() if name not in of_clients}
+    key = repr(data)
+    if key not in domains_by_data:
+        parser = FederationParser()
+        parser.add_lightning_class_args(FederatedDataModule, "data", subclass_mode=True)
+        with unwrapped_errors():
+            domains_by_data[key] = parser.instantiate_classes(parser.parse_object({"data": data})).data.domains
+    domains = domains_by_data[key]
     if plan.held_out == "none" or not holds_out:
         return []
     chosen: list[str] = []

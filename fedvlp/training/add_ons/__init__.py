@@ -11,8 +11,8 @@ from fedvlp.training.add_ons.fed_prox import FedProx
 from fedvlp.training.add_ons.moon import MOON
 from fedvlp.training.add_ons.scaffold import Scaffold
 
+# Those that can be named in a config; a site makes no other, whatever a server asks for.
 PUBLIC = {kind.__name__: kind for kind in (FedDGGA, FedDyn, FedNova, FedProx, MOON, Scaffold)}
-"""Those that can be named in a config; a site makes no other, whatever a server asks for."""
 
 __all__ = [
     "MOON",

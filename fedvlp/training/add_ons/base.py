@@ -19,8 +19,8 @@ from fedvlp.core.state import Client, ClientUpdate, State
 from fedvlp.utils.ranges import PositiveFloat
 from fedvlp.utils.seeding import derive_seed
 
+# Sets a client's noise apart from the other draws of its seed.
 NOISE = 1
-"""Sets a client's noise apart from the other draws of its seed."""
 
 
 @dataclass(frozen=True)
@@ -174,6 +174,7 @@ class AddOn:
 
 def squared_distance(trained: Mapping[str, Tensor], start: State) -> Tensor:
     """The squared Euclidean distance |w - w_t|^2 of trained tensors from where they started."""
+    # Stacked, since Python's sum begins with an integer that is moved to the device.
     return torch.stack([(trained[name] - value).square().sum() for name, value in start.items()]).sum()
 
 

@@ -37,8 +37,8 @@ from fedvlp.core.state import ClientUpdate, State
 from fedvlp.training.add_ons.base import AddOn, Finished, LocalContext, ServerRound
 from fedvlp.utils.ranges import FractionAboveZero
 
+# Weights are rounded to one part of so many, which keeps sums of them exact.
 COUNTED = 10**9
-"""Weights are rounded to one part of so many, which keeps sums of them exact."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,7 @@ class FedDGGA(AddOn):
 
     def finish(self, local: LocalContext, upload: State) -> Finished:
         """Sends G_k and whether there is one, and keeps the accuracy after training."""
+        # A client that never trained has no gap, which is not the same as a gap of zero.
         gap = torch.zeros(2)
         if local.kept:
             gap = torch.tensor([local.kept["accuracy"].item() - local.scratch["accuracy"].item(), 1.0])
@@ -78,12 +79,14 @@ class FedDGGA(AddOn):
         weights = server.memory.get("weights", torch.full((len(ids),), 1 / len(ids), dtype=torch.float64))
         gaps: dict[int, float] = {}
         for update, sent in zip(server.updates, server.sent, strict=True):
+            # A flag that travelled as a number.
             if sent["gap"][1] > 0.5:
                 gaps[ids.index(update.client.id)] = sent["gap"][0].item()
         weights = self.adjusted(weights, gaps, 1 - (server.round - 1) / max(1, server.rounds))
         by_id = dict(zip(ids, weights.tolist(), strict=True))
         weighted: list[ClientUpdate] = []
         for update in server.updates:
+            # Whole numbers, which every strategy can sum exactly in any order.
             counted = int(0.5 + COUNTED * by_id[update.client.id])
             weighted.append(replace(update, weight=max(1, counted)))
         return weighted, {"weights": weights}
@@ -108,5 +111,6 @@ class FedDGGA(AddOn):
             return weights
         moved = weights.clone()
         moved[places] += self.step * share / len(weights) * differences / largest
+        # A weight below zero would draw the average away from a client.
         moved = moved.clamp(0, 1)
         return moved / moved.sum() if moved.sum() > 0 else torch.full_like(moved, 1 / len(moved))

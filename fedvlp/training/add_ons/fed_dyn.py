@@ -47,6 +47,7 @@ class FedDyn(AddOn):
 
     def loss(self, local: LocalContext, inputs: Inputs) -> Tensor:
         """The regularizer alpha / 2 |theta - theta^{t-1}|^2 - <grad L_k(theta_k^{t-1}), theta>."""
+        # Both terms are in one pass: a pass of its own for each would double the cost.
         proximal = self.alpha / 2 * squared_distance(local.trained, local.averaged)
         linear = [(local.trained[name] * -value).sum() for name, value in local.kept.items()]
         return torch.stack([*linear, proximal]).sum()
@@ -82,11 +83,13 @@ class FedDynServer(ServerOptimizer):
         self, states: Sequence[State], weights: Sequence[float], before: State, memory: State
     ) -> tuple[State, State]:
         """Returns theta^t, and -h^t / alpha as ``drift``."""
+        # The share differs from round to round, and aggregators hold no state: a copy has this round's.
         placed = replace(self, share=sum(weights) / self.total)
         return super(FedDynServer, placed).aggregate(states, weights, before, memory)
 
     def follow(self, step: Tensor, moments: State) -> tuple[Tensor, State]:
         """Returns the mean move less h / alpha, and the drift."""
+        # Before the first round h is zero, and so is the drift that is added to.
         drift = self.share * step
         if moments:
             drift = moments["drift"] + drift

@@ -57,6 +57,7 @@ class FedNova(AddOn):
         """Updates as after tau_eff steps each; nothing is remembered."""
         # A step is the shortest distance: a client that claims less would count for more than any can.
         lengths = [max(1.0, sent["length"].item()) for sent in server.sent]
+        # Equal lengths change nothing but the last bits.
         if len(set(lengths)) == 1:
             return server.updates, {}
         weights = [server.weights[update.client.id] for update in server.updates]
@@ -82,11 +83,14 @@ def distance_of_steps(module: FederatedModule, steps: int, proximal_weight: floa
     """
     if module.make_optimizer is None:
         return float(steps)
+    # In float64, since thousands of small steps are summed.
     place = nn.Parameter(torch.zeros(1, dtype=torch.float64))
     optimizer = module.make_optimizer([place])
     rate = float(optimizer.param_groups[0]["lr"])
     for group in optimizer.param_groups:
+        # Decay draws to zero, where this parameter starts, and would shorten what is measured.
         group["weight_decay"] = 0.0
+    # Without a learning rate nothing moves, and each step counts the same.
     if not rate:
         return float(steps)
     for _ in range(steps):

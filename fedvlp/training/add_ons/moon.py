@@ -55,6 +55,7 @@ class MOON(AddOn):
         if not self.weight or not local.kept:
             return None
         module = local.module
+        # Neither is trained, so both passes need no graph.
         with torch.no_grad():
             shared = represented(module, local.start, inputs)
             last = represented(module, local.kept, inputs)
@@ -88,6 +89,7 @@ def model_contrast(
 
 def represented(module: FederatedModule, tensors: State, inputs: Inputs) -> Float[Tensor, "B n"]:
     """Returns the representations of images by other tensors than those in the module."""
+    # The wrapped module's names have its own in front.
     given = {f"module.{name}": value for name, value in tensors.items()}
     found: Tensor = functional_call(_Representation(module), given, (inputs,), tie_weights=False)
     return found

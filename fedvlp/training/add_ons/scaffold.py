@@ -50,12 +50,14 @@ class Scaffold(AddOn):
 
     def loss(self, local: LocalContext, inputs: Inputs) -> Tensor:
         """The term <c - c_i, y>, whose gradient is the correction."""
+        # As a loss, so that the correction is scaled and cast as every gradient is.
         return torch.stack([(local.trained[name] * value).sum() for name, value in _correction(local).items()]).sum()
 
     def after_backward(self, local: LocalContext) -> None:
         """Adds the gradients by which the optimizer steps."""
         for name in local.names:
             gradient = local.trained[name].grad
+            # A step's batch may leave a tensor out, such as another domain's prompt.
             if gradient is not None:
                 local.scratch[name] += gradient
 
@@ -65,6 +67,7 @@ class Scaffold(AddOn):
         correction = _correction(local)
         control: State = {}
         for name, total in local.scratch.items():
+            # The sums are of corrected gradients; less the correction they are the client's own.
             control[name] = total / max(1, local.steps) - correction[name]
         return Finished(upload, {name: value - own[name] for name, value in control.items()}, control)
 
@@ -76,6 +79,7 @@ class Scaffold(AddOn):
         """The updates, unchanged, and the new c."""
         total = sum(server.weights.values())
         control = self.download(server.memory, {name: server.shared[name] for name in server.names})
+        # The memory is a value that others may hold.
         control = {name: value.clone() for name, value in control.items()}
         for update, sent in zip(server.updates, server.sent, strict=True):
             share = server.weights[update.client.id] / total

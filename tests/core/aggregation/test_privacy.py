@@ -1,6 +1,5 @@
 """DP-FedAvg, and noise that clients add themselves, against loops over single numbers."""
 
-import copy
 import itertools
 import math
 import os
@@ -10,7 +9,7 @@ import pytest
 import torch
 from scipy import stats
 
-from fedvlp.core.aggregation import CoordinateMedian, DPFedAvg, FedAdam, NormClipping, ServerMomentum, WeightedMean
+from fedvlp.core.aggregation import CoordinateMedian, DPFedAvg, FedAdam, NormClipping, ServerMomentum
 from fedvlp.core.aggregation.base import ClientNoise, PrivacyGuarantee
 from fedvlp.core.aggregation.privacy import noised_upload, normals, with_noise
 from fedvlp.core.phases import client_noise
@@ -42,10 +41,6 @@ def test_system_draws_from_the_operating_system_alone(monkeypatch):
     assert stats.kstest(drawn.numpy(), "norm").pvalue > 0.01
 
 
-def test_system_never_repeats():
-    assert not torch.equal(normals(None)(8), normals(None)(8))
-
-
 def test_seeded_draws_go_on_and_do_not_repeat():
     draw = normals(5)
     first, second = draw(6), draw(6)
@@ -70,14 +65,6 @@ def test_noise_of_each_number_is_its_own_and_of_the_asked_size():
     assert noised["p"].unique().numel() == 12_000
     assert (noised["scalar"].dtype, noised["scalar"].shape) == (torch.float64, ())
     assert noised["scalar"] != -2
-
-
-def test_without_noise_nothing_is_drawn():
-    def draw(count):
-        raise AssertionError
-
-    state = {"p": torch.tensor([0.5, -3.0])}
-    assert with_noise(state, 0.0, draw)["p"].tolist() == [0.5, -3.0]
 
 
 BEFORE = {"prompt": torch.tensor([[0.5, -1.0, 2.0]]), "bias": torch.tensor(-0.25)}
@@ -133,20 +120,6 @@ def test_no_client_changes_the_sum_by_more_than_the_limit():
     replaced = flat(rule(0.5).combine([SENT[0], far, *SENT[2:]], [1] * 4, BEFORE))
     assert 5 * np.linalg.norm(whole - without) == pytest.approx(0.5, rel=1e-5)
     assert 0.5 < 5 * np.linalg.norm(whole - replaced) <= 1.0 + 1e-6
-
-
-def test_missing_client_adds_zero_and_the_number_stays():
-    zero = dict(BEFORE)
-    one = rule(noise_multiplier=0.5).combine([*SENT, zero], [1] * 5, BEFORE)
-    other = rule(noise_multiplier=0.5).combine(SENT, [1] * 4, BEFORE)
-    assert flat(one).tolist() == flat(other).tolist()
-
-
-def test_noise_has_the_asked_size_and_goes_over_every_number():
-    made = rule(0.25, 1.5, expected_clients=8).combine([WIDE, WIDE], [1, 1], WIDE)["p"]
-    assert made.std().item() == pytest.approx(0.25 * 1.5 / 8, rel=0.02)
-    assert abs(made.mean().item()) < 0.001
-    assert made.unique().numel() > 0.99 * made.numel()
 
 
 def test_noise_repeats_with_seed_and_round_alone():
@@ -259,28 +232,12 @@ def test_rules_around_it_are_as_private_and_place_it(wrap):
     assert wrap(CoordinateMedian()).guarantee is None
 
 
-def test_other_rules_stay_as_they_are():
-    for other in (WeightedMean(), CoordinateMedian()):
-        assert other.bound(7, seed=11) is other
-        assert other.guarantee is None
-
-
 def test_server_momentum_around_it_keeps_both_memories():
     momentum = ServerMomentum(1.0, 0.5, inner=rule(6.0, quantile=0.6))
     _, memory = momentum.aggregate(SENT, [1] * 4, BEFORE, {})
     assert set(memory) == {"inner/draws", "inner/clip_norm", "velocity/prompt", "velocity/bias"}
     _, memory = momentum.aggregate(SENT, [1] * 4, BEFORE, memory)
     assert memory["inner/draws"].item() == 2
-
-
-def test_nothing_is_changed_and_number_formats_stay():
-    states = [{name: value.half() for name, value in state.items()} for state in SENT]
-    given = copy.deepcopy((states, BEFORE))
-    made = rule(noise_multiplier=0.5).combine(states, [1] * 4, BEFORE)
-    assert repr((states, BEFORE)) == repr(given)
-    assert {name: (value.dtype, value.shape) for name, value in made.items()} == {
-        name: (torch.float16, value.shape) for name, value in BEFORE.items()
-    }
 
 
 @pytest.mark.parametrize(
@@ -344,13 +301,6 @@ def test_noise_differs_between_clients_and_repeats_only_with_a_seed():
     secret = ClientNoise(0.75, 0.5, seed=None)
     one, again = (numbers(noised_upload(secret, SHORT, START, 29)) for _ in range(2))
     assert not np.isclose(one, again).any()
-
-
-def test_spread_of_the_noise():
-    before = {"p": torch.zeros(200, 100)}
-    found = noised_upload(ClientNoise(0.5, 3.0, seed=4), before, before, 1)["p"]
-    assert found.std().item() == pytest.approx(1.5, rel=0.02)
-    assert found.mean().item() == pytest.approx(0.0, abs=0.05)
 
 
 def test_the_server_takes_the_mean_of_what_arrives_over_a_fixed_number():

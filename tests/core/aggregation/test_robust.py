@@ -1,13 +1,12 @@
 """Robust rules against loops over single numbers; what they must not depend on; and what hostile uploads can't do."""
 
-import itertools
-
 import numpy as np
 import pytest
 import torch
 
 from fedvlp.core.aggregation import (
     CoordinateMedian,
+    DPFedAvg,
     FedAdam,
     FedGMA,
     FedYogi,
@@ -125,12 +124,6 @@ def test_krum_takes_the_first_of_equal_uploads():
     assert any(torch.equal(first["prompt"], state["prompt"]) for state in states[1:3])
 
 
-def test_multi_krum_of_all_but_nobody_hostile_is_the_mean():
-    states = uploads(6)
-    mean = np.mean([flat(state) for state in states], axis=0)
-    assert combine(MultiKrum(0, 6), states) == pytest.approx(mean, abs=1e-6)
-
-
 def test_what_is_not_given_is_as_in_the_papers():
     """Another default changes every result of those who did not give the option."""
     mean = {"class": "WeightedMean"}
@@ -170,16 +163,6 @@ def test_clipping_beyond_all_updates_is_the_inner_rule_to_the_bit():
 
 
 @each_rule
-def test_order_of_clients_does_not_matter(rule):
-    states = uploads(7)
-    weights = weights_of(states)
-    expected = flat(rule.combine(states, weights, BEFORE))
-    for order in itertools.islice(itertools.permutations(range(7)), 100, 5000, 700):
-        shuffled = rule.combine([states[i] for i in order], [weights[i] for i in order], BEFORE)
-        assert flat(shuffled) == pytest.approx(expected, abs=1e-6)
-
-
-@each_rule
 def test_translation_of_everything_translates_the_result(rule):
     states = uploads(7)
     by = {"prompt": torch.tensor([[4.0, -8.0, 0.5]]), "bias": torch.tensor([2.0])}
@@ -212,19 +195,13 @@ def test_hostile_minority_can_not_leave_the_honest_range(count, hostile):
     assert worst > 0.1, "the mean must leave it, or this test shows nothing"
 
 
-def test_hostile_majority_of_one_number_moves_the_median():
-    """Half of the clients are enough, so the test of the minority is not true of every number."""
-    sent = [*uploads(2, spread=0.1), *2 * [{name: torch.full_like(v, 50.0) for name, v in BEFORE.items()}]]
-    assert combine(CoordinateMedian(), sent).min() > 20
-
-
 def test_clipped_mean_moves_at_most_by_the_limit():
     states = [{name: value * 1e9 for name, value in state.items()} for state in uploads(4)]
     move = combine(NormClipping(0.25), states) - flat(BEFORE)
     assert np.sqrt((move**2).sum()) <= 0.25 + 1e-6
 
 
-@each_rule
+@pytest.mark.parametrize("rule", [*RULES, DPFedAvg(1.5, 0.5, seed=3)])
 def test_rules_keep_to_the_contract(rule):
     check_aggregator(rule)
 
@@ -273,13 +250,6 @@ def test_as_many_clients_as_the_trimmed_mean_asks_for_are_trimmed(share, count):
     assert torch.allclose(TrimmedMean(share).combine(fewer, [1] * len(fewer), {})["p"], mean)
 
 
-def test_only_weighted_sums_are_linear():
-    linear = {class_and_options(rule)["class"] for rule in RULES if rule.is_linear}
-    assert linear == {"WeightedMean"}
-    assert FedAdam().is_linear
-    assert not FedAdam(inner=CoordinateMedian()).is_linear
-
-
 @pytest.mark.parametrize(
     "make",
     [
@@ -297,11 +267,3 @@ def test_only_weighted_sums_are_linear():
 def test_options_out_of_range_are_refused(make):
     with pytest.raises(UserError, match=r"needs a share|does not conform to restriction"):
         make()
-
-
-def test_description_holds_rules_within_rules():
-    assert class_and_options(NormClipping(2.0, TrimmedMean(0.25))) == {
-        "class": "NormClipping",
-        "max_norm": 2.0,
-        "inner": {"class": "TrimmedMean", "share": 0.25},
-    }

@@ -11,8 +11,8 @@ from torch import nn
 
 from fedvlp.data import ArrayImages, Dispersed, FederatedDataModule
 from fedvlp.tools.attacks import BadPromptFL
-from fedvlp.tools.attacks.bad_prompt_fl import PixelRange
-from fedvlp.tools.attacks.trigger import Perturbation, TriggeredImages
+from fedvlp.tools.attacks.bad_prompt_fl import black_and_white, with_added
+from fedvlp.tools.attacks.data_attacks import Perturbation, TriggeredImages
 from fedvlp.utils.errors import UserError
 from tests.helpers.assertions import assert_equal
 from tests.helpers.toy_federation import Linear, federation
@@ -111,10 +111,9 @@ def test_each_trigger_has_caches_of_its_own():
 
 def test_black_and_white_are_found_and_bound_what_is_added():
     data = bound()
-    pixels = PixelRange.of(data)
     image = Image.fromarray(np.random.default_rng(3).integers(0, 256, (SIDE, SIDE, 3)).astype(np.uint8))
     added = torch.linspace(-0.9, 0.7, 3 * SIDE * SIDE).reshape(3, SIDE, SIDE)
-    found = pixels.with_added(normalised(image)[None], added)[0]
+    found = with_added(normalised(image)[None], added, *black_and_white(data))[0]
     exact = np.array(image) / 255 + added.permute(1, 2, 0).numpy()
     expected = normalised(Image.fromarray(np.zeros((SIDE, SIDE, 3), np.uint8)))
     scale = torch.tensor([0.2, 0.3, 0.25])[:, None, None]
@@ -207,9 +206,3 @@ class Blind(OnPixels):
 def test_what_no_gradient_reaches_is_told():
     with pytest.raises(UserError, match="no gradient reaches them"):
         BadPromptFL(clients=1).trigger(bound(), Blind())
-
-
-@pytest.mark.parametrize("options", [{"epsilon": 0.0}, {"epsilon": 1.5}, {"share": 0.0}, {"steps": 0}])
-def test_options_out_of_range_are_refused(options):
-    with pytest.raises(UserError, match="BadPromptFL needs"):
-        BadPromptFL(**options)

@@ -7,8 +7,7 @@ import inspect
 import pytest
 
 from fedvlp.data import DomainFolders
-from fedvlp.tools.audit import AuditedMethod
-from fedvlp.tools.audit.images import images_of_run
+from fedvlp.tools.trained_run import TrainedRun
 
 
 @pytest.fixture
@@ -28,12 +27,12 @@ def folders(image_root):
 def audited(folders, clip):
     """Returns a function from a method's class and options to an untrained method with the images of its clients."""
 
-    def audited_method(kind, data=None, **options):
+    def audited_run(kind, data=None, **options):
         data = folders(clip) if data is None else data
         linked = {"domains": data.source_domains, "num_clients": data.num_clients}
         known = inspect.signature(kind).parameters
         options |= {name: value for name, value in linked.items() if name in known}
         module = kind(class_names=data.class_names, clip=clip, **options)
-        return AuditedMethod(module, module.shared_state(), {}, images_of_run(data), False)
+        return TrainedRun(module, module.shared_state(), {}, data)
 
-    return audited_method
+    return audited_run

@@ -1,14 +1,22 @@
-"""The gradients of methods: which parameters are sent, and the numbers against differences of losses."""
+"""The gradients of methods against differences of losses, and the image in a ViT's full gradient."""
 
 from __future__ import annotations
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from fedvlp.core.phases import RoundContext
 from fedvlp.core.state import Client
 from fedvlp.methods import ADAPT, PLAN, DiPrompT, PromptFL, SingleDomain
-from fedvlp.tools.audit.gradients import loss_gradient, sent_parameters
+from fedvlp.tools.audit.gradients import (
+    PATCH_LAYER,
+    POSITIONS,
+    image_of_gradient,
+    loss_gradient,
+    sent_parameters,
+    trainable_tower,
+)
 from tests.helpers.toy_federation import Linear, PersonalBias
 
 CLASSES = ["circle", "square", "star"]
@@ -82,3 +90,51 @@ def test_a_parameter_that_does_nothing_has_a_gradient_of_zero():
 )
 def test_what_is_sent_is_what_is_inverted(clip, make, phase, expected):
     assert set(sent_parameters(started(make(clip), phase))) == expected
+
+
+def embedding_gradient(image, width, size):
+    """The gradient of some loss of tokens: class token, then patches by a convolution, each with its position."""
+    generator = torch.Generator().manual_seed(3)
+    layer = torch.randn(width, 3, size, size, generator=generator).requires_grad_()
+    patches = (image.shape[-1] // size) ** 2
+    positions = torch.randn(patches + 1, width, generator=generator).requires_grad_()
+    tokens = F.conv2d(image, layer, stride=size).flatten(2).mT
+    tokens = torch.cat([torch.zeros(1, 1, width), tokens], dim=1) + positions
+    loss = (tokens * torch.randn(tokens.shape, generator=generator)).tanh().square().sum()
+    of_layer, of_positions = torch.autograd.grad(loss, (layer, positions))
+    return {PATCH_LAYER: of_layer, POSITIONS: of_positions}
+
+
+def test_patches_come_back_in_their_places():
+    image = torch.randn(1, 3, 12, 12, generator=torch.Generator().manual_seed(4))
+    found = image_of_gradient(embedding_gradient(image, width=11, size=4))
+    assert torch.allclose(found, image, atol=1e-3)
+
+
+def test_more_patches_than_numbers_in_a_token_give_no_image():
+    image = torch.randn(1, 3, 12, 12)
+    assert image_of_gradient(embedding_gradient(image, width=8, size=4)) is None
+
+
+def test_other_towers_give_no_image():
+    assert image_of_gradient({f"{PATCH_LAYER}": torch.ones(2, 3, 4, 4)}) is None
+    assert image_of_gradient({"prompt": torch.ones(2, 3)}) is None
+
+
+def test_the_full_gradient_of_a_clip_holds_its_image(clip):
+    module = started(PromptFL(CLASSES, clip, prompt_length=2))
+    image = torch.randn(1, 3, 64, 64, generator=torch.Generator().manual_seed(6))
+    with trainable_tower(module) as tower:
+        gradient = loss_gradient(module, image, torch.tensor([2]), tower)
+    assert (image_of_gradient(gradient) - image).abs().max() < 1e-2
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_the_tower_is_frozen_again(clip, fails):
+    module = PromptFL(["circle", "square"], clip, prompt_length=2)
+    weights = list(clip.model.visual.parameters())
+    with pytest.raises(KeyError) if fails else trainable_tower(module), trainable_tower(module):
+        assert all(weight.requires_grad for weight in weights)
+        if fails:
+            raise KeyError
+    assert not any(weight.requires_grad for weight in weights)

@@ -8,10 +8,13 @@ import shutil
 
 import pytest
 import yaml
+from matplotlib.figure import Figure
 
 from fedvlp.clip import load_clip
 from fedvlp.commands.cli import main
+from fedvlp.results.figures import Picture
 from fedvlp.runs.checkpoint import load_deployed
+from fedvlp.tools.explain.command import write_explanations
 from fedvlp.tools.explain.words import nearest, token_embeddings
 
 
@@ -51,7 +54,7 @@ def run(train, tmp_path):
 @pytest.fixture
 def learned_words(monkeypatch):
     """Takes the tiny CLIP's words for learned ones, as those of other CLIPs are."""
-    monkeypatch.setattr("fedvlp.tools.explain.explanations.BUNDLED_NAME", "")
+    monkeypatch.setattr("fedvlp.tools.explain.command.BUNDLED_NAME", "")
 
 
 def names(folder):
@@ -169,3 +172,19 @@ def test_mistakes_in_the_trained_file(tmp_path, capsys):
     with pytest.raises(SystemExit):
         main(["explain", "--help"])
     assert "--toward" in capsys.readouterr().out
+
+
+def test_files_of_the_same_kinds_are_replaced_and_others_stay(tmp_path):
+    def listed():
+        return [entry["file"] for entry in json.loads((tmp_path / "captions.json").read_text(encoding="utf-8"))]
+
+    picture = Picture(Figure(figsize=(1, 1)), "title", "what it is", "seen")
+    first = {"overlays": {"overlays_1.png": picture, "overlays_2.png": picture}, "tsne": {"tsne.png": picture}}
+    assert [path.name for path in write_explanations(tmp_path, first)] == listed()
+    (tmp_path / "overlays_mine.txt").write_text("mine")
+    write_explanations(tmp_path, {"overlays": {"overlays.png": picture, "overlays.csv": "1,2"}})
+    assert listed() == ["tsne.png", "overlays.png"]
+    assert names(tmp_path) == ["captions.json", "overlays.csv", "overlays.png", "overlays_mine.txt", "tsne.png"]
+    (tmp_path / "tsne.png").unlink()
+    write_explanations(tmp_path, {"words": {"words.png": picture}})
+    assert listed() == ["overlays.png", "words.png"]

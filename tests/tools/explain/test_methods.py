@@ -5,11 +5,27 @@ import torch
 from torch import nn
 
 from fedvlp.clip import PromptedTextEncoder
-from fedvlp.methods import ADAPT, PLAN, TRIP, DiPrompT, FedDPT, FedMaPLe, FedTPG, PromptLearner, ZeroShotCLIP
-from fedvlp.tools.explain.methods import image_features, logits_by_prompt, text_prompts
+from fedvlp.methods import (
+    ADAPT,
+    PLAN,
+    TRIP,
+    DiPrompT,
+    FedDPT,
+    FedMaPLe,
+    FedTPG,
+    PromptFL,
+    PromptLearner,
+    ZeroShotCLIP,
+)
+from fedvlp.tools.explain.methods import image_features, logits_by_prompt, text_prompts, token_experts
+from fedvlp.tools.explain.pictures import expert_shares
 
 CLASSES = ["cat", "dog", "bird"]
 DOMAINS = ["ink", "oil"]
+
+
+def images_for(clip, count=3):
+    return torch.randn(count, 3, clip.image_size, clip.image_size, generator=torch.Generator().manual_seed(3))
 
 
 class TwoKinds(PromptLearner):
@@ -52,7 +68,7 @@ def test_methods_with_other_prompts_name_those_that_are_deployed(clip, make, nam
 
 
 def test_each_prompt_of_a_mixture_classifies_alone(clip):
-    images = torch.randn(2, 3, clip.image_size, clip.image_size, generator=torch.Generator().manual_seed(3))
+    images = images_for(clip, count=2)
     for module in (TRIP(CLASSES, clip, num_experts=3, prompt_length=2), ADAPT(CLASSES, DOMAINS, clip)):
         logits = logits_by_prompt(module, module.precomputed(images))
         assert list(logits) == list(text_prompts(module))
@@ -64,3 +80,33 @@ def test_image_features_are_none_where_they_are_those_of_clip(clip):
     images = torch.zeros(1, 3, clip.image_size, clip.image_size)
     assert image_features(ZeroShotCLIP(CLASSES, clip=clip), images) is None
     assert image_features(FedMaPLe(CLASSES, clip), images).shape == (1, clip.embed_dim)
+
+
+@pytest.mark.parametrize("options", [{}, {"cluster_start": "keys"}, {"eval_capacity": 1.0}, {"matched_to": "experts"}])
+def test_shares_of_tokens_are_the_weights_of_the_mixture(clip, options):
+    module = TRIP(CLASSES, clip=clip, num_experts=3, prompt_length=2, **options).eval()
+    images = images_for(clip)
+    experts = token_experts(module, images)
+    constants = module.precompute(images)
+    weights = module.router(constants, module.expert_features)
+    assert experts.shape == (3, clip.num_image_tokens)
+    for tokens, of_image, kept in zip(experts, weights, constants["eval_kept"], strict=True):
+        assert expert_shares(tokens, 3) == pytest.approx(of_image.tolist())
+        assert (tokens >= 0).float().mean() == pytest.approx(float(kept))
+    if options.get("matched_to") is None:
+        alone = token_experts(module, images[1:2])
+        assert torch.equal(alone[0], experts[1])
+
+
+def test_learned_router_sends_each_token_to_its_likeliest_expert(clip):
+    module = TRIP(CLASSES, clip=clip, num_experts=3, prompt_length=2, routing="learned_token").eval()
+    images = images_for(clip)
+    tokens = clip.encode_image_tokens(images)[1]
+    assert torch.equal(token_experts(module, images), module.router.linear(tokens).argmax(dim=-1))
+
+
+@pytest.mark.parametrize("routing", ["image", "uniform", "random", "random_tokens", "learned_image"])
+def test_other_routers_send_no_token(clip, routing):
+    module = TRIP(CLASSES, clip=clip, num_experts=3, prompt_length=2, routing=routing).eval()
+    assert token_experts(module, images_for(clip)) is None
+    assert token_experts(PromptFL(CLASSES, clip=clip), images_for(clip)) is None

@@ -1,21 +1,20 @@
 from __future__ import annotations
 
-import csv
-import io
-
 import numpy as np
 import pytest
 import torch
+from pandas import DataFrame
 
+from fedvlp.methods import SingleDomain
 from fedvlp.tools.explain.words import (
-    Word,
+    COLUMNS,
     format_words,
+    named_prompts,
     nearest,
     prompt_words,
     token_embeddings,
     token_text,
     typical_distance,
-    words_picture,
 )
 
 
@@ -44,9 +43,11 @@ def test_a_prompt_made_of_words_is_read_back(clip):
     ids = clip.tokenize(["a photo of a zebra"])[0][1:-1]
     prompt = token_embeddings(clip)[ids]
     words = prompt_words(clip, {"prompt": prompt + 1e-5}, count=2)
-    assert [near[0].text for near in words["prompt"]] == ["a", "photo", "of", "a", "zebra"]
-    assert [near[0].token for near in words["prompt"]] == ids
-    assert all(near[0].distance < 1e-3 < near[1].distance for near in words["prompt"])
+    first = words[words["rank"] == 1]
+    assert first["word"].tolist() == ["a", "photo", "of", "a", "zebra"]
+    assert first["token"].tolist() == ids
+    assert first["vector"].tolist() == [1, 2, 3, 4, 5]
+    assert first["distance"].max() < 1e-3 < words[words["rank"] == 2]["distance"].min()
 
 
 def test_text_of_tokens(clip):
@@ -57,38 +58,31 @@ def test_text_of_tokens(clip):
     assert bytes_alone == {"N/A"}
 
 
-WORDS = {
-    "ink": [[Word("a|b", 1, 0.25), Word("c", 2, 1.0)], [Word("`", 3, 0.5), Word("d", 4, 2.0)]],
-    "oil": [[Word("猫", 5, 0.125), Word("e", 6, 3.0)]],
-}
-
-
 def test_tables():
-    assert format_words(WORDS, "table").splitlines()[2:] == [
+    rows = [
+        ["oil", 1, 1, "a|b", 1, 0.25],
+        ["oil", 1, 2, "c", 2, 1.0],
+        ["oil", 2, 1, "`", 3, 0.5],
+        ["ink", 1, 1, "猫", 5, 0.125],
+    ]
+    words = DataFrame(rows, columns=COLUMNS)
+    assert format_words(words, "table").splitlines()[2:] == [
         "1       a|b 0.250  猫 0.125",
         "2         ` 0.500",
     ]
-    assert format_words(WORDS, "markdown").splitlines() == [
-        "| vector | ink | oil |",
+    assert format_words(words, "markdown").splitlines() == [
+        "| vector | oil | ink |",
         "| ---: | :--- | :--- |",
         r"| 1 | `a\|b` 0.250 | `猫` 0.125 |",
         "| 2 | `` ` `` 0.500 |  |",
     ]
-    rows = list(csv.DictReader(io.StringIO(format_words(WORDS, "csv"))))
-    assert len(rows) == 6
-    assert rows[1] == {"prompt": "ink", "vector": "1", "rank": "2", "word": "c", "token": "2", "distance": "1.000000"}
 
 
-def test_many_prompts_make_several_tables():
-    words = {f"client {index}": [[Word("x", 1, 0.5)]] for index in range(8)}
-    tables = format_words(words, "markdown").split("\n\n")
-    assert [table.splitlines()[0].count("client") for table in tables] == [6, 2]
-
-
-def test_picture_has_what_the_font_can_draw():
-    picture = words_picture(WORDS, "FedDPT", 0.75)
-    (text,) = [text.get_text() for text in picture.figure.texts]
-    assert "N/A 0.125" in text
-    assert "猫" in picture.alt
-    assert "0.750" in picture.caption
-    assert picture.image("png").startswith(b"\x89PNG")
+def test_prompts_that_all_clients_share_are_named_once(clip):
+    module = SingleDomain(["cat", "dog"], clip=clip, prompt_length=2)
+    first = torch.zeros(2, clip.text_width)
+    second = torch.ones(2, clip.text_width)
+    own = named_prompts(module, {}, {"ink": {"prompt": first}, "oil": {"prompt": second}})
+    assert {name: float(prompt.mean()) for name, prompt in own.items()} == {"prompt of ink": 0, "prompt of oil": 1}
+    shared = named_prompts(module, {}, {"ink": {"prompt": second}, "oil": {"prompt": second}})
+    assert {name: float(prompt.mean()) for name, prompt in shared.items()} == {"prompt": 1}

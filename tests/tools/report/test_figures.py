@@ -134,10 +134,6 @@ def test_two_values_words_truths_and_seeds_are_no_study(tmp_path):
     assert option_studies(table_of(tmp_path)) == []
 
 
-def test_figures_of_a_comparison(runs, tmp_path):
-    assert titles(runs) == ["Accuracy over rounds", "Accuracy and communication", "Accuracy of each domain"]
-
-
 def test_no_curve_of_one_round_and_no_communication_of_nothing(tmp_path):
     folder = write_run(tmp_path, [50.0], parameters=0)
     text = (folder / "summary.json").read_text(encoding="utf-8")

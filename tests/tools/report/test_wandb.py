@@ -70,23 +70,17 @@ def test_is_laid_out_as_the_tables_of_compare(study, service, tmp_path, capsys):
     assert bars["metrics"] == ["summary_metrics.last/held_out", "summary_metrics.last/held_out/photo"]
 
 
-def test_runs_of_fit_alone_are_found_by_method_and_data(tmp_path, service):
-    write_run(tmp_path, [50.0])
-    records, _ = find_records([tmp_path])
-    report = wandb_report(records, "team/fedvlp", "One run")
-    assert report.blocks[-1].runsets[0].name == "TRIP, Made"
-
-
-def test_without_held_out_images_validation_is_shown(tmp_path, service):
+def test_runs_of_fit_alone_without_held_out_images(tmp_path, service):
+    """They are found by method and data, and validation is shown."""
     folder = write_run(tmp_path, [50.0])
     summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
     for row in summary["accuracy"].values():
         for name in [name for name in row if name.startswith("held_out")]:
             del row[name]
     (folder / "summary.json").write_text(json.dumps(summary | {"held_out": []}), encoding="utf-8")
-    records, _ = find_records([tmp_path])
-    bars, *_ = wandb_report(records, "team/fedvlp", "Seen").blocks[-1].panels
-    assert {metric.name.split("/")[1] for metric in bars.metrics} == {"validation"}
+    grid = wandb_report(find_records([tmp_path])[0], "team/fedvlp", "Seen").blocks[-1]
+    assert grid.runsets[0].name == "TRIP, Made"
+    assert {metric.name.split("/")[1] for metric in grid.panels[0].metrics} == {"validation"}
 
 
 def test_a_service_that_fails_costs_no_page(study, tmp_path, monkeypatch, capsys):

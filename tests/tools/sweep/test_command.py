@@ -148,6 +148,8 @@ def test_impossible_launchers(tmp_path, capsys, launcher, message):
     file.write_text(yaml.safe_dump({"models": "trip", "launcher": launcher}))
     assert main(["sweep", f"--file={file}"]) == 1
     assert message in capsys.readouterr().err
+    assert main(["sweep", "--models=trip"]) == 1
+    assert "Name its config" in capsys.readouterr().err
 
 
 def test_one_sweep_at_a_time(more, tmp_path, capsys):
@@ -179,11 +181,6 @@ def test_bad_input_is_one_error_before_anything_runs(image_root, tmp_path, capsy
     assert errors.startswith("fedvlp: error: ")
     assert message in errors
     assert not (tmp_path / "runs").exists()
-
-
-def test_a_sweep_needs_a_data_set(capsys):
-    assert main(["sweep", "--models=trip"]) == 1
-    assert "Name its config" in capsys.readouterr().err
 
 
 def test_devices_are_those_that_are_visible(monkeypatch):

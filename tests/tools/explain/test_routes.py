@@ -10,7 +10,6 @@ import torch
 
 from fedvlp.commands.cli import main
 from fedvlp.methods import TRIP
-from fedvlp.tools.explain.diagnosis import Diagnosis
 from fedvlp.tools.explain.routes import route_measurements
 
 CLASSES = ["red circle", "star", "big square"]
@@ -131,15 +130,3 @@ def test_command_takes_the_trained_router(image_root, tmp_path):
 def test_a_method_without_a_diagnosis_says_so(image_root, tmp_path, capsys):
     assert main(["diagnose", *options(image_root, tmp_path, "promptfl")]) == 1
     assert "PromptFL has no diagnosis" in capsys.readouterr().err
-
-
-def test_a_table_has_columns_for_all_values(tmp_path):
-    diagnosis = Diagnosis("inside", {"depth": "how deep"}, [{"domain": "ink", "depth": None}, {"load": [0.5, None]}])
-    lines = diagnosis.table().splitlines()
-    assert [line.split() for line in lines[:3]] == [
-        ["domain", "depth", "load"],
-        ["ink", "-", "-"],
-        ["-", "-", "0.50", "-"],
-    ]
-    assert lines[-1] == "depth: how deep"
-    assert diagnosis.write(tmp_path) == tmp_path / "inside.json"

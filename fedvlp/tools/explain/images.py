@@ -1,0 +1,390 @@
+"""What is computed of images: who predicts what, which patches speak for a class, and places in the plane.
+
+Relevance of a patch for a class, by the gradient of the class's logit:
+
+    ``grad_cam``    Selvaraju et al., "Grad-CAM", ICCV 2017, Eqs. 1 and 2. The feature map of a ViT is what goes into
+                    the attention of the last block, the last layer where patches act on the class token; that of a
+                    ResNet is the output of its last stage. (TRIP, Fig. 8)
+    ``attention``   mean over heads of (A * dy/dA)+ , Chefer et al., "Generic attention-model explainability", ICCV
+                    2021, Eq. 5; its row of the class token, averaged over blocks (PLAN, Fig. 7).
+
+The tower is read through forward hooks and never changed, and the mixture of a method's prompts counts as a constant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import isqrt
+from typing import Any, Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from open_clip.transformer import ResidualAttentionBlock
+from torch import Tensor, nn
+
+from fedvlp.clip import CLIP
+from fedvlp.clip.towers import ImageTower, ResNetTower, VisionTransformerTower
+from fedvlp.core.module import FederatedModule
+from fedvlp.data import FederatedDataModule
+from fedvlp.data.files.images import ImageFiles, image_paths
+from fedvlp.tools.explain.methods import image_features, logits_by_prompt
+from fedvlp.tools.trained_run import RunImage, evaluation_images, read_pixels
+from fedvlp.utils.errors import UserError
+
+ZERO_SHOT = "zero-shot CLIP"
+"""Name of a method's untrained baseline in pictures."""
+
+Method = Literal["grad_cam", "attention"]
+Logits = Callable[[Tensor], Tensor]
+"""From images [B, 3, V, V] to logits [B, C], differentiable in what CLIP's image tower computes."""
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Images to look at one by one.
+
+    Attributes:
+        pixels: of the images, as the method's transform puts them out.
+        shown: the same to be drawn, in [0, 1].
+        names: of the images.
+        titles: above them: domain and class, or the file's name where these are not known.
+        labels: the class of each; -1 where it is not known.
+    """
+
+    pixels: Float[Tensor, "B 3 V V"]
+    shown: Float[np.ndarray, "B V V 3"]
+    names: list[str]
+    titles: list[str]
+    labels: Int[Tensor, "B"]
+
+    def pages(self, size: int) -> list[Samples]:
+        """Returns the images in parts of at most this size, one for each figure."""
+        pages = []
+        for start in range(0, len(self.names), size):
+            rows = slice(start, start + size)
+            pixels, shown, labels = self.pixels[rows], self.shown[rows], self.labels[rows]
+            pages.append(Samples(pixels, shown, self.names[rows], self.titles[rows], labels))
+        return pages
+
+
+def samples_of_files(paths: Sequence[str], clip: CLIP) -> Samples:
+    """Returns image files and those in folders, without labels."""
+    files = ImageFiles(image_paths(paths), clip.preprocess)
+    names = [f"{path.parent.name}/{path.name}" for path in files.paths]
+    titles = [path.name for path in files.paths]
+    pixels = torch.cat([batch for _, batch in files])
+    return Samples(pixels, drawable(clip, pixels), names, titles, torch.full((len(names),), -1))
+
+
+def samples_of_run(images: Sequence[RunImage], class_names: Sequence[str], clip: CLIP) -> Samples:
+    """Returns images of a run with their labels."""
+    labels = [image.label for image in images]
+    titles = [f"{image.domain}: {class_names[label]}" for image, label in zip(images, labels, strict=True)]
+    pixels = read_pixels(images)
+    names = [image.name for image in images]
+    return Samples(pixels, drawable(clip, pixels), names, titles, torch.tensor(labels))
+
+
+def spread_images(data: FederatedDataModule, count: int) -> list[RunImage]:
+    """Returns images of the held-out domains, else of the test splits, else of validation, evenly spread over each."""
+    present = {split.role for split in data.evaluation_splits()}
+    role = next(role for role in ("held_out", "test", "validation") if role in present)
+    domains = evaluation_images(data, role).values()
+    images: list[RunImage] = []
+    for number, of_domain in enumerate(domains):
+        # The first domains get one image more where the count is no multiple of their number.
+        share = count // len(domains) + (number < count % len(domains))
+        images += [of_domain[index] for index in spread(len(of_domain), share)]
+    return images
+
+
+def spread(total: int, count: int) -> list[int]:
+    """Returns up to ``count`` of ``total`` indices, each in the middle of an equal part.
+
+    >>> spread(10, 2), spread(2, 5)
+    ([2, 7], [0, 1])
+    """
+    chosen = min(total, count)
+    return [(2 * part + 1) * total // (2 * chosen) for part in range(chosen)]
+
+
+def pixel_scale(clip: CLIP, like: Tensor) -> tuple[Float[Tensor, "3 1 1"], Float[Tensor, "3 1 1"]]:
+    """Returns the mean and deviation by which CLIP's transform normalises, with a tensor's type and device."""
+    options: Any = clip.preprocess_options
+    return torch.tensor(options.mean).to(like)[:, None, None], torch.tensor(options.std).to(like)[:, None, None]
+
+
+def denormalised(clip: CLIP, images: Float[Tensor, "B 3 V V"]) -> Float[Tensor, "B 3 V V"]:
+    """Returns images as pixels in [0, 1], from what CLIP's transform puts out."""
+    mean, deviation = pixel_scale(clip, images)
+    return (images * deviation + mean).clamp(0, 1)
+
+
+def drawable(clip: CLIP, pixels: Float[Tensor, "B 3 V V"]) -> Float[np.ndarray, "B V V 3"]:
+    """Returns transformed images as the tower sees them, resized and cropped, in [0, 1]."""
+    shown: Float[np.ndarray, "B V V 3"] = denormalised(clip, pixels.float()).permute(0, 2, 3, 1).numpy()
+    return shown
+
+
+@dataclass(frozen=True)
+class Views:
+    """What zero-shot CLIP, a trained method, and each of the prompts that it mixes say of images.
+
+    Attributes:
+        classes: the class for which each image is looked at.
+        probabilities: of all classes, by classifier.
+        maps: relevance of each patch for that class, at least 0, by classifier.
+        method: how it is measured.
+    """
+
+    classes: Int[Tensor, "B"]
+    probabilities: dict[str, Float[Tensor, "B C"]]
+    maps: dict[str, Float[Tensor, "B rows columns"]]
+    method: Method
+
+
+def views(
+    module: FederatedModule, images: Float[Tensor, "B 3 V V"], classes: Int[Tensor, "B"] | None, method: Method
+) -> Views:
+    """Returns what each classifier says of images, of the predicted classes if no others are given."""
+    trained = type(module).__name__
+    classifiers: dict[str, Logits] = {}
+    baseline = module.baseline()
+    if baseline is not None and baseline is not module:
+        classifiers[ZERO_SHOT] = differentiable_logits(baseline)
+    classifiers[trained] = differentiable_logits(module)
+    with torch.no_grad():
+        prompts = list(logits_by_prompt(module, module.precomputed(images)))
+        classifiers |= {name: _logits_of_prompt(module, name) for name in prompts}
+        probabilities = {name: logits(images).float().softmax(dim=-1) for name, logits in classifiers.items()}
+    # All maps are of the same class, or they would not compare.
+    if classes is None:
+        classes = probabilities[trained].argmax(dim=-1)
+    # A method that fine-tunes has a tower of its own, which its baseline does not run.
+    clip: Any = module.clip
+    tuned_tower = getattr(module, "image_tower", None)
+    maps = {}
+    for name, logits in classifiers.items():
+        tower = None if name == ZERO_SHOT else tuned_tower
+        maps[name] = relevance(clip, logits, images, classes, method, tower).cpu()
+    return Views(classes.cpu(), {name: value.cpu() for name, value in probabilities.items()}, maps, method)
+
+
+def classes_in_question(toward: str, samples: Samples, class_names: list[str]) -> Int[Tensor, "B"] | None:
+    """Returns the class for which each image is looked at, None for the predicted one.
+
+    Raises:
+        UserError: if there is no such class, or the true ones are not known.
+    """
+    if toward == "predicted":
+        return None
+    if toward in class_names:
+        return torch.full_like(samples.labels, class_names.index(toward))
+    if toward != "true":
+        names = ", ".join(class_names)
+        raise UserError(f"Expected --toward predicted, true or a class ({names}), but got {toward!r}.")
+    if bool((samples.labels < 0).any()):
+        raise UserError("The true classes of these files are not known. Pass --toward predicted or a class's name.")
+    return samples.labels
+
+
+def differentiable_logits(module: FederatedModule) -> Logits:
+    """Returns a method's logits with a gradient to the image tower, which its own ``precomputed`` cuts off.
+
+    ``features`` are computed again; all else that is precomputed, such as routing weights, is constant.
+    """
+    return lambda images: module(_differentiable_inputs(module, images))
+
+
+def _logits_of_prompt(module: FederatedModule, name: str) -> Logits:
+    return lambda images: logits_by_prompt(module, _differentiable_inputs(module, images))[name]
+
+
+def _differentiable_inputs(module: FederatedModule, images: Float[Tensor, "B 3 V V"]) -> dict[str, Tensor]:
+    inputs = module.precomputed(images)
+    if "features" in inputs:
+        clip: Any = module.clip
+        inputs = {**inputs, "features": clip.encode_image(images)}
+    return inputs
+
+
+def suited_method(clip: CLIP) -> Method:
+    """Returns Grad-CAM for a ResNet; attention for a ViT, where Grad-CAM often marks the background."""
+    return "grad_cam" if isinstance(clip.image, ResNetTower) else "attention"
+
+
+def check_tower(clip: CLIP, method: Method) -> None:
+    """Checks that a method of relevance can look into the image tower.
+
+    Raises:
+        UserError: if the tower is neither a ViT of CLIP's own kind nor, for Grad-CAM, a ResNet.
+    """
+    tower = clip.image
+    if isinstance(tower, ResNetTower):
+        if method == "attention":
+            raise UserError("A ResNet has no attention between patches. Use --relevance grad_cam, or a ViT.")
+        return
+    # Rows of attention and places of patches are read as CLIP's own ViT has them: class token first, plain blocks.
+    is_plain = isinstance(tower, VisionTransformerTower) and tower.reads_class_token
+    if not is_plain or any(type(block) is not ResidualAttentionBlock for block in tower.blocks or ()):
+        raise UserError(
+            "The relevance of patches is read from ViT and ResNet towers of open_clip, but this image tower is a "
+            f"{tower.kind} of another kind. Choose another --model.clip.name, for example ViT-B-16."
+        )
+
+
+def relevance(
+    clip: CLIP,
+    logits: Logits,
+    images: Float[Tensor, "B 3 V V"],
+    classes: Int[Tensor, "B"],
+    method: Method,
+    tower: ImageTower | None = None,
+) -> Float[Tensor, "B rows columns"]:
+    """Returns how much each patch raises the logit of its image's class, at least 0, in no particular unit.
+
+    Args:
+        clip: the frozen CLIP.
+        logits: what classifies.
+        images: in which a class is looked for.
+        classes: that of each image.
+        method: how relevance is measured.
+        tower: the image tower that the classifier runs; CLIP's if not given.
+
+    Raises:
+        UserError: if the image tower is of a kind in which the method cannot look.
+        RuntimeError: if the logits do not come from this tower.
+    """
+    check_tower(clip, method)
+    tower = tower or clip.image
+    blocks: list[Any] = list(tower.blocks or ())
+    patches = int(clip.num_image_tokens or 0) - 1
+    if method == "attention":
+        layers = [*(block.ln_1 for block in blocks), *(block.ls_1 for block in blocks)]
+    else:
+        layers = [tower.last_stage if isinstance(tower, ResNetTower) else blocks[-1].ln_1]
+    with torch.enable_grad(), _recorded(layers) as calls:
+        scores = logits(images.detach().clone().requires_grad_())
+        # An image's logits depend on that image alone, so one gradient of the sum is that of each.
+        score = scores.gather(1, classes[:, None]).sum()
+    if len(calls) < len(layers):
+        raise RuntimeError("These logits do not come from this image tower. Keep `features` in what is precomputed.")
+    if method == "grad_cam":
+        values = _grad_cam(score, calls[layers[0]][1], patches)
+    else:
+        # Behind the patches are the tokens of image prompts, if there are any.
+        values = _weighted_attention(score, blocks, calls)[:, 1 : 1 + patches]
+    side = isqrt(patches)
+    return values.detach().float().reshape(-1, side, side)
+
+
+Calls = dict[nn.Module, tuple[Tensor, Tensor]]
+"""Input and output of a layer's call."""
+
+
+@contextmanager
+def _recorded(layers: Sequence[nn.Module]) -> Iterator[Calls]:
+    """Records, of each layer's calls in the block through which a gradient flows, that of the most tokens.
+
+    Some methods encode prompts by themselves as well, in shorter sequences.
+    """
+    calls: Calls = {}
+
+    def record(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        is_longer = layer not in calls or output.numel() > calls[layer][1].numel()
+        if output.requires_grad and is_longer:
+            calls[layer] = (inputs[0], output)
+
+    handles = [layer.register_forward_hook(record) for layer in layers]
+    try:
+        yield calls
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _grad_cam(score: Tensor, tokens: Tensor, patches: int) -> Float[Tensor, "B patches"]:
+    """Returns (sum_w alpha_w A_w)+ with alpha_w the mean over patches of dy / dA_w."""
+    (gradient,) = torch.autograd.grad(score, tokens)
+    weights = _patch_tokens(gradient, patches).mean(dim=1)  # [B, W]
+    return torch.einsum("bpw,bw->bp", _patch_tokens(tokens, patches), weights).relu()
+
+
+def _patch_tokens(tokens: Tensor, patches: int) -> Float[Tensor, "B patches W"]:
+    """Returns those of patches, of a ViT's tokens [B, N, W] or of a ResNet's feature map [B, W, rows, columns]."""
+    if tokens.ndim == 4:
+        return tokens.flatten(2).transpose(1, 2)
+    return tokens[:, 1 : 1 + patches]  # behind the class token, and before those of an image prompt
+
+
+def _weighted_attention(score: Tensor, blocks: Sequence[Any], calls: Calls) -> Float[Tensor, "B N"]:
+    """Returns the mean over blocks and heads of (A * dy/dA)+, in the row of the class token.
+
+    Attention weights are computed again from what goes into a block, as fused attention shows none; their gradient
+    comes from that of the attention's output, which goes through the block's ``ls_1``.
+    """
+    gradients = torch.autograd.grad(score, [calls[block.ls_1][0] for block in blocks])
+    maps = []
+    for block, gradient in zip(blocks, gradients, strict=True):
+        attention = block.attn
+        tokens = calls[block.ln_1][1]  # [B, N, W], the class token first
+        in_weight = attention.in_proj_weight.to(tokens.dtype)
+        projected = F.linear(tokens, in_weight, attention.in_proj_bias)
+        # [B, N, heads, width of a head] each
+        query, key, value = torch.unflatten(projected, -1, (3, attention.num_heads, -1)).unbind(dim=2)
+        weights = torch.einsum("bhd,bnhd->bhn", query[:, 0], key) / attention.head_dim**0.5
+        # The gradient of what each head reads, by the chain rule through the output projection.
+        slopes = gradient[:, 0] @ attention.out_proj.weight.to(gradient.dtype)  # [B, W]
+        slopes = torch.unflatten(slopes, -1, (attention.num_heads, -1))
+        weighted = weights.softmax(-1) * torch.einsum("bhd,bnhd->bhn", slopes, value)
+        maps.append(weighted.relu().mean(dim=1))
+    return torch.stack(maps).mean(dim=0)
+
+
+def suited_tsne(count: int, perplexity: float | None) -> Any:
+    """Returns scikit-learn's t-SNE for so many points (van der Maaten and Hinton, JMLR 2008), always of one seed.
+
+    Raises:
+        UserError: if scikit-learn is missing, there are fewer than four points, or not more than the perplexity.
+    """
+    try:
+        from sklearn.manifold import TSNE  # optional, and slow to import
+    except ImportError as error:
+        missing = 't-SNE needs scikit-learn, which is not installed. Run: pip install "fedvlp[explain]"'
+        raise UserError(missing) from error
+    if count < 4:
+        raise UserError(f"t-SNE needs at least 4 images, but there are {count}. Use a domain with more images.")
+    if perplexity is None:
+        # Its authors advise 5 to 50; scikit-learn refuses as many as there are points.
+        perplexity = min(30.0, (count - 1) / 3)
+    if not 0 < perplexity < count:
+        raise UserError(
+            f"t-SNE needs a perplexity above 0 and below the number of images, {count}, but got {perplexity}. "
+            "Pass a smaller --perplexity."
+        )
+    return TSNE(perplexity=perplexity, init="pca", random_state=0)
+
+
+@torch.no_grad()
+def embeddings(
+    trained: FederatedModule, baseline: FederatedModule, images: Float[Tensor, "B 3 V V"]
+) -> tuple[Float[Tensor, "B d"], Float[Tensor, "B d"], Literal["class logits", "image features"]]:
+    """Returns what t-SNE is shown of images under the trained method and under its baseline, and what that is.
+
+    These are unit image features where the trained method changes them. Another method differs from CLIP in its logits
+    alone; of these the mean over classes is subtracted, which no probability depends on.
+    """
+    changed = image_features(trained, images)
+    if changed is None:
+        logits = [module(images).float() for module in (trained, baseline)]
+        after, before = [of_module - of_module.mean(dim=1, keepdim=True) for of_module in logits]
+        return after, before, "class logits"
+    clip: Any = baseline.clip
+    unchanged = image_features(baseline, images)
+    if unchanged is None:
+        unchanged = clip.encode_image(images)
+    return F.normalize(changed.float(), dim=-1), F.normalize(unchanged.float(), dim=-1), "image features"

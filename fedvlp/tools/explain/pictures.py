@@ -1,0 +1,319 @@
+"""The pictures of explanations: predictions, overlays, experts of patches, t-SNE and nearest words."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from math import ceil, isqrt
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
+from matplotlib.font_manager import findfont, get_font
+from matplotlib.patches import Patch, Rectangle
+from matplotlib.patheffects import withStroke
+from numpy.typing import NDArray
+from pandas import DataFrame
+from torch import Tensor
+
+from fedvlp.results.figures import (
+    COLOURS,
+    COLUMN_WIDTH,
+    FONT_SIZE,
+    MARKERS,
+    MAX_SERIES,
+    SMALL_FONT_SIZE,
+    Picture,
+    escape_text,
+)
+from fedvlp.tools.explain.images import Samples, Views
+from fedvlp.tools.explain.words import format_words
+
+Points = NDArray[np.float32]
+"""Places [N, 2] in the plane."""
+
+
+def _fitting(lines: Sequence[str], length: int) -> str:
+    """Returns lines to be drawn, the longer of which are cut."""
+    return "\n".join(escape_text(line if len(line) <= length else f"{line[: length - 1]}…") for line in lines)
+
+
+def _show(axes: Axes, image: NDArray[np.float32], title: str, **options: Any) -> None:
+    axes.imshow(image)
+    axes.set_title(title, **{"fontsize": SMALL_FONT_SIZE, **options})
+    axes.set_axis_off()
+
+
+def prediction_picture(
+    samples: Samples, by_classifier: Mapping[str, Float[Tensor, "B C"]], class_names: Sequence[str]
+) -> Picture:
+    """Returns the images, below each the class that every classifier predicts, with its probability."""
+    rows = ceil(len(samples.names) / 3)
+    height = 1.9 + 0.13 * len(by_classifier)
+    figure = Figure(figsize=(2.2 * 3, height * rows), dpi=150, layout="constrained")
+    panels = figure.subplots(rows, 3, squeeze=False).flat
+    alt_texts = []
+    for row, title in enumerate(samples.titles):
+        label = int(samples.labels[row])
+        lines = []
+        for name, probabilities in by_classifier.items():
+            predicted = int(probabilities[row].argmax())
+            # Whether it is right is known only where the image's class is.
+            mark = "" if label < 0 else "✓ " if predicted == label else "✗ "
+            lines.append(f"{mark}{name}: {class_names[predicted]} {float(probabilities[row, predicted]):.0%}")
+        _show(panels[row], samples.shown[row], _fitting([title], 42))
+        text = _fitting(lines, 42)
+        options = {"fontsize": SMALL_FONT_SIZE - 1, "ha": "center", "va": "top"}
+        panels[row].text(0.5, -0.03, text, transform=panels[row].transAxes, **options)
+        alt_texts.append(f"{title} – {'; '.join(lines)}")
+    for axes in panels[len(samples.names) :]:
+        axes.set_axis_off()
+    caption = (
+        "Images that no client trained on, evenly spread over their domains and not chosen by result: domain and class "
+        "above, below the class that each classifier predicts, with its probability. ✓ is right, ✗ is wrong."
+    )
+    return Picture(figure, "Sample predictions", caption, ". ".join(alt_texts) + ".")
+
+
+COLOUR_MAP = "inferno"
+METHODS = {
+    "grad_cam": "Grad-CAM (Selvaraju et al., 2017) on the image tower's last feature map",
+    "attention": "attention weighted by its gradient (Chefer et al., 2021), mean over blocks",
+}
+
+
+def overlay_picture(samples: Samples, views: Views, class_names: Sequence[str]) -> Picture:
+    """Returns a row for each image: the image, then each classifier's map over it, scaled to its own largest value."""
+    num_images = len(samples.names)
+    columns = 1 + len(views.maps)
+    figure = Figure(figsize=(1.4 * columns, 1.8 * num_images + 0.6), dpi=200, layout="constrained")
+    panels = figure.subplots(num_images, columns, squeeze=False)
+    alt_texts = []
+    for row, label in enumerate(views.classes.tolist()):
+        asked = class_names[label]
+        small = {"fontsize": SMALL_FONT_SIZE - 1, "linespacing": 1.3}
+        title = _fitting([samples.titles[row], f"asked for: {asked}"], 27)
+        _show(panels[row, 0], samples.shown[row], title, **small)
+        places = []
+        for axes, (name, maps) in zip(panels[row, 1:], views.maps.items(), strict=True):
+            probabilities = views.probabilities[name][row]
+            best = int(probabilities.argmax())
+            lines = [f"{asked} {float(probabilities[label]):.0%}"]
+            if best == label:
+                lines.insert(0, "")  # all titles have two lines, so that the maps of a row are level
+            else:
+                lines.append(f"best: {class_names[best]} {float(probabilities[best]):.0%}")
+            title = _fitting([name, *lines] if row == 0 else lines, 27)
+            _show(axes, samples.shown[row], title, **small)
+            draw_map(axes, maps[row], samples.shown.shape[1:3])
+            places.append(f"{name} most at the {describe_place(maps[row])}")
+        alt_texts.append(f"{samples.names[row]}, asked for {asked}: {', '.join(places)}")
+    colours = ScalarMappable(Normalize(0, 1), COLOUR_MAP)
+    bar = figure.colorbar(colours, ax=panels, location="bottom", shrink=0.4, aspect=40)
+    bar.ax.tick_params(labelsize=SMALL_FONT_SIZE - 1)
+    bar.set_label("share of each map's largest value", fontsize=SMALL_FONT_SIZE)
+    caption = (
+        f"What speaks for a class in an image: {METHODS[views.method]}, of the class's logit. Each map is scaled to "
+        "its own largest value, so maps compare in place, not in strength. Above each map: the probability of the "
+        "class that is asked for, and the predicted class where it is another. The weights that mix prompts are held "
+        "fixed."
+    )
+    return Picture(figure, "What speaks for a class, under each prompt", caption, ". ".join(alt_texts) + ".")
+
+
+def draw_map(axes: Axes, values: Float[Tensor, "rows columns"], size: tuple[int, int]) -> None:
+    """Draws a map over the image that the axes show, more opaque where it is larger; nothing where all is zero."""
+    largest = float(values.max())
+    scaled = values / largest if largest > 0 else values
+    smooth = F.interpolate(scaled[None, None], size=size, mode="bilinear", align_corners=False)[0, 0].numpy()
+    axes.imshow(smooth, cmap=COLOUR_MAP, vmin=0, vmax=1, alpha=0.85 * smooth)
+
+
+def describe_place(values: Float[Tensor, "rows columns"]) -> str:
+    """Returns where a map is largest, for a description of the picture.
+
+    >>> describe_place(torch.tensor([[0.0, 0.0, 1.0], [0.0, 0.0, 0.0], [0.0, 0.0, 0.0]]))
+    'top right'
+    >>> describe_place(torch.zeros(3, 3))
+    'no place'
+    """
+    if float(values.max()) <= 0:
+        return "no place"
+    row, column = divmod(int(values.argmax()), values.shape[1])
+    vertical = ("top", "", "bottom")[3 * row // values.shape[0]]
+    horizontal = ("left", "", "right")[3 * column // values.shape[1]]
+    return f"{vertical} {horizontal}".strip() or "middle"
+
+
+MAX_NUMBERED_SIDE = 16
+"""Patches in a row up to which there is room for numbers in them."""
+
+DROPPED = {"facecolor": "0.75", "edgecolor": "0.35", "hatch": "//////"}
+
+
+def expert_shares(tokens: Int[Tensor, "P"], num_experts: int) -> list[float]:
+    """Returns the share of the kept tokens that each expert got, the class token included: TRIP's pi.
+
+    >>> expert_shares(torch.tensor([0, 0, 1, -1]), 2)
+    [0.6666666666666666, 0.3333333333333333]
+    """
+    num_kept = max(int((tokens >= 0).sum()), 1)
+    return [int((tokens == expert).sum()) / num_kept for expert in range(num_experts)]
+
+
+def token_map_picture(samples: Samples, experts: Int[Tensor, "B P"], names: Sequence[str]) -> Picture:
+    """Returns each image beside its patches in the colours of their experts, with the experts' shares above.
+
+    Args:
+        samples: the images.
+        experts: the expert of each token, the class token first, -1 for a dropped one.
+        names: of the experts.
+    """
+    columns = min(len(samples.names), 2)  # of an image and its map each
+    rows = ceil(len(samples.names) / columns)
+    figure = Figure(figsize=(3.5 * columns, 1.95 * rows + 0.35), dpi=200, layout="constrained")
+    panels = figure.subplots(rows, 2 * columns, squeeze=False)
+    for axes in panels.flat:
+        axes.set_axis_off()
+    alt_texts = []
+    for row, tokens in enumerate(experts):
+        image_axes, map_axes = panels.reshape(-1, 2)[row]
+        _show(image_axes, samples.shown[row], escape_text(samples.titles[row]))
+        draw_token_map(map_axes, samples.shown[row], tokens)
+        shares = ":".join(f"{100 * share:.0f}" for share in expert_shares(tokens, len(names)))
+        map_axes.set_title(f"{shares} %", fontsize=SMALL_FONT_SIZE)
+        patches = tokens[1:]
+        counts = [f"{name}: {int((patches == expert).sum())}" for expert, name in enumerate(names)]
+        dropped = f"dropped: {int((patches < 0).sum())} of {len(patches)} patches"
+        alt_texts.append(f"{samples.names[row]}: {', '.join(counts)}, {dropped}")
+    handles = [Patch(**_patch_options(expert), label=escape_text(name)) for expert, name in enumerate(names)]
+    handles.append(Patch(**_patch_options(-1), label="dropped"))
+    figure.legend(handles=handles, loc="outside lower center", ncols=6, fontsize=SMALL_FONT_SIZE, frameon=False)
+    caption = (
+        "Each patch in the colour and with the number of the expert that its token went to, under the capacity of "
+        "evaluation; hatched in grey: dropped, as its expert was full. Above: the experts' shares of the kept tokens, "
+        "the class token included, by which the prompts are mixed. "
+        f"{float((experts < 0).float().mean()):.1%} of these tokens were dropped."
+    )
+    return Picture(figure, "The expert of each patch", caption, ". ".join(alt_texts) + ".")
+
+
+def draw_token_map(axes: Axes, image: NDArray[np.float32], tokens: Int[Tensor, "P"]) -> None:
+    """Draws the patches of an image, whose class token comes first, over the image in grey."""
+    side = isqrt(len(tokens) - 1)
+    height = image.shape[0] / side
+    width = image.shape[1] / side
+    axes.imshow(image.mean(axis=2), cmap="gray", vmin=-0.3, vmax=1)
+    for patch, expert in enumerate(tokens[1:].tolist()):
+        row, column = divmod(patch, side)
+        corner = (column * width - 0.5, row * height - 0.5)
+        # The layout need not look at hundreds of artists that are all within the axes.
+        axes.add_patch(Rectangle(corner, width, height, linewidth=0.3, **_patch_options(expert), in_layout=False))
+        if expert >= 0 and side <= MAX_NUMBERED_SIDE:
+            middle = (corner[0] + width / 2, corner[1] + height / 2)
+            axes.text(*middle, str(expert + 1), fontsize=28 / side, ha="center", va="center", in_layout=False)
+
+
+def _patch_options(expert: int) -> dict[str, Any]:
+    if expert < 0:
+        return DROPPED
+    return {"facecolor": COLOURS[expert % MAX_SERIES], "edgecolor": "white", "alpha": 0.55}
+
+
+FILLS: tuple[dict[str, str], ...] = ({}, {"facecolors": "none"}, {"facecolors": "none", "hatch": "||||||||"})
+"""Of markers, in this order where there are more classes than colours."""
+
+
+def neighbour_agreement(points: Points, labels: Sequence[int]) -> float:
+    """Returns the share of points whose nearest other point has the same label.
+
+    >>> neighbour_agreement(np.asarray([[0, 0], [0, 1], [9, 9]], dtype=np.float32), [1, 1, 2])
+    0.6666666666666666
+    """
+    distances = torch.cdist(torch.from_numpy(points).double(), torch.from_numpy(points).double())
+    nearest = distances.fill_diagonal_(torch.inf).argmin(dim=1)
+    return float((torch.as_tensor(labels)[nearest] == torch.as_tensor(labels)).double().mean())
+
+
+def tsne_picture(
+    panels: Mapping[str, Points], labels: Sequence[int], domains: Sequence[str], class_names: Sequence[str], shown: str
+) -> Picture:
+    """Returns the panels side by side, colour by class and marker by domain.
+
+    Args:
+        panels: places [N, 2], by the name of the method whose they are.
+        labels: class of each point.
+        domains: domain of each point.
+        class_names: names of the classes.
+        shown: what the points are and how they were placed, in the caption's words.
+    """
+    markers = dict(zip(dict.fromkeys(domains), itertools.cycle(MARKERS), strict=False))
+    styles: dict[int, dict[str, Any]] = {}
+    for index, label in enumerate(sorted(set(labels))):
+        colour = COLOURS[index % MAX_SERIES]
+        fill = FILLS[index // MAX_SERIES % len(FILLS)]
+        styles[label] = {"s": 16, "linewidths": 0.8, "edgecolors": colour, "facecolors": colour, **fill}
+    # A legend can't tell more classes apart, so their names are in the middle of their points.
+    is_legend_of_classes = len(styles) <= MAX_SERIES * len(FILLS)
+
+    figure = Figure(figsize=(COLUMN_WIDTH * len(panels), COLUMN_WIDTH + 0.9), dpi=200, layout="constrained")
+    all_axes = figure.subplots(1, len(panels), squeeze=False)[0]
+    for axes, (title, points) in zip(all_axes, panels.items(), strict=True):
+        axes.set_title(escape_text(title), fontsize=FONT_SIZE)
+        axes.set(xticks=[], yticks=[])
+        for label, style in styles.items():
+            of_class = np.asarray(labels) == label
+            for domain, marker in markers.items():
+                axes.scatter(*points[of_class & (np.asarray(domains) == domain)].T, marker=marker, **style)
+            if not is_legend_of_classes:
+                x, y = np.median(points[of_class], axis=0)
+                text = axes.text(float(x), float(y), escape_text(class_names[label]), fontsize=5)
+                text.set(ha="center", va="center", path_effects=[withStroke(linewidth=1.5, foreground="white")])
+    handles = []
+    for label, style in styles.items() if is_legend_of_classes else ():
+        handles.append(all_axes[0].scatter([], [], label=escape_text(class_names[label]), **style))
+    for domain, marker in markers.items() if len(markers) > 1 else ():
+        handles.append(all_axes[0].scatter([], [], label=escape_text(domain), s=16, marker=marker, color="0.5"))
+    if handles:
+        options = {"ncols": 5, "fontsize": SMALL_FONT_SIZE, "frameon": False}
+        figure.legend(handles=handles, loc="outside lower center", **options)
+
+    where = ", ".join(markers)
+    scores = [f"{title}: {neighbour_agreement(points, labels):.0%}" for title, points in panels.items()]
+    agreement = f"Share of points whose nearest neighbour in the plane is of their class: {'; '.join(scores)}."
+    caption = (
+        f"t-SNE of {shown}, for {len(labels)} images of {where}, which no client trained on. Each panel has a plane of "
+        f"its own; only which points are near each other can be compared. Colour and fill: class"
+        f"{'. Marker: domain' if len(markers) > 1 else ''}. {agreement}"
+    )
+    return Picture(figure, f"Images of {where} before and after training", caption, f"Scatter plots. {agreement}")
+
+
+FONT = "DejaVu Sans Mono"
+
+
+def words_picture(words: DataFrame, method: str, scale: float) -> Picture:
+    """Returns the table of nearest words as a picture."""
+    font = get_font(findfont(FONT))
+    has_letters = words["word"].map(lambda word: all(font.get_char_index(ord(letter)) for letter in word))
+    text = format_words(words.assign(word=words["word"].where(has_letters, "N/A")), "table")
+    lines = text.split("\n")
+    # In inches: of a letter's width and a line's height in a monospaced font, with a margin.
+    width = max(map(len, lines)) * SMALL_FONT_SIZE * 0.0086 + 0.2
+    height = len(lines) * SMALL_FONT_SIZE * 0.0175 + 0.2
+    figure = Figure(figsize=(width, height), dpi=200)
+    figure.text(0.1 / width, 0.5, text.replace("$", r"\$"), family=FONT, fontsize=SMALL_FONT_SIZE, va="center")
+    caption = (
+        "The word of CLIP's vocabulary nearest to each learned vector, and its Euclidean distance. An ellipsis: only "
+        "the beginning of a word; N/A: no text, or none in Latin letters. For scale: half of all words have another "
+        f"word within {scale:.3f}; a vector that is much farther than that from every word means none of them."
+    )
+    by_prompt = words[words["rank"] == 1].groupby("prompt", sort=False)["word"]
+    alt = "; ".join(f"{name}: {', '.join(of_prompt)}" for name, of_prompt in by_prompt)
+    return Picture(figure, f"Words nearest to the prompts of {method}", caption, alt)

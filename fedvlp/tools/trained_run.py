@@ -1,0 +1,208 @@
+"""A method with its trained tensors, and the images of its run: what explain, diagnose and audit begin with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import torch
+from jaxtyping import Float
+from lightning.pytorch.cli import LightningArgumentParser
+from torch import Tensor
+
+from fedvlp.commands.lightning_cli import FederationCLI
+from fedvlp.commands.trained_config import ALLOW_HELP, config_option, data_of_run, trained_config
+from fedvlp.core.module import FederatedModule
+from fedvlp.core.state import Client, State
+from fedvlp.data import FederatedDataModule
+from fedvlp.data.loaders import ImageDataset
+from fedvlp.data.without_images import PlaceholderData, PredictionData
+from fedvlp.federation import Federation
+from fedvlp.runs.run_folder import load_trained, run_of
+from fedvlp.training.setup import set_up_data, set_up_method
+from fedvlp.utils.errors import UserError, unwrapped_errors
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    """A method to look at.
+
+    Attributes:
+        module: in evaluation mode, with the deployed tensors.
+        deployed: these tensors.
+        personal: what each client keeps, by the client's id; empty where no file has it.
+        data: the run's images, set up and bound to the method's transform; None where there are none.
+        file: the trained tensors; None for an untrained method.
+    """
+
+    module: FederatedModule
+    deployed: State
+    personal: Mapping[int, State]
+    data: FederatedDataModule | None = None
+    file: Path | None = None
+
+    @property
+    def name(self) -> str:
+        """The method's name."""
+        return type(self.module).__name__
+
+    @property
+    def class_names(self) -> list[str]:
+        """All classes."""
+        return list(self.module.hparams["class_names"])
+
+    @property
+    def clip(self) -> Any:
+        """The frozen CLIP."""
+        return self.module.clip
+
+    @property
+    def device(self) -> torch.device:
+        """The method's device."""
+        device: torch.device = next(self.clip.parameters()).device
+        return device
+
+
+class TrainedRunCLI(FederationCLI):
+    """Makes a method and, where they are needed, its run's data; nothing is trained."""
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """Adds ``--allow``, without which a trained file names no class but fedvlp's."""
+        super().add_arguments_to_parser(parser)
+        parser.add_argument("--allow", action="append", metavar="NAME", help=ALLOW_HELP)
+
+    def before_instantiate_classes(self) -> None:
+        """Leaves out loggers and callbacks, which write about runs."""
+        self.config.trainer.logger = None
+        self.config.trainer.callbacks = None
+        self.config.trainer.runtime.default_callbacks = False
+
+
+Command = TypeVar("Command", bound=TrainedRunCLI)
+
+
+def parse(kind: type[Command], words: Sequence[str], trained: Mapping[str, Any] | None, description: str) -> Command:
+    """Makes the method and the data that a command line names.
+
+    Args:
+        kind: the command's own class, whose name begins with the command's.
+        words: the command line after the command.
+        trained: config of the trained file; None without one.
+        description: of the command, for its help.
+    """
+    # The file's config is first, so that what the user passes overrides it.
+    arguments = [*words] if trained is None else [config_option(trained), *words]
+    options = {"prog": f"fedvlp {kind.__name__.removesuffix('CLI').lower()}", "description": description}
+    with unwrapped_errors():
+        return kind(run=False, args=arguments, save_config_callback=None, parser_kwargs=options)
+
+
+def config_of_file(file: Path, allow: Sequence[str], needs_data: bool, instead: str) -> dict[str, Any]:
+    """Returns the config of a trained file's method, with its run's data if they are needed and there is a run.
+
+    Args:
+        file: prompts or a checkpoint.
+        allow: modules and classes that it may name, besides fedvlp's.
+        needs_data: whether images of the run are looked at.
+        instead: the option with which they are not needed, for the message.
+
+    Raises:
+        UserError: if the file is missing or damaged, or names a class that is not allowed.
+    """
+    config = trained_config(file, allow)
+    beside = run_of(file) / "config.yaml"
+    if needs_data and beside.is_file():
+        config["data"] = data_of_run(beside, instead, allow)
+    return config
+
+
+def load_run(command: TrainedRunCLI, file: Path | None) -> TrainedRun:
+    """Brings a command's method to its device, with the tensors of a trained file, and sets up its images.
+
+    Args:
+        command: parsed.
+        file: prompts or a checkpoint; None for an untrained method.
+
+    Raises:
+        UserError: if the file is damaged or of another method, or the images can't be found.
+    """
+    module = command.model
+    data = command.datamodule
+    federation = cast(Federation, command.trainer)
+    set_up_method(federation.fabric, module, federation.runtime.num_threads)
+    deployed: State = module.shared_state()
+    personal: Mapping[int, State] = {}
+    if file is not None:
+        deployed, personal = load_trained(file, module)
+    module.load_state(deployed)
+    module.eval()
+    # These two stand for data of which only names or numbers are known.
+    if isinstance(data, (PredictionData, PlaceholderData)):
+        return TrainedRun(module, deployed, personal, file=file)
+    set_up_data(federation.fabric, module, data, federation.precision, serves_images=True)
+    return TrainedRun(module, deployed, personal, data, file)
+
+
+@dataclass(frozen=True)
+class RunImage:
+    """One image of a run, not yet read.
+
+    Attributes:
+        domain: its domain.
+        name: its name.
+        dataset: what reads it.
+        position: its index in the dataset.
+    """
+
+    domain: str
+    name: str
+    dataset: ImageDataset
+    position: int
+
+    @property
+    def label(self) -> int:
+        """Its class, for which the image need not be read."""
+        return int(self.dataset.labels[self.position])
+
+
+def read_pixels(images: Sequence[RunImage]) -> Float[Tensor, "B 3 V V"]:
+    """Returns images as the method's transform puts them out."""
+    return torch.stack([image.dataset[image.position][0] for image in images])
+
+
+def training_images(data: FederatedDataModule) -> dict[Client, list[RunImage]]:
+    """Returns each client's training images, by domain.
+
+    Raises:
+        UserError: if the images of all clients are pooled.
+    """
+    if any(client.is_pool for client in data.clients):
+        raise UserError("This run is centralised: nothing was sent that could be audited. Take a federated one.")
+    dataset: Any = data.train_dataloader().dataset  # type: ignore[union-attr]
+    clients = {client.id: client for client in data.clients}
+    images: dict[Client, list[RunImage]] = {client: [] for client in data.clients}
+    # One dataset holds the training images of all clients, in the order of the table.
+    position = 0
+    for entry in data.split_table():
+        if entry["role"] == "train":
+            for name in entry["images"]:
+                images[clients[entry["client"]]].append(RunImage(entry["domain"], name, dataset, position))
+                position += 1
+    return images
+
+
+def evaluation_images(data: FederatedDataModule, role: str) -> dict[str, list[RunImage]]:
+    """Returns the images of ``validation``, ``test`` or ``held_out`` by domain, in the order of the table."""
+    served = ("validation",) if role == "validation" else ("test", "held_out")
+    loaders = data.val_dataloader() if role == "validation" else data.test_dataloader()
+    # There is a loader for each entry of the roles that are served together.
+    entries = [entry for entry in data.split_table() if entry["role"] in served]
+    images: dict[str, list[RunImage]] = {}
+    for entry, loader in zip(entries, loaders, strict=True):
+        if entry["role"] == role:
+            dataset: Any = loader.dataset
+            of_split = [RunImage(entry["domain"], name, dataset, i) for i, name in enumerate(entry["images"])]
+            images.setdefault(entry["domain"], []).extend(of_split)
+    return images

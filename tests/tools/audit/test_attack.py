@@ -1,0 +1,88 @@
+"""Which images are attacked, and the similarity of what is recovered against its definition."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from fedvlp.tools.audit.attack import choose_targets, other_images, similarities
+from fedvlp.tools.audit.inversion import InversionOptions
+from fedvlp.tools.explain.images import denormalised, pixel_scale
+from fedvlp.tools.trained_run import read_pixels, training_images
+from fedvlp.utils.errors import UserError
+
+
+def test_targets_are_of_the_clients_in_turn_and_each_once(folders, clip):
+    images = training_images(folders(clip))
+    options = InversionOptions(gradients=5, images=2)
+    targets = choose_targets(images, options, seed=1)
+    assert [client.name for client, _ in targets] == ["ink", "paint", "ink", "paint", "ink"]
+    assert len({image.name for _, of_client in targets[::2] for image in of_client}) == 6
+    assert choose_targets(images, options, seed=1) == targets
+    assert choose_targets(images, options, seed=2) != targets
+
+
+def test_beside_each_target_is_another_image_of_its_class(folders, clip):
+    images = training_images(folders(clip))
+    everything = [image for of_client in images.values() for image in of_client]
+    pixels = read_pixels(everything)
+    for _, chosen in choose_targets(images, InversionOptions(gradients=4, images=2), seed=3):
+        others = other_images(images, chosen, seed=4)
+        for target, other in zip(chosen, others, strict=True):
+            same = [index for index, image in enumerate(pixels) if torch.equal(image, other)]
+            assert any(everything[index].label == target.label for index in same)
+            assert all(everything[index] is not target for index in same)
+
+
+def test_more_images_than_a_client_has_are_refused(folders, clip):
+    with pytest.raises(UserError, match=r"'ink' has 9 training images, fewer than inversion\.images"):
+        choose_targets(training_images(folders(clip)), InversionOptions(images=10), seed=0)
+
+
+def normalised(clip, pixels):
+    mean, deviation = pixel_scale(clip, pixels)
+    return (pixels - mean) / deviation
+
+
+def shown(seed):
+    return torch.rand(2, 3, 64, 64, generator=torch.Generator().manual_seed(seed))
+
+
+def test_errors_are_those_of_pixels(clip):
+    one, other = shown(0), shown(1)
+    rows = similarities(clip, normalised(clip, one), normalised(clip, other))
+    for row, a, b in zip(rows, one.numpy(), other.numpy(), strict=True):
+        error = float(((a - b) ** 2).mean())
+        assert row["mse"] == pytest.approx(error, rel=1e-4)
+        assert row["psnr"] == pytest.approx(-10 * math.log10(error), rel=1e-4)
+        assert abs(row["ssim"]) < 0.1
+    features = [clip.encode_image(normalised(clip, each))[1] for each in (one, other)]
+    assert rows[1]["feature_cosine"] == pytest.approx(torch.cosine_similarity(*features, dim=0).item(), abs=1e-5)
+
+
+def test_likeness_is_mutual_and_of_an_image_to_itself_complete(clip):
+    one, other = normalised(clip, shown(2)), normalised(clip, shown(3))
+    there, back = similarities(clip, one, other), similarities(clip, other, one)
+    for row, reverse in zip(there, back, strict=True):
+        assert row == pytest.approx(reverse, abs=1e-4)
+    (same,) = similarities(clip, one[:1], one[:1])
+    assert same == pytest.approx({"mse": 0, "psnr": 100, "ssim": 1, "feature_cosine": 1}, abs=1e-5)
+
+
+def test_a_little_noise_costs_less_than_much(clip):
+    image = shown(4)
+    noise = torch.randn(image.shape, generator=torch.Generator().manual_seed(5))
+    little, much = (
+        similarities(clip, normalised(clip, image + by * noise), normalised(clip, image)) for by in (0.02, 0.3)
+    )
+    for near, far in zip(little, much, strict=True):
+        assert near["ssim"] > far["ssim"] + 0.2
+        assert near["psnr"] > far["psnr"] + 5
+
+
+def test_pixels_go_there_and_back_and_stay_in_their_range(clip):
+    image = shown(6)
+    assert torch.allclose(denormalised(clip, normalised(clip, image)), image, atol=1e-6)
+    assert denormalised(clip, 9 * normalised(clip, image)).max() == 1

@@ -1,0 +1,324 @@
+"""Relevance against forward passes written out by hand, and which images and features are looked at."""
+
+from __future__ import annotations
+
+import copy
+import math
+import sys
+
+import numpy as np
+import open_clip
+import pytest
+import torch
+import torch.nn.functional as F
+from PIL import Image
+
+from fedvlp.clip import CLIP, PromptedImageEncoder, build_model
+from fedvlp.data import DomainFolders
+from fedvlp.methods import ADAPT, PLAN, TRIP, FineTuning, PromptFL, ZeroShotCLIP
+from fedvlp.tools.explain.images import (
+    ZERO_SHOT,
+    classes_in_question,
+    differentiable_logits,
+    drawable,
+    embeddings,
+    relevance,
+    samples_of_files,
+    samples_of_run,
+    spread,
+    spread_images,
+    suited_method,
+    suited_tsne,
+    views,
+)
+from fedvlp.utils.errors import UserError
+from tests.helpers.images import CLASSES
+
+NAMES = ["cat", "dog", "bird"]
+VISION = {"image_size": 32, "patch_size": 8, "width": 48, "layers": 3, "head_width": 16}
+TEXT = {"context_length": 77, "vocab_size": 49408, "width": 32, "heads": 4, "layers": 2}
+TOWERS = {
+    "vit": VISION,
+    "scaled": {**VISION, "ls_init_value": 0.5},
+    "resnet": {"image_size": 64, "layers": [1, 1, 1, 1], "width": 8, "patch_size": None, "head_width": 16},
+}
+
+
+@pytest.fixture(scope="module")
+def random_clips():
+    """Small CLIPs with random weights, by the kind of their image tower."""
+    tokenizer = open_clip.SimpleTokenizer(context_length=77)
+    clips = {}
+    for name, vision in TOWERS.items():
+        config = {"embed_dim": 24, "vision_cfg": vision, "text_cfg": TEXT}
+        clips[name] = CLIP(build_model(copy.deepcopy(config), seed=1), tokenizer, config)
+    return clips
+
+
+def images_for(clip, count=2):
+    return torch.randn(count, 3, clip.image_size, clip.image_size, generator=torch.Generator().manual_seed(3))
+
+
+def classifier(clip):
+    """Logits by an arbitrary linear layer, in place of texts."""
+    weights = torch.randn(clip.embed_dim, 3, generator=torch.Generator().manual_seed(4))
+    return lambda features: features @ weights
+
+
+def by_hand(clip, image, label, prompt):
+    """Returns both maps of one image, with attention spelled out; a prompt stands behind the patches."""
+    visual = clip.model.visual
+    hidden = visual._embeds(image[None])[0]  # [N, W]
+    patches = len(hidden) - 1
+    if prompt is not None:
+        hidden = torch.cat([hidden, visual.ln_pre(prompt)])
+    hidden = hidden.detach().requires_grad_()
+    attentions = []
+    for block in visual.transformer.resblocks:
+        attention = block.attn
+        tokens = block.ln_1(hidden)
+        projected = tokens @ attention.in_proj_weight.T + attention.in_proj_bias
+        queries, keys = projected[:, : 2 * attention.embed_dim].split(attention.embed_dim, 1)
+        values = projected[:, 2 * attention.embed_dim :]
+        width = attention.head_dim
+        read = []
+        for head in range(attention.num_heads):
+            part = slice(head * width, (head + 1) * width)
+            weights = (queries[:, part] @ keys[:, part].T / math.sqrt(width)).softmax(dim=1)
+            weights.retain_grad()
+            attentions.append(weights)
+            read.append(weights @ values[:, part])
+        mixed = torch.cat(read, dim=1) @ attention.out_proj.weight.T + attention.out_proj.bias
+        hidden = hidden + block.ls_1(mixed)
+        hidden = hidden + block.ls_2(block.mlp(block.ln_2(hidden)))
+    tokens.retain_grad()
+    classifier(clip)(visual.ln_post(hidden[0]) @ visual.proj)[label].backward()
+    side = math.isqrt(patches)
+    grad_cam, attention = torch.zeros(2, side, side)
+    alpha = tokens.grad[1 : 1 + patches].mean(dim=0)
+    for patch in range(patches):
+        row, column = divmod(patch, side)
+        grad_cam[row, column] = max(0.0, float(alpha @ tokens[1 + patch].detach()))
+        each = [max(0.0, float(weights[0, 1 + patch].detach() * weights.grad[0, 1 + patch])) for weights in attentions]
+        attention[row, column] = sum(each) / len(each)
+    return {"grad_cam": grad_cam.detach(), "attention": attention}
+
+
+@pytest.mark.parametrize("method", ["grad_cam", "attention"])
+@pytest.mark.parametrize("tower", ["vit", "scaled"])
+@pytest.mark.parametrize("length", [0, 2])
+def test_of_a_vit_is_that_by_hand(random_clips, tower, method, length):
+    clip = random_clips[tower]
+    images = images_for(clip)
+    labels = torch.tensor([2, 0])
+    prompt = torch.randn(length, clip.image_width) if length else None
+    encoder = PromptedImageEncoder(clip)
+
+    def logits(pixels):
+        return classifier(clip)(encoder.encode(pixels, None if prompt is None else prompt[None]))
+
+    found = relevance(clip, logits, images, labels, method)
+    for image, label, values in zip(images, labels, found, strict=True):
+        wanted = by_hand(clip, image, int(label), prompt)[method]
+        assert wanted.max() > 0
+        torch.testing.assert_close(values, wanted, rtol=1e-3, atol=1e-6)
+
+
+def test_of_a_resnet_is_that_by_hand(random_clips):
+    clip = random_clips["resnet"]
+    images = images_for(clip)
+    labels = torch.tensor([1, 1])
+    found = relevance(clip, lambda pixels: classifier(clip)(clip.encode_image(pixels)), images, labels, "grad_cam")
+    visual = clip.model.visual
+    for image, values in zip(images, found, strict=True):
+        grid = visual.layer4(visual.layer3(visual.layer2(visual.layer1(visual.stem(image[None])))))
+        grid = grid.detach().requires_grad_()
+        classifier(clip)(visual.attnpool(grid))[0, 1].backward()
+        wanted = torch.zeros(values.shape)
+        for channel in range(grid.shape[1]):
+            wanted += grid.grad[0, channel].mean() * grid.detach()[0, channel]
+        torch.testing.assert_close(values, wanted.clamp(min=0), rtol=1e-3, atol=1e-6)
+    assert suited_method(clip) == "grad_cam"
+    with pytest.raises(UserError, match="no attention between patches"):
+        relevance(clip, lambda pixels: clip.encode_image(pixels), images, labels, "attention")
+
+
+def test_a_tower_of_a_methods_own_is_looked_into(random_clips):
+    """As into that of a CLIP that has its weights; zero-shot CLIP beside it keeps its own."""
+    clip = random_clips["vit"]
+    module = FineTuning(NAMES, clip).eval()
+    with torch.no_grad():
+        for parameter in module.visual.parameters():
+            parameter.mul_(1.25)
+    trained = copy.deepcopy(clip)
+    trained.model.visual.load_state_dict(module.visual.state_dict())
+    images = images_for(clip)
+    labels = torch.tensor([2, 0])
+    maps = views(module, images, labels, "attention").maps
+    fixed = relevance(clip, differentiable_logits(ZeroShotCLIP(NAMES, clip)), images, labels, "attention")
+    torch.testing.assert_close(maps[ZERO_SHOT], fixed)
+    logits = lambda pixels: module.logits(trained.encode_image(pixels))  # noqa: E731
+    expected = relevance(trained, logits, images, labels, "attention")
+    torch.testing.assert_close(maps["FineTuning"], expected, rtol=1e-3, atol=1e-7)
+    assert not torch.allclose(expected, fixed, rtol=0.1)
+
+
+@pytest.mark.parametrize("method", ["grad_cam", "attention"])
+@pytest.mark.parametrize("kind", [ZeroShotCLIP, PromptFL, TRIP, PLAN, ADAPT])
+def test_of_methods_leaves_everything_as_it_was(clip, kind, method):
+    more = {PLAN: {"num_clients": 2, "prompt_length": 2}, ADAPT: {"domains": ["ink", "oil"], "prompt_length": 2}}
+    torch.manual_seed(0)  # new prompts are random, and under some of them nothing speaks for a class
+    module = kind(NAMES, clip=clip, **more.get(kind, {})).eval()
+    images = images_for(clip)
+    with torch.no_grad():
+        before = module(images)
+    torch.testing.assert_close(differentiable_logits(module)(images), before)
+    found = relevance(clip, differentiable_logits(module), images, torch.tensor([0, 1]), method)
+    assert found.shape == (2, 8, 8)
+    assert (found >= 0).all()
+    assert (found.flatten(1).amax(dim=1) > 0).all()
+    alone = relevance(clip, differentiable_logits(module), images[1:], torch.tensor([1]), method)
+    torch.testing.assert_close(alone[0], found[1], rtol=1e-3, atol=1e-7)
+    assert not any(layer._forward_hooks for layer in clip.modules())
+    assert all(parameter.grad is None for parameter in module.parameters())
+
+
+def test_the_mixture_is_a_constant(clip):
+    module = TRIP(NAMES, clip=clip, num_experts=2, prompt_length=2).eval()
+    images = images_for(clip)
+    labels = torch.tensor([0, 2])
+    weights = module.precompute(images)["eval_weights"]
+    texts = F.normalize(module.text(torch.einsum("be,eld->bld", weights, module.experts)), dim=-1).detach()
+
+    def logits(pixels):
+        return torch.einsum("bd,bcd->bc", F.normalize(clip.encode_image(pixels), dim=-1), texts) * clip.logit_scale
+
+    found = relevance(clip, differentiable_logits(module), images, labels, "grad_cam")
+    torch.testing.assert_close(found, relevance(clip, logits, images, labels, "grad_cam"), rtol=1e-3, atol=1e-6)
+
+
+def test_logits_that_come_from_elsewhere_are_refused(clip):
+    with pytest.raises(RuntimeError, match="Keep `features`"):
+        relevance(clip, lambda pixels: pixels.mean((2, 3)), images_for(clip), torch.tensor([0, 1]), "attention")
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "names"),
+    [
+        (ZeroShotCLIP, {}, ["ZeroShotCLIP"]),
+        (PromptFL, {}, ["zero-shot CLIP", "PromptFL"]),
+        (TRIP, {"num_experts": 2}, ["zero-shot CLIP", "TRIP", "expert 1", "expert 2"]),
+        (ADAPT, {"domains": ["oil"]}, ["zero-shot CLIP", "ADAPT", "prompt of oil"]),
+    ],
+)
+def test_views_are_fixed_mixed_and_single(clip, kind, options, names):
+    module = kind(NAMES, clip=clip, **options).eval()
+    images = images_for(clip)
+    predicted = views(module, images, None, "attention")
+    assert list(predicted.maps) == names
+    with torch.no_grad():
+        probabilities = module(images).softmax(dim=-1)
+    torch.testing.assert_close(predicted.probabilities[kind.__name__], probabilities)
+    assert torch.equal(predicted.classes, probabilities.argmax(dim=-1))
+    other = (predicted.classes + 1) % 3
+    asked = views(module, images, other, "attention")
+    assert torch.equal(asked.classes, other)
+    assert not torch.equal(asked.maps[names[0]], predicted.maps[names[0]])
+    if kind is TRIP:  # one expert alone is a TRIP whose experts are all that one
+        module.experts.data[:] = module.experts.data[:1].clone()
+        alone = views(module, images, other, "attention").maps
+        torch.testing.assert_close(alone["expert 1"], alone["TRIP"], rtol=1e-3, atol=1e-6)
+        torch.testing.assert_close(alone["expert 1"], asked.maps["expert 1"], rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("options", "domains"),
+    [
+        ({"held_out": "photo"}, {"photo"}),
+        ({"held_out": ["photo", "ink"], "test_fraction": 0.3}, {"photo", "ink"}),
+        ({"test_fraction": 0.3}, {"ink", "paint", "photo"}),
+        ({}, {"ink", "paint", "photo"}),
+    ],
+)
+def test_no_client_trained_on_what_is_looked_at(image_root, clip, options, domains):
+    data = DomainFolders(str(image_root), cache_dir=None, **options)
+    data.setup()
+    data.bind(clip.preprocess)
+    images = spread_images(data, 6)
+    assert len(images) == 6
+    assert {image.domain for image in images} == domains
+    trained = set()
+    for entry in data.split_table():
+        if entry["role"] == "train":
+            trained.update(entry["images"])
+    samples = samples_of_run(images, CLASSES, clip)
+    for place, name in enumerate(samples.names):
+        assert name not in trained
+        domain, class_name = samples.titles[place].split(": ")
+        path = image_root / name if (image_root / name).exists() else image_root / domain / name
+        assert CLASSES[samples.labels[place]] == class_name
+        assert class_name in path.parts
+        torch.testing.assert_close(samples.pixels[place], clip.preprocess(Image.open(path).convert("RGB")))
+    everything = spread_images(data, 1000)
+    assert len({(image.domain, image.name) for image in everything}) == len(everything) > 6
+
+
+def test_spread_is_even():
+    for total in range(1, 12):
+        for count in range(1, 14):
+            places = spread(total, count)
+            assert places == sorted(set(places))
+            assert len(places) == min(total, count)
+            assert set(places) <= set(range(total))
+
+
+def test_files_have_names_and_no_labels(image_root, clip):
+    samples = samples_of_files([str(image_root / "ink" / "star")], clip)
+    assert samples.titles == ["0.png", "1.png", "2.png", "3.png"]
+    assert set(samples.labels.tolist()) == {-1}
+    assert [page.names for page in samples.pages(3)] == [samples.names[:3], samples.names[3:]]
+    assert classes_in_question("predicted", samples, NAMES) is None
+    assert classes_in_question("dog", samples, NAMES).tolist() == [1, 1, 1, 1]
+    with pytest.raises(UserError, match="not known"):
+        classes_in_question("true", samples, NAMES)
+    with pytest.raises(UserError, match="cat, dog, bird"):
+        classes_in_question("dgo", samples, NAMES)
+
+
+def test_what_is_drawn_undoes_the_transform(clip):
+    pixels = np.random.default_rng(0).integers(0, 256, (clip.image_size, clip.image_size, 3), dtype=np.uint8)
+    shown = drawable(clip, clip.preprocess(Image.fromarray(pixels))[None])
+    np.testing.assert_allclose(shown[0], pixels / 255, atol=1e-5)
+
+
+def test_tsne_that_fits_the_points(monkeypatch):
+    assert suited_tsne(20, 19.5).perplexity == 19.5
+    assert suited_tsne(20, None).perplexity == pytest.approx(19 / 3)
+    assert suited_tsne(1000, None).perplexity == 30
+    for perplexity in (0, 20, 25):
+        with pytest.raises(UserError, match="below the number of images, 20"):
+            suited_tsne(20, perplexity)
+    with pytest.raises(UserError, match="at least 4"):
+        suited_tsne(3, None)
+    monkeypatch.setitem(sys.modules, "sklearn.manifold", None)
+    with pytest.raises(UserError, match=r"pip install \"fedvlp\[explain\]\""):
+        suited_tsne(20, None)
+
+
+def test_what_is_embedded(clip):
+    images = images_for(clip)
+    zero_shot = ZeroShotCLIP(NAMES, clip=clip)
+    plain = F.normalize(clip.encode_image(images), dim=-1)
+    prompted = PromptFL(NAMES, clip=clip)
+    logits = prompted(images).detach()
+    after, before, shown = embeddings(prompted, zero_shot, images)
+    assert shown == "class logits"
+    torch.testing.assert_close(after, logits - logits.mean(dim=1, keepdim=True))
+    assert before.shape == (2, 3)
+    module = PLAN(NAMES, 2, clip)
+    features, before, shown = embeddings(module, zero_shot, images)
+    assert shown == "image features"
+    torch.testing.assert_close(before, plain)
+    assert not torch.allclose(features, plain, atol=1e-3)
+    texts = F.normalize(module.prompted.text_features(module.pool.globals), dim=-1)
+    torch.testing.assert_close(module(images), features @ texts.T * clip.logit_scale, rtol=1e-4, atol=1e-3)

@@ -1,0 +1,123 @@
+"""What stands in each picture, and beside it for readers who can't see it."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from pandas import DataFrame
+
+from fedvlp.tools.explain.images import Samples, Views
+from fedvlp.tools.explain.pictures import (
+    DROPPED,
+    draw_map,
+    overlay_picture,
+    prediction_picture,
+    token_map_picture,
+    tsne_picture,
+    words_picture,
+)
+from fedvlp.tools.explain.words import COLUMNS
+
+NAMES = ["cat", "dog", "bird"]
+SAMPLES = Samples(
+    pixels=torch.zeros(2, 3, 6, 6),
+    shown=np.full((2, 6, 6, 3), 0.25, dtype=np.float32),
+    names=["a.png", "in/new.png"],
+    titles=["ink: dog", "new.png"],
+    labels=torch.tensor([1, -1]),
+)
+
+
+def test_each_image_has_its_class_and_the_predicted_ones():
+    by_classifier = {
+        "zero-shot CLIP": torch.tensor([[0.75, 0.25], [0.5, 0.5]]),
+        "PLAN": torch.tensor([[0.125, 0.875], [0.375, 0.625]]),
+    }
+    picture = prediction_picture(SAMPLES, by_classifier, NAMES)
+    first, second, empty = picture.figure.axes
+    assert (first.get_title(), second.get_title()) == ("ink: dog", "new.png")
+    assert [text.get_text() for text in first.texts] == ["✗ zero-shot CLIP: cat 75%\n✓ PLAN: dog 88%"]
+    assert [text.get_text() for text in second.texts] == ["zero-shot CLIP: cat 50%\nPLAN: dog 62%"]
+    assert [len(axes.images) for axes in (first, second, empty)] == [1, 1, 0]
+    assert "ink: dog – ✗ zero-shot CLIP: cat 75%; ✓ PLAN: dog 88%" in picture.alt
+
+
+def test_overlays_name_the_class_in_question_and_the_best():
+    maps = torch.zeros(2, 3, 3)
+    maps[:, 2, 0] = 1
+    probabilities = torch.tensor([[0.7, 0.2, 0.1], [0.5, 0.4, 0.1]])
+    views = Views(torch.tensor([0, 1]), {"fixed": probabilities}, {"fixed": maps}, "grad_cam")
+    picture = overlay_picture(SAMPLES, views, NAMES)
+    assert [axes.get_title() for axes in picture.figure.axes[:4]] == [
+        "ink: dog\nasked for: cat",
+        "fixed\n\ncat 70%",
+        "new.png\nasked for: dog",
+        "dog 40%\nbest: cat 50%",
+    ]
+    assert "a.png, asked for cat: fixed most at the bottom left" in picture.alt
+    assert "Grad-CAM" in picture.caption
+    assert picture.image("png").startswith(b"\x89PNG")
+
+
+def test_a_map_is_opaque_where_it_is_large():
+    axes = Figure().subplots()
+    draw_map(axes, torch.tensor([[0.0, 0.0], [0.0, 4.0]]), (6, 6))
+    (image,) = axes.images
+    values = np.asarray(image.get_array())
+    alpha = np.asarray(image.get_alpha())
+    assert values[-1, -1] == 1
+    assert values[0, 0] == alpha[0, 0] == 0
+    assert np.all(np.diff(values[-1]) >= 0)
+    assert alpha[-1, -1] > 0.5
+    draw_map(axes, torch.zeros(2, 2), (6, 6))
+    assert not np.asarray(axes.images[-1].get_alpha()).any()
+
+
+def test_token_map_has_a_patch_for_each_token():
+    tokens = torch.tensor([[0, 0, 1, -1, 1], [1, 1, 1, 1, 1]])
+    picture = token_map_picture(SAMPLES, tokens, ["expert 1", "expert 2"])
+    image_axes, map_axes, _, other_map_axes = picture.figure.axes
+    patches = [patch for patch in map_axes.patches if isinstance(patch, Rectangle)]
+    assert [patch.get_xy() for patch in patches] == [(-0.5, -0.5), (2.5, -0.5), (-0.5, 2.5), (2.5, 2.5)]
+    assert [patch.get_hatch() for patch in patches] == [None, None, DROPPED["hatch"], None]
+    assert patches[1].get_facecolor() == patches[3].get_facecolor() != patches[0].get_facecolor()
+    assert [text.get_text() for text in map_axes.texts] == ["1", "2", "2"]
+    titles = [axes.get_title() for axes in (image_axes, map_axes, other_map_axes)]
+    assert titles == ["ink: dog", "50:50 %", "0:100 %"]
+    assert "expert 1: 1, expert 2: 2, dropped: 1 of 4 patches" in picture.alt
+    assert "10.0% of these tokens were dropped" in picture.caption
+
+
+def points(count):
+    return np.stack([np.arange(count), np.arange(count) % 3], axis=1).astype(np.float32)
+
+
+def test_tsne_names_classes_and_domains():
+    labels = [0, 0, 1, 2, 2, 2]
+    domains = ["ink"] * 3 + ["oil"] * 3
+    picture = tsne_picture({"before": points(6), "after": points(6)}, labels, domains, NAMES, "class logits")
+    axes = picture.figure.axes
+    assert [panel.get_title() for panel in axes] == ["before", "after"]
+    assert [text.get_text() for text in picture.figure.legends[0].texts] == ["cat", "dog", "bird", "ink", "oil"]
+    assert sum(len(drawn.get_offsets()) for drawn in axes[1].collections) == 6
+    assert "t-SNE of class logits, for 6 images of ink, oil" in picture.caption
+    assert "after: 83%" in picture.alt  # the one dog is alone
+
+
+def test_more_classes_than_markers_are_named_in_place():
+    names = [f"class {index}" for index in range(26)]
+    picture = tsne_picture({"after": points(26)}, list(range(26)), ["ink"] * 26, names, "image features")
+    assert [text.get_text() for text in picture.figure.axes[0].texts] == names
+    assert not picture.figure.legends
+
+
+def test_words_are_those_that_the_font_can_draw():
+    words = DataFrame([["ink", 1, 1, "a|b", 1, 0.25], ["oil", 1, 1, "猫", 5, 0.125]], columns=COLUMNS)
+    picture = words_picture(words, "FedDPT", 0.75)
+    (text,) = [text.get_text() for text in picture.figure.texts]
+    assert "N/A 0.125" in text
+    assert picture.alt == "ink: a|b; oil: 猫"
+    assert "0.750" in picture.caption
+    assert picture.image("png").startswith(b"\x89PNG")

@@ -1,0 +1,50 @@
+"""Whose the images of a run are, and that each is read with its own label."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fedvlp.data import Dirichlet, DomainFolders, Pooled
+from fedvlp.tools.trained_run import evaluation_images, read_pixels, training_images
+from fedvlp.utils.errors import UserError
+
+
+def folders(image_root, clip, **options):
+    data = DomainFolders(str(image_root), held_out="photo", cache_dir=None, **options)
+    data.prepare_data()
+    data.bind(clip.preprocess)
+    return data
+
+
+def names_of(data, role):
+    return {
+        (entry["client"], entry["domain"]): entry["images"] for entry in data.split_table() if entry["role"] == role
+    }
+
+
+@pytest.mark.parametrize("partition", [None, Dirichlet(num_clients=3, alpha=1.0)], ids=["domains", "mixed"])
+def test_images_are_those_of_the_split(image_root, clip, partition):
+    data = folders(image_root, clip, partition=partition)
+    names = {}
+    for client, images in training_images(data).items():
+        pixels = read_pixels(images)
+        for index, image in enumerate(images):
+            names.setdefault((client.id, image.domain), []).append(image.name)
+            expected, label = image.dataset[image.position]
+            assert torch.equal(pixels[index], expected)
+            assert image.label == label
+    assert names == names_of(data, "train")
+    measured = {domain: [image.name for image in of] for domain, of in evaluation_images(data, "validation").items()}
+    assert measured == {domain: of for (_, domain), of in names_of(data, "validation").items()}
+
+
+def test_images_of_a_role_are_of_its_domains_alone(image_root, clip):
+    data = folders(image_root, clip, test_fraction=0.25)
+    assert list(evaluation_images(data, "test")) == ["ink", "paint"]
+    assert list(evaluation_images(data, "held_out")) == ["photo"]
+
+
+def test_pooled_images_have_no_clients(image_root, clip):
+    with pytest.raises(UserError, match="nothing was sent"):
+        training_images(folders(image_root, clip, partition=Pooled()))
