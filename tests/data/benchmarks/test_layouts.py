@@ -65,7 +65,7 @@ def test_every_layout_is_read(load, lay_out, small_files_are_published, layout):
     order = [known.class_names.index(folder) for folder in data._files[1]]
     assert order == sorted(order)
     assert len(order) == (4 if name == "ImageNet" else len(known.class_names) if name == "Camelyon17" else 3)
-    for domain, images in data._images.items():
+    for domain, images in data.images.items():
         assert len(set(images.labels.tolist())) == len(order) or domain in known.domain_classes
         assert images[0].mode == "RGB"
     check_data(lambda: load(name, lay_out(layout), cache_dir=None))
