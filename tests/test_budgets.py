@@ -24,7 +24,7 @@ ROOMS = {  # lines and files of each folder of the library
     "callbacks": (1000, 7),
     "clip": (2300, 10),
     "commands": (1060, 8),
-    "core": (3250, 16),
+    "core": (3060, 16),
     "data": (5700, 22),
     "methods": (6150, 41),
     "pretrained": (300, 3),
