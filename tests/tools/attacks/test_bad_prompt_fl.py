@@ -72,7 +72,7 @@ def bound():
 def success(module, data, trigger, target):
     """Returns the share of images of other classes that the trigger turns into the target, over all training images."""
     found = []
-    for images in data._images.values():
+    for images in data.images.values():
         for index, label in enumerate(images.labels):
             if label != target:
                 scores = module(
@@ -103,7 +103,7 @@ def test_values_are_stretched_to_the_image():
 
 
 def test_each_trigger_has_caches_of_its_own():
-    images = StripedImages()._images["a"]
+    images = StripedImages().images["a"]
     triggers = [Perturbation(np.full((1, 1, 3), value, np.float32)) for value in (0.0, 0.1, 0.1)]
     first, second, third = (TriggeredImages(images, trigger, 2).fingerprint([0, 1]) for trigger in triggers)
     assert first != second == third
@@ -179,7 +179,7 @@ def test_nothing_else_changes():
 
 def test_without_hostile_clients_nothing_is_added():
     data = bound()
-    image = data._images["a"][0]
+    image = data.images["a"][0]
     learned = BadPromptFL(clients=0).trigger(data, OnPixels())
     assert np.array_equal(np.array(learned.on(image)), np.array(image))
 
